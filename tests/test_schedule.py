@@ -16,12 +16,12 @@ def attempts(number: int) -> list[Attempt]:
 
 
 @given(
-    durations=st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=30),
+    durations=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 2)), max_size=30),
     limit=st.integers(1, 8),
     max_parked=st.integers(0, 4),
 )
 def test_never_more_than_the_limit_and_always_as_many_and_each_once(
-    durations: list[tuple[int, bool]], limit: int, max_parked: int
+    durations: list[tuple[int, int]], limit: int, max_parked: int
 ) -> None:
     peak = 0
     finished: list[str] = []
@@ -29,9 +29,12 @@ def test_never_more_than_the_limit_and_always_as_many_and_each_once(
     async def run(attempt: Attempt, slot: Slot) -> Outcome:
         nonlocal peak
         peak = max(peak, schedule.in_flight)
-        seconds, parks = durations[int(attempt.key.task_id)]
+        seconds, num_parkings = durations[int(attempt.key.task_id)]
         await asyncio.sleep(seconds)
-        if parks:
+        for number in range(num_parkings):
+            if number:
+                assert await slot.regain()
+                peak = max(peak, schedule.in_flight)
             slot.park(Unverified(attempt.key, {}))
             await asyncio.sleep(seconds)
         return Rollout(attempt.key, {})
@@ -87,6 +90,26 @@ def test_stopping_lets_what_runs_finish_and_cancelling_does_not() -> None:
     assert [type(each) for each in drained] == [Rollout] * 3
     cut = run_virtual(main(50, cancel=True))
     assert [type(each) for each in cut] == [Unverified] * 3
+
+
+def test_nobody_regains_a_place_once_the_run_is_stopping() -> None:
+    answers = []
+
+    async def run(attempt: Attempt, slot: Slot) -> Outcome:
+        slot.park(Unverified(attempt.key, {}))
+        await asyncio.sleep(1 + int(attempt.key.task_id))
+        answers.append(await slot.regain())
+        await asyncio.sleep(100)
+        return Rollout(attempt.key, {})
+
+    async def main() -> None:
+        schedule = Schedule(iter(attempts(3)), run, lambda: 1)
+        asyncio.get_running_loop().call_later(2.5, schedule.stop)
+        async for _ in schedule.outcomes():
+            pass
+
+    run_virtual(main())
+    assert answers == [True, False, False]
 
 
 def test_an_unexpected_exception_is_raised_and_the_others_end() -> None:

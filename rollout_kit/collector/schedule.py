@@ -5,7 +5,7 @@ O(1) per completion, whatever the number in flight.
 """
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 
 from ..types import Attempt, Outcome, Unverified
@@ -24,11 +24,18 @@ class Slot:
     def park(self, unverified: Unverified) -> None:
         """Hand the response out now and, unless too many verdicts are out already, free the place.
 
-        From here on the attempt is about this response: there is no other attempt in this run.
+        From here on the attempt is about this response, unless `regain` allows another.
         """
         if self.parked is None:
             self.parked = unverified
             self._schedule.park(self, unverified)
+
+    async def regain(self) -> bool:
+        """Wait for a place to attempt anew what was parked; False when nothing more may start."""
+        if await self._schedule.place(self):
+            self.parked = None
+            return True
+        return False
 
 
 class Schedule:
@@ -51,7 +58,9 @@ class Schedule:
         self._ready: asyncio.Queue[asyncio.Task[Outcome] | Unverified | None] = asyncio.Queue()
         self._slots: dict[asyncio.Task[Outcome], Slot] = {}
         self._freed: set[Slot] = set()
+        self._regaining: deque[tuple[Slot, asyncio.Future[bool]]] = deque()
         self._stopping = False
+        self._exhausted = False
 
     @property
     def in_flight(self) -> int:
@@ -69,6 +78,9 @@ class Schedule:
     def stop(self) -> None:
         """Start nothing more; what runs may finish."""
         self._stopping = True
+        self._exhausted = True
+        while self._regaining:
+            _settle(self._regaining.popleft()[1], False)
         self._ready.put_nowait(None)
 
     def cancel(self) -> None:
@@ -81,6 +93,15 @@ class Schedule:
         if len(self._freed) < self._max_parked:
             self._freed.add(slot)
         self._ready.put_nowait(unverified)
+
+    async def place(self, slot: Slot) -> bool:
+        """A place for a slot that was freed, before any new attempt; False once stopping."""
+        if self._stopping or slot not in self._freed:
+            return not self._stopping
+        given: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._regaining.append((slot, given))
+        self._ready.put_nowait(None)
+        return await given
 
     async def outcomes(self) -> AsyncGenerator[Outcome, None]:
         """Each attempt's outcome as it finishes, and each response as it is parked."""
@@ -113,11 +134,16 @@ class Schedule:
 
     def _dispatch(self) -> bool:
         """Fill the free places; True when the attempts asked for a pause before the next one."""
-        while not self._stopping and self.in_flight < self._limit():
+        while self._regaining and self.in_flight < self._limit():
+            slot, given = self._regaining.popleft()
+            if not given.done():
+                self._freed.discard(slot)
+                given.set_result(True)
+        while not self._exhausted and self.in_flight < self._limit():
             try:
                 attempt = next(self._attempts)
             except StopIteration:
-                self._stopping = True
+                self._exhausted = True
                 return False
             if attempt is None:
                 return True
@@ -126,3 +152,8 @@ class Schedule:
             self._slots[task] = slot
             task.add_done_callback(self._ready.put_nowait)
         return False
+
+
+def _settle(given: "asyncio.Future[bool]", answer: bool) -> None:
+    if not given.done():
+        given.set_result(answer)
