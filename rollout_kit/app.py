@@ -6,8 +6,9 @@ Routes take and give raw JSON: the service's own `handle` is the only place that
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
 
 import orjson
 import uvicorn
@@ -16,9 +17,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
+from .access import TRUSTED, Access, guarded
 from .errors import RolloutError
 from .service import Route, Service, encode
 from .session import HEADER, Session, entered
+from .types import JsonObject
 
 log = logging.getLogger(__name__)
 
@@ -29,9 +32,6 @@ SERVER_KEEP_ALIVE_S = 75
 """Longer than any client of ours keeps an idle connection, so that none is closed under a
 request."""
 
-BACKLOG = 2048
-"""Connections that may wait to be accepted, also while a server is still starting."""
-
 STOP_S = 2
 """Time for requests in flight once a server is told to stop."""
 
@@ -40,26 +40,35 @@ def build_app(service: Service, run_id: str = "") -> FastAPI:
     """Every route of the service, `/health` and `/`; `run_id` tells a waiting parent that it is its
     own."""
     app = FastAPI(title=service.name, docs_url=None, redoc_url=None)
+    traffic = _Traffic()
 
     async def health(request: Request) -> Response:
-        answer = {"status": "ok", "run_id": run_id, "server": service.describe()}
+        answer: JsonObject = {"status": "ok", "run_id": run_id}
+        if request.scope.get(TRUSTED):
+            load = {"in_flight": traffic.in_flight, **service.load_figures()}
+            answer |= {"server": service.describe(), "load": load}
         return _json(orjson.dumps(answer))
 
     app.add_route("/", health)
     app.add_route("/health", health)
     for route in service.routes.values():
-        app.add_route(route.path, _endpoint(service, route), methods=[route.method])
+        app.add_route(route.path, _endpoint(service, route, traffic), methods=[route.method])
     for name in getattr(service, "tools", {}):
-        app.add_route(
-            f"/{name}", _endpoint(service, Route(f"/{name}", "POST", name, bytes)), ["POST"]
-        )
+        route = Route(f"/{name}", "POST", name, bytes)
+        app.add_route(route.path, _endpoint(service, route, traffic), methods=["POST"])
     return app
 
 
-def _endpoint(service: Service, route: Route):
+@dataclass(slots=True)
+class _Traffic:
+    in_flight: int = 0
+
+
+def _endpoint(service: Service, route: Route, traffic: _Traffic):
     async def endpoint(request: Request) -> Response:
         session, is_new = _session_of(request, route.path)
         before = dict(session.cookies) if session else {}
+        traffic.in_flight += 1
         try:
             raw = await request.body()
             with entered(session):
@@ -68,6 +77,8 @@ def _endpoint(service: Service, route: Route):
             return Response(status_code=499)
         except RolloutError as error:
             response = _refusal(error)
+        finally:
+            traffic.in_flight -= 1
         if session:
             if is_new:
                 response.set_cookie(COOKIE, session.id, httponly=True)
@@ -104,21 +115,6 @@ def _refusal(error: RolloutError) -> Response:
     )
 
 
-def bound_socket(host: str, port: int) -> socket.socket:
-    """A listening socket's address, taken now so that no other program can; OSError where it is
-    taken."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind((host, port))
-        sock.listen(BACKLOG)  # only a listening socket keeps others off the port
-    except OSError:
-        sock.close()
-        raise
-    return sock
-
-
 class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -127,11 +123,13 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def served(app: ASGIApp, sock: socket.socket) -> AsyncIterator[None]:
-    """`app` answers on `sock` while inside."""
+async def served(
+    app: ASGIApp, sock: socket.socket, token: str = "", control: Iterable[str] = ()
+) -> AsyncIterator[None]:
+    """`app` answers on `sock` while inside those whom `Access` lets in."""
     server = _Server(
         uvicorn.Config(
-            app,
+            guarded(app, Access.to(sock, token, control)),
             log_level="warning",
             access_log=False,
             lifespan="off",

@@ -12,6 +12,7 @@ RolloutKitError
     ├── SessionLost      410  the session is gone: start the attempt anew
     └── PeerError        503  a server could not be reached, or answered nonsense
         ├── PeerUnreachable  … and nothing was sent, so that sending again is safe
+        ├── PeerLost         … and it broke off: whether it did what was asked nobody knows
         └── PeerTimeout  504  … or did not answer in time
 """
 
@@ -128,6 +129,10 @@ class PeerUnreachable(PeerError):
     default_status = 503
 
 
+class PeerLost(PeerError):
+    default_status = 503
+
+
 class PeerTimeout(PeerError):
     default_status = 504
 
@@ -143,6 +148,7 @@ BY_NAME = {
         SessionLost,
         PeerError,
         PeerUnreachable,
+        PeerLost,
         PeerTimeout,
     )
 }

@@ -10,7 +10,7 @@ from typing import Any
 
 import aiohttp
 
-from .errors import PeerError, PeerTimeout, PeerUnreachable
+from .errors import PeerLost, PeerTimeout, PeerUnreachable
 
 CONNECT_TIMEOUT_S = 10.0
 """A server that listens accepts within milliseconds; ten seconds cover a restart and a far
@@ -82,7 +82,7 @@ class HttpClient:
         except TimeoutError as error:
             raise PeerTimeout(f"{url} did not answer within {timeout_s:g} s") from error
         except (aiohttp.ClientError, ValueError) as error:
-            raise PeerError(f"{url} broke off: {_reason(error)}", retryable=True) from error
+            raise PeerLost(f"{url} broke off: {_reason(error)}") from error
 
     async def close(self) -> None:
         await self._session.close()

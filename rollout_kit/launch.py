@@ -1,39 +1,29 @@
 """`placed(config) → servers and the Peers that reach them`: in this process, in their own, by URL.
 
-Placement is configuration: the same instances answer the same way wherever they run.
+Placement is configuration: the same instances answer the same way wherever they run. Server
+processes are kept alive while inside.
 """
 
 import asyncio
-import contextlib
 import itertools
-import socket
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+import secrets
+from collections.abc import AsyncIterator, Coroutine, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from . import processes, registry
+from . import registry
+from .access import bearer, is_loopback
 from .config.load import Config, Instance
-from .errors import ConfigError
+from .fleet import Fleet, Upkeep
 from .http import HttpClient
 from .peers import Http, Local, Peers, Transport
 from .service import Service
+from .sockets import Sockets, bind_all, url_of
+from .supervise import Keeper
 from .types import JsonObject
 
 MODELS, _, AGENTS = registry.TYPES
-
-WARM_UP_PORT = 8000
-"""Where a single agent listens if it can, so that a warm-up request needs no look-up."""
-
-
-@dataclass(frozen=True, slots=True)
-class Server:
-    """One placed instance, as people and the head server see it. `urls` is empty in-process."""
-
-    name: str
-    type: str
-    implementation: str
-    urls: list[str]
-    pids: list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +43,42 @@ class HttpLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class Server:
+    """One placed instance, as people and the head server see it. `urls` is empty in-process."""
+
+    name: str
+    type: str
+    implementation: str
+    urls: list[str]
+    asks_token: bool = False
+    keepers: list[Keeper] = field(default_factory=list)
+
+    @property
+    def pids(self) -> list[int]:
+        return [keeper.pid for keeper in self.keepers if keeper.pid]
+
+    @property
+    def state(self) -> str:
+        """The worst of its processes."""
+        states = {keeper.state for keeper in self.keepers}
+        return next((s for s in ("failed", "restarting", "starting") if s in states), "ready")
+
+    @property
+    def restarts(self) -> int:
+        return sum(keeper.restarts for keeper in self.keepers)
+
+
+@dataclass(frozen=True, slots=True)
 class Placed:
+    """`ends` are the supervisions of the server processes: one is done, with the reason, once its
+    process is given up."""
+
     peers: Peers
     servers: list[Server]
     run_id: str
-    children: list[processes.Child] = field(default_factory=list)
+    token: str
+    ends: list[asyncio.Task[str]] = field(default_factory=list)
+    log_dir: Path | None = None
 
 
 @asynccontextmanager
@@ -67,14 +88,15 @@ async def placed(
     default: str,
     host: str = "127.0.0.1",
     limits: HttpLimits,
-    ready_timeout_s: float = 600,
+    upkeep: Upkeep,
+    token: str | None = None,
     start: bool = True,
-    on_line: Callable[[str, str], None] | None = None,
 ) -> AsyncIterator[Placed]:
     """Every instance started and ready while inside; all stopped on leaving, whatever happened.
 
     `default` is the placement of instances that name none: `local` or `process`. With `start` false
-    they are only there to be described: made in this process, and nothing is started.
+    they are only there to be described: made in this process, and nothing is started. `token`
+    guards servers that other machines can reach; one is made up if none is given.
     """
     instances = list(config.instances.values())
     where = {each.name: placement_of(each, default) for each in instances}
@@ -83,99 +105,58 @@ async def placed(
     async with AsyncExitStack() as stack:
         client = HttpClient(limits.limit, limits.limit_per_host)
         stack.push_async_callback(client.close)
-        run_id = processes.new_run_id()
-        sockets = _bind_all(instances, [*spawned, *(local if spawned else ())], host)
+        run_id, token = secrets.token_hex(8), token or secrets.token_urlsafe(32)
+        sockets = bind_all(instances, [*spawned, *(local if spawned else ())], host)
         for sock in itertools.chain.from_iterable(sockets.values()):
             stack.callback(sock.close)
-        urls = {name: [processes.url_of(sock) for sock in own] for name, own in sockets.items()}
+        urls = {name: [url_of(sock) for sock in own] for name, own in sockets.items()}
         urls |= {each.name: [where[each.name]] for each in instances if "://" in where[each.name]}
+        tokens = _tokens(instances, sockets, token)
+        types = {each.name: each.type for each in instances if each.name in urls}
         transports: dict[str, Transport] = {
-            each.name: Http(each.name, urls[each.name], client, limits.timeout_s(each.type))
-            for each in instances
-            if each.name in urls
+            name: Http(name, urls[name], client, limits.timeout_s(type_), bearer(tokens.get(name)))
+            for name, type_ in types.items()
         }
         peers = Peers(transports)
         services = [_instantiate(each, peers) for each in local]
         transports |= {
             each.name: Local(each, timeout_s=limits.local_timeout_s(each.kind)) for each in services
         }
-        kids: list[processes.Child] = []
-        stack.push_async_callback(processes.stop, kids)
-        for group in _groups(spawned):
-            plan = _plan(group, run_id, urls, instances, limits)
-            kids.append(await group.spawned(plan, sockets, on_line))
+        plan: JsonObject = {
+            "run_id": run_id,
+            "token": token,
+            "urls": urls,
+            "tokens": tokens,
+            "http": {"limit": limits.limit, "limit_per_host": limits.limit_per_host},
+            "timeouts_s": {each.name: limits.timeout_s(each.type) for each in instances},
+        }
+        fleet = Fleet(stack, upkeep)
+        await fleet.start(spawned, sockets, plan, client, {*config.secrets, token})
         if start:
-            await _start(services, sockets, run_id, stack)
-        await _all_ready(kids, run_id, client, ready_timeout_s)
-        yield Placed(peers, [_listed(each, urls, kids) for each in instances], run_id, kids)
+            await _start(services, sockets, run_id, token, stack)
+        await _together(fleet.readiness())
+        fleet.keep()
+        servers = [
+            _listed(each, urls.get(each.name, []), fleet, asks_token=each.name in tokens)
+            for each in instances
+        ]
+        yield Placed(peers, servers, run_id, token, fleet.ends, fleet.log_dir)
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """What one process serves: the instances that share a label, or one worker of one instance."""
-
-    label: str
-    instances: list[Instance]
-    worker: int = 0
-
-    async def spawned(
-        self,
-        plan: JsonObject,
-        sockets: Mapping[str, list[socket.socket]],
-        on_line: Callable[[str, str], None] | None,
-    ) -> processes.Child:
-        return await processes.spawn(
-            self.label,
-            plan,
-            {each.name: sockets[each.name][self.worker] for each in self.instances},
-            python=self.instances[0].python,
-            env={key: value for each in self.instances for key, value in each.env.items()},
-            on_line=on_line,
-        )
+def _listed(instance: Instance, urls: list[str], fleet: Fleet, *, asks_token: bool) -> Server:
+    name, type_, implementation = instance.name, instance.type, instance.implementation
+    return Server(name, type_, implementation, urls, asks_token, fleet.of(instance))
 
 
-def _groups(spawned: Iterable[Instance]) -> list[_Group]:
-    shared: dict[str, list[Instance]] = {}
-    groups: list[_Group] = []
-    for each in spawned:
-        if each.process:
-            shared.setdefault(each.process, []).append(each)
-        else:
-            groups += [_Group(each.name, [each], worker) for worker in range(each.num_workers)]
-    return groups + [_Group(label, instances) for label, instances in shared.items()]
-
-
-def _plan(
-    group: _Group,
-    run_id: str,
-    urls: Mapping[str, list[str]],
-    instances: list[Instance],
-    limits: HttpLimits,
-) -> JsonObject:
-    """What a process is told: its instances, where the others are, how long to wait for them."""
+def _tokens(instances: list[Instance], sockets: Sockets, token: str) -> dict[str, str]:
+    """Instance → the token it asks for: this run's where other machines can reach it, or its
+    own."""
     return {
-        "run_id": run_id,
-        "instances": [
-            {
-                "name": each.name,
-                "type": each.type,
-                "implementation": each.implementation,
-                "settings": each.settings,
-            }
-            for each in group.instances
-        ],
-        "urls": urls,
-        "http": {"limit": limits.limit, "limit_per_host": limits.limit_per_host},
-        "timeouts_s": {each.name: limits.timeout_s(each.type) for each in instances},
+        each.name: each.token or token
+        for each in instances
+        if each.token
+        or any(not is_loopback(sock.getsockname()[0]) for sock in sockets.get(each.name, ()))
     }
-
-
-def _listed(
-    instance: Instance, urls: Mapping[str, list[str]], kids: list[processes.Child]
-) -> Server:
-    pids = [kid.pid for kid in kids if instance.name in kid.urls]
-    where = urls.get(instance.name, [])
-    return Server(instance.name, instance.type, instance.implementation, where, pids)
 
 
 def placement_of(instance: Instance, default: str) -> str:
@@ -190,48 +171,8 @@ def _instantiate(instance: Instance, peers: Peers) -> Service:
     return cls(cls.Config.model_validate(instance.settings), peers, instance.name)
 
 
-def _bind_all(
-    instances: list[Instance], listening: list[Instance], host: str
-) -> Mapping[str, list[socket.socket]]:
-    agents = [each for each in instances if each.type == AGENTS]
-    only_agent = agents[0].name if len(agents) == 1 else None
-    sockets: dict[str, list[socket.socket]] = {}
-    try:
-        for each in listening:
-            workers = 1 if each.process else each.num_workers
-            sockets[each.name] = [
-                _bind(each, worker, host, wants_8000=each.name == only_agent)
-                for worker in range(workers)
-            ]
-    except BaseException:
-        for sock in (sock for bound in sockets.values() for sock in bound):
-            sock.close()
-        raise
-    return sockets
-
-
-def _bind(instance: Instance, worker: int, host: str, *, wants_8000: bool) -> socket.socket:
-    from .app import bound_socket
-
-    host = instance.host or host
-    if instance.port is None and wants_8000 and worker == 0:
-        with contextlib.suppress(OSError):
-            return bound_socket(host, WARM_UP_PORT)
-    port = (instance.port or 0) + (worker if instance.port else 0)
-    try:
-        return bound_socket(host, port)
-    except OSError as error:
-        raise ConfigError(
-            f"{instance.name}: cannot listen on {host}:{port}: {error.strerror}; give it another"
-            " 'port', or none to have one picked"
-        ) from None
-
-
 async def _start(
-    services: list[Service],
-    sockets: Mapping[str, list[socket.socket]],
-    run_id: str,
-    stack: AsyncExitStack,
+    services: list[Service], sockets: Sockets, run_id: str, token: str, stack: AsyncExitStack
 ) -> None:
     """Start the services of this process side by side; where others must reach them, also
     listen."""
@@ -243,13 +184,7 @@ async def _start(
             from .app import served
 
             [sock] = sockets[service.name]
-            await stack.enter_async_context(served(service.build_app(run_id), sock))
-
-
-async def _all_ready(
-    kids: list[processes.Child], run_id: str, client: HttpClient, timeout_s: float
-) -> None:
-    await _together(processes.wait_ready(kid, run_id, client, timeout_s) for kid in kids)
+            await stack.enter_async_context(served(service.build_app(run_id), sock, token))
 
 
 async def _together(coroutines: Iterable[Coroutine[None, None, None]]) -> None:

@@ -122,21 +122,28 @@ class Local:
 
 
 class Http:
-    """A server behind one URL per worker; a session always goes to the same one."""
+    """A server behind one URL per worker; a session always goes to the same one. `headers` go with
+    every request."""
 
     def __init__(
-        self, name: str, urls: Sequence[str], client: HttpClient, timeout_s: float = 600
+        self,
+        name: str,
+        urls: Sequence[str],
+        client: HttpClient,
+        timeout_s: float = 600,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         self._name = name
         self._urls = [url.rstrip("/") for url in urls]
         self._client = client
         self._timeout_s = timeout_s
+        self._headers = dict(headers or {})
 
     async def send(self, path: str, raw: bytes | None) -> bytes:
         session = current_session()
         url = self._url(session) + path
         try:
-            reply = await self._reach(url, raw, _headers(session))
+            reply = await self._reach(url, raw, {**self._headers, **_headers(session)})
         except PeerError as error:
             error.server = self._name
             raise

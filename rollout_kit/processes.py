@@ -1,18 +1,18 @@
 """Server processes: their sockets, their start, their end.
 
-The parent binds every socket and hands it over, so no other program can take a port in between. A
-child ends with its parent: by the kernel's death signal, and by end-of-file on its standard input.
+The parent binds every socket and keeps it, so no other program can take a port, and callers wait in
+line while a server is started again. A child ends with its parent: by the kernel's death signal, by
+end-of-file on its standard input, and, where it is stuck, by the reaper.
 """
 
 import asyncio
 import os
-import secrets
 import signal
 import socket
 import sys
 import time
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +20,9 @@ import orjson
 
 from .errors import ConfigError, PeerError
 from .http import HttpClient
+from .output import Output
+from .process_tree import kill_family
+from .sockets import url_of
 from .types import JsonObject
 
 POLL_S = 0.03
@@ -28,8 +31,8 @@ POLL_S = 0.03
 STOP_S = 5.0
 """Time between asking a child to stop and killing it with everything that it started."""
 
-TAIL_LINES = 30
-"""Last lines of a child's output that an error about it can show."""
+SHOWN_LINES = 12
+"""Last lines of a child's output that its obituary quotes."""
 
 
 @dataclass(slots=True)
@@ -40,36 +43,74 @@ class Child:
     label: str
     urls: Mapping[str, str]
     process: asyncio.subprocess.Process
+    output: Output
+    reader: asyncio.Task[None]
     started_at: float = field(default_factory=time.time)
-    tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
-    reader: asyncio.Task[None] | None = None
 
     @property
     def pid(self) -> int:
         return self.process.pid
 
-    def obituary(self) -> str:
-        """How it ended, and the last that it said."""
+    @property
+    def ending(self) -> str:
+        """How it ended, in a word."""
         code = self.process.returncode
-        how = "is running" if code is None else _ending(code)
-        said = "".join(f"\n    {line}" for line in list(self.tail)[-12:])
-        return f"server '{self.label}' (pid {self.pid}) {how}{said}"
+        if code is None:
+            return "is running"
+        if code < 0:
+            return f"was killed by {signal.Signals(-code).name}"
+        return f"ended with status {code}"
+
+    def obituary(self) -> str:
+        """How it ended, the last that it said, and where the rest of that is."""
+        said = "".join(f"\n    {line}" for line in list(self.output.tail)[-SHOWN_LINES:])
+        log = f"\n    (its log: {self.output.path})" if self.output.written else ""
+        return f"server '{self.label}' (pid {self.pid}) {self.ending}{said}{log}"
 
 
-def _ending(code: int) -> str:
-    return (
-        f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
-    )
+class Reaper:
+    """The process that ends our children where we are killed and they cannot end by themselves."""
+
+    def __init__(self) -> None:
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-S",
+            "-m",
+            "rollout_kit.reaper",
+            stdin=asyncio.subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": _python_path()},
+            start_new_session=True,
+        )
+
+    def knows(self, pid: int) -> None:
+        self._tell(f"+{pid}\n")
+
+    def forgets(self, pid: int) -> None:
+        self._tell(f"-{pid}\n")
+
+    def _tell(self, line: str) -> None:
+        if self._process and self._process.stdin:
+            self._process.stdin.write(line.encode())
+
+    async def close(self) -> None:
+        if self._process and self._process.stdin:
+            with suppress(ConnectionError):
+                await self._process.stdin.drain()
+            self._process.stdin.close()
+            await self._process.wait()
 
 
 async def spawn(
     label: str,
     plan: JsonObject,
     sockets: Mapping[str, socket.socket],
+    output: Output,
     *,
     python: str | None = None,
     env: Mapping[str, str] | None = None,
-    on_line: Callable[[str, str], None] | None = None,
 ) -> Child:
     """Start one process that serves the plan's instances on `sockets`; it is not ready yet.
 
@@ -89,13 +130,9 @@ async def spawn(
         limit=1 << 20,
     )
     urls = {name: url_of(sock) for name, sock in sockets.items()}
-    for sock in sockets.values():
-        sock.close()  # the child's now: while it is down, nobody accepts in its name
-    child = Child(label, urls, process)
-    child.reader = asyncio.create_task(_read_output(child, on_line))
     assert process.stdin is not None
     process.stdin.write(orjson.dumps({**plan, "sockets": descriptors}) + b"\n")
-    return child
+    return Child(label, urls, process, output, asyncio.create_task(_read_output(process, output)))
 
 
 def _python_path() -> str:
@@ -105,42 +142,44 @@ def _python_path() -> str:
     return os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")]))
 
 
-def url_of(sock: socket.socket) -> str:
-    bound, port = sock.getsockname()[:2]
-    host = str({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(bound, bound))
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-async def _read_output(child: Child, on_line: Callable[[str, str], None] | None) -> None:
-    assert child.process.stdout is not None
+async def _read_output(process: asyncio.subprocess.Process, output: Output) -> None:
+    assert process.stdout is not None
     while True:
         try:
-            raw = await child.process.stdout.readline()
+            raw = await process.stdout.readline()
         except ValueError:
             continue  # a line beyond the buffer's limit: dropped, the rest is still of use
         if not raw:
             return
-        line = raw.decode("utf-8", "replace").rstrip()
-        child.tail.append(line)
-        if on_line:
-            on_line(child.label, line)
+        output.take(raw)
 
 
 async def wait_ready(child: Child, run_id: str, client: HttpClient, timeout_s: float) -> None:
     """Until every instance of the child answers with this run's id; ConfigError when it cannot
     start."""
-    give_up = time.monotonic() + timeout_s
-    for name, url in child.urls.items():
-        while not await _answers(url, run_id, client):
-            if child.process.returncode is not None:
-                if child.reader:
-                    await child.reader
-                raise ConfigError(f"{child.obituary()}")
-            if time.monotonic() >= give_up:
-                raise ConfigError(
-                    f"server '{name}' was not ready within {timeout_s:g} s (raise it with"
-                    f" +ready_timeout_s=…): {child.obituary()}"
-                )
+    answering = asyncio.create_task(_all_answer(child, run_id, client))
+    ending = asyncio.create_task(child.process.wait())
+    try:
+        done, _ = await asyncio.wait(
+            {answering, ending}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
+        )
+    finally:
+        answering.cancel()
+        ending.cancel()
+        await asyncio.gather(answering, ending, return_exceptions=True)
+    if ending in done:
+        await child.reader
+        raise ConfigError(child.obituary())
+    if not done:
+        raise ConfigError(
+            f"server '{child.label}' was not ready within {timeout_s:g} s (raise it with"
+            f" +ready_timeout_s=…): {child.obituary()}"
+        )
+
+
+async def _all_answer(child: Child, run_id: str, client: HttpClient) -> None:
+    for url in child.urls.values():
+        while not await _answers(url, run_id, client):  # noqa: ASYNC110
             await asyncio.sleep(POLL_S)
 
 
@@ -153,29 +192,20 @@ async def _answers(url: str, run_id: str, client: HttpClient) -> bool:
 
 
 async def stop(children: list[Child]) -> None:
-    """Ask every child to stop, wait, and kill what is left of each process group."""
+    """Ask every child to stop, wait, and kill what is left of it and its descendants."""
     for child in children:
         if child.process.returncode is None:
             child.process.terminate()
     waits = [asyncio.create_task(child.process.wait()) for child in children]
     if waits:
         await asyncio.wait(waits, timeout=STOP_S)
-    for child in children:
-        _kill_group(child.pid)
-    await asyncio.gather(*waits)
-    for child in children:
-        if child.process.stdin:
-            child.process.stdin.close()
-        if child.reader:
-            await child.reader
+    await asyncio.gather(*(bury(child) for child in children), *waits)
 
 
-def _kill_group(pid: int) -> None:
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        return  # nobody of that group is left
-
-
-def new_run_id() -> str:
-    return secrets.token_hex(8)
+async def bury(child: Child) -> None:
+    """Kill the child, if it lives, and all that it started; its last words are kept."""
+    await asyncio.to_thread(kill_family, child.pid)
+    await child.process.wait()
+    if child.process.stdin:
+        child.process.stdin.close()
+    await child.reader

@@ -7,6 +7,7 @@ paid for.
 
 import hashlib
 import inspect
+import logging
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -15,9 +16,18 @@ from typing import Any, ClassVar, Literal, get_type_hints
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from .errors import SessionLost, TaskError, ToolError, VerifyError, boundary, validation_summary
-from .service import ServerConfig, Service, awaited, get, post
-from .session import Session, current_session
+from .errors import (
+    RolloutError,
+    SessionLost,
+    TaskError,
+    ToolError,
+    VerifyError,
+    boundary,
+    validation_summary,
+)
+from .open_sessions import OpenSessions
+from .service import OPERATIONAL, ServerConfig, Service, awaited, get, post
+from .session import Session, current_session, entered
 from .tools import Tool, find_tools, tool
 from .types import (
     JsonObject,
@@ -30,6 +40,11 @@ from .types import (
 
 __all__ = ["ResourcesServer", "ResourcesServerConfig", "tool"]
 
+log = logging.getLogger(__name__)
+
+SESSION_TIMEOUT_S = 7200.0
+"""Twice what a whole rollout may last by default: only a caller that is gone is silent so long."""
+
 Reverify = Literal["stateless", "replay", "never"]
 
 
@@ -39,6 +54,12 @@ class ResourcesServerConfig(ServerConfig):
 
     model_config = ConfigDict(extra="allow")
 
+    session_timeout_s: float = Field(
+        SESSION_TIMEOUT_S,
+        gt=0,
+        json_schema_extra=OPERATIONAL,
+        description="A session that is not heard of for this long is closed.",
+    )
     fast_mode: bool = Field(
         False, description="Verify by a cheaper check where the server has one."
     )
@@ -70,7 +91,8 @@ class ResourcesServer(Service):
 
     def __init__(self, config: Any, peers: Any, name: str) -> None:
         super().__init__(config, peers, name)
-        self._states: dict[str, Any] = {}
+        timeout_s = config.get("session_timeout_s") or SESSION_TIMEOUT_S
+        self._sessions = OpenSessions(timeout_s, self._expired)
 
     @post("/seed_session")
     async def seed_session(self, body: JsonObject) -> SeedSessionResponse:
@@ -97,7 +119,7 @@ class ResourcesServer(Service):
     def state(self) -> Any:
         """What this session's `seed_session` stored; SessionLost when there is no such session."""
         session = current_session()
-        state = self._states.get(session.id) if session else None
+        state = self._sessions.state(session.id) if session else None
         if state is None:
             raise SessionLost("no state for this session: seed_session has not set it here")
         return state
@@ -105,27 +127,38 @@ class ResourcesServer(Service):
     @state.setter
     def state(self, value: Any) -> None:
         session = current_session()
-        if session is None or session.id not in self._states:
+        if session is None or session.id not in self._sessions:
             raise SessionLost("state can only be set in a session that is open")
-        self._states[session.id] = value
+        self._sessions.set_state(session.id, value)
 
     @property
     def num_sessions(self) -> int:
         """Sessions that are open now."""
-        return len(self._states)
+        return len(self._sessions)
 
     async def handle(self, path: str, raw: bytes) -> Any:
         session = current_session()
+        if session is None:
+            return await self._answered(path, raw)
         if path == "/seed_session":
             self._check_task(raw)
-            if session:
-                self._states[session.id] = None
-            if not self._seeds:
-                return {}
+            self._sessions.begin(session.id)
         elif path == "/close_session":
             return await self._closed(session, raw)
-        elif path != "/tools" and session and self._keeps_state and session.id not in self._states:
-            raise SessionLost("this session is not open here", server=self.name)
+        elif path != "/tools" and self._keeps_state and session.id not in self._sessions:
+            raise SessionLost(
+                "this session is not open here: the server was restarted, or the session expired",
+                server=self.name,
+            )
+        self._sessions.enter(session.id)
+        try:
+            return await self._answered(path, raw)
+        finally:
+            self._sessions.leave(session.id)
+
+    async def _answered(self, path: str, raw: bytes) -> Any:
+        if path == "/seed_session" and not self._seeds:
+            return {}
         if path == "/verify":
             return await self._verdict(raw)
         if (called := self.tools.get(path[1:])) is not None:
@@ -134,14 +167,21 @@ class ResourcesServer(Service):
                 return await awaited(method, *arguments)
         return await super().handle(path, raw)
 
-    async def _closed(self, session: Session | None, raw: bytes) -> Any:
+    async def _closed(self, session: Session, raw: bytes) -> Any:
         """The session is gone afterwards, whatever the server's own `close_session` does."""
         try:
-            is_open = session is not None and session.id in self._states
+            is_open = session.id in self._sessions
             return await super().handle("/close_session", raw) if is_open and self._closes else {}
         finally:
-            if session:
-                self._states.pop(session.id, None)
+            self._sessions.end(session.id)
+
+    async def _expired(self, id: str) -> None:
+        log.warning("%s: a session that nobody closed has expired", self.name)
+        with entered(Session(id)):
+            try:
+                await self._closed(Session(id), b"{}")
+            except RolloutError as error:
+                log.error("%s: closing it failed: %s", self.name, error.message)
 
     async def _verdict(self, raw: bytes) -> VerifyResponse:
         wanted = self._verify_request
@@ -181,6 +221,9 @@ class ResourcesServer(Service):
     def _closes(self) -> bool:
         return type(self).close_session is not ResourcesServer.close_session
 
+    def load_figures(self) -> JsonObject:
+        return {"sessions": self.num_sessions}
+
     def describe(self) -> JsonObject:
         reverify = self.reverify or ("never" if self._keeps_state else "stateless")
         return {**super().describe(), "reverify": reverify, "verifier": self._fingerprint}
@@ -189,7 +232,7 @@ class ResourcesServer(Service):
     def _fingerprint(self) -> str:
         """Of the verifier's code and configuration: verdicts under another one may differ."""
         folder = Path(inspect.getfile(type(self))).parent
-        digest = hashlib.blake2b(orjson.dumps(self.config.model_dump(mode="json")), digest_size=8)
+        digest = hashlib.blake2b(orjson.dumps(self.generation_settings()), digest_size=8)
         for source in sorted(folder.glob("*.py")):
             digest.update(source.read_bytes())
         return digest.hexdigest()

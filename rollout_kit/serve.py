@@ -15,10 +15,12 @@ from contextlib import AsyncExitStack
 import orjson
 
 from . import loop, registry
+from .access import bearer
 from .app import served
 from .errors import RolloutKitError
 from .http import HttpClient
 from .peers import Http, Local, Peers, Transport
+from .process_tree import kill_family
 from .types import JsonObject
 
 PR_SET_PDEATHSIG = 1
@@ -54,8 +56,9 @@ async def _serve(plan: JsonObject) -> None:
     async with AsyncExitStack() as stack:
         client = HttpClient(**plan["http"])
         stack.push_async_callback(client.close)
+        timeouts_s, tokens = plan["timeouts_s"], plan["tokens"]
         transports: dict[str, Transport] = {
-            name: Http(name, urls, client, plan["timeouts_s"][name])
+            name: Http(name, urls, client, timeouts_s[name], bearer(tokens.get(name)))
             for name, urls in plan["urls"].items()
         }
         peers = Peers(transports)
@@ -71,7 +74,8 @@ async def _serve(plan: JsonObject) -> None:
             stack.push_async_callback(service.stop)
         for service in services:
             sock = socket.socket(fileno=plan["sockets"][service.name])
-            await stack.enter_async_context(served(service.build_app(plan["run_id"]), sock))
+            app = service.build_app(plan["run_id"])
+            await stack.enter_async_context(served(app, sock, plan["token"]))
         await stopping.wait()
         running.call_later(STOP_S, _take_everything_down)
     _take_everything_down()
@@ -84,9 +88,8 @@ def _end_of_input(stopping: asyncio.Event) -> None:
 
 
 def _take_everything_down() -> None:
-    """End this process and its descendants: it leads a group of its own."""
-    if os.getpgid(0) == os.getpid():
-        os.killpg(0, signal.SIGKILL)
+    """End this process and its descendants: it leads a session of its own."""
+    kill_family(os.getpid(), spare=os.getpid())
     os._exit(0)
 
 

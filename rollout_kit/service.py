@@ -126,6 +126,10 @@ class Service:
             if not _is_operational(fields.get(name))
         }
 
+    def load_figures(self) -> JsonObject:
+        """How busy the server is, as `ng_status` shows it beside the requests in flight."""
+        return {}
+
     def describe(self) -> JsonObject:
         """What a collector needs to know of this server, the same in-process and over HTTP."""
         return {"name": self.name, "type": self.kind, "settings": self.generation_settings()}

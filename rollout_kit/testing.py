@@ -7,14 +7,14 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mappin
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, ClassVar, Literal, TypeVar
 
-from .app import bound_socket, served
+from .app import served
 from .errors import PeerError
 from .http import HttpClient
 from .model import Model
 from .peers import Http, Local, Peers, Transport
-from .processes import url_of
 from .responses import function_call_item, make_response, message_item
 from .service import Service
+from .sockets import bound_socket, url_of
 from .types import JsonObject
 
 T = TypeVar("T")

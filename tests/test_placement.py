@@ -93,7 +93,9 @@ def test_a_server_of_another_run_is_reached_by_its_url(workplace: Workplace) -> 
         assert [line["reward"] for line in workplace.lines()] == [1.0] * 10
 
 
-def test_a_collector_whose_server_process_dies_stops_and_says_so(workplace: Workplace) -> None:
+def test_a_collector_restarts_its_server_process_and_gives_up_what_cannot_start(
+    workplace: Workplace,
+) -> None:
     config = CONFIG.format(counter="placement: process", agent="")
     (workplace.folder / "run.yaml").write_text(config)
     workplace.tasks(300)
@@ -103,9 +105,15 @@ def test_a_collector_whose_server_process_dies_stops_and_says_so(workplace: Work
     )
     workplace.wait_for(5)
     os.kill(workplace.lines()[0]["pid"], signal.SIGKILL)
-    output, _ = process.communicate(timeout=30)
+    eventually(lambda: len({line["pid"] for line in workplace.lines()}) == 2)
+    app = workplace.folder / "resources_servers/counter/app.py"
+    app.write_text("raise SystemExit('no licence')")
+    os.kill(workplace.lines()[-1]["pid"], signal.SIGKILL)
+    output, _ = process.communicate(timeout=60)
     assert process.returncode == 1, output
-    assert "server 'counter'" in output and "was killed by SIGKILL" in output
+    assert "server 'counter'" in output and "was killed by SIGKILL: restarting it" in output
+    assert "no licence" in output and "given up: it ended 5 times in a row" in output
+    app.write_text(COUNTER)
     workplace.model.delay_s = 0
     status, output = workplace.collect()
     assert status == 0, output

@@ -9,15 +9,18 @@ PACKAGE = ROOT / "rollout_kit"
 FOLDERS = ("rollout_kit", "resources_servers", "responses_api_models", "responses_api_agents")
 
 LAYERS = [
-    "errors types responses session loop worker_main",
+    "errors types responses session loop worker_main process_tree open_sessions",
     "retry tools chat worker_pool collector.sketch collector.limiter collector.files"
-    " collector.giveup config.secrets config.commands",
-    "service http collector.tasks collector.schedule collector.aggregate",
+    " collector.giveup config.secrets config.commands reaper access token_file",
+    "service http output collector.tasks collector.schedule collector.aggregate",
     "registry model resources_server peers config.overrides collector.lines collector.plan",
     "agent app config.sources config.fields config.interpolation collector.journal"
     " collector.progress collector.drain",
-    "processes config.instances collector.manifest collector.rollout",
-    "testing config.load",
+    "config.instances collector.manifest collector.rollout",
+    "sockets config.load",
+    "processes testing",
+    "supervise",
+    "fleet",
     "launch",
     "serve head",
     "collector.reach",
@@ -30,7 +33,9 @@ LAYERS = [
 """Lowest first. A module imports from its own layer and lower ones."""
 
 PURE = "tasks plan schedule limiter giveup journal files aggregate sketch lines".split()  # noqa: SIM905
-SERVING = {"service", "http", "peers", "app", "agent", "launch", "serve", "head", "processes"}
+SERVING = set(
+    "service http peers app agent launch fleet supervise serve head processes".split()  # noqa: SIM905
+)
 """The pipeline's stages never see how a server is reached."""
 
 LONG: dict[str, str] = {}

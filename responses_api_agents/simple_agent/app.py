@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ConfigDict, Field
 
 from rollout_kit.agent import STATS, Agent, AgentConfig
-from rollout_kit.errors import PeerError, RolloutError, SessionLost
+from rollout_kit.errors import PeerError, PeerLost, RolloutError, SessionLost
 from rollout_kit.responses import (
     function_call_output,
     function_calls,
@@ -20,6 +20,9 @@ from rollout_kit.responses import (
 from rollout_kit.service import ServerRef
 from rollout_kit.tools import arguments_of, is_callable
 from rollout_kit.types import JsonObject
+
+MODEL_RETRIES = 2
+"""Times that one turn is asked for again after its model server died over it."""
 
 
 class SimpleAgentConfig(AgentConfig):
@@ -83,6 +86,16 @@ class SimpleAgent(Agent):
         return {**response, "output": output, "usage": sum_usage(usages), STATS: stats}
 
     async def _ask(self, request: JsonObject) -> JsonObject:
+        """One turn's response. A model server that died is asked again once it is back: unlike a
+        tool's, its work may be done twice, and the turns so far are kept."""
+        for _ in range(MODEL_RETRIES):
+            try:
+                return await self._asked(request)
+            except PeerLost:
+                continue
+        return await self._asked(request)
+
+    async def _asked(self, request: JsonObject) -> JsonObject:
         response = await self.peers.call(self.model, "/v1/responses", request, dict)
         if not isinstance(response.get("output"), list):
             raise PeerError("answered without an 'output' list", server=self.model, retryable=True)

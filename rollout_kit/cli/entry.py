@@ -34,6 +34,8 @@ EXAMPLES = {
         "+input_jsonl_fpath=tasks.jsonl +output_jsonl_fpath=rollouts.jsonl "
         "+limit=10 +responses_create_params.temperature=0.3",
     ),
+    "ng_status": ("ng_status", "ng_status +head_server.port=11001 +json=true"),
+    "ng_stop": ("ng_stop", "ng_stop +head_server.port=11001"),
     "ng_validate": (
         'ng_validate "+config_paths=[configs/quickstart.yaml]"',
         'ng_validate "+config_paths=[a.yaml,b.yaml]" +policy_model_name=gpt-4o-mini',

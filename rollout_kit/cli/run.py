@@ -4,7 +4,6 @@ import asyncio
 import signal
 import sys
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from . import entry
@@ -34,21 +33,22 @@ def _run(config: "Config") -> int:
 
 async def _serve(config: "Config") -> int:
     from ..config.secrets import mask
+    from ..fleet import Upkeep
     from ..head import head_server
     from ..launch import HttpLimits, placed
 
     command: Any = config.command
     began = time.monotonic()
     stopping = asyncio.Event()
-    running = asyncio.current_task()
-    assert running is not None
+    task = asyncio.current_task()
+    assert task is not None
     loop = asyncio.get_running_loop()
     ready = False
 
     def stop() -> None:
         stopping.set()
         if not ready:
-            running.cancel()  # nobody waits for servers that nobody wants any more
+            task.cancel()  # nobody waits for servers that nobody wants any more
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop)
@@ -57,6 +57,13 @@ async def _serve(config: "Config") -> int:
         limit_per_host=command.global_aiohttp_connector_limit_per_host or 0,
         request_timeout_s=command.global_aiohttp_client_timeout_s or command.request_timeout_s,
     )
+    upkeep = Upkeep(
+        ready_timeout_s=command.ready_timeout_s,
+        max_restarts=command.max_restarts,
+        log_dir=command.log_dir,
+        show=_print_line,
+        tell=lambda line: print(line, flush=True),
+    )
     try:
         async with (
             placed(
@@ -64,19 +71,16 @@ async def _serve(config: "Config") -> int:
                 default="process",
                 host=command.default_host,
                 limits=limits,
-                ready_timeout_s=command.ready_timeout_s,
-                on_line=_print_line,
-            ) as servers,
+                upkeep=upkeep,
+                token=command.auth_token,
+            ) as running,
             head_server(
-                command.head_server,
-                servers.run_id,
-                servers.servers,
-                mask(config.values, config.secrets),
+                command.head_server, running, mask(config.values, config.secrets), stopping.set
             ),
         ):
             ready = True
-            _announce(servers, command.head_server, time.monotonic() - began)
-            return await _until_stopped(servers, stopping)
+            _announce(running, command.head_server, time.monotonic() - began)
+            return await _until_stopped(running, stopping)
     except asyncio.CancelledError:
         if not stopping.is_set():
             raise
@@ -88,33 +92,35 @@ def _print_line(label: str, line: str) -> None:
     print(f"({label}) {line}", flush=True)
 
 
-def _announce(servers: "Placed", head: Any, elapsed_s: float) -> None:
-    width = max(len(each.name) for each in servers.servers)
-    for each in servers.servers:
+def _announce(running: "Placed", head: Any, elapsed_s: float) -> None:
+    width = max(len(each.name) for each in running.servers)
+    for each in running.servers:
         where = ", ".join(each.urls) or "in this process"
         pids = f"  pid {', '.join(map(str, each.pids))}" if each.pids else ""
         print(f"{each.name:<{width}}  {each.type}/{each.implementation}  {where}{pids}")
+    if running.log_dir:
+        print(f"What they print is kept in {running.log_dir}/")
     print(
-        f"All {len(servers.servers)} servers ready in {elapsed_s:.1f} s."
-        f" Head server: http://{head.host}:{head.port}. Ctrl-C stops all.",
+        f"All {len(running.servers)} servers ready in {elapsed_s:.1f} s."
+        f" Head server: http://{head.host}:{head.port}. Ctrl-C or ng_stop stops all.",
         flush=True,
     )
 
 
-async def _until_stopped(servers: "Placed", stopping: asyncio.Event) -> int:
-    """0 when asked to stop; 1 when a server ended by itself."""
-    deaths = {asyncio.create_task(kid.process.wait()): kid for kid in servers.children}
+async def _until_stopped(running: "Placed", stopping: asyncio.Event) -> int:
+    """0 when asked to stop while every server could be kept; else 1."""
     stop = asyncio.create_task(stopping.wait())
+    ends = set(running.ends)
     try:
-        done, _ = await asyncio.wait({stop, *deaths}, return_when=asyncio.FIRST_COMPLETED)
+        while not stop.done():
+            done, _ = await asyncio.wait({stop, *ends}, return_when=asyncio.FIRST_COMPLETED)
+            for end in done & ends:
+                print(f"error: {end.result()}", file=sys.stderr, flush=True)
+            ends -= done
+            if running.ends and not ends:
+                print("error: no server process is left: stopping", file=sys.stderr)
+                return 1
     finally:
-        for task in (stop, *deaths):
-            task.cancel()
-        with suppress(asyncio.CancelledError):
-            await asyncio.gather(stop, *deaths, return_exceptions=True)
-    if stop in done:
-        print("stopping all servers", flush=True)
-        return 0
-    for task in done:
-        print(f"error: {deaths[task].obituary()}", file=sys.stderr)
-    return 1
+        stop.cancel()
+    print("stopping all servers", flush=True)
+    return 0 if len(ends) == len(running.ends) else 1

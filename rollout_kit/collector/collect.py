@@ -13,7 +13,6 @@ import orjson
 from ..config.commands import CollectConfig
 from ..config.load import Config
 from ..errors import ConfigError, OutputError, RolloutError, StopRun
-from ..processes import Child
 from ..types import Attempt, Failure, Key, Outcome, Rollout, Task, Unverified
 from .announce import Announcement
 from .drain import interruptible
@@ -47,7 +46,7 @@ async def collect(config: Config, argv: Sequence[str], progress: Progress) -> in
     command = config.command
     assert isinstance(command, CollectConfig)
     check(command)
-    async with reached(config, command) as servers:
+    async with reached(config, command, progress.say) as servers:
         return await collect_through(servers, config, argv, progress)
 
 
@@ -62,7 +61,7 @@ async def collect_through(
     check_apart(source, command)
     with input_file(source) as path:
         run = await prepared(config, argv, servers, source, path)
-        collection = Collection.of(run, progress, servers.children)
+        collection = Collection.of(run, progress, servers.ends)
         try:
             if command.dry_run:
                 return await collection.shown()
@@ -105,19 +104,19 @@ class Collection:
     plan: Announcement
     report: Report
     give_up: GiveUp
-    children: list[Child]
+    ends: list[asyncio.Task[str]]
     finished: bool = False
     named: int = 0
     fatal: StopRun | None = None
     last_completion: float = 0.0
 
     @classmethod
-    def of(cls, run: Prepared, progress: Progress, children: list[Child]) -> "Collection":
+    def of(cls, run: Prepared, progress: Progress, ends: list[asyncio.Task[str]]) -> "Collection":
         plan = Announcement(run, progress)
         models = {agent.model_server for agent in run.runner.agents.values()}
         give_up = GiveUp(models, int(run.command.num_samples_in_parallel), owed=0)
         give_up.succeeded = any(map(run.wanted.is_of_this_run, run.journal.contents.done))
-        return cls(run, progress, plan, Report(run, progress, plan), give_up, children)
+        return cls(run, progress, plan, Report(run, progress, plan), give_up, ends)
 
     async def shown(self) -> int:
         """The plan and the first request, and nothing else."""
@@ -290,16 +289,12 @@ class Collection:
                 self.progress.waiting(schedule.waiting_for(), now - self.last_completion)
 
     async def _watch_children(self, schedule: Schedule) -> None:
-        """A server process of ours that ends takes the run along, not one row after another."""
-        if not self.children:
+        """A server process of ours that is given up takes the run along, not one row after
+        another."""
+        if not self.ends:
             return
-        ends = {asyncio.create_task(child.process.wait()): child for child in self.children}
-        try:
-            done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in ends:
-                task.cancel()
-        self.fatal = StopRun(f"stopped: {ends[done.pop()].obituary()}")
+        done, _ = await asyncio.wait(self.ends, return_when=asyncio.FIRST_COMPLETED)
+        self.fatal = StopRun(f"stopped: {done.pop().result()}")
         schedule.cancel()
 
 

@@ -1,19 +1,21 @@
 """The servers that a collection works with: its own, or those of a running `ng_run`."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from .. import registry
+from ..access import bearer
 from ..config.commands import CollectConfig
 from ..config.load import Config
 from ..errors import ConfigError, suggest
-from ..head import ask_head
+from ..fleet import Upkeep
+from ..head import Head
 from ..http import HttpClient
 from ..launch import AGENTS, HttpLimits, placed
 from ..peers import Http, Peers
-from ..processes import Child
 from ..types import JsonObject
 from .manifest import fingerprint_of
 from .rollout import AgentPlan
@@ -30,33 +32,45 @@ class Reached:
     agents: list[str]
     default_params: JsonObject
     values: JsonObject
-    children: list[Child] = field(default_factory=list)
-    """Server processes that this collection started itself."""
+    ends: list[asyncio.Task[str]] = field(default_factory=list)
+    """Supervisions of the server processes that this collection started itself."""
 
 
 @asynccontextmanager
-async def reached(config: Config, command: CollectConfig) -> AsyncIterator[Reached]:
+async def reached(
+    config: Config, command: CollectConfig, tell: Callable[[str], None]
+) -> AsyncIterator[Reached]:
     """With `config_paths` the servers are started here, else the head server says where they
     are."""
     if config.instances:
         agents = [each.name for each in config.instances.values() if each.type == AGENTS]
         async with placed(
-            config, default="local", limits=http_limits(command), start=not command.dry_run
+            config,
+            default="local",
+            limits=http_limits(command),
+            upkeep=Upkeep(max_restarts=command.max_restarts, log_dir=command.log_dir, tell=tell),
+            token=command.auth_token,
+            start=not command.dry_run,
         ) as running:
-            yield Reached(
-                running.peers, agents, config.default_params, config.values, running.children
-            )
+            yield Reached(running.peers, agents, config.default_params, config.values, running.ends)
         return
     limits = http_limits(command)
     client = HttpClient(limits.limit, limits.limit_per_host)
     try:
-        servers, values = await ask_head(command.head_server, client)
+        head = await Head.at(command.head_server, client, command.auth_token)
+        servers, values = await head.instances(), await head.values()
         transports = {
-            each.name: Http(each.name, each.urls, client, limits.timeout_s(each.type))
+            each["name"]: Http(
+                each["name"],
+                each["urls"],
+                client,
+                limits.timeout_s(each["server_type"]),
+                bearer(head.token if each["asks_token"] else None),
+            )
             for each in servers
-            if each.urls
+            if each["urls"]
         }
-        agents = [each.name for each in servers if each.type == AGENTS]
+        agents = [each["name"] for each in servers if each["server_type"] == AGENTS]
         defaults = values.get("responses_create_params") or {}
         yield Reached(Peers(transports), agents, defaults, values)
     finally:

@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import Any
 
 from ..agent import STATS, open_session
-from ..errors import PeerTimeout, RolloutError, SessionLost, VerifyError
+from ..errors import PeerLost, PeerTimeout, RolloutError, SessionLost, VerifyError
 from ..peers import Peers
 from ..responses import function_calls
 from ..retry import RetryPolicy, delay_s
@@ -35,6 +35,11 @@ log = logging.getLogger(__name__)
 
 PAUSES = RetryPolicy(max_tries=1_000, base_s=0.5, cap_s=30)
 """Back-off between attempts and between verifications; how many there are is the run's to say."""
+
+MAX_LOST = 10
+"""Attempts that may be lost to servers that died, beside the `max_attempts` that fail by
+themselves: a restart is nobody's fault, and yet a row whose every attempt kills its server must
+end."""
 
 VERIFY_TRIES = 3
 """Verifications of one response in one run; after that it waits, parked, for the next run."""
@@ -82,6 +87,7 @@ class Runner:
         began = perf_counter()
         ends = began + self.limits.rollout_timeout_s
         tried: list[JsonObject] = []
+        lost = 0
         stored = self.pending_line(attempt.key) if attempt.parked else None
         if stored is not None and agent.reverify == "never":
             attempt, stored = replace(attempt, regenerated=True), None
@@ -105,8 +111,10 @@ class Runner:
                 line = {**slot.parked.line, "failure": tried[-1]}
                 return Unverified(attempt.key, line, error)
             pause_s = delay_s(PAUSES, len(tried), error.retry_after_s, self.random)
-            last = len(tried) >= self.limits.max_attempts or perf_counter() + pause_s > ends
-            if last or not error.retryable:
+            lost += isinstance(error, SessionLost | PeerLost)
+            own = len(tried) - lost
+            last = own >= self.limits.max_attempts or lost >= MAX_LOST
+            if last or not error.retryable or perf_counter() + pause_s > ends:
                 return Failure(attempt.key, attempt.task.index, error, tried)
             slot.stage = "the pause before another attempt"
             await asyncio.sleep(pause_s)

@@ -41,7 +41,27 @@ class HttpClientConfig(BaseModel):
     )
 
 
-class RunConfig(Command, HttpClientConfig):
+class ServersConfig(BaseModel):
+    """How server processes are kept."""
+
+    max_restarts: int = Field(
+        5,
+        ge=0,
+        description="A server that dies this often in a row, before or just after it is ready, is"
+        " given up; 0 = at its first death.",
+    )
+    log_dir: Path | None = Field(
+        Path("logs"), description="Each server's output goes to a file in here; null = to none."
+    )
+    auth_token: str | None = Field(
+        None,
+        min_length=16,
+        description="Secret of a run, for servers that listen beyond this machine and for ng_stop;"
+        " give it in env.yaml. Default: a new one, in a file that only you can read.",
+    )
+
+
+class RunConfig(Command, HttpClientConfig, ServersConfig):
     """ng_run: start every server of the configuration, and keep them until Ctrl-C."""
 
     head_server: HeadServerConfig = Field(
@@ -55,7 +75,7 @@ class RunConfig(Command, HttpClientConfig):
     dry_run: bool = Field(False, description="Check everything, start nothing.")
 
 
-class CollectConfig(Command, HttpClientConfig):
+class CollectConfig(Command, HttpClientConfig, ServersConfig):
     """ng_collect_rollouts: run tasks through an agent, verify each, append rollouts to a JSONL
     file."""
 
@@ -136,6 +156,17 @@ class CollectConfig(Command, HttpClientConfig):
     )
 
 
+class ControlConfig(Command):
+    """Keys of ng_status and ng_stop: which ng_run is meant."""
+
+    head_server: HeadServerConfig = Field(
+        default_factory=HeadServerConfig, description="Where the ng_run answers."
+    )
+    auth_token: str | None = Field(
+        None, description="The run's secret, where it is not in this user's token file."
+    )
+
+
 class InspectConfig(Command):
     """Keys of ng_validate and ng_dump_config."""
 
@@ -146,6 +177,8 @@ COMMANDS: dict[str, tuple[type[Command], str]] = {
         CollectConfig,
         "run tasks through an agent, verify and append rollouts",
     ),
+    "ng_status": (ControlConfig, "show the health and the load of what ng_run has started"),
+    "ng_stop": (ControlConfig, "stop a running ng_run and its servers"),
     "ng_validate": (InspectConfig, "check everything without starting anything"),
     "ng_dump_config": (
         InspectConfig,

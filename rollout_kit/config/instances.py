@@ -55,6 +55,7 @@ class CommonKeys(BaseModel):
     process: str | None = None
     env: dict[str, str] = {}
     python: str | None = None
+    token: str | None = None
     entrypoint: str | None = None
     datasets: list[JsonObject] = []
 
@@ -87,6 +88,7 @@ class Instance:
     process: str | None = None
     env: dict[str, str] = field(default_factory=dict)
     python: str | None = None
+    token: str | None = None
     datasets: list[JsonObject] = field(default_factory=list)
 
 
@@ -259,6 +261,9 @@ def _meant(own: JsonObject, config: type[BaseModel]) -> JsonObject:
 
 
 def _clashes(keys: CommonKeys, common: JsonObject) -> Iterator[fields.Problem]:
+    if keys.token is not None and not is_url(keys.placement or ""):
+        reason = "is for a server placed by URL; the run's own servers share auth_token"
+        yield fields.Problem(("token",), reason, None)
     if keys.placement == "local":
         for key in ("python", "process", "port", "host"):
             if common.get(key) is not None:

@@ -1,0 +1,100 @@
+"""Who may ask a server: the checks before a request is read.
+
+Loopback is no border against a web page: a page can post forms to any port of the machine it is
+shown on, and can rename its own site to 127.0.0.1. So the body must be declared as JSON, which a
+page cannot do unasked, and the Host must be one of this machine. On any other address every route
+but `/health` asks for the run's token; routes that control the run ask for it everywhere.
+"""
+
+import hmac
+import ipaddress
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass
+from http import HTTPStatus
+
+import orjson
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+OPEN = frozenset({"/health"})
+"""Paths that answer anybody who addresses the server rightly."""
+
+TRUSTED = "rollout_kit.trusted"
+"""Key of the ASGI scope: whether the caller may be told more than that the server is well."""
+
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """`hosts`: names that a caller may use for the server; empty where the token is asked for."""
+
+    hosts: frozenset[str]
+    token: str
+    control: frozenset[str]
+
+    @classmethod
+    def to(cls, sock: socket.socket, token: str = "", control: Iterable[str] = ()) -> "Access":
+        """The rules for a server that listens on `sock`."""
+        address = str(sock.getsockname()[0])
+        own = f"[{address}]" if ":" in address else address
+        hosts = {*LOOPBACK_NAMES, own} if is_loopback(address) else ()
+        return cls(frozenset(hosts), token, frozenset(control))
+
+    def refusal(self, scope: Scope) -> tuple[HTTPStatus, str] | None:
+        """Why the request is not let in; None if it is. Marks the scope of a trusted caller."""
+        headers = dict(scope["headers"])
+        host = headers.get(b"host", b"").decode("latin-1").lower()
+        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
+        if self.hosts and name not in self.hosts:
+            known = ", ".join(sorted(self.hosts))
+            return HTTPStatus.FORBIDDEN, f"the Host '{host}' is none of this server's: {known}"
+        kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+        if scope["method"] not in ("GET", "HEAD", "OPTIONS") and kind != b"application/json":
+            return (
+                HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+                "send the body as JSON, with the header  content-type: application/json",
+            )
+        path = scope["path"]
+        controls = path in self.control
+        may = self._is_token(headers.get(b"authorization", b""))
+        scope[TRUSTED] = may or (bool(self.hosts) and not controls)
+        if scope[TRUSTED] or path in OPEN:
+            return None
+        return (
+            HTTPStatus.UNAUTHORIZED,
+            f"{path} asks for the token of this run, as  authorization: Bearer <token>",
+        )
+
+    def _is_token(self, header: bytes) -> bool:
+        given = header.removeprefix(b"Bearer ")
+        return bool(self.token) and hmac.compare_digest(given, self.token.encode())
+
+
+def guarded(app: ASGIApp, access: Access) -> ASGIApp:
+    """`app` for those whom `access` lets in."""
+
+    async def checked(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or (refusal := access.refusal(scope)) is None:
+            await app(scope, receive, send)
+            return
+        status, message = refusal
+        error = {"type": "PeerError", "message": message, "status": status, "retryable": False}
+        headers = [(b"content-type", b"application/json")]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": orjson.dumps({"error": error})})
+
+    return checked
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine reaches `address`, an IP address or a host's name."""
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"
+
+
+def bearer(token: str | None) -> dict[str, str]:
+    """The header that shows the token, if there is one."""
+    return {"authorization": f"Bearer {token}"} if token else {}

@@ -1,0 +1,114 @@
+"""ng_status: the health and the load of every server that a running ng_run has started."""
+
+import asyncio
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from . import entry
+
+if TYPE_CHECKING:
+    from ..config.load import Config
+    from ..http import HttpClient
+    from ..types import JsonObject
+
+ASK_S = 5.0
+"""A server that takes longer over its `/health` is reported as one that does not answer."""
+
+COLUMNS = ("name", "health", "pid", "uptime", "restarts", "load", "url")
+
+
+def main(argv: list[str] | None = None) -> None:
+    sys.exit(entry.run("ng_status", argv, lambda config: asyncio.run(_status(config))))
+
+
+async def _status(config: "Config") -> int:
+    """0 when every server is well, 2 when one is not."""
+    from ..head import Head
+    from ..http import HttpClient
+
+    command: Any = config.command
+    client = HttpClient()
+    try:
+        head = await Head.at(command.head_server, client, command.auth_token)
+        listed = await head.instances()
+        workers = [(each, worker) for each in listed for worker in each["workers"]]
+        found = await asyncio.gather(
+            *(_asked(each, worker, head.token, client) for each, worker in workers)
+        )
+    finally:
+        await client.close()
+    if command.json_output:
+        print(json.dumps({"url": head.url, "run_id": head.run_id, "servers": found}))
+    else:
+        _print_table(found)
+    return 0 if all(each["health"] == "ok" for each in found) else 2
+
+
+async def _asked(
+    server: "JsonObject", worker: "JsonObject", token: str, client: "HttpClient"
+) -> "JsonObject":
+    """One server process as the table shows it."""
+    from ..access import bearer
+    from ..errors import PeerError
+
+    health, load = worker["state"], {}
+    if worker["url"] and health == "ready":
+        headers = bearer(token if server["asks_token"] else None)
+        try:
+            reply = await client.get(f"{worker['url']}/health", headers=headers, timeout_s=ASK_S)
+            answer = orjson.loads(reply.raw)
+            health, load = str(answer.get("status", "ok")), answer.get("load", {})
+        except (PeerError, ValueError, AttributeError) as error:
+            health = f"no answer: {error}"
+    elif health == "ready":
+        health = "ok"
+    return {
+        "name": worker["label"],
+        "type": server["server_type"],
+        "implementation": server["implementation"],
+        "health": health,
+        "pid": worker["pid"],
+        "uptime_s": worker["uptime_s"],
+        "restarts": worker["restarts"],
+        "load": load,
+        "url": worker["url"],
+    }
+
+
+def _print_table(found: list["JsonObject"]) -> None:
+    rows = [COLUMNS, *map(_cells, found)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        print("  ".join(cells).rstrip())
+
+
+def _cells(one: "JsonObject") -> tuple[str, ...]:
+    load = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in one["load"].items())
+    uptime = "-" if one["uptime_s"] is None else _duration(one["uptime_s"])
+    return (
+        one["name"],
+        one["health"],
+        str(one["pid"] or "-"),
+        uptime,
+        str(one["restarts"]),
+        load or "-",
+        one["url"] or "in ng_run",
+    )
+
+
+def _duration(seconds: float) -> str:
+    """`3 d 4 h`, `12 min 5 s`: the two largest units."""
+    parts = []
+    for name, size in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
+        count, seconds = divmod(seconds, size)
+        if count or parts or name == "s":
+            parts.append(f"{int(count)} {name}")
+    return " ".join(parts[:2])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""ng_stop: stop a running ng_run and its servers, from another terminal."""
+
+import asyncio
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from . import entry
+
+if TYPE_CHECKING:
+    from ..config.load import Config
+
+STOP_S = 30.0
+"""Servers get five seconds before they are killed; the rest is for a busy machine."""
+
+POLL_S = 0.1
+
+
+def main(argv: list[str] | None = None) -> None:
+    sys.exit(entry.run("ng_stop", argv, lambda config: asyncio.run(_stop(config))))
+
+
+async def _stop(config: "Config") -> int:
+    from ..errors import ConfigError
+    from ..head import Head
+    from ..http import HttpClient
+
+    command: Any = config.command
+    client = HttpClient()
+    try:
+        head = await Head.at(command.head_server, client, command.auth_token)
+        number = len(await head.instances())
+        await head.stop()
+        give_up = time.monotonic() + STOP_S
+        while await head.answers():
+            if time.monotonic() > give_up:
+                raise ConfigError(f"the ng_run at {head.url} has not stopped within {STOP_S:g} s")
+            await asyncio.sleep(POLL_S)
+    finally:
+        await client.close()
+    print(f"stopped the ng_run at {head.url} and its {number} servers")
+    return 0
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""The token of a running `ng_run`, in a file that only its user can read.
+
+Commands of the same user find it by the run's id; nobody else can stop the run or read its
+configuration.
+"""
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import orjson
+
+from .errors import ConfigError
+
+
+@contextmanager
+def kept(run_id: str, token: str) -> Iterator[Path]:
+    """The file is there while inside."""
+    folder = _folder()
+    path = folder / f"{run_id}.json"
+    entry = {"token": token, "pid": os.getpid(), "host": socket.gethostname()}
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _sweep(folder)
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
+            stream.write(orjson.dumps(entry))
+    except OSError as error:
+        raise ConfigError(
+            f"the run's token cannot be written to {path}: {error.strerror}; name a folder of"
+            " yours in the environment variable XDG_STATE_HOME"
+        ) from None
+    try:
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def read(run_id: str) -> str:
+    """The run's token; empty where this user has no such file."""
+    try:
+        return str(orjson.loads((_folder() / f"{run_id}.json").read_bytes())["token"])
+    except (OSError, ValueError, KeyError):
+        return ""
+
+
+def _folder() -> Path:
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state"
+    return Path(state) / "rollout_kit/runs"
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what killed runs of this machine left."""
+    for path in folder.glob("*.json"):
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            entry = orjson.loads(path.read_bytes())
+            if entry["host"] == socket.gethostname() and not _is_alive(int(entry["pid"])):
+                path.unlink()
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
