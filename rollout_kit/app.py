@@ -72,7 +72,7 @@ def _endpoint(service: Service, route: Route, traffic: _Traffic):
         try:
             raw = await request.body()
             with entered(session):
-                response = _json(encode(await service.handle(route.path, raw)))
+                response = _json(encode(await service.answer(route.path, raw)))
         except ClientDisconnect:
             return Response(status_code=499)
         except RolloutError as error:

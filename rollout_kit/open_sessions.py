@@ -38,6 +38,7 @@ class OpenSessions:
     def begin(self, id: str) -> None:
         """Open it, anew if it was open."""
         self._open[id] = _Open(None, asyncio.get_running_loop().time())
+        self._open.move_to_end(id)
         if self._timer is None:
             self._arm(self._timeout_s)
 

@@ -106,7 +106,7 @@ class Local:
 
     async def send(self, path: str, raw: bytes | None) -> Any:
         if self._timeout_s is None:
-            reply = await self.service.handle(path, raw or b"")
+            reply = await self.service.answer(path, raw or b"")
         else:
             reply = await self._in_time(path, raw or b"", self._timeout_s)
         return encode(reply) if self._round_trip else reply
@@ -114,7 +114,7 @@ class Local:
     async def _in_time(self, path: str, raw: bytes, timeout_s: float) -> Any:
         try:
             async with asyncio.timeout(timeout_s):
-                return await self.service.handle(path, raw)
+                return await self.service.answer(path, raw)
         except TimeoutError:
             raise PeerTimeout(
                 f"{path} did not answer within {timeout_s:g} s", server=self.service.name

@@ -1,6 +1,6 @@
 """A server as a class of typed methods, reached by path.
 
-`handle(path, raw)` is the one door: the local transport and the HTTP app both come in here with the
+`answer(path, raw)` is the one door: the local transport and the HTTP app both come in here with the
 body's JSON bytes, so a behaviour cannot differ between them, and a caller's objects cannot be
 changed.
 """
@@ -9,15 +9,16 @@ import asyncio
 import contextvars
 import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_type_hints
 
 import orjson
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
+from .config.secrets import mask, secret_values
 from .errors import RolloutError, TaskError, boundary
 from .types import JsonObject, VerifyRequest
 
@@ -39,6 +40,10 @@ class ServerConfig(BaseModel):
     def get(self, key: str, default: Any = None) -> Any:
         """A field by name, as a mapping would give it."""
         return getattr(self, key, default)
+
+    def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
+        """Secrets stay out of what is printed."""
+        return [(name, mask({name: value})[name]) for name, value in super().__repr_args__()]
 
 
 OPERATIONAL: JsonObject = {"operational": True}
@@ -108,6 +113,19 @@ class Service:
 
         return build_app(self, run_id)
 
+    async def answer(self, path: str, raw: bytes) -> Any:
+        """What `handle` answers, for a caller who must not learn this server's secrets: endpoints
+        like to quote the key that they refuse."""
+        try:
+            return await self.handle(path, raw)
+        except RolloutError as error:
+            error.message, error.body = mask([error.message, error.body], self._secrets)
+            raise
+
+    @cached_property
+    def _secrets(self) -> frozenset[str]:
+        return secret_values(self.config.model_dump())
+
     async def handle(self, path: str, raw: bytes) -> Any:
         """Answer one request; whatever goes wrong is a RolloutError that names this server."""
         route = self.routes.get(path)
@@ -118,13 +136,14 @@ class Service:
             return await awaited(handler, *((route.parse(raw),) if route.takes_body else ()))
 
     def generation_settings(self) -> JsonObject:
-        """The configuration that decides what is generated: what a resumed run must share."""
+        """The configuration that decides what is generated: what a resumed run must share. Secrets
+        are masked: another key changes nothing."""
         fields = type(self.config).model_fields
-        return {
-            name: value
-            for name, value in self.config.model_dump(mode="json", exclude_defaults=True).items()
-            if not _is_operational(fields.get(name))
+        given = self.config.model_dump(mode="json", exclude_defaults=True)
+        settings = {
+            name: value for name, value in given.items() if not _is_operational(fields.get(name))
         }
+        return mask(settings, self._secrets)
 
     def load_figures(self) -> JsonObject:
         """How busy the server is, as `ng_status` shows it beside the requests in flight."""

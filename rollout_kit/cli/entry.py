@@ -61,11 +61,27 @@ def run(
         from ..config.load import load
 
         config = load(arguments, COMMANDS[name][0])
+        _keep_out_of_logs(config.secrets)
         for warning in config.warnings:
             print(f"warning: {warning}", file=sys.stderr)
         return body(config)
 
     return guarded(name, arguments, loaded)
+
+
+def _keep_out_of_logs(secrets: frozenset[str]) -> None:
+    """What servers in this process log goes to the terminal, secrets masked."""
+    import logging
+
+    from ..config.secrets import mask
+
+    class Masking(logging.Formatter):
+        def format(self, record: logging.LogRecord) -> str:
+            return mask(super().format(record), secrets)
+
+    handler = logging.StreamHandler()
+    handler.setFormatter(Masking("%(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
 
 
 def guarded(name: str, arguments: Sequence[str], body: Callable[[], int]) -> int:

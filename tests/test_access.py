@@ -1,0 +1,179 @@
+"""Who is let in: a page in a browser is not, nor another machine without the run's token."""
+
+import asyncio
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import aiohttp
+import pytest
+from endpoint import endpoint, says
+from support import Echo, asked
+from test_commands import Workplace
+
+from rollout_kit import token_file
+from rollout_kit.app import served
+from rollout_kit.peers import Peers
+from rollout_kit.sockets import bound_socket
+from rollout_kit.testing import making
+
+TOKEN = "a-token-of-some-length"
+
+JSON = {"content-type": "application/json"}
+
+ROW = {"responses_create_params": {"input": "hi"}, "expected": "hi"}
+
+
+class Answer(NamedTuple):
+    status: int
+    text: str
+    headers: dict[str, str]
+
+
+def asked_of(host: str, *requests: tuple[str, str, Any, dict[str, str]]) -> list[Answer]:
+    """What a server that listens on `host` answers to (method, path, body, headers)."""
+
+    async def main() -> list[Answer]:
+        sock = bound_socket(host, 0)
+        service = making(Echo)(Peers({}), "echo")
+        answers = []
+        async with served(service.build_app(), sock, TOKEN), aiohttp.ClientSession() as client:
+            base = f"http://127.0.0.1:{sock.getsockname()[1]}"
+            for method, path, body, headers in requests:
+                data = None if body is None else json.dumps(body)
+                async with client.request(method, base + path, data=data, headers=headers) as reply:
+                    text = await reply.text()
+                    answers.append(Answer(reply.status, text, dict(reply.headers)))
+        return answers
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"content-type": "application/json; charset=utf-8"}, 200),
+        ({"host": "localhost:9999"}, 200),
+        ({"host": "[::1]"}, 200),
+        ({"host": "evil.example"}, 403),
+        ({"host": "127.0.0.1.evil.example:80"}, 403),
+        ({"host": ""}, 403),
+        # what a page may post across origins without being asked for permission
+        ({"content-type": "application/x-www-form-urlencoded"}, 415),
+        ({"content-type": "multipart/form-data; boundary=x"}, 415),
+        ({"content-type": "text/plain"}, 415),
+        ({"content-type": ""}, 415),
+    ],
+)
+def test_a_web_page_cannot_post_to_a_server_on_loopback(
+    headers: dict[str, str], status: int
+) -> None:
+    headers = {**JSON, **headers}
+    [answer] = asked_of("127.0.0.1", ("POST", "/seed_session", ROW, headers))
+    assert answer.status == status, answer.text
+    if status != 200:
+        error = json.loads(answer.text)["error"]
+        assert error["status"] == status and error["message"]
+
+
+def test_the_permission_that_a_page_would_ask_for_is_not_given() -> None:
+    asks = {"origin": "http://evil.example", "access-control-request-method": "POST"}
+    [answer] = asked_of("127.0.0.1", ("OPTIONS", "/verify", None, asks))
+    assert answer.status >= 400
+    assert not any(name.lower().startswith("access-control") for name in answer.headers)
+
+
+@pytest.mark.parametrize(
+    ("authorization", "status"),
+    [(f"Bearer {TOKEN}", 200), ("Bearer wrong", 401), (TOKEN + "x", 401), (None, 401), ("é", 401)],
+)
+def test_beyond_loopback_every_route_but_health_asks_for_the_token(
+    authorization: str | None, status: int
+) -> None:
+    shown = {"authorization": authorization} if authorization else {}
+    headers = {"host": "node17:1", **JSON, **shown}
+    seeded, tools, health = asked_of(
+        "0.0.0.0",
+        ("POST", "/seed_session", ROW, headers),
+        ("GET", "/tools", None, headers),
+        ("GET", "/health", None, headers),
+    )
+    assert seeded.status == tools.status == status
+    assert health.status == 200 and ("server" in json.loads(health.text)) == (status == 200)
+
+
+@pytest.fixture
+def workplace(tmp_path: Path) -> Iterator[Workplace]:
+    with endpoint(says(asked)) as model:
+        yield Workplace(tmp_path, model)
+
+
+def test_a_run_beyond_loopback_is_used_with_its_token_and_by_nobody_else(
+    workplace: Workplace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(workplace.folder / "state"))
+    workplace.tasks(5)
+    through = ["+input_jsonl_fpath=tasks.jsonl", "+output_jsonl_fpath=out/rollouts.jsonl"]
+    with workplace.ng_run("+default_host=0.0.0.0") as (_, port, said):
+        through.append(f"+head_server.port={port}")
+        code, output = workplace.run("collect_rollouts", *through)
+        assert code == 0 and len(workplace.lines()) == 5, output
+        code, output = workplace.run("status", f"+head_server.port={port}")
+        assert code == 0 and "sessions 0" in output, output
+        urls = [word for word in said.split() if word.startswith("http://127") and "." in word]
+        for url in urls[:3]:
+            assert _status_of(f"{url}/run") == 401
+        monkeypatch.setenv("XDG_STATE_HOME", str(workplace.folder / "another_user"))
+        code, output = workplace.run("collect_rollouts", *through, "+num_repeats=2")
+        assert code == 1 and "the same auth_token in env.yaml" in output, output
+
+
+def test_a_token_of_one_s_own_opens_the_run_from_another_place(
+    workplace: Workplace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (workplace.folder / "env.yaml").open("a") as env:
+        env.write(f"auth_token: {TOKEN}\n")
+    workplace.tasks(5)
+    through = ["+input_jsonl_fpath=tasks.jsonl", "+output_jsonl_fpath=out/rollouts.jsonl"]
+    with workplace.ng_run("+default_host=0.0.0.0") as (_, port, said):
+        monkeypatch.setenv("XDG_STATE_HOME", str(workplace.folder / "another_machine"))
+        through.append(f"+head_server.port={port}")
+        code, output = workplace.run("collect_rollouts", *through)
+        assert code == 0 and len(workplace.lines()) == 5, output
+        [url] = [word for word in _line(said, "/echo ").split() if "://" in word]
+        config = (workplace.folder / "run.yaml").read_text()
+        placed = f"echo: {{resources_servers: {{echo: {{placement: '{url}', token: {TOKEN}}}}}}}"
+        here = config.replace("echo: {resources_servers: {echo: {}}}", placed)
+        (workplace.folder / "run.yaml").write_text(here)
+        code, output = workplace.collect("+resume=fresh")
+        assert code == 0 and len(workplace.lines()) == 5, output
+
+
+def _line(text: str, part: str) -> str:
+    return next(line for line in text.splitlines() if part in line)
+
+
+def _status_of(url: str) -> int:
+    headers = {"content-type": "application/json"}
+    try:
+        return urllib.request.urlopen(urllib.request.Request(url, b"{}", headers)).status
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def test_tokens_of_runs_that_were_killed_are_swept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with token_file.kept("one", "t1"):
+        stale: dict[str, Any] = json.loads((tmp_path / "rollout_kit/runs/one.json").read_text())
+    dead = tmp_path / "rollout_kit/runs/dead.json"
+    dead.write_text(json.dumps({**stale, "pid": 2**22 + 1}))
+    (tmp_path / "rollout_kit/runs/cut.json").write_text("{")
+    with token_file.kept("two", "t2"):
+        assert not dead.exists() and token_file.read("two") == "t2"
+    assert token_file.read("two") == token_file.read("cut") == ""

@@ -1,0 +1,173 @@
+"""Secrets planted in every place that takes one, looked for in everything that a run leaves."""
+
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from endpoint import endpoint
+from support import asked
+from test_commands import Workplace
+from test_supervision import status, through
+
+from rollout_kit.process_tree import family
+from rollout_kit.testing import text_response
+
+KEY, JUDGE_KEY, TOKEN, NESTED = (
+    f"sk-planted-{name}-0123456789" for name in ("key", "judge", "token", "nested")
+)
+PLANTED = (KEY, JUDGE_KEY, TOKEN, NESTED)
+
+CARELESS = """
+import logging, sys
+
+from rollout_kit.resources_server import ResourcesServer, ResourcesServerConfig
+from rollout_kit.types import JsonObject
+
+
+class Config(ResourcesServerConfig):
+    judge_api_key: str
+    judge: JsonObject
+
+
+class Careless(ResourcesServer):
+    Config = Config
+
+    async def start(self):
+        print("starting with", self.config)
+        logging.warning("the judge is %s", self.config.judge)
+
+    def verify(self, task, response):
+        if "bad" in str(task):
+            raise RuntimeError(f"the judge refuses {self.config.judge_api_key}")
+        return 1.0
+"""
+
+CONFIG = f"""
+config_paths: [responses_api_models/openai_model/configs/openai_model.yaml]
+careless:
+  resources_servers:
+    careless:
+      judge_api_key: ${{careless_api_key}}
+      judge: {{url: 'http://localhost', headers: {{secret: {NESTED}}}}}
+careless_agent:
+  responses_api_agents:
+    simple_agent:
+      resources_server: {{type: resources_servers, name: careless}}
+      model_server: {{type: responses_api_models, name: policy_model}}
+"""
+
+
+def quotes_the_key(body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    """As hosted services do."""
+    if "refused" in asked(body):
+        return 400, {"error": {"message": f"Incorrect API key provided: {KEY}"}}
+    return 200, text_response("fine")
+
+
+@pytest.fixture
+def workplace(tmp_path: Path) -> Iterator[Workplace]:
+    with endpoint(quotes_the_key) as model:
+        place = Workplace(tmp_path, model)
+        (tmp_path / "resources_servers/careless").mkdir()
+        (tmp_path / "resources_servers/careless/app.py").write_text(CARELESS)
+        (tmp_path / "run.yaml").write_text(CONFIG)
+        values = {"base_url": model.url, "api_key": KEY, "model_name": "m"}
+        env = "".join(f"policy_{name}: {value}\n" for name, value in values.items())
+        env += f"careless_api_key: {JUDGE_KEY}\nauth_token: {TOKEN}\n"
+        (tmp_path / "env.yaml").write_text(env)
+        yield place
+
+
+def fetched(url: str, token: str) -> str:
+    """A route's whole answer, whatever its status."""
+    headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
+    texts = []
+    for data in (None, b"{}"):
+        try:
+            with urllib.request.urlopen(urllib.request.Request(url, data, headers)) as reply:
+                texts.append(f"{reply.headers}{reply.read().decode()}")
+        except urllib.error.HTTPError as error:
+            texts.append(f"{error.headers}{error.read().decode()}")
+    return "".join(texts)
+
+
+def shown(pids: set[int]) -> str:
+    return "".join(Path(f"/proc/{pid}/cmdline").read_text() for pid in pids)
+
+
+def test_no_secret_is_left_anywhere(workplace: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(workplace.folder / "state"))
+    workplace.tasks(3)
+    tasks = workplace.folder / "tasks.jsonl"
+    tasks.write_text(tasks.read_text().replace("q1", "q1 bad").replace("q2", "q2 refused"))
+    seen = {}
+    for command in ("validate", "dump_config"):
+        _, seen[command] = workplace.run(command, "+config_paths=[run.yaml]")
+    _, seen["collected in one process"] = workplace.collect()
+    with workplace.ng_run() as (run, port, said):
+        seen["ng_run"] = said
+        argv = through(port, "+resume=fresh")
+        _, seen["collected through ng_run"] = workplace.run("collect_rollouts", *argv)
+        _, seen["ng_status"] = workplace.run("status", f"+head_server.port={port}")
+        seen["command lines"] = shown(family(run.pid).keys() | {os.getpid()})
+        head = f"http://127.0.0.1:{port}"
+        for url in {head, *(each["url"] for each in status(workplace, port))}:
+            for path in ("/", "/health", "/tools", "/v1/models", "/load", "/openapi.json", "/nope"):
+                seen[f"{url}{path}"] = fetched(url + path, TOKEN)
+            refused = '{"input": [{"role": "user", "content": "refused"}]}'
+            seen[f"{url} refusing"] = _posted(f"{url}/v1/responses", refused)
+            seen[f"{url} verdict"] = _posted(
+                f"{url}/verify", '{"responses_create_params": {"input": "bad"}, "response": {}}'
+            )
+        for path in ("/global_config_dict_yaml", "/server_instances"):
+            seen[f"head {path}"] = fetched(head + path, TOKEN)
+        _, seen["ng_stop"] = workplace.run("stop", f"+head_server.port={port}")
+        seen["ng_run, later"], _ = run.communicate(timeout=20)
+    files = [path for path in workplace.folder.rglob("*") if path.is_file()]
+    for path in files:
+        seen[str(path)] = path.read_text(errors="replace")
+    for given in ("env.yaml", "run.yaml"):
+        del seen[str(workplace.folder / given)]
+    assert any("careless.log" in place for place in seen), "the logs were looked at"
+    assert any("_failures.jsonl" in place for place in seen)
+    assert "Incorrect API key provided: ****" in str(seen), "and the refusal came through"
+    assert "the judge refuses ****" in str(seen)
+    found = [
+        (place, text[max(0, text.index(key) - 60) : text.index(key) + 30])
+        for place, text in seen.items()
+        for key in PLANTED
+        if key in text
+    ]
+    assert not found, "\n".join(map(str, found))
+
+
+def _posted(url: str, body: str) -> str:
+    request = urllib.request.Request(url, body.encode(), {"content-type": "application/json"})
+    try:
+        with urllib.request.urlopen(request) as reply:
+            return reply.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.read().decode()
+
+
+def test_the_token_s_file_is_its_user_s_alone_and_goes_with_the_run(
+    workplace: Workplace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(workplace.folder / "state"))
+    with workplace.ng_run() as (_, port, _):
+        [path] = (workplace.folder / "state/rollout_kit/runs").iterdir()
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert path.parent.stat().st_mode & 0o777 == 0o700
+        code, said = workplace.run("stop", f"+head_server.port={port}")
+        assert code == 0, said
+    assert not path.exists()
+
+
+def test_a_secret_typed_on_the_command_line_is_taken_with_a_warning(workplace: Workplace) -> None:
+    code, said = workplace.run("validate", "+config_paths=[run.yaml]", f"+policy_api_key={KEY}")
+    assert code == 0 and "warning: " in said and "env.yaml" in said, said
+    assert KEY not in said

@@ -1,0 +1,88 @@
+"""Sessions whose callers are gone are closed; those in use are not."""
+
+import asyncio
+
+import pytest
+from support import row
+
+from rollout_kit.errors import SessionLost, ToolError
+from rollout_kit.peers import Peers
+from rollout_kit.resources_server import ResourcesServer, tool
+from rollout_kit.service import encode
+from rollout_kit.session import Session, entered
+from rollout_kit.testing import making, run_virtual
+from rollout_kit.types import JsonObject, VerifyRequest, VerifyResponse
+
+
+class Sandbox(ResourcesServer):
+    """Holds something dear in each session."""
+
+    def __init__(self, *given) -> None:
+        super().__init__(*given)
+        self.held: set[str] = set()
+
+    async def seed_session(self, body: JsonObject) -> JsonObject:
+        self.state = body["expected"]
+        self.held.add(self.state)
+        return {}
+
+    @tool
+    async def work(self, seconds: float) -> str:
+        await asyncio.sleep(seconds)
+        return self.state
+
+    async def close_session(self, body: JsonObject) -> JsonObject:
+        self.held.remove(self.state)
+        if self.state == "stubborn":
+            raise RuntimeError("will not go")
+        return {}
+
+    async def verify(self, body: VerifyRequest) -> VerifyResponse:
+        return body.scored(1.0)
+
+
+def sandbox() -> Sandbox:
+    server = making(Sandbox, session_timeout_s=100)(Peers({}), "sandbox")
+    assert isinstance(server, Sandbox)
+    return server
+
+
+async def call(server: Sandbox, session: str, path: str, **body) -> str:
+    with entered(Session(session)):
+        return encode(await server.answer(path, encode(body))).decode()
+
+
+def test_a_session_that_is_not_heard_of_is_closed_and_then_lost() -> None:
+    async def main() -> None:
+        server = sandbox()
+        for name in ("silent", "stubborn", "busy", "talking"):
+            await call(server, name, "/seed_session", **row(name))
+        long = asyncio.create_task(call(server, "busy", "/work", seconds=500))
+        for _ in range(5):
+            await asyncio.sleep(60)
+            await call(server, "talking", "/work", seconds=0)
+        assert server.held == {"busy", "talking"} and server.num_sessions == 2
+        with pytest.raises(SessionLost, match="the session expired"):
+            await call(server, "silent", "/work", seconds=0)
+        assert await long == "busy"
+        await call(server, "talking", "/close_session")
+        await asyncio.sleep(150)
+        assert server.held == set() and server.num_sessions == 0
+
+    run_virtual(main())
+
+
+def test_a_session_begun_again_starts_anew() -> None:
+    async def main() -> None:
+        server = sandbox()
+        await call(server, "s", "/seed_session", **row("first"))
+        await call(server, "s", "/seed_session", **row("second"))
+        assert await call(server, "s", "/work", seconds=0) == "second"
+        with pytest.raises(ToolError, match="seconds"):
+            await call(server, "s", "/work", seconds="many")
+        assert server.num_sessions == 1
+        assert server.load_figures() == {"sessions": 1}
+        await asyncio.sleep(201)
+        assert server.num_sessions == 0
+
+    run_virtual(main())
