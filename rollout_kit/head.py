@@ -20,7 +20,7 @@ from .config.commands import HeadServerConfig
 from .errors import ConfigError, PeerError
 from .http import HttpClient, Reply
 from .launch import Placed, Server
-from .sockets import bound_socket
+from .sockets import bound_socket, url_of
 from .types import JsonObject
 
 IDENTITY = "rollout_kit head server"
@@ -35,9 +35,9 @@ ASK_S = 10.0
 @asynccontextmanager
 async def head_server(
     where: HeadServerConfig, running: Placed, values: JsonObject, stop: Callable[[], None]
-) -> AsyncIterator[None]:
-    """Answers while inside; `values`: the merged configuration, its secrets masked. `stop` is
-    called for whoever shows the run's token."""
+) -> AsyncIterator[str]:
+    """Answers at the URL that it yields; `values`: the merged configuration, its secrets masked.
+    `stop` is called for whoever shows the run's token."""
     try:
         sock = bound_socket(where.host, where.port)
     except OSError as error:
@@ -49,7 +49,7 @@ async def head_server(
     with token_file.kept(running.run_id, running.token):
         app = _app(running, values, stop)
         async with served(app, sock, running.token, control=(CONFIG, STOP)):
-            yield
+            yield url_of(sock)
 
 
 def _app(running: Placed, values: JsonObject, stop: Callable[[], None]) -> FastAPI:

@@ -76,10 +76,10 @@ async def _serve(config: "Config") -> int:
             ) as running,
             head_server(
                 command.head_server, running, mask(config.values, config.secrets), stopping.set
-            ),
+            ) as head,
         ):
             ready = True
-            _announce(running, command.head_server, time.monotonic() - began)
+            _announce(running, head, time.monotonic() - began)
             return await _until_stopped(running, stopping)
     except asyncio.CancelledError:
         if not stopping.is_set():
@@ -92,7 +92,7 @@ def _print_line(label: str, line: str) -> None:
     print(f"({label}) {line}", flush=True)
 
 
-def _announce(running: "Placed", head: Any, elapsed_s: float) -> None:
+def _announce(running: "Placed", head: str, elapsed_s: float) -> None:
     width = max(len(each.name) for each in running.servers)
     for each in running.servers:
         where = ", ".join(each.urls) or "in this process"
@@ -102,7 +102,7 @@ def _announce(running: "Placed", head: Any, elapsed_s: float) -> None:
         print(f"What they print is kept in {running.log_dir}/")
     print(
         f"All {len(running.servers)} servers ready in {elapsed_s:.1f} s."
-        f" Head server: http://{head.host}:{head.port}. Ctrl-C or ng_stop stops all.",
+        f" Head server: {head}. Ctrl-C or ng_stop stops all.",
         flush=True,
     )
 

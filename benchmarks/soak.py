@@ -1,0 +1,168 @@
+"""What a long run leaves behind: memory, descriptors, sockets and sessions of every process.
+
+    python benchmarks/soak.py [--rows 100000] [--parallel 64]
+
+Collects through an ng_run whose servers keep a session per rollout, against an instant endpoint.
+Exits 1 where a process's memory grew by more than 5 % over the last half of the rollouts, where
+descriptors grew, or where a session is left over.
+"""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+from collector import ROOT, write_rows
+
+sys.path.insert(0, str(ROOT))
+
+from rollout_kit.process_tree import family
+
+GROWTH = 0.05
+SLACK_MB = 2.0
+"""Growth below this is the allocator's, also where it is more than 5 % of a small process."""
+
+SAMPLE_S = 5.0
+
+
+@dataclass(frozen=True)
+class Sample:
+    done: int
+    memory_mb: float
+    descriptors: int
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=100_000)
+    parser.add_argument("--parallel", type=int, default=64)
+    args = parser.parse_args()
+    endpoint = started(ROOT / "benchmarks/collector.py", "--endpoint")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_rows(folder / "tasks.jsonl", args.rows)
+        run = command("run", folder, *servers(endpoint))
+        try:
+            port = head_port(run)
+            sys.exit(soaked(folder, run, port, args))
+        finally:
+            run.send_signal(signal.SIGINT)
+            run.wait()
+            endpoint.kill()
+            endpoint.wait()
+
+
+def started(*argv: object) -> "subprocess.Popen[str]":
+    return subprocess.Popen([sys.executable, *map(str, argv)], stdout=subprocess.PIPE, text=True)
+
+
+def command(name: str, folder: Path, *argv: str) -> "subprocess.Popen[str]":
+    code = f"from rollout_kit.cli.{name} import main; main()"
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *argv], cwd=folder, env=env, stdout=subprocess.PIPE, text=True
+    )
+
+
+def servers(endpoint: "subprocess.Popen[str]") -> list[str]:
+    assert endpoint.stdout
+    configs = "responses_api_models/openai_model/configs/openai_model.yaml"
+    configs += ",resources_servers/mcqa/configs/mcqa.yaml"
+    return [
+        f"+config_paths=[{configs}]",
+        f"+policy_base_url=http://127.0.0.1:{int(endpoint.stdout.readline())}/v1",
+        "+policy_api_key=none",
+        "+policy_model_name=fake",
+        "+head_server.port=0",
+    ]
+
+
+def head_port(run: "subprocess.Popen[str]") -> int:
+    assert run.stdout
+    for line in run.stdout:
+        print(line, end="")
+        if "servers ready" in line:
+            return int(line.partition("Head server: http://127.0.0.1:")[2].partition(".")[0])
+    sys.exit("ng_run did not start")
+
+
+def soaked(folder: Path, run: "subprocess.Popen[str]", port: int, args: argparse.Namespace) -> int:
+    """Collect, and look at every process meanwhile; the exit status."""
+    out = folder / "out/rollouts.jsonl"
+    collector = command(
+        "collect_rollouts",
+        folder,
+        "+input_jsonl_fpath=tasks.jsonl",
+        f"+output_jsonl_fpath={out}",
+        f"+head_server.port={port}",
+        f"+num_samples_in_parallel={args.parallel}",
+    )
+    began = time.monotonic()
+    samples: dict[int, list[Sample]] = defaultdict(list)
+    size_of_one = 0.0
+    while collector.poll() is None:
+        time.sleep(SAMPLE_S)
+        size = out.stat().st_size if out.exists() else 0
+        if not size_of_one and size:
+            size_of_one = size / out.read_bytes().count(b"\n")
+        done = int(size / size_of_one) if size_of_one else 0
+        for pid in [*family(run.pid), collector.pid]:
+            if sample := looked_at(pid, done):
+                samples[pid].append(sample)
+    elapsed_s = time.monotonic() - began
+    print(f"{args.rows} rollouts in {elapsed_s:.0f} s, exit status {collector.returncode}")
+    names = {collector.pid: "collector", run.pid: "ng_run"}
+    status = subprocess.run(
+        [sys.executable, "-m", "rollout_kit.cli.status", f"+head_server.port={port}", "+json=true"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        check=False,
+    )
+    listed = json.loads(status.stdout)["servers"]
+    names |= {each["pid"]: each["name"] for each in listed}
+    left = {each["name"]: each["load"] for each in listed if any(each["load"].values())}
+    print(f"left in flight or open: {left or 'nothing'}")
+    grown = report(samples, names, args.rows)
+    return 1 if grown or left or collector.returncode else 0
+
+
+def looked_at(pid: int, done: int) -> Sample | None:
+    try:
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        descriptors = len(os.listdir(f"/proc/{pid}/fd"))
+    except OSError:
+        return None  # it has just ended
+    memory_kb = sum(int(line.split()[1]) for line in text.splitlines() if line[:4] == "Pss:")
+    return Sample(done, memory_kb / 1024, descriptors)
+
+
+def report(samples: dict[int, list[Sample]], names: dict[int, str], rows: int) -> bool:
+    """Print a line for each process; whether one has grown."""
+    print(f"{'process':<24}{'MB at half':>11}{'MB at end':>11}{'growth':>8}{'files':>12}")
+    has_grown = False
+    for pid, seen in samples.items():
+        later = [sample for sample in seen if sample.done >= rows / 2]
+        if len(later) < 2:
+            continue
+        half, end = later[0], later[-1]
+        growth = end.memory_mb / half.memory_mb - 1
+        mark = ""
+        if growth > GROWTH and end.memory_mb - half.memory_mb > SLACK_MB:
+            has_grown, mark = True, "  <- grows"
+        files = f"{half.descriptors} → {end.descriptors}"
+        print(
+            f"{names.get(pid, f'pid {pid}'):<24}{half.memory_mb:>11.1f}{end.memory_mb:>11.1f}"
+            f"{growth:>8.1%}{files:>12}{mark}"
+        )
+    return has_grown
+
+
+if __name__ == "__main__":
+    main()
