@@ -1,9 +1,10 @@
 """What a long run leaves behind: memory, descriptors, sockets and sessions of every process.
 
-    python benchmarks/soak.py [--rows 100000] [--parallel 64]
+    python benchmarks/soak.py [--tasks 10000] [--repeats 10] [--parallel 64]
 
 Collects through an ng_run whose servers keep a session per rollout, against an instant endpoint.
-Exits 1 where a process's memory grew by more than 5 % over the last half of the rollouts, where
+What the collector keeps by design is a few counters a task (about 300 bytes), so the tasks are
+repeated. Exits 1 where a process's memory grew by more than 5 % over the last half of the rollouts, where
 descriptors grew, or where a session is left over.
 """
 
@@ -41,13 +42,14 @@ class Sample:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=100_000)
+    parser.add_argument("--tasks", type=int, default=10_000)
+    parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--parallel", type=int, default=64)
     args = parser.parse_args()
     endpoint = started(ROOT / "benchmarks/collector.py", "--endpoint")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_rows(folder / "tasks.jsonl", args.rows)
+        write_rows(folder / "tasks.jsonl", args.tasks)
         run = command("run", folder, *servers(endpoint))
         try:
             port = head_port(run)
@@ -103,7 +105,9 @@ def soaked(folder: Path, run: "subprocess.Popen[str]", port: int, args: argparse
         f"+output_jsonl_fpath={out}",
         f"+head_server.port={port}",
         f"+num_samples_in_parallel={args.parallel}",
+        f"+num_repeats={args.repeats}",
     )
+    planned = args.tasks * args.repeats
     began = time.monotonic()
     samples: dict[int, list[Sample]] = defaultdict(list)
     size_of_one = 0.0
@@ -117,7 +121,7 @@ def soaked(folder: Path, run: "subprocess.Popen[str]", port: int, args: argparse
             if sample := looked_at(pid, done):
                 samples[pid].append(sample)
     elapsed_s = time.monotonic() - began
-    print(f"{args.rows} rollouts in {elapsed_s:.0f} s, exit status {collector.returncode}")
+    print(f"{planned} rollouts in {elapsed_s:.0f} s, exit status {collector.returncode}")
     names = {collector.pid: "collector", run.pid: "ng_run"}
     status = subprocess.run(
         [sys.executable, "-m", "rollout_kit.cli.status", f"+head_server.port={port}", "+json=true"],
@@ -129,7 +133,7 @@ def soaked(folder: Path, run: "subprocess.Popen[str]", port: int, args: argparse
     names |= {each["pid"]: each["name"] for each in listed}
     left = {each["name"]: each["load"] for each in listed if any(each["load"].values())}
     print(f"left in flight or open: {left or 'nothing'}")
-    grown = report(samples, names, args.rows)
+    grown = report(samples, names, planned)
     return 1 if grown or left or collector.returncode else 0
 
 
@@ -143,12 +147,12 @@ def looked_at(pid: int, done: int) -> Sample | None:
     return Sample(done, memory_kb / 1024, descriptors)
 
 
-def report(samples: dict[int, list[Sample]], names: dict[int, str], rows: int) -> bool:
+def report(samples: dict[int, list[Sample]], names: dict[int, str], planned: int) -> bool:
     """Print a line for each process; whether one has grown."""
     print(f"{'process':<24}{'MB at half':>11}{'MB at end':>11}{'growth':>8}{'files':>12}")
     has_grown = False
     for pid, seen in samples.items():
-        later = [sample for sample in seen if sample.done >= rows / 2]
+        later = [sample for sample in seen if sample.done >= planned / 2]
         if len(later) < 2:
             continue
         half, end = later[0], later[-1]

@@ -11,7 +11,7 @@ FOLDERS = ("rollout_kit", "resources_servers", "responses_api_models", "response
 LAYERS = [
     "errors types responses session loop worker_main process_tree open_sessions",
     "retry tools chat worker_pool collector.sketch collector.limiter collector.files"
-    " collector.giveup config.secrets config.commands reaper access token_file",
+    " collector.groups collector.giveup config.secrets config.commands reaper access token_file",
     "service http output collector.tasks collector.schedule collector.aggregate",
     "registry model resources_server peers config.overrides collector.lines collector.plan",
     "agent app config.sources config.fields config.interpolation collector.journal"
@@ -32,7 +32,7 @@ LAYERS = [
 ]
 """Lowest first. A module imports from its own layer and lower ones."""
 
-PURE = "tasks plan schedule limiter giveup journal files aggregate sketch lines".split()  # noqa: SIM905
+PURE = "tasks plan schedule limiter giveup journal files aggregate groups sketch lines".split()  # noqa: SIM905
 SERVING = set(
     "service http peers app agent launch fleet supervise serve head processes".split()  # noqa: SIM905
 )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..types import JsonObject
+from .groups import Groups, Moments
 from .sketch import Sketch
 
 Z_95 = 1.96
@@ -27,72 +28,12 @@ TIMES = {
 
 
 @dataclass(slots=True)
-class Moments:
-    """Count, sum, sum of squares, extremes and quantiles of one number."""
-
-    count: int = 0
-    total: float = 0.0
-    squares: float = 0.0
-    smallest: float = math.inf
-    largest: float = -math.inf
-
-    def add(self, value: float) -> None:
-        self.count += 1
-        self.total += value
-        self.squares += value * value
-        self.smallest = min(self.smallest, value)
-        self.largest = max(self.largest, value)
-
-    def merge(self, other: "Moments") -> None:
-        self.count += other.count
-        self.total += other.total
-        self.squares += other.squares
-        self.smallest = min(self.smallest, other.smallest)
-        self.largest = max(self.largest, other.largest)
-
-    @property
-    def mean(self) -> float:
-        return self.total / self.count
-
-    @property
-    def deviation(self) -> float:
-        """Sample standard deviation; 0 for a single value."""
-        if self.count < 2:
-            return 0.0
-        return math.sqrt(max(0.0, self.squares - self.total * self.mean) / (self.count - 1))
-
-    def named(self, name: str) -> dict[str, float]:
-        stats = {
-            "mean": self.mean,
-            "max": self.largest,
-            "min": self.smallest,
-            "std": self.deviation,
-        }
-        return {f"{stat}/{name}": value for stat, value in stats.items()}
-
-
-@dataclass(slots=True)
-class Group:
-    """All rollouts of one task by one agent in one scope."""
-
-    index: int
-    count: int = 0
-    successes: int = 0
-    numbers: dict[str, Moments] = field(default_factory=dict)
-
-    def merge(self, other: "Group") -> None:
-        self.count += other.count
-        self.successes += other.successes
-        _merge_numbers(self.numbers, other.numbers)
-
-
-@dataclass(slots=True)
 class Aggregate:
     """Running metrics of any number of rollouts; a group is a task's rollouts by one agent."""
 
     pass_threshold: float = 1.0
     numbers: dict[str, Moments] = field(default_factory=dict)
-    groups: dict[tuple[str, str], Group] = field(default_factory=dict)
+    groups: Groups = field(default_factory=Groups)
     usage: dict[str, float] = field(default_factory=dict)
     times: dict[str, Sketch] = field(default_factory=lambda: {name: Sketch() for name in TIMES})
     rollouts: int = 0
@@ -107,19 +48,19 @@ class Aggregate:
         for name, source in TIMES.items():
             if (seconds := rollout.get(source)) is not None:
                 self.times[name].add(seconds)
-        which = (line["agent_ref"]["name"], rollout["task_id"])
-        group = self.groups.get(which)
-        if group is None:
-            group = self.groups[which] = Group(line.get("_ng_task_index", 0))
+        groups = self.groups
+        index = line.get("_ng_task_index", 0)
+        row = groups.row(line["agent_ref"]["name"], rollout["task_id"], index)
         reward = line.get("reward")
         if reward is None:
             self.unscored += 1
         else:
-            group.count += 1
-            group.successes += reward >= self.pass_threshold
+            groups.counts[row] += 1
+            groups.successes[row] += reward >= self.pass_threshold
         for name, value in _numbers(line, rollout):
-            self.numbers.setdefault(name, Moments()).add(value)
-            group.numbers.setdefault(name, Moments()).add(value)
+            one = Moments(1, value, value * value, value, value)
+            self.numbers.setdefault(name, Moments()).merge(one)
+            groups.add(row, name, one)
 
     def merge(self, other: "Aggregate") -> None:
         """Take in what another counted over other rollouts."""
@@ -129,14 +70,14 @@ class Aggregate:
             self.usage[name] = self.usage.get(name, 0) + value
         for name, sketch in other.times.items():
             self.times[name].merge(sketch)
-        for which, group in other.groups.items():
-            self.groups.setdefault(which, Group(group.index)).merge(group)
-        _merge_numbers(self.numbers, other.numbers)
+        self.groups.merge(other.groups)
+        for name, moments in other.numbers.items():
+            self.numbers.setdefault(name, Moments()).merge(moments)
 
     def interval(self, name: str) -> list[float] | None:
         """95 % interval of a mean, its standard error clustered by task; None for a single task."""
         whole = self.numbers.get(name)
-        parts = [group.numbers[name] for group in self.groups.values() if name in group.numbers]
+        parts = list(self.groups.numbers.get(name, ()))
         if whole is None or len(parts) < 2:
             return None
         mean = whole.mean
@@ -156,13 +97,14 @@ class Aggregate:
 
     def pass_at_k(self) -> dict[str, float]:
         """Unbiased 1 − C(n−c,k)/C(n,k) (Chen et al. 2021), averaged over the tasks with n ≥ k."""
-        most = max((group.count for group in self.groups.values()), default=0)
+        groups = list(zip(self.groups.counts, self.groups.successes, strict=True))
+        most = max((count for count, _ in groups), default=0)
         found = {}
         for k in _powers_up_to(most):
             values = [
-                1 - _chance_of_none(group.count, group.successes, k)
-                for group in self.groups.values()
-                if group.count >= k
+                1 - _chance_of_none(count, successes, k)
+                for count, successes in groups
+                if count >= k
             ]
             found[str(k)] = sum(values) / len(values)
         return found
@@ -184,19 +126,16 @@ class Aggregate:
     def _group_entries(self, repeats: int) -> list[JsonObject]:
         if len(self.groups) > MAX_GROUPS:
             return []
+        groups, task_ids = self.groups, self.groups.task_ids()
         entries = []
-        for (_, task_id), group in sorted(self.groups.items(), key=lambda item: item[1].index):
-            stats: JsonObject = {"_ng_task_index": group.index, "task_id": task_id}
-            for name, moments in sorted(group.numbers.items()):
-                stats |= moments.named(name)
-            stats |= {"num_rollouts": group.count, "expected_num_rollouts": repeats}
+        for row in sorted(range(len(groups)), key=groups.indices.__getitem__):
+            stats: JsonObject = {"_ng_task_index": groups.indices[row], "task_id": task_ids[row]}
+            for name, column in sorted(groups.numbers.items()):
+                if (moments := column[row]).count:
+                    stats |= moments.named(name)
+            stats |= {"num_rollouts": groups.counts[row], "expected_num_rollouts": repeats}
             entries.append(stats)
         return entries
-
-
-def _merge_numbers(into: dict[str, Moments], other: Mapping[str, Moments]) -> None:
-    for name, moments in other.items():
-        into.setdefault(name, Moments()).merge(moments)
 
 
 def _numbers(line: Mapping[str, Any], rollout: Mapping[str, Any]) -> Iterable[tuple[str, float]]:
