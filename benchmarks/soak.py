@@ -4,8 +4,8 @@
 
 Collects through an ng_run whose servers keep a session per rollout, against an instant endpoint.
 What the collector keeps by design is a few counters a task (about 300 bytes), so the tasks are
-repeated. Exits 1 where a process's memory grew by more than 5 % over the last half of the rollouts, where
-descriptors grew, or where a session is left over.
+repeated. Exits 1 where a process's memory grew by more than 5 % over the last half of the
+rollouts, or where a session or a request is left over.
 """
 
 import argparse
