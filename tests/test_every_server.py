@@ -12,9 +12,10 @@ from rollout_kit import registry
 from rollout_kit.config.commands import InspectConfig
 from rollout_kit.config.load import load
 from rollout_kit.errors import ConfigError, RolloutError
-from rollout_kit.responses import make_response, message_item
+from rollout_kit.responses import function_calls, make_response, message_item
 from rollout_kit.session import Session, entered
 from rollout_kit.testing import OVERS, Over, making, mount
+from rollout_kit.tools import arguments_of
 from rollout_kit.types import JsonObject
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -42,14 +43,20 @@ def empty_response() -> JsonObject:
 
 
 def verdicts(name: str, pairs: list[tuple[JsonObject, JsonObject]], over: Over) -> list[JsonObject]:
-    """The verdict on each (row, response), each in a session of its own."""
+    """The verdict on each (row, response), each in a session of its own.
+
+    Where the verdict looks at the session's state, the response's tool calls bring it about first.
+    """
 
     async def main() -> list[JsonObject]:
         found = []
         async with mount({name: making(registry.load("resources_servers", name))}, over) as peers:
+            replays = (await peers.describe(name))["reverify"] == "replay"
             for row, response in pairs:
                 with entered(Session()):
                     await peers.call(name, "/seed_session", row, dict)
+                    for call in function_calls(response["output"]) if replays else ():
+                        await peers.call(name, f"/{call['name']}", arguments_of(call), str)
                     request = {**row, "response": response}
                     found.append(await peers.call(name, "/verify", request, dict))
                     await peers.call(name, "/close_session", {}, dict)
