@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 UV := $(shell command -v uv 2>/dev/null)
 
-.PHONY: demo test check bench clean
+.PHONY: demo test test-wheel check bench clean
 
 demo: .venv/.ready-local  ## 96 tasks × 4 rollouts from a tiny model, offline, into results/demo/
 	$(BIN)/ng_collect_rollouts "+config_paths=[configs/quickstart.yaml]" \
@@ -15,6 +15,9 @@ demo: .venv/.ready-local  ## 96 tasks × 4 rollouts from a tiny model, offline, 
 
 test: .venv/.ready-dev  ## every test that needs no GPU and no key
 	$(BIN)/python -m pytest
+
+test-wheel: .venv/.ready-dev  ## the wheel in empty environments: Python 3.11, 3.12, 3.13, where found
+	$(BIN)/python -m pytest -m slow -rs tests/test_wheel.py
 
 check: .venv/.ready-dev  ## lint, format and types
 	$(BIN)/ruff check .
