@@ -15,7 +15,7 @@ from rollout_kit.errors import VerifyError
 from rollout_kit.resources_server import ResourcesServer, Reverify, tool
 from rollout_kit.testing import Over, ScriptedModel, call_response, making, mount
 from rollout_kit.tools import RESERVED
-from rollout_kit.types import JsonObject, VerifyRequest, VerifyResponse
+from rollout_kit.types import VerifyRequest, VerifyResponse
 
 SNEAKY = [
     *sorted(RESERVED),
