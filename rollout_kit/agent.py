@@ -75,7 +75,9 @@ class Agent(Service):
             try:
                 await self.peers.call(self.resources, "/seed_session", row, dict)
             except TaskError as error:
-                return {**row, "response": await self._plain(params), "verify_error": str(error)}
+                without_tools = {**params, "tools": []}  # there is no session to call them in
+                response = await self._plain(without_tools)
+                return {**row, "response": response, "verify_error": str(error)}
             response = await self._plain(params)
             answered = {**row, "response": response}
             try:

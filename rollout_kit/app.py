@@ -80,7 +80,7 @@ def _endpoint(service: Service, route: Route, traffic: _Traffic):
         finally:
             traffic.in_flight -= 1
         if session:
-            if is_new:
+            if is_new and response.status_code < 400:
                 response.set_cookie(COOKIE, session.id, httponly=True)
             for name, value in session.cookies.items():
                 if before.get(name) != value:

@@ -88,7 +88,7 @@ async def placed(
     default: str,
     host: str = "127.0.0.1",
     limits: HttpLimits,
-    upkeep: Upkeep,
+    upkeep: Upkeep = Upkeep(),
     token: str | None = None,
     start: bool = True,
 ) -> AsyncIterator[Placed]:

@@ -153,6 +153,10 @@ class ResourcesServer(Service):
         self._sessions.enter(session.id)
         try:
             return await self._answered(path, raw)
+        except BaseException:
+            if path == "/seed_session":
+                self._sessions.end(session.id)
+            raise
         finally:
             self._sessions.leave(session.id)
 

@@ -20,15 +20,15 @@ from support import asked, read_jsonl, write_jsonl
 from test_commands import ROOT, Workplace
 
 from rollout_kit import registry
-from rollout_kit.app import bound_socket, build_app, served
+from rollout_kit.app import build_app, served
 from rollout_kit.config.commands import HeadServerConfig
 from rollout_kit.errors import BY_NAME, TRANSIENT, ModelError, from_wire
 from rollout_kit.head import head_server
 from rollout_kit.http import HttpClient, Reply
-from rollout_kit.launch import Server
+from rollout_kit.launch import Placed, Server
 from rollout_kit.peers import Http, Peers, Transport
-from rollout_kit.processes import url_of
 from rollout_kit.responses import function_calls, input_items
+from rollout_kit.sockets import bound_socket, url_of
 from rollout_kit.testing import ScriptedModel, call_response, making, text_response
 from rollout_kit.tools import RESERVED
 from rollout_kit.types import JsonObject
@@ -67,7 +67,7 @@ class Example:
         head, _, body = request.strip().partition("\n\n")
         first, *lines = head.splitlines()
         method, url = first.split()
-        before, bracket, after = re.split(r"^([\[{])", reply.strip(), maxsplit=1, flags=re.M)
+        before, bracket, after = re.split(r"^([\[{\"])", reply.strip(), maxsplit=1, flags=re.M)
         return cls(
             method,
             url,
@@ -110,7 +110,7 @@ def answer(params: JsonObject) -> JsonObject:
 
 
 @asynccontextmanager
-async def the_servers() -> AsyncIterator[tuple[dict[str, str], HttpClient]]:
+async def the_servers(state: Path) -> AsyncIterator[tuple[dict[str, str], HttpClient]]:
     """The document's servers on real sockets: their URLs by name, and a client."""
     counter = registry.load("resources_servers", "example_session_state_mgmt")
     agent = registry.load("responses_api_agents", "simple_agent")
@@ -131,21 +131,19 @@ async def the_servers() -> AsyncIterator[tuple[dict[str, str], HttpClient]]:
         for name, make in makers.items():
             app = build_app(make(Peers(transports), name))
             await stack.enter_async_context(served(app, sockets[name]))
-        with bound_socket("127.0.0.1", 0) as sock:
-            where = HeadServerConfig(port=sock.getsockname()[1])
-        listed = Server(
-            "counter", counter.kind, "example_session_state_mgmt", [urls["counter"]], [1]
-        )
-        await stack.enter_async_context(head_server(where, "run", [listed], {"counter": {}}))
-        yield {**urls, "head": f"http://{where.host}:{where.port}"}, client
+        listed = Server("counter", counter.kind, "example_session_state_mgmt", [urls["counter"]])
+        running = Placed(Peers(transports), [listed], "run", "the-token-of-this-run")
+        stack.enter_context(pytest.MonkeyPatch.context()).setenv("XDG_STATE_HOME", str(state))
+        head = head_server(HeadServerConfig(port=0), running, {"counter": {}}, lambda: None)
+        yield {**urls, "head": await stack.enter_async_context(head)}, client
 
 
-def test_every_exchange_goes_as_the_document_says() -> None:
+def test_every_exchange_goes_as_the_document_says(tmp_path: Path) -> None:
     examples = [Example.of(block) for block in blocks("http")]
 
     async def main() -> None:
         cookie = ""
-        async with the_servers() as (urls, client):
+        async with the_servers(tmp_path) as (urls, client):
             for example in examples:
                 parts = urlsplit(example.url)
                 url = urls[parts.netloc] + parts.path

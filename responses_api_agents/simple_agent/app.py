@@ -52,9 +52,10 @@ class SimpleAgent(Agent):
     async def respond(self, params: JsonObject) -> JsonObject:
         offered = await self._offered_tools()
         request = dict(params)
-        if offered and "tools" not in request:
-            request["tools"] = offered
-        names = _callable_names([*offered, *(request.get("tools") or [])])
+        own = request.pop("tools", offered)
+        if own:
+            request["tools"] = own
+        names = _callable_names([*offered, *own]) if own else set()
         asked = input_items(params)
         output: list[JsonObject] = []
         usages, model_s, tool_s, num_calls, finish_reason = [], 0.0, 0.0, 0, "max_steps"
