@@ -128,7 +128,8 @@ class Collection:
             self.progress.say("Nothing is owed: no request would be sent.")
             return FINISHED
         request = orjson.dumps(attempt.task.row, option=orjson.OPT_INDENT_2).decode()
-        what = "to verify only" if attempt.parked else f"POST {attempt.key.agent}/v1/responses"
+        is_stored = attempt.stored is not None
+        what = "to verify only" if is_stored else f"POST {attempt.key.agent}/v1/responses"
         self.progress.say(f"First request ({what}):\n{request}", request=attempt.task.row)
         return FINISHED
 
@@ -241,7 +242,7 @@ class Collection:
         line = self.run.journal.pending_line(key)
         row = row_of(line)
         task = Task(key.task_id, line["_ng_task_index"], 0, key.agent, row)
-        return Attempt(key, task, parked=True)
+        return Attempt(key, task, stored=line)
 
     def _named_malformed(self) -> Iterator[Task | Malformed]:
         """The input, each malformed line written to the failures file once."""

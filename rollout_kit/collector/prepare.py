@@ -71,7 +71,7 @@ async def prepared(
             skip_verification=command.skip_verification,
         )
         plans = {name: agent.plan for name, agent in known.items()}
-        runner = Runner(servers.peers, plans, limits, journal.pending_line)
+        runner = Runner(servers.peers, plans, limits)
         command_line = _command_line(argv, config.secrets)
         manifest.begin(
             command_line,

@@ -67,13 +67,11 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """Runs attempts. `pending_line` gives the stored response of an attempt that is to be verified
-    only."""
+    """Runs attempts."""
 
     peers: Peers
     agents: dict[str, AgentPlan]
     limits: Limits
-    pending_line: Callable[[Any], JsonObject]
     random: Callable[[], float] = field(default=random.random)
 
     async def __call__(self, attempt: Attempt, slot: Slot) -> Outcome:
@@ -82,16 +80,15 @@ class Runner:
         began = perf_counter()
         ends = began + self.limits.rollout_timeout_s
         tried: list[JsonObject] = []
-        stored = self.pending_line(attempt.key) if attempt.parked else None
-        if stored is not None and agent.reverify == "never":
-            attempt, stored = replace(attempt, regenerated=True), None
+        if attempt.stored is not None and agent.reverify == "never":
+            attempt = replace(attempt, stored=None, regenerated=True)
         while True:
             attempt = replace(attempt, number=len(tried) + 1)
             started = perf_counter()
             try:
                 async with asyncio.timeout(ends - started):
                     run = _Run(self, attempt, agent, slot, started - began)
-                    return await (run.collected() if stored is None else run.verified_again(stored))
+                    return await run.outcome()
             except TimeoutError:
                 error = self._too_late(attempt, slot)
             except RolloutError as failed:
@@ -101,12 +98,14 @@ class Runner:
                 error = RolloutError(message, server=attempt.key.agent, retryable=False)
                 log.exception("an unexpected error in a rollout")
             tried.append(_tried(error, perf_counter() - started))
-            if slot.parked is not None and not error.terminal:
-                line = {**slot.parked.line, "failure": tried[-1]}
-                return Unverified(attempt.key, line, error)
             pause_s = delay_s(PAUSES, len(tried), error.retry_after_s, self.random)
             last = len(tried) >= self.limits.max_attempts or perf_counter() + pause_s > ends
+            if slot.parked is not None and attempt.stored is None:
+                last = True  # another attempt would bring another response
             if last or not error.retryable:
+                if slot.parked is not None and not error.terminal:
+                    line = {**slot.parked.line, "failure": tried[-1]}
+                    return Unverified(attempt.key, line, error)
                 return Failure(attempt.key, attempt.task.index, error, tried)
             slot.stage = "the pause before another attempt"
             await asyncio.sleep(pause_s)
@@ -129,6 +128,11 @@ class _Run:
     agent: AgentPlan
     slot: Slot
     queue_s: float
+
+    async def outcome(self) -> Outcome:
+        """Of the stored response where there is one, else of one that is collected now."""
+        stored = self.attempt.stored
+        return await (self.collected() if stored is None else self.verified_again(stored))
 
     async def collected(self) -> Outcome:
         """The five steps: seed, respond, response in hand, verify, close."""
