@@ -15,9 +15,9 @@ from typing import Any
 from ..agent import STATS, open_session
 from ..errors import PeerTimeout, RolloutError, SessionLost, VerifyError
 from ..peers import Peers
-from ..responses import function_calls
+from ..responses import answered_calls
 from ..retry import RetryPolicy, delay_s
-from ..tools import arguments_of, is_callable
+from ..tools import NO_TOOL, arguments_of, is_callable, refusal_text
 from ..types import (
     Attempt,
     Failure,
@@ -28,7 +28,15 @@ from ..types import (
     Unverified,
     finite_reward,
 )
-from .lines import answered_line, counted_calls, now_text, row_of, scores_of, with_verdict
+from .lines import (
+    answered_line,
+    counted_calls,
+    now_text,
+    row_of,
+    scores_of,
+    with_verdict,
+    without_verdict,
+)
 from .schedule import Slot
 
 log = logging.getLogger(__name__)
@@ -153,26 +161,34 @@ class _Run:
         """The stored response's verdict, in a fresh session, without the policy."""
         resources = self.agent.resources
         assert resources is not None
-        row = row_of(stored)
-        stored.pop("failure", None)
+        line = without_verdict(stored)
+        row = row_of(line)
         if self.runner.limits.skip_verification:
-            return Rollout(self.attempt.key, stored)
-        self.slot.parked = Unverified(self.attempt.key, stored)  # it is on disk already
+            return Rollout(self.attempt.key, line)
+        self.slot.parked = Unverified(self.attempt.key, line)  # it is on disk already
         async with open_session(self.runner.peers, resources):
             await self._call(resources, "/seed_session", row)
             if self.agent.reverify == "replay":
-                await self._replay(resources, stored["response"])
-            return await self._verified({**row, "response": stored["response"]}, stored)
+                different = await self._replayed(resources, line["response"])
+                if different:
+                    line["rollout"]["replay_differences"] = different
+            return await self._verified({**row, "response": line["response"]}, line)
 
-    async def _replay(self, resources: str, response: JsonObject) -> None:
-        for call in function_calls(response["output"]):
-            if not is_callable(name := str(call.get("name"))):
+    async def _replayed(self, resources: str, response: JsonObject) -> int:
+        """Execute the stored tool calls again, in order; how many now answer otherwise."""
+        different = 0
+        for call, stored in answered_calls(response["output"]):
+            name = str(call.get("name"))
+            if not is_callable(name) or stored.startswith(NO_TOOL):
                 continue
+            self.slot.stage = f"{resources} /{name}"
             try:
-                await self.runner.peers.call(resources, f"/{name}", arguments_of(call), str)
+                said = await self.runner.peers.call(resources, f"/{name}", arguments_of(call), str)
             except RolloutError as error:
-                if error.retryable:
-                    raise  # what the tool refused then, it refuses now: only its absence is news
+                if (said := refusal_text(error)) is None:
+                    raise
+            different += not _is_same_answer(stored, said)
+        return different
 
     async def _opaque(self) -> Outcome:
         """An agent with a way of its own: its `/run` brings the verdict along, or says why not."""
@@ -235,7 +251,7 @@ class _Run:
             raise  # the state that the verdict needs is gone: only a new attempt can bring it back
         except RolloutError as failed:
             if failed.terminal:
-                failed.response = line["response"]
+                failed.answered = line
                 raise
             error = failed
         except Exception as bug:
@@ -269,8 +285,16 @@ class _Run:
         verification: JsonObject = {"verifier": self.agent.verifier}
         if verify_s is not None:
             verification["verify_s"] = round(verify_s, 6)
-            verification["duration_s"] = round(line["rollout"]["duration_s"] + verify_s, 6)
+            verification["duration_s"] = round(line["rollout"].get("duration_s", 0) + verify_s, 6)
         return Rollout(self.attempt.key, with_verdict(line, scores, verification))
+
+
+def _is_same_answer(stored: str, said: str) -> bool:
+    """Whether a tool said again what an agent stored, which may have been cut for the policy."""
+    if stored == said:
+        return True
+    start, cut, _ = stored.rpartition("…")
+    return bool(cut) and len(said) > len(start) and said.startswith(start)
 
 
 def _rounded(value: Any) -> Any:
