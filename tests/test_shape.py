@@ -20,7 +20,7 @@ LAYERS = [
     "testing config.load",
     "launch",
     "serve head",
-    "collector.reach",
+    "collector.reach collector.drive",
     "collector.prepare",
     "collector.announce",
     "collector.report",

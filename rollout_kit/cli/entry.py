@@ -108,8 +108,12 @@ def help_text(name: str) -> str:
 
 def _rows(model: Any, prefix: str) -> list[tuple[str, str, str, str]]:
     rows = []
-    own = model.__annotations__
-    for name, field in sorted(model.model_fields.items(), key=lambda item: item[0] not in own):
+    declared = [cls.__annotations__ for cls in model.__mro__ if cls is not object]
+
+    def rank(name: str) -> int:  # a command's own keys first, those of all commands last
+        return next(place for place, names in enumerate(declared) if name in names)
+
+    for name, field in sorted(model.model_fields.items(), key=lambda item: rank(item[0])):
         key = f"{prefix}{field.alias or name}"
         nested = getattr(field.annotation, "model_fields", None)
         if nested:

@@ -5,7 +5,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import OutputError
+from ..errors import ConfigError, OutputError
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,12 @@ class OutputPaths:
             self.manifest,
             self.torn,
         ]
+
+
+def check_apart(source: str, paths: OutputPaths) -> None:
+    """Rollouts appended to their own input would destroy it."""
+    if source != "-" and Path(source).resolve() in {path.resolve() for path in paths.all()}:
+        raise ConfigError(f"{source} is both input and output: give another output_jsonl_fpath")
 
 
 def set_aside(paths: OutputPaths) -> list[Path]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .. import registry
-from ..config.commands import CollectConfig
+from ..config.commands import CollectConfig, RolloutsCommand
 from ..config.load import Config
 from ..config.secrets import mask
 from ..errors import ConfigError, OutputError
@@ -89,7 +89,7 @@ async def prepared(
     )
 
 
-def output_paths(command: CollectConfig) -> OutputPaths:
+def output_paths(command: RolloutsCommand) -> OutputPaths:
     return OutputPaths(Path(str(command.output_jsonl_fpath)).expanduser())
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .. import registry
-from ..config.commands import CollectConfig
+from ..config.commands import CollectConfig, ReverifyConfig
 from ..config.load import Config
 from ..errors import ConfigError, suggest
 from ..head import ask_head
@@ -35,7 +35,9 @@ class Reached:
 
 
 @asynccontextmanager
-async def reached(config: Config, command: CollectConfig) -> AsyncIterator[Reached]:
+async def reached(
+    config: Config, command: CollectConfig | ReverifyConfig
+) -> AsyncIterator[Reached]:
     """With `config_paths` the servers are started here, else the head server says where they
     are."""
     if config.instances:
@@ -63,7 +65,7 @@ async def reached(config: Config, command: CollectConfig) -> AsyncIterator[Reach
         await client.close()
 
 
-def http_limits(command: CollectConfig) -> HttpLimits:
+def http_limits(command: CollectConfig | ReverifyConfig) -> HttpLimits:
     parallel = command.num_samples_in_parallel
     width = parallel if isinstance(parallel, int) else 0
     limit = command.global_aiohttp_connector_limit
