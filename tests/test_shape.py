@@ -17,7 +17,8 @@ LAYERS = [
     "agent app config.sources config.fields config.interpolation collector.journal"
     " collector.progress collector.drain",
     "processes config.instances collector.manifest collector.rollout",
-    "testing config.load",
+    "testing config.verification",
+    "config.load",
     "launch",
     "serve head",
     "collector.reach collector.drive",

@@ -2,7 +2,7 @@
 `--help` are all read from here."""
 
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -21,6 +21,9 @@ class Command(BaseModel):
     """Keys that every command takes."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+    asks_policy: ClassVar[bool] = True
+    """Whether it can do nothing without the policy model."""
+
     config_paths: list[str] = Field([], description="YAML files to merge, lowest first.")
     json_output: bool = Field(False, alias="json", description="Print JSON instead of text.")
 
@@ -143,6 +146,8 @@ class CollectConfig(RolloutsCommand):
 
 class ReverifyConfig(RolloutsCommand):
     """ng_reverify: verify stored responses again, or for the first time, without a policy model."""
+
+    asks_policy: ClassVar[bool] = False
 
     input_jsonl_fpath: str | None = Field(
         None,

@@ -139,14 +139,19 @@ def find_block(name: str, value: Any, cwd: Path) -> Block | str | None:
     return Block(name, owners[0], name, value, (name,)) if owners else None
 
 
-def check_all(blocks: list[Block], merged: Merged, cwd: Path) -> dict[str, Instance]:
-    """All instances, checked and wired; ConfigError with every problem, one a line."""
-    blocks = [*blocks, *_missing_agent(blocks, cwd)]
+def check_all(
+    blocks: list[Block], merged: Merged, cwd: Path, *, with_policy: bool = True
+) -> dict[str, Instance]:
+    """All instances, checked and wired; ConfigError with every problem, one a line. Without policy
+    an agent's model may be missing."""
+    blocks = [*blocks, *_missing_agent(blocks, cwd, with_policy)]
     checked = [check(block, merged, cwd) for block in blocks]
     problems = [problem for one in checked for problem in one.problems]
     known = {block.name: block.type for block in blocks}
     instances = {}
     for one in checked:
+        if not with_policy and one.instance.type == AGENTS:
+            one.references = [ref for ref in one.references if ref.path[-1] != "model_server"]
         wired, unwired = _wired(one, known, merged)
         instances[wired.name] = wired
         problems += unwired
@@ -196,7 +201,7 @@ def check(block: Block, merged: Merged, cwd: Path) -> Checked:
             deepcopy(settings),
             **keys.model_dump(exclude={"entrypoint"}),
         ),
-        list(_references(settings, validated)),
+        list(references(settings, validated)),
         lines,
     )
 
@@ -232,10 +237,12 @@ def _nested(name: str, value: JsonObject, types: list[str]) -> Block | str:
     return Block(name, type_, implementation, given or {}, (name, type_, implementation))
 
 
-def _missing_agent(blocks: list[Block], cwd: Path) -> list[Block]:
+def _missing_agent(blocks: list[Block], cwd: Path, with_policy: bool) -> list[Block]:
     resources = [block.name for block in blocks if block.type == RESOURCES]
     models = [block.name for block in blocks if block.type == MODELS]
-    if len(resources) != 1 or len(models) != 1 or len(blocks) != 2:
+    if not models and not with_policy:
+        models = [POLICY]
+    if len(resources) != 1 or len(models) != 1 or {block.type for block in blocks} & {AGENTS}:
         return []
     if registry.find(AGENTS, "simple_agent", cwd) is None:
         return []
@@ -283,7 +290,7 @@ def _line(title: str, problem: fields.Problem, origin: str) -> str:
     return f"{title}: {place + ': ' if place else ''}{problem.reason}{got}{where}"
 
 
-def _references(settings: JsonObject, validated: BaseModel | None) -> Iterator[Reference]:
+def references(settings: JsonObject, validated: BaseModel | None) -> Iterator[Reference]:
     """What an instance names: fields declared as ServerRef, and mappings that look like one."""
     seen = set()
     for path, ref in fields.each_model(validated, ServerRef):
