@@ -14,7 +14,7 @@ from ..errors import ConfigError, RolloutError, StopRun
 from ..processes import Child
 from ..types import Attempt, Failure, Key, Outcome, Rollout, Task, Unverified
 from .announce import Announcement
-from .drive import Drive
+from .drive import Drive, journalled
 from .files import check_apart
 from .giveup import GiveUp
 from .limiter import Fixed, Limiter
@@ -140,15 +140,9 @@ class Collection:
         return status
 
     def _taken(self, outcome: Outcome) -> Outcome:
-        """The outcome once it is on disk; a Failure where it could not be put there."""
+        """The outcome once it is on disk, and counted."""
         journal, metrics = self.run.journal, self.run.metrics
-        try:
-            if not isinstance(outcome, Failure):
-                journal.append(outcome)
-        except TypeError as error:
-            message = f"the rollout cannot be written as JSON: {error}"
-            broken = RolloutError(message, server=outcome.key.agent, retryable=False)
-            outcome = Failure(outcome.key, 0, broken, [{"message": message}])
+        outcome = journalled(journal, outcome)
         match outcome:
             case Rollout(key=key, line=line):
                 metrics.add(line)
@@ -168,7 +162,7 @@ class Collection:
         key = failure.key
         repro = f"{self.run.command_line} +only={key.task_id}:{key.rollout_index}"
         self.run.journal.append_failure(failure_line(failure, repro))
-        self.report.note(failure)
+        self.report.reasons.note(failure)
         if reason := self.give_up.reason_after(failure.error):
             raise StopRun(reason)
 

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 
 from ..config.commands import RolloutsCommand
-from ..errors import OutputError, StopRun
+from ..errors import OutputError, RolloutError, StopRun
 from ..processes import Child
 from ..types import Failure, Outcome, Unverified
 from .drain import interruptible
@@ -113,6 +113,18 @@ class Drive:
                 task.cancel()
         self.fatal = StopRun(f"stopped: {ends[done.pop()].obituary()}")
         self.schedule.cancel()
+
+
+def journalled(journal: Journal, outcome: Outcome) -> Outcome:
+    """The outcome once it is on disk; a Failure where it could not be put there."""
+    try:
+        if not isinstance(outcome, Failure):
+            journal.append(outcome)
+    except TypeError as error:
+        message = f"the rollout cannot be written as JSON: {error}"
+        broken = RolloutError(message, server=outcome.key.agent, retryable=False)
+        return Failure(outcome.key, 0, broken, [{"message": message}])
+    return outcome
 
 
 def _overloaded(outcome: Outcome) -> bool:

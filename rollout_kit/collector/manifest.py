@@ -18,7 +18,7 @@ import orjson
 from .. import __version__
 from ..errors import OutputError
 from ..types import JsonObject
-from .files import write_atomically
+from .files import write_json
 from .lines import now_text
 
 MAX_INPUTS = 200
@@ -85,8 +85,7 @@ class Manifest:
         }
 
     def write(self) -> None:
-        text = orjson.dumps(self.content, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-        write_atomically(self.path, text)
+        write_json(self.path, self.content)
 
 
 def _same_input(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

@@ -4,7 +4,6 @@ Settings that differ from those that the output was generated with stop here, be
 sent.
 """
 
-import fcntl
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -53,7 +52,8 @@ async def prepared(
     known = await _known_agents(command, servers, reader)
     paths = output_paths(command)
     starts_over = command.resume == "fresh"
-    notes = _set_aside(paths) if starts_over and not command.dry_run else []
+    moved = set_aside(paths) if starts_over and not command.dry_run else []
+    notes = [f"moved aside: {', '.join(map(str, moved))}"] if moved else []
     metrics = Metrics(command.pass_threshold)
     journal = Journal(paths, fsync=command.fsync, on_row=metrics.add)
     if starts_over and command.dry_run:  # as if the files had been moved: nothing is touched
@@ -62,7 +62,7 @@ async def prepared(
     try:
         manifest = Manifest.load(paths.manifest)
         scopes = _scopes(command, known, journal, manifest)
-        wanted = Wanted(reader.repeats, scopes, command.num_repeats_add_seed, _only(command.only))
+        wanted = Wanted(reader.repeats, scopes, command.num_repeats_add_seed, only_of(command.only))
         limits = Limits(
             max_attempts=command.max_attempts,
             rollout_timeout_s=command.rollout_timeout_s,
@@ -72,9 +72,9 @@ async def prepared(
         )
         plans = {name: agent.plan for name, agent in known.items()}
         runner = Runner(servers.peers, plans, limits)
-        command_line = _command_line(argv, config.secrets)
+        again = command_line("ng_collect_rollouts", argv, config.secrets)
         manifest.begin(
-            command_line,
+            again,
             mask(config.values, config.secrets),
             {agent.plan.verifier: name for name, agent in known.items() if agent.plan.verifier},
         )
@@ -85,7 +85,7 @@ async def prepared(
         journal.close(clean=False)
         raise
     return Prepared(
-        command, source, reader, wanted, runner, journal, manifest, metrics, command_line, notes
+        command, source, reader, wanted, runner, journal, manifest, metrics, again, notes
     )
 
 
@@ -124,7 +124,7 @@ def _repeats(asked: int | dict[str, int]) -> Callable[[str], int]:
     return of
 
 
-def _only(asked: str | None) -> tuple[str, int] | None:
+def only_of(asked: str | None) -> tuple[str, int] | None:
     if asked is None:
         return None
     task_id, _, index = asked.rpartition(":")
@@ -186,18 +186,6 @@ def _other_settings(
     )
 
 
-def _set_aside(paths: OutputPaths) -> list[str]:
-    if not any(path.exists() for path in paths.all()):
-        return []
-    with paths.main.open("ab") as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise OutputError(f"{paths.main} is being written by another collector") from None
-        moved = set_aside(paths)
-    return [f"moved aside: {', '.join(str(path) for path in moved)}"]
-
-
 def _older_verdicts(journal: Journal, known: dict[str, KnownAgent]) -> list[str]:
     current = {agent.plan.verifier for agent in known.values()}
     older = sum(n for verifier, n in journal.contents.verifiers.items() if verifier not in current)
@@ -215,11 +203,11 @@ def _older_verdicts(journal: Journal, known: dict[str, KnownAgent]) -> list[str]
     return notes
 
 
-def _command_line(argv: Sequence[str], secrets: frozenset[str]) -> str:
+def command_line(command: str, argv: Sequence[str], secrets: frozenset[str]) -> str:
     """The command as one can type it again, without its secrets."""
     kept = [word for word in argv if word.lstrip("+").partition("=")[0] not in ONCE]
     kept = [word for word in kept if word.lstrip("+") != "resume=fresh"]  # what is there is fresh
-    return shlex.join(["ng_collect_rollouts", *(str(mask(word, secrets)) for word in kept)])
+    return shlex.join([command, *(str(mask(word, secrets)) for word in kept)])
 
 
 ONCE = frozenset({"only", "dry_run"})

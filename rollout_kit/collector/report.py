@@ -8,7 +8,7 @@ import orjson
 
 from ..types import Failure, JsonObject
 from .announce import Announcement
-from .files import write_atomically
+from .files import write_json
 from .plan import number_of
 from .prepare import Prepared
 from .progress import Progress
@@ -24,6 +24,22 @@ REASON_CHARS = 200
 
 
 @dataclass(slots=True)
+class Reasons:
+    """Why keys have no result, the same ones together."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def note(self, failure: Failure) -> None:
+        self.counts[f"{failure.error}"[:REASON_CHARS]] += 1
+
+    def say(self, progress: Progress) -> None:
+        for reason, number in self.counts.most_common(MAX_REASONS):
+            progress.say(f"  {number:,} × {reason}", event="reason", count=number, reason=reason)
+        if len(self.counts) > MAX_REASONS:
+            progress.say(f"  … and {len(self.counts) - MAX_REASONS:,} other reasons")
+
+
+@dataclass(slots=True)
 class Report:
     """Of one run. `unplanned`: rollouts it finished that its own input had not asked for."""
 
@@ -31,11 +47,7 @@ class Report:
     progress: Progress
     plan: Announcement
     unplanned: int = 0
-    reasons: Counter[str] = field(default_factory=Counter)
-
-    def note(self, failure: Failure) -> None:
-        """Count why a key has no result, for the summary."""
-        self.reasons[f"{failure.error}"[:REASON_CHARS]] += 1
+    reasons: Reasons = field(default_factory=Reasons)
 
     def write_metrics(self) -> JsonObject:
         """Renew the metrics file; returns what it holds."""
@@ -57,10 +69,9 @@ class Report:
         repeats = asked if isinstance(asked, int) else max(asked.values())
         metrics = run.metrics.report(run.wanted.scope_of, tally, this_run, repeats)
         if not progress.rollouts:
-            metrics["throughput"] = _throughput_of(run.journal.paths.metrics) or {}
+            metrics["throughput"] = throughput_of(run.journal.paths.metrics) or {}
         if not run.command.disable_aggregation and run.wanted.only is None:
-            text = orjson.dumps(metrics, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-            write_atomically(run.journal.paths.metrics, text)
+            write_json(run.journal.paths.metrics, metrics)
         return metrics
 
     def end(self, *, interrupted: bool) -> int:
@@ -92,12 +103,7 @@ class Report:
         if what:
             named = f"each is named in {self.run.journal.paths.failures}"
             self.progress.say(f"Without a result: {', '.join(what)}; {named}")
-        for reason, number in self.reasons.most_common(MAX_REASONS):
-            self.progress.say(
-                f"  {number:,} × {reason}", event="reason", count=number, reason=reason
-            )
-        if len(self.reasons) > MAX_REASONS:
-            self.progress.say(f"  … and {len(self.reasons) - MAX_REASONS:,} other reasons")
+        self.reasons.say(self.progress)
         if refused := self.plan.counts.refused + self.progress.refused:
             verb = "is" if refused == 1 else "are"
             self.progress.say(
@@ -114,7 +120,7 @@ class Report:
         return self.plan.counts.done + self.progress.rollouts - self.unplanned
 
 
-def _throughput_of(path: Path) -> JsonObject | None:
+def throughput_of(path: Path) -> JsonObject | None:
     """What an earlier run measured: a run that had nothing to do measures nothing."""
     try:
         return orjson.loads(path.read_bytes())["throughput"]
