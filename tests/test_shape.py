@@ -11,10 +11,10 @@ FOLDERS = ("rollout_kit", "resources_servers", "responses_api_models", "response
 LAYERS = [
     "errors types responses session loop worker_main",
     "retry tools chat worker_pool collector.sketch collector.limiter collector.files"
-    " collector.giveup config.secrets config.commands",
+    " collector.verdicts collector.giveup config.secrets config.commands",
     "service http collector.tasks collector.schedule collector.aggregate",
     "registry model resources_server peers config.overrides collector.lines collector.plan",
-    "agent app config.sources config.fields config.interpolation collector.journal"
+    "agent app collector.stored config.sources config.fields config.interpolation collector.journal"
     " collector.progress collector.drain",
     "processes config.instances collector.manifest collector.rollout",
     "testing config.verification",
@@ -22,15 +22,17 @@ LAYERS = [
     "launch",
     "serve head",
     "collector.reach collector.drive",
-    "collector.prepare",
-    "collector.announce",
+    "collector.prepare collector.verifiers",
+    "collector.announce collector.renewal",
     "collector.report",
-    "collector.collect",
+    "collector.collect collector.renewal_report",
+    "collector.reverify",
     "cli",
 ]
 """Lowest first. A module imports from its own layer and lower ones."""
 
 PURE = "tasks plan schedule limiter giveup journal files aggregate sketch lines".split()  # noqa: SIM905
+PURE += ["stored", "verdicts"]
 SERVING = {"service", "http", "peers", "app", "agent", "launch", "serve", "head", "processes"}
 """The pipeline's stages never see how a server is reached."""
 

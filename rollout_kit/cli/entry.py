@@ -34,6 +34,12 @@ EXAMPLES = {
         "+input_jsonl_fpath=tasks.jsonl +output_jsonl_fpath=rollouts.jsonl "
         "+limit=10 +responses_create_params.temperature=0.3",
     ),
+    "ng_reverify": (
+        'ng_reverify "+config_paths=[configs/quickstart.yaml]" +input_jsonl_fpath=rollouts.jsonl '
+        "+output_jsonl_fpath=reverified.jsonl",
+        "ng_reverify +input_jsonl_fpath=rollouts_unverified.jsonl "
+        "+output_jsonl_fpath=reverified.jsonl +num_samples_in_parallel=50",
+    ),
     "ng_validate": (
         'ng_validate "+config_paths=[configs/quickstart.yaml]"',
         'ng_validate "+config_paths=[a.yaml,b.yaml]" +policy_model_name=gpt-4o-mini',

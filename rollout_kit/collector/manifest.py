@@ -61,6 +61,11 @@ class Manifest:
             "verifiers": {**self.content.get("verifiers", {}), **verifiers},
         }
 
+    def take_over(self, collected: "Manifest") -> None:
+        """What is known of the settings and inputs that the rollouts were collected with."""
+        for name, kind in (("settings", {}), ("inputs", [])):
+            self.content.setdefault(name, collected.content.get(name, kind))
+
     def know(self, fingerprint: str, settings: JsonObject) -> None:
         self.content.setdefault("settings", {})[fingerprint] = settings
 

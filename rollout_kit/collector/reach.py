@@ -134,11 +134,8 @@ def input_path(command: CollectConfig, values: JsonObject, agent: str | None) ->
     one."""
     if command.input_jsonl_fpath is not None and command.dataset is not None:
         raise ConfigError("input_jsonl_fpath and dataset were both given: leave one of them out")
-    if command.input_jsonl_fpath == "-":
-        return "-"
     if command.input_jsonl_fpath:
-        given = str(Path(command.input_jsonl_fpath).expanduser())
-        return str(registry.resolve_path(given) or given)
+        return _path(command.input_jsonl_fpath)
     if command.dataset is None:
         raise ConfigError("input_jsonl_fpath is missing: add +input_jsonl_fpath=tasks.jsonl")
     listed = _datasets(values, agent)
@@ -151,6 +148,20 @@ def input_path(command: CollectConfig, values: JsonObject, agent: str | None) ->
         raise ConfigError(f"dataset: {agents} each list a '{command.dataset}': add +agent_name=…")
     [path] = listed[command.dataset].values()
     return str(registry.resolve_path(path) or path)
+
+
+def stored_path(command: ReverifyConfig) -> str:
+    """The file of rollouts; ConfigError when none is given."""
+    if not command.input_jsonl_fpath:
+        raise ConfigError("input_jsonl_fpath is missing: add +input_jsonl_fpath=rollouts.jsonl")
+    return _path(command.input_jsonl_fpath)
+
+
+def _path(given: str) -> str:
+    if given == "-":
+        return "-"
+    expanded = str(Path(given).expanduser())
+    return str(registry.resolve_path(expanded) or expanded)
 
 
 def _datasets(values: JsonObject, agent: str | None) -> dict[str, dict[str, str]]:
