@@ -147,8 +147,9 @@ class Collection:
             case Rollout(key=key, line=line):
                 metrics.add(line)
                 self.give_up.succeeded = True
-                if key in journal.contents.pending and key not in self.plan.counts.to_verify:
-                    self.report.unplanned += 1
+                if key in journal.contents.pending:
+                    self.report.unplanned += key not in self.plan.counts.to_verify
+                    self.report.replayed_otherwise += "replay_differences" in line["rollout"]
             case Unverified(key=key, line=line, error=error):
                 if error is not None:
                     index = line["_ng_task_index"]

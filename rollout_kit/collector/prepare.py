@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .. import registry
-from ..config.commands import CollectConfig, RolloutsCommand
+from ..config.commands import CollectConfig, RolloutsCommand, known_keys
 from ..config.load import Config
 from ..config.secrets import mask
 from ..errors import ConfigError, OutputError
@@ -39,6 +39,8 @@ class Prepared:
     manifest: Manifest
     metrics: Metrics
     command_line: str
+    renewing: str
+    """The command that verifies again what the output holds."""
     notes: list[str] = field(default_factory=list)
 
 
@@ -80,12 +82,13 @@ async def prepared(
         )
         for agent in known.values():
             manifest.know(agent.plan.settings, mask(agent.settings, config.secrets))
-        notes += [*journal.notes, *_older_verdicts(journal, known)]
+        renewing = reverify_command(argv, config.secrets, paths)
+        notes += [*journal.notes, *_older_verdicts(journal, known, renewing)]
     except BaseException:
         journal.close(clean=False)
         raise
     return Prepared(
-        command, source, reader, wanted, runner, journal, manifest, metrics, again, notes
+        command, source, reader, wanted, runner, journal, manifest, metrics, again, renewing, notes
     )
 
 
@@ -186,14 +189,18 @@ def _other_settings(
     )
 
 
-def _older_verdicts(journal: Journal, known: dict[str, KnownAgent]) -> list[str]:
-    current = {agent.plan.verifier for agent in known.values()}
-    older = sum(n for verifier, n in journal.contents.verifiers.items() if verifier not in current)
+def _older_verdicts(journal: Journal, known: dict[str, KnownAgent], renewing: str) -> list[str]:
+    current = {name: agent.plan.verifier for name, agent in known.items()}
+    older = sum(
+        number
+        for (agent, verifier), number in journal.contents.verifiers.items()
+        if current.get(agent) not in (None, "", verifier)
+    )
     notes = []
     if older:
         notes.append(
             f"{number_of(older, 'rollout')} on disk carry verdicts of an older verifier: the"
-            " metrics mix both"
+            f" metrics mix both. This renews them:\n  {renewing}"
         )
     if journal.contents.foreign:
         notes.append(
@@ -209,6 +216,23 @@ def command_line(command: str, argv: Sequence[str], secrets: frozenset[str]) -> 
     kept = [word for word in kept if word.lstrip("+") != "resume=fresh"]  # what is there is fresh
     return shlex.join([command, *(str(mask(word, secrets)) for word in kept)])
 
+
+def reverify_command(argv: Sequence[str], secrets: frozenset[str], paths: OutputPaths) -> str:
+    """The `ng_reverify` that verifies this output with the servers of this command."""
+    servers = [word for word in argv if _key(word) not in known_keys() - OF_SERVERS]
+    files = [
+        f"+input_jsonl_fpath={paths.main}",
+        f"+output_jsonl_fpath={paths.beside('_reverified.jsonl')}",
+    ]
+    return command_line("ng_reverify", [*servers, *files], secrets)
+
+
+def _key(word: str) -> str:
+    return word.lstrip("+~").partition("=")[0].partition(".")[0]
+
+
+OF_SERVERS = frozenset({"config_paths", "head_server"})
+"""Keys of a command that say which servers it works with; what is no command's key does too."""
 
 ONCE = frozenset({"only", "dry_run"})
 """Keys that belong to one call and not to the run: left out of the command that continues it."""

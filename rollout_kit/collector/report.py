@@ -47,6 +47,7 @@ class Report:
     progress: Progress
     plan: Announcement
     unplanned: int = 0
+    replayed_otherwise: int = 0
     reasons: Reasons = field(default_factory=Reasons)
 
     def write_metrics(self) -> JsonObject:
@@ -91,6 +92,7 @@ class Report:
         if not run.command.disable_aggregation and run.wanted.only is None:
             progress.say(f"Metrics:  {paths.metrics}", event="files", metrics=str(paths.metrics))
         self._say_what_is_missing(missing, metrics["counts"], interrupted=interrupted)
+        self._say_what_waits()
         return status
 
     def _say_what_is_missing(self, missing: int, counts: JsonObject, *, interrupted: bool) -> None:
@@ -114,6 +116,17 @@ class Report:
             verb = "continues" if interrupted else "tries again"
             left = number_of(missing - refused, "rollout")
             self.progress.say(f"Still to come: {left}. This {verb}:\n  {self.run.command_line}")
+
+    def _say_what_waits(self) -> None:
+        """Verdicts that were left for later, and those of replays that went otherwise."""
+        say, run = self.progress.say, self.run
+        unscored = sum(part.unscored for part in run.metrics.of(run.wanted.scope_of).values())
+        if unscored and run.wanted.only is None:
+            what = number_of(unscored, "rollout")
+            say(f"Without a verdict: {what}. This verifies:\n  {run.renewing}")
+        if self.replayed_otherwise:
+            number = number_of(self.replayed_otherwise, "replayed rollout")
+            say(f"Replays: the tools of {number} answered otherwise than when they were collected")
 
     def _planned_on_disk(self) -> int:
         """Rollouts of this run's own plan that are on disk now."""

@@ -68,7 +68,7 @@ class Comparison:
         if self.replay_differences:
             said.append(
                 f"Replays: the tools of {self.replay_differences:,} answered otherwise than when"
-                " they were collected ('replay_differences' in each line); they were verified all"
+                " they were collected ('replay_differences' in the line); they are verified all"
                 " the same"
             )
         return said
