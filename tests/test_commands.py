@@ -380,7 +380,9 @@ def test_a_typo_is_refused_with_a_suggestion_before_anything_starts(workplace: W
     assert workplace.model.saw.total() == 0 and not (workplace.folder / "out").exists()
 
 
-@pytest.mark.parametrize("command", ["run", "collect_rollouts", "validate", "dump_config"])
+@pytest.mark.parametrize(
+    "command", ["run", "collect_rollouts", "reverify", "validate", "dump_config"]
+)
 def test_help_names_every_key_without_reading_anything(command: str, tmp_path: Path) -> None:
     code = f"from rollout_kit.cli.{command} import main; main(['--help'])"
     names = "{'hydra', 'omegaconf', 'aiohttp', 'fastapi', 'openai'}"
