@@ -360,10 +360,22 @@ def test_a_verifier_that_changed_in_between_verifies_anew_and_nothing_is_lost(de
     assert (desk.folder / "new.jsonl").read_bytes() == before
     assert run_virtual(desk.reverify()) == 0
     said = desk.out.getvalue()
-    assert "with another verifier's verdict: verified anew" in said and "0 done · 6 to ver" in said
+    assert "with another verifier's verdict, or another response: verified anew" in said
+    assert "0 done · 6 to verify" in said
     assert len(by_key(desk.new())) == 6 and all(line["reward"] == 0.5 for line in desk.new())
     [kept] = desk.folder.glob("new.2*.jsonl")
     assert kept.read_bytes() == before
+
+
+def test_a_response_that_changed_under_its_key_is_verified_anew(desk: Desk) -> None:
+    run_virtual(desk.collect(ROWS))
+    assert run_virtual(desk.reverify()) == 0
+    desk.model = ScriptedModel(lambda params: "otherwise" if asked(params) == "q1" else "q0")
+    run_virtual(desk.collect(ROWS[:2], resume="fresh"))
+    assert run_virtual(desk.reverify()) == 0
+    assert "0 done · 2 to verify" in desk.out.getvalue()
+    new = by_key(desk.new())
+    assert len(new) == 6 and new["q1", 0]["said"] == "otherwise" and new["q1", 0]["reward"] == 0.0
 
 
 def test_rollouts_that_are_not_asked_for_stay_in_the_output(desk: Desk) -> None:
@@ -558,6 +570,7 @@ def test_what_is_no_stored_rollout_is_said_in_one_line(desk: Desk) -> None:
     assert "both input and output" in refused(rollouts, output_jsonl_fpath=rollouts)
     parked = write_jsonl(desk.folder / "rollouts_unverified.jsonl", [])
     assert "both input and output" in refused(parked, output_jsonl_fpath=rollouts)
+    assert "none of them may change" in refused(rollouts, output_jsonl_fpath=parked)
     assert "output_jsonl_fpath is missing" in refused(rollouts, output_jsonl_fpath=None)
     assert "input_jsonl_fpath is missing" in refused(None)
     assert desk.new() == [] and len(desk.lines()) == 6

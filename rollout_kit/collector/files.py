@@ -45,6 +45,9 @@ class OutputPaths:
     def torn(self) -> Path:
         return self.beside("_torn.bin")
 
+    def has(self, path: Path) -> bool:
+        return path.resolve() in {each.resolve() for each in self.all()}
+
     def all(self) -> list[Path]:
         return [
             self.main,
@@ -58,7 +61,7 @@ class OutputPaths:
 
 def check_apart(source: str, paths: OutputPaths) -> None:
     """Rollouts appended to their own input would destroy it."""
-    if source != "-" and Path(source).resolve() in {path.resolve() for path in paths.all()}:
+    if source != "-" and paths.has(Path(source)):
         raise ConfigError(f"{source} is both input and output: give another output_jsonl_fpath")
 
 

@@ -1,8 +1,9 @@
 """What is settled before stored responses are verified again: which ones, by whom, which are
 done, and what the output holds.
 
-Rollouts that the output holds with the verdict of another verifier than the present one are taken
-out of it first, and verified anew; the file is kept as it was beside it.
+Rollouts that the output holds with the verdict of another verifier than the present one, or with
+another response than the input's, are taken out of it first, and verified anew; the file is kept as
+it was beside it.
 """
 
 from collections import Counter
@@ -25,7 +26,7 @@ from .lines import key_of
 from .manifest import Manifest
 from .plan import number_of
 from .prepare import command_line, output_paths
-from .stored import Stored, StoredFile, Survey
+from .stored import Stored, StoredFile, Survey, response_mark
 from .verdicts import Comparison
 from .verifiers import Verifiers
 
@@ -180,8 +181,8 @@ def _made_ready(
     if not stale:
         return [], set()
     what = (
-        f"{number_of(len(stale), 'rollout')} of {paths.main} with another verifier's verdict:"
-        " verified anew"
+        f"{number_of(len(stale), 'rollout')} of {paths.main} with another verifier's verdict, or"
+        " another response: verified anew"
     )
     if command.dry_run:
         return [what], stale
@@ -200,7 +201,8 @@ def _stale_keys(path: Path, survey: Survey, verifiers: Verifiers) -> set[Key]:
 
 
 def _stale_key(raw: bytes, survey: Survey, verifiers: Verifiers) -> Key | None:
-    """The key of an output's line that this run is to verify, and that another verifier did."""
+    """The key of an output's line that this run is to verify, where it has another verifier's
+    verdict, or another response than the input has now."""
     try:
         row = orjson.loads(raw)
     except orjson.JSONDecodeError:
@@ -208,7 +210,11 @@ def _stale_key(raw: bytes, survey: Survey, verifiers: Verifiers) -> Key | None:
     key = key_of(row) if isinstance(row, dict) else None
     if key is None or key not in survey.rows or key.agent not in verifiers.plans:
         return None
-    return key if row["rollout"].get("verifier") != verifiers.plans[key.agent].verifier else None
+    held = isinstance(row.get("response"), dict) and (
+        row["rollout"].get("verifier"),
+        response_mark(row),
+    )
+    return key if held != (verifiers.plans[key.agent].verifier, survey.rows[key].mark) else None
 
 
 def _scopes(survey: Survey) -> dict[str, str]:

@@ -1,8 +1,9 @@
 """Stored responses verified again, or for the first time: survey → plan → schedule → verify →
 journal → compare. The wiring, and what it reports."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import orjson
@@ -25,7 +26,7 @@ from .renewal_report import RenewalReport
 from .report import FINISHED
 from .rollout import Limits, Runner
 from .schedule import Schedule, Slot
-from .stored import Line, StoredFile, Survey, stored_lines, surveyed
+from .stored import Line, StoredFile, Survey, stored_lines
 from .tasks import Malformed, input_file
 from .verifiers import Verifiers, reached_verifiers, verifiers
 
@@ -33,9 +34,11 @@ from .verifiers import Verifiers, reached_verifiers, verifiers
 async def reverify(config: Config, argv: Sequence[str], progress: Progress) -> int:
     """Verify what the input holds, into the output; returns the exit status."""
     command = _checked(config)
-    with stored_file(command) as stored:
-        async with reached_verifiers(config, command, stored.survey.agents()) as found:
-            return await _reverified(config, argv, stored, found, progress)
+    async with (
+        stored_file(command) as stored,
+        reached_verifiers(config, command, stored.survey.agents()) as found,
+    ):
+        return await _reverified(config, argv, stored, found, progress)
 
 
 async def reverify_through(
@@ -46,7 +49,7 @@ async def reverify_through(
     progress: Progress,
 ) -> int:
     """The same through servers that are there already; `names`: agent → its resources server."""
-    with stored_file(_checked(config)) as stored:
+    async with stored_file(_checked(config)) as stored:
         found = await verifiers(servers, names, stored.survey.agents())
         return await _reverified(config, argv, stored, found, progress)
 
@@ -59,17 +62,27 @@ def _checked(config: Config) -> ReverifyConfig:
     return command
 
 
-@contextmanager
-def stored_file(command: ReverifyConfig) -> Iterator[StoredFile]:
+@asynccontextmanager
+async def stored_file(command: ReverifyConfig) -> AsyncIterator[StoredFile]:
     """The input, surveyed; ConfigError when there is nothing in it to verify."""
     source = stored_path(command)
-    check_apart(source, output_paths(command))
-    only = only_of(command.only)
+    survey = Survey(command.limit, only_of(command.only))
     with input_file(source) as path:
-        survey = surveyed(stored_lines(path), command.limit, only)
+        stored = StoredFile(source, path, survey)
+        check_apart(source, output_paths(command))
+        if source != "-" and stored.collected.has(output_paths(command).main):
+            raise ConfigError(
+                f"{command.output_jsonl_fpath} belongs to the rollouts that are verified, and none"
+                " of them may change: give another output_jsonl_fpath"
+            )
+        for read, line in enumerate(stored_lines(path), 1):
+            if not survey.take(line):
+                break
+            if read % BREATH == 0:
+                await asyncio.sleep(0)  # Ctrl-C and others get their turn
         if not survey.rows:
             raise ConfigError(_nothing(source, survey, command))
-        yield StoredFile(source, path, survey)
+        yield stored
 
 
 def _nothing(source: str, survey: Survey, command: ReverifyConfig) -> str:

@@ -5,7 +5,7 @@ The file is streamed. What is kept of a rollout is its key, where it stands, and
 """
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -27,13 +27,16 @@ class Stored(NamedTuple):
     line: int
     reward: float | None
     verifier: str
+    mark: int
 
 
 @dataclass(slots=True)
 class Survey:
-    """What a stored file holds. Of several lines with one key the first with a verdict stands, or
-    the last without."""
+    """What a stored file holds: its first `limit` rollouts, or `only` one of them. Of several lines
+    with one key the first with a verdict stands, or the last without."""
 
+    limit: int | None = None
+    only: tuple[str, int] | None = None
     rows: dict[Key, Stored] = field(default_factory=dict)
     malformed: list[Malformed] = field(default_factory=list)
     """The first MAX_HELD of them: enough to say what is wrong with a file of another kind."""
@@ -45,6 +48,28 @@ class Survey:
 
     def agents(self) -> list[str]:
         return list(dict.fromkeys(key.agent for key in self.rows))
+
+    def take(self, line: "Line | NoResponse | Malformed") -> bool:
+        """Count a line in; False when the limit leaves this one and all others out."""
+        match line:
+            case Malformed(number) if self.only is None:
+                self.last_line = number
+                self.num_malformed += 1
+                if len(self.malformed) < MAX_HELD:
+                    self.malformed.append(line)
+            case NoResponse():
+                self.without_response += 1
+            case Line(number, key, content) if self.only in (
+                None,
+                (key.task_id, key.rollout_index),
+            ):
+                known = self.rows.get(key)
+                if known is None and self.limit and len(self.rows) >= self.limit:
+                    return False
+                self.last_line = number
+                if known is None or known.reward is None:
+                    self.rows[_shared(key)] = _stored(number, content)
+        return True
 
 
 MAX_HELD = 5
@@ -93,37 +118,14 @@ def stored_lines(path: Path) -> Iterator[Line | NoResponse | Malformed]:
         yield NoResponse(number) if found is None else Line(number, *found)
 
 
-def surveyed(
-    lines: Iterable[Line | NoResponse | Malformed],
-    limit: int | None = None,
-    only: tuple[str, int] | None = None,
-) -> Survey:
-    """What the lines hold: the first `limit` rollouts, or just the one that is asked for."""
-    found = Survey()
-    for line in lines:
-        match line:
-            case Malformed(number):
-                found.last_line = number
-                found.num_malformed += 1
-                if len(found.malformed) < MAX_HELD:
-                    found.malformed.append(line)
-            case NoResponse():
-                found.without_response += 1
-            case Line(number, key, content):
-                if only is not None and only != (key.task_id, key.rollout_index):
-                    continue
-                known = found.rows.get(key)
-                if known is None and limit and len(found.rows) >= limit:
-                    return found
-                found.last_line = number
-                if known is None or known.reward is None:
-                    found.rows[_shared(key)] = _stored(number, content)
-    return found
+def response_mark(content: JsonObject) -> int:
+    """Tells one response of a key from another, in this process: a number takes little room."""
+    return hash((content["response"].get("id"), content["rollout"].get("started_at")))
 
 
 def _stored(number: int, content: JsonObject) -> Stored:
-    verifier = content["rollout"].get("verifier")
-    return Stored(number, content.get("reward"), sys.intern(str(verifier or "")))
+    verifier = sys.intern(str(content["rollout"].get("verifier") or ""))
+    return Stored(number, content.get("reward"), verifier, response_mark(content))
 
 
 def _shared(key: Key) -> Key:
