@@ -239,6 +239,8 @@ def test_lines_of_others_are_named_once_and_stop_nothing(desk: Desk) -> None:
     foreign = ["{torn", "[1]", json.dumps(ROWS[0]), '{"rollout": {"task_id": "x"}}']
     answerless = {**desk.lines()[0], "response": None}
     write_jsonl(desk.folder / "rollouts.jsonl", [*foreign, *good, answerless, *good])
+    assert run_virtual(desk.reverify(limit=2)) == 2
+    assert [failure["line"] for failure in desk.new("_failures")] == [1, 2, 3, 4]
     assert run_virtual(desk.reverify()) == 2
     assert len(by_key(desk.new())) == 6
     failures = desk.new("_failures")
@@ -385,6 +387,19 @@ def test_rollouts_that_are_not_asked_for_stay_in_the_output(desk: Desk) -> None:
     assert run_virtual(desk.reverify(limit=2)) == 0
     rewards = sorted(line["reward"] for line in by_key(desk.new()).values())
     assert rewards == [0.5, 0.5, 1.0, 1.0, 1.0, 1.0]
+
+
+def test_rollouts_of_every_scope_are_verified_and_the_metrics_are_of_the_plain_one(
+    desk: Desk,
+) -> None:
+    run_virtual(desk.collect(ROWS))
+    warmer = {"responses_create_params": {"temperature": 0.7}, "resume": "append"}
+    run_virtual(desk.collect(ROWS[:2], **warmer))
+    assert run_virtual(desk.reverify()) == 0
+    assert len(desk.new()) == 8 and len({line["rollout"]["scope"] for line in desk.new()}) == 2
+    assert "2 rollouts under other settings" in desk.out.getvalue()
+    counts = desk.new_metrics()["counts"]
+    assert (counts["planned"], counts["rollouts"], counts["tasks"]) == (6, 6, 6)
 
 
 def test_stale_only_copies_what_is_up_to_date(desk: Desk) -> None:
@@ -633,6 +648,13 @@ def test_a_verification_needs_the_judge_and_never_the_policy(
     (tmp_path / "run.yaml").write_text(JUDGED.replace("name: judge_model", "name: policy_model"))
     with pytest.raises(ConfigError, match="nowhere_model"):
         load(["+config_paths=[run.yaml]"], ReverifyConfig)
+    # an agent elsewhere, whose code is not here
+    elsewhere = "far: {responses_api_agents: {theirs: {placement: 'http://far', resources_server: "
+    for reference in ("{type: resources_servers, name: judged}}}}", "{name: judged}}}}"):
+        far = f"judged: {{resources_servers: {{judged: {{}}}}}}\n{elsewhere}{reference}"
+        (tmp_path / "run.yaml").write_text(far)
+        instances = load(["+config_paths=[run.yaml]"], ReverifyConfig).instances
+        assert verifier_of(instances["far"]) == "judged"
     # without agent and model the agent is the one that would have been wired
     (tmp_path / "run.yaml").write_text("judged: {resources_servers: {judged: {}}}")
     instances = load(["+config_paths=[run.yaml]"], ReverifyConfig).instances
@@ -760,6 +782,34 @@ def test_interrupted_it_drains_and_says_how_to_continue(
     pausing(workplace, monkeypatch, 0)
     assert here(capsys, *shlex.split(command)[1:])[0] == 0
     assert len(by_key(new(workplace))) == 100
+
+
+JUDGE = """
+    async def verify(self, body: Row) -> VerifyResponse:
+        asked = {"input": [{"role": "user", "content": output_text(body.response)}]}
+        said = await self.peers.call("judge_model", "/v1/responses", asked, dict)
+        return body.scored(float(output_text(said) == "right"))
+"""
+
+JUDGED_RUN = """
+judge_model: {responses_api_models: {openai_model: {openai_base_url: "%s", openai_model: j}}}
+echo: {resources_servers: {echo: {judge: {type: responses_api_models, name: judge_model}}}}
+"""
+
+
+def test_a_judge_is_asked_and_the_policy_is_not(
+    workplace: Workplace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store(workplace, 5)
+    app = workplace.folder / "resources_servers/echo/app.py"
+    app.write_text(app.read_text().partition("    async def verify")[0] + JUDGE)
+    with endpoint(says(lambda body: "right" if asked(body) == "q3" else "wrong")) as judge:
+        (workplace.folder / "judged.yaml").write_text(JUDGED_RUN % judge.url)
+        status, output = here(capsys, "+config_paths=[run.yaml,judged.yaml]", *FILES)
+        assert status == 0, output
+        assert judge.saw == {f"q{index}": 1 for index in range(5)}
+    rewards = {key[0]: line["reward"] for key, line in by_key(new(workplace)).items()}
+    assert rewards == {f"q{index}": float(index == 3) for index in range(5)}
 
 
 def test_json_output_is_one_object_a_line(

@@ -19,6 +19,15 @@ class RenewalReport:
     progress: Progress
     counts: Counts
     reasons: Reasons = field(default_factory=Reasons)
+    num_planned: int = 0
+    per_task: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """(agent, task_id) → its rollouts, in the scopes that the metrics are about."""
+
+    def __post_init__(self) -> None:
+        for key in self.run.stored.survey.rows:
+            if key.scope == self.run.scope_of(key.agent):
+                self.num_planned += 1
+                self.per_task[key.agent, key.task_id] += 1
 
     def say_plan(self) -> None:
         """What was made ready, the plan, and who is left out and why."""
@@ -27,6 +36,9 @@ class RenewalReport:
             say(note)
         figures = {name: getattr(self.counts, name) for name in Counts.__slots__}
         say(self.counts.line(), event="plan", **figures)
+        if others := len(run.stored.survey.rows) - self.num_planned:
+            what = number_of(others, "rollout")
+            say(f"{what} under other settings (a 'scope' of their own): the metrics are without")
         for agent, reason in run.verifiers.left_out.items():
             number = sum(key.agent == agent for key in run.stored.survey.rows)
             text = f"left out: {number_of(number, 'rollout')} of {reason}"
@@ -38,13 +50,10 @@ class RenewalReport:
 
     def write_metrics(self) -> JsonObject:
         """Renew the metrics file; returns what it holds."""
-        run, progress, rows = self.run, self.progress, self.run.stored.survey.rows
-        mine = [key for key in rows if key.scope == run.scope_of(key.agent)]
-        per_task = Counter((key.agent, key.task_id) for key in mine)
-        beyond = max(0, run.metrics.rollouts(run.scope_of) - len(mine))
+        run, progress = self.run, self.progress
         tally = {
-            "tasks": max(len(per_task), run.metrics.tasks(run.scope_of)),
-            "planned": len(mine) + beyond,
+            "tasks": max(len(self.per_task), run.metrics.tasks(run.scope_of)),
+            "planned": max(self.num_planned, run.metrics.rollouts(run.scope_of)),
             "unverified": run.journal.num_parked(lambda key: True),
             "failed": progress.failed,
             "malformed": self.counts.malformed,
@@ -55,7 +64,7 @@ class RenewalReport:
             "output_tokens": 0,
             "elapsed_s": round(progress.elapsed_s, 3),
         }
-        repeats = max(per_task.values())
+        repeats = max(self.per_task.values())
         metrics = run.metrics.report(run.scope_of, tally, this_run, repeats)
         if not progress.rollouts:
             metrics["throughput"] = throughput_of(run.journal.paths.metrics) or {}

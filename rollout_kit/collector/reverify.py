@@ -133,7 +133,6 @@ class Verification:
     runner: Runner
     give_up: GiveUp
     finished: bool = False
-    named: int = 0
 
     @classmethod
     def of(cls, run: Renewal, progress: Progress) -> "Verification":
@@ -151,14 +150,20 @@ class Verification:
             counts,
             RenewalReport(run, progress, counts),
             Runner(run.verifiers.servers.peers, plans, limits),
-            GiveUp(resources, command.num_samples_in_parallel, counts.to_verify, counts.done > 0),
+            GiveUp(
+                resources,
+                command.num_samples_in_parallel,
+                owed=counts.to_verify,
+                succeeded=counts.done > 0,
+            ),
         )
 
     def shown(self) -> int:
         """The plan and the first request, and nothing else."""
         self.report.say_plan()
         self.finished = True
-        attempt = next((each for each in self._attempts() if each is not None), None)
+        owed = (each for each in self._attempts() if each and not self.run.is_copied(each.key))
+        attempt = next(owed, None)
         if attempt is None or attempt.stored is None:
             self.progress.say("Nothing is owed: no request would be sent.")
             return FINISHED
@@ -197,9 +202,9 @@ class Verification:
         for read, line in enumerate(stored_lines(stored.path), 1):
             if read % BREATH == 0:
                 yield None  # others get their turn
+            if line.line > stored.survey.last_line:
+                return
             match line:
-                case Line(number) if number > stored.survey.last_line:
-                    return
                 case Malformed():
                     self._name(line)
                 case Line(number, key, content):

@@ -102,7 +102,7 @@ class NoResponse(NamedTuple):
 class Line(NamedTuple):
     """A stored rollout with its content, as the journal wrote it."""
 
-    number: int
+    line: int
     key: Key
     content: JsonObject
 

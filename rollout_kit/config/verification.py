@@ -29,8 +29,11 @@ def without_policy(blocks: list[Block]) -> list[Block]:
 
 
 def verifier_of(agent: Instance) -> str | None:
-    """The resources server that verifies an agent's rollouts."""
-    return next(iter(_referred(agent, "resources_server")), None)
+    """The resources server that verifies an agent's rollouts; an agent elsewhere names it too."""
+    if named := _referred(agent, "resources_server"):
+        return named[0]
+    given = agent.settings.get("resources_server")
+    return given.get("name") if isinstance(given, dict) else None
 
 
 def needed(instances: Mapping[str, Instance], names: Iterable[str]) -> dict[str, Instance]:
