@@ -253,6 +253,23 @@ def test_lines_of_others_are_named_once_and_stop_nothing(desk: Desk) -> None:
     assert run_virtual(desk.reverify(max_failed_fraction=0.5)) == 0
 
 
+@pytest.mark.parametrize(
+    ("rewards", "stands"), [([None, None], 1), ([None, 0.5, None, 0.25], 1), ([0.5, None], 0)]
+)
+def test_of_several_lines_with_one_key_one_stands(
+    desk: Desk, rewards: list[float | None], stands: int
+) -> None:
+    run_virtual(desk.collect(ROWS[:1]))
+    [line] = desk.lines()
+    lines = []
+    for number, reward in enumerate(rewards):
+        text = {"reward": reward, "response": text_response(f"answer {number}")}
+        lines.append({name: value for name, value in {**line, **text}.items() if value is not None})
+    write_jsonl(desk.folder / "rollouts.jsonl", lines)
+    assert run_virtual(desk.reverify()) == 0
+    assert [line["said"] for line in desk.new()] == [f"answer {stands}"]
+
+
 def test_a_verdict_that_does_not_come_is_a_failure_and_never_a_reward(desk: Desk) -> None:
     run_virtual(desk.collect(ROWS))
     broken = True
