@@ -28,6 +28,7 @@ from rollout_kit.errors import ConfigError, ModelError, OutputError, StopRun, Ve
 from rollout_kit.resources_server import ResourcesServer, tool
 from rollout_kit.responses import output_text
 from rollout_kit.testing import (
+    Over,
     ScriptedModel,
     call_response,
     making,
@@ -47,6 +48,7 @@ class Desk(Bench):
         super().__init__(folder)
         self.verifiers: dict[str, Any] = {}
         self.names: dict[str, str | None] = {"echo_agent": "echo"}
+        self.over: Over = "local"
 
     async def reverify(self, **keys: Any) -> int:
         given = {
@@ -58,7 +60,7 @@ class Desk(Bench):
         config = Config(ReverifyConfig.model_validate(given), {}, {}, {}, {}, frozenset())
         self.out = io.StringIO()
         progress = Progress(out=self.out, err=io.StringIO(), generates=False)
-        async with mount({"echo": self.verifier, **self.verifiers}) as peers:
+        async with mount({"echo": self.verifier, **self.verifiers}, self.over) as peers:
             servers = Reached(peers, [], {}, {})
             return await reverify_through(servers, self.names, config, ["+the=command"], progress)
 
@@ -528,6 +530,26 @@ def test_a_replay_brings_the_session_back_and_says_what_went_otherwise(desk: Des
     assert not any(
         "replay_differences" in line["rollout"] for line in read_jsonl(desk.folder / "back.jsonl")
     )
+
+
+def test_a_replay_is_the_same_over_every_transport(desk: Desk, over: Over) -> None:
+    made: list[Shop] = []
+
+    def shop(peers: Any, name: str) -> Shop:
+        made.append(Shop(Shop.Config(), peers, name))
+        return made[-1]
+
+    desk.verifier, desk.model, desk.over = shop, ScriptedModel(shopper), over
+    Shop.price = 1
+    run_virtual(desk.collect(ROWS, num_repeats=3))
+    assert asyncio.run(desk.reverify()) == 0
+    old, new = by_key(desk.lines()), by_key(desk.new())
+    assert {key: line["reward"] for key, line in new.items()} == {
+        key: line["reward"] for key, line in old.items()
+    }
+    assert sum(line["reward"] for line in new.values()) == 3.0
+    assert not any("replay_differences" in line["rollout"] for line in new.values())
+    assert made[-1].num_sessions == 0
 
 
 def test_a_tool_output_that_was_cut_for_the_policy_is_no_difference(desk: Desk) -> None:
