@@ -77,8 +77,8 @@ class RolloutError(RolloutKitError):
         self.body = body[:BODY_LIMIT]
         self.retryable = self.status in TRANSIENT if retryable is None else retryable
         self.retry_after_s = retry_after_s
-        self.response: dict[str, Any] | None = None
-        """What the policy had answered, where it was the verifier that refused it for good."""
+        self.answered: dict[str, Any] | None = None
+        """The line of what the policy had answered, where the verifier refused it for good."""
 
     @property
     def terminal(self) -> bool:

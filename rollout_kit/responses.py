@@ -30,6 +30,18 @@ def function_calls(items: Iterable[Item]) -> list[Item]:
     return [item for item in items if item.get("type") == "function_call"]
 
 
+def answered_calls(items: Iterable[Item]) -> list[tuple[Item, str]]:
+    """The function calls that were executed, in order, each with the text that came back."""
+    items = list(items)
+    outputs = {
+        item.get("call_id"): "\n".join(content_texts(item.get("output")))
+        for item in items
+        if item.get("type") == "function_call_output"
+    }
+    calls = [call for call in function_calls(items) if call.get("call_id") in outputs]
+    return [(call, outputs[call.get("call_id")]) for call in calls]
+
+
 def output_text(response: Mapping[str, Any]) -> str:
     """The text of every assistant message of a response, joined by newlines."""
     return "\n".join(

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, get_type_hints
 import orjson
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
 
-from .errors import ToolError, validation_summary
+from .errors import RolloutError, SessionLost, ToolError, validation_summary
 from .types import JsonObject
 
 RESERVED = frozenset(
@@ -29,6 +29,9 @@ called."""
 
 SAFE_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 """A tool's name becomes a path, so a name that could leave its segment is no tool."""
+
+NO_TOOL = "error: no tool"
+"""How an agent answers a call that it did not pass on: there is nothing of it to repeat."""
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 
@@ -81,6 +84,13 @@ def arguments_of(call: JsonObject) -> JsonObject:
     if not isinstance(arguments, dict):
         raise ToolError("the arguments must be a JSON object")
     return arguments
+
+
+def refusal_text(error: RolloutError) -> str | None:
+    """What the policy reads of a call that failed; None where the tool was not there to say
+    anything: that is no answer for a policy."""
+    absent = isinstance(error, SessionLost) or (error.retryable and error.status != 500)
+    return None if absent else f"error: {error.message}"
 
 
 def find_tools(cls: type) -> dict[str, Tool]:

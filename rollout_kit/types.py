@@ -93,11 +93,11 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A key that is owed. `parked`: its response is on disk, and only the verdict is owed."""
+    """A key that is owed. `stored`: the line of its response, where only the verdict is owed."""
 
     key: Key
     task: Task
-    parked: bool = False
+    stored: JsonObject | None = None
     number: int = 1
     regenerated: bool = False
     """The stored response could not be verified alone, so the rollout is collected again."""

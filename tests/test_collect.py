@@ -429,10 +429,10 @@ def test_a_smaller_plan_than_the_file_counts_what_is_there(bench: Bench) -> None
 
 
 def test_the_command_that_continues_a_fresh_run_does_not_start_it_over(bench: Bench) -> None:
-    from rollout_kit.collector.prepare import _command_line
+    from rollout_kit.collector.prepare import command_line
 
     words = ["+a=1", "+resume=fresh", "+only=x:1", "+dry_run=true", "+output_jsonl_fpath=a b"]
-    assert _command_line(words, frozenset()) == (
+    assert command_line("ng_collect_rollouts", words, frozenset()) == (
         "ng_collect_rollouts +a=1 '+output_jsonl_fpath=a b'"
     )
 

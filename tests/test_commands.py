@@ -372,7 +372,8 @@ def test_a_typo_is_refused_with_a_suggestion_before_anything_starts(workplace: W
 
 
 @pytest.mark.parametrize(
-    "command", ["run", "collect_rollouts", "status", "stop", "validate", "dump_config"]
+    "command",
+    ["run", "collect_rollouts", "reverify", "status", "stop", "validate", "dump_config"],
 )
 def test_help_names_every_key_without_reading_anything(command: str, tmp_path: Path) -> None:
     code = f"from rollout_kit.cli.{command} import main; main(['--help'])"

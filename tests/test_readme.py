@@ -51,6 +51,16 @@ def test_a_verifier_of_one_s_own_takes_the_lines_that_the_readme_shows(tmp_path:
     assert line["agent_ref"]["name"] == "exact_simple_agent" and "length" in line
 
 
+def test_verdicts_can_be_left_for_later_as_the_readme_shows(tmp_path: Path) -> None:
+    said = shell(the("bash", "ng_reverify"), tmp_path)
+    unverified, verified = (
+        read_jsonl(tmp_path / f"results/later/{name}.jsonl") for name in ("unverified", "verified")
+    )
+    assert f"First verdicts: {len(unverified)}" in said and len(verified) == len(unverified) > 0
+    assert not any("reward" in line for line in unverified)
+    assert all("reward" in line for line in verified)
+
+
 def test_the_recipe_over_the_output_works(tmp_path: Path) -> None:
     rows = '{"usage": {"total_tokens": 3}}\n{"usage": {"total_tokens": 5}}\n'
     (tmp_path / "rollouts.jsonl").write_text(rows)

@@ -11,28 +11,31 @@ FOLDERS = ("rollout_kit", "resources_servers", "responses_api_models", "response
 LAYERS = [
     "errors types responses session loop worker_main process_tree open_sessions",
     "retry tools chat worker_pool collector.sketch collector.limiter collector.files"
-    " collector.groups collector.giveup config.secrets config.commands reaper access token_file",
+    " collector.groups collector.verdicts collector.giveup config.secrets config.commands reaper"
+    " access token_file",
     "service http output collector.tasks collector.schedule collector.aggregate",
     "registry model resources_server peers config.overrides collector.lines collector.plan",
-    "agent app config.sources config.fields config.interpolation collector.journal"
+    "agent app collector.stored config.sources config.fields config.interpolation collector.journal"
     " collector.progress collector.drain",
-    "config.instances collector.manifest collector.rollout",
-    "sockets config.load",
-    "processes testing",
+    "config.common config.instances collector.manifest collector.rollout",
+    "sockets config.verification",
+    "config.load processes testing",
     "supervise",
     "fleet",
     "launch",
     "serve head",
-    "collector.reach",
-    "collector.prepare",
-    "collector.announce",
+    "collector.reach collector.drive",
+    "collector.prepare collector.verifiers",
+    "collector.announce collector.renewal",
     "collector.report",
-    "collector.collect",
+    "collector.collect collector.renewal_report",
+    "collector.reverify",
     "cli",
 ]
 """Lowest first. A module imports from its own layer and lower ones."""
 
 PURE = "tasks plan schedule limiter giveup journal files aggregate groups sketch lines".split()  # noqa: SIM905
+PURE += ["stored", "verdicts"]
 SERVING = set(
     "service http peers app agent launch fleet supervise serve head processes".split()  # noqa: SIM905
 )

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ConfigDict, Field
 
 from rollout_kit.agent import STATS, Agent, AgentConfig
-from rollout_kit.errors import PeerError, PeerLost, RolloutError, SessionLost
+from rollout_kit.errors import PeerError, PeerLost, RolloutError
 from rollout_kit.responses import (
     function_call_output,
     function_calls,
@@ -18,7 +18,7 @@ from rollout_kit.responses import (
     sum_usage,
 )
 from rollout_kit.service import ServerRef
-from rollout_kit.tools import arguments_of, is_callable
+from rollout_kit.tools import NO_TOOL, arguments_of, is_callable, refusal_text
 from rollout_kit.types import JsonObject
 
 MODEL_RETRIES = 2
@@ -121,13 +121,12 @@ class SimpleAgent(Agent):
         name, call_id = str(call.get("name")), str(call.get("call_id"))
         if name not in names:
             known = ", ".join(sorted(names)) or "none"
-            return function_call_output(call_id, f"error: no tool '{name}'; there are: {known}")
+            return function_call_output(call_id, f"{NO_TOOL} '{name}'; there are: {known}")
         try:
             text = await self.peers.call(self.resources, f"/{name}", arguments_of(call), str)
         except RolloutError as error:
-            if isinstance(error, SessionLost) or (error.retryable and error.status != 500):
-                raise  # the tool was not there to say anything: that is no answer for the model
-            text = f"error: {error.message}"
+            if (text := refusal_text(error)) is None:
+                raise
         return function_call_output(call_id, self._cut(text))
 
     def _cut(self, text: str) -> str:

@@ -34,6 +34,12 @@ EXAMPLES = {
         "+input_jsonl_fpath=tasks.jsonl +output_jsonl_fpath=rollouts.jsonl "
         "+limit=10 +responses_create_params.temperature=0.3",
     ),
+    "ng_reverify": (
+        'ng_reverify "+config_paths=[configs/quickstart.yaml]" +input_jsonl_fpath=rollouts.jsonl '
+        "+output_jsonl_fpath=reverified.jsonl",
+        "ng_reverify +input_jsonl_fpath=rollouts_unverified.jsonl "
+        "+output_jsonl_fpath=reverified.jsonl +num_samples_in_parallel=50",
+    ),
     "ng_status": ("ng_status", "ng_status +head_server.port=11001 +json=true"),
     "ng_stop": ("ng_stop", "ng_stop +head_server.port=11001"),
     "ng_validate": (
@@ -126,8 +132,12 @@ def help_text(name: str) -> str:
 
 def _rows(model: Any, prefix: str) -> list[tuple[str, str, str, str]]:
     rows = []
-    own = model.__annotations__
-    for name, field in sorted(model.model_fields.items(), key=lambda item: item[0] not in own):
+    declared = [cls.__annotations__ for cls in model.__mro__ if cls is not object]
+
+    def rank(name: str) -> int:  # a command's own keys first, those of all commands last
+        return next(place for place, names in enumerate(declared) if name in names)
+
+    for name, field in sorted(model.model_fields.items(), key=lambda item: rank(item[0])):
         key = f"{prefix}{field.alias or name}"
         nested = getattr(field.annotation, "model_fields", None)
         if nested:

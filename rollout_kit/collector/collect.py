@@ -3,19 +3,19 @@ reports."""
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 import orjson
 
 from ..config.commands import CollectConfig
 from ..config.load import Config
-from ..errors import ConfigError, OutputError, RolloutError, StopRun
+from ..errors import ConfigError, RolloutError, StopRun
 from ..types import Attempt, Failure, Key, Outcome, Rollout, Task, Unverified
 from .announce import Announcement
-from .drain import interruptible
+from .drive import Drive, journalled
+from .files import check_apart
 from .giveup import GiveUp
 from .limiter import Fixed, Limiter
 from .lines import failure_line, malformed_line, row_of
@@ -26,16 +26,6 @@ from .reach import Reached, chosen_agent, input_path, reached
 from .report import FINISHED, Report
 from .schedule import Schedule
 from .tasks import Malformed, input_file
-
-TICK_S = 1.0
-"""How often what was written is forced to disk."""
-
-METRICS_EVERY_S = 60.0
-"""How often the metrics file is renewed while the run goes on."""
-
-QUIET_S = 60.0
-"""Without a single completion for this long, people are told what everything waits for."""
-
 
 MAX_NAMED = 5
 """Malformed lines that are printed; a file of the wrong kind would fill the screen."""
@@ -58,7 +48,7 @@ async def collect_through(
     assert isinstance(command, CollectConfig)
     agent = chosen_agent(servers, command)
     source = input_path(command, servers.values, agent)
-    check_apart(source, command)
+    check_apart(source, output_paths(command))
     with input_file(source) as path:
         run = await prepared(config, argv, servers, source, path)
         collection = Collection.of(run, progress, servers.ends)
@@ -68,13 +58,6 @@ async def collect_through(
             return await collection.collected()
         finally:
             run.journal.close(clean=collection.finished)
-
-
-def check_apart(source: str, command: CollectConfig) -> None:
-    """Rollouts appended to their own input would destroy it."""
-    written = {path.resolve() for path in output_paths(command).all()}
-    if source != "-" and Path(source).resolve() in written:
-        raise ConfigError(f"{source} is both input and output: give another output_jsonl_fpath")
 
 
 def check(command: CollectConfig) -> None:
@@ -107,8 +90,6 @@ class Collection:
     ends: list[asyncio.Task[str]]
     finished: bool = False
     named: int = 0
-    fatal: StopRun | None = None
-    last_completion: float = 0.0
 
     @classmethod
     def of(cls, run: Prepared, progress: Progress, ends: list[asyncio.Task[str]]) -> "Collection":
@@ -127,7 +108,8 @@ class Collection:
             self.progress.say("Nothing is owed: no request would be sent.")
             return FINISHED
         request = orjson.dumps(attempt.task.row, option=orjson.OPT_INDENT_2).decode()
-        what = "to verify only" if attempt.parked else f"POST {attempt.key.agent}/v1/responses"
+        is_stored = attempt.stored is not None
+        what = "to verify only" if is_stored else f"POST {attempt.key.agent}/v1/responses"
         self.progress.say(f"First request ({what}):\n{request}", request=attempt.task.row)
         return FINISHED
 
@@ -140,63 +122,34 @@ class Collection:
             run.manifest.write()
         await self._warm_up()
         limiter: Limiter = Fixed(int(run.command.num_samples_in_parallel))
-        schedule = Schedule(self._attempts(), run.runner, limiter)
+        drive = Drive(
+            command=run.command,
+            schedule=Schedule(self._attempts(), run.runner, limiter),
+            limiter=limiter,
+            journal=run.journal,
+            progress=progress,
+            ends=self.ends,
+            take=self._taken,
+            write_metrics=self.report.write_metrics,
+        )
         counting = plan.complete() if plan.open_ended else None
         progress.start(None if counting else plan.counts.planned, plan.counts.done)
-        loop = asyncio.get_running_loop()
-        self.last_completion = loop.time()
-        async with AsyncExitStack() as stack:
-            stack.callback(progress.close)
-            await stack.enter_async_context(beside(self._tick(schedule)))
-            counted = None
-            if counting:
-                counted = await stack.enter_async_context(beside(counting))
-            interrupts = stack.enter_context(
-                interruptible(schedule, run.command.drain_timeout_s, progress.say)
-            )
-            await stack.enter_async_context(beside(self._watch_children(schedule)))
-            outcomes = schedule.outcomes()
-            try:
-                async for found in outcomes:
-                    outcome = self._taken(found)
-                    progress.update(outcome, schedule.in_flight)
-                    if not (isinstance(outcome, Unverified) and outcome.error is None):
-                        self.last_completion = now = loop.time()
-                        limiter.completed(now, schedule.in_flight, overloaded=_overloaded(outcome))
-            finally:
-                await outcomes.aclose()
-                self._keep(schedule.left())
-            if self.fatal:
-                raise self.fatal
-            if counted and not interrupts.count:
-                await counted
-        status = self.report.end(interrupted=interrupts.count > 0)
+        interrupted = await drive.run(counting)
+        status = self.report.end(interrupted=interrupted)
         self.finished = True
         return status
 
-    def _keep(self, left: Iterator[Outcome]) -> None:
-        """The run ends early: what has come out is kept as far as it can be."""
-        for outcome in left:
-            if not isinstance(outcome, Failure):
-                with suppress(OutputError, TypeError):
-                    self.run.journal.append(outcome)
-
     def _taken(self, outcome: Outcome) -> Outcome:
-        """The outcome once it is on disk; a Failure where it could not be put there."""
+        """The outcome once it is on disk, and counted."""
         journal, metrics = self.run.journal, self.run.metrics
-        try:
-            if not isinstance(outcome, Failure):
-                journal.append(outcome)
-        except TypeError as error:
-            message = f"the rollout cannot be written as JSON: {error}"
-            broken = RolloutError(message, server=outcome.key.agent, retryable=False)
-            outcome = Failure(outcome.key, 0, broken, [{"message": message}])
+        outcome = journalled(journal, outcome)
         match outcome:
             case Rollout(key=key, line=line):
                 metrics.add(line)
                 self.give_up.succeeded = True
-                if key in journal.contents.pending and key not in self.plan.counts.to_verify:
-                    self.report.unplanned += 1
+                if key in journal.contents.pending:
+                    self.report.unplanned += key not in self.plan.counts.to_verify
+                    self.report.replayed_otherwise += "replay_differences" in line["rollout"]
             case Unverified(key=key, line=line, error=error):
                 if error is not None:
                     index = line["_ng_task_index"]
@@ -210,7 +163,7 @@ class Collection:
         key = failure.key
         repro = f"{self.run.command_line} +only={key.task_id}:{key.rollout_index}"
         self.run.journal.append_failure(failure_line(failure, repro))
-        self.report.note(failure)
+        self.report.reasons.note(failure)
         if reason := self.give_up.reason_after(failure.error):
             raise StopRun(reason)
 
@@ -240,7 +193,7 @@ class Collection:
         line = self.run.journal.pending_line(key)
         row = row_of(line)
         task = Task(key.task_id, line["_ng_task_index"], 0, key.agent, row)
-        return Attempt(key, task, parked=True)
+        return Attempt(key, task, stored=line)
 
     def _named_malformed(self) -> Iterator[Task | Malformed]:
         """The input, each malformed line written to the failures file once."""
@@ -268,46 +221,3 @@ class Collection:
             for _ in range(run.command.warmup):
                 with suppress(RolloutError):  # the run itself will say it better
                     await run.runner.peers.call(str(model), "/v1/responses", params, dict)
-
-    async def _tick(self, schedule: Schedule) -> None:
-        """Once a second: force rows to disk; now and then: renew the metrics, break a silence."""
-        loop = asyncio.get_running_loop()
-        written = told = loop.time()
-        while True:
-            await asyncio.sleep(TICK_S)
-            now = loop.time()
-            try:
-                if self.run.command.fsync == "second":
-                    await asyncio.to_thread(self.run.journal.sync)
-                if now - written >= METRICS_EVERY_S:
-                    written = now
-                    self.report.write_metrics()
-            except (OSError, OutputError) as error:
-                self.progress.say(f"warning: {error}")
-            if now - max(self.last_completion, told) >= QUIET_S:
-                told = now
-                self.progress.waiting(schedule.waiting_for(), now - self.last_completion)
-
-    async def _watch_children(self, schedule: Schedule) -> None:
-        """A server process of ours that is given up takes the run along, not one row after
-        another."""
-        if not self.ends:
-            return
-        done, _ = await asyncio.wait(self.ends, return_when=asyncio.FIRST_COMPLETED)
-        self.fatal = StopRun(f"stopped: {done.pop().result()}")
-        schedule.cancel()
-
-
-def _overloaded(outcome: Outcome) -> bool:
-    return isinstance(outcome, Failure) and outcome.error.status in (429, 503, 529)
-
-
-@asynccontextmanager
-async def beside(work: Coroutine[None, None, None]) -> AsyncIterator[asyncio.Task[None]]:
-    """`work` goes on while inside, and ends with it."""
-    task = asyncio.create_task(work)
-    try:
-        yield task
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)

@@ -1,11 +1,19 @@
 """The files of one output: their names, moving them aside, replacing one atomically."""
 
+import fcntl
+import itertools
 import os
+import shutil
 import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import OutputError
+import orjson
+
+from ..errors import ConfigError, OutputError
+from ..types import JsonObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +45,9 @@ class OutputPaths:
     def torn(self) -> Path:
         return self.beside("_torn.bin")
 
+    def has(self, path: Path) -> bool:
+        return path.resolve() in {each.resolve() for each in self.all()}
+
     def all(self) -> list[Path]:
         return [
             self.main,
@@ -48,25 +59,70 @@ class OutputPaths:
         ]
 
 
+def check_apart(source: str, paths: OutputPaths) -> None:
+    """Rollouts appended to their own input would destroy it."""
+    if source != "-" and paths.has(Path(source)):
+        raise ConfigError(f"{source} is both input and output: give another output_jsonl_fpath")
+
+
 def set_aside(paths: OutputPaths) -> list[Path]:
     """Move the files of an earlier run out of the way, under a timestamp; returns where they
     are."""
-    stamp = time.strftime("%Y%m%d-%H%M%S")
     moved = []
-    for path in paths.all():
-        if path.exists():
-            target = path.with_name(f"{path.stem}.{stamp}{path.suffix}")
-            path.rename(target)
-            moved.append(target)
+    if any(path.exists() for path in paths.all()):
+        with locked(paths.main):
+            for path in paths.all():
+                if path.exists():
+                    path.rename(target := _aside(path))
+                    moved.append(target)
     return moved
 
 
-def write_atomically(path: Path, content: bytes) -> None:
+def leave_out(paths: OutputPaths, drops: Callable[[bytes], bool]) -> Path:
+    """Rewrite the main file without some of its lines, atomically; returns where it is kept as it
+    was."""
+    with locked(paths.main):
+        kept = _aside(paths.main)
+        try:
+            os.link(paths.main, kept)
+        except OSError:  # a file system without links
+            shutil.copyfile(paths.main, kept)
+        with paths.main.open("rb") as stream:
+            write_atomically(paths.main, (raw for raw in stream if not drops(raw)))
+    return kept
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """The lock of the one writer, for as long as the files are moved about."""
+    with path.open("ab") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise OutputError(f"{path} is being written by another collector") from None
+        yield
+
+
+def _aside(path: Path) -> Path:
+    """A name beside the file that nothing has, with the time in it."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    names = (f"{stamp}{suffix}" for suffix in itertools.chain([""], itertools.count(1)))
+    found = (path.with_name(f"{path.stem}.{name}{path.suffix}") for name in names)
+    return next(each for each in found if not each.exists())
+
+
+def write_json(path: Path, content: JsonObject) -> None:
+    """`content` for people to read, atomically."""
+    form = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+    write_atomically(path, orjson.dumps(content, option=form))
+
+
+def write_atomically(path: Path, content: bytes | Iterable[bytes]) -> None:
     """`path` holds either what it held or all of `content`, whenever one looks."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as stream:
-            stream.write(content)
+            stream.writelines([content] if isinstance(content, bytes) else content)
             stream.flush()
             os.fsync(stream.fileno())
         temporary.replace(path)

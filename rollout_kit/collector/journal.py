@@ -9,6 +9,7 @@ import fcntl
 import hashlib
 import os
 import stat
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,8 +37,8 @@ class Contents:
     """(input, line) of malformed lines that the failures file names already."""
     settings: dict[tuple[str, str], set[str]] = field(default_factory=dict)
     """(agent, scope) → fingerprints of the settings that its rollouts were generated with."""
-    verifiers: dict[str, int] = field(default_factory=dict)
-    """Verifier's fingerprint → rows."""
+    verifiers: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """(agent, its verifier's fingerprint) → rows."""
     foreign: int = 0
     """Lines that are none of ours, or unreadable: left alone."""
 
@@ -164,7 +165,7 @@ class Journal:
             rollout = row["rollout"]
             found.keep_settings(key, row)
             if isinstance(verifier := rollout.get("verifier"), str) and verifier:
-                found.verifiers[verifier] = found.verifiers.get(verifier, 0) + 1
+                found.verifiers[key.agent, verifier] += 1
             if on_row:
                 on_row(row)
         for offset, row in _rows(self.paths.unverified):

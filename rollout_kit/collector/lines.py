@@ -15,6 +15,9 @@ TIMES = ("duration_s", "model_s", "tool_s", "verify_s", "queue_s")
 NUMBERS = (*TIMES, "num_turns", "num_tool_calls")
 """Of the `rollout` block: what the metrics add up."""
 
+OF_VERDICT = frozenset({"scores", "verifier", "verify_s", "replay_differences"})
+"""Of the `rollout` block: what belongs to its verdict, and goes with it."""
+
 BOOKKEEPING = frozenset({"agent_ref", "_ng_task_index", "_ng_rollout_index"})
 
 
@@ -107,6 +110,25 @@ def with_verdict(
     return verified
 
 
+def without_verdict(line: Mapping[str, Any]) -> JsonObject:
+    """The line as it was before it was verified: what the verifier set is gone, and what it wrote
+    over is back."""
+    rollout, replaced = line["rollout"], line.get("task_fields", {})
+    scores = frozenset(rollout.get("scores", ()))
+    bare = {
+        name: value
+        for name, value in line.items()
+        if name not in ("reward", "failure", "task_fields") and name not in scores
+    }
+    bare |= {name: value for name, value in replaced.items() if name in scores}
+    if kept := {name: value for name, value in replaced.items() if name not in scores}:
+        bare["task_fields"] = kept
+    block = {name: value for name, value in rollout.items() if name not in OF_VERDICT}
+    if "duration_s" in rollout:
+        block["duration_s"] = round(rollout["duration_s"] - rollout.get("verify_s", 0), 6)
+    return {**bare, "rollout": block}
+
+
 def failure_line(failure: Failure, repro: str) -> JsonObject:
     """A key without result in this run: the last error, every attempt, and the command to repeat
     it."""
@@ -127,8 +149,9 @@ def failure_line(failure: Failure, repro: str) -> JsonObject:
     }
     if len(failure.attempts) > 1:
         line["attempts"] = failure.attempts
-    if failure.error.response is not None:
-        line["response"] = failure.error.response
+    if (answered := failure.error.answered) is not None:
+        line["response"] = answered["response"]
+        line["answered"] = {name: value for name, value in answered.items() if name != "response"}
     return line
 
 

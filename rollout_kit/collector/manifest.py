@@ -18,7 +18,7 @@ import orjson
 from .. import __version__
 from ..errors import OutputError
 from ..types import JsonObject
-from .files import write_atomically
+from .files import write_json
 from .lines import now_text
 
 MAX_INPUTS = 200
@@ -61,6 +61,11 @@ class Manifest:
             "verifiers": {**self.content.get("verifiers", {}), **verifiers},
         }
 
+    def take_over(self, collected: "Manifest") -> None:
+        """What is known of the settings and inputs that the rollouts were collected with."""
+        for name, kind in (("settings", {}), ("inputs", [])):
+            self.content.setdefault(name, collected.content.get(name, kind))
+
     def know(self, fingerprint: str, settings: JsonObject) -> None:
         self.content.setdefault("settings", {})[fingerprint] = settings
 
@@ -85,8 +90,7 @@ class Manifest:
         }
 
     def write(self) -> None:
-        text = orjson.dumps(self.content, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-        write_atomically(self.path, text)
+        write_json(self.path, self.content)
 
 
 def _same_input(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

@@ -4,14 +4,13 @@ Settings that differ from those that the output was generated with stop here, be
 sent.
 """
 
-import fcntl
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from .. import registry
-from ..config.commands import CollectConfig
+from ..config.commands import CollectConfig, RolloutsCommand, known_keys
 from ..config.load import Config
 from ..config.secrets import mask
 from ..errors import ConfigError, OutputError
@@ -40,6 +39,8 @@ class Prepared:
     manifest: Manifest
     metrics: Metrics
     command_line: str
+    renewing: str
+    """The command that verifies again what the output holds."""
     notes: list[str] = field(default_factory=list)
 
 
@@ -53,7 +54,8 @@ async def prepared(
     known = await _known_agents(command, servers, reader)
     paths = output_paths(command)
     starts_over = command.resume == "fresh"
-    notes = _set_aside(paths) if starts_over and not command.dry_run else []
+    moved = set_aside(paths) if starts_over and not command.dry_run else []
+    notes = [f"moved aside: {', '.join(map(str, moved))}"] if moved else []
     metrics = Metrics(command.pass_threshold)
     journal = Journal(paths, fsync=command.fsync, on_row=metrics.add)
     if starts_over and command.dry_run:  # as if the files had been moved: nothing is touched
@@ -62,7 +64,7 @@ async def prepared(
     try:
         manifest = Manifest.load(paths.manifest)
         scopes = _scopes(command, known, journal, manifest)
-        wanted = Wanted(reader.repeats, scopes, command.num_repeats_add_seed, _only(command.only))
+        wanted = Wanted(reader.repeats, scopes, command.num_repeats_add_seed, only_of(command.only))
         limits = Limits(
             max_attempts=command.max_attempts,
             rollout_timeout_s=command.rollout_timeout_s,
@@ -71,25 +73,26 @@ async def prepared(
             skip_verification=command.skip_verification,
         )
         plans = {name: agent.plan for name, agent in known.items()}
-        runner = Runner(servers.peers, plans, limits, journal.pending_line)
-        command_line = _command_line(argv, config.secrets)
+        runner = Runner(servers.peers, plans, limits)
+        again = command_line("ng_collect_rollouts", argv, config.secrets)
         manifest.begin(
-            command_line,
+            again,
             mask(config.values, config.secrets),
             {agent.plan.verifier: name for name, agent in known.items() if agent.plan.verifier},
         )
         for agent in known.values():
             manifest.know(agent.plan.settings, mask(agent.settings, config.secrets))
-        notes += [*journal.notes, *_older_verdicts(journal, known)]
+        renewing = reverify_command(argv, config.secrets, paths)
+        notes += [*journal.notes, *_older_verdicts(journal, known, renewing)]
     except BaseException:
         journal.close(clean=False)
         raise
     return Prepared(
-        command, source, reader, wanted, runner, journal, manifest, metrics, command_line, notes
+        command, source, reader, wanted, runner, journal, manifest, metrics, again, renewing, notes
     )
 
 
-def output_paths(command: CollectConfig) -> OutputPaths:
+def output_paths(command: RolloutsCommand) -> OutputPaths:
     return OutputPaths(Path(str(command.output_jsonl_fpath)).expanduser())
 
 
@@ -124,7 +127,7 @@ def _repeats(asked: int | dict[str, int]) -> Callable[[str], int]:
     return of
 
 
-def _only(asked: str | None) -> tuple[str, int] | None:
+def only_of(asked: str | None) -> tuple[str, int] | None:
     if asked is None:
         return None
     task_id, _, index = asked.rpartition(":")
@@ -186,26 +189,18 @@ def _other_settings(
     )
 
 
-def _set_aside(paths: OutputPaths) -> list[str]:
-    if not any(path.exists() for path in paths.all()):
-        return []
-    with paths.main.open("ab") as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise OutputError(f"{paths.main} is being written by another collector") from None
-        moved = set_aside(paths)
-    return [f"moved aside: {', '.join(str(path) for path in moved)}"]
-
-
-def _older_verdicts(journal: Journal, known: dict[str, KnownAgent]) -> list[str]:
-    current = {agent.plan.verifier for agent in known.values()}
-    older = sum(n for verifier, n in journal.contents.verifiers.items() if verifier not in current)
+def _older_verdicts(journal: Journal, known: dict[str, KnownAgent], renewing: str) -> list[str]:
+    current = {name: agent.plan.verifier for name, agent in known.items()}
+    older = sum(
+        number
+        for (agent, verifier), number in journal.contents.verifiers.items()
+        if current.get(agent) not in (None, "", verifier)
+    )
     notes = []
     if older:
         notes.append(
             f"{number_of(older, 'rollout')} on disk carry verdicts of an older verifier: the"
-            " metrics mix both"
+            f" metrics mix both. This renews them:\n  {renewing}"
         )
     if journal.contents.foreign:
         notes.append(
@@ -215,12 +210,29 @@ def _older_verdicts(journal: Journal, known: dict[str, KnownAgent]) -> list[str]
     return notes
 
 
-def _command_line(argv: Sequence[str], secrets: frozenset[str]) -> str:
+def command_line(command: str, argv: Sequence[str], secrets: frozenset[str]) -> str:
     """The command as one can type it again, without its secrets."""
     kept = [word for word in argv if word.lstrip("+").partition("=")[0] not in ONCE]
     kept = [word for word in kept if word.lstrip("+") != "resume=fresh"]  # what is there is fresh
-    return shlex.join(["ng_collect_rollouts", *(str(mask(word, secrets)) for word in kept)])
+    return shlex.join([command, *(str(mask(word, secrets)) for word in kept)])
 
+
+def reverify_command(argv: Sequence[str], secrets: frozenset[str], paths: OutputPaths) -> str:
+    """The `ng_reverify` that verifies this output with the servers of this command."""
+    servers = [word for word in argv if _key(word) not in known_keys() - OF_SERVERS]
+    files = [
+        f"+input_jsonl_fpath={paths.main}",
+        f"+output_jsonl_fpath={paths.beside('_reverified.jsonl')}",
+    ]
+    return command_line("ng_reverify", [*servers, *files], secrets)
+
+
+def _key(word: str) -> str:
+    return word.lstrip("+~").partition("=")[0].partition(".")[0]
+
+
+OF_SERVERS = frozenset({"config_paths", "head_server"})
+"""Keys of a command that say which servers it works with; what is no command's key does too."""
 
 ONCE = frozenset({"only", "dry_run"})
 """Keys that belong to one call and not to the run: left out of the command that continues it."""

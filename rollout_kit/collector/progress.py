@@ -27,6 +27,9 @@ class Progress:
     """Follows one run. `as_json` prints one object per line instead of anything for people."""
 
     as_json: bool = False
+    title: str = "Collecting rollouts"
+    generates: bool = True
+    """Whether the tokens of a rollout are this run's."""
     out: TextIO = field(default_factory=lambda: sys.stdout)
     err: TextIO = field(default_factory=lambda: sys.stderr)
     total: int | None = None
@@ -62,7 +65,7 @@ class Progress:
             self._bar = tqdm(
                 total=total,
                 initial=done,
-                desc="Collecting rollouts",
+                desc=self.title,
                 file=self.err,
                 mininterval=REDRAW_EVERY_S,
                 dynamic_ncols=True,
@@ -80,7 +83,8 @@ class Progress:
             case Rollout(line=line):
                 self.finished += 1
                 self.rollouts += 1
-                self.output_tokens += (line.get("usage") or {}).get("output_tokens") or 0
+                if self.generates:
+                    self.output_tokens += (line.get("usage") or {}).get("output_tokens") or 0
                 if (reward := line.get("reward")) is not None:
                     self.scored += 1
                     self.reward += reward
@@ -117,7 +121,7 @@ class Progress:
             self.initial + self.finished,
             self.total,  # type: ignore[arg-type]  (None: a total that is not known yet)
             max(self.elapsed_s, 1e-6),
-            prefix="Collecting rollouts",
+            prefix=self.title,
             postfix=self._postfix(),
             initial=self.initial,
             ncols=None,
@@ -125,7 +129,8 @@ class Progress:
 
     def _postfix(self) -> str:
         parts = [f"reward={self.reward / self.scored:.3f}"] if self.scored else []
-        parts.append(f"tok/s={self.output_tokens / max(self.elapsed_s, 1e-6):.0f}")
+        if self.generates:
+            parts.append(f"tok/s={self.output_tokens / max(self.elapsed_s, 1e-6):.0f}")
         parts += [f"in flight={self.in_flight}", f"failed={self.failed}"]
         if self.unverified:
             parts.append(f"unverified={self.unverified}")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from .. import registry
 from ..access import bearer
-from ..config.commands import CollectConfig
+from ..config.commands import CollectConfig, ReverifyConfig
 from ..config.load import Config
 from ..errors import ConfigError, suggest
 from ..fleet import Upkeep
@@ -38,7 +38,7 @@ class Reached:
 
 @asynccontextmanager
 async def reached(
-    config: Config, command: CollectConfig, tell: Callable[[str], None]
+    config: Config, command: CollectConfig | ReverifyConfig, tell: Callable[[str], None]
 ) -> AsyncIterator[Reached]:
     """With `config_paths` the servers are started here, else the head server says where they
     are."""
@@ -77,7 +77,7 @@ async def reached(
         await client.close()
 
 
-def http_limits(command: CollectConfig) -> HttpLimits:
+def http_limits(command: CollectConfig | ReverifyConfig) -> HttpLimits:
     parallel = command.num_samples_in_parallel
     width = parallel if isinstance(parallel, int) else 0
     limit = command.global_aiohttp_connector_limit
@@ -146,11 +146,8 @@ def input_path(command: CollectConfig, values: JsonObject, agent: str | None) ->
     one."""
     if command.input_jsonl_fpath is not None and command.dataset is not None:
         raise ConfigError("input_jsonl_fpath and dataset were both given: leave one of them out")
-    if command.input_jsonl_fpath == "-":
-        return "-"
     if command.input_jsonl_fpath:
-        given = str(Path(command.input_jsonl_fpath).expanduser())
-        return str(registry.resolve_path(given) or given)
+        return _path(command.input_jsonl_fpath)
     if command.dataset is None:
         raise ConfigError("input_jsonl_fpath is missing: add +input_jsonl_fpath=tasks.jsonl")
     listed = _datasets(values, agent)
@@ -163,6 +160,20 @@ def input_path(command: CollectConfig, values: JsonObject, agent: str | None) ->
         raise ConfigError(f"dataset: {agents} each list a '{command.dataset}': add +agent_name=…")
     [path] = listed[command.dataset].values()
     return str(registry.resolve_path(path) or path)
+
+
+def stored_path(command: ReverifyConfig) -> str:
+    """The file of rollouts; ConfigError when none is given."""
+    if not command.input_jsonl_fpath:
+        raise ConfigError("input_jsonl_fpath is missing: add +input_jsonl_fpath=rollouts.jsonl")
+    return _path(command.input_jsonl_fpath)
+
+
+def _path(given: str) -> str:
+    if given == "-":
+        return "-"
+    expanded = str(Path(given).expanduser())
+    return str(registry.resolve_path(expanded) or expanded)
 
 
 def _datasets(values: JsonObject, agent: str | None) -> dict[str, dict[str, str]]:

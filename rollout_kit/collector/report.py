@@ -8,7 +8,7 @@ import orjson
 
 from ..types import Failure, JsonObject
 from .announce import Announcement
-from .files import write_atomically
+from .files import write_json
 from .plan import number_of
 from .prepare import Prepared
 from .progress import Progress
@@ -24,6 +24,22 @@ REASON_CHARS = 200
 
 
 @dataclass(slots=True)
+class Reasons:
+    """Why keys have no result, the same ones together."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def note(self, failure: Failure) -> None:
+        self.counts[f"{failure.error}"[:REASON_CHARS]] += 1
+
+    def say(self, progress: Progress) -> None:
+        for reason, number in self.counts.most_common(MAX_REASONS):
+            progress.say(f"  {number:,} × {reason}", event="reason", count=number, reason=reason)
+        if len(self.counts) > MAX_REASONS:
+            progress.say(f"  … and {len(self.counts) - MAX_REASONS:,} other reasons")
+
+
+@dataclass(slots=True)
 class Report:
     """Of one run. `unplanned`: rollouts it finished that its own input had not asked for."""
 
@@ -31,11 +47,8 @@ class Report:
     progress: Progress
     plan: Announcement
     unplanned: int = 0
-    reasons: Counter[str] = field(default_factory=Counter)
-
-    def note(self, failure: Failure) -> None:
-        """Count why a key has no result, for the summary."""
-        self.reasons[f"{failure.error}"[:REASON_CHARS]] += 1
+    replayed_otherwise: int = 0
+    reasons: Reasons = field(default_factory=Reasons)
 
     def write_metrics(self) -> JsonObject:
         """Renew the metrics file; returns what it holds."""
@@ -57,10 +70,9 @@ class Report:
         repeats = asked if isinstance(asked, int) else max(asked.values())
         metrics = run.metrics.report(run.wanted.scope_of, tally, this_run, repeats)
         if not progress.rollouts:
-            metrics["throughput"] = _throughput_of(run.journal.paths.metrics) or {}
+            metrics["throughput"] = throughput_of(run.journal.paths.metrics) or {}
         if not run.command.disable_aggregation and run.wanted.only is None:
-            text = orjson.dumps(metrics, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-            write_atomically(run.journal.paths.metrics, text)
+            write_json(run.journal.paths.metrics, metrics)
         return metrics
 
     def end(self, *, interrupted: bool) -> int:
@@ -80,6 +92,7 @@ class Report:
         if not run.command.disable_aggregation and run.wanted.only is None:
             progress.say(f"Metrics:  {paths.metrics}", event="files", metrics=str(paths.metrics))
         self._say_what_is_missing(missing, metrics["counts"], interrupted=interrupted)
+        self._say_what_waits()
         return status
 
     def _say_what_is_missing(self, missing: int, counts: JsonObject, *, interrupted: bool) -> None:
@@ -92,12 +105,7 @@ class Report:
         if what:
             named = f"each is named in {self.run.journal.paths.failures}"
             self.progress.say(f"Without a result: {', '.join(what)}; {named}")
-        for reason, number in self.reasons.most_common(MAX_REASONS):
-            self.progress.say(
-                f"  {number:,} × {reason}", event="reason", count=number, reason=reason
-            )
-        if len(self.reasons) > MAX_REASONS:
-            self.progress.say(f"  … and {len(self.reasons) - MAX_REASONS:,} other reasons")
+        self.reasons.say(self.progress)
         if refused := self.plan.counts.refused + self.progress.refused:
             verb = "is" if refused == 1 else "are"
             self.progress.say(
@@ -109,12 +117,23 @@ class Report:
             left = number_of(missing - refused, "rollout")
             self.progress.say(f"Still to come: {left}. This {verb}:\n  {self.run.command_line}")
 
+    def _say_what_waits(self) -> None:
+        """Verdicts that were left for later, and those of replays that went otherwise."""
+        say, run = self.progress.say, self.run
+        unscored = sum(part.unscored for part in run.metrics.of(run.wanted.scope_of).values())
+        if unscored and run.wanted.only is None:
+            what = number_of(unscored, "rollout")
+            say(f"Without a verdict: {what}. This verifies:\n  {run.renewing}")
+        if self.replayed_otherwise:
+            number = number_of(self.replayed_otherwise, "replayed rollout")
+            say(f"Replays: the tools of {number} answered otherwise than when they were collected")
+
     def _planned_on_disk(self) -> int:
         """Rollouts of this run's own plan that are on disk now."""
         return self.plan.counts.done + self.progress.rollouts - self.unplanned
 
 
-def _throughput_of(path: Path) -> JsonObject | None:
+def throughput_of(path: Path) -> JsonObject | None:
     """What an earlier run measured: a run that had nothing to do measures nothing."""
     try:
         return orjson.loads(path.read_bytes())["throughput"]

@@ -15,9 +15,9 @@ from typing import Any
 from ..agent import STATS, open_session
 from ..errors import PeerLost, PeerTimeout, RolloutError, SessionLost, VerifyError
 from ..peers import Peers
-from ..responses import function_calls
+from ..responses import answered_calls
 from ..retry import RetryPolicy, delay_s
-from ..tools import arguments_of, is_callable
+from ..tools import NO_TOOL, arguments_of, is_callable, refusal_text
 from ..types import (
     Attempt,
     Failure,
@@ -28,7 +28,15 @@ from ..types import (
     Unverified,
     finite_reward,
 )
-from .lines import answered_line, counted_calls, now_text, row_of, scores_of, with_verdict
+from .lines import (
+    answered_line,
+    counted_calls,
+    now_text,
+    row_of,
+    scores_of,
+    with_verdict,
+    without_verdict,
+)
 from .schedule import Slot
 
 log = logging.getLogger(__name__)
@@ -72,13 +80,11 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """Runs attempts. `pending_line` gives the stored response of an attempt that is to be verified
-    only."""
+    """Runs attempts."""
 
     peers: Peers
     agents: dict[str, AgentPlan]
     limits: Limits
-    pending_line: Callable[[Any], JsonObject]
     random: Callable[[], float] = field(default=random.random)
 
     async def __call__(self, attempt: Attempt, slot: Slot) -> Outcome:
@@ -88,16 +94,15 @@ class Runner:
         ends = began + self.limits.rollout_timeout_s
         tried: list[JsonObject] = []
         lost = 0
-        stored = self.pending_line(attempt.key) if attempt.parked else None
-        if stored is not None and agent.reverify == "never":
-            attempt, stored = replace(attempt, regenerated=True), None
+        if attempt.stored is not None and agent.reverify == "never":
+            attempt = replace(attempt, stored=None, regenerated=True)
         while True:
             attempt = replace(attempt, number=len(tried) + 1)
             started = perf_counter()
             try:
                 async with asyncio.timeout(ends - started):
                     run = _Run(self, attempt, agent, slot, started - began)
-                    return await (run.collected() if stored is None else run.verified_again(stored))
+                    return await run.outcome()
             except TimeoutError:
                 error = self._too_late(attempt, slot)
             except RolloutError as failed:
@@ -107,17 +112,33 @@ class Runner:
                 error = RolloutError(message, server=attempt.key.agent, retryable=False)
                 log.exception("an unexpected error in a rollout")
             tried.append(_tried(error, perf_counter() - started))
-            if slot.parked is not None and not error.terminal:
-                line = {**slot.parked.line, "failure": tried[-1]}
-                return Unverified(attempt.key, line, error)
             pause_s = delay_s(PAUSES, len(tried), error.retry_after_s, self.random)
             lost += isinstance(error, SessionLost | PeerLost)
             own = len(tried) - lost
             last = own >= self.limits.max_attempts or lost >= MAX_LOST
-            if last or not error.retryable or perf_counter() + pause_s > ends:
+            last = last or not error.retryable or perf_counter() + pause_s > ends
+            again = None if last else await self._again(attempt, error, slot)
+            if again is None:
+                if slot.parked is not None and not error.terminal:
+                    line = {**slot.parked.line, "failure": tried[-1]}
+                    return Unverified(attempt.key, line, error)
                 return Failure(attempt.key, attempt.task.index, error, tried)
+            attempt = again
             slot.stage = "the pause before another attempt"
             await asyncio.sleep(pause_s)
+
+    async def _again(self, attempt: Attempt, error: RolloutError, slot: Slot) -> Attempt | None:
+        """What to attempt after `error`; None where the response in hand must wait instead."""
+        answered = error.answered if isinstance(error, SessionLost) else None
+        if answered is None:
+            is_about_another = slot.parked is not None and attempt.stored is None
+            return None if is_about_another else attempt
+        if self.agents[attempt.key.agent].reverify != "never":
+            slot.park(Unverified(attempt.key, answered))
+            return replace(attempt, stored=answered)
+        if slot.parked is None:
+            return attempt
+        return replace(attempt, regenerated=True) if await slot.regain() else None
 
     def _too_late(self, attempt: Attempt, slot: Slot) -> RolloutError:
         return PeerTimeout(
@@ -138,6 +159,11 @@ class _Run:
     slot: Slot
     queue_s: float
 
+    async def outcome(self) -> Outcome:
+        """Of the stored response where there is one, else of one that is collected now."""
+        stored = self.attempt.stored
+        return await (self.collected() if stored is None else self.verified_again(stored))
+
     async def collected(self) -> Outcome:
         """The five steps: seed, respond, response in hand, verify, close."""
         task, agent = self.attempt.task, self.agent
@@ -157,26 +183,34 @@ class _Run:
         """The stored response's verdict, in a fresh session, without the policy."""
         resources = self.agent.resources
         assert resources is not None
-        row = row_of(stored)
-        stored.pop("failure", None)
+        line = without_verdict(stored)
+        row = row_of(line)
         if self.runner.limits.skip_verification:
-            return Rollout(self.attempt.key, stored)
-        self.slot.parked = Unverified(self.attempt.key, stored)  # it is on disk already
+            return Rollout(self.attempt.key, line)
+        self.slot.parked = Unverified(self.attempt.key, line)  # it is on disk already
         async with open_session(self.runner.peers, resources):
             await self._call(resources, "/seed_session", row)
             if self.agent.reverify == "replay":
-                await self._replay(resources, stored["response"])
-            return await self._verified({**row, "response": stored["response"]}, stored)
+                different = await self._replayed(resources, line["response"])
+                if different:
+                    line["rollout"]["replay_differences"] = different
+            return await self._verified({**row, "response": line["response"]}, line)
 
-    async def _replay(self, resources: str, response: JsonObject) -> None:
-        for call in function_calls(response["output"]):
-            if not is_callable(name := str(call.get("name"))):
+    async def _replayed(self, resources: str, response: JsonObject) -> int:
+        """Execute the stored tool calls again, in order; how many now answer otherwise."""
+        different = 0
+        for call, stored in answered_calls(response["output"]):
+            name = str(call.get("name"))
+            if not is_callable(name) or stored.startswith(NO_TOOL):
                 continue
+            self.slot.stage = f"{resources} /{name}"
             try:
-                await self.runner.peers.call(resources, f"/{name}", arguments_of(call), str)
+                said = await self.runner.peers.call(resources, f"/{name}", arguments_of(call), str)
             except RolloutError as error:
-                if error.retryable:
-                    raise  # what the tool refused then, it refuses now: only its absence is news
+                if (said := refusal_text(error)) is None:
+                    raise
+            different += not _is_same_answer(stored, said)
+        return different
 
     async def _opaque(self) -> Outcome:
         """An agent with a way of its own: its `/run` brings the verdict along, or says why not."""
@@ -235,11 +269,9 @@ class _Run:
             error: RolloutError = PeerTimeout(
                 f"no verdict within verify_timeout_s={limit:g}", server=self.agent.resources or ""
             )
-        except SessionLost:
-            raise  # the state that the verdict needs is gone: only a new attempt can bring it back
         except RolloutError as failed:
-            if failed.terminal:
-                failed.response = line["response"]
+            if failed.terminal or isinstance(failed, SessionLost):
+                failed.answered = line
                 raise
             error = failed
         except Exception as bug:
@@ -273,8 +305,16 @@ class _Run:
         verification: JsonObject = {"verifier": self.agent.verifier}
         if verify_s is not None:
             verification["verify_s"] = round(verify_s, 6)
-            verification["duration_s"] = round(line["rollout"]["duration_s"] + verify_s, 6)
+            verification["duration_s"] = round(line["rollout"].get("duration_s", 0) + verify_s, 6)
         return Rollout(self.attempt.key, with_verdict(line, scores, verification))
+
+
+def _is_same_answer(stored: str, said: str) -> bool:
+    """Whether a tool said again what an agent stored, which may have been cut for the policy."""
+    if stored == said:
+        return True
+    start, cut, _ = stored.rpartition("…")
+    return bool(cut) and len(said) > len(start) and said.startswith(start)
 
 
 def _rounded(value: Any) -> Any:

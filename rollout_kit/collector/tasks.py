@@ -56,7 +56,7 @@ class TaskReader:
         positions: dict[int, int] = {}
         repeated: dict[tuple[int, str], int] = {}
         num_tasks = 0
-        for number, raw in _lines(self.path):
+        for number, raw in numbered_lines(self.path):
             if self.limit and num_tasks >= self.limit:
                 return
             try:
@@ -182,7 +182,7 @@ def merged(under: Any, over: Any) -> Any:
     return result
 
 
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Numbered lines that are not blank, from 1; ConfigError where the file cannot be read
     through."""
     number = 0

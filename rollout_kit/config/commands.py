@@ -2,7 +2,7 @@
 `--help` are all read from here."""
 
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -21,6 +21,9 @@ class Command(BaseModel):
     """Keys that every command takes."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+    asks_policy: ClassVar[bool] = True
+    """Whether it can do nothing without the policy model."""
+
     config_paths: list[str] = Field([], description="YAML files to merge, lowest first.")
     json_output: bool = Field(False, alias="json", description="Print JSON instead of text.")
 
@@ -75,58 +78,21 @@ class RunConfig(Command, HttpClientConfig, ServersConfig):
     dry_run: bool = Field(False, description="Check everything, start nothing.")
 
 
-class CollectConfig(Command, HttpClientConfig, ServersConfig):
-    """ng_collect_rollouts: run tasks through an agent, verify each, append rollouts to a JSONL
-    file."""
+class RolloutsCommand(Command, HttpClientConfig, ServersConfig):
+    """Keys of the commands that write rollouts."""
 
-    agent_name: str | None = Field(
-        None,
-        description="Agent to run; may be left out with a single agent, or where rows name theirs.",
-    )
-    input_jsonl_fpath: str | None = Field(
-        None, description="Tasks, one JSON object a line; .gz and .zst too, - for standard input."
-    )
-    dataset: str | None = Field(
-        None, description="Name of a dataset listed on the agent, instead of input_jsonl_fpath."
-    )
     output_jsonl_fpath: Path | None = Field(None, description="Rollouts are appended here.")
     limit: int | None = Field(
-        None, ge=0, description="Only the first so many tasks; null or 0 = all."
-    )
-    num_repeats: int | dict[str, int] = Field(
-        1, description="Rollouts per task; or a mapping agent: int, with _default."
-    )
-    num_repeats_add_seed: bool = Field(
-        False,
-        description="Send the rollout's index as `seed`, so that repeats differ reproducibly.",
-    )
-    num_samples_in_parallel: int | str = Field(
-        64, description="Rollouts in flight: an int, `auto`, or `min-start-max`."
-    )
-    responses_create_params: JsonObject = Field(
-        {}, description="Merged over each row's: temperature, max_output_tokens, model, …"
-    )
-    prompt_config: str | None = Field(
-        None, description="YAML with `system` and `user` templates, filled from the row's fields."
+        None, ge=0, description="Only the first so many rows of the input; null or 0 = all."
     )
     head_server: HeadServerConfig = Field(
         default_factory=HeadServerConfig,
         description="Where a running ng_run answers, when config_paths is not given.",
     )
-    resume: Literal["auto", "append", "fresh"] = Field(
-        "auto",
-        description="auto: continue; append: other settings, same file; fresh: old files aside.",
-    )
-    resume_from_cache: bool = Field(True, description="Accepted; the same as resume=auto.")
     only: str | None = Field(None, description="Just this rollout: <task_id>:<rollout_index>.")
     dry_run: bool = Field(
         False, description="Print the plan and the first request, and send nothing."
     )
-    strict_input: bool = Field(
-        False, description="Stop at a malformed line, before the first request."
-    )
-    warmup: int = Field(0, ge=0, description="Dummy requests before the clock starts.")
-    park_after_s: float = Field(1.0, ge=0, description="A verdict slower than this frees its slot.")
     max_attempts: int = Field(3, ge=1, description="Attempts at one rollout.")
     request_timeout_s: float = Field(
         600, gt=0, description="Time limit of one request to a server."
@@ -144,13 +110,55 @@ class CollectConfig(Command, HttpClientConfig, ServersConfig):
     pass_threshold: float = Field(
         1.0, description="Reward from which a rollout counts as a success."
     )
-    skip_verification: bool = Field(
-        False, description="Collect responses without verdicts: rows carry no reward."
-    )
     fsync: Literal["row", "second", "exit"] = Field(
         "second", description="When rows are forced to disk."
     )
     disable_aggregation: bool = Field(False, description="Write no metrics file.")
+
+
+class CollectConfig(RolloutsCommand):
+    """ng_collect_rollouts: run tasks through an agent, verify each, append rollouts to a JSONL
+    file."""
+
+    agent_name: str | None = Field(
+        None,
+        description="Agent to run; may be left out with a single agent, or where rows name theirs.",
+    )
+    input_jsonl_fpath: str | None = Field(
+        None, description="Tasks, one JSON object a line; .gz and .zst too, - for standard input."
+    )
+    dataset: str | None = Field(
+        None, description="Name of a dataset listed on the agent, instead of input_jsonl_fpath."
+    )
+    num_repeats: int | dict[str, int] = Field(
+        1, description="Rollouts per task; or a mapping agent: int, with _default."
+    )
+    num_repeats_add_seed: bool = Field(
+        False,
+        description="Send the rollout's index as `seed`, so that repeats differ reproducibly.",
+    )
+    num_samples_in_parallel: int | str = Field(
+        64, description="Rollouts in flight: an int, `auto`, or `min-start-max`."
+    )
+    responses_create_params: JsonObject = Field(
+        {}, description="Merged over each row's: temperature, max_output_tokens, model, …"
+    )
+    prompt_config: str | None = Field(
+        None, description="YAML with `system` and `user` templates, filled from the row's fields."
+    )
+    resume: Literal["auto", "append", "fresh"] = Field(
+        "auto",
+        description="auto: continue; append: other settings, same file; fresh: old files aside.",
+    )
+    resume_from_cache: bool = Field(True, description="Accepted; the same as resume=auto.")
+    strict_input: bool = Field(
+        False, description="Stop at a malformed line, before the first request."
+    )
+    warmup: int = Field(0, ge=0, description="Dummy requests before the clock starts.")
+    park_after_s: float = Field(1.0, ge=0, description="A verdict slower than this frees its slot.")
+    skip_verification: bool = Field(
+        False, description="Collect responses without verdicts: rows carry no reward."
+    )
     upload_rollouts: bool = Field(
         False, description="Accepted for NeMo Gym's sake; nothing is uploaded."
     )
@@ -167,6 +175,25 @@ class ControlConfig(Command):
     )
 
 
+class ReverifyConfig(RolloutsCommand):
+    """ng_reverify: verify stored responses again, or for the first time, without a policy model."""
+
+    asks_policy: ClassVar[bool] = False
+
+    input_jsonl_fpath: str | None = Field(
+        None,
+        description="Rollouts that were collected, or their _unverified or _failures file; .gz and"
+        " .zst too, - for standard input.",
+    )
+    num_samples_in_parallel: int = Field(50, ge=1, description="Verifications in flight.")
+    stale_only: bool = Field(
+        False, description="Copy rollouts whose verdict is the present verifier's as they are."
+    )
+    resume: Literal["auto", "fresh"] = Field(
+        "auto", description="auto: continue; fresh: old files aside, verify everything anew."
+    )
+
+
 class InspectConfig(Command):
     """Keys of ng_validate and ng_dump_config."""
 
@@ -177,6 +204,7 @@ COMMANDS: dict[str, tuple[type[Command], str]] = {
         CollectConfig,
         "run tasks through an agent, verify and append rollouts",
     ),
+    "ng_reverify": (ReverifyConfig, "verify stored responses again, without a policy model"),
     "ng_status": (ControlConfig, "show the health and the load of what ng_run has started"),
     "ng_stop": (ControlConfig, "stop a running ng_run and its servers"),
     "ng_validate": (InspectConfig, "check everything without starting anything"),

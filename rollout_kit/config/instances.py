@@ -11,13 +11,14 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ValidationError
 
 from .. import registry
 from ..errors import ConfigError, suggest
 from ..service import ServerConfig, ServerRef
 from ..types import JsonObject
 from . import fields
+from .common import CommonKeys, clashes, is_url
 from .sources import Merged
 
 MODELS, RESOURCES, AGENTS = registry.TYPES
@@ -42,35 +43,6 @@ IGNORED = frozenset(
 
 EXPECTED = {"resources_server": RESOURCES, "model_server": MODELS, "agent_server": AGENTS}
 """What a reference under these keys has to be, whatever `type` it carries."""
-
-
-class CommonKeys(BaseModel):
-    """Keys that every instance takes, whatever its implementation."""
-
-    model_config = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
-    placement: str | None = None
-    host: str | None = None
-    port: int | None = Field(default=None, ge=0, le=65535)
-    num_workers: int = Field(default=1, ge=1)
-    process: str | None = None
-    env: dict[str, str] = {}
-    python: str | None = None
-    token: str | None = None
-    entrypoint: str | None = None
-    datasets: list[JsonObject] = []
-
-    @field_validator("placement")
-    @classmethod
-    def _is_a_place(cls, value: str | None) -> str | None:
-        if value is None or value in ("local", "process") or is_url(value):
-            return value
-        hint = suggest(value, ["local", "process"])
-        raise ValueError(f"must be local, process or an http(s) URL{hint}")
-
-    @field_validator("num_workers", "env", "datasets", mode="before")
-    @classmethod
-    def _null_is_the_default(cls, value: Any, info: Any) -> Any:
-        return cls.model_fields[info.field_name].get_default() if value is None else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +89,6 @@ class Checked:
     problems: list[str]
 
 
-def is_url(text: str) -> bool:
-    return text.startswith(("http://", "https://"))
-
-
 def find_block(name: str, value: Any, cwd: Path) -> Block | str | None:
     """The instance that a top-level key describes; what is wrong with it if it nearly does."""
     if not isinstance(value, dict):
@@ -141,14 +109,19 @@ def find_block(name: str, value: Any, cwd: Path) -> Block | str | None:
     return Block(name, owners[0], name, value, (name,)) if owners else None
 
 
-def check_all(blocks: list[Block], merged: Merged, cwd: Path) -> dict[str, Instance]:
-    """All instances, checked and wired; ConfigError with every problem, one a line."""
-    blocks = [*blocks, *_missing_agent(blocks, cwd)]
+def check_all(
+    blocks: list[Block], merged: Merged, cwd: Path, *, with_policy: bool = True
+) -> dict[str, Instance]:
+    """All instances, checked and wired; ConfigError with every problem, one a line. Without policy
+    an agent's model may be missing."""
+    blocks = [*blocks, *_missing_agent(blocks, cwd, with_policy)]
     checked = [check(block, merged, cwd) for block in blocks]
     problems = [problem for one in checked for problem in one.problems]
     known = {block.name: block.type for block in blocks}
     instances = {}
     for one in checked:
+        if not with_policy and one.instance.type == AGENTS:
+            one.references = [ref for ref in one.references if ref.path[-1] != "model_server"]
         wired, unwired = _wired(one, known, merged)
         instances[wired.name] = wired
         problems += unwired
@@ -168,7 +141,7 @@ def check(block: Block, merged: Merged, cwd: Path) -> Checked:
         keys = CommonKeys.model_validate(common)
     except ValidationError as error:
         problems += fields.problems(error, CommonKeys)
-    problems += _clashes(keys, common)
+    problems += clashes(keys, common)
     lines = []
     validated: ServerConfig | None = None
     elsewhere = keys.python is not None or is_url(keys.placement or "")
@@ -198,7 +171,7 @@ def check(block: Block, merged: Merged, cwd: Path) -> Checked:
             deepcopy(settings),
             **keys.model_dump(exclude={"entrypoint"}),
         ),
-        list(_references(settings, validated)),
+        list(references(settings, validated)),
         lines,
     )
 
@@ -234,10 +207,12 @@ def _nested(name: str, value: JsonObject, types: list[str]) -> Block | str:
     return Block(name, type_, implementation, given or {}, (name, type_, implementation))
 
 
-def _missing_agent(blocks: list[Block], cwd: Path) -> list[Block]:
+def _missing_agent(blocks: list[Block], cwd: Path, with_policy: bool) -> list[Block]:
     resources = [block.name for block in blocks if block.type == RESOURCES]
     models = [block.name for block in blocks if block.type == MODELS]
-    if len(resources) != 1 or len(models) != 1 or len(blocks) != 2:
+    if not models and not with_policy:
+        models = [POLICY]
+    if len(resources) != 1 or len(models) != 1 or {block.type for block in blocks} & {AGENTS}:
         return []
     if registry.find(AGENTS, "simple_agent", cwd) is None:
         return []
@@ -260,24 +235,6 @@ def _meant(own: JsonObject, config: type[BaseModel]) -> JsonObject:
     }
 
 
-def _clashes(keys: CommonKeys, common: JsonObject) -> Iterator[fields.Problem]:
-    if keys.token is not None and not is_url(keys.placement or ""):
-        reason = "is for a server placed by URL; the run's own servers share auth_token"
-        yield fields.Problem(("token",), reason, None)
-    if keys.placement == "local":
-        for key in ("python", "process", "port", "host"):
-            if common.get(key) is not None:
-                yield fields.Problem((key,), "needs placement: process", common[key])
-        if keys.num_workers > 1:
-            reason = "more than one worker needs placement: process"
-            yield fields.Problem(("num_workers",), reason, keys.num_workers)
-    elif is_url(keys.placement or ""):
-        for key in ("python", "process", "port", "host", "num_workers"):
-            if common.get(key) is not None:
-                reason = "means nothing with a URL placement: that server is already running"
-                yield fields.Problem((key,), reason, common[key])
-
-
 def _line(title: str, problem: fields.Problem, origin: str) -> str:
     place = ".".join(problem.path)
     where = f" [{origin}]" if origin else ""
@@ -288,7 +245,7 @@ def _line(title: str, problem: fields.Problem, origin: str) -> str:
     return f"{title}: {place + ': ' if place else ''}{problem.reason}{got}{where}"
 
 
-def _references(settings: JsonObject, validated: BaseModel | None) -> Iterator[Reference]:
+def references(settings: JsonObject, validated: BaseModel | None) -> Iterator[Reference]:
     """What an instance names: fields declared as ServerRef, and mappings that look like one."""
     seen = set()
     for path, ref in fields.each_model(validated, ServerRef):

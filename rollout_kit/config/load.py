@@ -15,8 +15,9 @@ from pydantic import ValidationError
 from .. import registry
 from ..errors import ConfigError, suggest
 from ..types import JsonObject
-from . import fields, instances, interpolation, overrides, sources
+from . import fields, instances, interpolation, overrides, sources, verification
 from .commands import COMMANDS, Command, known_keys
+from .common import CommonKeys
 from .instances import Block, Instance
 from .overrides import Override
 from .secrets import is_secret_key, secret_values
@@ -112,6 +113,8 @@ def load(argv: Sequence[str], command: type[Command], cwd: Path | None = None) -
     merged = given.merged
     resolved = interpolation.resolve(merged.tree)
     blocks, problems = _classified(resolved.values, merged, command, cwd)
+    if not command.asks_policy:
+        blocks = verification.without_policy(blocks)
     used = [*fields.keys(command), PARAMS, *(block.name for block in blocks)]
     unresolved = [one for key in used for one in resolved.under(key)]
     problems += interpolation.messages(unresolved, merged.tree)
@@ -119,7 +122,7 @@ def load(argv: Sequence[str], command: type[Command], cwd: Path | None = None) -
         raise ConfigError("\n".join(problems))
     found, validated = {}, None
     try:
-        found = instances.check_all(blocks, merged, cwd)
+        found = instances.check_all(blocks, merged, cwd, with_policy=command.asks_policy)
     except ConfigError as error:
         problems.append(str(error))
     try:
@@ -185,7 +188,7 @@ def _text_keys(tree: JsonObject, command: type[Command], cwd: Path) -> Callable[
         block = instances.find_block(path[0], _with(tree, path), cwd)
         if isinstance(block, Block):
             inner = path[len(block.path) :]
-            model = instances.CommonKeys
+            model = CommonKeys
             if inner[:1] and inner[0] not in model.model_fields:
                 model = instances.config_of(block, cwd)
             declared = fields.field_at(model, inner) if model and inner else None

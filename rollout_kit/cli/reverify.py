@@ -1,0 +1,20 @@
+"""ng_reverify: verify stored responses again, or for the first time, without a policy model."""
+
+import sys
+
+from . import entry
+
+
+def main(argv: list[str] | None = None) -> None:
+    argv = sys.argv[1:] if argv is None else argv
+    sys.exit(entry.run("ng_reverify", argv, lambda config: _reverify(config, argv)))
+
+
+def _reverify(config, argv: list[str]) -> int:
+    from .. import loop  # the pipeline is not needed to print the help
+    from ..collector.progress import Progress
+    from ..collector.reverify import reverify
+
+    title = "Verifying rollouts"
+    progress = Progress(as_json=config.command.json_output, title=title, generates=False)
+    return loop.run(reverify(config, argv, progress))

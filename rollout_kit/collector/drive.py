@@ -1,0 +1,137 @@
+"""A schedule driven to its end.
+
+Its outcomes are taken one by one. Beside that rows are forced to disk, the metrics are renewed, a
+silence is broken, Ctrl-C drains, and a server process of ours that is given up takes the run along.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+
+from ..config.commands import RolloutsCommand
+from ..errors import OutputError, RolloutError, StopRun
+from ..types import Failure, Outcome, Unverified
+from .drain import interruptible
+from .journal import Journal
+from .limiter import Limiter
+from .progress import Progress
+from .schedule import Schedule
+
+TICK_S = 1.0
+"""How often what was written is forced to disk."""
+
+METRICS_EVERY_S = 60.0
+"""How often the metrics file is renewed while the run goes on."""
+
+QUIET_S = 60.0
+"""Without a single completion for this long, people are told what everything waits for."""
+
+
+@dataclass(slots=True)
+class Drive:
+    """`take` puts an outcome on disk and returns it, or the Failure that it became."""
+
+    command: RolloutsCommand
+    schedule: Schedule
+    limiter: Limiter
+    journal: Journal
+    progress: Progress
+    ends: list[asyncio.Task[str]]
+    take: Callable[[Outcome], Outcome]
+    write_metrics: Callable[[], object]
+    fatal: StopRun | None = None
+    last_completion: float = 0.0
+
+    async def run(self, counting: Coroutine[None, None, None] | None = None) -> bool:
+        """Until everything is done or stopped; whether it was interrupted. `counting` goes on
+        beside it, and is waited for."""
+        schedule, loop = self.schedule, asyncio.get_running_loop()
+        self.last_completion = loop.time()
+        async with AsyncExitStack() as stack:
+            stack.callback(self.progress.close)
+            await stack.enter_async_context(beside(self._tick()))
+            counted = await stack.enter_async_context(beside(counting)) if counting else None
+            interrupts = stack.enter_context(
+                interruptible(schedule, self.command.drain_timeout_s, self.progress.say)
+            )
+            await stack.enter_async_context(beside(self._watch_children()))
+            outcomes = schedule.outcomes()
+            try:
+                async for found in outcomes:
+                    outcome = self.take(found)
+                    self.progress.update(outcome, schedule.in_flight)
+                    if not (isinstance(outcome, Unverified) and outcome.error is None):
+                        self.last_completion = now = loop.time()
+                        overloaded = _overloaded(outcome)
+                        self.limiter.completed(now, schedule.in_flight, overloaded=overloaded)
+            finally:
+                await outcomes.aclose()
+                self._keep(schedule.left())
+            if self.fatal:
+                raise self.fatal
+            if counted and not interrupts.count:
+                await counted
+        return interrupts.count > 0
+
+    def _keep(self, left: Iterator[Outcome]) -> None:
+        """The run ends early: what has come out is kept as far as it can be."""
+        for outcome in left:
+            if not isinstance(outcome, Failure):
+                with suppress(OutputError, TypeError):
+                    self.journal.append(outcome)
+
+    async def _tick(self) -> None:
+        """Once a second: force rows to disk; now and then: renew the metrics, break a silence."""
+        loop = asyncio.get_running_loop()
+        written = told = loop.time()
+        while True:
+            await asyncio.sleep(TICK_S)
+            now = loop.time()
+            try:
+                if self.command.fsync == "second":
+                    await asyncio.to_thread(self.journal.sync)
+                if now - written >= METRICS_EVERY_S:
+                    written = now
+                    self.write_metrics()
+            except (OSError, OutputError) as error:
+                self.progress.say(f"warning: {error}")
+            if now - max(self.last_completion, told) >= QUIET_S:
+                told = now
+                self.progress.waiting(self.schedule.waiting_for(), now - self.last_completion)
+
+    async def _watch_children(self) -> None:
+        """A server process of ours that is given up takes the run along, not one row after
+        another."""
+        if not self.ends:
+            return
+        done, _ = await asyncio.wait(self.ends, return_when=asyncio.FIRST_COMPLETED)
+        self.fatal = StopRun(f"stopped: {done.pop().result()}")
+        self.schedule.cancel()
+
+
+def journalled(journal: Journal, outcome: Outcome) -> Outcome:
+    """The outcome once it is on disk; a Failure where it could not be put there."""
+    try:
+        if not isinstance(outcome, Failure):
+            journal.append(outcome)
+    except TypeError as error:
+        message = f"the rollout cannot be written as JSON: {error}"
+        broken = RolloutError(message, server=outcome.key.agent, retryable=False)
+        return Failure(outcome.key, 0, broken, [{"message": message}])
+    return outcome
+
+
+def _overloaded(outcome: Outcome) -> bool:
+    return isinstance(outcome, Failure) and outcome.error.status in (429, 503, 529)
+
+
+@asynccontextmanager
+async def beside(work: Coroutine[None, None, None]) -> AsyncIterator[asyncio.Task[None]]:
+    """`work` goes on while inside, and ends with it."""
+    task = asyncio.create_task(work)
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

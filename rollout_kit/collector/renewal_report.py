@@ -1,0 +1,112 @@
+"""What people are told of a verification: the plan, the metrics, what changed, what is missing."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from ..types import JsonObject
+from .files import write_json
+from .plan import number_of
+from .progress import Progress
+from .renewal import Counts, Renewal
+from .report import FINISHED, INTERRUPTED, NO_RESULT, Reasons, throughput_of
+
+
+@dataclass(slots=True)
+class RenewalReport:
+    """Of one run."""
+
+    run: Renewal
+    progress: Progress
+    counts: Counts
+    reasons: Reasons = field(default_factory=Reasons)
+    num_planned: int = 0
+    per_task: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """(agent, task_id) → its rollouts, in the scopes that the metrics are about."""
+
+    def __post_init__(self) -> None:
+        for key in self.run.stored.survey.rows:
+            if key.scope == self.run.scope_of(key.agent):
+                self.num_planned += 1
+                self.per_task[key.agent, key.task_id] += 1
+
+    def say_plan(self) -> None:
+        """What was made ready, the plan, and who is left out and why."""
+        run, say = self.run, self.progress.say
+        for note in run.notes:
+            say(note)
+        figures = {name: getattr(self.counts, name) for name in Counts.__slots__}
+        say(self.counts.line(), event="plan", **figures)
+        if others := len(run.stored.survey.rows) - self.num_planned:
+            what = number_of(others, "rollout")
+            say(f"{what} under other settings (a 'scope' of their own): the metrics are without")
+        for agent, reason in run.verifiers.left_out.items():
+            number = sum(key.agent == agent for key in run.stored.survey.rows)
+            text = f"left out: {number_of(number, 'rollout')} of {reason}"
+            say(text, event="left_out", agent=agent, rollouts=number, reason=reason)
+        for bad in run.stored.survey.malformed:
+            say(f"{run.stored.source}:{bad.line}: {bad.message}")
+        if self.counts.malformed > len(run.stored.survey.malformed):
+            say("… further malformed lines are in the failures file only")
+
+    def write_metrics(self) -> JsonObject:
+        """Renew the metrics file; returns what it holds."""
+        run, progress = self.run, self.progress
+        tally = {
+            "tasks": max(len(self.per_task), run.metrics.tasks(run.scope_of)),
+            "planned": max(self.num_planned, run.metrics.rollouts(run.scope_of)),
+            "unverified": run.journal.num_parked(lambda key: True),
+            "failed": progress.failed,
+            "malformed": self.counts.malformed,
+            "left_out": self.counts.left_out,
+        }
+        this_run = {
+            "rollouts": progress.rollouts,
+            "output_tokens": 0,
+            "elapsed_s": round(progress.elapsed_s, 3),
+        }
+        repeats = max(self.per_task.values())
+        metrics = run.metrics.report(run.scope_of, tally, this_run, repeats)
+        if not progress.rollouts:
+            metrics["throughput"] = throughput_of(run.journal.paths.metrics) or {}
+        metrics["verdicts"] = run.comparison.figures()
+        if not run.command.disable_aggregation and run.command.only is None:
+            write_json(run.journal.paths.metrics, metrics)
+        return metrics
+
+    def end(self, *, interrupted: bool) -> int:
+        """Write and print the results; the exit status."""
+        run, say, paths = self.run, self.progress.say, self.run.journal.paths
+        metrics = self.write_metrics()
+        missing = self.counts.planned - self.counts.done - self.progress.rollouts
+        tolerated = run.command.max_failed_fraction * (self.counts.planned + self.counts.malformed)
+        status = FINISHED if missing + self.counts.malformed <= tolerated else NO_RESULT
+        status = INTERRUPTED if interrupted else status
+        if run.command.only is None:  # one rollout says nothing about the run
+            run.manifest.finish(metrics["counts"], status)
+            run.manifest.write()
+            self.progress.report(metrics)
+        for line in run.comparison.lines():
+            say(line)
+        say(f"Rollouts: {paths.main}", event="files", rollouts=str(paths.main))
+        if not run.command.disable_aggregation and run.command.only is None:
+            say(f"Metrics:  {paths.metrics}", event="files", metrics=str(paths.metrics))
+        self._say_what_is_missing(missing, interrupted=interrupted)
+        return status
+
+    def _say_what_is_missing(self, missing: int, *, interrupted: bool) -> None:
+        say, counts = self.progress.say, self.counts
+        numbers = {
+            "failed": self.progress.failed,
+            "left out": counts.left_out,
+            "malformed lines": counts.malformed,
+        }
+        if what := [f"{number:,} {name}" for name, number in numbers.items() if number]:
+            named = ""
+            if self.progress.failed or counts.malformed:
+                named = f"; what failed is named in {self.run.journal.paths.failures}"
+            say(f"Without a verdict: {', '.join(what)}{named}")
+        self.reasons.say(self.progress)
+        if left := missing - counts.left_out:
+            verb = "continues" if interrupted else "tries again"
+            text = f"Still to come: {number_of(left, 'rollout')}. This {verb}:"
+            say(f"{text}\n  {self.run.command_line}")

@@ -1,0 +1,164 @@
+"""Stored rollouts as they are read back to be verified: a rollouts file, its `_unverified` sidecar,
+or those of its failures that carry a response.
+
+The file is streamed. What is kept of a rollout is its key, where it stands, and its verdict.
+"""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import orjson
+
+from ..types import JsonObject, Key
+from .files import OutputPaths
+from .lines import key_of
+from .tasks import Malformed, numbered_lines
+
+TEXT_KEPT = 2048
+"""Bytes of a malformed line that the failures file repeats."""
+
+
+class Stored(NamedTuple):
+    """A stored rollout without its content. `reward` is None where it has no verdict."""
+
+    line: int
+    reward: float | None
+    verifier: str
+    mark: int
+
+
+@dataclass(slots=True)
+class Survey:
+    """What a stored file holds: its first `limit` rollouts, or `only` one of them. Of several lines
+    with one key the first with a verdict stands, or the last without."""
+
+    limit: int | None = None
+    only: tuple[str, int] | None = None
+    rows: dict[Key, Stored] = field(default_factory=dict)
+    malformed: list[Malformed] = field(default_factory=list)
+    """The first MAX_HELD of them: enough to say what is wrong with a file of another kind."""
+    num_malformed: int = 0
+    last_line: int = 0
+    """Of those that were looked at: a limit leaves the rest unread."""
+    without_response: int = 0
+    """Failures that carry no response: there is nothing to verify in them."""
+
+    def agents(self) -> list[str]:
+        return list(dict.fromkeys(key.agent for key in self.rows))
+
+    def take(self, line: "Line | NoResponse | Malformed") -> bool:
+        """Count a line in; False when the limit leaves this one and all others out."""
+        match line:
+            case Malformed(number) if self.only is None:
+                self.last_line = number
+                self.num_malformed += 1
+                if len(self.malformed) < MAX_HELD:
+                    self.malformed.append(line)
+            case NoResponse():
+                self.without_response += 1
+            case Line(number, key, content) if self.only in (
+                None,
+                (key.task_id, key.rollout_index),
+            ):
+                known = self.rows.get(key)
+                if known is None and self.limit and len(self.rows) >= self.limit:
+                    return False
+                self.last_line = number
+                if known is None or known.reward is None:
+                    self.rows[_shared(key)] = _stored(number, content)
+        return True
+
+
+MAX_HELD = 5
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """The input: as the user named it, where it can be read twice, and what it holds."""
+
+    source: str
+    path: Path
+    survey: Survey
+
+    @property
+    def collected(self) -> OutputPaths:
+        """The files of the run that it came from."""
+        name = Path(self.source).name.removesuffix(".gz").removesuffix(".zst")
+        for suffix in ("_unverified.jsonl", "_failures.jsonl"):
+            if name.endswith(suffix):
+                name = name.removesuffix(suffix) + ".jsonl"
+        return OutputPaths(Path(self.source).with_name(name))
+
+
+class NoResponse(NamedTuple):
+    """A failure's line whose response there never was."""
+
+    line: int
+
+
+class Line(NamedTuple):
+    """A stored rollout with its content, as the journal wrote it."""
+
+    line: int
+    key: Key
+    content: JsonObject
+
+
+def stored_lines(path: Path) -> Iterator[Line | NoResponse | Malformed]:
+    """Every line of the file, in its order; ConfigError where it cannot be read through."""
+    for number, raw in numbered_lines(path):
+        try:
+            found = _parsed(raw)
+        except ValueError as error:
+            yield Malformed(number, str(error), raw[:TEXT_KEPT].decode("utf-8", "replace"))
+            continue
+        yield NoResponse(number) if found is None else Line(number, *found)
+
+
+def response_mark(content: JsonObject) -> int:
+    """Tells one response of a key from another, in this process: a number takes little room."""
+    return hash((content["response"].get("id"), content["rollout"].get("started_at")))
+
+
+def _stored(number: int, content: JsonObject) -> Stored:
+    verifier = sys.intern(str(content["rollout"].get("verifier") or ""))
+    return Stored(number, content.get("reward"), verifier, response_mark(content))
+
+
+def _shared(key: Key) -> Key:
+    """The key, its names held once for all rollouts."""
+    return key._replace(agent=sys.intern(key.agent), scope=sys.intern(key.scope))
+
+
+def _parsed(raw: bytes) -> tuple[Key, JsonObject] | None:
+    """A line's key and content; None for a failure without a response; ValueError for what is no
+    line of ours."""
+    try:
+        line = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise ValueError(f"not JSON: {error}") from None
+    if not isinstance(line, dict):
+        raise ValueError(f"not a JSON object but {type(line).__name__}")
+    if isinstance(line.get("failure"), dict):
+        if not isinstance(line.get("response"), dict):
+            return None
+        if isinstance(answered := line.get("answered"), dict):
+            line = {**answered, "response": line["response"]}
+    key = key_of(line)
+    if key is None:
+        raise ValueError(f"no stored rollout: {_lack(line)}")
+    response = line.get("response")
+    if not isinstance(response, dict) or not isinstance(response.get("output"), list):
+        raise ValueError("no stored rollout: it has no response with an 'output' list")
+    for name, value in (("_ng_task_index", 0), ("_ng_rollout_index", key.rollout_index)):
+        line.setdefault(name, value)
+    return key, line
+
+
+def _lack(line: JsonObject) -> str:
+    if "response" not in line and "responses_create_params" in line:
+        return "a task, without a response"
+    return "its agent_ref, or the block 'rollout' that says which rollout it is, is not as written"

@@ -1,0 +1,62 @@
+"""The keys that every instance takes, whatever its implementation: where and how it runs."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from ..errors import suggest
+from ..types import JsonObject
+from . import fields
+
+
+class CommonKeys(BaseModel):
+    """Keys that every instance takes, whatever its implementation."""
+
+    model_config = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
+    placement: str | None = None
+    host: str | None = None
+    port: int | None = Field(default=None, ge=0, le=65535)
+    num_workers: int = Field(default=1, ge=1)
+    process: str | None = None
+    env: dict[str, str] = {}
+    python: str | None = None
+    token: str | None = None
+    entrypoint: str | None = None
+    datasets: list[JsonObject] = []
+
+    @field_validator("placement")
+    @classmethod
+    def _is_a_place(cls, value: str | None) -> str | None:
+        if value is None or value in ("local", "process") or is_url(value):
+            return value
+        hint = suggest(value, ["local", "process"])
+        raise ValueError(f"must be local, process or an http(s) URL{hint}")
+
+    @field_validator("num_workers", "env", "datasets", mode="before")
+    @classmethod
+    def _null_is_the_default(cls, value: Any, info: Any) -> Any:
+        return cls.model_fields[info.field_name].get_default() if value is None else value
+
+
+def clashes(keys: CommonKeys, common: JsonObject) -> Iterator[fields.Problem]:
+    """Common keys that mean nothing together."""
+    if keys.token is not None and not is_url(keys.placement or ""):
+        reason = "is for a server placed by URL; the run's own servers share auth_token"
+        yield fields.Problem(("token",), reason, None)
+    if keys.placement == "local":
+        for key in ("python", "process", "port", "host"):
+            if common.get(key) is not None:
+                yield fields.Problem((key,), "needs placement: process", common[key])
+        if keys.num_workers > 1:
+            reason = "more than one worker needs placement: process"
+            yield fields.Problem(("num_workers",), reason, keys.num_workers)
+    elif is_url(keys.placement or ""):
+        for key in ("python", "process", "port", "host", "num_workers"):
+            if common.get(key) is not None:
+                reason = "means nothing with a URL placement: that server is already running"
+                yield fields.Problem((key,), reason, common[key])
+
+
+def is_url(text: str) -> bool:
+    return text.startswith(("http://", "https://"))

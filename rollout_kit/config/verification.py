@@ -1,0 +1,71 @@
+"""What verifying needs of a configuration: resources servers and whatever they refer to.
+
+The policy model is never among it, and neither are the agents: they only say which resources server
+verifies their rollouts.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from .. import registry
+from ..errors import ConfigError
+from .instances import AGENTS, MODELS, POLICY, Block, Instance, references
+
+
+def without_policy(blocks: list[Block]) -> list[Block]:
+    """All blocks but the policy model's, so that it needs neither a key nor an address."""
+    models = [block.name for block in blocks if block.type == MODELS]
+    asked = {POLICY, *(_model_of(block) for block in blocks if block.type == AGENTS)}
+    if len(models) == 1:
+        asked |= set(models)  # whoever says `policy_model` means the only one
+    kept = []
+    for block in blocks:
+        others = (one for one in blocks if one.type != AGENTS and one is not block)
+        texts = {text for one in others for text in _texts(one.given)}
+        is_judge = block.name in texts or (len(models) == 1 and POLICY in texts)
+        if block.type != MODELS or block.name not in asked or is_judge:
+            kept.append(block)
+    return kept
+
+
+def verifier_of(agent: Instance) -> str | None:
+    """The resources server that verifies an agent's rollouts; an agent elsewhere names it too."""
+    if named := _referred(agent, "resources_server"):
+        return named[0]
+    given = agent.settings.get("resources_server")
+    return given.get("name") if isinstance(given, dict) else None
+
+
+def needed(instances: Mapping[str, Instance], names: Iterable[str]) -> dict[str, Instance]:
+    """The instances of these names, and those that they refer to, and so on."""
+    found: dict[str, Instance] = {}
+    waiting = list(names)
+    while waiting:
+        name = waiting.pop()
+        if name not in found and name in instances:
+            found[name] = instances[name]
+            waiting += _referred(instances[name])
+    return {name: one for name, one in instances.items() if name in found}
+
+
+def _referred(instance: Instance, key: str | None = None) -> list[str]:
+    try:
+        config = registry.load(instance.type, instance.implementation).Config
+        validated = config.model_validate(instance.settings)
+    except ConfigError:  # a server elsewhere, whose code is not here
+        validated = None
+    found = references(instance.settings, validated)
+    return [ref.name for ref in found if key is None or ref.path[-1] == key]
+
+
+def _model_of(agent: Block) -> str | None:
+    ref = agent.given.get("model_server")
+    return ref.get("name") if isinstance(ref, dict) else None
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _texts(inner)

@@ -1,0 +1,109 @@
+"""A stored run of every shipped environment, verified again by its own configuration alone."""
+
+import asyncio
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import config_of, read_jsonl, write_jsonl
+from test_every_server import ENVIRONMENTS, examples
+
+from rollout_kit import registry
+from rollout_kit.collector.collect import collect_through
+from rollout_kit.collector.progress import Progress
+from rollout_kit.collector.reach import Reached
+from rollout_kit.collector.reverify import reverify
+from rollout_kit.config.commands import ReverifyConfig
+from rollout_kit.config.load import load
+from rollout_kit.config.verification import verifier_of
+from rollout_kit.errors import ConfigError
+from rollout_kit.responses import make_response, message_item
+from rollout_kit.testing import ScriptedModel, making, mount
+from rollout_kit.types import JsonObject
+
+AGENTS = "responses_api_agents"
+
+
+def turns_of(row: JsonObject) -> list[list[JsonObject]]:
+    """The gold answer as a policy gives it, turn by turn: what a tool says ends a turn."""
+    turns: list[list[JsonObject]] = [[]]
+    for item in row.get("gold_items") or [message_item(row.get("gold_output") or "none")]:
+        if item.get("type") != "function_call_output":
+            turns[-1].append(item)
+        elif turns[-1]:
+            turns.append([])
+    return turns
+
+
+def asked(params: JsonObject) -> str:
+    return str(params["input"] if isinstance(params["input"], str) else params["input"][0])
+
+
+def policy(rows: list[JsonObject]) -> Any:
+    """Gives the gold answer first, and a wrong one when it is asked again."""
+    gold = {asked(row["responses_create_params"]): turns_of(row) for row in rows}
+
+    def answer(params: JsonObject) -> JsonObject:
+        said = sum(
+            item.get("type") == "function_call_output" and before.get("type") == "function_call"
+            for before, item in zip(params["input"], params["input"][1:], strict=False)
+            if isinstance(item, dict)
+        )
+        turns = gold[asked(params)]
+        if params["seed"] != 0 or said >= len(turns) or not turns[said]:
+            return make_response("scripted", [message_item("I would rather not say.")], None)
+        return make_response("scripted", turns[said], None)
+
+    return answer
+
+
+async def collected(name: str, agent: str, folder: Path) -> str:
+    """Two rollouts of each example, a right and a wrong one, into `rollouts.jsonl`; what the server
+    says of verifying them again."""
+    rows = write_jsonl(folder / "tasks.jsonl", examples(name))
+    wiring = {"resources_server": {"name": name}, "model_server": {"name": "policy_model"}}
+    servers = {
+        "policy_model": lambda peers, _: ScriptedModel(policy(read_jsonl(rows)), peers),
+        name: making(registry.load("resources_servers", name)),
+        agent: making(registry.load(AGENTS, "simple_agent"), **wiring),
+    }
+    async with mount(servers) as peers:
+        progress = Progress(out=io.StringIO(), err=io.StringIO())
+        config = config_of(folder, num_repeats=2, num_repeats_add_seed=True)
+        assert await collect_through(Reached(peers, [agent], {}, {}), config, [], progress) == 0
+        return (await peers.describe(name))["reverify"]
+
+
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_its_own_configuration_verifies_a_stored_run_to_the_same_rewards(
+    name: str, tmp_path: Path
+) -> None:
+    argv = [
+        f"+config_paths=[resources_servers/{name}/configs/{name}.yaml]",
+        f"+input_jsonl_fpath={tmp_path / 'rollouts.jsonl'}",
+        f"+output_jsonl_fpath={tmp_path / 'new.jsonl'}",
+    ]
+    config = load(argv, ReverifyConfig)
+    agents = [each for each in config.instances.values() if each.type == AGENTS]
+    agent = next(each.name for each in agents if verifier_of(each) == name)
+    mode = asyncio.run(collected(name, agent, tmp_path))
+    stored = read_jsonl(tmp_path / "rollouts.jsonl")
+    out = io.StringIO()
+    again = reverify(config, argv, Progress(out=out, err=io.StringIO(), generates=False))
+    if mode == "never":
+        with pytest.raises(ConfigError, match="reverify: never"):
+            asyncio.run(again)
+        return
+    assert asyncio.run(again) == 0, out.getvalue()
+    rewards = [
+        {
+            (line["rollout"]["task_id"], line["rollout"]["rollout_index"]): line["reward"]
+            for line in lines
+        }
+        for lines in (stored, read_jsonl(tmp_path / "new.jsonl"))
+    ]
+    assert rewards[0] == rewards[1] and len(rewards[0]) == 2 * len(examples(name))
+    assert 1.0 in rewards[0].values() and min(rewards[0].values()) < 1.0
+    assert f"({len(stored)} up to date)" in out.getvalue()
+    assert f"0 up, 0 down, {len(stored)} the same" in out.getvalue()
