@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import time
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -194,6 +195,42 @@ def test_a_session_lost_after_parking_waits_for_the_next_run(bench: Bench) -> No
     assert peak <= 4
     counts = bench.metrics()["counts"]
     assert (counts["unverified"], counts["failed"], counts["rollouts"]) == (20, 0, 0)
+
+
+@pytest.mark.parametrize("verify_s", [0, 5], ids=["in hand", "parked"])
+@pytest.mark.parametrize(("reverify", "generations"), [("stateless", 1), ("never", 3)])
+def test_a_session_lost_over_its_verdict_is_made_good_in_the_same_run(
+    bench: Bench, verify_s: float, reverify: str, generations: int
+) -> None:
+    losses: Counter[str] = Counter()
+
+    class Losing(Echo):
+        async def verify(self, body: EchoRequest) -> VerifyResponse:
+            await asyncio.sleep(verify_s)
+            losses[body.expected] += 1
+            if losses[body.expected] < 3:
+                raise SessionLost("gone")
+            return body.scored(1.0)
+
+    Losing._verify_request = EchoRequest
+    Losing.reverify = reverify  # type: ignore[assignment]
+    bench.verifier = making(Losing)
+    peak = 0
+
+    def answer(params: JsonObject) -> str:
+        nonlocal peak
+        peak = max(peak, bench.model.in_flight)
+        return asked(params)
+
+    bench.model = ScriptedModel(answer, delay_s=1)
+    rows = [row(f"q{number}") for number in range(20)]
+    assert run_virtual(bench.collect(rows, num_samples_in_parallel=4)) == 0
+    assert peak == 4
+    assert Counter(map(asked, bench.model.calls)) == {f"q{n}": generations for n in range(20)}
+    assert sorted(losses.values()) == [3] * 20 and len(bench.keys()) == 20
+    assert bench.lines("_unverified") == bench.lines("_failures") == []
+    regenerated = [line["rollout"].get("regenerated", False) for line in bench.lines()]
+    assert regenerated == [reverify == "never" and verify_s > 0] * 20
 
 
 def test_a_late_tool_cannot_reopen_a_closed_session() -> None:

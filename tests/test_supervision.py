@@ -100,12 +100,12 @@ def is_ready(servers: list[dict[str, Any]]) -> bool:
     return all(each["health"] == "ok" for each in servers)
 
 
-@pytest.mark.parametrize("number", [300, pytest.param(2000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [400, pytest.param(2000, marks=pytest.mark.slow)])
 def test_servers_killed_in_turn_cost_no_rollout_and_repeat_no_tool_call(
     workplace: Workplace, number: int
 ) -> None:
     workplace.tasks(number)
-    workplace.model.delay_s = 0.1
+    workplace.model.delay_s = 0.25
     with workplace.ng_run() as (run, port, _):
         collector = workplace.start(
             "collect_rollouts", *through(port, "+num_samples_in_parallel=32")
