@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 UV := $(shell command -v uv 2>/dev/null)
 
-.PHONY: demo test test-wheel check bench clean
+.PHONY: demo test test-wheel check bench soak clean
 
 demo: .venv/.ready-local  ## 96 tasks × 4 rollouts from a tiny model, offline, into results/demo/
 	$(BIN)/ng_collect_rollouts "+config_paths=[configs/quickstart.yaml]" \
@@ -26,6 +26,9 @@ check: .venv/.ready-dev  ## lint, format and types
 
 bench: .venv/.ready-dev  ## rollouts a second and CPU per rollout, beside a bare client loop
 	$(BIN)/python benchmarks/collector.py
+
+soak: .venv/.ready-dev  ## 100,000 rollouts through ng_run: what is left of memory, files and sessions
+	$(BIN)/python benchmarks/soak.py
 
 clean:
 	rm -rf .venv results build dist

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from .config.secrets import mask
+from .errors import ConfigError
 
 TAIL_LINES = 30
 """Last lines that an error about the process can show."""
@@ -16,8 +17,10 @@ MAX_FILE_BYTES = 32 << 20
 
 
 class Output:
-    """Takes the lines of one label's processes, one after another; the file appears with the
-    first."""
+    """Takes the lines of one label's processes, one after another.
+
+    ConfigError where the file cannot be written.
+    """
 
     def __init__(
         self,
@@ -34,6 +37,14 @@ class Output:
         self._show = show
         self._file: int | None = None
         self._size = 0
+        if path:
+            try:
+                self._open(path)
+            except OSError as error:
+                raise ConfigError(
+                    f"cannot write the log {path}: {error.strerror}; choose another folder with"
+                    " +log_dir=…, or none with +log_dir=null"
+                ) from None
 
     def take(self, raw: bytes) -> None:
         """One line as it came through the pipe."""
@@ -42,11 +53,6 @@ class Output:
         self._keep(f"{line}\n".encode())
         if self._show:
             self._show(self._label, line)
-
-    @property
-    def written(self) -> bool:
-        """Whether there is a file to point to."""
-        return self._file is not None
 
     def close(self) -> None:
         if self._file is not None:
@@ -57,12 +63,16 @@ class Output:
         if self.path is None:
             return
         with suppress(OSError):  # a full disk must not take the servers down
-            if self._file is not None and self._size + len(line) > MAX_FILE_BYTES:
+            if self._size + len(line) > MAX_FILE_BYTES:
                 self.close()
                 self.path.replace(self.path.with_name(f"{self.path.name}.1"))
             if self._file is None:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-                self._file = os.open(self.path, flags, 0o600)
-                self._size = os.fstat(self._file).st_size
-            self._size += os.write(self._file, line)
+                self._open(self.path)
+            if self._file is not None:
+                self._size += os.write(self._file, line)
+
+    def _open(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        self._file = os.open(path, flags, 0o600)
+        self._size = os.fstat(self._file).st_size

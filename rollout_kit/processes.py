@@ -64,7 +64,7 @@ class Child:
     def obituary(self) -> str:
         """How it ended, the last that it said, and where the rest of that is."""
         said = "".join(f"\n    {line}" for line in list(self.output.tail)[-SHOWN_LINES:])
-        log = f"\n    (its log: {self.output.path})" if self.output.written else ""
+        log = f"\n    (its log: {self.output.path})" if self.output.path else ""
         return f"server '{self.label}' (pid {self.pid}) {self.ending}{said}{log}"
 
 

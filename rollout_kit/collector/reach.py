@@ -71,6 +71,10 @@ async def reached(
             if each["urls"]
         }
         agents = [each["name"] for each in servers if each["server_type"] == AGENTS]
+        for each in servers:
+            if each["state"] == "failed":
+                name = each["name"]
+                tell(f"warning: the ng_run has given up server '{name}': its log says why")
         defaults = values.get("responses_create_params") or {}
         yield Reached(Peers(transports), agents, defaults, values)
     finally:
