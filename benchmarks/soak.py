@@ -24,7 +24,7 @@ from collector import ROOT, write_rows
 
 sys.path.insert(0, str(ROOT))
 
-from rollout_kit.process_tree import family
+from rollout_kit.running.process_tree import family
 
 GROWTH = 0.05
 SLACK_MB = 2.0

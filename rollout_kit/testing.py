@@ -13,8 +13,8 @@ from .http import HttpClient
 from .model import Model
 from .peers import Http, Local, Peers, Transport
 from .responses import function_call_item, make_response, message_item
+from .running.sockets import bound_socket, url_of
 from .service import Service
-from .sockets import bound_socket, url_of
 from .types import JsonObject
 
 T = TypeVar("T")

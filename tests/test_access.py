@@ -14,10 +14,10 @@ from endpoint import endpoint, says
 from support import Echo, asked
 from test_commands import Workplace
 
-from rollout_kit import token_file
 from rollout_kit.app import served
 from rollout_kit.peers import Peers
-from rollout_kit.sockets import bound_socket
+from rollout_kit.running import token_file
+from rollout_kit.running.sockets import bound_socket
 from rollout_kit.testing import making
 
 TOKEN = "a-token-of-some-length"

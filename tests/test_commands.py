@@ -15,7 +15,7 @@ import pytest
 from endpoint import Endpoint, endpoint, says
 from support import asked, read_jsonl, write_jsonl
 
-from rollout_kit.sockets import bound_socket
+from rollout_kit.running.sockets import bound_socket
 
 ROOT = Path(__file__).resolve().parent.parent
 START_S = 60

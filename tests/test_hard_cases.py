@@ -13,7 +13,7 @@ from support import Bench, Echo, EchoRequest, asked, row
 from rollout_kit import registry
 from rollout_kit.errors import ModelError, OutputError, SessionLost, StopRun, VerifyError
 from rollout_kit.resources_server import ResourcesServer, tool
-from rollout_kit.sockets import bound_socket
+from rollout_kit.running.sockets import bound_socket
 from rollout_kit.testing import ScriptedModel, call_response, making, mount, run_virtual
 from rollout_kit.types import JsonObject, VerifyRequest, VerifyResponse
 

@@ -13,8 +13,8 @@ from rollout_kit.app import build_app, served
 from rollout_kit.errors import PeerError, PeerTimeout, PeerUnreachable, TaskError
 from rollout_kit.http import HttpClient
 from rollout_kit.peers import Http, Peers
+from rollout_kit.running.sockets import bound_socket, url_of
 from rollout_kit.session import Session, entered
-from rollout_kit.sockets import bound_socket, url_of
 from rollout_kit.testing import making
 
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from rollout_kit import output
 from rollout_kit.errors import ConfigError
-from rollout_kit.output import Output
+from rollout_kit.running import output
+from rollout_kit.running.output import Output
 
 
 def test_lines_are_masked_kept_and_shown(tmp_path: Path) -> None:

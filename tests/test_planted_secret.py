@@ -13,7 +13,7 @@ from support import asked
 from test_commands import Workplace
 from test_supervision import status, through
 
-from rollout_kit.process_tree import family
+from rollout_kit.running.process_tree import family
 from rollout_kit.testing import text_response
 
 KEY, JUDGE_KEY, TOKEN, NESTED = (

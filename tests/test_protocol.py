@@ -23,12 +23,12 @@ from rollout_kit import registry
 from rollout_kit.app import build_app, served
 from rollout_kit.config.commands import HeadServerConfig
 from rollout_kit.errors import BY_NAME, TRANSIENT, ModelError, from_wire
-from rollout_kit.head import head_server
 from rollout_kit.http import HttpClient, Reply
-from rollout_kit.launch import Placed, Server
 from rollout_kit.peers import Http, Peers, Transport
 from rollout_kit.responses import function_calls, input_items
-from rollout_kit.sockets import bound_socket, url_of
+from rollout_kit.running.head import head_server
+from rollout_kit.running.launch import Placed, Server
+from rollout_kit.running.sockets import bound_socket, url_of
 from rollout_kit.testing import ScriptedModel, call_response, making, text_response
 from rollout_kit.tools import RESERVED
 from rollout_kit.types import JsonObject

@@ -21,10 +21,10 @@ from rollout_kit.config.commands import InspectConfig
 from rollout_kit.config.load import load
 from rollout_kit.errors import SessionLost
 from rollout_kit.http import HttpClient
-from rollout_kit.launch import HttpLimits, placed
 from rollout_kit.model import Model
 from rollout_kit.peers import Http, Local, Peers
 from rollout_kit.responses import function_calls
+from rollout_kit.running.launch import HttpLimits, placed
 from rollout_kit.session import HEADER, Session, entered
 from rollout_kit.testing import call_response, making, text_response
 from rollout_kit.types import JsonObject

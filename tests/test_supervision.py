@@ -17,7 +17,7 @@ from endpoint import endpoint
 from support import read_jsonl
 from test_commands import Workplace, alive, eventually
 
-from rollout_kit.process_tree import family
+from rollout_kit.running.process_tree import family
 from rollout_kit.testing import call_response, text_response
 
 TALLY = """

@@ -10,7 +10,7 @@ from . import entry
 
 if TYPE_CHECKING:
     from ..config.load import Config
-    from ..launch import Placed
+    from ..running.launch import Placed
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -33,9 +33,9 @@ def _run(config: "Config") -> int:
 
 async def _serve(config: "Config") -> int:
     from ..config.secrets import mask
-    from ..fleet import Upkeep
-    from ..head import head_server
-    from ..launch import HttpLimits, placed
+    from ..running.fleet import Upkeep
+    from ..running.head import head_server
+    from ..running.launch import HttpLimits, placed
 
     command: Any = config.command
     began = time.monotonic()

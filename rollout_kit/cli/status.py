@@ -26,8 +26,8 @@ def main(argv: list[str] | None = None) -> None:
 
 async def _status(config: "Config") -> int:
     """0 when every server is well, 2 when one is not."""
-    from ..head import Head
     from ..http import HttpClient
+    from ..running.head import Head
 
     command: Any = config.command
     client = HttpClient()

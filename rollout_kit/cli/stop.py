@@ -22,8 +22,8 @@ def main(argv: list[str] | None = None) -> None:
 
 async def _stop(config: "Config") -> int:
     from ..errors import ConfigError
-    from ..head import Head
     from ..http import HttpClient
+    from ..running.head import Head
 
     command: Any = config.command
     client = HttpClient()

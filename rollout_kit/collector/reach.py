@@ -11,11 +11,11 @@ from ..access import bearer
 from ..config.commands import CollectConfig, ReverifyConfig
 from ..config.load import Config
 from ..errors import ConfigError, suggest
-from ..fleet import Upkeep
-from ..head import Head
 from ..http import HttpClient
-from ..launch import AGENTS, HttpLimits, placed
 from ..peers import Http, Peers
+from ..running.fleet import Upkeep
+from ..running.head import Head
+from ..running.launch import AGENTS, HttpLimits, placed
 from ..types import JsonObject
 from .manifest import fingerprint_of
 from .rollout import AgentPlan

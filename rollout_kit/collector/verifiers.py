@@ -12,8 +12,8 @@ from ..config.commands import ReverifyConfig
 from ..config.load import Config
 from ..config.verification import needed, verifier_of
 from ..errors import ConfigError, RolloutError, suggest
-from ..launch import AGENTS
 from ..peers import Peers
+from ..running.launch import AGENTS
 from ..types import JsonObject
 from .reach import Reached, reached
 from .rollout import AgentPlan

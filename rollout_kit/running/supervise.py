@@ -12,11 +12,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from .errors import ConfigError
-from .http import HttpClient
+from ..errors import ConfigError
+from ..http import HttpClient
+from ..retry import RetryPolicy, delay_s
 from .output import Output
 from .processes import Child, Reaper, bury, wait_ready
-from .retry import RetryPolicy, delay_s
 
 PAUSES = RetryPolicy(base_s=0.2, cap_s=30.0)
 """Before a restart: almost none after a server that had been at work, longer with each strike."""

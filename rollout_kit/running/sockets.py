@@ -4,9 +4,9 @@ import contextlib
 import socket
 from collections.abc import Iterable, Mapping
 
-from .config.instances import Instance
-from .errors import ConfigError
-from .registry import TYPES
+from ..config.instances import Instance
+from ..errors import ConfigError
+from ..registry import TYPES
 
 _, _, AGENTS = TYPES
 

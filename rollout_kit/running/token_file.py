@@ -12,7 +12,7 @@ from pathlib import Path
 
 import orjson
 
-from .errors import ConfigError
+from ..errors import ConfigError
 
 
 @contextmanager

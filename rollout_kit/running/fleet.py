@@ -9,13 +9,13 @@ from functools import partial
 from pathlib import Path
 from socket import socket
 
+from ..config.instances import Instance
+from ..http import HttpClient
+from ..types import JsonObject
 from . import processes
-from .config.instances import Instance
-from .http import HttpClient
 from .output import Output
 from .sockets import Sockets
 from .supervise import Keeper, Terms
-from .types import JsonObject
 
 
 @dataclass(frozen=True, slots=True)

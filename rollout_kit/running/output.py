@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from .config.secrets import mask
-from .errors import ConfigError
+from ..config.secrets import mask
+from ..errors import ConfigError
 
 TAIL_LINES = 30
 """Last lines that an error about the process can show."""

@@ -18,12 +18,12 @@ from pathlib import Path
 
 import orjson
 
-from .errors import ConfigError, PeerError
-from .http import HttpClient
+from ..errors import ConfigError, PeerError
+from ..http import HttpClient
+from ..types import JsonObject
 from .output import Output
 from .process_tree import kill_family
 from .sockets import url_of
-from .types import JsonObject
 
 POLL_S = 0.03
 """Pause between questions to a starting server: short against its start, cheap against its CPU."""
@@ -79,7 +79,7 @@ class Reaper:
             sys.executable,
             "-S",
             "-m",
-            "rollout_kit.reaper",
+            "rollout_kit.running.reaper",
             stdin=asyncio.subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": _python_path()},
             start_new_session=True,
@@ -120,7 +120,7 @@ async def spawn(
     process = await asyncio.create_subprocess_exec(
         python or sys.executable,
         "-m",
-        "rollout_kit.serve",
+        "rollout_kit.running.serve",
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
@@ -138,7 +138,7 @@ async def spawn(
 def _python_path() -> str:
     """So that a child finds this very package, also when it runs another environment's
     interpreter."""
-    here = str(Path(__file__).resolve().parent.parent)
+    here = str(Path(__file__).resolve().parents[2])
     return os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")]))
 
 

@@ -12,16 +12,16 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import registry
-from .access import bearer, is_loopback
-from .config.load import Config, Instance
+from .. import registry
+from ..access import bearer, is_loopback
+from ..config.load import Config, Instance
+from ..http import HttpClient
+from ..peers import Http, Local, Peers, Transport
+from ..service import Service
+from ..types import JsonObject
 from .fleet import Fleet, Upkeep
-from .http import HttpClient
-from .peers import Http, Local, Peers, Transport
-from .service import Service
 from .sockets import Sockets, bind_all, url_of
 from .supervise import Keeper
-from .types import JsonObject
 
 MODELS, _, AGENTS = registry.TYPES
 
@@ -181,7 +181,7 @@ async def _start(
     await _together(service.start() for service in services)
     for service in services:
         if service.name in sockets:
-            from .app import served
+            from ..app import served
 
             [sock] = sockets[service.name]
             await stack.enter_async_context(served(service.build_app(run_id), sock, token))

@@ -1,4 +1,4 @@
-"""Ends the servers of a parent that was killed: `python -m rollout_kit.reaper`.
+"""Ends the servers of a parent that was killed: `python -m rollout_kit.running.reaper`.
 
 Lines on standard input name server processes: `+pid` when one starts, `-pid` when it is gone. The
 end of the input is the end of the parent: the servers have GRACE_S to end by themselves, and

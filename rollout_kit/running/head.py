@@ -13,15 +13,15 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ..access import bearer
+from ..app import served
+from ..config.commands import HeadServerConfig
+from ..errors import ConfigError, PeerError
+from ..http import HttpClient, Reply
+from ..types import JsonObject
 from . import token_file
-from .access import bearer
-from .app import served
-from .config.commands import HeadServerConfig
-from .errors import ConfigError, PeerError
-from .http import HttpClient, Reply
 from .launch import Placed, Server
 from .sockets import bound_socket, url_of
-from .types import JsonObject
 
 IDENTITY = "rollout_kit head server"
 """How a collector tells a head server from a stranger on the same port."""

@@ -1,4 +1,4 @@
-"""A server process: `python -m rollout_kit.serve`, started by `processes.spawn` and by nobody else.
+"""A server process, `python -m rollout_kit.running.serve`: started by `processes.spawn` alone.
 
 The first line of standard input is the plan; the end of standard input is the end of the parent.
 """
@@ -14,14 +14,14 @@ from contextlib import AsyncExitStack
 
 import orjson
 
-from . import loop, registry
-from .access import bearer
-from .app import served
-from .errors import RolloutKitError
-from .http import HttpClient
-from .peers import Http, Local, Peers, Transport
+from .. import loop, registry
+from ..access import bearer
+from ..app import served
+from ..errors import RolloutKitError
+from ..http import HttpClient
+from ..peers import Http, Local, Peers, Transport
+from ..types import JsonObject
 from .process_tree import kill_family
-from .types import JsonObject
 
 PR_SET_PDEATHSIG = 1
 """prctl(2): the signal that this process gets when its parent dies."""

@@ -1,0 +1,1 @@
+"""Where servers run, how they are started, and how they are kept alive."""
