@@ -31,7 +31,7 @@ soak: .venv/.ready-dev  ## 100,000 rollouts through ng_run: what is left of memo
 	$(BIN)/python benchmarks/soak.py
 
 clean:
-	rm -rf .venv results build dist
+	rm -rf .venv results logs build dist
 
 .venv/.ready-%: pyproject.toml uv.lock
 	@echo "setting up .venv (once; up to a minute)"

@@ -91,11 +91,11 @@ class LocalModel(Model):
             params=params,
         )
 
-    async def load(self) -> JsonObject:
+    def load_figures(self) -> JsonObject:
         if self.engine is None:
-            return await super().load()
+            return super().load_figures()
         busy = {"running": self.engine.num_running, "waiting": self.engine.num_waiting}
-        return {**await super().load(), **busy}
+        return {**super().load_figures(), **busy}
 
     def model_name(self) -> str:
         return self.config.model_name

@@ -96,7 +96,7 @@ class OpenAIModel(Model):
     def model_name(self) -> str:
         return self.config.openai_model
 
-    async def load(self) -> JsonObject:
+    def load_figures(self) -> JsonObject:
         return {
             "running": self._running,
             "waiting": self._open - self._running,

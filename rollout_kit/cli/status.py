@@ -87,7 +87,8 @@ def _print_table(found: list["JsonObject"]) -> None:
 
 
 def _cells(one: "JsonObject") -> tuple[str, ...]:
-    load = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in one["load"].items())
+    busy = {name.replace("_", " "): value for name, value in one["load"].items() if value}
+    load = ", ".join(name if value is True else f"{name} {value}" for name, value in busy.items())
     uptime = "-" if one["uptime_s"] is None else _duration(one["uptime_s"])
     return (
         one["name"],
@@ -95,7 +96,7 @@ def _cells(one: "JsonObject") -> tuple[str, ...]:
         str(one["pid"] or "-"),
         uptime,
         str(one["restarts"]),
-        load or "-",
+        load or ("idle" if one["health"] == "ok" else "-"),
         one["url"] or "in ng_run",
     )
 
