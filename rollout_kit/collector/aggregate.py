@@ -109,8 +109,9 @@ class Aggregate:
             found[str(k)] = sum(values) / len(values)
         return found
 
-    def agent_entry(self, agent: str, repeats: int) -> JsonObject:
-        """The agent's part of the metrics file, in the shape of NeMo Gym's."""
+    def agent_entry(self, agent: str, repeats: int | None) -> JsonObject:
+        """The agent's part of the metrics file, in the shape of NeMo Gym's; no groups are listed
+        without `repeats`."""
         stats: dict[str, float] = {}
         for name, moments in sorted(self.numbers.items()):
             stats |= moments.named(name)
@@ -120,7 +121,7 @@ class Aggregate:
             "key_metrics": {
                 name: value for name, value in stats.items() if name.startswith("mean/")
             },
-            "group_level_metrics": self._group_entries(repeats),
+            "group_level_metrics": [] if repeats is None else self._group_entries(repeats),
         }
 
     def _group_entries(self, repeats: int) -> list[JsonObject]:
@@ -196,16 +197,16 @@ class Metrics:
         counts: Mapping[str, int],
         run: Mapping[str, float],
         repeats: int,
+        *,
+        lists_groups: bool = True,
     ) -> JsonObject:
         """The metrics file: each agent in one scope.
 
         `counts` as the plan knows them; `run` has this run's `rollouts`, `output_tokens`,
-        `elapsed_s`.
+        `elapsed_s`. The list of groups is long: without it little memory and time is taken.
         """
         agents = self.of(scope_of)
-        whole = Aggregate(self.pass_threshold)
-        for part in agents.values():
-            whole.merge(part)
+        whole = next(iter(agents.values())) if len(agents) == 1 else self._added_up(agents)
         elapsed_s = run["elapsed_s"] or math.inf
         return {
             "metrics": {name: each.mean for name, each in whole.numbers.items()},
@@ -220,8 +221,17 @@ class Metrics:
                 "elapsed_s": run["elapsed_s"],
             },
             "latency_s": {name: sketch.summary() for name, sketch in whole.times.items()},
-            "agents": [part.agent_entry(agent, repeats) for agent, part in agents.items()],
+            "agents": [
+                part.agent_entry(agent, repeats if lists_groups else None)
+                for agent, part in agents.items()
+            ],
         }
+
+    def _added_up(self, agents: Mapping[str, Aggregate]) -> Aggregate:
+        whole = Aggregate(self.pass_threshold)
+        for part in agents.values():
+            whole.merge(part)
+        return whole
 
 
 def _kept(values: Mapping[str, Any]) -> JsonObject:

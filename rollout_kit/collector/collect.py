@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 import orjson
 
@@ -130,7 +131,7 @@ class Collection:
             progress=progress,
             ends=self.ends,
             take=self._taken,
-            write_metrics=self.report.write_metrics,
+            write_metrics=partial(self.report.write_metrics, meanwhile=True),
         )
         counting = plan.complete() if plan.open_ended else None
         progress.start(None if counting else plan.counts.planned, plan.counts.done)

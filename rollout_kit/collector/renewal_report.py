@@ -48,8 +48,8 @@ class RenewalReport:
         if self.counts.malformed > len(run.stored.survey.malformed):
             say("… further malformed lines are in the failures file only")
 
-    def write_metrics(self) -> JsonObject:
-        """Renew the metrics file; returns what it holds."""
+    def write_metrics(self, *, meanwhile: bool = False) -> JsonObject:
+        """Renew the metrics file; returns what it holds. Only at the end it lists every task."""
         run, progress = self.run, self.progress
         tally = {
             "tasks": max(len(self.per_task), run.metrics.tasks(run.scope_of)),
@@ -65,7 +65,9 @@ class RenewalReport:
             "elapsed_s": round(progress.elapsed_s, 3),
         }
         repeats = max(self.per_task.values())
-        metrics = run.metrics.report(run.scope_of, tally, this_run, repeats)
+        metrics = run.metrics.report(
+            run.scope_of, tally, this_run, repeats, lists_groups=not meanwhile
+        )
         if not progress.rollouts:
             metrics["throughput"] = throughput_of(run.journal.paths.metrics) or {}
         metrics["verdicts"] = run.comparison.figures()

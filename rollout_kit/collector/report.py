@@ -50,8 +50,8 @@ class Report:
     replayed_otherwise: int = 0
     reasons: Reasons = field(default_factory=Reasons)
 
-    def write_metrics(self) -> JsonObject:
-        """Renew the metrics file; returns what it holds."""
+    def write_metrics(self, *, meanwhile: bool = False) -> JsonObject:
+        """Renew the metrics file; returns what it holds. Only at the end it lists every task."""
         run, progress, counts = self.run, self.progress, self.plan.counts
         beyond = max(0, run.metrics.rollouts(run.wanted.scope_of) - self._planned_on_disk())
         tally = {
@@ -68,7 +68,9 @@ class Report:
         }
         asked = run.command.num_repeats
         repeats = asked if isinstance(asked, int) else max(asked.values())
-        metrics = run.metrics.report(run.wanted.scope_of, tally, this_run, repeats)
+        metrics = run.metrics.report(
+            run.wanted.scope_of, tally, this_run, repeats, lists_groups=not meanwhile
+        )
         if not progress.rollouts:
             metrics["throughput"] = throughput_of(run.journal.paths.metrics) or {}
         if not run.command.disable_aggregation and run.wanted.only is None:

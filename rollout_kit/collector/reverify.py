@@ -5,6 +5,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import orjson
 
@@ -189,7 +190,7 @@ class Verification:
             progress=progress,
             ends=run.verifiers.servers.ends,
             take=self._taken,
-            write_metrics=self.report.write_metrics,
+            write_metrics=partial(self.report.write_metrics, meanwhile=True),
         )
         progress.start(self.counts.planned - self.counts.left_out, self.counts.done)
         status = self.report.end(interrupted=await drive.run())
