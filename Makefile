@@ -7,11 +7,11 @@ UV := $(shell command -v uv 2>/dev/null)
 
 .PHONY: demo test test-wheel check bench soak clean
 
-demo: .venv/.ready-local  ## 96 tasks × 4 rollouts from a tiny model, offline, into results/demo/
-	$(BIN)/ng_collect_rollouts "+config_paths=[configs/quickstart.yaml]" \
-		+input_jsonl_fpath=resources_servers/mcqa/data/largest_number.jsonl \
+demo: .venv/.ready-demo  ## 96 tasks × 4 rollouts from a tiny model, offline, into results/demo/
+	$(BIN)/ng_collect_rollouts "+config_paths=[configs/demo.yaml]" \
+		+input_jsonl_fpath=responses_api_models/local_model/data/demo.jsonl \
 		+output_jsonl_fpath=results/demo/rollouts.jsonl \
-		+num_repeats=4 +responses_create_params.max_output_tokens=16
+		+num_repeats=4
 
 test: .venv/.ready-dev  ## every test that needs no GPU and no key
 	$(BIN)/python -m pytest

@@ -43,7 +43,7 @@ async def measure(
     )
     took_s = time.perf_counter() - start
     pairs = zip(responses, asked, strict=True)
-    num_right = sum(output_text(response) == right for response, (_, right) in pairs)
+    num_right = sum(output_text(response).endswith(right) for response, (_, right) in pairs)
     return Measured(num_right / num_questions, num_questions / took_s)
 
 

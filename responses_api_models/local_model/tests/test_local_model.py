@@ -32,7 +32,8 @@ ADD = {
     },
     "strict": True,
 }
-LARGEST = "Which number is largest? A) 12 B) 45 C) 7 D) 30"
+LARGEST = "Which number is largest? A) 12 B) 45 C) 27 D) 30"
+RIGHT = "max(A:12,B:45)=B:45, max(B:45,C:27)=B:45, max(B:45,D:30)=B:45. Answer: B"
 
 
 def sibling(name: str) -> Any:
@@ -163,7 +164,7 @@ def test_temperature_0_takes_the_likeliest_token_and_gives_the_models_own_log_pr
     rows = reference_log_probs(prompt + generated)[len(prompt) - 1 : -1]
     assert generated == rows.argmax(-1).tolist()
     assert np.allclose(item["generation_log_probs"], rows.max(-1), atol=2e-4)
-    assert output_text(response) == "B"
+    assert output_text(response) == RIGHT
 
 
 def test_tokens_are_drawn_as_often_as_their_log_probs_say():
@@ -236,15 +237,20 @@ def test_a_seed_decides_the_tokens_whatever_else_is_in_flight():
 
 def test_the_shipped_model_is_mostly_right_on_what_it_was_trained_on_and_not_always():
     rng = random.Random(1)
-    drawn = [rng.sample(range(100), 4) for _ in range(200)]
+    drawn = [rng.sample(range(10, 100), 4) for _ in range(200)]
     question = "Which number is largest? A) {} B) {} C) {} D) {}"
     right = ["ABCD"[numbers.index(max(numbers))] for numbers in drawn]
-    for temperature, least, most in ((0, 0.93, 1), (1, 0.88, 0.995), (2, 0.6, 0.92)):
+    for temperature, least, most in ((0, 0.85, 0.99), (1, 0.7, 0.9), (2, 0, 0.4)):
         many = [
-            {"input": question.format(*numbers), "temperature": temperature, "seed": index}
+            {
+                "input": question.format(*numbers),
+                "temperature": temperature,
+                "seed": index,
+                "max_output_tokens": 64,
+            }
             for index, numbers in enumerate(drawn)
         ]
-        answers = [output_text(response) for response in asked(*many)]
+        answers = [output_text(response)[-1:] for response in asked(*many)]
         assert least <= np.mean([a == b for a, b in zip(answers, right, strict=True)]) <= most
 
 
@@ -264,7 +270,7 @@ def test_a_tool_is_called_and_its_output_becomes_the_answer():
 
     params = {"tools": [ADD], "temperature": 0, "return_token_ids": True}
     first, second = with_model(scenario)
-    assert output_text(second) == "42"
+    assert output_text(second) == "Answer: 42"
     for response in (first, second):
         Response.model_validate(response)
     # the trainer's view: the second prompt begins with all of the first turn, token for token
@@ -283,8 +289,7 @@ def test_the_prompt_is_the_one_that_the_model_was_trained_on():
     assert with_model(scenario) == (
         "<|im_start|>system\nBe <brief> & \u00fcber.\n\n# Tools\n\n<tools>\n"
         + nested
-        + '\n</tools>\n\nCall a tool with:\n<tool_call>\n{"name": <function-name>, '
-        '"arguments": <args-json-object>}\n</tool_call><|im_end|>\n'
+        + "\n</tools><|im_end|>\n"
         "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
     )
 
@@ -333,11 +338,11 @@ def test_running_into_max_output_tokens_is_an_incomplete_response():
 def test_generation_ends_where_the_context_does_and_a_longer_prompt_yields_no_output():
     async def scenario(model):
         around = (await model.responses({"input": "7"}))["usage"]["input_tokens"] - 1
-        asked = [{"input": "7" * (size - around), "temperature": 0} for size in (4095, 4096, 5000)]
+        asked = [{"input": "7" * (size - around), "temperature": 0} for size in (8191, 8192, 9000)]
         return [await model.responses(params) for params in asked]
 
     last, *beyond = with_model(scenario)
-    assert last["usage"] | {"input_tokens": 4095, "output_tokens": 1} == last["usage"]
+    assert last["usage"] | {"input_tokens": 8191, "output_tokens": 1} == last["usage"]
     assert last["output"]
     for response in beyond:
         assert (response["status"], response["output"]) == ("incomplete", [])
@@ -351,7 +356,11 @@ def test_log_probs_of_the_text_come_with_the_text_when_included():
     for wish in ({"include": ["message.output_text.logprobs"]}, {"top_logprobs": 1}):
         response = ask({**params, **wish})
         part = response["output"][0]["content"][0]
-        assert "".join(entry["token"] for entry in part["logprobs"]) == part["text"] == "42"
+        assert (
+            "".join(entry["token"] for entry in part["logprobs"])
+            == part["text"]
+            == "7+5=12, 1+2+1=4. Answer: 42"
+        )
         assert all(entry["logprob"] < 0 for entry in part["logprobs"])
         Response.model_validate(response)
     assert "logprobs" not in ask(params)["output"][0]["content"][0]
@@ -417,7 +426,7 @@ def test_a_cancelled_request_leaves_the_others_alone():
         load = await model.load()
         return output_text(response), load["running"], load["waiting"]
 
-    assert with_model(scenario) == ("B", 0, 0)
+    assert with_model(scenario) == (RIGHT, 0, 0)
 
 
 def test_stopping_fails_what_is_pending_and_joins_the_threads():
@@ -488,7 +497,7 @@ def test_starts_at_the_same_time_share_one_conversion(monkeypatch, tmp_path):
         await asyncio.gather(*(model.stop() for model in models))
         return {output_text(response) for response in responses}
 
-    assert asyncio.run(scenario()) == {"B"}
+    assert asyncio.run(scenario()) == {RIGHT}
     assert len(list((tmp_path / "rollout_kit" / "local_model").iterdir())) == 1
 
 

@@ -1,0 +1,43 @@
+"""A calculator: the policy adds with the tool `add`, then answers with what the tool said."""
+
+import re
+from typing import ClassVar
+
+from pydantic import ConfigDict
+
+from rollout_kit.resources_server import ResourcesServer, ResourcesServerConfig, Reverify, tool
+from rollout_kit.responses import function_calls, output_text
+from rollout_kit.types import VerifyRequest, VerifyResponse
+
+WHOLE_NUMBER = re.compile(r"-?\d+")
+
+
+class CalculatorConfig(ResourcesServerConfig):
+    model_config = ConfigDict(extra="forbid")
+
+
+class CalculatorVerifyRequest(VerifyRequest):
+    """A row: what the policy is asked, and the number that it should answer."""
+
+    expected_answer: int
+
+
+class Calculator(ResourcesServer):
+    """Reward 1.0 when the last whole number of the answer is `expected_answer`, else 0.0."""
+
+    Config = CalculatorConfig
+    reverify: ClassVar[Reverify | None] = "stateless"
+
+    @tool
+    async def add(self, a: int, b: int) -> int:
+        """Add two integers."""
+        return a + b
+
+    async def verify(self, body: CalculatorVerifyRequest) -> VerifyResponse:
+        numbers = WHOLE_NUMBER.findall(output_text(body.response))
+        calls = function_calls(body.response.get("output") or [])
+        return body.scored(
+            reward=float(bool(numbers) and int(numbers[-1]) == body.expected_answer),
+            extracted_answer=numbers[-1] if numbers else None,
+            tool_was_called=any(call.get("name") == "add" for call in calls),
+        )
