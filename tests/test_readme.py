@@ -1,70 +1,180 @@
-"""What the README shows a newcomer works as it is written there."""
+"""A newcomer's walk: what the README says, done from top to bottom in a fresh folder.
 
+A block with a file's name behind its language is written to that file; a shell block is run, or
+says above it why not.
+"""
+
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+from endpoint import Endpoint, endpoint
 from support import read_jsonl
-from test_commands import ROOT
+from test_commands import ROOT, eventually
+
+from rollout_kit.testing import text_response
 
 pytest.importorskip("ctranslate2")
 
 README = (ROOT / "README.md").read_text()
 BIN = Path(sys.executable).parent
 
+BLOCK = re.compile(
+    r"(?:<!-- not run here: (?P<reason>.*?) -->\n)?"
+    r"^```(?P<language>\w*)(?: (?P<file>\S+))?\n(?P<text>.*?)^```",
+    re.DOTALL | re.MULTILINE,
+)
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+HEAD_PORT = 11000
 
 
-def the(language: str, containing: str) -> str:
-    [found] = [block for block in blocks(language) if containing in block]
-    return found
+class Block(NamedTuple):
+    reason: str | None
+    language: str
+    file: str | None
+    text: str
 
 
-def shell(script: str, folder: Path) -> str:
+def blocks(document: str) -> list[Block]:
+    return [Block(**match.groupdict()) for match in BLOCK.finditer(document)]
+
+
+class Walk:
+    """A folder in which a reader types what is shown, and what came of it, by block."""
+
+    def __init__(self, folder: Path, hosted: Endpoint) -> None:
+        self.folder = folder
+        self.hosted = hosted
+        self.said: dict[str, str] = {}
+        self.servers: subprocess.Popen[str] | None = None
+        self.env = {
+            **os.environ,
+            "PATH": f"{BIN}:{os.environ['PATH']}",
+            "XDG_STATE_HOME": str(folder / "state"),
+        }
+
+    def take(self, block: Block) -> None:
+        if block.file:
+            text = block.text.replace("https://api.openai.com/v1", self.hosted.url)
+            (self.folder / block.file).parent.mkdir(parents=True, exist_ok=True)
+            (self.folder / block.file).write_text(text)
+        elif block.language == "bash" and not block.reason:
+            is_server = block.text.startswith("ng_run ")
+            self.said[block.text] = self.stay(block.text) if is_server else self.run(block.text)
+
+    def run(self, script: str) -> str:
+        done = subprocess.run(
+            ["bash", "-ec", script], cwd=self.folder, env=self.env, capture_output=True, text=True
+        )
+        assert done.returncode == 0, script + done.stdout + done.stderr
+        return done.stdout
+
+    def stay(self, script: str) -> str:
+        """In another terminal; what it says until it is ready."""
+        self.servers = subprocess.Popen(
+            ["bash", "-ec", f"exec {script}"],
+            cwd=self.folder,
+            env=self.env,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        said = ""
+        assert self.servers.stdout
+        for line in self.servers.stdout:
+            said += line
+            if "servers ready" in line:
+                return said
+        raise AssertionError(said)
+
+    def after(self, part: str) -> str:
+        """What the block that contains `part` has said."""
+        [said] = [said for text, said in self.said.items() if part in text]
+        return said
+
+    def rows(self, name: str) -> list[dict]:
+        return read_jsonl(self.folder / f"results/{name}.jsonl")
+
+
+@pytest.fixture(scope="module")
+def walk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
     if not (BIN / "ng_help").exists():
         pytest.skip("the commands are not installed beside this interpreter")
-    done = subprocess.run(
-        ["bash", "-ec", script],
-        cwd=folder,
-        env={**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    if not all(map(shutil.which, ("bash", "curl", "jq"))):
+        pytest.skip("the README's own tools are not installed")
+    from rollout_kit.running.sockets import bound_socket
+
+    try:
+        bound_socket("127.0.0.1", HEAD_PORT).close()
+    except OSError:
+        pytest.skip(f"port {HEAD_PORT} is taken, and the README's commands use it")
+    with endpoint(lambda body: (200, text_response("B"))) as hosted:
+        walk = Walk(tmp_path_factory.mktemp("walk"), hosted)
+        try:
+            for block in blocks(README):
+                walk.take(block)
+            yield walk
+        finally:
+            if walk.servers:
+                walk.servers.terminate()
+                walk.servers.communicate(timeout=20)
 
 
-def test_a_verifier_of_one_s_own_takes_the_lines_that_the_readme_shows(tmp_path: Path) -> None:
-    folder = tmp_path / "resources_servers/exact"
-    folder.mkdir(parents=True)
-    (folder / "app.py").write_text(the("python", "class Exact"))
-    (tmp_path / "exact.yaml").write_text(the("yaml", "exact:"))
-    (tmp_path / "tasks.jsonl").write_text(the("json", "6 × 7"))
-    said = shell(the("bash", "exact.yaml"), tmp_path)
-    assert "Plan: 1 task × 1 repeat = 1 rollout" in said
-    [line] = read_jsonl(tmp_path / "results/exact.jsonl")
-    assert line["agent_ref"]["name"] == "exact_simple_agent" and "length" in line
+def test_two_terminals(walk: Walk) -> None:
+    assert len(walk.rows("two_terminals/rollouts")) == 96
+    answer = json.loads(walk.after("curl").splitlines()[-1])
+    assert answer["response"]["output"] and answer["verify_error"] and "reward" not in answer
+    assert walk.after("ng_status").count(" ok ") == 3
+    assert "stopped the ng_run" in walk.after("ng_stop")
+    assert walk.servers is not None
+    eventually(lambda: walk.servers is not None and walk.servers.poll() == 0)
 
 
-def test_verdicts_can_be_left_for_later_as_the_readme_shows(tmp_path: Path) -> None:
-    said = shell(the("bash", "ng_reverify"), tmp_path)
-    unverified, verified = (
-        read_jsonl(tmp_path / f"results/later/{name}.jsonl") for name in ("unverified", "verified")
-    )
+def test_a_verifier_of_one_s_own(walk: Walk) -> None:
+    said = walk.after("ng_validate")
+    assert "configuration is valid" in said and "Plan: 1 task × 1 repeat = 1 rollout" in said
+    assert "Plan: 1 task × 4 repeats = 4 rollouts · 1 done" in walk.after("+num_repeats=4")
+    rows = walk.rows("exact")
+    assert [row["rollout"]["rollout_index"] for row in rows] == [0, 1, 2, 3]
+    assert rows[0]["agent_ref"]["name"] == "exact_simple_agent" and "length" in rows[0]
+
+
+def test_a_hosted_api(walk: Walk) -> None:
+    assert [row["rollout"]["model"] for row in walk.rows("hosted")] == ["scripted"] * 5
+    assert walk.hosted.saw.total() == 5
+
+
+def test_verdicts_later(walk: Walk) -> None:
+    unverified, verified = walk.rows("later/unverified"), walk.rows("later/verified")
+    said = walk.after("ng_reverify")
     assert f"First verdicts: {len(unverified)}" in said and len(verified) == len(unverified) > 0
     assert not any("reward" in line for line in unverified)
     assert all("reward" in line for line in verified)
 
 
-def test_the_recipe_over_the_output_works(tmp_path: Path) -> None:
-    rows = '{"usage": {"total_tokens": 3}}\n{"usage": {"total_tokens": 5}}\n'
-    (tmp_path / "rollouts.jsonl").write_text(rows)
-    assert shell(the("bash", "jq "), tmp_path).strip() == "Avg tokens/sample: 4"
+def test_the_recipe_over_the_output(walk: Walk) -> None:
+    assert re.fullmatch(r"Avg tokens/sample: [\d.]+\n", walk.after("jq "))
+
+
+def test_every_command_is_run_or_says_why_not() -> None:
+    walked = [block for block in blocks(README) if block.language == "bash" and not block.reason]
+    assert len(walked) >= 10, "the walk is longer than that"
+    run_elsewhere = {
+        "docs/writing-a-resources-server.md": "tests/test_writing.py",
+        "responses_api_models/vllm_model/README.md": "tests/test_config.py",
+    }
+    documents = [ROOT / "docs", *ROOT.glob("resources_servers/*"), *ROOT.glob("responses_api_*/*")]
+    for path in sorted({path for folder in documents for path in folder.glob("*.md")}):
+        name = str(path.relative_to(ROOT))
+        commands = [block for block in blocks(path.read_text()) if block.language == "bash"]
+        if name not in run_elsewhere:
+            assert all(block.reason for block in commands), f"{name}: neither run nor excused"
 
 
 def test_every_command_that_the_readme_names_exists() -> None:

@@ -24,11 +24,12 @@ MAX_BYTES = 10_000_000
 """Most of the wheel is the tiny model's weights, 3 MB; a larger one must be wanted, not slip in."""
 
 PYTHONS = ("3.11", "3.12", "3.13")
-QUICKSTART = [
-    "+config_paths=[configs/quickstart.yaml]",
-    "+input_jsonl_fpath=resources_servers/mcqa/data/largest_number.jsonl",
+DEMO = [
+    "+config_paths=[configs/demo.yaml]",
+    "+input_jsonl_fpath=responses_api_models/local_model/data/demo.jsonl",
     "+output_jsonl_fpath=results/rollouts.jsonl",
 ]
+"""What `make demo` runs."""
 
 
 @dataclass
@@ -122,9 +123,9 @@ def works_by_itself(place: Installed) -> None:
         [str(place.python), "-c", code], cwd=place.folder, text=True, env=clean_env()
     )
     assert Path(where.strip()).is_relative_to(place.python.parent.parent)
-    place.run("ng_validate", QUICKSTART[0])
+    place.run("ng_validate", DEMO[0])
     assert list(place.folder.iterdir()) == []
-    place.run("ng_collect_rollouts", *QUICKSTART, "+responses_create_params.temperature=0")
+    place.run("ng_collect_rollouts", *DEMO, "+responses_create_params.temperature=0")
     tasks = {line["rollout"]["task_id"] for line in place.lines()}
     assert len(place.lines()) == len(tasks) == 96
     assert {line["reward"] for line in place.lines()} == {0.0, 1.0}
@@ -193,7 +194,7 @@ def test_a_user_s_servers_and_configs_come_before_shipped_ones(workplace: Instal
         "config_paths: [resources_servers/mcqa/configs/mcqa.yaml]\n"
         "policy_model: {responses_api_models: {my_model: {}}}\n"
     )
-    workplace.run("ng_collect_rollouts", *QUICKSTART, "+limit=3")
+    workplace.run("ng_collect_rollouts", *DEMO, "+limit=3")
     found = [(line["reward"], line["checked_by"]) for line in workplace.lines()]
     assert found == [(1.0, "my mcqa")] * 3
 
@@ -206,7 +207,7 @@ def test_a_user_s_servers_and_configs_come_before_shipped_ones(workplace: Instal
     task = {"responses_create_params": {"input": "whose?"}}
     write_jsonl(folder / "resources_servers/mcqa/data/largest_number.jsonl", [task])
     shutil.rmtree(folder / "results")
-    workplace.run("ng_collect_rollouts", "+config_paths=[mine.yaml]", *QUICKSTART[1:])
+    workplace.run("ng_collect_rollouts", "+config_paths=[mine.yaml]", *DEMO[1:])
     [line] = workplace.lines()
     assert (line["reward"], line["checked_by"]) == (1.0, "my_env")
 
@@ -233,7 +234,7 @@ def test_the_wheel_and_what_it_declares_are_enough(
     if base is None:
         pytest.skip(f"this machine has no Python {version}")
     python = environment(base, tmp_path / "env")
-    install(python, f"{wheel}[local]")
+    install(python, f"{wheel}[demo]")
     (tmp_path / "folder").mkdir()
     place = Installed(python, tmp_path / "folder")
     works_by_itself(place)

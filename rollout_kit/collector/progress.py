@@ -7,7 +7,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
@@ -174,9 +174,23 @@ class Progress:
         else:
             lines = (f'  "{name}": {_compact(value)}' for name, value in shown.items())
             print("{\n" + ",\n".join(lines) + "\n}", file=self.out, flush=True)
+            for line in _agents_apart(metrics.get("agents", ())):
+                print(line, file=self.out, flush=True)
 
     def _print_json(self, fields: Mapping[str, Any]) -> None:
         print(orjson.dumps(fields).decode(), file=self.out, flush=True)
+
+
+def _agents_apart(agents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """A line of means for each agent, where there are several."""
+    if len(agents) < 2:
+        return
+    width = max(len(agent["agent_ref"]["name"]) for agent in agents)
+    for agent in agents:
+        means = {name.removeprefix("mean/"): value for name, value in agent["key_metrics"].items()}
+        first = {"reward": means.pop("reward")} if "reward" in means else {}
+        shown = "  ".join(f"{name} {value:.4g}" for name, value in {**first, **means}.items())
+        yield f"{agent['agent_ref']['name']:<{width}}  {shown}"
 
 
 def _compact(value: Any) -> str:
