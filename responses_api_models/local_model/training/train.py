@@ -3,8 +3,9 @@
     pip install torch==2.13.0 transformers==5.23.0 tokenizers==0.23.3
     python responses_api_models/local_model/training/train.py
 
-Seeded: the same versions, threads and kind of processor give the same weights. Only numbers
-that are not held out are ever drawn, and every sample is checked for it.
+Seeded: the same samples in the same order. Threads add up in no fixed order, so that two runs
+differ in the last bits, and in the end by a few hundredths of reward. Only numbers that are not
+held out are ever drawn, and every sample is checked for it.
 """
 
 import argparse
