@@ -24,12 +24,17 @@ MAX_BYTES = 10_000_000
 """Most of the wheel is the tiny model's weights, 3 MB; a larger one must be wanted, not slip in."""
 
 PYTHONS = ("3.11", "3.12", "3.13")
+OUTPUT = "+output_jsonl_fpath=results/rollouts.jsonl"
 DEMO = [
     "+config_paths=[configs/demo.yaml]",
     "+input_jsonl_fpath=responses_api_models/local_model/data/demo.jsonl",
-    "+output_jsonl_fpath=results/rollouts.jsonl",
+    OUTPUT,
 ]
-"""What `make demo` runs."""
+QUICKSTART = [
+    "+config_paths=[configs/quickstart.yaml]",
+    "+input_jsonl_fpath=resources_servers/mcqa/data/largest_number.jsonl",
+    OUTPUT,
+]
 
 
 @dataclass
@@ -194,7 +199,7 @@ def test_a_user_s_servers_and_configs_come_before_shipped_ones(workplace: Instal
         "config_paths: [resources_servers/mcqa/configs/mcqa.yaml]\n"
         "policy_model: {responses_api_models: {my_model: {}}}\n"
     )
-    workplace.run("ng_collect_rollouts", *DEMO, "+limit=3")
+    workplace.run("ng_collect_rollouts", *QUICKSTART, "+limit=3")
     found = [(line["reward"], line["checked_by"]) for line in workplace.lines()]
     assert found == [(1.0, "my mcqa")] * 3
 
@@ -207,7 +212,7 @@ def test_a_user_s_servers_and_configs_come_before_shipped_ones(workplace: Instal
     task = {"responses_create_params": {"input": "whose?"}}
     write_jsonl(folder / "resources_servers/mcqa/data/largest_number.jsonl", [task])
     shutil.rmtree(folder / "results")
-    workplace.run("ng_collect_rollouts", "+config_paths=[mine.yaml]", *DEMO[1:])
+    workplace.run("ng_collect_rollouts", "+config_paths=[mine.yaml]", *QUICKSTART[1:])
     [line] = workplace.lines()
     assert (line["reward"], line["checked_by"]) == (1.0, "my_env")
 
@@ -229,7 +234,7 @@ def interpreters(version: str) -> Iterator[Path]:
 def test_the_wheel_and_what_it_declares_are_enough(
     wheel: Path, tmp_path: Path, version: str
 ) -> None:
-    """With nothing lent: dependencies and the extra `local` come from the package registry."""
+    """With nothing lent: dependencies and the extra `demo` come from the package registry."""
     base = next(interpreters(version), None)
     if base is None:
         pytest.skip(f"this machine has no Python {version}")

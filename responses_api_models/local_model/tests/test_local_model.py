@@ -240,7 +240,7 @@ def test_the_shipped_model_is_mostly_right_on_what_it_was_trained_on_and_not_alw
     drawn = [rng.sample(range(10, 100), 4) for _ in range(200)]
     question = "Which number is largest? A) {} B) {} C) {} D) {}"
     right = ["ABCD"[numbers.index(max(numbers))] for numbers in drawn]
-    for temperature, least, most in ((0, 0.85, 0.99), (1, 0.7, 0.9), (2, 0, 0.4)):
+    for temperature, least, most in ((0, 0.65, 0.99), (1, 0.5, 0.9), (2, 0, 0.4)):
         many = [
             {
                 "input": question.format(*numbers),
