@@ -6,7 +6,8 @@ closed as if asked to, so that what it holds is let go.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ class _Open:
     used_at: float
     num_calls: int = 0
     """Calls that are being answered now: a session at work never expires."""
+    is_closing: bool = False
 
 
 class OpenSessions:
@@ -54,17 +56,20 @@ class OpenSessions:
         """KeyError where there is no such session."""
         self._open[id].state = state
 
-    def enter(self, id: str) -> None:
-        """A call begins in it."""
-        if found := self._open.get(id):
-            found.num_calls += 1
-
-    def leave(self, id: str) -> None:
-        """A call has ended in it."""
-        if found := self._open.get(id):
+    @contextmanager
+    def in_use(self, id: str) -> Iterator[None]:
+        """A call goes on in it."""
+        if (found := self._open.get(id)) is None:
+            yield
+            return
+        found.num_calls += 1
+        try:
+            yield
+        finally:
             found.num_calls -= 1
             found.used_at = asyncio.get_running_loop().time()
-            self._open.move_to_end(id)
+            if self._open.get(id) is found:
+                self._open.move_to_end(id)
 
     def _arm(self, delay_s: float) -> None:
         self._timer = asyncio.get_running_loop().call_later(delay_s, self._expire)
@@ -78,7 +83,8 @@ class OpenSessions:
             if due_s > 0:
                 self._arm(due_s)
                 return
-            if not found.num_calls:
+            if not found.num_calls and not found.is_closing:
+                found.is_closing = True
                 task = asyncio.ensure_future(self._close(id))
                 self._closing.add(task)
                 task.add_done_callback(self._closed)

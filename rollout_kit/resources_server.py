@@ -150,15 +150,13 @@ class ResourcesServer(Service):
                 "this session is not open here: the server was restarted, or the session expired",
                 server=self.name,
             )
-        self._sessions.enter(session.id)
         try:
-            return await self._answered(path, raw)
+            with self._sessions.in_use(session.id):
+                return await self._answered(path, raw)
         except BaseException:
             if path == "/seed_session":
                 self._sessions.end(session.id)
             raise
-        finally:
-            self._sessions.leave(session.id)
 
     async def _answered(self, path: str, raw: bytes) -> Any:
         if path == "/seed_session" and not self._seeds:

@@ -10,14 +10,20 @@ from typing import Any, NamedTuple
 
 import aiohttp
 import pytest
+from aiohttp import web
 from endpoint import endpoint, says
 from support import Echo, asked
 from test_commands import Workplace
 
 from rollout_kit.app import served
+from rollout_kit.config.commands import HeadServerConfig
+from rollout_kit.errors import ConfigError
+from rollout_kit.http import HttpClient
 from rollout_kit.peers import Peers
 from rollout_kit.running import token_file
-from rollout_kit.running.sockets import bound_socket
+from rollout_kit.running.head import IDENTITY, Head
+from rollout_kit.running.run import Run
+from rollout_kit.running.sockets import bound_socket, url_of
 from rollout_kit.testing import making
 
 TOKEN = "a-token-of-some-length"
@@ -169,11 +175,51 @@ def test_tokens_of_runs_that_were_killed_are_swept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    with token_file.kept("one", "t1"):
+    url = "http://127.0.0.1:11000"
+    with token_file.kept(Run("one", "t1"), url):
         stale: dict[str, Any] = json.loads((tmp_path / "rollout_kit/runs/one.json").read_text())
     dead = tmp_path / "rollout_kit/runs/dead.json"
     dead.write_text(json.dumps({**stale, "pid": 2**22 + 1}))
     (tmp_path / "rollout_kit/runs/cut.json").write_text("{")
-    with token_file.kept("two", "t2"):
-        assert not dead.exists() and token_file.read("two") == "t2"
-    assert token_file.read("two") == token_file.read("cut") == ""
+    with token_file.kept(Run("two", "t2"), url):
+        assert not dead.exists() and token_file.read("two", "http://localhost:11000") == "t2"
+        assert token_file.read("two", "http://127.0.0.1:11001") == "", "another's address"
+    assert token_file.read("two", url) == token_file.read("cut", url) == ""
+    assert token_file.read("../../secret", url) == ""
+
+
+def test_no_token_is_sent_to_who_does_not_know_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stranger who listens where a run is looked for, and tells the id of a run elsewhere."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    seen: list[str] = []
+    hello = {"status": "ok", "service": IDENTITY, "run_id": "one", "proof": "0" * 64}
+
+    async def answer(request: web.Request) -> web.Response:
+        seen.append(str(request.headers))
+        return web.json_response(hello)
+
+    async def main(token: str | None) -> None:
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", answer)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        sock = bound_socket("127.0.0.1", 0)
+        await web.SockSite(runner, sock).start()
+        client = HttpClient()
+        try:
+            where = HeadServerConfig(port=sock.getsockname()[1])
+            with token_file.kept(Run("one", TOKEN), url_of(sock)):
+                head = await Head.at(where, client, token)
+            assert head.token == ""
+            with pytest.raises(ConfigError):
+                await head.instances()
+            await head.stop()
+        finally:
+            await client.close()
+            await runner.cleanup()
+
+    asyncio.run(main(None))
+    asyncio.run(main(TOKEN))
+    assert len(seen) == 6 and TOKEN not in "".join(seen)

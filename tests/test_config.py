@@ -422,10 +422,23 @@ def test_a_server_elsewhere_need_not_be_installed_here(place):
 
 
 def test_common_keys_are_kept_apart_from_settings():
-    config = collect("weather: {host: h, port: 80, num_workers: 2, process: p, env: {A: 1}}")
-    instance = config.instances["weather"]
+    instance = collect("weather: {host: h, port: 80, num_workers: 2}").instances["weather"]
     assert (instance.host, instance.port, instance.num_workers) == ("h", 80, 2)
+    instance = collect("weather: {process: p, env: {A: 1}}").instances["weather"]
     assert (instance.process, instance.env, instance.settings) == ("p", {"A": "1"}, {})
+
+
+@pytest.mark.parametrize(
+    ("block", "reason"),
+    [
+        ("{process: p, num_workers: 2}", "one process cannot be several"),
+        ("{process: ../../escape}", "is a label"),
+        ("{token: t0123456789}", "is for a server placed by URL"),
+    ],
+)
+def test_common_keys_that_mean_nothing_are_refused(block: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        collect(f"weather: {block}")
 
 
 def test_secrets_are_known_by_value_and_one_typed_is_warned_about():

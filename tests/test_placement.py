@@ -1,6 +1,7 @@
 """The same servers in this process, in their own, several of them, by URL: the same rewards."""
 
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -112,7 +113,7 @@ def test_a_collector_restarts_its_server_process_and_gives_up_what_cannot_start(
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 1, output
     assert "server 'counter'" in output and "was killed by SIGKILL: restarting it" in output
-    assert "no licence" in output and "given up: it ended 5 times in a row" in output
+    assert "no licence" in output and re.search(r"given up: it ended \d+ times in a row", output)
     app.write_text(COUNTER)
     workplace.model.delay_s = 0
     status, output = workplace.collect()

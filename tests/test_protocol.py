@@ -26,8 +26,9 @@ from rollout_kit.errors import BY_NAME, TRANSIENT, ModelError, from_wire
 from rollout_kit.http import HttpClient, Reply
 from rollout_kit.peers import Http, Peers, Transport
 from rollout_kit.responses import function_calls, input_items
-from rollout_kit.running.head import head_server
-from rollout_kit.running.launch import Placed, Server
+from rollout_kit.running.head import HeadServer
+from rollout_kit.running.launch import Server
+from rollout_kit.running.run import Run
 from rollout_kit.running.sockets import bound_socket, url_of
 from rollout_kit.testing import ScriptedModel, call_response, making, text_response
 from rollout_kit.tools import RESERVED
@@ -132,10 +133,12 @@ async def the_servers(state: Path) -> AsyncIterator[tuple[dict[str, str], HttpCl
             app = build_app(make(Peers(transports), name))
             await stack.enter_async_context(served(app, sockets[name]))
         listed = Server("counter", counter.kind, "example_session_state_mgmt", [urls["counter"]])
-        running = Placed(Peers(transports), [listed], "run", "the-token-of-this-run")
+        run = Run("run", "the-token-of-this-run")
         stack.enter_context(pytest.MonkeyPatch.context()).setenv("XDG_STATE_HOME", str(state))
-        head = head_server(HeadServerConfig(port=0), running, {"counter": {}}, lambda: None)
-        yield {**urls, "head": await stack.enter_async_context(head)}, client
+        head = HeadServer(run, HeadServerConfig(port=0), {"counter": {}}, lambda: None)
+        await stack.enter_async_context(head)
+        head.announce([listed])
+        yield {**urls, "head": head.url}, client
 
 
 def test_every_exchange_goes_as_the_document_says(tmp_path: Path) -> None:

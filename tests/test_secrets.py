@@ -1,3 +1,5 @@
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,6 +33,24 @@ def test_these_keys_are_not(key):
 def test_secrets_are_found_at_any_depth_and_in_lists():
     tree = {"a": [{"api_key": ["first-key", "second-key"]}], "password": {"x": "third-key"}}
     assert secret_values(tree) == {"first-key", "second-key", "third-key"}
+
+
+def test_secrets_are_found_in_urls_in_numbers_and_line_by_line():
+    lines = "-----BEGIN KEY-----\nfirst-line\nsecond-line\nxyz"
+    tree = {
+        "base_url": "https://me:hunter2pass@host/v1",
+        "db_password": 918273645,
+        "headers": {"Authorization": "Bearer abcdefgh"},
+        "AWS_SECRET_ACCESS_KEY": "aws-secret",
+        "private_secret": lines,
+    }
+    found = {"hunter2pass", "918273645", "Bearer abcdefgh", "abcdefgh", "aws-secret"}
+    assert secret_values(tree) == found | {lines, "first-line", "second-line"}
+
+
+def test_a_secret_is_masked_as_python_and_json_spell_it():
+    secret = 'it\'s a "quoted" \\ one'
+    assert mask(f"{secret!r} {json.dumps(secret)} {secret}", {secret}).count(MASK) == 3
 
 
 @pytest.mark.parametrize("value", ["EMPTY", "dummy", "abc", "", None, 12345, "${OPENAI_API_KEY}"])

@@ -20,6 +20,8 @@ class Sandbox(ResourcesServer):
     def __init__(self, *given) -> None:
         super().__init__(*given)
         self.held: set[str] = set()
+        self.num_closings = 0
+        self.closing_s = 0
 
     async def seed_session(self, body: JsonObject) -> JsonObject:
         self.state = body["expected"]
@@ -32,6 +34,8 @@ class Sandbox(ResourcesServer):
         return self.state
 
     async def close_session(self, body: JsonObject) -> JsonObject:
+        self.num_closings += 1
+        await asyncio.sleep(self.closing_s)
         self.held.remove(self.state)
         if self.state == "stubborn":
             raise RuntimeError("will not go")
@@ -68,6 +72,25 @@ def test_a_session_that_is_not_heard_of_is_closed_and_then_lost() -> None:
         await call(server, "talking", "/close_session")
         await asyncio.sleep(150)
         assert server.held == set() and server.num_sessions == 0
+
+    run_virtual(main())
+
+
+def test_a_session_seeded_again_in_the_midst_of_a_call_keeps_its_count_and_closes_once() -> None:
+    async def main() -> None:
+        server = sandbox()
+        await call(server, "s", "/seed_session", **row("first"))
+        long = asyncio.create_task(call(server, "s", "/work", seconds=10))
+        await asyncio.sleep(1)
+        await call(server, "s", "/seed_session", **row("second"))
+        await long
+        longer = asyncio.create_task(call(server, "s", "/work", seconds=300))
+        await asyncio.sleep(250)
+        assert server.num_sessions == 1, "it is at work"
+        await longer
+        server.closing_s = 250
+        await asyncio.sleep(400)
+        assert server.num_closings == 1
 
     run_virtual(main())
 

@@ -12,8 +12,9 @@ LAYERS = [
     "errors types responses session loop worker_main running.process_tree open_sessions",
     "retry tools chat worker_pool collector.sketch collector.limiter collector.files"
     " collector.groups collector.verdicts collector.giveup config.secrets config.commands access"
-    " running.reaper running.token_file",
-    "service http running.output collector.tasks collector.schedule collector.aggregate",
+    " running.reaper running.run",
+    "running.token_file service http running.output collector.tasks collector.schedule"
+    " collector.aggregate",
     "registry model resources_server peers config.overrides collector.lines collector.plan",
     "agent app collector.stored config.sources config.fields config.interpolation collector.journal"
     " collector.progress collector.drain",

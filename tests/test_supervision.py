@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -15,9 +16,10 @@ from typing import Any
 import pytest
 from endpoint import endpoint
 from support import read_jsonl
-from test_commands import Workplace, alive, eventually
+from test_commands import ROOT, Workplace, alive, eventually
 
 from rollout_kit.running.process_tree import family
+from rollout_kit.running.sockets import bound_socket
 from rollout_kit.testing import call_response, text_response
 
 TALLY = """
@@ -35,18 +37,28 @@ class Tally(ResourcesServer):
             print("the disk is on fire", file=sys.stderr)
             sys.exit(3)
         if Path("has_children").exists():
-            # one in the same group, one in a group and one in a session of its own
+            # one in the same group, one in a group and one in a session of its own, and a daemon
             for detach in ({}, {"process_group": 0}, {"start_new_session": True}):
                 subprocess.Popen(["sleep", "987654"], **detach)
+            subprocess.run(["sh", "-c", "setsid sleep 987654 & echo $! >> daemons"])
 
     async def seed_session(self, body: JsonObject) -> JsonObject:
         self.state = []
+        self.numbers[current_session().id] = int(body["expected"][1:])
         return {}
+
+    numbers = {}
+
+    @property
+    def number(self):
+        return self.numbers[current_session().id]
 
     @tool
     async def add(self, step: int) -> int:
         with open("executed.log", "a") as log:
             log.write(f"{current_session().id} {step}\\n")
+        if Path("poison").exists() and step == 1 and self.number % 5 == 0:
+            os._exit(7)
         if Path("stuck").exists():
             import re
             re.match(r"(a+)+$", "a" * 64 + "b")  # holds the interpreter's lock for ages
@@ -162,8 +174,9 @@ def test_a_server_that_keeps_dying_is_given_up_by_name_and_the_rest_goes_on(
 def test_nothing_survives_an_ng_run(workplace: Workplace, how: str) -> None:
     (workplace.folder / "has_children").touch()
     with workplace.ng_run() as (run, port, _):
-        members = family(run.pid)
-        assert len(members) >= 1 + 4 + 2 * 3, "ng_run, four servers, and two workers' children"
+        daemons = map(int, (workplace.folder / "daemons").read_text().split())
+        members = family(run.pid).keys() | set(daemons)
+        assert len(members) >= 1 + 4 + 2 * 4, "ng_run, four servers, and two workers' children"
         if how == "killed and stuck":
             (workplace.folder / "stuck").touch()
             workplace.tasks(4)
@@ -175,12 +188,73 @@ def test_nothing_survives_an_ng_run(workplace: Workplace, how: str) -> None:
         match how:
             case "stopped":
                 code, said = workplace.run("stop", f"+head_server.port={port}")
-                assert code == 0 and "and its 3 servers" in said, said
+                assert code == 0 and "and all its servers" in said, said
+                assert not any(alive(pid) for pid in members - {run.pid}), "stopped means gone"
             case "interrupted":
                 run.send_signal(signal.SIGINT)
             case _:
                 run.kill()
         eventually(lambda: not any(map(alive, members)), 3 if run.returncode else 10)
+
+
+def test_a_server_whose_children_went_their_own_way_is_restarted_all_the_same(
+    workplace: Workplace,
+) -> None:
+    (workplace.folder / "has_children").touch()
+    with workplace.ng_run() as (_, port, _):
+        before = {each["name"]: each["pid"] for each in status(workplace, port)}
+        left = family(before["tally-0"]).keys()
+        (workplace.folder / "has_children").unlink()
+        os.kill(before["tally-0"], signal.SIGKILL)
+        eventually(lambda: sum(each["restarts"] for each in status(workplace, port)) == 1)
+        assert is_ready(status(workplace, port))
+        assert len(left) >= 4 and not any(map(alive, left))
+
+
+@pytest.mark.slow
+def test_rows_that_kill_their_server_fail_by_name_and_the_others_are_collected(
+    workplace: Workplace,
+) -> None:
+    (workplace.folder / "poison").touch()
+    workplace.tasks(20)
+    with workplace.ng_run() as (_, port, _):
+        code, said = workplace.run("collect_rollouts", *through(port, "+rollout_timeout_s=90"))
+        assert code == 2, said
+        assert {each["health"] for each in status(workplace, port)} == {"ok"}
+        assert set(workplace.questions()) >= {f"q{n}" for n in range(20) if n % 5}, said
+        failed = read_jsonl(workplace.folder / "out/rollouts_failures.jsonl")
+        assert {line["failure"]["class"] for line in failed} <= {"PeerLost", "SessionLost"}
+
+
+@pytest.mark.parametrize("reader", ["head -1", "sleep 987"])
+def test_nobody_reading_what_ng_run_says_holds_up_nothing(
+    workplace: Workplace, reader: str
+) -> None:
+    app = workplace.folder / "resources_servers/tally/app.py"
+    seeding = "        self.state = []\n"
+    talking = '        print("a line of many\\n" * 30_000)\n'
+    app.write_text(app.read_text().replace(seeding, talking + seeding))
+    workplace.tasks(3)
+    with bound_socket("127.0.0.1", 0) as sock:
+        port = sock.getsockname()[1]
+    argv = ["+config_paths=[run.yaml]", f"+head_server.port={port}"]
+    code = f"from rollout_kit.cli.run import main; main({argv})"
+    piped = f'"{sys.executable}" -c "{code}" | {reader}'
+    shell = subprocess.Popen(
+        ["bash", "-c", piped],
+        cwd=workplace.folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        start_new_session=True,
+    )
+    try:
+        eventually(lambda: workplace.run("status", f"+head_server.port={port}")[0] == 0)
+        status, said = workplace.run("collect_rollouts", *through(port))
+        assert status == 0, said
+        status, said = workplace.run("stop", f"+head_server.port={port}")
+        assert status == 0, said
+    finally:
+        os.killpg(shell.pid, signal.SIGKILL)
+        shell.wait()
 
 
 def test_ng_stop_needs_the_token_of_the_run(workplace: Workplace, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 `--help` is printed without reading any file, and without importing what only a run needs.
 """
 
+import json
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -21,6 +22,8 @@ FAILED = 1
 INTERRUPTED = 130
 
 HELP = frozenset({"-h", "--help", "+h=true", "+help=true", "h=true", "help=true"})
+
+JSON = frozenset({"+json=true", "++json=true", "json=true"})
 
 EXAMPLES = {
     "ng_run": (
@@ -101,6 +104,8 @@ def guarded(name: str, arguments: Sequence[str], body: Callable[[], int]) -> int
         return code
     except RolloutKitError as error:
         print(f"error: {_indented(str(error))}", file=sys.stderr)
+        if JSON & set(arguments):  # whoever reads the output as JSON is told in JSON
+            print(json.dumps({"error": str(error)}))
         return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED

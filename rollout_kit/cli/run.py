@@ -7,10 +7,12 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from . import entry
+from .console import Console
 
 if TYPE_CHECKING:
     from ..config.load import Config
-    from ..running.launch import Placed
+    from ..running.fleet import Upkeep
+    from ..running.launch import HttpLimits, Placed
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -33,9 +35,9 @@ def _run(config: "Config") -> int:
 
 async def _serve(config: "Config") -> int:
     from ..config.secrets import mask
-    from ..running.fleet import Upkeep
-    from ..running.head import head_server
-    from ..running.launch import HttpLimits, placed
+    from ..running.head import HeadServer
+    from ..running.launch import placed
+    from ..running.run import Run
 
     command: Any = config.command
     began = time.monotonic()
@@ -52,62 +54,71 @@ async def _serve(config: "Config") -> int:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop)
-    limits = HttpLimits(
-        limit=command.global_aiohttp_connector_limit or 0,
-        limit_per_host=command.global_aiohttp_connector_limit_per_host or 0,
-        request_timeout_s=command.global_aiohttp_client_timeout_s or command.request_timeout_s,
-    )
-    upkeep = Upkeep(
-        ready_timeout_s=command.ready_timeout_s,
-        max_restarts=command.max_restarts,
-        log_dir=command.log_dir,
-        show=_print_line,
-        tell=lambda line: print(line, flush=True),
-    )
+    run = Run.with_token(command.auth_token)
+    shown = mask(config.values, config.secrets)
+    console = Console()
     try:
         async with (
+            HeadServer(run, command.head_server, shown, stop) as head,
             placed(
                 config,
                 default="process",
                 host=command.default_host,
-                limits=limits,
-                upkeep=upkeep,
-                token=command.auth_token,
+                limits=_limits(command),
+                upkeep=_upkeep(command, console),
+                run=run,
             ) as running,
-            head_server(
-                command.head_server, running, mask(config.values, config.secrets), stopping.set
-            ) as head,
         ):
             ready = True
-            _announce(running, head, time.monotonic() - began)
-            return await _until_stopped(running, stopping)
+            head.announce(running.servers)
+            _announce(running, head.url, time.monotonic() - began, console)
+            return await _until_stopped(running, stopping, console)
     except asyncio.CancelledError:
         if not stopping.is_set():
             raise
-        print("stopped before all servers were ready", flush=True)
-        return 130
+        console.say("stopped before all servers were ready")
+        return entry.INTERRUPTED
+    finally:
+        console.close()
 
 
-def _print_line(label: str, line: str) -> None:
-    print(f"({label}) {line}", flush=True)
+def _limits(command: Any) -> "HttpLimits":
+    from ..running.launch import HttpLimits
+
+    return HttpLimits(
+        limit=command.global_aiohttp_connector_limit or 0,
+        limit_per_host=command.global_aiohttp_connector_limit_per_host or 0,
+        request_timeout_s=command.global_aiohttp_client_timeout_s or command.request_timeout_s,
+    )
 
 
-def _announce(running: "Placed", head: str, elapsed_s: float) -> None:
+def _upkeep(command: Any, console: Console) -> "Upkeep":
+    from ..running.fleet import Upkeep
+
+    return Upkeep(
+        ready_timeout_s=command.ready_timeout_s,
+        max_restarts=command.max_restarts,
+        log_dir=command.log_dir,
+        show=lambda label, line: console.say(f"({label}) {line}"),
+        tell=console.say,
+    )
+
+
+def _announce(running: "Placed", head: str, elapsed_s: float, console: Console) -> None:
     width = max(len(each.name) for each in running.servers)
     for each in running.servers:
         where = ", ".join(each.urls) or "in this process"
         pids = f"  pid {', '.join(map(str, each.pids))}" if each.pids else ""
-        print(f"{each.name:<{width}}  {each.type}/{each.implementation}  {where}{pids}")
+        console.say(f"{each.name:<{width}}  {each.type}/{each.implementation}  {where}{pids}")
     if running.log_dir:
-        print(f"What they print is kept in {running.log_dir}/")
-    print(
+        console.say(f"What they print is kept in {running.log_dir}/")
+    console.say(
         f"All {len(running.servers)} servers ready in {elapsed_s:.1f} s."
-        f" Head server: {head}. Ctrl-C or ng_stop stops all.",
-        flush=True,
+        f" Head server: {head}. Ctrl-C or ng_stop stops all."
     )
 
 
-async def _until_stopped(running: "Placed", stopping: asyncio.Event) -> int:
+async def _until_stopped(running: "Placed", stopping: asyncio.Event, console: Console) -> int:
     """0 when asked to stop while every server could be kept; else 1."""
     stop = asyncio.create_task(stopping.wait())
     ends = set(running.ends)
@@ -115,12 +126,12 @@ async def _until_stopped(running: "Placed", stopping: asyncio.Event) -> int:
         while not stop.done():
             done, _ = await asyncio.wait({stop, *ends}, return_when=asyncio.FIRST_COMPLETED)
             for end in done & ends:
-                print(f"error: {end.result()}", file=sys.stderr, flush=True)
+                console.say(f"error: {end.result()}")
             ends -= done
             if running.ends and not ends:
-                print("error: no server process is left: stopping", file=sys.stderr)
-                return 1
+                console.say("error: no server process is left: stopping")
+                return entry.FAILED
     finally:
         stop.cancel()
-    print("stopping all servers", flush=True)
-    return 0 if len(ends) == len(running.ends) else 1
+    console.say("stopping all servers")
+    return 0 if len(ends) == len(running.ends) else entry.FAILED

@@ -59,10 +59,14 @@ async def _asked(
         headers = bearer(token if server["asks_token"] else None)
         try:
             reply = await client.get(f"{worker['url']}/health", headers=headers, timeout_s=ASK_S)
+            health = "ok" if reply.status == 200 else f"answers {reply.status}"
             answer = orjson.loads(reply.raw)
-            health, load = str(answer.get("status", "ok")), answer.get("load", {})
-        except (PeerError, ValueError, AttributeError) as error:
+            if isinstance(answer, dict) and isinstance(answer.get("load"), dict):
+                load = answer["load"]
+        except PeerError as error:
             health = f"no answer: {error}"
+        except ValueError:
+            health = "answers no JSON"
     elif health == "ready":
         health = "ok"
     return {

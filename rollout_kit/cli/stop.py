@@ -29,7 +29,6 @@ async def _stop(config: "Config") -> int:
     client = HttpClient()
     try:
         head = await Head.at(command.head_server, client, command.auth_token)
-        number = len(await head.instances())
         await head.stop()
         give_up = time.monotonic() + STOP_S
         while await head.answers():
@@ -38,7 +37,7 @@ async def _stop(config: "Config") -> int:
             await asyncio.sleep(POLL_S)
     finally:
         await client.close()
-    print(f"stopped the ng_run at {head.url} and its {number} servers")
+    print(f"stopped the ng_run at {head.url} and all its servers")
     return 0
 
 

@@ -46,7 +46,12 @@ class OutputPaths:
         return self.beside("_torn.bin")
 
     def has(self, path: Path) -> bool:
-        return path.resolve() in {each.resolve() for each in self.all()}
+        """Whether it is one of them, by whatever name."""
+        return any(
+            path.resolve() == each.resolve()
+            or (path.exists() and each.exists() and path.samefile(each))
+            for each in self.all()
+        )
 
     def all(self) -> list[Path]:
         return [

@@ -72,11 +72,19 @@ def key_of(line: Mapping[str, Any]) -> Key | None:
         return None
     sound = (
         isinstance(line.get("reward", 0), int | float)
-        and isinstance(line.get("usage") or {}, dict)
+        and _is_usage(line.get("usage") or {})
+        and isinstance(line.get("_ng_task_index", 0), int)
         and isinstance(rollout.get("scores", []), list)
         and all(isinstance(rollout.get(name, 0), int | float) for name in NUMBERS)
     )
     return Key(task_id, name, scope, index) if sound else None
+
+
+def _is_usage(usage: Any) -> bool:
+    names = ("input_tokens", "output_tokens", "total_tokens")
+    return isinstance(usage, dict) and all(
+        isinstance(usage.get(name) or 0, int | float) for name in names
+    )
 
 
 def scores_of(request: Mapping[str, Any], verdict: Mapping[str, Any]) -> JsonObject:

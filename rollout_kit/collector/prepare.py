@@ -131,7 +131,7 @@ def only_of(asked: str | None) -> tuple[str, int] | None:
     if asked is None:
         return None
     task_id, _, index = asked.rpartition(":")
-    if not task_id or not index.isdigit():
+    if not task_id or not (index.isascii() and index.isdecimal()):
         raise ConfigError(f"only={asked}: expected <task_id>:<rollout_index>")
     return task_id, int(index)
 

@@ -16,6 +16,7 @@ from ..peers import Http, Peers
 from ..running.fleet import Upkeep
 from ..running.head import Head
 from ..running.launch import AGENTS, HttpLimits, placed
+from ..running.run import Run
 from ..types import JsonObject
 from .manifest import fingerprint_of
 from .rollout import AgentPlan
@@ -49,7 +50,7 @@ async def reached(
             default="local",
             limits=http_limits(command),
             upkeep=Upkeep(max_restarts=command.max_restarts, log_dir=command.log_dir, tell=tell),
-            token=command.auth_token,
+            run=Run.with_token(command.auth_token),
             start=not command.dry_run,
         ) as running:
             yield Reached(running.peers, agents, config.default_params, config.values, running.ends)

@@ -120,7 +120,7 @@ def stored_lines(path: Path) -> Iterator[Line | NoResponse | Malformed]:
 
 def response_mark(content: JsonObject) -> int:
     """Tells one response of a key from another, in this process: a number takes little room."""
-    return hash((content["response"].get("id"), content["rollout"].get("started_at")))
+    return hash(repr((content["response"].get("id"), content["rollout"].get("started_at"))))
 
 
 def _stored(number: int, content: JsonObject) -> Stored:

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -208,8 +208,12 @@ def _opened(path: Path) -> Iterator[Iterable[bytes]]:
         with gzip.open(path, "rb") as stream:
             yield stream
     elif path.suffix == ".zst":
-        with _zstd().open(path, "rb") as stream:
-            yield stream
+        zstd = _zstd()
+        try:
+            with zstd.open(path, "rb") as stream:
+                yield stream
+        except zstd.ZstdError as error:
+            raise OSError(str(error)) from None
     else:
         with path.open("rb") as stream:
             yield stream
@@ -228,11 +232,14 @@ def _zstd() -> Any:
 
 @contextmanager
 def input_file(path: str, stdin: BinaryIO | None = None) -> Iterator[Path]:
-    """The input as a file that can be read twice: standard input (`-`) is spooled to disk first."""
-    if path != "-":
-        yield Path(path).expanduser()
+    """The input as a file that can be read twice: standard input (`-`) and pipes are spooled to
+    disk first."""
+    given = Path(path).expanduser()
+    if path != "-" and not given.is_fifo():
+        yield given
         return
-    with tempfile.NamedTemporaryFile(suffix=".jsonl") as spool:
-        shutil.copyfileobj(stdin or sys.stdin.buffer, spool)
+    with tempfile.NamedTemporaryFile(suffix=given.suffix or ".jsonl") as spool:
+        with nullcontext(stdin or sys.stdin.buffer) if path == "-" else given.open("rb") as stream:
+            shutil.copyfileobj(stream, spool)
         spool.flush()
         yield Path(spool.name)

@@ -1,5 +1,6 @@
 """The keys that every instance takes, whatever its implementation: where and how it runs."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,6 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from ..errors import suggest
 from ..types import JsonObject
 from . import fields
+
+LABEL = re.compile(r"[\w-]+")
 
 
 class CommonKeys(BaseModel):
@@ -41,6 +44,12 @@ class CommonKeys(BaseModel):
 
 def clashes(keys: CommonKeys, common: JsonObject) -> Iterator[fields.Problem]:
     """Common keys that mean nothing together."""
+    if keys.process is not None and not LABEL.fullmatch(keys.process):
+        reason = "is a label, and the name of a log: letters, digits, - and _"
+        yield fields.Problem(("process",), reason, keys.process)
+    if keys.process is not None and keys.num_workers > 1:
+        reason = "one process cannot be several: leave out num_workers, or process"
+        yield fields.Problem(("num_workers",), reason, keys.num_workers)
     if keys.token is not None and not is_url(keys.placement or ""):
         reason = "is for a server placed by URL; the run's own servers share auth_token"
         yield fields.Problem(("token",), reason, None)

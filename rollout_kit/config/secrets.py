@@ -11,10 +11,21 @@ from typing import Any, TypeVar
 
 MASK = "****"
 
+MIN_LINE = 8
+"""A shorter line of a secret of many lines tells little, and may be any word."""
+
+MIN_NUMBER = 100_000
+"""A smaller number is no secret, and turns up everywhere."""
+
 MIN_LENGTH = 4
 """A shorter secret is no secret, and masking it by value would riddle every text with stars."""
 
-SECRET_KEY = re.compile(r"(api_?key|secret|password|(^|_)token)$", re.IGNORECASE)
+SECRET_KEY = re.compile(
+    r"(api_?keys?|access_key|secret|password|passwd|authorization|(^|_)token)$", re.IGNORECASE
+)
+
+URL_PASSWORD = re.compile(r"\w://[^/\s:@]*:([^/\s@]+)@")
+"""What stands between a user's name and the host."""
 
 TOKENIZER_KEY = re.compile(
     r"(bos|eos|pad|unk|sep|cls|mask|stop|start|end|image|video|audio)_token$", re.IGNORECASE
@@ -35,14 +46,29 @@ def secret_values(tree: Any) -> frozenset[str]:
     """Every text under a secret key, long enough to be masked by value."""
     return frozenset(
         text
-        for text in _secrets(tree, False)
+        for found in _secrets(tree, False)
+        for text in _parts(found)
         if len(text) >= MIN_LENGTH and text.lower() not in PLACEHOLDERS and "${" not in text
     )
 
 
+def _parts(secret: str) -> Iterator[str]:
+    """It as a whole, and what of it may turn up alone."""
+    yield secret
+    if secret.startswith("Bearer "):
+        yield secret.removeprefix("Bearer ")
+    lines = secret.splitlines()
+    if len(lines) > 1:  # a log shows line by line
+        yield from (line for line in lines if len(line) >= MIN_LINE and "-----" not in line)
+
+
 def mask(shown: Shown, secrets: Iterable[str] = ()) -> Shown:
     """A copy with secrets replaced: in any text by value, in mappings by key too."""
-    spelled = {form for secret in secrets for form in (secret, json.dumps(secret)[1:-1])}
+    spelled = {
+        form
+        for secret in secrets
+        for form in (secret, json.dumps(secret)[1:-1], repr(secret)[1:-1])
+    }
     # the longest first: one secret may contain another
     pattern = "|".join(re.escape(form) for form in sorted(spelled, key=len, reverse=True) if form)
     return _masked(shown, re.compile(pattern) if pattern else None)
@@ -55,8 +81,10 @@ def _secrets(tree: Any, is_secret: bool) -> Iterator[str]:
     elif isinstance(tree, list | tuple):
         for value in tree:
             yield from _secrets(value, is_secret)
-    elif is_secret and isinstance(tree, str):
-        yield tree
+    elif isinstance(tree, str):
+        yield from [tree] if is_secret else URL_PASSWORD.findall(tree)
+    elif is_secret and isinstance(tree, int) and abs(tree) >= MIN_NUMBER:
+        yield str(tree)
 
 
 def _masked(shown: Any, pattern: re.Pattern[str] | None) -> Any:

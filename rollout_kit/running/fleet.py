@@ -10,6 +10,7 @@ from pathlib import Path
 from socket import socket
 
 from ..config.instances import Instance
+from ..errors import ConfigError
 from ..http import HttpClient
 from ..types import JsonObject
 from . import processes
@@ -70,7 +71,13 @@ class Fleet:
             own = {each.name: sockets[each.name][group.worker] for each in group.instances}
             start = partial(group.spawned, plan, own, output)
             keeper = self._keepers[group] = Keeper(group.label, own, output, terms, start)
-            await keeper.start()
+            try:
+                await keeper.start()
+            except OSError as error:
+                python = group.instances[0].python or "python"
+                raise ConfigError(
+                    f"server '{group.label}' cannot be started by {python}: {error.strerror}"
+                ) from None
 
     def _output(self, label: str, secrets: Iterable[str]) -> Output:
         path = self.log_dir / f"{label}.log" if self.log_dir else None

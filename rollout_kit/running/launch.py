@@ -6,7 +6,6 @@ processes are kept alive while inside.
 
 import asyncio
 import itertools
-import secrets
 from collections.abc import AsyncIterator, Coroutine, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from ..peers import Http, Local, Peers, Transport
 from ..service import Service
 from ..types import JsonObject
 from .fleet import Fleet, Upkeep
+from .run import Run
 from .sockets import Sockets, bind_all, url_of
 from .supervise import Keeper
 
@@ -75,8 +75,6 @@ class Placed:
 
     peers: Peers
     servers: list[Server]
-    run_id: str
-    token: str
     ends: list[asyncio.Task[str]] = field(default_factory=list)
     log_dir: Path | None = None
 
@@ -89,14 +87,14 @@ async def placed(
     host: str = "127.0.0.1",
     limits: HttpLimits,
     upkeep: Upkeep = Upkeep(),
-    token: str | None = None,
+    run: Run | None = None,
     start: bool = True,
 ) -> AsyncIterator[Placed]:
     """Every instance started and ready while inside; all stopped on leaving, whatever happened.
 
     `default` is the placement of instances that name none: `local` or `process`. With `start` false
-    they are only there to be described: made in this process, and nothing is started. `token`
-    guards servers that other machines can reach; one is made up if none is given.
+    they are only there to be described: made in this process, and nothing is started. The token of
+    `run` guards servers that other machines can reach.
     """
     instances = list(config.instances.values())
     where = {each.name: placement_of(each, default) for each in instances}
@@ -105,13 +103,13 @@ async def placed(
     async with AsyncExitStack() as stack:
         client = HttpClient(limits.limit, limits.limit_per_host)
         stack.push_async_callback(client.close)
-        run_id, token = secrets.token_hex(8), token or secrets.token_urlsafe(32)
+        run = run or Run()
         sockets = bind_all(instances, [*spawned, *(local if spawned else ())], host)
         for sock in itertools.chain.from_iterable(sockets.values()):
             stack.callback(sock.close)
         urls = {name: [url_of(sock) for sock in own] for name, own in sockets.items()}
         urls |= {each.name: [where[each.name]] for each in instances if "://" in where[each.name]}
-        tokens = _tokens(instances, sockets, token)
+        tokens = _tokens(instances, sockets, run.token)
         types = {each.name: each.type for each in instances if each.name in urls}
         transports: dict[str, Transport] = {
             name: Http(name, urls[name], client, limits.timeout_s(type_), bearer(tokens.get(name)))
@@ -123,24 +121,24 @@ async def placed(
             each.name: Local(each, timeout_s=limits.local_timeout_s(each.kind)) for each in services
         }
         plan: JsonObject = {
-            "run_id": run_id,
-            "token": token,
+            "run_id": run.id,
+            "token": run.token,
             "urls": urls,
             "tokens": tokens,
             "http": {"limit": limits.limit, "limit_per_host": limits.limit_per_host},
             "timeouts_s": {each.name: limits.timeout_s(each.type) for each in instances},
         }
         fleet = Fleet(stack, upkeep)
-        await fleet.start(spawned, sockets, plan, client, {*config.secrets, token})
+        await fleet.start(spawned, sockets, plan, client, {*config.secrets, run.token})
         if start:
-            await _start(services, sockets, run_id, token, stack)
+            await _start(services, sockets, run, stack)
         await _together(fleet.readiness())
         fleet.keep()
         servers = [
             _listed(each, urls.get(each.name, []), fleet, asks_token=each.name in tokens)
             for each in instances
         ]
-        yield Placed(peers, servers, run_id, token, fleet.ends, fleet.log_dir)
+        yield Placed(peers, servers, fleet.ends, fleet.log_dir)
 
 
 def _listed(instance: Instance, urls: list[str], fleet: Fleet, *, asks_token: bool) -> Server:
@@ -172,7 +170,7 @@ def _instantiate(instance: Instance, peers: Peers) -> Service:
 
 
 async def _start(
-    services: list[Service], sockets: Sockets, run_id: str, token: str, stack: AsyncExitStack
+    services: list[Service], sockets: Sockets, run: Run, stack: AsyncExitStack
 ) -> None:
     """Start the services of this process side by side; where others must reach them, also
     listen."""
@@ -184,7 +182,7 @@ async def _start(
             from ..app import served
 
             [sock] = sockets[service.name]
-            await stack.enter_async_context(served(service.build_app(run_id), sock, token))
+            await stack.enter_async_context(served(service.build_app(run.id), sock, run.token))
 
 
 async def _together(coroutines: Iterable[Coroutine[None, None, None]]) -> None:

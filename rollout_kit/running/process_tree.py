@@ -1,7 +1,7 @@
 """A process and everything that it started, by the kernel's own books. Standard library only.
 
-Whoever moved to a process group of its own is found through its parent, and whoever lost its parent
-through its session. A process that left all three behind wanted to stay.
+Whoever moved to a process group of its own is found through its parent, whoever lost its parent
+through its session, and whoever left all three behind through the mark that it inherited.
 """
 
 import os
@@ -12,16 +12,20 @@ from pathlib import Path
 
 PROC = Path("/proc")
 
+MARK = "ROLLOUT_KIT_PROCESS"
+"""The environment variable that a server process and all its descendants carry; its value is the
+process's own."""
+
 ROUNDS = 20
 """Looks for survivors before giving up: who forks while being killed is met again in the next."""
 
 ROUND_S = 0.01
 
 
-def family(root: int) -> dict[int, str]:
+def family(root: int, mark: str = "") -> dict[int, str]:
     """Live members by pid, each with its start time, which tells it from a later owner of the pid.
 
-    Empty where there is no /proc.
+    `mark` finds those that only their environment gives away. Empty where there is no /proc.
     """
     parents: dict[int, int] = {}
     started: dict[int, str] = {}
@@ -31,7 +35,7 @@ def family(root: int) -> dict[int, str]:
         if state in "ZX":
             continue
         parents[pid], started[pid] = parent, fields[19]
-        if root in (pid, group, session):
+        if root in (pid, group, session) or (mark and _is_marked(pid, mark)):
             members.add(pid)
     grown = True
     while grown:
@@ -49,14 +53,14 @@ def kill(members: dict[int, str]) -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
-def kill_family(root: int, *, spare: int | None = None) -> None:
+def kill_family(root: int, mark: str = "", *, spare: int | None = None) -> None:
     """Kill the members, and again until none is left; `spare` lives on."""
     if not PROC.joinpath("self/stat").exists():
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(root, signal.SIGKILL)
         return
     for _ in range(ROUNDS):
-        members = family(root)
+        members = family(root, mark)
         members.pop(spare or 0, None)
         if not members:
             return
@@ -70,6 +74,13 @@ def _processes() -> list[tuple[int, list[str]]]:
         for entry in (PROC.iterdir() if PROC.is_dir() else ())
         if entry.name.isdigit() and (fields := _stat(int(entry.name)))
     ]
+
+
+def _is_marked(pid: int, mark: str) -> bool:
+    try:
+        return f"{MARK}={mark}".encode() in (PROC / str(pid) / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return False  # another user's, or gone
 
 
 def _start_time(pid: int) -> str | None:

@@ -7,6 +7,7 @@ end-of-file on its standard input, and, where it is stuck, by the reaper.
 
 import asyncio
 import os
+import secrets
 import signal
 import socket
 import sys
@@ -22,7 +23,7 @@ from ..errors import ConfigError, PeerError
 from ..http import HttpClient
 from ..types import JsonObject
 from .output import Output
-from .process_tree import kill_family
+from .process_tree import MARK, kill_family
 from .sockets import url_of
 
 POLL_S = 0.03
@@ -30,6 +31,9 @@ POLL_S = 0.03
 
 STOP_S = 5.0
 """Time between asking a child to stop and killing it with everything that it started."""
+
+LAST_WORDS_S = 0.5
+"""Time for what a dead child has written to come through its pipe."""
 
 SHOWN_LINES = 12
 """Last lines of a child's output that its obituary quotes."""
@@ -45,6 +49,8 @@ class Child:
     process: asyncio.subprocess.Process
     output: Output
     reader: asyncio.Task[None]
+    mark: str
+    """Finds what it has started, wherever that went; see `process_tree.MARK`."""
     started_at: float = field(default_factory=time.time)
 
     @property
@@ -85,11 +91,11 @@ class Reaper:
             start_new_session=True,
         )
 
-    def knows(self, pid: int) -> None:
-        self._tell(f"+{pid}\n")
+    def knows(self, child: Child) -> None:
+        self._tell(f"+{child.pid} {child.mark}\n")
 
-    def forgets(self, pid: int) -> None:
-        self._tell(f"-{pid}\n")
+    def forgets(self, child: Child) -> None:
+        self._tell(f"-{child.pid}\n")
 
     def _tell(self, line: str) -> None:
         if self._process and self._process.stdin:
@@ -117,6 +123,7 @@ async def spawn(
     The plan, secrets included, goes through a pipe: never an argument, never the environment.
     """
     descriptors = {name: sock.fileno() for name, sock in sockets.items()}
+    mark = secrets.token_hex(8)
     process = await asyncio.create_subprocess_exec(
         python or sys.executable,
         "-m",
@@ -125,14 +132,21 @@ async def spawn(
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
         pass_fds=tuple(descriptors.values()),
-        env={**os.environ, "PYTHONPATH": _python_path(), "PYTHONUNBUFFERED": "1", **(env or {})},
+        env={
+            **os.environ,
+            "PYTHONPATH": _python_path(),
+            "PYTHONUNBUFFERED": "1",
+            **(env or {}),
+            MARK: mark,
+        },
         start_new_session=True,
         limit=1 << 20,
     )
     urls = {name: url_of(sock) for name, sock in sockets.items()}
     assert process.stdin is not None
     process.stdin.write(orjson.dumps({**plan, "sockets": descriptors}) + b"\n")
-    return Child(label, urls, process, output, asyncio.create_task(_read_output(process, output)))
+    reader = asyncio.create_task(_read_output(process, output))
+    return Child(label, urls, process, output, reader, mark)
 
 
 def _python_path() -> str:
@@ -168,7 +182,7 @@ async def wait_ready(child: Child, run_id: str, client: HttpClient, timeout_s: f
         ending.cancel()
         await asyncio.gather(answering, ending, return_exceptions=True)
     if ending in done:
-        await child.reader
+        await asyncio.wait({child.reader}, timeout=LAST_WORDS_S)
         raise ConfigError(child.obituary())
     if not done:
         raise ConfigError(
@@ -204,8 +218,9 @@ async def stop(children: list[Child]) -> None:
 
 async def bury(child: Child) -> None:
     """Kill the child, if it lives, and all that it started; its last words are kept."""
-    await asyncio.to_thread(kill_family, child.pid)
+    await asyncio.to_thread(kill_family, child.pid, child.mark)
     await child.process.wait()
     if child.process.stdin:
         child.process.stdin.close()
-    await child.reader
+    await asyncio.wait({child.reader}, timeout=LAST_WORDS_S)
+    child.reader.cancel()  # whoever still holds the pipe is no descendant that can be found

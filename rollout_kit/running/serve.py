@@ -21,7 +21,7 @@ from ..errors import RolloutKitError
 from ..http import HttpClient
 from ..peers import Http, Local, Peers, Transport
 from ..types import JsonObject
-from .process_tree import kill_family
+from .process_tree import MARK, kill_family
 
 PR_SET_PDEATHSIG = 1
 """prctl(2): the signal that this process gets when its parent dies."""
@@ -89,7 +89,7 @@ def _end_of_input(stopping: asyncio.Event) -> None:
 
 def _take_everything_down() -> None:
     """End this process and its descendants: it leads a session of its own."""
-    kill_family(os.getpid(), spare=os.getpid())
+    kill_family(os.getpid(), os.environ.get(MARK, ""), spare=os.getpid())
     os._exit(0)
 
 

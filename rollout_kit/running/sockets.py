@@ -62,9 +62,10 @@ def _bind(instance: Instance, worker: int, host: str, *, wants_8000: bool) -> so
     port = (instance.port or 0) + (worker if instance.port else 0)
     try:
         return bound_socket(host, port)
-    except OSError as error:
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
         raise ConfigError(
-            f"{instance.name}: cannot listen on {host}:{port}: {error.strerror}; give it another"
+            f"{instance.name}: cannot listen on {host}:{port}: {reason}; give it another"
             " 'port', or none to have one picked"
         ) from None
 

@@ -24,6 +24,10 @@ PAUSES = RetryPolicy(base_s=0.2, cap_s=30.0)
 STEADY_S = 0.5
 """A server that was ready for this long was at work: its death is no strike."""
 
+SHORT_LIFE = 1 / 6
+"""Of a strike: a server that dies as soon as it is ready may be fine, and meet a request that kills
+it each time, until the rollout that sends it is given up."""
+
 State = Literal["starting", "ready", "restarting", "failed"]
 
 
@@ -53,7 +57,9 @@ class Keeper:
     restarts: int = 0
     ready_at: float = 0.0
     """`time.monotonic()` when it last became ready."""
-    _strikes: int = field(default=0)
+    _strikes: float = field(default=0.0)
+    _deaths: int = field(default=0)
+    """In a row, since it was last at work."""
 
     @property
     def pid(self) -> int | None:
@@ -70,7 +76,7 @@ class Keeper:
         """Start the process; it is not ready yet."""
         self.output.tail.clear()
         self.child = await self.spawn()
-        self.terms.reaper.knows(self.child.pid)
+        self.terms.reaper.knows(self.child)
 
     async def ready(self) -> None:
         """Until it answers; ConfigError when it cannot start."""
@@ -84,16 +90,25 @@ class Keeper:
         while True:
             assert self.child is not None
             await self.child.process.wait()
-            was_at_work = self.state == "ready" and time.monotonic() - self.ready_at >= STEADY_S
+            self._count_strikes()
             self.state = "restarting"
             await self._buried(self.child)
-            self._strikes = 0 if was_at_work else self._strikes + 1
             if self._strikes >= self.terms.max_strikes:
                 return self._given_up(self.child)
             await self._restarted(self.child)
 
+    def _count_strikes(self) -> None:
+        if self.state != "ready":
+            self._strikes, self._deaths = self._strikes + 1, self._deaths + 1
+        elif time.monotonic() - self.ready_at < STEADY_S:
+            self._strikes, self._deaths = self._strikes + SHORT_LIFE, self._deaths + 1
+        else:
+            self._strikes, self._deaths = 0.0, 0
+
     async def _restarted(self, dead: Child) -> None:
-        pause_s = delay_s(PAUSES, self._strikes, None, random.random) if self._strikes else 0.0
+        pause_s = (
+            delay_s(PAUSES, int(self._strikes) + 1, None, random.random) if self._strikes else 0.0
+        )
         self.terms.tell(f"server '{dead.label}' (pid {dead.pid}) {dead.ending}: restarting it")
         await asyncio.sleep(pause_s)
         began = time.monotonic()
@@ -112,11 +127,11 @@ class Keeper:
 
     async def _buried(self, child: Child) -> None:
         await bury(child)
-        self.terms.reaper.forgets(child.pid)
+        self.terms.reaper.forgets(child)
 
     def _given_up(self, child: Child) -> str:
         self.state = "failed"
         for sock in self.sockets.values():
             sock.close()
-        again = f" {self._strikes} times in a row" if self._strikes > 1 else ""
+        again = f" {self._deaths} times in a row" if self._deaths > 1 else ""
         return f"{child.obituary()}\n    given up: it ended{again}, and is not started any more"

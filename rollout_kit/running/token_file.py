@@ -1,7 +1,7 @@
 """The token of a running `ng_run`, in a file that only its user can read.
 
-Commands of the same user find it by the run's id; nobody else can stop the run or read its
-configuration.
+Commands of the same user find it by the run's id, and use it at the run's own address only; nobody
+else can stop the run or read its configuration.
 """
 
 import os
@@ -13,14 +13,15 @@ from pathlib import Path
 import orjson
 
 from ..errors import ConfigError
+from .run import Run
 
 
 @contextmanager
-def kept(run_id: str, token: str) -> Iterator[Path]:
-    """The file is there while inside."""
+def kept(run: Run, url: str) -> Iterator[Path]:
+    """The file is there while inside; `url`: of the run's head server."""
     folder = _folder()
-    path = folder / f"{run_id}.json"
-    entry = {"token": token, "pid": os.getpid(), "host": socket.gethostname()}
+    path = folder / f"{run.id}.json"
+    entry = {"token": run.token, "url": url, "pid": os.getpid(), "host": socket.gethostname()}
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         _sweep(folder)
@@ -37,16 +38,29 @@ def kept(run_id: str, token: str) -> Iterator[Path]:
         path.unlink(missing_ok=True)
 
 
-def read(run_id: str) -> str:
-    """The run's token; empty where this user has no such file."""
+def read(run_id: str, url: str) -> str:
+    """The run's token; empty where this user has no such file, or it is of another address."""
     try:
-        return str(orjson.loads((_folder() / f"{run_id}.json").read_bytes())["token"])
-    except (OSError, ValueError, KeyError):
+        if not run_id.isalnum():
+            return ""
+        entry = orjson.loads((_folder() / f"{run_id}.json").read_bytes())
+        return str(entry["token"]) if _port(entry["url"]) == _port(url) else ""
+    except (OSError, ValueError, KeyError, TypeError, ConfigError):
         return ""
 
 
+def _port(url: str) -> str:
+    return url.rpartition(":")[2]
+
+
 def _folder() -> Path:
-    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state"
+    try:
+        state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state"
+    except RuntimeError:
+        raise ConfigError(
+            "there is no home folder to keep the run's token in: name a folder of yours in the"
+            " environment variable XDG_STATE_HOME"
+        ) from None
     return Path(state) / "rollout_kit/runs"
 
 
