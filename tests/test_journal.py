@@ -6,6 +6,7 @@ import tempfile
 from collections import Counter
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -171,3 +172,29 @@ def test_a_line_gives_its_row_back_whatever_the_verifier_wrote_over(
     scores = {**scores_of(request, {**request, **found}), "reward": 0.5}
     assert row_of(with_verdict(line, scores, {})) == given_row
     assert key_of(line) == key
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"_ng_task_index": None},
+        {"_ng_task_index": "first"},
+        {"usage": {"input_tokens": "many"}},
+        {"usage": ["many"]},
+        {"reward": "1"},
+    ],
+)
+def test_a_line_that_the_metrics_could_not_take_is_none_of_ours(broken: dict[str, Any]) -> None:
+    line = rollout(1).line
+    assert key_of(line) is not None and key_of({**line, **broken}) is None
+
+
+def test_an_output_is_known_by_any_of_its_names(tmp_path: Path) -> None:
+    main = tmp_path / "rollouts.jsonl"
+    main.write_text("{}\n")
+    os.link(main, tmp_path / "hard")
+    (tmp_path / "soft").symlink_to(main)
+    paths = OutputPaths(main)
+    for name in ("hard", "soft", "../" + tmp_path.name + "/rollouts.jsonl", "rollouts_run.json"):
+        assert paths.has(tmp_path / name), name
+    assert not paths.has(tmp_path / "other.jsonl")

@@ -3,6 +3,8 @@
 import gzip
 import io
 import json
+import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +109,22 @@ def test_a_cut_archive_is_an_error_that_says_where(tmp_path: Path, name: str) ->
     (tmp_path / name).write_bytes(packed[: len(packed) // 2])
     with pytest.raises(ConfigError, match="cannot be read"):
         tasks_in(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["tasks.jsonl.gz", "tasks.jsonl.zst"])
+def test_an_archive_that_is_none_is_an_error_that_says_so(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"no archive at all\n" * 10)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        tasks_in(tmp_path / name)
+
+
+def test_a_pipe_can_be_read_twice_too(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=['{"a": 1}\n'], daemon=True)
+    writer.start()
+    with input_file(str(pipe)) as path:
+        assert path.read_text() == path.read_text() == '{"a": 1}\n'
 
 
 def test_a_missing_file_suggests_its_neighbour(tmp_path: Path) -> None:

@@ -50,8 +50,8 @@ class ServersConfig(BaseModel):
     max_restarts: int = Field(
         5,
         ge=0,
-        description="A server that dies this often in a row, before or just after it is ready, is"
-        " given up; 0 = at its first death.",
+        description="A server that dies so often in a row before it is ready (or six times as often"
+        " just after) is given up; 0 = at its first death.",
     )
     log_dir: Path | None = Field(
         Path("logs"), description="Each server's output goes to a file in here; null = to none."
