@@ -8,9 +8,10 @@ changed.
 import asyncio
 import contextvars
 import inspect
+import socket
 import threading
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_type_hints
@@ -112,6 +113,15 @@ class Service:
         from .app import build_app  # a server that stays in its process never needs FastAPI
 
         return build_app(self, run_id)
+
+    def serving(
+        self, sock: socket.socket, run_id: str = "", token: str = ""
+    ) -> AbstractAsyncContextManager[None]:
+        """This server on `sock` while inside; override it to bring an HTTP server of one's own,
+        which then asks `Access` who is let in."""
+        from .app import served
+
+        return served(self.build_app(run_id), sock, token)
 
     async def answer(self, path: str, raw: bytes) -> Any:
         """What `handle` answers, for a caller who must not learn this server's secrets: endpoints

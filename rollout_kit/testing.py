@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mappin
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, ClassVar, Literal, TypeVar
 
-from .app import served
 from .errors import PeerError
 from .http import HttpClient
 from .model import Model
@@ -46,7 +45,7 @@ async def mount(
             if over == "http":
                 sock = bound_socket("127.0.0.1", 0)
                 url = url_of(sock)
-                await stack.enter_async_context(served(service.build_app(), sock))
+                await stack.enter_async_context(service.serving(sock))
                 transports[name] = Http(name, [url], client)
             else:
                 transports[name] = Local(service, round_trip=over == "round_trip")

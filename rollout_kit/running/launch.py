@@ -179,10 +179,8 @@ async def _start(
     await _together(service.start() for service in services)
     for service in services:
         if service.name in sockets:
-            from ..app import served
-
             [sock] = sockets[service.name]
-            await stack.enter_async_context(served(service.build_app(run.id), sock, run.token))
+            await stack.enter_async_context(service.serving(sock, run.id, run.token))
 
 
 async def _together(coroutines: Iterable[Coroutine[None, None, None]]) -> None:

@@ -16,7 +16,6 @@ import orjson
 
 from .. import loop, registry
 from ..access import bearer
-from ..app import served
 from ..errors import RolloutKitError
 from ..http import HttpClient
 from ..peers import Http, Local, Peers, Transport
@@ -74,8 +73,7 @@ async def _serve(plan: JsonObject) -> None:
             stack.push_async_callback(service.stop)
         for service in services:
             sock = socket.socket(fileno=plan["sockets"][service.name])
-            app = service.build_app(plan["run_id"])
-            await stack.enter_async_context(served(app, sock, plan["token"]))
+            await stack.enter_async_context(service.serving(sock, plan["run_id"], plan["token"]))
         await stopping.wait()
         running.call_later(STOP_S, _take_everything_down)
     _take_everything_down()

@@ -1,0 +1,140 @@
+"""A request in either dialect as what decides its answer."""
+
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+import orjson
+
+from rollout_kit.errors import TaskError
+from rollout_kit.responses import content_texts, input_items
+from rollout_kit.types import JsonObject
+
+CHARS_PER_TOKEN = 4
+"""About what English text has."""
+
+DELIVERY = frozenset({"model", "stream", "stream_options"})
+"""Keys that change how an answer is delivered, never what it says."""
+
+RESPONSES, CHAT = "/v1/responses", "/v1/chat/completions"
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    name: str
+    parameters: JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """`question` are all texts of the user, `last_user_text` the last; `num_turns` are the turns
+    that have called tools, `digest` stands for the whole content."""
+
+    body: JsonObject
+    dialect: str
+    digest: bytes
+    prompt: str
+    question: str
+    last_user_text: str
+    tools: tuple[Tool, ...]
+    num_turns: int
+    max_tokens: int | None
+
+    @property
+    def prompt_tokens(self) -> int:
+        return num_tokens(self.prompt)
+
+
+def num_tokens(text: str) -> int:
+    return -(-len(text) // CHARS_PER_TOKEN)
+
+
+def read(dialect: str, body: JsonObject) -> Asked:
+    """TaskError, as a bad request, where it is none of the dialect."""
+    try:
+        return (_read_responses if dialect == RESPONSES else _read_chat)(body)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise TaskError(
+            f"this is no {dialect} request: {type(error).__name__}: {error}", status=400
+        ) from None
+
+
+def _read_responses(body: JsonObject) -> Asked:
+    if not isinstance(body.get("input"), str | list):
+        raise TypeError(f"input must be a string or a list, got {body.get('input')!r:.80}")
+    users: list[str] = []
+    texts: list[str] = [body["instructions"]] if body.get("instructions") else []
+    num_turns, is_calling = 0, False
+    for item in input_items(body):
+        kind = item.get("type", "message")
+        if kind == "function_call":
+            num_turns += not is_calling
+            texts.append(item["arguments"])
+        elif kind == "function_call_output":
+            texts += content_texts(item["output"])
+        elif kind == "message":
+            said = "".join(content_texts(item.get("content")))
+            texts.append(said)
+            if item.get("role") == "user":
+                users.append(said)
+        is_calling = kind == "function_call"
+    tools = () if body.get("tool_choice") == "none" else body.get("tools") or ()
+    offered = tuple(
+        Tool(tool["name"], tool.get("parameters") or {})
+        for tool in tools
+        if tool.get("type") == "function"
+    )
+    return Asked(
+        body=body,
+        dialect=RESPONSES,
+        digest=digest_of(body),
+        prompt="\n".join(texts),
+        question="\n".join(users),
+        last_user_text=users[-1] if users else "",
+        tools=offered,
+        num_turns=num_turns,
+        max_tokens=_limit(body.get("max_output_tokens")),
+    )
+
+
+def _read_chat(body: JsonObject) -> Asked:
+    if not isinstance(body.get("messages"), list):
+        raise TypeError(f"messages must be a list, got {body.get('messages')!r:.80}")
+    if body.get("n", 1) != 1:
+        raise ValueError("n: a simulated model gives one choice")
+    users: list[str] = []
+    texts: list[str] = []
+    num_turns = 0
+    for message in body["messages"]:
+        said = "".join(content_texts(message.get("content")))
+        texts.append(said)
+        if message["role"] == "user":
+            users.append(said)
+        if calls := message.get("tool_calls"):
+            num_turns += 1
+            texts += [call["function"]["arguments"] for call in calls]
+    tools = () if body.get("tool_choice") == "none" else body.get("tools") or ()
+    functions = (tool["function"] for tool in tools if tool.get("type") == "function")
+    offered = tuple(Tool(each["name"], each.get("parameters") or {}) for each in functions)
+    return Asked(
+        body=body,
+        dialect=CHAT,
+        digest=digest_of(body),
+        prompt="\n".join(texts),
+        question="\n".join(users),
+        last_user_text=users[-1] if users else "",
+        tools=offered,
+        num_turns=num_turns,
+        max_tokens=_limit(body.get("max_completion_tokens") or body.get("max_tokens")),
+    )
+
+
+def _limit(given: Any) -> int | None:
+    if given is not None and (type(given) is not int or given < 1):
+        raise ValueError(f"the most output tokens must be a number from 1, got {given!r:.80}")
+    return given
+
+
+def digest_of(body: JsonObject) -> bytes:
+    content = {key: value for key, value in body.items() if key not in DELIVERY}
+    return blake2b(orjson.dumps(content, option=orjson.OPT_SORT_KEYS), digest_size=16).digest()

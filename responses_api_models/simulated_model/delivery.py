@@ -1,0 +1,106 @@
+"""A decision as bytes on a connection: what is written, when, and how the connection ends."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import orjson
+
+from . import bodies, wire
+from .simulation import Decision, Refusal
+
+JSON, SSE, HTML = "application/json", "text/event-stream; charset=utf-8", "text/html"
+
+PAGE = b"<html><head><title>502 Bad Gateway</title></head><body>nginx</body></html>"
+
+GARBAGE = b'{"output": [{"type": \x00\xff\xfe NaN,,}'
+
+NUM_DRIPS = 20
+"""Pieces of a body that comes slowly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """`pieces` are written one by one, evenly over `over_s`; then the connection is ended."""
+
+    outcome: str
+    pieces: list[bytes]
+    over_s: float = 0.0
+    then: Literal["done", "close", "reset", "hang"] = "done"
+
+
+def starts_s(decision: Decision) -> float:
+    """When the first byte is due: a stream's with its first token."""
+    streams = decision.answer is not None and bool(decision.asked.body.get("stream"))
+    return decision.first_s if streams else decision.end_s
+
+
+def refused(refusal: Refusal, headers: wire.Headers = ()) -> Delivery:
+    return _json(refusal.status, orjson.dumps(refusal.body()), headers + retry_after(refusal))
+
+
+def retry_after(refusal: Refusal) -> wire.Headers:
+    wait_s = refusal.retry_after_s
+    if wait_s is None:
+        return ()
+    whole_s = -int(-wait_s // 1)
+    return ("retry-after", str(whole_s)), ("retry-after-ms", f"{wait_s * 1000:.0f}")
+
+
+def delivered(decision: Decision, model: str) -> Delivery:
+    """To an OpenAI client."""
+    kind = decision.fault.kind if decision.fault else None
+    if kind == "hang":
+        return Delivery("none", [], then="hang")
+    if decision.refusal:
+        return refused(decision.refusal, decision.headers)
+    if kind == "wrong_content_type":
+        return Delivery("200", [wire.head(200, HTML, length=len(PAGE)) + PAGE])
+    if decision.asked.body.get("stream"):
+        return _streamed(decision, model)
+    assert decision.answer
+    return _whole(decision, orjson.dumps(bodies.whole(decision.asked, decision.answer, model)))
+
+
+def _json(status: int, body: bytes, headers: wire.Headers) -> Delivery:
+    return Delivery(str(status), [wire.head(status, JSON, headers, len(body)) + body])
+
+
+def _whole(decision: Decision, body: bytes) -> Delivery:
+    fault = decision.fault
+    half = body[: len(body) // 2]
+    match fault and fault.kind:
+        case "reset":
+            return Delivery("none", [], then="reset")
+        case "half_body":
+            head = wire.head(200, JSON, decision.headers, len(body))
+            return Delivery("200", [head + half], then="close")
+        case "garbage":
+            return _json(200, half + GARBAGE, decision.headers)
+        case "slow_drip":
+            assert fault
+            size = -(-len(body) // NUM_DRIPS)
+            drips = [body[start : start + size] for start in range(0, len(body), size)]
+            head = wire.head(200, JSON, decision.headers, len(body))
+            return Delivery("200", [head, *drips], over_s=fault.duration_s)
+    return _json(200, body, decision.headers)
+
+
+def _streamed(decision: Decision, model: str) -> Delivery:
+    assert decision.answer
+    events = bodies.events(decision.asked, decision.answer, model)
+    over_s, fault = decision.end_s - decision.first_s, decision.fault
+    head = wire.head(200, SSE, decision.headers)
+    half = [wire.chunk(event) for event in events[: len(events) // 2]]
+    match fault and fault.kind:
+        case "reset":
+            return Delivery("200", [head, *half], over_s / 2, "reset")
+        case "half_body":
+            return Delivery("200", [head, *half], over_s / 2, "close")
+        case "garbage":
+            spoilt = wire.chunk(b"data: " + GARBAGE + b"\n\n")
+            return Delivery("200", [head, *half, spoilt, wire.LAST_CHUNK], over_s)
+        case "slow_drip":
+            assert fault
+            over_s += fault.duration_s
+    chunks = [wire.chunk(event) for event in events]
+    return Delivery("200", [head, *chunks, wire.LAST_CHUNK], over_s)

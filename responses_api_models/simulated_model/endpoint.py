@@ -1,0 +1,185 @@
+"""The model's own HTTP server: an OpenAI-compatible endpoint, and a model server for its peers.
+
+A request that belongs to a rollout's session comes from a peer, through no `openai_model`: its
+refusals are worded as every server's of this package. All else is the same for both.
+"""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import orjson
+
+from rollout_kit.access import TRUSTED, Access
+from rollout_kit.errors import PeerError, RolloutError, TaskError
+from rollout_kit.service import encode
+from rollout_kit.session import HEADER
+from rollout_kit.types import JsonObject
+
+from . import bodies, wire
+from .asked import CHAT, RESPONSES
+from .delivery import JSON, Delivery, delivered, refused, starts_s
+from .simulation import Decision, Refusal
+
+if TYPE_CHECKING:
+    from .app import SimulatedModel
+
+SESSION = HEADER.encode()
+
+TEXT = "text/plain; version=0.0.4; charset=utf-8"
+"""What Prometheus wants `/metrics` to be."""
+
+
+class Endpoint:
+    """Answers the requests of one socket."""
+
+    def __init__(self, model: "SimulatedModel", access: Access, run_id: str = "") -> None:
+        self._model = model
+        self._access = access
+        self._run_id = run_id
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def answer(self, request: wire.Request, connection: wire.Connection) -> None:
+        scope: JsonObject = {
+            "headers": request.headers,
+            "method": request.method,
+            "path": request.path,
+        }
+        refusal = self._access.refusal(scope)
+        if refusal is not None:
+            status, message = refusal
+            _reply(connection, *_refusal(PeerError(message, status=status, retryable=False)))
+        elif request.method == "POST" and request.path in (RESPONSES, CHAT):
+            Exchange(self._model, request, connection, self._loop).begin()
+        elif request.method == "HEAD":
+            connection.write(wire.head(405, JSON, length=0))
+            connection.done()
+        elif request.method == "GET" and request.path in ("/", "/health"):
+            _reply(connection, 200, orjson.dumps(self._health(bool(scope[TRUSTED]))))
+        else:
+            task = self._loop.create_task(self._route(request, connection))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def _health(self, is_trusted: bool) -> JsonObject:
+        answer: JsonObject = {"status": "ok", "run_id": self._run_id}
+        if is_trusted:
+            load = {"in_flight": self._model.stats.in_flight, **self._model.load_figures()}
+            answer |= {"server": self._model.describe(), "load": load}
+        return answer
+
+    async def _route(self, request: wire.Request, connection: wire.Connection) -> None:
+        """Every other route, through the service's one door."""
+        route = self._model.routes.get(request.path)
+        try:
+            if route and route.method != request.method:
+                raise RolloutError(f"{request.path} takes {route.method}", status=405)
+            reply = await self._model.answer(request.path, request.body)
+        except RolloutError as error:
+            _reply(connection, *_refusal(error))
+        else:
+            _reply(connection, 200, encode(reply), TEXT if isinstance(reply, str) else JSON)
+
+
+def _refusal(error: RolloutError) -> tuple[int, bytes]:
+    return error.status, orjson.dumps(error.to_wire())
+
+
+def _reply(connection: wire.Connection, status: int, body: bytes, content_type: str = JSON) -> None:
+    connection.write(wire.head(status, content_type, length=len(body)) + body)
+    connection.done()
+
+
+class Exchange:
+    """One simulated request, from its arrival to its last byte."""
+
+    def __init__(
+        self,
+        model: "SimulatedModel",
+        request: wire.Request,
+        connection: wire.Connection,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._model = model
+        self._request = request
+        self._connection = connection
+        self._loop = loop
+        self._timer: asyncio.TimerHandle | None = None
+        self._began = loop.time()
+        self._first_at = self._began
+        self._fault = ""
+
+    def begin(self) -> None:
+        self._connection.when_lost = self._abandoned
+        self._model.stats.begin(self._request.path, self._began)
+        try:
+            decision = self._decided()
+        except RolloutError as error:
+            self._play(self._refused(error))
+            return
+        self._fault = str(decision.fault.kind) if decision.fault else ""
+        if wait_s := starts_s(decision):
+            self._timer = self._loop.call_at(self._began + wait_s, self._deliver, decision)
+        else:
+            self._deliver(decision)
+
+    def _decided(self) -> Decision:
+        try:
+            body = orjson.loads(self._request.body)
+        except orjson.JSONDecodeError as error:
+            raise TaskError(f"the body is not JSON: {error}", status=400) from None
+        if not isinstance(body, dict):
+            raise TaskError("the body must be a JSON object", status=400)
+        return self._model.simulation.decide(self._request.path, body, self._began)
+
+    def _deliver(self, decision: Decision) -> None:
+        self._first_at = self._loop.time()
+        name = self._model.model_name()
+        if decision.refusal and self._is_peer:
+            if decision.refusal.is_overflow:
+                body = orjson.dumps(bodies.overflowed(decision.asked, name))
+                self._play(Delivery("200", [wire.head(200, JSON, length=len(body)) + body]))
+            else:
+                self._play(self._refused(decision.refusal.error()))
+            return
+        if decision.is_answered:
+            self._model.count(decision, self._first_at - self._began, decision.end_s)
+        self._play(delivered(decision, name))
+
+    @property
+    def _is_peer(self) -> bool:
+        return any(name == SESSION for name, _ in self._request.headers)
+
+    def _refused(self, error: RolloutError) -> Delivery:
+        if not self._is_peer:
+            return refused(Refusal(error.status, error.message, "BadRequestError", error.status))
+        error.server = error.server or self._model.name
+        status, body = _refusal(error)
+        return Delivery(str(status), [wire.head(status, JSON, length=len(body)) + body])
+
+    def _play(self, delivery: Delivery, written: int = 0) -> None:
+        """Write the pieces that are due; the rest when theirs is."""
+        pieces = delivery.pieces
+        if not delivery.over_s:
+            self._connection.write(b"".join(pieces))
+        elif written < len(pieces):
+            self._connection.write(pieces[written])
+            written += 1
+            due = self._first_at + delivery.over_s * written / len(pieces)
+            self._timer = self._loop.call_at(due, self._play, delivery, written)
+            return
+        if delivery.then == "hang":
+            return
+        self._model.stats.end(self._loop.time(), delivery.outcome, self._fault)
+        match delivery.then:
+            case "close":
+                self._connection.close()
+            case "reset":
+                self._connection.reset()
+            case _:
+                self._connection.done()
+
+    def _abandoned(self) -> None:
+        if self._timer:
+            self._timer.cancel()
+        self._model.stats.end(self._loop.time(), "abandoned", self._fault)

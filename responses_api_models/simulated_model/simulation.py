@@ -1,0 +1,174 @@
+"""From a request to what becomes of it: the pure core, which knows no clock and no socket.
+
+Answers and faults are drawn from the seed, the request's content and how often it came before, so
+they do not depend on the order of arrival; rate limits, queues and schedules do. A fault never
+changes what is answered in the end: only answers that are given count as given.
+"""
+
+from dataclasses import dataclass, replace
+
+from rollout_kit.errors import ModelError
+from rollout_kit.types import JsonObject
+
+from .answers import Answer, Answers
+from .asked import Asked, read
+from .config import Fault, SimulatedModelConfig
+from .draws import Draws, Occurrences
+from .limits import Limiter, Slots
+from .script import Script
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An error as OpenAI and vLLM write it."""
+
+    status: int
+    message: str
+    type: str
+    code: str | int | None = None
+    param: str | None = None
+    retry_after_s: float | None = None
+
+    @property
+    def is_overflow(self) -> bool:
+        return self.param == "input_tokens"
+
+    def body(self) -> JsonObject:
+        error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+        return {"error": error}
+
+    def error(self) -> ModelError:
+        return ModelError(self.message, status=self.status, retry_after_s=self.retry_after_s)
+
+
+BROKEN = Refusal(500, "simulated fault: internal server error", "server_error")
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What becomes of a request, in seconds from its arrival: its turn, its first token, its end.
+
+    Either a refusal, or an answer that the fault may spoil on its way.
+    """
+
+    asked: Asked
+    answer: Answer | None = None
+    refusal: Refusal | None = None
+    fault: Fault | None = None
+    headers: tuple[tuple[str, str], ...] = ()
+    turn_s: float = 0.0
+    first_s: float = 0.0
+    end_s: float = 0.0
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the answer arrives, if only slowly."""
+        arrives = self.fault is None or self.fault.kind == "slow_drip"
+        return self.answer is not None and arrives
+
+
+class Simulation:
+    def __init__(self, config: SimulatedModelConfig, script: Script | None = None) -> None:
+        self._config = config
+        self._answers = Answers(config, script)
+        self._limiter = Limiter(config.rate_limit)
+        self._slots = Slots(config.max_concurrent_requests)
+        self._arrived = Occurrences()
+        self._answered = Occurrences()
+        self._num_requests = 0
+        self._first_at = 0.0
+
+    def decide(self, dialect: str, body: JsonObject, now: float) -> Decision:
+        """`now` is any clock's that never goes back; TaskError for what is no request."""
+        asked = read(dialect, body)
+        draws = self._arrival(asked, now)
+        fault = self._fault(draws, now)
+        if fault and (refusal := _at_once(fault)):
+            return Decision(asked, refusal=refusal, fault=fault)
+        if refusal := self._overflow(asked, fault):
+            return Decision(asked, refusal=refusal, fault=fault)
+        occurrence = self._answered.next(asked.digest)
+        answer = self._answers.to(
+            asked, Draws(self._config.seed, "answer", asked.digest, occurrence)
+        )
+        short = self._limiter.take(asked.prompt_tokens + answer.num_tokens, now)
+        headers = self._limiter.headers()
+        if short:
+            return Decision(asked, refusal=self._limited(*short), headers=headers)
+        if fault and fault.kind == "hang":
+            return Decision(asked, fault=fault, headers=headers)
+        first_s = draws.of(self._config.latency_s)
+        takes_s = first_s + answer.num_tokens * self._config.per_output_token_s
+        turn_s = self._slots.begin(now, takes_s) - now
+        decision = Decision(
+            asked,
+            answer,
+            fault=fault,
+            headers=headers,
+            turn_s=turn_s,
+            first_s=turn_s + first_s,
+            end_s=turn_s + takes_s,
+        )
+        if fault and fault.kind == 500:
+            return replace(decision, answer=None, refusal=BROKEN)
+        if decision.is_answered:
+            self._answered.count(asked.digest)
+        return decision
+
+    def _arrival(self, asked: Asked, now: float) -> Draws:
+        self._first_at = self._first_at if self._num_requests else now
+        self._num_requests += 1
+        occurrence = self._arrived.next(asked.digest)
+        self._arrived.count(asked.digest)
+        return Draws(self._config.seed, "arrival", asked.digest, occurrence)
+
+    def _fault(self, draws: Draws, now: float) -> Fault | None:
+        """One number is drawn for each, so that a schedule moves no other's draws."""
+        strikes = [draws.uniform() < fault.probability for fault in self._config.faults]
+        for fault, does_strike in zip(self._config.faults, strikes, strict=True):
+            if does_strike and fault.is_due(self._num_requests, now - self._first_at):
+                return fault
+        return None
+
+    def _overflow(self, asked: Asked, fault: Fault | None) -> Refusal | None:
+        length, most = asked.prompt_tokens, self._config.max_context_tokens
+        if fault and fault.kind == "context_overflow":
+            most = min(most or length, length) - 1
+        if most is None or length <= most:
+            return None
+        return Refusal(
+            400,
+            f"This model's maximum context length is {most} tokens. However, your request has "
+            f"{length} input tokens. Please reduce the length of the input messages.",
+            "BadRequestError",
+            code=400,
+            param="input_tokens",
+        )
+
+    def _limited(self, unit: str, missing_s: float) -> Refusal:
+        most = self._limiter.figures()[unit]
+        name = "RPM" if unit == "requests" else "TPM"
+        return Refusal(
+            429,
+            f"Rate limit reached for {self._config.model_name} on {unit} per min ({name}): "
+            f"Limit {most:.0f}. Please try again in {missing_s:.3g}s.",
+            unit,
+            code="rate_limit_exceeded",
+            retry_after_s=missing_s,
+        )
+
+
+def _at_once(fault: Fault) -> Refusal | None:
+    """The refusal of a fault that never lets the request in."""
+    if fault.kind == 429:
+        return Refusal(
+            429,
+            "simulated fault: too many requests",
+            "requests",
+            code="rate_limit_exceeded",
+            retry_after_s=fault.retry_after_s,
+        )
+    if fault.kind == 503:
+        message = "simulated fault: the engine is overloaded"
+        return Refusal(503, message, "server_error", retry_after_s=fault.retry_after_s)
+    return None

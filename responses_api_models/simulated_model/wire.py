@@ -1,0 +1,197 @@
+"""HTTP/1.1 on a socket, and as little else as can be: requests are parsed, their answerer writes.
+
+It keeps connections alive, answers pipelined requests in turn, and can do to a connection what a
+framework forbids: stop in the middle, or reset it.
+"""
+
+import asyncio
+import socket
+import struct
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import cast
+
+import httptools
+
+BACKLOG = 2048
+"""Connections that may wait to be accepted."""
+
+STOP_S = 2.0
+"""Time for requests in flight once the server is told to stop."""
+
+MAX_PIPELINED = 16
+"""Requests of one connection that wait for the one before; more are not read meanwhile."""
+
+LINGER_ZERO = struct.pack("ii", 1, 0)
+"""SO_LINGER by which a close becomes a reset."""
+
+
+@dataclass(slots=True)
+class Request:
+    """`path` has no query; header names are in lower case."""
+
+    method: str = ""
+    path: str = ""
+    headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+    body: bytes = b""
+    keeps_alive: bool = True
+
+
+Answerer = Callable[[Request, "Connection"], None]
+"""Writes to the connection now or later, and then calls one of `done`, `close` and `reset`."""
+
+
+@asynccontextmanager
+async def listening(answerer: Answerer, sock: socket.socket) -> AsyncIterator[None]:
+    """`answerer` is given every request that comes in on `sock` while inside."""
+    loop = asyncio.get_running_loop()
+    connections: set[Connection] = set()
+    server = await loop.create_server(
+        lambda: Connection(answerer, connections), sock=sock, backlog=BACKLOG
+    )
+    try:
+        yield
+    finally:
+        server.close()
+        give_up = loop.time() + STOP_S
+        while any(each.is_busy for each in connections) and loop.time() < give_up:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        for each in list(connections):
+            each.close()
+        await asyncio.sleep(0)
+        for each in list(connections):  # whose client does not read
+            each.reset()
+        await asyncio.sleep(0)
+        sock.close()
+
+
+class Connection(asyncio.Protocol):
+    def __init__(self, answerer: Answerer, connections: set["Connection"]) -> None:
+        self._answerer = answerer
+        self._connections = connections
+        self._waiting: deque[Request] = deque()
+        self._parser = httptools.HttpRequestParser(self)
+        self._transport: asyncio.Transport | None = None
+        self._url = b""
+        self._body: list[bytes] = []
+        self._coming = Request()
+        self._is_starting = False
+        self.current: Request | None = None
+        self.when_lost: Callable[[], None] | None = None
+        """Called where the client leaves before it has its answer."""
+
+    @property
+    def is_busy(self) -> bool:
+        return self.current is not None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's own is no subclass
+        self._connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._connections.discard(self)
+        self._waiting.clear()
+        if self.current is not None and self.when_lost:
+            self.when_lost()
+        self.current = self.when_lost = None
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self.write(
+                b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+            )
+            self.close()
+
+    def on_message_begin(self) -> None:
+        self._coming, self._url, self._body = Request(), b"", []
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._coming.headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        expects = (b"expect", b"100-continue")
+        if expects in self._coming.headers and not self.is_busy:
+            self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def on_body(self, body: bytes) -> None:
+        self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        request = self._coming
+        request.method = self._parser.get_method().decode("ascii")
+        request.path = self._url.partition(b"?")[0].decode("latin-1")
+        request.body = b"".join(self._body)
+        request.keeps_alive = self._parser.should_keep_alive()
+        self._waiting.append(request)
+        if len(self._waiting) == MAX_PIPELINED and self._transport:
+            self._transport.pause_reading()
+        self._start()
+
+    def _start(self) -> None:
+        """Answer what waits, one after the other; an answer may come at once."""
+        if self._is_starting:
+            return
+        self._is_starting = True
+        while self._waiting and not self.is_busy:
+            if len(self._waiting) == MAX_PIPELINED and self._transport:
+                self._transport.resume_reading()
+            self.current = self._waiting.popleft()
+            self._answerer(self.current, self)
+        self._is_starting = False
+
+    def write(self, raw: bytes) -> None:
+        if self._transport:
+            self._transport.write(raw)
+
+    def done(self) -> None:
+        """The answer is written: the next request may be answered."""
+        ended, self.current, self.when_lost = self.current, None, None
+        if ended and not ended.keeps_alive:
+            self.close()
+        else:
+            self._start()
+
+    def close(self) -> None:
+        """Once what was written is sent."""
+        self.current = self.when_lost = None
+        self._waiting.clear()
+        if self._transport:
+            self._transport.close()
+
+    def reset(self) -> None:
+        """At once, so that the other side sees a broken connection."""
+        self.current = self.when_lost = None
+        self._waiting.clear()
+        if self._transport:
+            sock = self._transport.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_ZERO)
+            self._transport.abort()
+
+
+Headers = tuple[tuple[str, str], ...]
+
+REASONS = {status.value: status.phrase for status in HTTPStatus}
+
+
+def head(status: int, content_type: str, headers: Headers = (), length: int | None = None) -> bytes:
+    """Everything before the body; without a length the body comes in chunks."""
+    lines = [f"HTTP/1.1 {status} {REASONS.get(status, '')}", f"content-type: {content_type}"]
+    lines.append("transfer-encoding: chunked" if length is None else f"content-length: {length}")
+    lines += [f"{name}: {value}" for name, value in headers]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+
+
+def chunk(raw: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(raw), raw)
+
+
+LAST_CHUNK = b"0\r\n\r\n"
