@@ -39,6 +39,9 @@ ifneq ($(UV),)
 	uv sync --frozen --inexact --quiet --extra $*
 else
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -c "import sys; sys.exit('.venv has Python %d.%d, and 3.11 or newer is needed:' \
+		' rm -r .venv, and make … PYTHON=python3.11' % sys.version_info[:2] \
+		if sys.version_info < (3, 11) else 0)"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
 endif
 	@touch $@

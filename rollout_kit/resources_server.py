@@ -262,6 +262,13 @@ def _as_verdict(request: VerifyRequest, found: Any) -> VerifyResponse:
         fields = dict(found)
     else:
         fields = {"reward": found}
+    fields = {name: _plain(value) for name, value in fields.items()}
     if "reward" not in fields:
         raise VerifyError("verify returned no 'reward'", retryable=False)
     return VerifyResponse.of(request, {**fields, "reward": finite_reward(fields["reward"])})
+
+
+def _plain(value: Any) -> Any:
+    """A scalar of numpy's, or a tensor of one number, as Python's own."""
+    is_foreign = not isinstance(value, str | bytes | int | float | list | dict)
+    return value.item() if is_foreign and getattr(value, "ndim", None) == 0 else value

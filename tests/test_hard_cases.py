@@ -11,7 +11,14 @@ import pytest
 from support import Bench, Echo, EchoRequest, asked, row
 
 from rollout_kit import registry
-from rollout_kit.errors import ModelError, OutputError, SessionLost, StopRun, VerifyError
+from rollout_kit.errors import (
+    ConfigError,
+    ModelError,
+    OutputError,
+    SessionLost,
+    StopRun,
+    VerifyError,
+)
 from rollout_kit.resources_server import ResourcesServer, tool
 from rollout_kit.running.sockets import bound_socket
 from rollout_kit.testing import ScriptedModel, call_response, making, mount, run_virtual
@@ -445,3 +452,26 @@ def test_an_error_of_odd_types_on_the_wire_is_still_an_error() -> None:
     }
     error = from_wire("model", 503, {"error": odd}, "")
     assert (error.status, error.retry_after_s, error.server) == (503, None, "model")
+
+
+def test_a_verifier_may_return_scalars_of_numpy_s(bench: Bench) -> None:
+    import numpy as np
+
+    class Numbers(ResourcesServer):
+        def verify(self, task: JsonObject, response: JsonObject) -> JsonObject:
+            return {"reward": np.float32(1), "share": np.float64(0.5), "hits": np.array(3)}
+
+    bench.verifier = making(Numbers)
+    assert collected_for_real(bench) == 0
+    [line] = bench.lines()
+    assert (line["reward"], line["share"], line["hits"]) == (1.0, 0.5, 3)
+
+
+def collected_for_real(bench: Bench) -> int:
+    """A plain `def verify` answers from a thread, which a virtual clock does not wait for."""
+    return asyncio.run(bench.collect(ROWS[:1]))
+
+
+def test_an_output_that_would_only_be_called_an_archive_is_refused(bench: Bench) -> None:
+    with pytest.raises(ConfigError, match=r"leave out \.zst"):
+        asyncio.run(bench.collect(ROWS[:1], output_jsonl_fpath=bench.folder / "r.jsonl.zst"))

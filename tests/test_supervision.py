@@ -287,6 +287,24 @@ def test_a_stranger_on_the_head_s_port_is_recognised_and_so_is_nobody(
     assert code == 1 and f"cannot listen on 127.0.0.1:{port}" in said, said
 
 
+def test_a_collector_whose_ng_run_is_stopped_says_so_and_continues_later(
+    workplace: Workplace,
+) -> None:
+    workplace.tasks(200)
+    workplace.model.delay_s = 0.2
+    with workplace.ng_run() as (_, port, _):
+        collector = workplace.start("collect_rollouts", *through(port))
+        workplace.wait_for(5)
+        code, said = workplace.run("stop", f"+head_server.port={port}")
+        assert code == 0, said
+        said, _ = collector.communicate(timeout=60)
+        assert collector.returncode == 1 and "is gone: start it again" in said, said
+    workplace.model.delay_s = 0
+    with workplace.ng_run() as (_, port, _):
+        code, said = workplace.run("collect_rollouts", *through(port))
+        assert code == 0 and len(workplace.lines()) == 200, said
+
+
 def test_two_runs_on_one_machine_do_not_meet(workplace: Workplace) -> None:
     workplace.tasks(20)
     with workplace.ng_run() as (first, port, _), workplace.ng_run() as (_, other, _):

@@ -93,7 +93,10 @@ async def prepared(
 
 
 def output_paths(command: RolloutsCommand) -> OutputPaths:
-    return OutputPaths(Path(str(command.output_jsonl_fpath)).expanduser())
+    path = Path(str(command.output_jsonl_fpath)).expanduser()
+    if path.suffix in (".gz", ".zst"):
+        raise ConfigError(f"{path}: rollouts are appended as plain lines: leave out {path.suffix}")
+    return OutputPaths(path)
 
 
 def _reader(command: CollectConfig, servers: Reached, path: Path) -> TaskReader:

@@ -25,6 +25,10 @@ SPARE_CONNECTIONS = 1100
 """Beyond the rollouts in flight: parked verdicts, sessions being closed, health."""
 
 
+WATCH_S, MISSED_ANSWERS = 2.0, 3
+"""How often a running ng_run is looked for, and how often in vain until it is gone."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reached:
     """Peers by name, the names of the agents among them, and the configuration they run with."""
@@ -34,7 +38,8 @@ class Reached:
     default_params: JsonObject
     values: JsonObject
     ends: list[asyncio.Task[str]] = field(default_factory=list)
-    """Supervisions of the server processes that this collection started itself."""
+    """Each is done, with the reason, when going on is pointless: a server process of this
+    collection's own is given up, or the ng_run that it works through is gone."""
 
 
 @asynccontextmanager
@@ -77,9 +82,23 @@ async def reached(
                 name = each["name"]
                 tell(f"warning: the ng_run has given up server '{name}': its log says why")
         defaults = values.get("responses_create_params") or {}
-        yield Reached(Peers(transports), agents, defaults, values)
+        gone = asyncio.create_task(_gone(head))
+        try:
+            yield Reached(Peers(transports), agents, defaults, values, [gone])
+        finally:
+            gone.cancel()
+            await asyncio.gather(gone, return_exceptions=True)
     finally:
         await client.close()
+
+
+async def _gone(head: Head) -> str:
+    """Returns, with what to say, once the ng_run answers no more."""
+    missed = 0
+    while missed < MISSED_ANSWERS:
+        await asyncio.sleep(WATCH_S)
+        missed = 0 if await head.answers() else missed + 1
+    return f"the ng_run at {head.url} is gone: start it again, and then the same command"
 
 
 def http_limits(command: CollectConfig | ReverifyConfig) -> HttpLimits:

@@ -54,6 +54,10 @@ class Output:
         if self._show:
             self._show(self._label, line)
 
+    def note(self, line: str) -> None:
+        """A line about the process, into its file."""
+        self._keep(f"{line}\n".encode())
+
     def close(self) -> None:
         if self._file is not None:
             os.close(self._file)

@@ -109,7 +109,7 @@ class Keeper:
         pause_s = (
             delay_s(PAUSES, int(self._strikes) + 1, None, random.random) if self._strikes else 0.0
         )
-        self.terms.tell(f"server '{dead.label}' (pid {dead.pid}) {dead.ending}: restarting it")
+        self._tell(f"server '{dead.label}' (pid {dead.pid}) {dead.ending}: restarting it")
         await asyncio.sleep(pause_s)
         began = time.monotonic()
         self.restarts += 1
@@ -117,13 +117,19 @@ class Keeper:
             await self.start()
             await self.ready()
         except OSError as error:
-            self.terms.tell(f"server '{self.label}' cannot be started: {error}")
+            self._tell(f"server '{self.label}' cannot be started: {error}")
         except ConfigError:
             assert self.child is not None
             await self._buried(self.child)  # dead, or alive and never ready
         else:
             took_s = time.monotonic() - began
-            self.terms.tell(f"server '{self.label}' is back (pid {self.pid}, {took_s:.1f} s)")
+            self._tell(f"server '{self.label}' is back (pid {self.pid}, {took_s:.1f} s)")
+
+    def _tell(self, line: str) -> None:
+        """To people, and into the server's own log."""
+        line = f"{time.strftime('%F %T')} {line}"
+        self.output.note(line)
+        self.terms.tell(line)
 
     async def _buried(self, child: Child) -> None:
         await bury(child)
