@@ -61,7 +61,7 @@ class Fleet:
         reaper = processes.Reaper()
         await reaper.start()
         self._stack.push_async_callback(reaper.close)
-        self._stack.push_async_callback(self._stop)
+        self._stack.push_async_callback(self._stop, reaper)
         terms = Terms(
             run_id, client, reaper, upkeep.max_restarts, upkeep.ready_timeout_s, upkeep.tell
         )
@@ -95,11 +95,14 @@ class Fleet:
         """The processes that serve an instance."""
         return [keeper for group, keeper in self._keepers.items() if instance in group.instances]
 
-    async def _stop(self) -> None:
+    async def _stop(self, reaper: processes.Reaper) -> None:
         for task in self.ends:
             task.cancel()
         await asyncio.gather(*self.ends, return_exceptions=True)
-        await processes.stop([keeper.child for keeper in self._keepers.values() if keeper.child])
+        children = [keeper.child for keeper in self._keepers.values() if keeper.child]
+        await processes.stop(children)
+        for child in children:
+            reaper.forgets(child)  # else it would wait for its grace, and look for what is gone
 
 
 @dataclass(frozen=True, slots=True, eq=False)
