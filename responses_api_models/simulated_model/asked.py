@@ -1,5 +1,6 @@
 """A request in either dialect as what decides its answer."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
@@ -27,18 +28,25 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """`question` are all texts of the user, `last_user_text` the last; `num_turns` are the turns
-    that have called tools, `digest` stands for the whole content."""
+    """`users` are the texts of the user, in order; `num_turns` are the turns that have called
+    tools, `digest` stands for the whole content."""
 
     body: JsonObject
     dialect: str
     digest: bytes
     prompt: str
-    question: str
-    last_user_text: str
+    users: tuple[str, ...]
     tools: tuple[Tool, ...]
     num_turns: int
     max_tokens: int | None
+
+    @property
+    def question(self) -> str:
+        return "\n".join(self.users)
+
+    @property
+    def last_user_text(self) -> str:
+        return self.users[-1] if self.users else ""
 
     @property
     def prompt_tokens(self) -> int:
@@ -78,20 +86,13 @@ def _read_responses(body: JsonObject) -> Asked:
             if item.get("role") == "user":
                 users.append(said)
         is_calling = kind == "function_call"
-    tools = () if body.get("tool_choice") == "none" else body.get("tools") or ()
-    offered = tuple(
-        Tool(tool["name"], tool.get("parameters") or {})
-        for tool in tools
-        if tool.get("type") == "function"
-    )
     return Asked(
         body=body,
         dialect=RESPONSES,
         digest=digest_of(body),
         prompt="\n".join(texts),
-        question="\n".join(users),
-        last_user_text=users[-1] if users else "",
-        tools=offered,
+        users=tuple(users),
+        tools=tuple(Tool(each["name"], each.get("parameters") or {}) for each in _offered(body)),
         num_turns=num_turns,
         max_tokens=_limit(body.get("max_output_tokens")),
     )
@@ -113,20 +114,23 @@ def _read_chat(body: JsonObject) -> Asked:
         if calls := message.get("tool_calls"):
             num_turns += 1
             texts += [call["function"]["arguments"] for call in calls]
-    tools = () if body.get("tool_choice") == "none" else body.get("tools") or ()
-    functions = (tool["function"] for tool in tools if tool.get("type") == "function")
-    offered = tuple(Tool(each["name"], each.get("parameters") or {}) for each in functions)
+    functions = (tool["function"] for tool in _offered(body))
     return Asked(
         body=body,
         dialect=CHAT,
         digest=digest_of(body),
         prompt="\n".join(texts),
-        question="\n".join(users),
-        last_user_text=users[-1] if users else "",
-        tools=offered,
+        users=tuple(users),
+        tools=tuple(Tool(each["name"], each.get("parameters") or {}) for each in functions),
         num_turns=num_turns,
         max_tokens=_limit(body.get("max_completion_tokens") or body.get("max_tokens")),
     )
+
+
+def _offered(body: JsonObject) -> Iterator[JsonObject]:
+    """The function tools that the model may call, as the dialect writes them."""
+    if body.get("tool_choice") != "none":
+        yield from (tool for tool in body.get("tools") or () if tool.get("type") == "function")
 
 
 def _limit(given: Any) -> int | None:

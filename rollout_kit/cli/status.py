@@ -11,7 +11,7 @@ from . import entry
 
 if TYPE_CHECKING:
     from ..config.load import Config
-    from ..http import HttpClient
+    from ..running.head import Head
     from ..types import JsonObject
 
 ASK_S = 5.0
@@ -26,20 +26,13 @@ def main(argv: list[str] | None = None) -> None:
 
 async def _status(config: "Config") -> int:
     """0 when every server is well, 2 when one is not."""
-    from ..http import HttpClient
-    from ..running.head import Head
+    from ..running.head import found_head
 
     command: Any = config.command
-    client = HttpClient()
-    try:
-        head = await Head.at(command.head_server, client, command.auth_token)
+    async with found_head(command) as head:
         listed = await head.instances()
         workers = [(each, worker) for each in listed for worker in each["workers"]]
-        found = await asyncio.gather(
-            *(_asked(each, worker, head.token, client) for each, worker in workers)
-        )
-    finally:
-        await client.close()
+        found = await asyncio.gather(*(_asked(each, worker, head) for each, worker in workers))
     if command.json_output:
         print(json.dumps({"url": head.url, "run_id": head.run_id, "servers": found}))
     else:
@@ -47,18 +40,18 @@ async def _status(config: "Config") -> int:
     return 0 if all(each["health"] == "ok" for each in found) else 2
 
 
-async def _asked(
-    server: "JsonObject", worker: "JsonObject", token: str, client: "HttpClient"
-) -> "JsonObject":
+async def _asked(server: "JsonObject", worker: "JsonObject", head: "Head") -> "JsonObject":
     """One server process as the table shows it."""
     from ..access import bearer
     from ..errors import PeerError
 
     health, load = worker["state"], {}
     if worker["url"] and health == "ready":
-        headers = bearer(token if server["asks_token"] else None)
+        headers = bearer(head.token if server["asks_token"] else None)
         try:
-            reply = await client.get(f"{worker['url']}/health", headers=headers, timeout_s=ASK_S)
+            reply = await head.client.get(
+                f"{worker['url']}/health", headers=headers, timeout_s=ASK_S
+            )
             health = "ok" if reply.status == 200 else f"answers {reply.status}"
             answer = orjson.loads(reply.raw)
             if isinstance(answer, dict) and isinstance(answer.get("load"), dict):

@@ -22,21 +22,16 @@ def main(argv: list[str] | None = None) -> None:
 
 async def _stop(config: "Config") -> int:
     from ..errors import ConfigError
-    from ..http import HttpClient
-    from ..running.head import Head
+    from ..running.head import found_head
 
     command: Any = config.command
-    client = HttpClient()
-    try:
-        head = await Head.at(command.head_server, client, command.auth_token)
+    async with found_head(command) as head:
         await head.stop()
         give_up = time.monotonic() + STOP_S
         while await head.answers():
             if time.monotonic() > give_up:
                 raise ConfigError(f"the ng_run at {head.url} has not stopped within {STOP_S:g} s")
             await asyncio.sleep(POLL_S)
-    finally:
-        await client.close()
     print(f"stopped the ng_run at {head.url} and all its servers")
     return 0
 

@@ -12,19 +12,19 @@ import orjson
 
 from ..config.commands import CollectConfig
 from ..config.load import Config
-from ..errors import ConfigError, RolloutError, StopRun
+from ..errors import ConfigError, RolloutError
 from ..types import Attempt, Failure, Key, Outcome, Rollout, Task, Unverified
 from .announce import Announcement
 from .drive import Drive, journalled
 from .files import check_apart
 from .giveup import GiveUp
 from .limiter import Fixed, Limiter
-from .lines import failure_line, malformed_line, row_of
+from .lines import malformed_line, row_of
 from .plan import owed
 from .prepare import Prepared, output_paths, prepared
 from .progress import Progress
 from .reach import Reached, chosen_agent, input_path, reached
-from .report import FINISHED, Report
+from .report import FINISHED, Report, record
 from .schedule import Schedule
 from .tasks import Malformed, input_file
 
@@ -161,12 +161,7 @@ class Collection:
         return outcome
 
     def _record(self, failure: Failure) -> None:
-        key = failure.key
-        repro = f"{self.run.command_line} +only={key.task_id}:{key.rollout_index}"
-        self.run.journal.append_failure(failure_line(failure, repro))
-        self.report.reasons.note(failure)
-        if reason := self.give_up.reason_after(failure.error):
-            raise StopRun(reason)
+        record(failure, self.run, self.report.reasons, self.give_up)
 
     def _attempts(self) -> Iterator[Attempt | None]:
         """Stored responses that wait for their verdict first, then what is to be collected."""

@@ -22,13 +22,6 @@ class Moments:
     smallest: float = math.inf
     largest: float = -math.inf
 
-    def add(self, value: float) -> None:
-        self.count += 1
-        self.total += value
-        self.squares += value * value
-        self.smallest = min(self.smallest, value)
-        self.largest = max(self.largest, value)
-
     def merge(self, other: "Moments") -> None:
         self.count += other.count
         self.total += other.total

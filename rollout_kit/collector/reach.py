@@ -9,13 +9,14 @@ from pathlib import Path
 from .. import registry
 from ..access import bearer
 from ..config.commands import CollectConfig, ReverifyConfig
+from ..config.instances import AGENTS
 from ..config.load import Config
 from ..errors import ConfigError, suggest
 from ..http import HttpClient
 from ..peers import Http, Peers
 from ..running.fleet import Upkeep
 from ..running.head import Head
-from ..running.launch import AGENTS, HttpLimits, placed
+from ..running.launch import HttpLimits, placed
 from ..running.run import Run
 from ..types import JsonObject
 from .manifest import fingerprint_of

@@ -4,11 +4,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from ..types import JsonObject
-from .files import write_json
 from .plan import number_of
 from .progress import Progress
 from .renewal import Counts, Renewal
-from .report import FINISHED, INTERRUPTED, NO_RESULT, Reasons, throughput_of
+from .report import Reasons, exit_status, kept_metrics, say_files
 
 
 @dataclass(slots=True)
@@ -68,30 +67,22 @@ class RenewalReport:
         metrics = run.metrics.report(
             run.scope_of, tally, this_run, repeats, lists_groups=not meanwhile
         )
-        if not progress.rollouts:
-            metrics["throughput"] = throughput_of(run.journal.paths.metrics) or {}
         metrics["verdicts"] = run.comparison.figures()
-        if not run.command.disable_aggregation and run.command.only is None:
-            write_json(run.journal.paths.metrics, metrics)
-        return metrics
+        return kept_metrics(run, progress, metrics)
 
     def end(self, *, interrupted: bool) -> int:
         """Write and print the results; the exit status."""
-        run, say, paths = self.run, self.progress.say, self.run.journal.paths
+        run = self.run
         metrics = self.write_metrics()
         missing = self.counts.planned - self.counts.done - self.progress.rollouts
-        tolerated = run.command.max_failed_fraction * (self.counts.planned + self.counts.malformed)
-        status = FINISHED if missing + self.counts.malformed <= tolerated else NO_RESULT
-        status = INTERRUPTED if interrupted else status
+        status = exit_status(run.command, self.counts, missing, interrupted=interrupted)
         if run.command.only is None:  # one rollout says nothing about the run
             run.manifest.finish(metrics["counts"], status)
             run.manifest.write()
             self.progress.report(metrics)
         for line in run.comparison.lines():
-            say(line)
-        say(f"Rollouts: {paths.main}", event="files", rollouts=str(paths.main))
-        if not run.command.disable_aggregation and run.command.only is None:
-            say(f"Metrics:  {paths.metrics}", event="files", metrics=str(paths.metrics))
+            self.progress.say(line)
+        say_files(run, self.progress)
         self._say_what_is_missing(missing, interrupted=interrupted)
         return status
 

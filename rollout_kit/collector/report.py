@@ -6,12 +6,18 @@ from pathlib import Path
 
 import orjson
 
+from ..config.commands import RolloutsCommand
+from ..errors import StopRun
 from ..types import Failure, JsonObject
 from .announce import Announcement
 from .files import write_json
+from .giveup import GiveUp
+from .lines import failure_line
+from .plan import Counts as Plan
 from .plan import number_of
 from .prepare import Prepared
 from .progress import Progress
+from .renewal import Counts, Renewal
 
 FINISHED, NO_RESULT, INTERRUPTED = 0, 2, 130
 """Exit statuses: every planned rollout is on disk; some have no result; stopped by the user."""
@@ -71,28 +77,20 @@ class Report:
         metrics = run.metrics.report(
             run.wanted.scope_of, tally, this_run, repeats, lists_groups=not meanwhile
         )
-        if not progress.rollouts:
-            metrics["throughput"] = throughput_of(run.journal.paths.metrics) or {}
-        if not run.command.disable_aggregation and run.wanted.only is None:
-            write_json(run.journal.paths.metrics, metrics)
-        return metrics
+        return kept_metrics(run, progress, metrics)
 
     def end(self, *, interrupted: bool) -> int:
         """Write and print the results; the exit status."""
-        run, progress, paths = self.run, self.progress, self.run.journal.paths
+        run, progress = self.run, self.progress
         metrics, counts = self.write_metrics(), self.plan.counts
         missing = max(0, counts.planned - self._planned_on_disk())
-        tolerated = run.command.max_failed_fraction * (counts.planned + counts.malformed)
-        status = FINISHED if missing + counts.malformed <= tolerated else NO_RESULT
-        status = INTERRUPTED if interrupted else status
+        status = exit_status(run.command, counts, missing, interrupted=interrupted)
         if run.wanted.only is None:  # one rollout says nothing about the run
             run.manifest.note_input(self.plan.input_entry())
             run.manifest.finish(metrics["counts"], status)
             run.manifest.write()
             progress.report(metrics)
-        progress.say(f"Rollouts: {paths.main}", event="files", rollouts=str(paths.main))
-        if not run.command.disable_aggregation and run.wanted.only is None:
-            progress.say(f"Metrics:  {paths.metrics}", event="files", metrics=str(paths.metrics))
+        say_files(run, progress)
         self._say_what_is_missing(missing, metrics["counts"], interrupted=interrupted)
         self._say_what_waits()
         return status
@@ -135,7 +133,49 @@ class Report:
         return self.plan.counts.done + self.progress.rollouts - self.unplanned
 
 
-def throughput_of(path: Path) -> JsonObject | None:
+def record(failure: Failure, run: Prepared | Renewal, reasons: Reasons, give_up: GiveUp) -> None:
+    """Into the failures file, with the command that repeats it; StopRun when it is one too many."""
+    key = failure.key
+    repro = f"{run.command_line} +only={key.task_id}:{key.rollout_index}"
+    run.journal.append_failure(failure_line(failure, repro))
+    reasons.note(failure)
+    if reason := give_up.reason_after(failure.error):
+        raise StopRun(reason)
+
+
+def kept_metrics(run: Prepared | Renewal, progress: Progress, metrics: JsonObject) -> JsonObject:
+    """The metrics, written unless nobody wants the file."""
+    if not progress.rollouts:
+        metrics["throughput"] = _throughput_of(run.journal.paths.metrics) or {}
+    if _has_metrics_file(run.command):
+        write_json(run.journal.paths.metrics, metrics)
+    return metrics
+
+
+def exit_status(
+    command: RolloutsCommand, counts: Plan | Counts, missing: int, *, interrupted: bool
+) -> int:
+    """`missing`: rollouts of the plan without a result."""
+    if interrupted:
+        return INTERRUPTED
+    tolerated = command.max_failed_fraction * (counts.planned + counts.malformed)
+    return FINISHED if missing + counts.malformed <= tolerated else NO_RESULT
+
+
+def say_files(run: Prepared | Renewal, progress: Progress) -> None:
+    """Where the results are."""
+    paths = run.journal.paths
+    progress.say(f"Rollouts: {paths.main}", event="files", rollouts=str(paths.main))
+    if _has_metrics_file(run.command):
+        progress.say(f"Metrics:  {paths.metrics}", event="files", metrics=str(paths.metrics))
+
+
+def _has_metrics_file(command: RolloutsCommand) -> bool:
+    """One rollout says nothing about the run."""
+    return not command.disable_aggregation and command.only is None
+
+
+def _throughput_of(path: Path) -> JsonObject | None:
     """What an earlier run measured: a run that had nothing to do measures nothing."""
     try:
         return orjson.loads(path.read_bytes())["throughput"]

@@ -11,20 +11,20 @@ import orjson
 
 from ..config.commands import ReverifyConfig
 from ..config.load import Config
-from ..errors import ConfigError, StopRun
+from ..errors import ConfigError
 from ..types import Attempt, Failure, Key, Outcome, Rollout, Task, Unverified
 from .drive import Drive, journalled
 from .files import check_apart
 from .giveup import GiveUp
 from .limiter import Fixed
-from .lines import failure_line, malformed_line, row_of, without_verdict
+from .lines import malformed_line, row_of, without_verdict
 from .plan import BREATH, number_of
 from .prepare import only_of, output_paths
 from .progress import Progress
 from .reach import Reached, stored_path
 from .renewal import Counts, Renewal, renewal
 from .renewal_report import RenewalReport
-from .report import FINISHED
+from .report import FINISHED, record
 from .rollout import Limits, Runner
 from .schedule import Schedule, Slot
 from .stored import Line, StoredFile, Survey, stored_lines
@@ -246,9 +246,4 @@ class Verification:
         return self.run.stored.survey.rows[key].reward
 
     def _record(self, failure: Failure) -> None:
-        key = failure.key
-        repro = f"{self.run.command_line} +only={key.task_id}:{key.rollout_index}"
-        self.run.journal.append_failure(failure_line(failure, repro))
-        self.report.reasons.note(failure)
-        if reason := self.give_up.reason_after(failure.error):
-            raise StopRun(reason)
+        record(failure, self.run, self.report.reasons, self.give_up)

@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 from ..config.commands import ReverifyConfig
+from ..config.instances import AGENTS
 from ..config.load import Config
 from ..config.verification import needed, verifier_of
 from ..errors import ConfigError, RolloutError, suggest
 from ..peers import Peers
-from ..running.launch import AGENTS
 from ..types import JsonObject
 from .reach import Reached, reached
 from .rollout import AgentPlan

@@ -7,6 +7,7 @@ been interpolated into a URL or quoted in an endpoint's error.
 import json
 import re
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Any, TypeVar
 
 MASK = "****"
@@ -64,6 +65,12 @@ def _parts(secret: str) -> Iterator[str]:
 
 def mask(shown: Shown, secrets: Iterable[str] = ()) -> Shown:
     """A copy with secrets replaced: in any text by value, in mappings by key too."""
+    return _masked(shown, _pattern(frozenset(secrets)))
+
+
+@lru_cache(maxsize=64)
+def _pattern(secrets: frozenset[str]) -> re.Pattern[str] | None:
+    """Every spelling of them; kept, as each line of a log asks for it."""
     spelled = {
         form
         for secret in secrets
@@ -71,7 +78,7 @@ def mask(shown: Shown, secrets: Iterable[str] = ()) -> Shown:
     }
     # the longest first: one secret may contain another
     pattern = "|".join(re.escape(form) for form in sorted(spelled, key=len, reverse=True) if form)
-    return _masked(shown, re.compile(pattern) if pattern else None)
+    return re.compile(pattern) if pattern else None
 
 
 def _secrets(tree: Any, is_secret: bool) -> Iterator[str]:

@@ -4,8 +4,8 @@ to stop."""
 import hmac
 import secrets
 import time
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -17,12 +17,13 @@ from starlette.responses import Response
 
 from ..access import bearer
 from ..app import served
-from ..config.commands import HeadServerConfig
+from ..config.commands import ControlConfig, HeadServerConfig
 from ..errors import ConfigError, PeerError
 from ..http import HttpClient, Reply
 from ..types import JsonObject
 from . import token_file
-from .launch import Run, Server
+from .launch import Server
+from .run import Run
 from .sockets import bound_socket, url_of
 
 IDENTITY = "rollout_kit head server"
@@ -243,6 +244,16 @@ class Head:
         if reply.status != 200:
             raise ConfigError(f"the ng_run at {self.url} answered {reply.status}: {reply.text()}")
         return reply
+
+
+@asynccontextmanager
+async def found_head(command: ControlConfig) -> AsyncIterator[Head]:
+    """The ng_run that a command is about, with a client of its own while inside."""
+    client = HttpClient()
+    try:
+        yield await Head.at(command.head_server, client, command.auth_token)
+    finally:
+        await client.close()
 
 
 LISTED = frozenset(

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from .. import registry
 from ..access import bearer, is_loopback
+from ..config.instances import AGENTS, MODELS
 from ..config.load import Config, Instance
 from ..http import HttpClient
 from ..peers import Http, Local, Peers, Transport
@@ -22,8 +23,6 @@ from .fleet import Fleet, Upkeep
 from .run import Run
 from .sockets import Sockets, bind_all, url_of
 from .supervise import Keeper
-
-MODELS, _, AGENTS = registry.TYPES
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,9 @@ import secrets
 import signal
 import socket
 import sys
-import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import orjson
@@ -51,7 +50,6 @@ class Child:
     reader: asyncio.Task[None]
     mark: str
     """Finds what it has started, wherever that went; see `process_tree.MARK`."""
-    started_at: float = field(default_factory=time.time)
 
     @property
     def pid(self) -> int:

@@ -4,11 +4,8 @@ import contextlib
 import socket
 from collections.abc import Iterable, Mapping
 
-from ..config.instances import Instance
+from ..config.instances import AGENTS, Instance
 from ..errors import ConfigError
-from ..registry import TYPES
-
-_, _, AGENTS = TYPES
 
 BACKLOG = 2048
 """Connections that may wait to be accepted, also while a server is being started."""
