@@ -192,7 +192,7 @@ def _headers(session: Session | None) -> dict[str, str]:
 
 
 def _keep_cookies(session: Session, reply: Reply) -> None:
-    for header in reply.headers.getall("set-cookie", ()):
+    for header in reply.headers.getall("set-cookie"):
         try:
             for name, morsel in SimpleCookie(header).items():
                 session.cookies[name] = morsel.coded_value
