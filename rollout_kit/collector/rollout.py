@@ -17,6 +17,7 @@ from ..errors import PeerLost, PeerTimeout, RolloutError, SessionLost, VerifyErr
 from ..peers import Peers
 from ..responses import answered_calls
 from ..retry import RetryPolicy, delay_s
+from ..time_limit import within
 from ..tools import NO_TOOL, arguments_of, is_callable, refusal_text
 from ..types import (
     Attempt,
@@ -97,10 +98,11 @@ class Runner:
         if attempt.stored is not None and agent.reverify == "never":
             attempt = replace(attempt, stored=None, regenerated=True)
         while True:
-            attempt = replace(attempt, number=len(tried) + 1)
+            if tried:
+                attempt = replace(attempt, number=len(tried) + 1)
             started = perf_counter()
             try:
-                async with asyncio.timeout(ends - started):
+                with within(ends - started):
                     run = _Run(self, attempt, agent, slot, started - began)
                     return await run.outcome()
             except TimeoutError:
@@ -258,7 +260,7 @@ class _Run:
         slow = loop.call_later(limits.park_after_s, self.slot.park, unverified)
         began = perf_counter()
         try:
-            async with asyncio.timeout(limits.verify_timeout_s):
+            with within(limits.verify_timeout_s):
                 verdict = await self._verdict(request)
             return self._rollout(request, line, verdict, perf_counter() - began)
         except asyncio.CancelledError:
