@@ -29,9 +29,9 @@ class Headers:
         wanted = name.lower().encode()
         return [value.decode("latin-1") for key, value in self.pairs if key.lower() == wanted]
 
-    def get(self, name: str) -> str | None:
+    def get(self, name: str, default: str = "") -> str:
         """The first of that name."""
-        return next(iter(self.getall(name)), None)
+        return next(iter(self.getall(name)), default)
 
 
 class Reply:
@@ -64,6 +64,7 @@ class Connection(asyncio.Protocol):
         ends the connection."""
         self._parser = httptools.HttpResponseParser(self)
         self._headers: Pairs = []
+        self._headers_are_whole = False
         self._body: list[bytes] = []
         self._waiter = asyncio.get_running_loop().create_future()
         self._transport.writelines(request)
@@ -107,12 +108,15 @@ class Connection(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers.append((name, value))
 
+    def on_headers_complete(self) -> None:
+        self._headers_are_whole = True
+
     def on_body(self, data: bytes) -> None:
         self._body.append(data)
 
     def on_message_complete(self) -> None:
         if self._parser.get_status_code() < 200:  # such as 100 Continue: the reply is still to come
-            self._headers = []
+            self._headers, self._headers_are_whole = [], False
         else:
             self._answered(keep=self._parser.should_keep_alive())
 
@@ -120,12 +124,11 @@ class Connection(asyncio.Protocol):
     def _lasts_to_the_end(self) -> bool:
         """Whether this reply is over when its connection is: it began, and tells no length."""
         names = {name.lower() for name, _ in self._headers}
-        is_begun = self._parser.get_status_code() >= 200
-        return is_begun and not names & {b"content-length", b"transfer-encoding"}
+        return self._headers_are_whole and not names & {b"content-length", b"transfer-encoding"}
 
     def _answered(self, *, keep: bool) -> None:
         waiter, self._waiter = self._waiter, None
-        if not keep:
+        if not keep or waiter is None:  # nobody waits for a second reply to one request
             self.end("it is over")
         if waiter is None or waiter.done():
             return

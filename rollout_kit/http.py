@@ -6,6 +6,7 @@ byte was sent is a PeerUnreachable, so that the caller can tell.
 
 import asyncio
 import base64
+import os
 import socket
 import ssl
 from collections import deque
@@ -262,4 +263,6 @@ def _tls() -> ssl.SSLContext:
 def _reason(error: OSError) -> str:
     if isinstance(error, ssl.SSLError) and error.reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST"):
         return "what answers there does not speak TLS: is it an http:// URL?"
-    return error.strerror or str(error)
+    if isinstance(error, ssl.SSLError | socket.gaierror) or not error.errno:
+        return error.strerror or str(error)
+    return os.strerror(error.errno)  # the event loops word it each in its own way

@@ -9,7 +9,7 @@ PACKAGE = ROOT / "rollout_kit"
 FOLDERS = ("rollout_kit", "resources_servers", "responses_api_models", "responses_api_agents")
 
 LAYERS = [
-    "errors types responses session loop worker_main running.process_tree open_sessions",
+    "errors types responses session loop time_limit connection worker_main running.process_tree open_sessions",
     "retry tools chat worker_pool collector.sketch collector.limiter collector.files"
     " collector.groups collector.verdicts collector.giveup config.secrets config.commands access"
     " running.reaper running.run",
