@@ -146,7 +146,7 @@ def _numbers(line: Mapping[str, Any], rollout: Mapping[str, Any]) -> Iterable[tu
     """What counts as a metric: the reward, numbers that the verifier set, turns and tool calls."""
     for name in ("reward", *rollout.get("scores", ())):
         value = line.get(name)
-        if isinstance(value, bool | int | float) and math.isfinite(value):
+        if isinstance(value, (int, float)) and math.isfinite(value):
             yield name, float(value)
     for name in ("num_turns", "num_tool_calls"):
         if (value := rollout.get(name)) is not None:

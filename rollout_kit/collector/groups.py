@@ -88,7 +88,7 @@ class Column:
 
     def _reach(self, row: int) -> None:
         if row >= len(self.counts):
-            missing = row + 1 - len(self.counts)
+            missing = row + ROWS_AT_ONCE - len(self.counts)
             self.counts.extend([0] * missing)
             for column, empty in zip(self._columns, EMPTY, strict=True):
                 column.extend([empty] * missing)
@@ -103,6 +103,8 @@ class Column:
         """Those of the groups that have the number."""
         return (self[row] for row, count in enumerate(self.counts) if count)
 
+
+ROWS_AT_ONCE = 64
 
 EMPTY = (0.0, 0.0, math.inf, -math.inf)
 """Total, squares, smallest and largest of nothing."""
