@@ -47,13 +47,12 @@ class Measured:
 def running_endpoint() -> Iterator[int]:
     """An endpoint in a process of its own; its port."""
     argv = [sys.executable, "-m", "benchmarks.endpoint"]
-    process = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        yield int(process.stdout.readline())
-    finally:
-        process.kill()
-        process.wait()
+    with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield int(process.stdout.readline())
+        finally:
+            process.kill()
 
 
 def environment() -> dict[str, str]:

@@ -75,19 +75,19 @@ def ng_run(port: int, kind: str, folder: Path) -> Iterator[Servers]:
     code = "from rollout_kit.cli.run import main; main()"
     argv = [sys.executable, "-c", code, *server_keys(port, kind), "+head_server.port=0"]
     began = time.monotonic()
-    process = subprocess.Popen(
+    with subprocess.Popen(
         argv, cwd=folder, env=environment(), stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert process.stdout is not None
-        said = []
-        for line in process.stdout:
-            said.append(line)
-            if "servers ready" in line:
-                at = line.partition("Head server: http://127.0.0.1:")[2].partition(".")[0]
-                yield Servers(process.pid, int(at), time.monotonic() - began)
-                return
-        raise Unmeasured(f"ng_run did not start: {''.join(said)}")
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.communicate()
+    ) as process:
+        try:
+            assert process.stdout is not None
+            said = []
+            for line in process.stdout:
+                said.append(line)
+                if "servers ready" in line:
+                    at = line.partition("Head server: http://127.0.0.1:")[2].partition(".")[0]
+                    yield Servers(process.pid, int(at), time.monotonic() - began)
+                    return
+            raise Unmeasured(f"ng_run did not start: {''.join(said)}")
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.communicate()

@@ -20,7 +20,7 @@ from .. import endpoint, report, work
 from ..endpoint import Setting
 from ..measure import Unmeasured, running_endpoint
 from ..raised import raise_file_limit
-from .tools import OURS, TASKS, TOOLS, Job, Tool
+from .tools import FAST, TASKS, TOOLS, Job, Tool
 from .tree import Took, took
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "rollout_kit_bench"
@@ -29,7 +29,7 @@ CASES = [(16, 0.0), (128, 0.0), (512, 0.0), (1_024, 0.0), (128, 1.0), (512, 1.0)
 
 QUICK = [(128, 0.0)]
 ROWS = {True: (4_000, 4_096), False: (600, 2_048)}
-"""Ours or theirs → rows without and with latency: some ten seconds of theirs."""
+"""Whether the tool is fast → rows without and with latency: some ten seconds of a slow one."""
 
 AT_MOST_S = 300.0
 
@@ -91,7 +91,7 @@ class Bench:
         for parallel, latency_s in cases:
             found: dict[str, list[Result]] = {}
             for tool in tools * runs:
-                number = ROWS[tool.name in OURS][latency_s > 0]
+                number = ROWS[tool.name in FAST][latency_s > 0]
                 try:
                     run = self.once(tool, programs[tool.name], number, parallel, latency_s)
                 except Unmeasured as error:
@@ -166,14 +166,15 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name, running_endpoint() as port:
         print(HEAD)
         results = Bench(port, Path(name)).compared(tools, QUICK if args.quick else CASES, runs)
-    said = " and ".join(f"{ROWS[key][0]:,} rows {who}" for key, who in _WHOSE.items())
-    rows = f"One turn, multiple choice, {said} (more with latency)."
+    fast, slow = ([f"{number:,}" for number in ROWS[key]] for key in (True, False))
+    rows = (
+        f"One turn, multiple choice: {fast[0]} rows without and {fast[1]} with latency;"
+        f" for inspect and verifiers {slow[0]} and {slow[1]}."
+    )
     cases = [asdict(each) for each in results]
     print(report.write(report.PEERS, {"runs": runs, "rows": rows, "cases": cases}))
     return 0
 
-
-_WHOSE = {True: "for rollout_kit and the bare loop", False: "for the others"}
 
 if __name__ == "__main__":
     sys.exit(main())

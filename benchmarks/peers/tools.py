@@ -61,6 +61,7 @@ class Tool:
             "OPENAI_API_KEY": "none",
             "OPENAI_BASE_URL": job.url,
             "HF_HUB_OFFLINE": "1",
+            "HF_HOME": str(job.out.parent / "hf"),
         }
 
 
@@ -78,7 +79,11 @@ def _ours(job: Job, _: Path) -> list[str]:
 
 def _inspect(job: Job, programs: Path) -> list[str]:
     return [
-        *(str(programs / "inspect"), "eval", "tasks/mcq_inspect.py"),  # it takes no absolute path
+        *(
+            str(programs / "inspect"),
+            "eval",
+            "tasks/mcq_inspect.py",
+        ),  # no absolute path: it says no
         *("--model", "openai/fake", "--log-dir", str(job.out), "--limit", str(job.number)),
         *("--max-connections", str(job.parallel), "--max-samples", str(job.parallel)),
         *("--no-log-realtime", "--display", "none"),
@@ -103,11 +108,23 @@ def _verifiers_04(job: Job, programs: Path) -> list[str]:
     ]
 
 
+def _lm_eval(job: Job, programs: Path) -> list[str]:
+    model = f"model=fake,base_url={job.url}/chat/completions,num_concurrent={job.parallel}"
+    return [
+        *(str(programs / "lm_eval"), "--model", "local-chat-completions"),
+        *("--model_args", f"{model},max_retries=3,tokenized_requests=False"),
+        *("--include_path", "tasks", "--tasks", "mcq_local", "--apply_chat_template"),
+        *("--limit", str(job.number), "--output_path", str(job.out), "--log_samples"),
+    ]
+
+
 TOOLS = [
     Tool("bare loop", "", _bare),
     Tool("rollout_kit", "", _ours),
+    Tool("lm-eval 0.4.13", "lm-eval[api]==0.4.13", _lm_eval),
     Tool("inspect 0.3.285", "inspect-ai==0.3.285", _inspect),
     Tool("verifiers 0.1.14", "verifiers==0.1.14", _verifiers_01),
     Tool("verifiers 0.4.0, harness in process", "verifiers==0.4.0", _verifiers_04),
 ]
-OURS = ("bare loop", "rollout_kit")
+FAST = ("bare loop", "rollout_kit", "lm-eval 0.4.13")
+"""Those that need more rows before their speed is seen."""
