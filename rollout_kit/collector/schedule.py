@@ -21,14 +21,20 @@ class Slot:
         self.parked: Unverified | None = None
         self.stage = "starting"
 
-    def park(self, unverified: Unverified) -> None:
-        """Hand the response out now and, unless too many verdicts are out already, free the place.
+    def keep(self, unverified: Unverified) -> None:
+        """Hand the response out now, to be put on disk.
 
         From here on the attempt is about this response, unless `regain` allows another.
         """
         if self.parked is None:
             self.parked = unverified
-            self._schedule.park(self, unverified)
+            self._schedule.hand_out(unverified)
+
+    def park(self, unverified: Unverified) -> None:
+        """The same and, unless too many verdicts are out already, free the place."""
+        self.keep(unverified)
+        if self.parked is unverified:  # one that an earlier run left keeps its place
+            self._schedule.free(self)
 
     async def regain(self) -> bool:
         """Wait for a place to attempt anew what was parked; False when nothing more may start."""
@@ -93,10 +99,10 @@ class Schedule:
         for task in self._slots:
             task.cancel()
 
-    def park(self, slot: Slot, unverified: Unverified) -> None:
+    def free(self, slot: Slot) -> None:
         if len(self._freed) < self._max_parked:
             self._freed.add(slot)
-        self.hand_out(unverified)
+            self._ready.put_nowait(None)
 
     def hand_out(self, unverified: Unverified) -> None:
         try:
