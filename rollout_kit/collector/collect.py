@@ -125,7 +125,9 @@ class Collection:
         limiter: Limiter = Fixed(int(run.command.num_samples_in_parallel))
         drive = Drive(
             command=run.command,
-            schedule=Schedule(self._attempts(), run.runner, limiter),
+            schedule=Schedule(
+                self._attempts(), run.runner, limiter, keep=partial(journalled, run.journal)
+            ),
             limiter=limiter,
             journal=run.journal,
             progress=progress,
@@ -140,10 +142,9 @@ class Collection:
         self.finished = True
         return status
 
-    def _taken(self, outcome: Outcome) -> Outcome:
-        """The outcome once it is on disk, and counted."""
+    def _taken(self, outcome: Outcome) -> None:
+        """Count an outcome that is on disk."""
         journal, metrics = self.run.journal, self.run.metrics
-        outcome = journalled(journal, outcome)
         match outcome:
             case Rollout(key=key, line=line):
                 metrics.add(line)
@@ -158,7 +159,6 @@ class Collection:
                     self._record(Failure(key, index, error, [tried]))
             case Failure():
                 self._record(outcome)
-        return outcome
 
     def _record(self, failure: Failure) -> None:
         record(failure, self.run, self.report.reasons, self.give_up)

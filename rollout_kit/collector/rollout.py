@@ -50,6 +50,10 @@ MAX_LOST = 10
 themselves: a restart is nobody's fault, and yet a row whose every attempt kills its server must
 end."""
 
+KEEP_AFTER_S = 0.05
+"""A verdict that takes longer has its response put on disk meanwhile; the next responses are put
+there at once, until a verdict is quick again. So a quick verifier costs no second line."""
+
 VERIFY_TRIES = 3
 """Verifications of one response in one run; after that it waits, parked, for the next run."""
 
@@ -87,6 +91,8 @@ class Runner:
     agents: dict[str, AgentPlan]
     limits: Limits
     random: Callable[[], float] = field(default=random.random)
+    slow: set[str] = field(default_factory=set)
+    """Agents whose latest verdict took long."""
 
     async def __call__(self, attempt: Attempt, slot: Slot) -> Outcome:
         """The attempt's outcome, after as many tries as the limits allow."""
@@ -219,8 +225,7 @@ class _Run:
         task, agent = self.attempt.task, self.attempt.key.agent
         started_at, began = now_text(), perf_counter()
         row = await self._call(agent, "/run", task.row)
-        response = row.get("response")
-        if not isinstance(response, dict):
+        if not isinstance(response := row.get("response"), dict):
             raise RolloutError("/run answered without a 'response'", server=agent, retryable=True)
         line = self._answered(task, response, started_at, perf_counter() - began)
         if "reward" not in row:
@@ -252,25 +257,31 @@ class _Run:
         return answered_line(task, self.attempt.key, response, known)
 
     async def _verified(self, request: JsonObject, line: JsonObject) -> Outcome:
-        """The verdict, waited for as long as the limits say; the response is parked once it is
-        slow."""
-        limits, key = self.runner.limits, self.attempt.key
+        """The verdict, waited for as long as the limits say; the response is put on disk soon, and
+        its place freed once the verdict is slow."""
+        limits, key, slow = self.runner.limits, self.attempt.key, self.runner.slow
         unverified = Unverified(key, line)
+        if key.agent in slow:
+            self.slot.keep(unverified)
         loop = asyncio.get_running_loop()
-        slow = loop.call_later(limits.park_after_s, self.slot.park, unverified)
+        quick_until = loop.time() + KEEP_AFTER_S
+        timers = (
+            loop.call_at(quick_until, self._takes_long, unverified),
+            loop.call_later(limits.park_after_s, self.slot.park, unverified),
+        )
         began = perf_counter()
         try:
             with within(limits.verify_timeout_s):
                 verdict = await self._verdict(request)
+            if loop.time() < quick_until:
+                slow.discard(key.agent)
             return self._rollout(request, line, verdict, perf_counter() - began)
         except asyncio.CancelledError:
             self.slot.park(unverified)
             raise
         except TimeoutError:
-            limit = limits.verify_timeout_s
-            error: RolloutError = PeerTimeout(
-                f"no verdict within verify_timeout_s={limit:g}", server=self.agent.resources or ""
-            )
+            why = f"no verdict within verify_timeout_s={limits.verify_timeout_s:g}"
+            error: RolloutError = PeerTimeout(why, server=self.agent.resources or "")
         except RolloutError as failed:
             if failed.terminal or isinstance(failed, SessionLost):
                 failed.answered = line
@@ -280,9 +291,14 @@ class _Run:
             log.exception("an unexpected error in a verification")
             error = VerifyError(f"{type(bug).__name__}: {bug}", retryable=False)
         finally:
-            slow.cancel()
+            for timer in timers:
+                timer.cancel()
         line = {**line, "failure": _tried(error, perf_counter() - began)}
         return Unverified(key, line, error)
+
+    def _takes_long(self, unverified: Unverified) -> None:
+        self.runner.slow.add(unverified.key.agent)
+        self.slot.keep(unverified)
 
     async def _verdict(self, request: JsonObject) -> JsonObject:
         resources = self.agent.resources
@@ -313,10 +329,8 @@ class _Run:
 
 def _is_same_answer(stored: str, said: str) -> bool:
     """Whether a tool said again what an agent stored, which may have been cut for the policy."""
-    if stored == said:
-        return True
     start, cut, _ = stored.rpartition("…")
-    return bool(cut) and len(said) > len(start) and said.startswith(start)
+    return stored == said or (bool(cut) and len(said) > len(start) and said.startswith(start))
 
 
 def _rounded(value: Any) -> Any:
