@@ -18,8 +18,8 @@ LAYERS = [
     " collector.aggregate",
     "registry model resources_server peers config.overrides collector.lines collector.plan",
     "chaos.check chaos.witness chaos.again",
-    "agent app collector.stored config.sources config.fields config.interpolation collector.journal"
-    " collector.progress collector.drain",
+    "agent app collector.parking collector.stored config.sources config.fields config.interpolation"
+    " collector.journal collector.progress collector.drain",
     "config.common config.instances collector.manifest collector.rollout",
     "running.sockets config.verification",
     "config.load running.processes testing",

@@ -38,6 +38,7 @@ from .lines import (
     with_verdict,
     without_verdict,
 )
+from .parking import parked_when_slow
 from .schedule import Slot
 
 log = logging.getLogger(__name__)
@@ -49,10 +50,6 @@ MAX_LOST = 10
 """Attempts that may be lost to servers that died, beside the `max_attempts` that fail by
 themselves: a restart is nobody's fault, and yet a row whose every attempt kills its server must
 end."""
-
-KEEP_AFTER_S = 0.05
-"""A verdict that takes longer has its response put on disk meanwhile; the next responses are put
-there at once, until a verdict is quick again. So a quick verifier costs no second line."""
 
 VERIFY_TRIES = 3
 """Verifications of one response in one run; after that it waits, parked, for the next run."""
@@ -257,28 +254,16 @@ class _Run:
         return answered_line(task, self.attempt.key, response, known)
 
     async def _verified(self, request: JsonObject, line: JsonObject) -> Outcome:
-        """The verdict, waited for as long as the limits say; the response is put on disk soon, and
-        its place freed once the verdict is slow."""
-        limits, key, slow = self.runner.limits, self.attempt.key, self.runner.slow
-        unverified = Unverified(key, line)
-        if key.agent in slow:
-            self.slot.keep(unverified)
-        loop = asyncio.get_running_loop()
-        quick_until = loop.time() + KEEP_AFTER_S
-        timers = (
-            loop.call_at(quick_until, self._takes_long, unverified),
-            loop.call_later(limits.park_after_s, self.slot.park, unverified),
+        """The verdict, waited for as long as the limits say."""
+        limits, key = self.runner.limits, self.attempt.key
+        waiting = parked_when_slow(
+            self.slot, Unverified(key, line), self.runner.slow, limits.park_after_s
         )
         began = perf_counter()
         try:
-            with within(limits.verify_timeout_s):
+            with waiting, within(limits.verify_timeout_s):
                 verdict = await self._verdict(request)
-            if loop.time() < quick_until:
-                slow.discard(key.agent)
-            return self._rollout(request, line, verdict, perf_counter() - began)
-        except asyncio.CancelledError:
-            self.slot.park(unverified)
-            raise
+                return self._rollout(request, line, verdict, perf_counter() - began)
         except TimeoutError:
             why = f"no verdict within verify_timeout_s={limits.verify_timeout_s:g}"
             error: RolloutError = PeerTimeout(why, server=self.agent.resources or "")
@@ -290,15 +275,8 @@ class _Run:
         except Exception as bug:
             log.exception("an unexpected error in a verification")
             error = VerifyError(f"{type(bug).__name__}: {bug}", retryable=False)
-        finally:
-            for timer in timers:
-                timer.cancel()
         line = {**line, "failure": _tried(error, perf_counter() - began)}
         return Unverified(key, line, error)
-
-    def _takes_long(self, unverified: Unverified) -> None:
-        self.runner.slow.add(unverified.key.agent)
-        self.slot.keep(unverified)
 
     async def _verdict(self, request: JsonObject) -> JsonObject:
         resources = self.agent.resources
