@@ -1,11 +1,13 @@
 """Base of model servers: the Responses-API front of one model."""
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 from pydantic import Field
 
+from .errors import THROTTLED, RolloutError
 from .service import OPERATIONAL, ServerConfig, Service, get, post
-from .types import JsonObject
+from .types import STATS, JsonObject
 
 
 class ModelConfig(ServerConfig):
@@ -14,6 +16,22 @@ class ModelConfig(ServerConfig):
     max_concurrent_requests: int | None = Field(
         None, ge=1, json_schema_extra=OPERATIONAL, description="Most requests at the model at once."
     )
+
+
+@dataclass(slots=True)
+class RateLimitWaits:
+    """What one request waited because the model's endpoint limits its callers."""
+
+    seconds: float = 0.0
+
+    def paused(self, error: RolloutError, pause_s: float) -> None:
+        """As `retried` tells it."""
+        if error.status in THROTTLED:
+            self.seconds += pause_s
+
+    def told(self, response: JsonObject) -> JsonObject:
+        """The response, which says how long it was waited for, if it was."""
+        return {**response, STATS: {"rate_limit_s": self.seconds}} if self.seconds else response
 
 
 class Model(Service):

@@ -17,6 +17,11 @@ JsonObject = dict[str, Any]
 """A JSON object that is passed on rather than looked into."""
 
 
+STATS = "rollout_stats"
+"""Key under which a response tells what is known of how it came about; taken out before it is
+stored. An agent's: turns, calls and times; a model server's: `rate_limit_s`, where it waited."""
+
+
 class Wire(BaseModel):
     """A request or reply: named fields are checked, all others pass."""
 

@@ -59,12 +59,17 @@ class SimpleAgent(Agent):
         asked = input_items(params)
         output: list[JsonObject] = []
         usages, model_s, tool_s, num_calls, finish_reason = [], 0.0, 0.0, 0, "max_steps"
+        limited_s, first_turn_s = 0.0, 0.0
         response: JsonObject = {}
         for _ in range(self.config.turn_limit):
             began = time.perf_counter()
             response = await self._ask({**request, "input": asked + output})
             answered = time.perf_counter()
-            model_s += answered - began
+            waited_s = _rate_limit_s(response)
+            limited_s += waited_s
+            model_s += max(0.0, answered - began - waited_s)
+            if not usages:
+                first_turn_s = model_s
             usages.append(response.get("usage"))
             output = output + response["output"]
             calls = function_calls(response["output"])
@@ -84,6 +89,10 @@ class SimpleAgent(Agent):
             "tool_s": tool_s,
             "finish_reason": finish_reason,
         }
+        if len(usages) > 1:
+            stats["first_turn_s"] = first_turn_s
+        if limited_s:
+            stats["rate_limit_s"] = limited_s
         return {**response, "output": output, "usage": sum_usage(usages), STATS: stats}
 
     async def _ask(self, request: JsonObject) -> JsonObject:
@@ -134,6 +143,13 @@ class SimpleAgent(Agent):
         return (
             text if len(text) <= limit else f"{text[:limit]}… ({len(text) - limit} more characters)"
         )
+
+
+def _rate_limit_s(response: JsonObject) -> float:
+    """How much of a turn the model server waited because it is limited."""
+    stats = response.get(STATS)
+    waited = stats.get("rate_limit_s") if isinstance(stats, dict) else None
+    return waited if isinstance(waited, int | float) else 0.0
 
 
 def _callable_names(tools: list[JsonObject]) -> set[str]:
