@@ -10,6 +10,7 @@ from openai.types.responses import Response
 from rollout_kit.errors import ModelError, TaskError
 from rollout_kit.registry import load
 from rollout_kit.responses import make_response, message_item, reasoning_item
+from rollout_kit.types import STATS
 
 OpenAIModel = load("responses_api_models", "openai_model")
 
@@ -221,7 +222,9 @@ def test_tools_travel_through_a_chat_endpoint():
 @pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503, 529])
 def test_a_transient_refusal_is_tried_again(status):
     endpoint = Endpoint(gives({}, status, retry_after="0"), gives(RESPONSE))
-    assert ask(endpoint) == RESPONSE
+    response = ask(endpoint)
+    assert (STATS in response) == (status in (429, 529))  # of other pauses nobody is told
+    assert {name: value for name, value in response.items() if name != STATS} == RESPONSE
     assert len(endpoint.bodies) == 2 and endpoint.bodies[0] == endpoint.bodies[1]
 
 
