@@ -19,19 +19,25 @@ class ModelConfig(ServerConfig):
 
 
 @dataclass(slots=True)
-class RateLimitWaits:
-    """What one request waited because the model's endpoint limits its callers."""
+class Lost:
+    """What one request lost to its endpoint's rate limit, and to tries that failed otherwise: time
+    that is not the model's."""
 
-    seconds: float = 0.0
+    rate_limit_s: float = 0.0
+    retry_s: float = 0.0
 
-    def paused(self, error: RolloutError, pause_s: float) -> None:
+    def add(self, error: RolloutError, seconds: float) -> None:
         """As `retried` tells it."""
         if error.status in THROTTLED:
-            self.seconds += pause_s
+            self.rate_limit_s += seconds
+        else:
+            self.retry_s += seconds
 
     def told(self, response: JsonObject) -> JsonObject:
-        """The response, which says how long it was waited for, if it was."""
-        return {**response, STATS: {"rate_limit_s": self.seconds}} if self.seconds else response
+        """The response, which says what was lost before it came, if anything was."""
+        lost = {"rate_limit_s": self.rate_limit_s, "retry_s": self.retry_s}
+        stats = {name: seconds for name, seconds in lost.items() if seconds}
+        return {**response, STATS: stats} if stats else response
 
 
 class Model(Service):

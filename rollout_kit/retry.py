@@ -32,10 +32,10 @@ async def retried(
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     clock: Callable[[], float] = time.monotonic,
     random: Callable[[], float] = random.random,
-    paused: Callable[[RolloutError, float], None] | None = None,
+    lost: Callable[[RolloutError, float], None] | None = None,
 ) -> T:
-    """`call()`'s result, repeated while it raises what may pass, or its last error. `paused` is
-    told each error with the pause (s) after it.
+    """`call()`'s result, repeated while it raises what may pass, or its last error. `lost` is
+    told each error with what it costs (s): the try, and the pause after it.
 
     A pause that the policy's deadline would cut short is not begun: the error rises at once.
     """
@@ -43,6 +43,7 @@ async def retried(
     tries = 0
     while True:
         tries += 1
+        tried = clock()
         try:
             return await call()
         except RolloutError as failed:
@@ -52,8 +53,8 @@ async def retried(
             pause = delay_s(policy, tries, error.retry_after_s, random)
             if policy.deadline_s is not None and clock() - began + pause >= policy.deadline_s:
                 raise
-        if paused:
-            paused(error, pause)
+        if lost:
+            lost(error, clock() - tried + pause)
         await sleep(pause)
 
 

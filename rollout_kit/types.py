@@ -19,7 +19,8 @@ JsonObject = dict[str, Any]
 
 STATS = "rollout_stats"
 """Key under which a response tells what is known of how it came about; taken out before it is
-stored. An agent's: turns, calls and times; a model server's: `rate_limit_s`, where it waited."""
+stored. An agent's: turns, calls and times; a model server's: what of the time was not the model's
+(see model.Lost)."""
 
 
 class Wire(BaseModel):

@@ -1,11 +1,13 @@
 """The verdict names what was slowed down: real runs of the command with one delay injected in each,
 and the judgement by itself."""
 
+import io
 import json
 import subprocess
 import sys
 from pathlib import Path
 from random import Random
+from time import perf_counter
 from typing import Any
 
 import pytest
@@ -13,6 +15,10 @@ import yaml
 from support import write_jsonl
 
 from rollout_kit.collector.bottleneck import Client, Growth, Spent, verdict
+from rollout_kit.collector.files import OutputPaths
+from rollout_kit.collector.journal import Journal
+from rollout_kit.collector.meter import Meter
+from rollout_kit.collector.progress import Progress
 from rollout_kit.running.sockets import bound_socket
 
 SLOW = """
@@ -114,6 +120,10 @@ class Run:
         assert done.returncode == 0, done.stderr + done.stdout
         metrics = json.loads((self.folder / "rollouts_aggregate_metrics.json").read_text())
         found = metrics["bottleneck"]
+        if "+json=true" in keys:
+            events = [json.loads(line) for line in done.stdout.splitlines()]
+            told = [each for each in events if each.get("event") == "bottleneck"]
+            assert told == [{"event": "bottleneck", **found}]
         assert found["sentence"] in done.stdout
         return found
 
@@ -153,7 +163,7 @@ def test_a_slow_tool(run: Run) -> None:
 
 def test_a_slow_verifier(run: Run) -> None:
     run.slow["verify_s"] = 0.2
-    found = run.collect(128, 16)
+    found = run.collect(128, 16, "+json=true")
     assert found["name"] == "verification" and found["share"] > 0.8, found
 
 
@@ -254,7 +264,7 @@ def spent(**parts: float) -> Spent:
         ("verification", "verification, 60 % of"),
         ("agent", "the agent's own work, 60 % of"),
         ("sessions", "opening and closing sessions, 60 % of"),
-        ("failed", "failed attempts and the pauses after them, 60 % of"),
+        ("failed", "what failed and the pauses after it, 60 % of"),
     ],
 )
 def test_the_largest_part_is_named_and_the_others_after_it(part: str, name: str) -> None:
@@ -328,3 +338,30 @@ def test_growth_of_which_too_little_was_seen_is_not_known() -> None:
 
 def test_nothing_is_said_of_a_run_that_did_nothing() -> None:
     assert verdict(Spent(10), CALM) is None
+
+
+def test_the_progress_line_shows_what_has_settled(tmp_path: Path) -> None:
+    journal = Journal(OutputPaths(tmp_path / "rollouts.jsonl"))
+    meter = Meter(never, 10, journal)
+    progress = Progress(err=io.StringIO())
+
+    def shown(**parts: float) -> str:
+        meter.spent = spent(**parts)
+        progress.bottleneck = meter.shown()
+        return progress._postfix().partition("failed=0")[2]
+
+    meter.began = perf_counter()
+    assert shown() == shown() == ""  # too early
+    meter.began -= 100
+    assert (shown(), shown()) == ("", ", model 100%")  # asked a second time, and still so
+    assert shown(tools=30.0) == ", model 100%"
+    assert shown(tools=60.0) == ", model 94%"
+    assert shown(rate_limit=600.0) == ", model 94%"
+    assert (shown(), shown()) == (", model 94%", ", model 100%")
+    assert shown(rate_limit=600.0) == ", model 100%"
+    assert shown(rate_limit=600.0) == ", rate limit 60%"
+    journal.close(clean=False)
+
+
+async def never(attempt: Any, slot: Any) -> Any:
+    raise AssertionError("is not called")

@@ -18,7 +18,7 @@ PARTS = {
     "verification": "verification",
     "agent": "the agent's own work",
     "sessions": "opening and closing sessions",
-    "failed": "failed attempts and the pauses after them",
+    "failed": "what failed and the pauses after it",
 }
 """What a slot's time can go into, with its name in a sentence."""
 
@@ -180,7 +180,7 @@ def verdict(spent: Spent, client: Client) -> Verdict | None:
         for name, value in shares.items()
         if name != part and value >= 0.005
     ]
-    rest.append(f"client CPU {_percent(client.cpu)} busy")
+    rest.append(f"client CPU {_percent(client.cpu)} of a core")
     if client.journal >= 0.005:
         rest.append(f"journal {_percent(client.journal)}")
     used = spent.slots / (client.elapsed_s * spent.limit)
@@ -195,7 +195,7 @@ def verdict(spent: Spent, client: Client) -> Verdict | None:
 def _of_the_client(client: Client) -> tuple[str, float, str]:
     """What the collecting process was held up by: part, share, sentence."""
     none = "raising parallelism gains nothing"
-    cpu = f"CPU {_percent(client.cpu)} busy"
+    cpu = f"CPU {_percent(client.cpu)} of a core"
     if client.journal >= client.held / 2:
         return (
             "journal",

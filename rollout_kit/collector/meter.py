@@ -80,19 +80,20 @@ class Meter:
         block = outcome.line["rollout"]
         verify = block.get("verify_s", 0.0)
         if is_stored:  # its other times are another run's
-            model = tools = limited = queue = 0.0
+            model = tools = limited = retries = queue = 0.0
             duration = verify
         else:
             model, tools = block.get("model_s", 0.0), block.get("tool_s", 0.0)
-            limited, queue = block.get("rate_limit_s", 0.0), block.get("queue_s", 0.0)
+            limited, retries = block.get("rate_limit_s", 0.0), block.get("retry_s", 0.0)
+            queue = block.get("queue_s", 0.0)
             duration = block.get("duration_s", 0.0)
         if isinstance(outcome, Unverified):
             verify = max(0.0, ended - began - queue - duration)
             duration += verify
-        agent = max(0.0, duration - verify - model - tools - limited)
+        agent = max(0.0, duration - verify - model - tools - limited - retries)
         if slot.freed_at is not None:  # the rest of the verification held nothing up
             verify = max(0.0, verify - (ended - slot.freed_at))
-        failed = max(0.0, queue - slot.limited_s)
+        failed = retries + max(0.0, queue - slot.limited_s)
         limited += slot.limited_s
         spent.model += model
         spent.tools += tools
