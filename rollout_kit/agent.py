@@ -13,11 +13,7 @@ from .peers import Peers
 from .service import ServerConfig, ServerRef, Service, post
 from .session import Session, entered
 from .time_limit import within
-from .types import JsonObject
-
-STATS = "rollout_stats"
-"""Key under which an agent's response tells its turns, calls and times; taken out before it is
-stored."""
+from .types import STATS, JsonObject
 
 CLOSE_TIMEOUT_S = 5.0
 """Closing a session is a courtesy to the server: a rollout does not wait longer for it."""

@@ -28,6 +28,9 @@ BODY_LIMIT = 2048
 TRANSIENT = frozenset({408, 409, 410, 425, 429, 500, 502, 503, 504, 520, 529})
 """Statuses that the same request may well get past later."""
 
+THROTTLED = frozenset({429, 529})
+"""Statuses of a server that limits its callers: what is waited after them is the limit's doing."""
+
 REFUSED = frozenset({401, 403, 404})
 """Statuses that say the set-up is wrong rather than the request: not retried, yet never
 terminal."""

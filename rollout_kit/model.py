@@ -1,11 +1,13 @@
 """Base of model servers: the Responses-API front of one model."""
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 from pydantic import Field
 
+from .errors import THROTTLED, RolloutError
 from .service import OPERATIONAL, ServerConfig, Service, get, post
-from .types import JsonObject
+from .types import STATS, JsonObject
 
 
 class ModelConfig(ServerConfig):
@@ -14,6 +16,28 @@ class ModelConfig(ServerConfig):
     max_concurrent_requests: int | None = Field(
         None, ge=1, json_schema_extra=OPERATIONAL, description="Most requests at the model at once."
     )
+
+
+@dataclass(slots=True)
+class Lost:
+    """What one request lost to its endpoint's rate limit, and to tries that failed otherwise: time
+    that is not the model's."""
+
+    rate_limit_s: float = 0.0
+    retry_s: float = 0.0
+
+    def add(self, error: RolloutError, seconds: float) -> None:
+        """As `retried` tells it."""
+        if error.status in THROTTLED:
+            self.rate_limit_s += seconds
+        else:
+            self.retry_s += seconds
+
+    def told(self, response: JsonObject) -> JsonObject:
+        """The response, which says what was lost before it came, if anything was."""
+        lost = {"rate_limit_s": self.rate_limit_s, "retry_s": self.retry_s}
+        stats = {name: seconds for name, seconds in lost.items() if seconds}
+        return {**response, STATS: stats} if stats else response
 
 
 class Model(Service):

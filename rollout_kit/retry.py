@@ -32,8 +32,10 @@ async def retried(
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     clock: Callable[[], float] = time.monotonic,
     random: Callable[[], float] = random.random,
+    lost: Callable[[RolloutError, float], None] | None = None,
 ) -> T:
-    """`call()`'s result, repeated while it raises what may pass, or its last error.
+    """`call()`'s result, repeated while it raises what may pass, or its last error. `lost` is
+    told each error with what it costs (s): the try, and the pause after it.
 
     A pause that the policy's deadline would cut short is not begun: the error rises at once.
     """
@@ -41,14 +43,18 @@ async def retried(
     tries = 0
     while True:
         tries += 1
+        tried = clock()
         try:
             return await call()
-        except RolloutError as error:
+        except RolloutError as failed:
+            error = failed
             if not error.retryable or tries >= policy.max_tries:
                 raise
             pause = delay_s(policy, tries, error.retry_after_s, random)
             if policy.deadline_s is not None and clock() - began + pause >= policy.deadline_s:
                 raise
+        if lost:
+            lost(error, clock() - tried + pause)
         await sleep(pause)
 
 

@@ -12,15 +12,15 @@ LAYERS = [
     "errors types responses session loop time_limit connection worker_main running.process_tree"
     " open_sessions chaos.findings chaos.processes",
     "retry tools chat worker_pool collector.sketch collector.limiter collector.files"
-    " collector.groups collector.verdicts collector.giveup config.secrets config.commands access"
-    " running.reaper running.run chaos.kills chaos.leaks",
+    " collector.groups collector.verdicts collector.giveup collector.bottleneck"
+    " config.secrets config.commands access running.reaper running.run chaos.kills chaos.leaks",
     "running.token_file service http running.output collector.tasks collector.schedule"
     " collector.aggregate",
     "registry model resources_server peers config.overrides collector.lines collector.plan",
     "chaos.check chaos.witness chaos.again",
     "agent app collector.parking collector.stored config.sources config.fields config.interpolation"
-    " collector.journal collector.progress collector.drain",
-    "config.common config.instances collector.manifest collector.rollout",
+    " collector.journal collector.progress collector.drain collector.meter",
+    "collector.throughput_log config.common config.instances collector.manifest collector.rollout",
     "running.sockets config.verification",
     "config.load running.processes testing",
     "running.supervise",
@@ -40,7 +40,7 @@ LAYERS = [
 """Lowest first. A module imports from its own layer and lower ones."""
 
 PURE = "tasks plan schedule limiter giveup journal files aggregate groups sketch lines".split()  # noqa: SIM905
-PURE += ["stored", "verdicts"]
+PURE += ["stored", "verdicts", "bottleneck", "meter", "throughput_log"]
 SERVING = {"service", "http", "peers", "app", "agent", "access"}
 """The pipeline's stages never see how a server is reached."""
 

@@ -25,6 +25,11 @@ MODEL_RETRIES = 2
 """Times that one turn is asked for again after its model server died over it."""
 
 
+LOST = ("rate_limit_s", "retry_s")
+"""What a model server tells of a turn's time that was not the model's: waits because it is limited,
+tries that failed."""
+
+
 class SimpleAgentConfig(AgentConfig):
     model_config = ConfigDict(extra="forbid")
 
@@ -59,12 +64,15 @@ class SimpleAgent(Agent):
         asked = input_items(params)
         output: list[JsonObject] = []
         usages, model_s, tool_s, num_calls, finish_reason = [], 0.0, 0.0, 0, "max_steps"
+        lost, first_turn_s = dict.fromkeys(LOST, 0.0), 0.0
         response: JsonObject = {}
         for _ in range(self.config.turn_limit):
             began = time.perf_counter()
             response = await self._ask({**request, "input": asked + output})
             answered = time.perf_counter()
-            model_s += answered - began
+            model_s += max(0.0, answered - began - _lost_s(response, lost))
+            if not usages:
+                first_turn_s = model_s
             usages.append(response.get("usage"))
             output = output + response["output"]
             calls = function_calls(response["output"])
@@ -84,6 +92,9 @@ class SimpleAgent(Agent):
             "tool_s": tool_s,
             "finish_reason": finish_reason,
         }
+        if len(usages) > 1:
+            stats["first_turn_s"] = first_turn_s
+        stats |= {name: seconds for name, seconds in lost.items() if seconds}
         return {**response, "output": output, "usage": sum_usage(usages), STATS: stats}
 
     async def _ask(self, request: JsonObject) -> JsonObject:
@@ -134,6 +145,18 @@ class SimpleAgent(Agent):
         return (
             text if len(text) <= limit else f"{text[:limit]}… ({len(text) - limit} more characters)"
         )
+
+
+def _lost_s(response: JsonObject, lost: dict[str, float]) -> float:
+    """How much of a turn was not the model's, as its server tells; added to `lost` too."""
+    stats = response.get(STATS)
+    if not isinstance(stats, dict):
+        return 0.0
+    told = {name: stats.get(name) for name in LOST}
+    found = {name: each for name, each in told.items() if isinstance(each, int | float)}
+    for name, seconds in found.items():
+        lost[name] += seconds
+    return sum(found.values())
 
 
 def _callable_names(tools: list[JsonObject]) -> set[str]:

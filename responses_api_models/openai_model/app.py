@@ -16,7 +16,7 @@ from rollout_kit.chat import from_chat, to_chat
 from rollout_kit.config.secrets import MASK
 from rollout_kit.errors import ModelError, PeerError, TaskError, summary
 from rollout_kit.http import HttpClient, Reply
-from rollout_kit.model import Model, ModelConfig
+from rollout_kit.model import Lost, Model, ModelConfig
 from rollout_kit.responses import make_response
 from rollout_kit.retry import RetryPolicy, retried, retry_after_s
 from rollout_kit.service import OPERATIONAL
@@ -111,7 +111,11 @@ class OpenAIModel(Model):
             # a request that is turned away keeps its slot: another in its place would be, too
             async with self._free or nullcontext():
                 ends = time.monotonic() + self.config.request_timeout_s
-                return await retried(lambda: self._try(raw, params, ends), self._policy)
+                lost = Lost()
+                response = await retried(
+                    lambda: self._try(raw, params, ends), self._policy, lost=lost.add
+                )
+                return lost.told(response)
         finally:
             self._open -= 1
 

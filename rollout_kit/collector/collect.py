@@ -20,6 +20,7 @@ from .files import check_apart
 from .giveup import GiveUp
 from .limiter import Fixed, Limiter
 from .lines import malformed_line, row_of
+from .meter import Meter
 from .plan import owed
 from .prepare import Prepared, output_paths, prepared
 from .progress import Progress
@@ -27,6 +28,7 @@ from .reach import Reached, chosen_agent, input_path, reached
 from .report import FINISHED, Report, record
 from .schedule import Schedule
 from .tasks import Malformed, input_file
+from .throughput_log import check_log
 
 MAX_NAMED = 5
 """Malformed lines that are printed; a file of the wrong kind would fill the screen."""
@@ -77,6 +79,7 @@ def check(command: CollectConfig) -> None:
         )
     if parallel < 1:
         raise ConfigError(f"num_samples_in_parallel: must be at least 1, got {parallel}")
+    check_log(command)
 
 
 @dataclass(slots=True)
@@ -123,10 +126,11 @@ class Collection:
             run.manifest.write()
         await self._warm_up()
         limiter: Limiter = Fixed(int(run.command.num_samples_in_parallel))
+        self.report.meter = meter = Meter(run.runner, limiter(), run.journal)
         drive = Drive(
             command=run.command,
             schedule=Schedule(
-                self._attempts(), run.runner, limiter, keep=partial(journalled, run.journal)
+                self._attempts(), meter, limiter, keep=partial(journalled, run.journal)
             ),
             limiter=limiter,
             journal=run.journal,
@@ -134,6 +138,7 @@ class Collection:
             ends=self.ends,
             take=self._taken,
             write_metrics=partial(self.report.write_metrics, meanwhile=True),
+            meter=meter,
         )
         counting = plan.complete() if plan.open_ended else None
         progress.start(None if counting else plan.counts.planned, plan.counts.done)

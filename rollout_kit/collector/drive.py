@@ -15,6 +15,7 @@ from ..types import Failure, Outcome, Unverified
 from .drain import interruptible
 from .journal import Journal
 from .limiter import Limiter
+from .meter import Meter
 from .progress import Progress
 from .schedule import Schedule
 
@@ -40,6 +41,7 @@ class Drive:
     ends: list[asyncio.Task[str]]
     take: Callable[[Outcome], None]
     write_metrics: Callable[[], object]
+    meter: Meter
     fatal: StopRun | None = None
     last_completion: float = 0.0
 
@@ -50,6 +52,8 @@ class Drive:
         self.last_completion = loop.time()
         async with AsyncExitStack() as stack:
             stack.callback(self.progress.close)
+            stack.enter_context(self.meter.running_now())
+            await stack.enter_async_context(beside(self.meter.probe()))
             await stack.enter_async_context(beside(self._tick()))
             counted = await stack.enter_async_context(beside(counting)) if counting else None
             interrupts = stack.enter_context(
@@ -80,6 +84,7 @@ class Drive:
         while True:
             await asyncio.sleep(TICK_S)
             now = loop.time()
+            self.progress.bottleneck = self.meter.shown()
             try:
                 if self.command.fsync == "second":
                     await asyncio.to_thread(self.journal.sync)

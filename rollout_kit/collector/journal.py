@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import perf_counter
 from typing import Any, Literal
 
 import orjson
@@ -59,6 +60,8 @@ class Journal:
     ) -> None:
         self.paths = paths
         self.notes: list[str] = []
+        self.writing_s = 0.0
+        """Time that went into writing lines down, forcing each to disk included."""
         self._fsync: Fsync = fsync
         self._dirty: set[int] = set()
         self._files: dict[Path, int] = {}
@@ -211,7 +214,7 @@ class Journal:
         self._write(self.paths.failures, line)
 
     def _write(self, path: Path, line: JsonObject) -> None:
-        descriptor = self._files[path]
+        descriptor, began = self._files[path], perf_counter()
         raw = orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
         try:
             written = os.write(descriptor, raw)
@@ -227,6 +230,7 @@ class Journal:
             os.fsync(descriptor)
         else:
             self._dirty.add(descriptor)
+        self.writing_s += perf_counter() - began
 
     def sync(self) -> None:
         """Force what was written to disk; may block, so call it from a thread."""

@@ -12,8 +12,8 @@ OWN_FIELDS = frozenset({"rollout", "usage", "reward", "response", "failure", "ta
 """Names that a line needs for itself: a row's own fields of these names move to `task_fields`."""
 
 TIMES = ("duration_s", "model_s", "tool_s", "verify_s", "queue_s")
-NUMBERS = (*TIMES, "num_turns", "num_tool_calls")
-"""Of the `rollout` block: what the metrics add up."""
+NUMBERS = (*TIMES, "rate_limit_s", "retry_s", "first_turn_s", "num_turns", "num_tool_calls")
+"""Of the `rollout` block: what must be a number."""
 
 OF_VERDICT = frozenset({"scores", "verifier", "verify_s", "replay_differences"})
 """Of the `rollout` block: what belongs to its verdict, and goes with it."""

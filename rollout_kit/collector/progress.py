@@ -15,6 +15,7 @@ import orjson
 from tqdm import tqdm
 
 from ..types import Failure, Outcome, Rollout, Unverified
+from .bottleneck import Verdict
 
 LOG_EVERY_S = 30.0
 """How often a log file gets a line: often enough to see it move, seldom enough to read."""
@@ -36,6 +37,7 @@ class Progress:
     initial: int = 0
     finished: int = 0
     rollouts: int = 0
+    tokens: int = 0
     output_tokens: int = 0
     failed: int = 0
     refused: int = 0
@@ -44,6 +46,8 @@ class Progress:
     scored: int = 0
     reward: float = 0.0
     in_flight: int = 0
+    bottleneck: Verdict | None = None
+    """What holds the run up, once that is clear."""
     began: float = field(default_factory=time.monotonic)
     _shown_at: float = 0.0
     _bar: Any = None
@@ -84,7 +88,9 @@ class Progress:
                 self.finished += 1
                 self.rollouts += 1
                 if self.generates:
-                    self.output_tokens += (line.get("usage") or {}).get("output_tokens") or 0
+                    usage = line.get("usage") or {}
+                    self.tokens += usage.get("total_tokens") or 0
+                    self.output_tokens += usage.get("output_tokens") or 0
                 if (reward := line.get("reward")) is not None:
                     self.scored += 1
                     self.reward += reward
@@ -134,6 +140,8 @@ class Progress:
         parts += [f"in flight={self.in_flight}", f"failed={self.failed}"]
         if self.unverified:
             parts.append(f"unverified={self.unverified}")
+        if self.bottleneck:
+            parts.append(self.bottleneck.short())
         return ", ".join(parts)
 
     def _figures(self) -> dict[str, Any]:
@@ -146,6 +154,7 @@ class Progress:
             "in_flight": self.in_flight,
             "failed": self.failed,
             "unverified": self.unverified,
+            "bottleneck": self.bottleneck.part if self.bottleneck else None,
         }
 
     @property
@@ -172,6 +181,7 @@ class Progress:
         if self.as_json:
             self._print_json({"event": "metrics", **shown})
         else:
+            shown.pop("bottleneck", None)  # is said in a sentence
             lines = (f'  "{name}": {_compact(value)}' for name, value in shown.items())
             print("{\n" + ",\n".join(lines) + "\n}", file=self.out, flush=True)
             for line in _agents_apart(metrics.get("agents", ())):

@@ -4,10 +4,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from ..types import JsonObject
+from .meter import Meter
 from .plan import number_of
 from .progress import Progress
 from .renewal import Counts, Renewal
-from .report import Reasons, exit_status, kept_metrics, say_files
+from .report import Reasons, exit_status, kept_metrics, say_bottleneck, say_files
 
 
 @dataclass(slots=True)
@@ -18,6 +19,7 @@ class RenewalReport:
     progress: Progress
     counts: Counts
     reasons: Reasons = field(default_factory=Reasons)
+    meter: Meter | None = None
     num_planned: int = 0
     per_task: Counter[tuple[str, str]] = field(default_factory=Counter)
     """(agent, task_id) → its rollouts, in the scopes that the metrics are about."""
@@ -68,7 +70,7 @@ class RenewalReport:
             run.scope_of, tally, this_run, repeats, lists_groups=not meanwhile
         )
         metrics["verdicts"] = run.comparison.figures()
-        return kept_metrics(run, progress, metrics)
+        return kept_metrics(run, progress, metrics, self.meter)
 
     def end(self, *, interrupted: bool) -> int:
         """Write and print the results; the exit status."""
@@ -80,6 +82,7 @@ class RenewalReport:
             run.manifest.finish(metrics["counts"], status)
             run.manifest.write()
             self.progress.report(metrics)
+            say_bottleneck(run, self.progress, self.meter)
         for line in run.comparison.lines():
             self.progress.say(line)
         say_files(run, self.progress)

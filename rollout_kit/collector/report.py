@@ -7,17 +7,19 @@ from pathlib import Path
 import orjson
 
 from ..config.commands import RolloutsCommand
-from ..errors import StopRun
+from ..errors import ConfigError, StopRun
 from ..types import Failure, JsonObject
 from .announce import Announcement
 from .files import write_json
 from .giveup import GiveUp
 from .lines import failure_line
+from .meter import Meter
 from .plan import Counts as Plan
 from .plan import number_of
 from .prepare import Prepared
 from .progress import Progress
 from .renewal import Counts, Renewal
+from .throughput_log import log_run
 
 FINISHED, NO_RESULT, INTERRUPTED = 0, 2, 130
 """Exit statuses: every planned rollout is on disk; some have no result; stopped by the user."""
@@ -55,6 +57,8 @@ class Report:
     unplanned: int = 0
     replayed_otherwise: int = 0
     reasons: Reasons = field(default_factory=Reasons)
+    meter: Meter | None = None
+    """Of what is being run, once it is."""
 
     def write_metrics(self, *, meanwhile: bool = False) -> JsonObject:
         """Renew the metrics file; returns what it holds. Only at the end it lists every task."""
@@ -77,7 +81,7 @@ class Report:
         metrics = run.metrics.report(
             run.wanted.scope_of, tally, this_run, repeats, lists_groups=not meanwhile
         )
-        return kept_metrics(run, progress, metrics)
+        return kept_metrics(run, progress, metrics, self.meter)
 
     def end(self, *, interrupted: bool) -> int:
         """Write and print the results; the exit status."""
@@ -90,6 +94,7 @@ class Report:
             run.manifest.finish(metrics["counts"], status)
             run.manifest.write()
             progress.report(metrics)
+            say_bottleneck(run, progress, self.meter)
         say_files(run, progress)
         self._say_what_is_missing(missing, metrics["counts"], interrupted=interrupted)
         self._say_what_waits()
@@ -143,10 +148,19 @@ def record(failure: Failure, run: Prepared | Renewal, reasons: Reasons, give_up:
         raise StopRun(reason)
 
 
-def kept_metrics(run: Prepared | Renewal, progress: Progress, metrics: JsonObject) -> JsonObject:
-    """The metrics, written unless nobody wants the file."""
+def kept_metrics(
+    run: Prepared | Renewal, progress: Progress, metrics: JsonObject, meter: Meter | None
+) -> JsonObject:
+    """The metrics, written unless nobody wants the file. What only a run that does something can
+    measure stays as it was after one that did nothing."""
+    verdict = meter.verdict() if meter else None
+    if verdict:
+        metrics["bottleneck"] = verdict.figures()
     if not progress.rollouts:
-        metrics["throughput"] = _throughput_of(run.journal.paths.metrics) or {}
+        earlier = _metrics_at(run.journal.paths.metrics)
+        metrics["throughput"] = earlier.get("throughput") or {}
+        if not verdict and "bottleneck" in earlier:
+            metrics["bottleneck"] = earlier["bottleneck"]
     if _has_metrics_file(run.command):
         write_json(run.journal.paths.metrics, metrics)
     return metrics
@@ -162,6 +176,18 @@ def exit_status(
     return FINISHED if missing + counts.malformed <= tolerated else NO_RESULT
 
 
+def say_bottleneck(run: Prepared | Renewal, progress: Progress, meter: Meter | None) -> None:
+    """What held the run up, and the run's line in the throughput log."""
+    if meter is None:
+        return
+    if verdict := meter.verdict():
+        progress.say(verdict.sentence, event="bottleneck", **verdict.figures())
+    try:
+        log_run(run.command, progress, meter)
+    except ConfigError as error:  # the rollouts are on disk: that is no reason to fail
+        progress.say(f"warning: {error}")
+
+
 def say_files(run: Prepared | Renewal, progress: Progress) -> None:
     """Where the results are."""
     paths = run.journal.paths
@@ -175,9 +201,10 @@ def _has_metrics_file(command: RolloutsCommand) -> bool:
     return not command.disable_aggregation and command.only is None
 
 
-def _throughput_of(path: Path) -> JsonObject | None:
-    """What an earlier run measured: a run that had nothing to do measures nothing."""
+def _metrics_at(path: Path) -> JsonObject:
+    """What an earlier run left."""
     try:
-        return orjson.loads(path.read_bytes())["throughput"]
-    except (OSError, KeyError, TypeError, orjson.JSONDecodeError):
-        return None
+        found = orjson.loads(path.read_bytes())
+    except (OSError, orjson.JSONDecodeError):
+        return {}
+    return found if isinstance(found, dict) else {}

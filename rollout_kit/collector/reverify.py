@@ -18,6 +18,7 @@ from .files import check_apart
 from .giveup import GiveUp
 from .limiter import Fixed
 from .lines import malformed_line, row_of, without_verdict
+from .meter import Meter
 from .plan import BREATH, number_of
 from .prepare import only_of, output_paths
 from .progress import Progress
@@ -29,6 +30,7 @@ from .rollout import Limits, Runner
 from .schedule import Schedule, Slot
 from .stored import Line, StoredFile, Survey, stored_lines
 from .tasks import Malformed, input_file
+from .throughput_log import check_log
 from .verifiers import Verifiers, reached_verifiers, verifiers
 
 
@@ -60,6 +62,7 @@ def _checked(config: Config) -> ReverifyConfig:
     assert isinstance(command, ReverifyConfig)
     if command.output_jsonl_fpath is None:
         raise ConfigError("output_jsonl_fpath is missing: add +output_jsonl_fpath=reverified.jsonl")
+    check_log(command)
     return command
 
 
@@ -182,10 +185,11 @@ class Verification:
         if run.command.only is None:
             run.manifest.write()
         limiter = Fixed(run.command.num_samples_in_parallel)
+        self.report.meter = meter = Meter(self._outcome, limiter(), run.journal)
         drive = Drive(
             command=run.command,
             schedule=Schedule(
-                self._attempts(), self._outcome, limiter, keep=partial(journalled, run.journal)
+                self._attempts(), meter, limiter, keep=partial(journalled, run.journal)
             ),
             limiter=limiter,
             journal=run.journal,
@@ -193,6 +197,7 @@ class Verification:
             ends=run.verifiers.servers.ends,
             take=self._taken,
             write_metrics=partial(self.report.write_metrics, meanwhile=True),
+            meter=meter,
         )
         progress.start(self.counts.planned - self.counts.left_out, self.counts.done)
         status = self.report.end(interrupted=await drive.run())

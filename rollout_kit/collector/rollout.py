@@ -12,14 +12,15 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
-from ..agent import STATS, open_session
-from ..errors import PeerLost, PeerTimeout, RolloutError, SessionLost, VerifyError
+from ..agent import open_session
+from ..errors import THROTTLED, PeerLost, PeerTimeout, RolloutError, SessionLost, VerifyError
 from ..peers import Peers
 from ..responses import answered_calls
 from ..retry import RetryPolicy, delay_s
 from ..time_limit import within
 from ..tools import NO_TOOL, arguments_of, is_callable, refusal_text
 from ..types import (
+    STATS,
     Attempt,
     Failure,
     JsonObject,
@@ -129,6 +130,8 @@ class Runner:
                     return Unverified(attempt.key, line, error)
                 return Failure(attempt.key, attempt.task.index, error, tried)
             attempt = again
+            if error.status in THROTTLED:
+                slot.limited_s += perf_counter() - started + pause_s
             slot.stage = "the pause before another attempt"
             await asyncio.sleep(pause_s)
 
@@ -237,7 +240,9 @@ class _Run:
     def _answered(
         self, task: Task, response: JsonObject, started_at: str, duration_s: float
     ) -> JsonObject:
-        stats = response.pop(STATS, None) or {"num_tool_calls": counted_calls(response)}
+        stats = response.pop(STATS, None) or {}
+        if "num_tool_calls" not in stats:
+            stats = {"num_tool_calls": counted_calls(response), **stats}
         incomplete = response.get("incomplete_details") or {}
         known = {
             "attempt": self.attempt.number,

@@ -7,6 +7,7 @@ O(1) per completion, whatever the number in flight.
 import asyncio
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from time import perf_counter
 
 from ..types import Attempt, Outcome, Unverified
 
@@ -14,12 +15,16 @@ from ..types import Attempt, Outcome, Unverified
 class Slot:
     """One attempt's place among those in flight. `stage` says what it is waiting for."""
 
-    __slots__ = ("_schedule", "parked", "stage")
+    __slots__ = ("_schedule", "freed_at", "limited_s", "parked", "stage")
 
     def __init__(self, schedule: "Schedule") -> None:
         self._schedule = schedule
         self.parked: Unverified | None = None
         self.stage = "starting"
+        self.freed_at: float | None = None
+        """When the place was given to others, by `perf_counter`."""
+        self.limited_s = 0.0
+        """What earlier attempts and the pauses after them took because of a rate limit."""
 
     def keep(self, unverified: Unverified) -> None:
         """Hand the response out now, to be put on disk.
@@ -102,6 +107,7 @@ class Schedule:
     def free(self, slot: Slot) -> None:
         if len(self._freed) < self._max_parked:
             self._freed.add(slot)
+            slot.freed_at = perf_counter()
             self._ready.put_nowait(None)
 
     def hand_out(self, unverified: Unverified) -> None:
@@ -153,6 +159,7 @@ class Schedule:
             slot, given = self._regaining.popleft()
             if not given.done():
                 self._freed.discard(slot)
+                slot.freed_at = None
                 given.set_result(True)
         while not self._exhausted and self.in_flight < self._limit():
             try:

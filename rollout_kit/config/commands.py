@@ -114,6 +114,11 @@ class RolloutsCommand(Command, HttpClientConfig, ServersConfig):
         "second", description="When rows are forced to disk."
     )
     disable_aggregation: bool = Field(False, description="Write no metrics file.")
+    throughput_log: Path | None = Field(
+        None,
+        description="CSV file that each run appends a line to: date, rollouts, seconds, rates, mean"
+        " reward, bottleneck.",
+    )
 
 
 class CollectConfig(RolloutsCommand):

@@ -10,6 +10,7 @@ from openai.types.responses import Response
 from rollout_kit.errors import ModelError, TaskError
 from rollout_kit.registry import load
 from rollout_kit.responses import make_response, message_item, reasoning_item
+from rollout_kit.types import STATS
 
 OpenAIModel = load("responses_api_models", "openai_model")
 
@@ -221,14 +222,19 @@ def test_tools_travel_through_a_chat_endpoint():
 @pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503, 529])
 def test_a_transient_refusal_is_tried_again(status):
     endpoint = Endpoint(gives({}, status, retry_after="0"), gives(RESPONSE))
-    assert ask(endpoint) == RESPONSE
+    response = ask(endpoint)
+    lost = "rate_limit_s" if status in (429, 529) else "retry_s"
+    assert list(response.pop(STATS)) == [lost]
+    assert response == RESPONSE
     assert len(endpoint.bodies) == 2 and endpoint.bodies[0] == endpoint.bodies[1]
 
 
 @pytest.mark.parametrize("trouble", [breaks_off, stops_halfway, gives(b'{"output": [')])
 def test_a_reply_that_breaks_off_is_tried_again(trouble):
     endpoint = Endpoint(trouble, gives(RESPONSE))
-    assert ask(endpoint) == RESPONSE
+    response = ask(endpoint)
+    assert response.pop(STATS)["retry_s"] > 0
+    assert response == RESPONSE
 
 
 @pytest.mark.parametrize(
@@ -258,8 +264,10 @@ def test_retry_after_is_waited_for(named):
     named = named if isinstance(named, str) else named()
     endpoint = Endpoint(gives({}, 429, retry_after=named), gives(RESPONSE))
     started = time.monotonic()
-    assert ask(endpoint) == RESPONSE
-    assert time.monotonic() - started >= 0.4
+    response = ask(endpoint)
+    took_s = time.monotonic() - started
+    assert 0.4 <= response.pop(STATS)["rate_limit_s"] <= took_s
+    assert response == RESPONSE
 
 
 def test_a_named_time_beyond_the_limit_is_not_waited_for():

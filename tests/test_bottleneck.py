@@ -1,0 +1,368 @@
+"""The verdict names what was slowed down: real runs of the command with one delay injected in each,
+and the judgement by itself."""
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+from time import perf_counter
+from typing import Any
+
+import pytest
+import yaml
+from support import write_jsonl
+
+from rollout_kit.collector.bottleneck import Client, Growth, Spent, verdict
+from rollout_kit.collector.files import OutputPaths
+from rollout_kit.collector.journal import Journal
+from rollout_kit.collector.meter import Meter
+from rollout_kit.collector.progress import Progress
+from rollout_kit.running.sockets import bound_socket
+
+SLOW = """
+import asyncio
+import time
+
+from rollout_kit.resources_server import ResourcesServer, tool
+
+
+def burn(seconds):
+    ends = time.thread_time() + seconds
+    while time.thread_time() < ends:
+        pass
+
+
+class Slow(ResourcesServer):
+    @tool
+    async def look(self) -> str:
+        \"\"\"Look.\"\"\"
+        await asyncio.sleep(self.config.get("tool_s") or 0)
+        return "seen"
+"""
+
+VERIFIERS = {
+    "waits": """
+    async def verify(self, task, response):
+        await asyncio.sleep(self.config.get("verify_s") or 0)
+        return 1.0
+""",
+    "burns": """
+    async def verify(self, task, response):
+        burn(self.config.verify_s)
+        return 1.0
+""",
+    "burns_in_a_thread": """
+    def verify(self, task, response):
+        burn(self.config.verify_s)
+        return 1.0
+""",
+    "blocks": """
+    async def verify(self, task, response):
+        time.sleep(self.config.verify_s)
+        return 1.0
+""",
+}
+
+COMMAND = "from rollout_kit.cli.collect_rollouts import main; main()"
+
+SLOW_DISK = """
+import os, time
+fsync = os.fsync
+os.fsync = lambda descriptor: (time.sleep(0.03), fsync(descriptor))
+"""
+
+
+class Run:
+    """One run of the command in a folder of its own; `set` changes a server's keys."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.model: dict[str, Any] = {"answer": "text"}
+        self.slow: dict[str, Any] = {}
+        self.more: dict[str, Any] = {}
+        self.verifier = "waits"
+        self.before = ""
+
+    def collect(self, rollouts: int, parallel: int, *keys: str) -> dict[str, Any]:
+        """The `bottleneck` that the metrics file holds."""
+        app = self.folder / "resources_servers/slow/app.py"
+        app.parent.mkdir(parents=True)
+        app.write_text(SLOW + VERIFIERS[self.verifier])
+        model = {"policy_model": {"responses_api_models": {"simulated_model": self.model}}}
+        wiring = {"resources_server": "slow", "model_server": "policy_model"}
+        agent = {name: {"type": "", "name": each} for name, each in wiring.items()}
+        servers = {
+            **model,
+            "slow": {"resources_servers": {"slow": self.slow}},
+            "slow_simple_agent": {"responses_api_agents": {"simple_agent": agent}},
+            **self.more,
+        }
+        (self.folder / "all.yaml").write_text(yaml.safe_dump(servers))
+        rows = [{"responses_create_params": {"input": f"{n}"}} for n in range(rollouts)]
+        write_jsonl(self.folder / "tasks.jsonl", rows)
+        argv = [
+            "+config_paths=[all.yaml]",
+            "+agent_name=slow_simple_agent",
+            "+input_jsonl_fpath=tasks.jsonl",
+            "+output_jsonl_fpath=rollouts.jsonl",
+            f"+num_samples_in_parallel={parallel}",
+            *keys,
+        ]
+        done = subprocess.run(
+            [sys.executable, "-c", self.before + COMMAND, *argv],
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+        assert done.returncode == 0, done.stderr + done.stdout
+        metrics = json.loads((self.folder / "rollouts_aggregate_metrics.json").read_text())
+        found = metrics["bottleneck"]
+        if "+json=true" in keys:
+            events = [json.loads(line) for line in done.stdout.splitlines()]
+            told = [each for each in events if each.get("event") == "bottleneck"]
+            assert told == [{"event": "bottleneck", **found}]
+        assert found["sentence"] in done.stdout
+        return found
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return Run(tmp_path)
+
+
+def test_a_slow_model_with_room_would_gain_from_more(run: Run) -> None:
+    run.model["latency_s"] = 0.2
+    found = run.collect(128, 16)
+    assert found["name"] == "model" and found["share"] > 0.8, found
+    assert found["gain_of_twice_the_parallelism"] > 1.5
+    assert "twice the parallelism would gain up to" in found["sentence"]
+
+
+def test_a_model_that_only_makes_a_longer_queue_gains_nothing(run: Run) -> None:
+    run.model |= {"latency_s": 0.03, "max_concurrent_requests": 4}
+    found = run.collect(256, 64)
+    assert found["name"] == "model" and found["gain_of_twice_the_parallelism"] <= 1.1, found
+    assert "gains nothing, as the model got slower with more in flight" in found["sentence"]
+
+
+def test_so_is_it_over_several_turns(run: Run) -> None:
+    run.model |= {"latency_s": 0.01, "max_concurrent_requests": 4, "num_tool_turns": 3}
+    found = run.collect(200, 64)
+    assert found["name"] == "model" and found["gain_of_twice_the_parallelism"] <= 1.1, found
+
+
+def test_a_slow_tool(run: Run) -> None:
+    run.model["num_tool_turns"] = 1
+    run.slow["tool_s"] = 0.2
+    found = run.collect(128, 16)
+    assert found["name"] == "tools" and found["share"] > 0.8, found
+
+
+def test_a_slow_verifier(run: Run) -> None:
+    run.slow["verify_s"] = 0.2
+    found = run.collect(128, 16, "+json=true")
+    assert found["name"] == "verification" and found["share"] > 0.8, found
+
+
+def test_a_verifier_so_slow_that_its_slots_go_to_others_is_no_longer_in_the_way(run: Run) -> None:
+    run.model["latency_s"] = 0.3
+    run.slow["verify_s"] = 2.0
+    found = run.collect(48, 4, "+park_after_s=0.1")
+    assert found["name"] == "model" and 0.1 < found["slots"]["verification"] < 0.4, found
+
+
+def test_a_rate_limit_that_the_attempts_run_into(run: Run) -> None:
+    run.model["rate_limit"] = {"requests_per_minute": 3000, "burst_s": 0.1}
+    found = run.collect(120, 16, "+max_attempts=50")
+    assert found["name"] == "rate_limit" and found["share"] > 0.7, found
+    assert found["sentence"].endswith("raising parallelism gains nothing")
+
+
+@pytest.mark.parametrize("placement", ["local", "process"])
+def test_a_rate_limit_that_the_model_server_waits_for(run: Run, placement: str) -> None:
+    with bound_socket("127.0.0.1", 0) as free:
+        port = free.getsockname()[1]
+    limited = {
+        "answer": "text",
+        "latency_s": 0.02,
+        "rate_limit": {"requests_per_minute": 3000, "burst_s": 0.1},
+        "placement": "process",
+        "port": port,
+    }
+    openai = {
+        "openai_base_url": f"http://127.0.0.1:{port}/v1",
+        "openai_model": "simulated",
+        "max_tries": 50,
+        "placement": placement,
+    }
+    run.more = {
+        "endpoint": {"responses_api_models": {"simulated_model": limited}},
+        "policy_model": {"responses_api_models": {"openai_model": openai}},
+    }
+    found = run.collect(120, 16)
+    assert found["name"] == "rate_limit" and found["share"] > 0.7, found
+    lines = [json.loads(line) for line in (run.folder / "rollouts.jsonl").read_text().splitlines()]
+    assert all("rollout_stats" not in line["response"] for line in lines)
+    waited = [line["rollout"] for line in lines if "rate_limit_s" in line["rollout"]]
+    assert len(waited) > 10 and all(each["model_s"] < each["duration_s"] for each in waited)
+
+
+@pytest.mark.parametrize("verifier", ["burns", "burns_in_a_thread"])
+def test_cpu_that_the_collecting_process_burns(run: Run, verifier: str) -> None:
+    run.verifier, run.slow["verify_s"] = verifier, 0.02
+    run.model["latency_s"] = 0.05
+    found = run.collect(100, 16)
+    assert found["name"] == "client_cpu" and found["share"] > 0.8, found
+    assert "raising parallelism gains nothing" in found["sentence"]
+
+
+def test_a_server_that_blocks_the_collecting_process(run: Run) -> None:
+    run.verifier, run.slow["verify_s"] = "blocks", 0.02
+    found = run.collect(100, 16)
+    assert found["name"] == "blocked" and found["client_cpu"] < 0.5, found
+
+
+def test_a_disk_that_is_slow_to_force_rows_down(run: Run) -> None:
+    run.before, run.model["latency_s"] = SLOW_DISK, 0.05
+    found = run.collect(100, 16, "+fsync=row")
+    assert found["name"] == "journal" and found["share"] > 0.8, found
+    assert "fsync=second" in found["sentence"]
+
+
+def test_failed_attempts(run: Run) -> None:
+    run.model["faults"] = [{"kind": 500, "to_request": 40}]
+    found = run.collect(60, 16, "+max_attempts=50")
+    assert found["name"] == "failed" and found["share"] > 0.7, found
+
+
+def test_fewer_rollouts_than_slots_gain_nothing_from_more_slots(run: Run) -> None:
+    run.model["latency_s"] = 0.3
+    found = run.collect(5, 16)
+    assert found["name"] == "model" and found["gain_of_twice_the_parallelism"] == 1.0
+    assert "raising parallelism gains nothing (5 rollouts for 16 slots)" in found["sentence"]
+
+
+CALM = Client(elapsed_s=100.0, busy=0.05, cpu=0.04, journal=0.0)
+
+
+def spent(**parts: float) -> Spent:
+    """Of 10 slots for 100 seconds, over 500 rollouts; what is not named is the model's."""
+    found = Spent(10, slots=1000.0, longest=2.0, outcomes=500)
+    for part, seconds in {"model": 1000.0 - sum(parts.values()), **parts}.items():
+        setattr(found, part, seconds)
+    return found
+
+
+@pytest.mark.parametrize(
+    "part, name",
+    [
+        ("rate_limit", "the rate limit, 60 % of"),
+        ("tools", "tools, 60 % of"),
+        ("verification", "verification, 60 % of"),
+        ("agent", "the agent's own work, 60 % of"),
+        ("sessions", "opening and closing sessions, 60 % of"),
+        ("failed", "what failed and the pauses after it, 60 % of"),
+    ],
+)
+def test_the_largest_part_is_named_and_the_others_after_it(part: str, name: str) -> None:
+    found = verdict(spent(**{part: 600.0}), CALM)
+    assert found and found.part == part
+    assert found.sentence.startswith(f"Bottleneck: {name} the slots' time (model 40 %, client CPU")
+
+
+def test_a_rate_limit_that_is_reached_leaves_nothing_to_gain() -> None:
+    found = verdict(spent(rate_limit=60.0), CALM)
+    assert found and (found.part, found.gain) == ("model", 1.0)
+    assert "the rate limit is reached already" in found.sentence
+    barely = verdict(spent(rate_limit=40.0), CALM)
+    assert barely and barely.gain == 2.0
+
+
+@pytest.mark.parametrize(
+    "client, part",
+    [
+        (Client(100.0, busy=0.97, cpu=0.9, journal=0.1), "client_cpu"),
+        (Client(100.0, busy=0.97, cpu=0.55, journal=0.1), "client_cpu"),
+        (Client(100.0, busy=0.97, cpu=0.3, journal=0.1, starved=0.5), "client_cpu"),
+        (Client(100.0, busy=0.97, cpu=0.1, journal=0.9), "journal"),
+        (Client(100.0, busy=0.97, cpu=0.1, journal=0.1), "blocked"),
+        (Client(100.0, busy=0.7, cpu=0.7, journal=0.1), "model"),
+    ],
+)
+def test_a_process_that_holds_everything_up_is_named_before_what_it_makes_look_slow(
+    client: Client, part: str
+) -> None:
+    found = verdict(spent(), client)
+    assert found and found.part == part
+
+
+@pytest.mark.parametrize(
+    "client, longest, most, why",
+    [
+        (CALM, 2.0, 2.0, "up to 2.0x"),
+        (Client(100.0, busy=0.65, cpu=0.6, journal=0.0), 2.0, 1.54, "busy all the time"),
+        (CALM, 80.0, 1.25, "the longest rollout"),
+        (CALM, 99.0, 1.01, "gains nothing, as the longest rollout"),
+    ],
+)
+def test_every_limit_that_was_seen_lowers_the_gain(
+    client: Client, longest: float, most: float, why: str
+) -> None:
+    sums = spent()
+    sums.longest = longest
+    found = verdict(sums, client)
+    assert found and found.gain == pytest.approx(most, abs=0.01) and why in found.sentence
+
+
+@pytest.mark.parametrize("power", [0.0, 0.5, 1.0])
+def test_growth_is_seen_while_the_slots_fill(power: float) -> None:
+    growth = Growth(64)
+    draw = Random(0)
+    for number in range(1, 1000):
+        in_flight = min(number, 64)
+        growth.add(in_flight, in_flight**power * draw.lognormvariate(0, 0.3))
+    found = growth.exponent()
+    assert found is not None and power - 0.25 <= found <= power + 0.05
+
+
+def test_growth_of_which_too_little_was_seen_is_not_known() -> None:
+    growth = Growth(2)
+    for in_flight in (1, 2, 2, 2, 2):
+        growth.add(in_flight, 1.0)
+    assert growth.exponent() is None
+    found = verdict(spent(), CALM)
+    assert found and "if the model bears it, which was not seen" in found.sentence
+
+
+def test_nothing_is_said_of_a_run_that_did_nothing() -> None:
+    assert verdict(Spent(10), CALM) is None
+
+
+def test_the_progress_line_shows_what_has_settled(tmp_path: Path) -> None:
+    journal = Journal(OutputPaths(tmp_path / "rollouts.jsonl"))
+    meter = Meter(never, 10, journal)
+    progress = Progress(err=io.StringIO())
+
+    def shown(**parts: float) -> str:
+        meter.spent = spent(**parts)
+        progress.bottleneck = meter.shown()
+        return progress._postfix().partition("failed=0")[2]
+
+    meter.began = perf_counter()
+    assert shown() == shown() == ""  # too early
+    meter.began -= 100
+    assert (shown(), shown()) == ("", ", model 100%")  # asked a second time, and still so
+    assert shown(tools=30.0) == ", model 100%"
+    assert shown(tools=60.0) == ", model 94%"
+    assert shown(rate_limit=600.0) == ", model 94%"
+    assert (shown(), shown()) == (", model 94%", ", model 100%")
+    assert shown(rate_limit=600.0) == ", model 100%"
+    assert shown(rate_limit=600.0) == ", rate limit 60%"
+    journal.close(clean=False)
+
+
+async def never(attempt: Any, slot: Any) -> Any:
+    raise AssertionError("is not called")
