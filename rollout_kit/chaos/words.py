@@ -42,7 +42,7 @@ def words(config: Config, argv: Sequence[str], folder: Path) -> Words:
     servers = [word for word in given if key_of_word(word) not in known_keys() - {"config_paths"}]
     logs = [] if has_own_log_dir(command) else [f"+log_dir={folder / 'logs'}"]
     alone = Words(False, command.head_server, [], [*given, *logs], servers)
-    if not (command.kills.servers or command.kills.ng_run):
+    if command.check_only or not (command.kills.servers or command.kills.ng_run):
         return alone
     head = _head_server(command)
     where = [f"+head_server.host={head.host}", f"+head_server.port={head.port}"]
