@@ -32,7 +32,9 @@ def main() -> int:
     )
     parser.add_argument("--runs", type=int, help="each case so often (3; with --quick 1)")
     parser.add_argument("--quick", action="store_true", help="the few cases that tell most")
-    parser.add_argument("--full", action="store_true", help="all of a million rollouts, too")
+    parser.add_argument(
+        "--full", action="store_true", help="more cases, and all of a million rollouts"
+    )
     parser.add_argument("--only", nargs="+", metavar="NAME", help="cases and groups, by pattern")
     parser.add_argument("--list", action="store_true", help="print the names and end")
     parser.add_argument("--markdown", type=Path, help="renew the tables of a page and end")
@@ -43,9 +45,10 @@ def main() -> int:
     groups: list[str] = [*(QUICK if args.quick else BY_DEFAULT)]
     if args.full:
         groups = ["million" if name == "many" else name for name in groups]
-    cases = [case for case in CASES if case.quick or not args.quick]
+    tiers = {"quick"} if args.quick else {"quick", "usual", *(["full"] if args.full else [])}
+    cases = [case for case in CASES if case.when in tiers]
     if args.only:
-        cases = [case for case in cases if _matches(case.name, args.only)]
+        cases = [case for case in CASES if _matches(case.name, args.only)]
         groups = [name for name in GROUPS if _matches(name, args.only)]
     if args.list:
         print(*(case.name for case in cases), *groups, sep="\n")
