@@ -65,15 +65,21 @@ def run(cases: list[Case], groups: list[str], runs: int) -> int:
     def say(text: str) -> None:
         print(text, flush=True)
 
-    print(f"Medians of {runs}; load of this machine now: {os.getloadavg()[0]:.1f}")
+    found.load = os.getloadavg()[0]
+    print(f"Medians of {runs}; load of this machine before: {found.load:.1f}")
     with tempfile.TemporaryDirectory() as name, running_endpoint() as port:
-        if cases:
-            print(HEAD)
         grid = Grid(port, Path(name), runs, say)
-        found.compared = list(grid.compared(cases))
         figures = Figures(port, Path(name), runs, say)
-        found.figures = figures.all(groups)
-        found.failed = [*grid.failed, *figures.failed]
+        try:
+            if cases:
+                print(HEAD)
+            for compared in grid.compared(cases):
+                found.compared.append(compared)
+            for figure in figures.measured(groups):
+                found.figures.append(figure)
+        except KeyboardInterrupt:
+            found.failed.append("stopped before the end")
+        found.failed += [*grid.failed, *figures.failed]
     print(f"\n{report.text_of_lines(found.lines())}")
     print(f"\n{found.write(runs)}, after {time.monotonic() - began:.0f} s")
     for failure in found.failed:
