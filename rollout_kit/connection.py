@@ -29,6 +29,15 @@ class Headers:
         wanted = name.lower().encode()
         return [value.decode("latin-1") for key, value in self.pairs if key.lower() == wanted]
 
+    def starting_with(self, prefix: str) -> dict[str, str]:
+        """Those whose names begin so, by name in small letters."""
+        start, length = prefix.encode(), len(prefix)
+        return {
+            key.lower().decode("latin-1"): value.decode("latin-1")
+            for key, value in self.pairs
+            if key[:length].lower() == start
+        }
+
     def get(self, name: str, default: str = "") -> str:
         """The first of that name."""
         return next(iter(self.getall(name)), default)

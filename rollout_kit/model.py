@@ -16,6 +16,15 @@ class ModelConfig(ServerConfig):
     max_concurrent_requests: int | None = Field(
         None, ge=1, json_schema_extra=OPERATIONAL, description="Most requests at the model at once."
     )
+    requests_per_minute: float | None = Field(
+        None,
+        gt=0,
+        json_schema_extra=OPERATIONAL,
+        description="Most requests in a minute, where the endpoint tells none or less is wanted.",
+    )
+    tokens_per_minute: float | None = Field(
+        None, gt=0, json_schema_extra=OPERATIONAL, description="The same for tokens, in and out."
+    )
 
 
 @dataclass(slots=True)

@@ -14,18 +14,16 @@ from pydantic import ConfigDict, Field
 
 from rollout_kit.chat import from_chat, to_chat
 from rollout_kit.config.secrets import MASK
-from rollout_kit.errors import ModelError, PeerError, TaskError, summary
+from rollout_kit.errors import THROTTLED, ModelError, PeerError, TaskError, summary
 from rollout_kit.http import HttpClient, Reply
 from rollout_kit.model import Lost, Model, ModelConfig
+from rollout_kit.rate_limit import TOLD, Allowances, Turns
 from rollout_kit.responses import make_response
 from rollout_kit.retry import RetryPolicy, retried, retry_after_s
 from rollout_kit.service import OPERATIONAL
 from rollout_kit.types import JsonObject
 
 PATHS = {"responses": "/responses", "chat_completions": "/chat/completions"}
-
-THROTTLED_S = 1.0
-"""How long a 429 counts as being throttled where the endpoint does not say."""
 
 
 class OpenAIModelConfig(ModelConfig):
@@ -84,7 +82,8 @@ class OpenAIModel(Model):
         self._policy = RetryPolicy(config.max_tries, deadline_s=config.request_timeout_s)
         self._http: HttpClient | None = None
         self._open = self._running = self._num_429 = 0
-        self._throttled_until = 0.0
+        allowed = {"requests": config.requests_per_minute, "tokens": config.tokens_per_minute}
+        self._turns = Turns(Allowances(allowed))
 
     async def start(self) -> None:
         self._http = HttpClient()
@@ -100,7 +99,7 @@ class OpenAIModel(Model):
         return {
             "running": self._running,
             "waiting": self._open - self._running,
-            "throttled": time.monotonic() < self._throttled_until,
+            "throttled": self._turns.is_throttled(),
             "num_429": self._num_429,
         }
 
@@ -110,14 +109,24 @@ class OpenAIModel(Model):
         try:
             # a request that is turned away keeps its slot: another in its place would be, too
             async with self._free or nullcontext():
-                ends = time.monotonic() + self.config.request_timeout_s
-                lost = Lost()
-                response = await retried(
-                    lambda: self._try(raw, params, ends), self._policy, lost=lost.add
-                )
-                return lost.told(response)
+                return await self._answered(raw, params)
         finally:
             self._open -= 1
+
+    async def _answered(self, raw: bytes, params: JsonObject) -> JsonObject:
+        now, lost, number = asyncio.get_running_loop().time, Lost(), self._turns.number()
+        is_held_up, came = self._turns.is_held_up(), now()
+        turns = [await self._turns.come(number)]
+        began = now()
+        if is_held_up:
+            lost.rate_limit_s = began - came
+
+        async def one_try() -> JsonObject:
+            expected = turns.pop() if turns else await self._turns.come(number)
+            left = max(began + self.config.request_timeout_s - now(), 0.001)
+            return await self._try(raw, params, left, expected)
+
+        return lost.told(await retried(one_try, self._policy, clock=now, lost=lost.add))
 
     def _body(self, params: JsonObject) -> JsonObject:
         """What is sent: the configured `extra_body`, over it the row, over that the row's own."""
@@ -130,18 +139,28 @@ class OpenAIModel(Model):
             row = to_chat(row)
         return {"model": self.config.openai_model, **self.config.extra_body, **row, **extra}
 
-    async def _try(self, raw: bytes, params: JsonObject, ends: float) -> JsonObject:
-        left = max(ends - time.monotonic(), 0.001)
+    async def _try(
+        self, raw: bytes, params: JsonObject, timeout_s: float, expected: float
+    ) -> JsonObject:
+        """`expected`: the tokens that the request was let go for."""
+        allowances, now = self._turns.allowances, asyncio.get_running_loop().time
+        sent_at = now()
         self._running += 1
         try:
-            reply = await self._client.post(self._url, raw, headers=self._headers, timeout_s=left)
+            reply = await self._client.post(
+                self._url, raw, headers=self._headers, timeout_s=timeout_s
+            )
         except PeerError as error:
             raise ModelError(error.message, status=error.status, retryable=True) from error
         finally:
             self._running -= 1
         payload = _parsed(reply.raw)
+        allowances.told(now(), reply.headers.starting_with(TOLD))
         if reply.status == 200:
-            return self._answer(payload, reply, params)
+            response = self._answer(payload, reply, params)
+            used = (response.get("usage") or {}).get("total_tokens") or 0
+            allowances.answered(now(), expected, used)
+            return response
         if _is_context_overflow(reply.status, payload):
             return make_response(
                 params.get("model") or self.config.openai_model,
@@ -150,7 +169,11 @@ class OpenAIModel(Model):
                 incomplete_reason="max_output_tokens",
                 params={key: value for key, value in params.items() if value is not None},
             )
-        raise self._refusal(payload, reply)
+        error = self._refusal(payload, reply)
+        if error.status in THROTTLED and error.retryable:
+            self._num_429 += 1
+            allowances.refused(now(), sent_at, error.retry_after_s)
+        raise error
 
     def _answer(self, payload: Any, reply: Reply, params: JsonObject) -> JsonObject:
         error = payload.get("error") if isinstance(payload, dict) else None
@@ -166,17 +189,13 @@ class OpenAIModel(Model):
 
     def _refusal(self, payload: Any, reply: Reply) -> ModelError:
         status, text = reply.status, self._without_key(reply.text())
-        wait_s = retry_after_s(reply.headers.get("Retry-After"), time.time())
-        if status == 429:
-            self._num_429 += 1
-            until = time.monotonic() + (THROTTLED_S if wait_s is None else wait_s)
-            self._throttled_until = max(self._throttled_until, until)
         return ModelError(
             f"{self._url} answered {status}: {self._without_key(summary(payload, text))}",
             status=status,
             body=text,
-            retryable=status in (408, 409, 425, 429) or status >= 500,
-            retry_after_s=wait_s,
+            retryable=not _is_out_of_money(payload)
+            and (status in (408, 409, 425, 429) or status >= 500),
+            retry_after_s=_wait_s(reply),
         )
 
     def _without_key(self, text: str) -> str:
@@ -226,3 +245,20 @@ def _is_context_overflow(status: int, payload: Any) -> bool:
         return False
     is_vllms = status == 400 and inner.get("param") == "input_tokens"
     return inner.get("code") == "context_length_exceeded" or is_vllms
+
+
+def _is_out_of_money(payload: Any) -> bool:
+    """A 429 that no waiting mends: OpenAI's account has nothing left to spend."""
+    inner = payload.get("error") if isinstance(payload, dict) else None
+    return isinstance(inner, dict) and "insufficient_quota" in (
+        inner.get("code"),
+        inner.get("type"),
+    )
+
+
+def _wait_s(reply: Reply) -> float | None:
+    """The pause that a refusal asks for, to the millisecond where it names them."""
+    milliseconds = reply.headers.get("retry-after-ms")
+    if milliseconds.isdigit():
+        return int(milliseconds) / 1000
+    return retry_after_s(reply.headers.get("retry-after"), time.time())

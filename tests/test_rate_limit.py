@@ -1,0 +1,168 @@
+"""The pace of requests, against an endpoint with buckets of its own, under a virtual clock."""
+
+import asyncio
+import random
+
+import pytest
+from virtual_clock import run_virtual
+
+from rollout_kit.rate_limit import HEADROOM, Allowances, Turns
+from rollout_kit.registry import load
+
+load("responses_api_models", "simulated_model")
+from responses_api_models.simulated_model.config import RateLimit  # noqa: E402
+from responses_api_models.simulated_model.limits import Limiter  # noqa: E402
+
+
+class Endpoint:
+    """Takes `latency_s`, and refuses what its buckets do not hold."""
+
+    def __init__(self, latency_s: float = 1.0, tells: bool = True, **limit: float) -> None:
+        self.limiter = Limiter(RateLimit(**limit))
+        self.latency_s, self.tells = latency_s, tells
+        self.random = random.Random(0)
+        self.passed: list[float] = []
+        self.refused: list[float] = []
+        self.running = self.most = 0
+
+    async def ask(self, tokens: int) -> tuple[float | None, dict[str, str]]:
+        """Seconds to wait, None where it was answered; and the headers."""
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(self.random.uniform(0.001, 0.01))
+        short = self.limiter.take(tokens, loop.time())
+        headers = dict(self.limiter.headers()) if self.tells else {}
+        if short:
+            self.refused.append(loop.time())
+            return short[1], headers
+        self.passed.append(loop.time())
+        self.running += 1
+        self.most = max(self.most, self.running)
+        await asyncio.sleep(self.latency_s)
+        self.running -= 1
+        return None, headers
+
+
+async def sent_through(turns: Turns, endpoint: Endpoint, tokens: int = 100) -> int:
+    """One request, until it is answered; how often it was sent."""
+    loop, number, times = asyncio.get_running_loop(), turns.number(), 0
+    while True:
+        times += 1
+        expected = await turns.come(number)
+        sent_at = loop.time()
+        wait_s, headers = await endpoint.ask(tokens)
+        turns.allowances.told(loop.time(), headers)
+        if wait_s is None:
+            turns.allowances.answered(loop.time(), expected, tokens)
+            return times
+        turns.allowances.refused(loop.time(), sent_at, wait_s)
+
+
+def rate_of(endpoint: Endpoint, parallel: int, minutes: float, **configured: float) -> float:
+    """Requests a minute that passed in the last half of so many minutes."""
+
+    async def main() -> None:
+        turns = Turns(Allowances(dict(configured)))
+
+        async def worker() -> None:
+            while True:
+                await sent_through(turns, endpoint)
+
+        workers = [asyncio.create_task(worker()) for _ in range(parallel)]
+        await asyncio.sleep(60 * minutes)
+        for each in workers:
+            each.cancel()
+
+    run_virtual(main())
+    return sum(at > 30 * minutes for at in endpoint.passed) / (minutes / 2)
+
+
+@pytest.mark.parametrize("parallel", [1, 8, 1000])
+@pytest.mark.parametrize("per_minute", [60, 500, 5000])
+def test_a_limit_that_is_told_is_used_and_hardly_ever_run_into(
+    per_minute: float, parallel: int
+) -> None:
+    endpoint = Endpoint(requests_per_minute=per_minute)
+    rate = rate_of(endpoint, parallel, 10)
+    possible = min(per_minute, parallel * 60 / endpoint.latency_s)
+    assert rate >= 0.9 * possible
+    in_the_first_second = sum(at < 1 for at in endpoint.refused)
+    assert len(endpoint.refused) - in_the_first_second < 0.02 * len(endpoint.passed)
+
+
+def test_a_limit_of_tokens() -> None:
+    endpoint = Endpoint(tokens_per_minute=30_000)  # 300 requests of 100 tokens
+    assert 270 <= rate_of(endpoint, 32, 10) <= 300
+    assert len(endpoint.refused) < 0.02 * len(endpoint.passed)
+
+
+@pytest.mark.parametrize("burst_s", [1, 60])
+def test_a_limit_that_is_not_told_is_learned_from_refusals(burst_s: float) -> None:
+    endpoint = Endpoint(tells=False, requests_per_minute=500, burst_s=burst_s)
+    assert rate_of(endpoint, 32, 20) >= 0.85 * 500
+    late = sum(at > 600 for at in endpoint.refused), sum(at > 600 for at in endpoint.passed)
+    assert late[0] < 0.05 * late[1]
+
+
+def test_refusals_that_have_nothing_to_do_with_the_pace_do_not_bring_it_to_nothing() -> None:
+    class Moody(Endpoint):
+        async def ask(self, tokens: int) -> tuple[float | None, dict[str, str]]:
+            if self.random.random() < 0.05:
+                return 0.1, {}
+            return await super().ask(tokens)
+
+    endpoint = Moody(tells=False, requests_per_minute=1e9)
+    assert rate_of(endpoint, 16, 60) > 0.2 * 16 * 60
+
+
+def test_a_configured_limit_holds_though_the_endpoint_allows_more() -> None:
+    endpoint = Endpoint(requests_per_minute=5000)
+    assert rate_of(endpoint, 64, 10, requests=300) == pytest.approx(300 * HEADROOM, rel=0.02)
+    assert endpoint.refused == []
+
+
+def test_a_refusal_holds_up_everybody_to_the_millisecond() -> None:
+    async def main() -> list[float]:
+        loop, turns = asyncio.get_running_loop(), Turns(Allowances())
+        await turns.come(turns.number())
+        turns.allowances.refused(loop.time(), 0.0, 1.234)
+
+        async def one() -> float:
+            await turns.come(turns.number())
+            return loop.time()
+
+        return await asyncio.gather(*(one() for _ in range(3)))
+
+    first, *_ = run_virtual(main())
+    assert first == pytest.approx(1.234, abs=0.002)
+
+
+def test_first_come_first_served_and_who_was_refused_keeps_its_place() -> None:
+    async def main() -> list[str]:
+        turns = Turns(Allowances({"requests": 60.0}))
+        order: list[str] = []
+
+        async def one(name: str, number: int) -> None:
+            await turns.come(number)
+            order.append(name)
+
+        early = turns.number()
+        tasks = [asyncio.create_task(one(str(each), turns.number())) for each in range(4)]
+        await asyncio.sleep(0.1)
+        tasks.append(asyncio.create_task(one("early", early)))
+        tasks[2].cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return order
+
+    assert run_virtual(main()) == ["0", "early", "1", "3"]
+
+
+def test_refusals_of_the_same_moment_count_once() -> None:
+    allowances = Allowances()
+    for _ in range(100):
+        allowances.send(0.0)
+    for _ in range(50):
+        allowances.refused(0.5, 0.0, None)
+    assert allowances.paused_until == 1.5
+    allowances.send(1.6)
+    allowances.refused(1.7, 1.6, None)
+    assert allowances.paused_until == pytest.approx(3.7)
