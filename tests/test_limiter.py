@@ -1,0 +1,203 @@
+"""The limit that adapts itself, against endpoints with a hidden limit or capacity, under a virtual
+clock, through the schedule that obeys it."""
+
+import asyncio
+import random
+from collections.abc import Iterator
+from statistics import mean
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_rate_limit import Endpoint, sent_through
+from virtual_clock import run_virtual
+
+from rollout_kit.collector.limiter import Adaptive, Fixed, limiter_of
+from rollout_kit.collector.schedule import Schedule, Slot
+from rollout_kit.rate_limit import Allowances, Turns
+from rollout_kit.types import Attempt, Key, Rollout, Task
+
+TASK = Task("0" * 16, 0, 1, "agent", {})
+
+
+def attempts() -> Iterator[Attempt]:
+    while True:
+        yield Attempt(Key("0" * 16, "agent", "", 0), TASK)
+
+
+class Run:
+    """A schedule under an adaptive limit; each attempt is one request."""
+
+    def __init__(self, limiter: Adaptive, endpoint: Endpoint) -> None:
+        self.limiter, self.endpoint = limiter, endpoint
+        self.turns = Turns(Allowances())
+        self.open = self.sent = 0
+        self.limits: list[tuple[float, int]] = []
+
+    async def attempt(self, attempt: Attempt, slot: Slot) -> Rollout:
+        loop = asyncio.get_running_loop()
+        self.open += 1
+        in_flight = self.open
+        waited = loop.time()
+        self.sent += await sent_through(self.turns, self.endpoint)
+        self.limiter.timed(in_flight, loop.time() - waited - self.lost(waited))
+        self.open -= 1
+        return Rollout(attempt.key, {})
+
+    def lost(self, began: float) -> float:
+        """What the rate limit took is not the model's."""
+        took = asyncio.get_running_loop().time() - began
+        return max(0.0, took - self.endpoint.latency_s - 0.01) if self.throttled else 0.0
+
+    @property
+    def throttled(self) -> bool:
+        return bool(self.turns.allowances.buckets)
+
+    async def watch(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(1)
+            running = self.endpoint.running
+            load = {"running": running, "waiting": self.open - running}
+            load["throttled"] = self.turns.is_throttled()
+            self.limiter.observed(loop.time(), load)
+            self.limits.append((loop.time(), self.limiter()))
+
+    async def drive(self, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        schedule = Schedule(attempts(), self.attempt, self.limiter)
+        watch = asyncio.create_task(self.watch())
+        outcomes = schedule.outcomes()
+        try:
+            async for _ in outcomes:
+                self.limiter.completed(loop.time(), schedule.in_flight, overloaded=False)
+                if loop.time() > seconds:
+                    break
+        finally:
+            await outcomes.aclose()
+            watch.cancel()
+
+    def settled(self, after: float) -> float:
+        return mean(limit for at, limit in self.limits if at > after)
+
+
+@pytest.mark.parametrize("start", [1, 1000])
+@pytest.mark.parametrize("per_minute", [60, 500, 5000])
+def test_a_hidden_rate_is_reached_with_hardly_a_refusal(per_minute: float, start: int) -> None:
+    endpoint = Endpoint(requests_per_minute=per_minute, burst_s=2)
+    run = Run(Adaptive(1, start, 4000), endpoint)
+    seconds = 1200
+    run_virtual(run.drive(seconds))
+    assert len(endpoint.passed) >= 0.9 * per_minute * seconds / 60
+    assert len(endpoint.refused) < 0.02 * run.sent
+    assert run.settled(600) < 4 * max(8, per_minute / 60 * endpoint.latency_s)
+
+
+def test_a_hidden_limit_of_tokens() -> None:
+    endpoint = Endpoint(tokens_per_minute=50_000, burst_s=2)
+    run = Run(Adaptive(1, 1000, 4000), endpoint)
+    run_virtual(run.drive(1200))
+    assert len(endpoint.passed) >= 0.9 * 500 * 20
+    assert len(endpoint.refused) < 0.02 * run.sent
+
+
+class Busy(Endpoint):
+    """Works on `capacity` at a time; the rest queue."""
+
+    def __init__(self, capacity: int, sigma: float = 0.0) -> None:
+        super().__init__(requests_per_minute=1e9)
+        self.places, self.sigma = asyncio.Semaphore(capacity), sigma
+        self.tells = False
+
+    async def ask(self, tokens: int) -> tuple[float | None, dict[str, str]]:
+        self.running += 1
+        async with self.places:
+            await asyncio.sleep(self.random.lognormvariate(0, self.sigma))
+        self.running -= 1
+        self.passed.append(asyncio.get_running_loop().time())
+        return None, {}
+
+
+@pytest.mark.parametrize("start", [1, 1000])
+@pytest.mark.parametrize("sigma", [0.0, 0.5])
+@pytest.mark.parametrize("capacity", [20, 100])
+def test_a_hidden_capacity_is_found(capacity: int, sigma: float, start: int) -> None:
+    endpoint = Busy(capacity, sigma)
+    run = Run(Adaptive(1, start, 4000), endpoint)
+    run_virtual(run.drive(900))
+    assert run.settled(450) == pytest.approx(capacity, rel=0.25), [*map(str, run.limiter.changes)]
+    best = capacity * 450 / mean(random.Random(0).lognormvariate(0, sigma) for _ in range(10_000))
+    assert sum(at > 450 for at in endpoint.passed) >= 0.9 * best
+
+
+def test_vllm_s_figures_decide_where_there_are_any() -> None:
+    limiter = Adaptive(4, 100, 1000)
+    limiter.limit = 96.0
+    limiter._told = 96
+    for second in range(10):
+        limiter.observed(second, {"running": 96, "kv_cache": 0.96, "engine_running": 96})
+    assert limiter() == 76 and str(limiter.changes[-1]) == "96→76: kv cache 0.96"
+    limiter.observed(30, {"running": 70, "kv_cache": 0.5, "preemptions": 3})
+    limiter.observed(31, {"running": 70, "kv_cache": 0.5, "preemptions": 5})
+    assert limiter() == 61 and "2 preemptions" in str(limiter.changes[-1])
+    limiter.observed(60, {"kv_cache": 0.9, "engine_waiting": 0})
+    for _ in range(500):
+        limiter.completed(60, 61, overloaded=False)
+    assert limiter() == 61, "a cache that is nearly full holds the limit where it is"
+
+
+def test_a_rollout_that_was_refused_cuts_once_for_each_time() -> None:
+    limiter = Adaptive(1, 64, 64)
+    limiter.limit = 64.0
+    for second in range(10):
+        limiter.completed(second, 63, overloaded=True)
+    assert limiter() == 51
+
+
+def test_a_start_is_approached_by_doubling() -> None:
+    limiter, turnovers = Adaptive(1, 1000, 1000), 0
+    while limiter() < 1000:
+        turnovers += 1
+        for _ in range(limiter()):
+            limiter.completed(turnovers, limiter(), overloaded=False)
+    assert turnovers == 7
+
+
+def test_a_run_with_little_in_flight_does_not_grow() -> None:
+    limiter = Adaptive(1, 8, 1000)
+    for second in range(1000):
+        limiter.completed(second, 3, overloaded=False)
+    assert limiter() == 8 and limiter.changes == []
+
+
+events = st.one_of(
+    st.tuples(st.just("completed"), st.integers(0, 2000), st.booleans()),
+    st.tuples(st.just("timed"), st.integers(1, 2000), st.floats(0, 100)),
+    st.tuples(st.just("observed"), st.integers(0, 500), st.floats(0, 1)),
+)
+
+
+@given(st.integers(1, 8), st.integers(0, 90), st.integers(0, 900), st.lists(events, max_size=300))
+def test_the_limit_stays_between_its_bounds(floor, more, most, happened) -> None:
+    limiter = Adaptive(floor, floor + more, floor + more + most)
+    for now, (kind, number, value) in enumerate(happened):
+        if kind == "completed":
+            limiter.completed(now, number, overloaded=value)
+        elif kind == "timed":
+            limiter.timed(number, value)
+        else:
+            load = {"running": number, "waiting": 2 * number, "throttled": value > 0.5}
+            limiter.observed(now, load | {"kv_cache": value, "preemptions": number})
+        assert floor <= limiter() <= floor + more + most
+    assert all(each.before != each.after for each in limiter.changes)
+
+
+def test_what_can_be_asked_for() -> None:
+    assert limiter_of(7) == Fixed(7)
+    assert isinstance(limiter_of("auto"), Adaptive)
+    limiter = limiter_of("4-16-100")
+    assert isinstance(limiter, Adaptive)
+    assert (limiter.floor, limiter.start, limiter.ceiling) == (4, 16, 100)
+    for wrong in (0, "many", "1-2", "8-4-16", "0-1-2", "1-2-x"):
+        with pytest.raises(ValueError, match="at least|give a number"):
+            limiter_of(wrong)
