@@ -13,6 +13,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -87,7 +89,6 @@ class Bench:
             except (subprocess.CalledProcessError, Unmeasured) as error:
                 print(f"{tool.name} is left out: {error}", flush=True)
         tools = [tool for tool in tools if tool.name in ones]
-        results = []
         for parallel, latency_s in cases:
             found: dict[str, list[Result]] = {}
             for tool in tools * runs:
@@ -99,10 +100,7 @@ class Bench:
                     continue
                 result = _result(tool, parallel, latency_s, number, run, ones[tool.name])
                 found.setdefault(tool.name, []).append(result)
-            for each in found.values():
-                results.append(_median(each))
-                print(_row(results[-1]), flush=True)
-        return results
+            yield [_median(each) for each in found.values()]
 
 
 def _result(
@@ -162,17 +160,22 @@ def main() -> int:
     args = parser.parse_args()
     tools = [tool for tool in TOOLS if tool.name.startswith(tuple(args.only or [""]))]
     runs = args.runs or (1 if args.quick else 3)
+    cases = QUICK if args.quick else CASES
     raise_file_limit()
     with tempfile.TemporaryDirectory() as name, running_endpoint() as port:
         print(HEAD)
-        results = Bench(port, Path(name)).compared(tools, QUICK if args.quick else CASES, runs)
+        results = []
+        with suppress(KeyboardInterrupt):  # what there is by then is kept
+            for found in Bench(port, Path(name)).compared(tools, cases, runs):
+                results += found
+                print(*map(_row, found), sep="\n", flush=True)
     fast, slow = ([f"{number:,}" for number in ROWS[key]] for key in (True, False))
     rows = (
         f"One turn, multiple choice: {fast[0]} rows without and {fast[1]} with latency;"
         f" for inspect and verifiers {slow[0]} and {slow[1]}."
     )
-    cases = [asdict(each) for each in results]
-    print(report.write(report.PEERS, {"runs": runs, "rows": rows, "cases": cases}))
+    content = {"runs": runs, "rows": rows, "cases": [asdict(each) for each in results]}
+    print(report.write(report.PEERS, content))
     return 0
 
 

@@ -49,7 +49,9 @@ class Tool:
             print(f"installing {self.requirement} into {home} (once)", flush=True)
             subprocess.run([sys.executable, "-m", "venv", home], check=True)
             pip = [home / "bin/python", "-m", "pip", "install", "--disable-pip-version-check"]
-            subprocess.run([*pip, "--quiet", self.requirement, "openai", "aiohttp"], check=True)
+            wanted = [self.requirement, "openai", "aiohttp"]
+            with (home / "pip.log").open("w") as log:
+                subprocess.run([*pip, *wanted], stdout=log, stderr=log, check=True)
             done.touch()
         return home / "bin"
 
