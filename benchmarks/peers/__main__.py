@@ -77,7 +77,8 @@ class Bench:
 
     def compared(
         self, tools: list[Tool], cases: list[tuple[int, float]], runs: int
-    ) -> list[Result]:
+    ) -> Iterator[list[Result]]:
+        """One case after the other: every tool that could do it."""
         programs: dict[str, Path] = {}
         ones: dict[str, list[Took]] = {}
         for tool in tools:
