@@ -1,7 +1,7 @@
 """What rollout_kit costs and carries, beside a bare client loop that does the same work.
 
-    python -m benchmarks                          a quarter of an hour, medians of 3
-    python -m benchmarks --quick                  two minutes, one run each
+    python -m benchmarks                          medians of 3: a quarter of an hour if all is quiet
+    python -m benchmarks --quick                  two minutes, one run of the cases that tell most
     python -m benchmarks --only 'local-*' resume  by name; --list tells the names
     python -m benchmarks --markdown docs/performance.md
 

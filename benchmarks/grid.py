@@ -95,15 +95,18 @@ CASES = [
     *(Case("tools", "local", 128, 1_200, when="quick"), Case("tools", "local", 1_024, 2_048)),
     *(Case("short", "process", 1, 300), Case("short", "process", 16, 1_500, when="full")),
     Case("short", "process", 64, 1_500, when="quick"),
-    *(Case("short", "process", 128, 1_500), Case("short", "process", 1_024, 2_048)),
+    *(Case("short", "process", 128, 1_500, when="full"), Case("short", "process", 1_024, 2_048)),
     *(Case("short", "process", 4_096, 8_192, when="full"), Case("long", "process", 64, 300)),
-    *(Case("tools", "process", 1, 100), Case("tools", "process", 64, 500, when="quick")),
+    *(
+        Case("tools", "process", 1, 100, when="full"),
+        Case("tools", "process", 64, 500, when="quick"),
+    ),
     Case("tools", "process", 1_024, 1_024, when="full"),
     *(Case("short", "local", 16, 64, 1.0, when="full"), Case("short", "local", 128, 1_024, 1.0)),
     Case("short", "local", 1_024, 8_192, 1.0, when="quick"),
     Case("short", "local", 4_096, 16_384, 4.0),
     Case("tools", "local", 1_024, 2_048, 1.0, when="full"),
-    Case("short", "process", 1_024, 4_096, 1.0),
+    Case("short", "process", 1_024, 4_096, 1.0, when="full"),
 ]
 
 

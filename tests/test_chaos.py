@@ -19,9 +19,10 @@ from rollout_kit.chaos.findings import MAX_SHOWN, Invariant, Report
 from rollout_kit.chaos.kills import kill_plan
 from rollout_kit.chaos.processes import Processes
 from rollout_kit.chaos.witness import Witness
+from rollout_kit.chaos.words import words
 from rollout_kit.collector.files import OutputPaths
 from rollout_kit.config.commands import ChaosConfig, KillsConfig
-from rollout_kit.config.load import Config
+from rollout_kit.config.load import Config, load
 from rollout_kit.errors import ConfigError
 from rollout_kit.testing import run_virtual
 
@@ -217,6 +218,28 @@ def test_the_same_seed_kills_the_same_way_and_another_does_not() -> None:
     assert len(plans[0]) == 12 and [each.at for each in plans[0]] == sorted(
         each.at for each in plans[0]
     )
+
+
+def test_each_command_gets_the_words_that_are_its_own(workplace: Workplace) -> None:
+    (workplace.folder / "more.yaml").write_text("config_paths: [run.yaml]\nnum_repeats: 3\n")
+    argv = ["+config_paths=[more.yaml]", "+input_jsonl_fpath=t.jsonl", "+kills.seed=1"]
+    argv += ["+echo.resources_servers.echo.num_workers=2", "+max_restarts=9", "+json=true"]
+    folder = workplace.folder / "out"
+    folder.mkdir()
+    config = load(argv, ChaosConfig, workplace.folder)
+    told = words(config, argv, folder)
+    logs, port = f"+log_dir={folder}/logs", f"+head_server.port={told.head_server.port}"
+    where = ["+head_server.host=127.0.0.1", port]
+    assert told.head_server.port != 11000 and told.through_ng_run
+    assert told.ng_run == [argv[0], argv[3], argv[4], logs, *where]
+    filed = f"+config_paths=[{folder}/collect.yaml]"
+    assert told.collector == [argv[1], argv[4], filed, *where]
+    assert (folder / "collect.yaml").read_text() == "num_repeats: 3\n"
+    assert told.ng_reverify == [argv[0], argv[3]]
+    alone = load([*argv, "+kills.servers=0", "+kills.ng_run=0"], ChaosConfig, workplace.folder)
+    told = words(alone, argv, folder)
+    assert not told.through_ng_run
+    assert told.collector == [argv[0], argv[1], argv[3], argv[4], logs]
 
 
 def test_progress_counts_each_line_once(tmp_path: Path) -> None:
