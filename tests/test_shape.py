@@ -11,7 +11,7 @@ FOLDERS = ("rollout_kit", "resources_servers", "responses_api_models", "response
 LAYERS = [
     "errors types responses session loop time_limit connection worker_main running.process_tree"
     " open_sessions chaos.findings chaos.processes",
-    "rate_limit retry tools chat worker_pool collector.sketch collector.limiter collector.files"
+    "rate_limit retry tools chat worker_pool collector.sketch collector.knee collector.limiter collector.files"
     " collector.groups collector.verdicts collector.giveup collector.bottleneck"
     " config.secrets config.commands access running.reaper running.run chaos.kills chaos.leaks",
     "running.token_file service http running.output collector.tasks collector.schedule"
@@ -39,7 +39,7 @@ LAYERS = [
 ]
 """Lowest first. A module imports from its own layer and lower ones."""
 
-PURE = "tasks plan schedule limiter giveup journal files aggregate groups sketch lines".split()  # noqa: SIM905
+PURE = "tasks plan schedule knee limiter giveup journal files aggregate groups sketch lines".split()  # noqa: SIM905
 PURE += ["stored", "verdicts", "bottleneck", "meter", "throughput_log"]
 SERVING = {"service", "http", "peers", "app", "agent", "access"}
 """The pipeline's stages never see how a server is reached."""

@@ -2,15 +2,19 @@
 argument."""
 
 import math
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+from .knee import EXPLORED, Times
+
 FIRST = 8
 """Where a limit that adapts begins: a start beyond is approached by doubling."""
 
-GROWTH = 1.25
-"""For each turnover of what is in flight, once the start is reached."""
+STEEP, GROWTH = 1.5, 1.2
+"""For each turnover of what is in flight, once the start is reached; the second from the first time
+on that something spoke against more."""
 
 CUT = 0.8
 
@@ -20,23 +24,20 @@ COOLDOWN_S = 15.0
 FULL = 0.9
 """Share of the limit in flight from which on the limit is what holds the run."""
 
-STEPS = 4
-"""Classes of numbers in flight for each doubling."""
-
-SEEN = 16
-"""Rollouts of a class before its time is believed."""
-
-KNEE = 0.8
-"""Twice as many take 2 ** KNEE times as long: more of them only queue."""
-
-ROOM = 1.15
+ROOM = 1.2
 """Above the knee that was found, so that the model is never idle."""
 
-FORGET = 0.02
-"""Weight of one more time among those of its class."""
+TOLD = 1.25
+"""Growth is a change that is told once it comes to that."""
 
-KV_FULL, KV_HIGH = 0.95, 0.85
+LEARN_EVERY = 64
+"""Times after which the knee is looked for anew, between two looks at the load."""
+
+KV_FULL, KV_HIGH = 0.92, 0.88
 """Use of vLLM's key-value cache at which the limit is cut, and at which it stops to grow."""
+
+MAX_CHANGES = 1000
+"""The last ones are kept."""
 
 
 class Limiter(Protocol):
@@ -51,7 +52,7 @@ class Limiter(Protocol):
         throttled."""
         ...
 
-    def timed(self, in_flight: int, seconds: float) -> None:
+    def timed(self, now: float, in_flight: int, seconds: float) -> None:
         """A rollout that began with so many in flight waited so long for its first answer."""
         ...
 
@@ -72,7 +73,7 @@ class Fixed:
     def completed(self, now: float, in_flight: int, *, overloaded: bool) -> None:
         return
 
-    def timed(self, in_flight: int, seconds: float) -> None:
+    def timed(self, now: float, in_flight: int, seconds: float) -> None:
         return
 
     def observed(self, now: float, load: Mapping[str, Any]) -> None:
@@ -104,19 +105,21 @@ class Adaptive:
     start: int
     ceiling: int
     limit: float = field(init=False)
-    changes: list[Change] = field(default_factory=list)
+    changes: deque[Change] = field(default_factory=lambda: deque(maxlen=MAX_CHANGES))
     """Cuts, and growth whenever it comes to another quarter."""
+    num_changes: int = 0
     _is_doubling: bool = True
+    _is_steep: bool = True
     _quiet_until: float = -math.inf
     _hold: str = ""
     """What speaks against growth now."""
-    _knee: float = math.inf
-    """Found by the times; the limit stays near it."""
+    _top: float = math.inf
+    """By the times, no more than that."""
+    _times: Times = field(default_factory=Times)
+    _num_timed: int = 0
     _has_engine_figures: bool = False
-    _seen: dict[int, tuple[int, float]] = field(default_factory=dict)
-    """Class of in flight → number of rollouts, and the mean log of their time."""
-    _num_429: dict[str, float] = field(default_factory=dict)
-    _preemptions: float | None = None
+    _counted: dict[str, float] = field(default_factory=dict)
+    """The counters of the last load."""
     _began: float | None = None
     _told: int = 0
 
@@ -129,91 +132,100 @@ class Adaptive:
         return int(self.limit)
 
     def completed(self, now: float, in_flight: int, *, overloaded: bool) -> None:
-        if self._began is None:
-            self._began = now
+        self._begin(now)
         if overloaded:
             self._cut(now, CUT * self.limit, "a rollout was refused as too much")
-        elif now >= self._quiet_until and in_flight >= FULL * self.limit - 1 and not self._hold:
-            self._grow(now, max(1, in_flight))
+        elif now >= self._quiet_until and in_flight + 1 >= FULL * int(self.limit):
+            self._grow(now)
 
-    def timed(self, in_flight: int, seconds: float) -> None:
-        number, mean = self._seen.get(_class_of(in_flight), (0, 0.0))
-        value = math.log(max(seconds, 1e-6))
-        weight = max(1 / (number + 1), FORGET)
-        self._seen[_class_of(in_flight)] = (number + 1, mean + weight * (value - mean))
+    def timed(self, now: float, in_flight: int, seconds: float) -> None:
+        self._begin(now)
+        self._times.add(now, in_flight, seconds)
+        self._num_timed += 1
+        if self._num_timed % LEARN_EVERY == 0:
+            self._learn(now)
 
     def observed(self, now: float, load: Mapping[str, Any]) -> None:
-        if self._began is None:
-            self._began = now
+        self._begin(now)
         self._hold = ""
+        if refused := self._more_of("num_429", load):
+            self._hold = f"{refused:.0f} requests were refused"
         running, waiting = load.get("running", 0), load.get("waiting", 0)
         if load.get("throttled") and waiting > max(2, 0.1 * running):
             self._hold = "the rate limit is reached"
             if waiting > max(FIRST, running):
-                wanted = running + 0.25 * waiting
+                wanted = self.limit - 0.75 * waiting
                 self._cut(now, wanted, f"{waiting} requests wait for the rate limit")
         if "kv_cache" in load:
             self._see_engine(now, load)
+        if self._hold:
+            self._is_steep = False
+        self._learn(now)
 
     def _see_engine(self, now: float, load: Mapping[str, Any]) -> None:
         """vLLM's own figures, which tell more than times."""
         self._has_engine_figures = True
         cache, queued = load["kv_cache"], load.get("engine_waiting", 0)
-        preemptions, before = load.get("preemptions", 0), self._preemptions
-        self._preemptions = preemptions
-        if before is not None and preemptions > before:
-            self._cut(now, CUT * self.limit, f"{preemptions - before:.0f} preemptions")
+        if preempted := self._more_of("preemptions", load):
+            self._cut(now, CUT * self.limit, f"{preempted:.0f} preemptions")
         elif cache >= KV_FULL:
             self._cut(now, CUT * self.limit, f"kv cache {cache:.2f}")
         elif queued > max(2, 0.25 * load.get("engine_running", 0)):
-            self._cut(now, self.limit - 0.5 * queued, f"{queued:.0f} wait in vLLM's queue")
+            self._cut(now, self.limit - 0.75 * queued, f"{queued:.0f} wait in vLLM's queue")
         if cache >= KV_HIGH or queued > 0:
             self._hold = self._hold or f"kv cache {cache:.2f}, {queued:.0f} queued"
 
-    def _grow(self, now: float, in_flight: int) -> None:
-        if self._is_past_the_knee(now):
+    def _more_of(self, counter: str, load: Mapping[str, Any]) -> float:
+        """Since the last look; a server that started anew counts from nothing."""
+        if (value := load.get(counter)) is None:
+            return 0.0
+        before, self._counted[counter] = self._counted.get(counter, value), value
+        return max(0.0, value - before)
+
+    def _grow(self, now: float) -> None:
+        if self._hold:
             return
         if self._is_doubling:
             grown = self.limit + 1
             self._is_doubling = grown < self.start
         else:
-            grown = self.limit * GROWTH ** (1 / in_flight)
-        self.limit = min(self.ceiling, max(self.limit, min(grown, ROOM * self._knee)))
-        if self.limit >= GROWTH * self._told or (self.limit == self.ceiling > self._told):
+            grown = self.limit * (STEEP if self._is_steep else GROWTH) ** (1 / int(self.limit))
+        self.limit = min(self.ceiling, max(self.limit, min(grown, self._top)))
+        if self.limit >= TOLD * self._told or self.limit == self.ceiling:
             self._say(now, "all of it was in flight")
 
-    def _is_past_the_knee(self, now: float) -> bool:
-        if self._has_engine_figures:
-            return False
-        here = self._seen.get(_class_of(self.limit))
-        half = self._seen.get(_class_of(self.limit) - STEPS)
-        if not (here and half and min(here[0], half[0]) >= SEEN):
-            return False
-        slower = here[1] - half[1]
-        if slower < KNEE * math.log(2):
-            return False
-        self._knee = self.limit / math.exp(slower) if slower > math.log(2) else self.limit / 2
-        self._knee = max(self._knee, self.limit / 2)
-        why = f"{math.exp(slower):.1f} times slower than with half of it"
-        self._cut(now, ROOM * self._knee, why)
-        return True
+    def _learn(self, now: float) -> None:
+        """Where more only wait longer: no further than just above, nor more than what is sure."""
+        self._times.forget(now, self.limit)
+        knee = self._times.knee()
+        if knee is None or self._has_engine_figures:
+            self._top = math.inf
+        elif not knee.is_sure:
+            self._top = TOLD * EXPLORED * knee.at
+        else:
+            self._is_steep = False
+            self._top = (CUT if knee.is_lowest else ROOM) * knee.at
+            if int(self.limit) > max(1.1 * self._top, self._top + 1):
+                why = f"{knee.slower:.1f} times slower with {knee.most:.0f} than with {knee.at:.0f}"
+                self._cut(now, self._top, why)
 
     def _cut(self, now: float, wanted: float, why: str) -> None:
         if now < self._quiet_until:
             return
-        self._is_doubling = False
+        self._is_doubling = self._is_steep = False
         self._quiet_until = now + COOLDOWN_S
         self.limit = max(float(self.floor), min(self.limit - 1, wanted))
         self._say(now, why)
+
+    def _begin(self, now: float) -> None:
+        if self._began is None:
+            self._began = now
 
     def _say(self, now: float, why: str) -> None:
         before, self._told = self._told, int(self.limit)
         if before != self._told:
             self.changes.append(Change(now - (self._began or now), before, self._told, why))
-
-
-def _class_of(in_flight: float) -> int:
-    return round(STEPS * math.log2(max(1.0, in_flight)))
+            self.num_changes += 1
 
 
 def limiter_of(asked: int | str) -> Limiter:
