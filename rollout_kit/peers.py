@@ -66,6 +66,13 @@ class Peers:
                 retryable=not isinstance(error, TypeError),  # garbage may pass; another type stays
             ) from error
 
+    async def call_each(self, server: str, path: str) -> list[Any]:
+        """GET from every worker of a server: what each of them answers."""
+        transport = self.transport(server)
+        workers = transport.workers() if isinstance(transport, Http) else [transport]
+        alone = Peers({f"{number}": worker for number, worker in enumerate(workers)})
+        return await asyncio.gather(*(alone.call(name, path, None) for name in alone._transports))
+
     async def describe(self, server: str) -> JsonObject:
         """What the server says of itself (see Service.describe); `{}` from a server of another
         kind."""
@@ -146,6 +153,13 @@ class Http:
         if reply.status >= 400:
             raise self._refusal(reply)
         return reply.raw
+
+    def workers(self) -> list["Http"]:
+        """Each alone."""
+        return [
+            Http(self._name, [url], self._client, self._timeout_s, self._headers)
+            for url in self._urls
+        ]
 
     def _url(self, session: Session | None) -> str:
         if session is None or len(self._urls) == 1:

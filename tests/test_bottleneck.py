@@ -17,6 +17,7 @@ from support import write_jsonl
 from rollout_kit.collector.bottleneck import Client, Growth, Spent, verdict
 from rollout_kit.collector.files import OutputPaths
 from rollout_kit.collector.journal import Journal
+from rollout_kit.collector.limiter import Fixed
 from rollout_kit.collector.meter import Meter
 from rollout_kit.collector.progress import Progress
 from rollout_kit.running.sockets import bound_socket
@@ -343,7 +344,7 @@ def test_nothing_is_said_of_a_run_that_did_nothing() -> None:
 
 def test_the_progress_line_shows_what_has_settled(tmp_path: Path) -> None:
     journal = Journal(OutputPaths(tmp_path / "rollouts.jsonl"))
-    meter = Meter(never, 10, journal)
+    meter = Meter(never, Fixed(10), journal)
     progress = Progress(err=io.StringIO())
 
     def shown(**parts: float) -> str:

@@ -237,5 +237,5 @@ def test_what_can_be_asked_for() -> None:
     assert isinstance(limiter, Adaptive)
     assert (limiter.floor, limiter.start, limiter.ceiling) == (4, 16, 100)
     for wrong in (0, "many", "1-2", "8-4-16", "0-1-2", "1-2-x"):
-        with pytest.raises(ValueError, match="at least|give a number"):
+        with pytest.raises(ValueError, match=r"at least|give a number"):
             limiter_of(wrong)

@@ -11,8 +11,8 @@ FOLDERS = ("rollout_kit", "resources_servers", "responses_api_models", "response
 LAYERS = [
     "errors types responses session loop time_limit connection worker_main running.process_tree"
     " open_sessions chaos.findings chaos.processes",
-    "rate_limit retry tools chat worker_pool collector.sketch collector.knee collector.limiter collector.files"
-    " collector.groups collector.verdicts collector.giveup collector.bottleneck"
+    "rate_limit retry tools chat worker_pool collector.sketch collector.knee collector.limiter"
+    " collector.files collector.groups collector.verdicts collector.giveup collector.bottleneck"
     " config.secrets config.commands access running.reaper running.run chaos.kills chaos.leaks",
     "running.token_file service http running.output collector.tasks collector.schedule"
     " collector.aggregate",
@@ -27,7 +27,8 @@ LAYERS = [
     "running.fleet",
     "running.launch",
     "running.serve running.head",
-    "collector.reach collector.drive",
+    "collector.watch collector.reach",
+    "collector.drive",
     "collector.prepare collector.verifiers",
     "collector.announce collector.renewal chaos.planned chaos.words",
     "chaos.drill",

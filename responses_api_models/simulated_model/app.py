@@ -95,6 +95,7 @@ class SimulatedModel(Model):
             "throttled": False,
             "num_429": self.stats.by_status["429"],
             "server_load": self.stats.in_flight,
+            **self.stats.engine_figures(),
         }
 
     def count(self, decision: Decision, first_token_s: float, whole_s: float) -> None:

@@ -94,6 +94,18 @@ class Stats:
     def waiting(self) -> int:
         return self.in_flight - self.running
 
+    def engine_figures(self) -> JsonObject:
+        """What vLLM would tell of itself; nothing where there is no bound that anybody could come
+        near to."""
+        if not self.num_slots:
+            return {}
+        return {
+            "kv_cache": round(self.running / self.num_slots, 4),
+            "engine_running": self.running,
+            "engine_waiting": self.waiting,
+            "preemptions": 0,
+        }
+
     def report(self, now: float) -> JsonObject:
         began = self.first_at
         span_s = (self.last_at - began) if began is not None else 0.0

@@ -18,7 +18,7 @@ from .announce import Announcement
 from .drive import Drive, journalled
 from .files import check_apart
 from .giveup import GiveUp
-from .limiter import Fixed, Limiter
+from .limiter import Adaptive, Limiter, limiter_of
 from .lines import malformed_line, row_of
 from .meter import Meter
 from .plan import owed
@@ -29,6 +29,7 @@ from .report import FINISHED, Report, record
 from .schedule import Schedule
 from .tasks import Malformed, input_file
 from .throughput_log import check_log
+from .watch import Watch
 
 MAX_NAMED = 5
 """Malformed lines that are printed; a file of the wrong kind would fill the screen."""
@@ -71,14 +72,10 @@ def check(command: CollectConfig) -> None:
     for number in repeats.values() if isinstance(repeats, dict) else [repeats]:
         if number < 1:
             raise ConfigError(f"num_repeats: must be at least 1, got {number}")
-    parallel = command.num_samples_in_parallel
-    if not isinstance(parallel, int):
-        raise ConfigError(
-            f"num_samples_in_parallel={parallel}: give an int; a limit that adapts itself is not"
-            " available yet"
-        )
-    if parallel < 1:
-        raise ConfigError(f"num_samples_in_parallel: must be at least 1, got {parallel}")
+    try:
+        limiter_of(command.num_samples_in_parallel)
+    except ValueError as error:
+        raise ConfigError(f"num_samples_in_parallel: {error}") from None
     check_log(command)
 
 
@@ -92,6 +89,7 @@ class Collection:
     report: Report
     give_up: GiveUp
     ends: list[asyncio.Task[str]]
+    limiter: Limiter
     finished: bool = False
     named: int = 0
 
@@ -99,9 +97,10 @@ class Collection:
     def of(cls, run: Prepared, progress: Progress, ends: list[asyncio.Task[str]]) -> "Collection":
         plan = Announcement(run, progress)
         models = {agent.model_server for agent in run.runner.agents.values()}
-        give_up = GiveUp(models, int(run.command.num_samples_in_parallel), owed=0)
+        limiter = limiter_of(run.command.num_samples_in_parallel)
+        give_up = GiveUp(models, limiter(), owed=0)
         give_up.succeeded = any(map(run.wanted.is_of_this_run, run.journal.contents.done))
-        return cls(run, progress, plan, Report(run, progress, plan), give_up, ends)
+        return cls(run, progress, plan, Report(run, progress, plan), give_up, ends, limiter)
 
     async def shown(self) -> int:
         """The plan and the first request, and nothing else."""
@@ -125,8 +124,8 @@ class Collection:
         if run.wanted.only is None:
             run.manifest.write()
         await self._warm_up()
-        limiter: Limiter = Fixed(int(run.command.num_samples_in_parallel))
-        self.report.meter = meter = Meter(run.runner, limiter(), run.journal)
+        limiter = self.limiter
+        self.report.meter = meter = Meter(run.runner, limiter, run.journal)
         drive = Drive(
             command=run.command,
             schedule=Schedule(
@@ -139,6 +138,7 @@ class Collection:
             take=self._taken,
             write_metrics=partial(self.report.write_metrics, meanwhile=True),
             meter=meter,
+            watch=self._watch(),
         )
         counting = plan.complete() if plan.open_ended else None
         progress.start(None if counting else plan.counts.planned, plan.counts.done)
@@ -146,6 +146,15 @@ class Collection:
         status = self.report.end(interrupted=interrupted)
         self.finished = True
         return status
+
+    def _watch(self) -> Watch | None:
+        if not isinstance(self.limiter, Adaptive):
+            return None
+        return Watch(self.limiter, self.run.runner.peers, self._models(), self.progress)
+
+    def _models(self) -> set[str]:
+        found = {plan.model_server for plan in self.run.runner.agents.values()}
+        return {name for name in found if name is not None}
 
     def _taken(self, outcome: Outcome) -> None:
         """Count an outcome that is on disk."""
@@ -212,13 +221,12 @@ class Collection:
 
     async def _warm_up(self) -> None:
         run = self.run
-        models = {plan.model_server for plan in run.runner.agents.values()} - {None}
         params = {
             "input": "warm-up",
             "max_output_tokens": 16,
             **run.command.responses_create_params,
         }
-        for model in models:
+        for model in self._models():
             for _ in range(run.command.warmup):
                 with suppress(RolloutError):  # the run itself will say it better
-                    await run.runner.peers.call(str(model), "/v1/responses", params, dict)
+                    await run.runner.peers.call(model, "/v1/responses", params, dict)

@@ -18,6 +18,7 @@ from .limiter import Limiter
 from .meter import Meter
 from .progress import Progress
 from .schedule import Schedule
+from .watch import Watch
 
 TICK_S = 1.0
 """How often what was written is forced to disk."""
@@ -42,6 +43,8 @@ class Drive:
     take: Callable[[Outcome], None]
     write_metrics: Callable[[], object]
     meter: Meter
+    watch: Watch | None = None
+    """Where the limit adapts itself."""
     fatal: StopRun | None = None
     last_completion: float = 0.0
 
@@ -55,6 +58,8 @@ class Drive:
             stack.enter_context(self.meter.running_now())
             await stack.enter_async_context(beside(self.meter.probe()))
             await stack.enter_async_context(beside(self._tick()))
+            if self.watch:
+                await stack.enter_async_context(beside(self.watch.go()))
             counted = await stack.enter_async_context(beside(counting)) if counting else None
             interrupts = stack.enter_context(
                 interruptible(schedule, self.command.drain_timeout_s, self.progress.say)

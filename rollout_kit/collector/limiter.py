@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+from ..types import JsonObject
 from .knee import EXPLORED, Times
 
 FIRST = 8
@@ -216,6 +217,11 @@ class Adaptive:
         self._quiet_until = now + COOLDOWN_S
         self.limit = max(float(self.floor), min(self.limit - 1, wanted))
         self._say(now, why)
+
+    def history(self) -> JsonObject:
+        """What the metrics file holds; times in seconds of the run."""
+        changes = [(round(at, 1), *rest) for at, *rest in self.changes]
+        return {"changes": changes, "last": self()}
 
     def _begin(self, now: float) -> None:
         if self._began is None:

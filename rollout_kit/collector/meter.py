@@ -15,6 +15,7 @@ from ..errors import THROTTLED
 from ..types import Attempt, Failure, Outcome, Unverified
 from .bottleneck import Client, Spent, Verdict, verdict
 from .journal import Journal
+from .limiter import Fixed, Limiter
 from .schedule import Slot
 
 PROBE_S = 0.125
@@ -39,7 +40,7 @@ class Meter:
     """Called in place of `run`."""
 
     run: Callable[[Attempt, Slot], Awaitable[Outcome]]
-    limit: int
+    limiter: Limiter
     journal: Journal
     spent: Spent = field(init=False)
     running: int = 0
@@ -56,9 +57,14 @@ class Meter:
     def __post_init__(self) -> None:
         self.spent = Spent(self.limit)
 
+    @property
+    def limit(self) -> int:
+        """The present one."""
+        return self.limiter()
+
     async def __call__(self, attempt: Attempt, slot: Slot) -> Outcome:
         self.running += 1
-        in_flight, began = self.running, perf_counter()
+        in_flight, began = min(self.running, self.limit), perf_counter()
         try:
             outcome = await self.run(attempt, slot)
         finally:
@@ -105,8 +111,13 @@ class Meter:
         spent.failed += failed
         spent.sessions += max(0.0, held - model - tools - verify - agent - limited - failed)
         if block.get("attempt", 1) == 1:
-            growth, in_flight = spent.growth, min(in_flight, self.limit)
-            growth["model"].add(in_flight, block.get("first_turn_s", model))
+            first_turn = block.get("first_turn_s", model)
+            if not is_stored:  # an agent that does not say how long its model took: the whole
+                now, waited = asyncio.get_running_loop().time(), first_turn or agent
+                self.limiter.timed(now, in_flight, waited)
+            spent.moved(self.limit)
+            growth = spent.growth
+            growth["model"].add(in_flight, first_turn)
             growth["tools"].add(in_flight, tools)
             growth["verification"].add(in_flight, verify)
             growth["agent"].add(in_flight, agent)
@@ -130,6 +141,8 @@ class Meter:
             await asyncio.sleep(0)
             now = perf_counter()
             self._probed_s += now - before
+            if not isinstance(self.limiter, Fixed):
+                self.spent.room += (now - before) * self.limit
             if due - before - PROBE_S > LATE_S or now - due > BUSY_S:
                 self._busy_s += now - before
             before = now

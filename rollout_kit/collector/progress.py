@@ -46,6 +46,8 @@ class Progress:
     scored: int = 0
     reward: float = 0.0
     in_flight: int = 0
+    limit: int | None = None
+    """On what is in flight, where it moves."""
     bottleneck: Verdict | None = None
     """What holds the run up, once that is clear."""
     began: float = field(default_factory=time.monotonic)
@@ -137,7 +139,8 @@ class Progress:
         parts = [f"reward={self.reward / self.scored:.3f}"] if self.scored else []
         if self.generates:
             parts.append(f"tok/s={self.output_tokens / max(self.elapsed_s, 1e-6):.0f}")
-        parts += [f"in flight={self.in_flight}", f"failed={self.failed}"]
+        limit = "" if self.limit is None else f"/{self.limit}"
+        parts += [f"in flight={self.in_flight}{limit}", f"failed={self.failed}"]
         if self.unverified:
             parts.append(f"unverified={self.unverified}")
         if self.bottleneck:
@@ -152,6 +155,7 @@ class Progress:
             "rollouts_per_s": round(self.rollouts / max(self.elapsed_s, 1e-6), 3),
             "reward": self.reward / self.scored if self.scored else None,
             "in_flight": self.in_flight,
+            **({} if self.limit is None else {"limit": self.limit}),
             "failed": self.failed,
             "unverified": self.unverified,
             "bottleneck": self.bottleneck.part if self.bottleneck else None,
@@ -182,6 +186,7 @@ class Progress:
             self._print_json({"event": "metrics", **shown})
         else:
             shown.pop("bottleneck", None)  # is said in a sentence
+            shown.pop("parallelism", None)  # each change was told
             lines = (f'  "{name}": {_compact(value)}' for name, value in shown.items())
             print("{\n" + ",\n".join(lines) + "\n}", file=self.out, flush=True)
             for line in _agents_apart(metrics.get("agents", ())):

@@ -104,10 +104,11 @@ async def _gone(head: Head) -> str:
 
 def http_limits(command: CollectConfig | ReverifyConfig) -> HttpLimits:
     parallel = command.num_samples_in_parallel
-    width = parallel if isinstance(parallel, int) else 0
     limit = command.global_aiohttp_connector_limit
+    if limit is None:  # one that adapts itself may come to any width
+        limit = 2 * parallel + SPARE_CONNECTIONS if isinstance(parallel, int) else 0
     return HttpLimits(
-        limit=2 * width + SPARE_CONNECTIONS if limit is None else limit,
+        limit=limit,
         limit_per_host=command.global_aiohttp_connector_limit_per_host or 0,
         request_timeout_s=command.global_aiohttp_client_timeout_s or command.request_timeout_s,
         rollout_timeout_s=command.rollout_timeout_s,

@@ -12,6 +12,7 @@ from ..types import Failure, JsonObject
 from .announce import Announcement
 from .files import write_json
 from .giveup import GiveUp
+from .limiter import Adaptive
 from .lines import failure_line
 from .meter import Meter
 from .plan import Counts as Plan
@@ -156,11 +157,15 @@ def kept_metrics(
     verdict = meter.verdict() if meter else None
     if verdict:
         metrics["bottleneck"] = verdict.figures()
+    if meter and isinstance(meter.limiter, Adaptive):
+        metrics["parallelism"] = meter.limiter.history()
     if not progress.rollouts:
         earlier = _metrics_at(run.journal.paths.metrics)
         metrics["throughput"] = earlier.get("throughput") or {}
         if not verdict and "bottleneck" in earlier:
             metrics["bottleneck"] = earlier["bottleneck"]
+        if "parallelism" in earlier and not verdict:
+            metrics["parallelism"] = earlier["parallelism"]
     if _has_metrics_file(run.command):
         write_json(run.journal.paths.metrics, metrics)
     return metrics

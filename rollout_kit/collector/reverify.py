@@ -185,7 +185,7 @@ class Verification:
         if run.command.only is None:
             run.manifest.write()
         limiter = Fixed(run.command.num_samples_in_parallel)
-        self.report.meter = meter = Meter(self._outcome, limiter(), run.journal)
+        self.report.meter = meter = Meter(self._outcome, limiter, run.journal)
         drive = Drive(
             command=run.command,
             schedule=Schedule(
