@@ -131,6 +131,32 @@ def test_a_hidden_capacity_is_found(capacity: int, sigma: float, start: int) -> 
     assert sum(at > 450 for at in endpoint.passed) >= 0.9 * best
 
 
+class ManyTurns(Run):
+    """Each attempt is three requests, with a tool's two seconds after each."""
+
+    async def attempt(self, attempt: Attempt, slot: Slot) -> Rollout:
+        loop = asyncio.get_running_loop()
+        self.open += 1
+        in_flight, began = self.open, loop.time()
+        for turn in range(3):
+            await self.endpoint.ask(100)
+            if turn == 0:
+                self.limiter.timed(loop.time(), in_flight, loop.time() - began)
+            await asyncio.sleep(2)
+        self.open -= 1
+        return Rollout(attempt.key, {})
+
+
+@pytest.mark.parametrize("start", [1, 1000])
+def test_agents_with_many_turns_keep_the_model_busy_and_no_more(start: int) -> None:
+    endpoint = Busy(20, 0.3)
+    run = ManyTurns(Adaptive(1, start, 4000), endpoint)
+    run_virtual(run.drive(1200))
+    best = 600 * 20 / math.exp(0.3**2 / 2)
+    assert sum(at > 600 for at in endpoint.passed) >= 0.9 * best
+    assert run.settled(600) < 1.25 * 20 * 3, "three times as many rollouts as calls"
+
+
 class Soft(Endpoint):
     """Each that is being answered slows down all the others, as a server without a queue does."""
 

@@ -43,9 +43,6 @@ MORE = 2
 MAX_EARLY = 1024
 """Rollouts of the start that are kept to see how a part bears more of them."""
 
-EARLY = math.log(2) - 1e-9
-"""What is early had at most half of the limit in flight."""
-
 MIN_SEEN = 3
 
 STARVED = 0.1
@@ -67,20 +64,6 @@ class Growth:
     total: float = 0.0
     squares: float = 0.0
     """Of the log of the seconds, with all slots full."""
-    _counted_at: int = 0
-    """The limit for which these were counted, roughly."""
-
-    def __post_init__(self) -> None:
-        self._counted_at = self.limit
-
-    def moved(self, limit: int) -> None:
-        """The limit is another one now; what full meant until then is one of the early points."""
-        self.limit = limit
-        if 0.8 * limit <= self._counted_at <= 1.25 * limit:
-            return
-        if self.count and len(self.early) < MAX_EARLY:
-            self.early.append((math.log(self._counted_at), self.total / self.count))
-        self._counted_at, self.count, self.total, self.squares = limit, 0, 0.0, 0.0
 
     def add(self, in_flight: int, seconds: float) -> None:
         if in_flight > 0.8 * self.limit:
@@ -94,13 +77,11 @@ class Growth:
     def exponent(self) -> float | None:
         """The time goes like in flight to this power, at least (two standard errors below the best
         guess, from 0 to 1); None where too little was seen."""
-        if self.count < MIN_SEEN:
+        number = len(self.early)
+        if number < MIN_SEEN or self.count < MIN_SEEN:
             return None
-        mean, full = self.total / self.count, math.log(self.limit)
-        steps = [(full - x, mean - y) for x, y in self.early if x <= full - EARLY]
-        number = len(steps)
-        if number < MIN_SEEN:
-            return None
+        mean = self.total / self.count
+        steps = [(math.log(self.limit) - x, mean - y) for x, y in self.early]
         width = sum(dx * dx for dx, _ in steps)
         slope = sum(dx * dy for dx, dy in steps) / width
         apart = sum((dy - slope * dx) ** 2 for dx, dy in steps) / (number - 1)
@@ -125,19 +106,13 @@ class Spent:
     longest: float = 0.0
     outcomes: int = 0
     room: float = 0.0
-    """The slots' time at most, where the limit moves; else it is limit times time."""
+    """The slots' time at most, where the limit adapts itself; else it is limit times time."""
     growth: dict[str, Growth] = field(init=False)
 
     def __post_init__(self) -> None:
         self.growth = {
             part: Growth(self.limit) for part in ("model", "tools", "verification", "agent")
         }
-
-    def moved(self, limit: int) -> None:
-        if limit != self.limit:
-            self.limit = limit
-            for growth in self.growth.values():
-                growth.moved(limit)
 
     def shares(self) -> dict[str, float]:
         """Of the slots' time, the largest first."""
@@ -215,7 +190,7 @@ def verdict(spent: Spent, client: Client) -> Verdict | None:
     rest.append(f"client CPU {_percent(client.cpu)} of a core")
     if client.journal >= 0.005:
         rest.append(f"journal {_percent(client.journal)}")
-    used = min(1.0, spent.slots / (spent.room or client.elapsed_s * spent.limit))
+    used = spent.slots / (spent.room or client.elapsed_s * spent.limit)
     full = "the slots were full" if used >= FULL else f"{_percent(used)} of the slots were in use"
     sentence = (
         f"Bottleneck: {PARTS[part]}, {_percent(share)} of the slots' time ({', '.join(rest)});"
@@ -267,6 +242,8 @@ def _gain(part: str, share: float, spent: Spent, client: Client) -> tuple[float,
     if spent.outcomes <= spent.limit:
         rollouts = f"{spent.outcomes:,} rollouts for {spent.limit:,} slots"
         return 1.0, f"raising parallelism gains nothing ({rollouts})"
+    if spent.room:
+        return 1.0, f"parallelism adapts itself, and stands at {spent.limit:,}"
     growth = spent.growth.get(part)
     exponent = growth.exponent() if growth else None
     slower = 1 - share + share * MORE ** (exponent or 0.0)

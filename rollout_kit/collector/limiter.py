@@ -167,12 +167,17 @@ class Adaptive:
         """vLLM's own figures, which tell more than times."""
         self._has_engine_figures = True
         cache, queued = load["kv_cache"], load.get("engine_waiting", 0)
+        wanted, why = self.limit, ""
         if preempted := self._more_of("preemptions", load):
-            self._cut(now, CUT * self.limit, f"{preempted:.0f} preemptions")
+            wanted, why = CUT * self.limit, f"{preempted:.0f} preemptions"
         elif cache >= KV_FULL:
-            self._cut(now, CUT * self.limit, f"kv cache {cache:.2f}")
-        elif queued > max(2, 0.25 * load.get("engine_running", 0)):
-            self._cut(now, self.limit - 0.75 * queued, f"{queued:.0f} wait in vLLM's queue")
+            wanted, why = CUT * self.limit, f"kv cache {cache:.2f}"
+        if queued > max(2, 0.25 * load.get("engine_running", 0)):
+            left = max(self.limit / 2, self.limit - 0.75 * queued)
+            if left < wanted:
+                wanted, why = left, f"{queued:.0f} wait in vLLM's queue"
+        if why:
+            self._cut(now, wanted, why)
         if cache >= KV_HIGH or queued > 0:
             self._hold = self._hold or f"kv cache {cache:.2f}, {queued:.0f} queued"
 
@@ -230,7 +235,8 @@ class Adaptive:
     def _say(self, now: float, why: str) -> None:
         before, self._told = self._told, int(self.limit)
         if before != self._told:
-            self.changes.append(Change(now - (self._began or now), before, self._told, why))
+            began = now if self._began is None else self._began
+            self.changes.append(Change(now - began, before, self._told, why))
             self.num_changes += 1
 
 

@@ -115,7 +115,6 @@ class Meter:
             if not is_stored:  # an agent that does not say how long its model took: the whole
                 now, waited = asyncio.get_running_loop().time(), first_turn or agent
                 self.limiter.timed(now, in_flight, waited)
-            spent.moved(self.limit)
             growth = spent.growth
             growth["model"].add(in_flight, first_turn)
             growth["tools"].add(in_flight, tools)
@@ -142,6 +141,7 @@ class Meter:
             now = perf_counter()
             self._probed_s += now - before
             if not isinstance(self.limiter, Fixed):
+                self.spent.limit = self.limit
                 self.spent.room += (now - before) * self.limit
             if due - before - PROBE_S > LATE_S or now - due > BUSY_S:
                 self._busy_s += now - before

@@ -20,6 +20,9 @@ PATIENCE_S = 5.0
 SAY_EVERY_S = 10.0
 """People get one line for what changed meanwhile."""
 
+UNKNOWN = frozenset({404, 405, 501})
+"""Statuses of a server that knows nothing of its load."""
+
 OF_THE_ENGINE = ("kv_cache", "engine_running", "engine_waiting", "preemptions")
 """Figures that all workers of a server have from the same engine."""
 
@@ -54,10 +57,10 @@ class Watch:
             async with asyncio.timeout(PATIENCE_S):
                 answers = await self.peers.call_each(name, "/load")
         except RolloutError as error:
-            if error.status == 404:
+            if error.status in UNKNOWN:
                 self._mute.add(name)
-        except TimeoutError:
-            pass
+        except Exception:  # a server's mistake in what nobody needs: the run goes on without
+            return
         else:
             self._last[name] = of_one_server([_figures(each) for each in answers])
 

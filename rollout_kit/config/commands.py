@@ -143,7 +143,7 @@ class CollectConfig(RolloutsCommand):
         description="Send the rollout's index as `seed`, so that repeats differ reproducibly.",
     )
     num_samples_in_parallel: int | str = Field(
-        64, description="Rollouts in flight: an int, `auto`, or `min-start-max`."
+        64, description="Rollouts in flight: an int; `auto`, which adapts; or `min-start-max`."
     )
     responses_create_params: JsonObject = Field(
         {}, description="Merged over each row's: temperature, max_output_tokens, model, …"

@@ -1,0 +1,151 @@
+"""What a run with a limit that adapts itself asks of its model servers, and tells."""
+
+import asyncio
+import io
+import json
+from typing import Any
+
+import pytest
+
+from rollout_kit.collector.limiter import Adaptive
+from rollout_kit.collector.progress import Progress
+from rollout_kit.collector.watch import Watch, merged, of_one_server
+from rollout_kit.http import HttpClient
+from rollout_kit.peers import Http, Peers
+from rollout_kit.running.sockets import bound_socket, url_of
+from rollout_kit.service import get
+from rollout_kit.testing import Over, ScriptedModel, mount, run_virtual
+from rollout_kit.types import JsonObject
+
+
+class Loaded(ScriptedModel):
+    def __init__(self, figures: Any, name: str = "policy_model") -> None:
+        super().__init__(["unused"], name=name)
+        self.figures, self.num_asked = figures, 0
+
+    @get("/load")
+    async def load(self) -> JsonObject:
+        self.num_asked += 1
+        if isinstance(self.figures, Exception):
+            raise self.figures
+        if self.figures == "hang":
+            await asyncio.sleep(1000)
+        return self.figures
+
+
+class Seen(Adaptive):
+    """Keeps what it is told."""
+
+    def observed(self, now: float, load: Any) -> None:
+        self.loads = [*getattr(self, "loads", []), dict(load)]
+
+
+def watch_of(peers: Peers, *models: str, as_json: bool = False) -> Watch:
+    progress = Progress(as_json=as_json, out=io.StringIO(), err=io.StringIO())
+    return Watch(Seen(1, 4, 64), peers, models, progress)
+
+
+async def watched(watch: Watch, seconds: float = 2.5) -> list[JsonObject]:
+    task = asyncio.create_task(watch.go())
+    await asyncio.sleep(seconds)
+    assert not task.done(), "nothing that a server does ends it"
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    return watch.limiter.loads  # type: ignore[attr-defined]
+
+
+def test_a_model_server_is_asked_once_a_second_over_every_transport(over: Over) -> None:
+    model = Loaded({"running": 3, "waiting": 1, "throttled": True, "name": "no number"})
+
+    async def main() -> list[JsonObject]:
+        async with mount({"policy_model": lambda peers, name: model}, over) as peers:
+            return await watched(watch_of(peers, "policy_model"))
+
+    loads = asyncio.run(main())
+    assert loads[-1] == {"running": 3, "waiting": 1, "throttled": True}
+    assert 2 <= len(loads) <= 3
+
+
+@pytest.mark.parametrize("answer", [ValueError("is broken"), "hang", ["a", "list"]])
+def test_a_server_that_does_not_tell_does_no_harm(answer: Any) -> None:
+    models = {"good": Loaded({"running": 1}), "bad": Loaded(answer)}
+
+    async def main() -> list[JsonObject]:
+        servers = {name: lambda peers, _, each=each: each for name, each in models.items()}
+        async with mount(servers) as peers:
+            return await watched(watch_of(peers, *models), 30)
+
+    assert run_virtual(main())[-1] == {"running": 1}
+
+
+def test_a_server_that_is_silent_for_a_moment_keeps_its_load() -> None:
+    model = Loaded({"running": 1, "preemptions": 7})
+
+    async def main() -> list[JsonObject]:
+        async with mount({"policy_model": lambda peers, name: model}) as peers:
+            asyncio.get_running_loop().call_later(
+                3.5, lambda: setattr(model, "figures", TimeoutError())
+            )
+            return await watched(watch_of(peers, "policy_model"), 8)
+
+    loads = run_virtual(main())
+    assert loads[-1] == loads[0] == {"running": 1, "preemptions": 7}
+
+
+def test_every_worker_of_a_server_is_asked() -> None:
+    async def main() -> list[Any]:
+        client = HttpClient()
+        workers = [Loaded({"running": number}) for number in (2, 5)]
+        socks = [bound_socket("127.0.0.1", 0) for _ in workers]
+        try:
+            async with workers[0].serving(socks[0]), workers[1].serving(socks[1]):
+                transport = Http("policy_model", [url_of(sock) for sock in socks], client)
+                return await Peers({"policy_model": transport}).call_each("policy_model", "/load")
+        finally:
+            await client.close()
+
+    assert asyncio.run(main()) == [{"running": 2}, {"running": 5}]
+
+
+def test_figures_of_workers_and_servers_add_up_and_those_of_an_engine_count_once() -> None:
+    worker = {"running": 2, "kv_cache": 0.5, "engine_running": 9, "preemptions": 1}
+    one = of_one_server([worker, {**worker, "running": 3, "kv_cache": 0.6}])
+    assert one == {"running": 5, "kv_cache": 0.6, "engine_running": 9, "preemptions": 1}
+    both = merged([one, {"running": 1, "throttled": True, "kv_cache": 0.2, "preemptions": 4}])
+    assert both["running"] == 6 and both["preemptions"] == 5
+    assert both["kv_cache"] == 0.6 and both["throttled"]
+    assert merged([]) == {}
+
+
+def test_people_get_a_line_now_and_then_and_programs_every_change() -> None:
+    told = {}
+    for as_json in (False, True):
+        watch = watch_of(Peers({}), as_json=as_json)
+        watch.limiter._begin(0.0)
+        for second in range(40):
+            watch.limiter.limit = 30.0 + second
+            watch.limiter._say(second, "why not")
+            watch.tell(second)
+        told[as_json] = watch.progress.out.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert told[False][:2] == [
+        "parallelism 4→30: why not",
+        "parallelism 30→40: why not (the last of 10 changes)",
+    ]
+    assert len(told[False]) == 4
+    events = [json.loads(each) for each in told[True]]
+    assert len(events) == 40
+    assert events[1] == {
+        "event": "parallelism",
+        "at": 1.0,
+        "before": 30,
+        "after": 31,
+        "why": "why not",
+    }
+
+
+def test_the_progress_line_shows_a_limit_that_moves() -> None:
+    progress = Progress(err=io.StringIO(), in_flight=96)
+    assert "in flight=96," in progress._postfix()
+    progress.limit = 128
+    assert "in flight=96/128," in progress._postfix()
+    assert progress._figures()["limit"] == 128
