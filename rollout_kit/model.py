@@ -68,7 +68,8 @@ class Model(Service):
         return self.load_figures()
 
     def load_figures(self) -> JsonObject:
-        """`running` and `waiting` requests, `throttled` now, 429s seen so far."""
+        """`running` and `waiting` requests, `throttled` now, 429s so far; and, where vLLM's own
+        figures are known, `kv_cache`, `engine_running`, `engine_waiting`, `preemptions` so far."""
         return {"running": 0, "waiting": 0, "throttled": False, "num_429": 0}
 
     @get("/v1/models")

@@ -135,6 +135,28 @@ def test_auto_comes_near_to_a_rate_limit_and_hardly_ever_runs_into_it(place: Pla
     assert 1 <= told["last"] <= 4096
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("parallel", ["auto", "1-1000-4000"])
+def test_a_hidden_capacity_is_found_over_sockets(
+    place: Place, parallel: str, record_property: Any
+) -> None:
+    place.endpoint |= {"latency_s": {"median": 0.4, "sigma": 0.4}, "max_concurrent_requests": 40}
+    process = place.start(*place.argv(20_000, parallel))
+    seen = []
+    try:
+        time.sleep(40)
+        for _ in range(60):
+            time.sleep(0.5)
+            seen.append(place.stats()["in_flight"]["now"])
+        assert process.poll() is None, place.out.read_text()
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(60)
+    in_flight = sum(seen) / len(seen)
+    record_property(f"40 at a time, {parallel}", f"{in_flight:.1f} in flight")
+    assert in_flight == pytest.approx(40, rel=0.25), place.metrics()["parallelism"]
+
+
 def test_each_change_is_told_with_its_reason(place: Place) -> None:
     place.endpoint |= {"latency_s": 0.05, "max_concurrent_requests": 64}
     process = place.start(*place.argv(3000, "1-32-64", "+json=true"))
