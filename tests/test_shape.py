@@ -11,7 +11,7 @@ FOLDERS = ("rollout_kit", "resources_servers", "responses_api_models", "response
 LAYERS = [
     "errors types responses session loop time_limit connection worker_main running.process_tree"
     " open_sessions chaos.findings chaos.processes",
-    "retry tools chat worker_pool collector.sketch collector.limiter collector.files"
+    "collector.compact retry tools chat worker_pool collector.sketch collector.limiter collector.files"
     " collector.groups collector.verdicts collector.giveup collector.bottleneck"
     " config.secrets config.commands access running.reaper running.run chaos.kills chaos.leaks",
     "running.token_file service http running.output collector.tasks collector.schedule"

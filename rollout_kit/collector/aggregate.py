@@ -4,6 +4,7 @@
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -63,7 +64,8 @@ class Aggregate:
             if moments is None:
                 moments = self.numbers[name] = Moments()
             moments.add(value)
-            groups.column(name).add(row, value)
+            if name == "reward" or len(groups) <= MAX_GROUPS:  # else nobody is told of them
+                groups.column(name).add(row, value)
 
     def merge(self, other: "Aggregate") -> None:
         """Take in what another counted over other rollouts."""
@@ -79,14 +81,17 @@ class Aggregate:
 
     def interval(self, name: str) -> list[float] | None:
         """95 % interval of a mean, its standard error clustered by task; None for a single task."""
-        whole = self.numbers.get(name)
-        parts = list(self.groups.numbers.get(name, ()))
-        if whole is None or len(parts) < 2:
+        whole, column = self.numbers.get(name), self.groups.numbers.get(name)
+        if whole is None or column is None:
             return None
-        mean = whole.mean
-        apart = [part.total - part.count * mean for part in parts]
-        spread = sum(each * each for each in apart)  # a power would overflow where this is inf
-        error = math.sqrt(spread * len(parts) / (len(parts) - 1)) / whole.count
+        mean, number, spread = whole.mean, 0, 0.0
+        for count, total in column.sums():
+            apart = total - count * mean
+            spread += apart * apart  # a power would overflow where this is inf
+            number += 1
+        if number < 2:
+            return None
+        error = math.sqrt(spread * number / (number - 1)) / whole.count
         return [mean - Z_95 * error, mean + Z_95 * error]
 
     def bracket(self, planned: int) -> list[float] | None:
@@ -100,16 +105,16 @@ class Aggregate:
 
     def pass_at_k(self) -> dict[str, float]:
         """Unbiased 1 − C(n−c,k)/C(n,k) (Chen et al. 2021), averaged over the tasks with n ≥ k."""
-        groups = list(zip(self.groups.counts, self.groups.successes, strict=True))
-        most = max((count for count, _ in groups), default=0)
+        alike = Counter(zip(self.groups.counts, self.groups.successes, strict=True))
+        most = max((count for count, _ in alike), default=0)
         found = {}
         for k in _powers_up_to(most):
-            values = [
-                1 - _chance_of_none(count, successes, k)
-                for count, successes in groups
-                if count >= k
-            ]
-            found[str(k)] = sum(values) / len(values)
+            total = tasks = 0.0
+            for (count, successes), number in alike.items():
+                if count >= k:
+                    total += number * (1 - _chance_of_none(count, successes, k))
+                    tasks += number
+            found[str(k)] = total / tasks
         return found
 
     def agent_entry(self, agent: str, repeats: int | None) -> JsonObject:

@@ -20,6 +20,7 @@ import orjson
 
 from ..errors import OutputError
 from ..types import JsonObject, Key, Rollout, Unverified
+from .compact import Keys
 from .files import OutputPaths, write_atomically
 from .lines import key_of
 
@@ -30,7 +31,7 @@ Fsync = Literal["row", "second", "exit"]
 class Contents:
     """What the files held when they were opened."""
 
-    done: set[Key] = field(default_factory=set)
+    done: Keys = field(default_factory=Keys)
     pending: dict[Key, int] = field(default_factory=dict)
     """Offset in the unverified file of the last line of each key that the main file has not."""
     refused: set[Key] = field(default_factory=set)
@@ -42,6 +43,10 @@ class Contents:
     """(agent, its verifier's fingerprint) → rows."""
     foreign: int = 0
     """Lines that are none of ours, or unreadable: left alone."""
+    size: int = 0
+    """Of the main file, in bytes."""
+    idle: set[int] = field(default_factory=set)
+    """Offsets in it of lines that count for nothing: foreign ones, and keys that came before."""
 
     def keep_settings(self, key: Key, row: JsonObject) -> None:
         fingerprint = str(row["rollout"].get("settings", ""))
@@ -156,15 +161,16 @@ class Journal:
         )
 
     def _scanned(self, on_row: Callable[[JsonObject], None] | None) -> Contents:
-        found = Contents()
-        for _, row in _rows(self.paths.main):
+        found = Contents(size=os.fstat(self._files[self.paths.main]).st_size)
+        for offset, row in _rows(self.paths.main):
             key = key_of(row) if row else None
             if row is None or key is None:
                 found.foreign += 1
+                found.idle.add(offset)
                 continue
-            if key in found.done:
+            if not found.done.add(key):
+                found.idle.add(offset)
                 continue
-            found.done.add(key)
             rollout = row["rollout"]
             found.keep_settings(key, row)
             if isinstance(verifier := rollout.get("verifier"), str) and verifier:
@@ -186,6 +192,14 @@ class Journal:
             elif isinstance(row.get("line"), int):
                 found.malformed.add((str(row.get("input")), row["line"]))
         return found
+
+    def earlier_rows(self) -> Iterator[JsonObject]:
+        """The rollouts that were there when the files were opened, each key once."""
+        for offset, row in _rows(self.paths.main):
+            if offset >= self.contents.size:
+                return
+            if row is not None and offset not in self.contents.idle:
+                yield row
 
     def pending_line(self, key: Key) -> JsonObject:
         """The stored response of a pending key, with its row."""

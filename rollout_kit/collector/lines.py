@@ -1,6 +1,6 @@
 """What a line of the journal looks like, and how to read one back."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,6 +14,8 @@ OWN_FIELDS = frozenset({"rollout", "usage", "reward", "response", "failure", "ta
 TIMES = ("duration_s", "model_s", "tool_s", "verify_s", "queue_s")
 NUMBERS = (*TIMES, "rate_limit_s", "retry_s", "first_turn_s", "num_turns", "num_tool_calls")
 """Of the `rollout` block: what must be a number."""
+
+USAGE = ("input_tokens", "output_tokens", "total_tokens")
 
 OF_VERDICT = frozenset({"scores", "verifier", "verify_s", "replay_differences"})
 """Of the `rollout` block: what belongs to its verdict, and goes with it."""
@@ -70,21 +72,25 @@ def key_of(line: Mapping[str, Any]) -> Key | None:
         return None
     if not (isinstance(scope, str) and isinstance(index, int)):
         return None
+    usage = line.get("usage") or {}
     sound = (
-        isinstance(line.get("reward", 0), int | float)
-        and _is_usage(line.get("usage") or {})
+        isinstance(line.get("reward", 0), (int, float))
+        and isinstance(usage, dict)
         and isinstance(line.get("_ng_task_index", 0), int)
         and isinstance(rollout.get("scores", []), list)
-        and all(isinstance(rollout.get(name, 0), int | float) for name in NUMBERS)
+        and _are_numbers(usage, USAGE, or_null=True)
+        and _are_numbers(rollout, NUMBERS, or_null=False)
     )
     return Key(task_id, name, scope, index) if sound else None
 
 
-def _is_usage(usage: Any) -> bool:
-    names = ("input_tokens", "output_tokens", "total_tokens")
-    return isinstance(usage, dict) and all(
-        isinstance(usage.get(name) or 0, int | float) for name in names
-    )
+def _are_numbers(values: Mapping[str, Any], names: Iterable[str], *, or_null: bool) -> bool:
+    for name in names:
+        if name in values:
+            value = values[name]
+            if not (isinstance(value, (int, float)) or (value is None and or_null)):
+                return False
+    return True
 
 
 def scores_of(request: Mapping[str, Any], verdict: Mapping[str, Any]) -> JsonObject:

@@ -56,10 +56,9 @@ async def prepared(
     starts_over = command.resume == "fresh"
     moved = set_aside(paths) if starts_over and not command.dry_run else []
     notes = [f"moved aside: {', '.join(map(str, moved))}"] if moved else []
-    metrics = Metrics(command.pass_threshold)
-    journal = Journal(paths, fsync=command.fsync, on_row=metrics.add)
+    journal = Journal(paths, fsync=command.fsync)
     if starts_over and command.dry_run:  # as if the files had been moved: nothing is touched
-        metrics, journal.contents = Metrics(command.pass_threshold), Contents()
+        journal.contents = Contents()
         notes = ["a real run would move the earlier files aside"]
     try:
         manifest = Manifest.load(paths.manifest)
@@ -87,6 +86,7 @@ async def prepared(
     except BaseException:
         journal.close(clean=False)
         raise
+    metrics = Metrics(command.pass_threshold)
     return Prepared(
         command, source, reader, wanted, runner, journal, manifest, metrics, again, renewing, notes
     )

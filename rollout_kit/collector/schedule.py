@@ -74,6 +74,8 @@ class Schedule:
         self._slots: dict[asyncio.Task[Outcome], Slot] = {}
         self._freed: set[Slot] = set()
         self._regaining: deque[tuple[Slot, asyncio.Future[bool]]] = deque()
+        self.begun = asyncio.Event()
+        """The first places are taken, or nothing is to be attempted."""
         self._stopping = False
         self._exhausted = False
 
@@ -166,13 +168,14 @@ class Schedule:
                 attempt = next(self._attempts)
             except StopIteration:
                 self._exhausted = True
-                return False
+                break
             if attempt is None:
                 return True
             slot = Slot(self)
             task = asyncio.ensure_future(self._attempted(attempt, slot))
             self._slots[task] = slot
             task.add_done_callback(self._ready.put_nowait)
+        self.begun.set()
         return False
 
 

@@ -12,7 +12,7 @@ import tempfile
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from string import Formatter
@@ -23,6 +23,7 @@ import yaml
 
 from ..errors import ConfigError, suggest
 from ..types import JsonObject, Task
+from .compact import NumberTable
 
 IGNORED_IN_IDENTITY = "_ng_"
 """Fields with this prefix, and `agent_ref`, say where a row comes from rather than what it asks."""
@@ -50,10 +51,12 @@ class TaskReader:
     prompt: "Prompt | None" = None
     limit: int | None = None
     repeats: Callable[[str], int] = lambda agent: 1
+    positions: NumberTable = field(default_factory=NumberTable)
+    """Each distinct task's, the same whoever reads, and however far."""
 
     def read(self) -> Iterator[Task | Malformed]:
         """The tasks in input order, with what is malformed in between."""
-        positions: dict[int, int] = {}
+        positions, num_distinct = self.positions, 0
         repeated: dict[tuple[int, str], int] = {}
         num_tasks = 0
         for number, raw in numbered_lines(self.path):
@@ -67,22 +70,23 @@ class TaskReader:
                 continue
             num_tasks += 1
             task_id = task_id_of(row)
-            small_id = int(task_id, 16)  # a million tasks are held here: an int is a third of a str
-            known, which = small_id in positions, (small_id, agent)
+            small_id = int(task_id, 16)
+            position = positions.setdefault(small_id, num_distinct)
+            known, which = position < num_distinct, (small_id, agent)
+            num_distinct += not known
             # with one agent for all, only rows that come again need a count of their own
             asked = self.repeats(agent) if known and self.agent_name else 0
             first = repeated.get(which, asked)
             if known or self.agent_name is None:
                 repeated[which] = first + self.repeats(agent)
             index = row.get("_ng_task_index")
-            position = positions.setdefault(small_id, len(positions))
             yield Task(
                 task_id, index if type(index) is int else position, number, agent, sent, first
             )
 
     def of_input(self, path: str, limit: int | None) -> "TaskReader":
         """The same reader over another input."""
-        return replace(self, path=Path(path), limit=limit)
+        return replace(self, path=Path(path), limit=limit, positions=NumberTable())
 
     def _parse(self, raw: bytes) -> tuple[JsonObject, str]:
         try:
