@@ -34,6 +34,9 @@ NO_GAIN = 1.1
 LIMITED = 0.05
 """Share of the slots' time in which a rate limit was clearly reached."""
 
+PREEMPTED_PER_S = 20.0
+"""Who loses the CPU so often has more to do than it gets time for; who waits gives it up itself."""
+
 FULL = 0.85
 """Share of the slots in use that counts as full: the last rollouts of a run never fill them."""
 
@@ -127,6 +130,8 @@ class Client:
     """Its CPU time, all threads; above 1 on several cores."""
     journal: float
     """Writing rollouts down, for which the event loop stands still."""
+    preempted_per_s: float = 0.0
+    """How often the CPU was taken from it before it was done."""
 
     @property
     def held(self) -> float:
@@ -203,7 +208,9 @@ def _of_the_client(client: Client) -> tuple[str, float, str]:
             f"Bottleneck: the journal, {_percent(client.journal)} of the run's time ({cpu}):"
             f" {none}; a faster disk does, or fsync=second where it is row",
         )
-    if client.cpu >= client.held / 2:
+    starved = client.preempted_per_s >= PREEMPTED_PER_S
+    if client.cpu >= client.held / 2 or starved:
+        cpu += ", which it had to share" if client.cpu < client.held / 2 else ""
         return (
             "client_cpu",
             client.busy,

@@ -5,6 +5,7 @@ has; what the meter adds is how long the slot was held, and how busy the process
 """
 
 import asyncio
+import resource
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -44,6 +45,7 @@ class Meter:
     running: int = 0
     began: float = 0.0
     _cpu_began: float = 0.0
+    _preempted_before: int = 0
     _busy_s: float = 0.0
     _probed_s: float = 0.0
     _client: Client | None = None
@@ -113,6 +115,7 @@ class Meter:
     def running_now(self) -> Iterator[None]:
         """The run's time is the time inside."""
         self.began, self._cpu_began = perf_counter(), process_time()
+        self._preempted_before = _preempted()
         try:
             yield
         finally:
@@ -138,6 +141,7 @@ class Meter:
             busy=self._busy_s / max(self._probed_s, 1e-9),
             cpu=(process_time() - self._cpu_began) / elapsed_s,
             journal=self.journal.writing_s / elapsed_s,
+            preempted_per_s=(_preempted() - self._preempted_before) / elapsed_s,
         )
 
     def verdict(self) -> Verdict | None:
@@ -158,3 +162,8 @@ class Meter:
         ):
             self._shown = found
         return self._shown
+
+
+def _preempted() -> int:
+    """How often this process has lost the CPU to another."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
