@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 UV := $(shell command -v uv 2>/dev/null)
 
-.PHONY: demo test test-wheel check bench soak clean
+.PHONY: demo test test-wheel check bench bench-peers performance soak clean
 
 demo: .venv/.ready-demo  ## 96 tasks × 4 rollouts from a tiny model, offline, into results/demo/
 	$(BIN)/ng_collect_rollouts "+config_paths=[configs/demo.yaml]" \
@@ -24,11 +24,17 @@ check: .venv/.ready-dev  ## lint, format and types
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 
-bench: .venv/.ready-dev  ## rollouts a second and CPU per rollout, beside a bare client loop
-	$(BIN)/python benchmarks/collector.py
+bench: .venv/.ready-dev  ## beside a bare client loop: rollouts a second, CPU, memory; BENCH=--quick
+	$(BIN)/python -m benchmarks $(BENCH)
+
+bench-peers: .venv/.ready-dev  ## the same work through other collectors, in environments of their own
+	$(BIN)/python -m benchmarks.peers $(BENCH)
+
+performance: bench bench-peers  ## both, and the tables of docs/performance.md renewed
+	$(BIN)/python -m benchmarks --markdown docs/performance.md
 
 soak: .venv/.ready-dev  ## 100,000 rollouts through ng_run: what is left of memory, files and sessions
-	$(BIN)/python benchmarks/soak.py
+	$(BIN)/python -m benchmarks.soak
 
 clean:
 	rm -rf .venv results logs build dist

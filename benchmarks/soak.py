@@ -1,6 +1,6 @@
 """What a long run leaves behind: memory, descriptors, sockets and sessions of every process.
 
-    python benchmarks/soak.py [--tasks 10000] [--repeats 10] [--parallel 64]
+    python -m benchmarks.soak [--tasks 10000] [--repeats 10] [--parallel 64]
 
 Collects through an ng_run whose servers keep a session per rollout, against an instant endpoint.
 What the collector keeps by design is a few counters a task (about 300 bytes), so the tasks are
@@ -11,7 +11,6 @@ rollouts, or where a session or a request is left over.
 import argparse
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -20,17 +19,18 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-from collector import ROOT, write_rows
-
-sys.path.insert(0, str(ROOT))
-
 from rollout_kit.running.process_tree import family
+
+from .measure import ROOT, environment, memory_mb, running_endpoint
+from .sides import Servers, collector_keys, ng_run
+from .work import write_rows
 
 GROWTH = 0.05
 SLACK_MB = 2.0
 """Growth below this is the allocator's, also where it is more than 5 % of a small process."""
 
 SAMPLE_S = 5.0
+STATUS = [sys.executable, "-m", "rollout_kit.cli.status"]
 
 
 @dataclass(frozen=True)
@@ -46,67 +46,20 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--parallel", type=int, default=64)
     args = parser.parse_args()
-    endpoint = started(ROOT / "benchmarks/collector.py", "--endpoint")
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as name, running_endpoint() as endpoint:
         folder = Path(name)
-        write_rows(folder / "tasks.jsonl", args.tasks)
-        run = command("run", folder, *servers(endpoint))
-        try:
-            port = head_port(run)
-            sys.exit(soaked(folder, run, port, args))
-        finally:
-            run.send_signal(signal.SIGINT)
-            run.wait()
-            endpoint.kill()
-            endpoint.wait()
+        rows = write_rows(folder / "tasks.jsonl", args.tasks)
+        with ng_run(endpoint, "short", folder) as servers:
+            sys.exit(soaked(folder, servers, rows, args))
 
 
-def started(*argv: object) -> "subprocess.Popen[str]":
-    return subprocess.Popen([sys.executable, *map(str, argv)], stdout=subprocess.PIPE, text=True)
-
-
-def command(name: str, folder: Path, *argv: str) -> "subprocess.Popen[str]":
-    code = f"from rollout_kit.cli.{name} import main; main()"
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(
-        [sys.executable, "-c", code, *argv], cwd=folder, env=env, stdout=subprocess.PIPE, text=True
-    )
-
-
-def servers(endpoint: "subprocess.Popen[str]") -> list[str]:
-    assert endpoint.stdout
-    configs = "responses_api_models/openai_model/configs/openai_model.yaml"
-    configs += ",resources_servers/mcqa/configs/mcqa.yaml"
-    return [
-        f"+config_paths=[{configs}]",
-        f"+policy_base_url=http://127.0.0.1:{int(endpoint.stdout.readline())}/v1",
-        "+policy_api_key=none",
-        "+policy_model_name=fake",
-        "+head_server.port=0",
-    ]
-
-
-def head_port(run: "subprocess.Popen[str]") -> int:
-    assert run.stdout
-    for line in run.stdout:
-        print(line, end="")
-        if "servers ready" in line:
-            return int(line.partition("Head server: http://127.0.0.1:")[2].partition(".")[0])
-    sys.exit("ng_run did not start")
-
-
-def soaked(folder: Path, run: "subprocess.Popen[str]", port: int, args: argparse.Namespace) -> int:
+def soaked(folder: Path, servers: Servers, rows: Path, args: argparse.Namespace) -> int:
     """Collect, and look at every process meanwhile; the exit status."""
     out = folder / "out/rollouts.jsonl"
-    collector = command(
-        "collect_rollouts",
-        folder,
-        "+input_jsonl_fpath=tasks.jsonl",
-        f"+output_jsonl_fpath={out}",
-        f"+head_server.port={port}",
-        f"+num_samples_in_parallel={args.parallel}",
-        f"+num_repeats={args.repeats}",
-    )
+    argv = [sys.executable, "-c", "from rollout_kit.cli.collect_rollouts import main; main()"]
+    argv += collector_keys(rows, args.parallel, str(out))
+    argv += [f"+head_server.port={servers.head_port}", f"+num_repeats={args.repeats}"]
+    collector = subprocess.Popen(argv, cwd=folder, env=environment(), stdout=subprocess.DEVNULL)
     planned = args.tasks * args.repeats
     began = time.monotonic()
     samples: dict[int, list[Sample]] = defaultdict(list)
@@ -117,14 +70,14 @@ def soaked(folder: Path, run: "subprocess.Popen[str]", port: int, args: argparse
         if not size_of_one and size:
             size_of_one = size / out.read_bytes().count(b"\n")
         done = int(size / size_of_one) if size_of_one else 0
-        for pid in [*family(run.pid), collector.pid]:
+        for pid in [*family(servers.pid), collector.pid]:
             if sample := looked_at(pid, done):
                 samples[pid].append(sample)
     elapsed_s = time.monotonic() - began
     print(f"{planned} rollouts in {elapsed_s:.0f} s, exit status {collector.returncode}")
-    names = {collector.pid: "collector", run.pid: "ng_run"}
+    names = {collector.pid: "collector", servers.pid: "ng_run"}
     status = subprocess.run(
-        [sys.executable, "-m", "rollout_kit.cli.status", f"+head_server.port={port}", "+json=true"],
+        [*STATUS, f"+head_server.port={servers.head_port}", "+json=true"],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         check=False,
@@ -139,12 +92,10 @@ def soaked(folder: Path, run: "subprocess.Popen[str]", port: int, args: argparse
 
 def looked_at(pid: int, done: int) -> Sample | None:
     try:
-        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
         descriptors = len(os.listdir(f"/proc/{pid}/fd"))
     except OSError:
         return None  # it has just ended
-    memory_kb = sum(int(line.split()[1]) for line in text.splitlines() if line[:4] == "Pss:")
-    return Sample(done, memory_kb / 1024, descriptors)
+    return Sample(done, held, descriptors) if (held := memory_mb(pid)) else None
 
 
 def report(samples: dict[int, list[Sample]], names: dict[int, str], planned: int) -> bool:

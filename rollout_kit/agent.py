@@ -5,15 +5,14 @@ steps itself, so that a response is safe before its verdict is asked for; `/run`
 asks.
 """
 
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from typing import ClassVar
 
 from .errors import RolloutError, TaskError
 from .peers import Peers
 from .service import ServerConfig, ServerRef, Service, post
 from .session import Session, entered
+from .time_limit import within
 from .types import STATS, JsonObject
 
 CLOSE_TIMEOUT_S = 5.0
@@ -27,16 +26,24 @@ class AgentConfig(ServerConfig):
     model_server: ServerRef | None = None
 
 
-@asynccontextmanager
-async def open_session(peers: Peers, resources: str) -> AsyncIterator[None]:
+class open_session(entered):
     """A fresh session for one attempt: every call inside belongs to it; closed whatever happens."""
-    with entered(Session()):
+
+    __slots__ = ("_peers", "_resources")
+
+    def __init__(self, peers: Peers, resources: str) -> None:
+        super().__init__(Session())
+        self._peers, self._resources = peers, resources
+
+    async def __aenter__(self) -> None:
+        self.__enter__()
+
+    async def __aexit__(self, *_: object) -> None:
         try:
-            yield
+            with suppress(RolloutError, TimeoutError), within(CLOSE_TIMEOUT_S):
+                await self._peers.call(self._resources, "/close_session", {}, dict)
         finally:
-            with suppress(RolloutError, TimeoutError):
-                async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                    await peers.call(resources, "/close_session", {}, dict)
+            self.__exit__()
 
 
 class Agent(Service):

@@ -16,8 +16,6 @@ RolloutKitError
         └── PeerTimeout  504  … or did not answer in time
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import PurePath
 from typing import Any, ClassVar
@@ -191,23 +189,28 @@ def summary(payload: Any, text: str) -> str:
     return " ".join(text.split())[:300] or "(empty body)"
 
 
-@contextmanager
-def boundary(server: str, kind: type[RolloutError] = RolloutError) -> Iterator[None]:
+class boundary:
     """Attribute whatever is raised inside to `server`; a foreign exception becomes a `kind`."""
-    try:
-        yield
-    except RolloutError as error:
-        error.server = error.server or server
-        raise
-    except RolloutKitError:
-        raise
-    except ValidationError as error:
-        raise TaskError(validation_summary(error), server=server) from error
-    except BaseException as error:
-        if isinstance(error, GeneratorExit) or _is_asked_for(error):
-            raise
-        # a real interrupt comes as a signal to the loop: what is left was raised by the server
-        raise kind(f"{type(error).__name__}: {error}{_place(error)}", server=server) from error
+
+    __slots__ = ("_kind", "_server")
+
+    def __init__(self, server: str, kind: type[RolloutError] = RolloutError) -> None:
+        self._server, self._kind = server, kind
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, raised: Any, error: BaseException | None, traceback: Any) -> None:
+        if error is None:
+            return
+        if isinstance(error, RolloutError):
+            error.server = error.server or self._server
+        elif isinstance(error, ValidationError):
+            raise TaskError(validation_summary(error), server=self._server) from error
+        elif not isinstance(error, RolloutKitError | GeneratorExit) and not _is_asked_for(error):
+            # a real interrupt comes as a signal to the loop: what is left the server has raised
+            message = f"{type(error).__name__}: {error}{_place(error)}"
+            raise self._kind(message, server=self._server) from error
 
 
 def _is_asked_for(error: BaseException) -> bool:

@@ -6,8 +6,7 @@ closed as if asked to, so that what it holds is let go.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,20 +55,19 @@ class OpenSessions:
         """KeyError where there is no such session."""
         self._open[id].state = state
 
-    @contextmanager
-    def in_use(self, id: str) -> Iterator[None]:
-        """A call goes on in it."""
-        if (found := self._open.get(id)) is None:
-            yield
+    def called(self, id: str) -> _Open | None:
+        """A call in it begins; its end is told to `ended`."""
+        if (found := self._open.get(id)) is not None:
+            found.num_calls += 1
+        return found
+
+    def ended(self, id: str, called: _Open | None) -> None:
+        if called is None:
             return
-        found.num_calls += 1
-        try:
-            yield
-        finally:
-            found.num_calls -= 1
-            found.used_at = asyncio.get_running_loop().time()
-            if self._open.get(id) is found:
-                self._open.move_to_end(id)
+        called.num_calls -= 1
+        called.used_at = asyncio.get_running_loop().time()
+        if self._open.get(id) is called:
+            self._open.move_to_end(id)
 
     def _arm(self, delay_s: float) -> None:
         self._timer = asyncio.get_running_loop().call_later(delay_s, self._expire)

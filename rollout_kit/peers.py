@@ -26,6 +26,7 @@ from .errors import (
 from .http import CONNECT_TIMEOUT_S, HttpClient, Reply
 from .service import Service, decode, encode
 from .session import HEADER, Session, current_session
+from .time_limit import within
 from .types import JsonObject
 
 RECONNECT_S = (0.05, 0.1, 0.2, 0.4, 0.8)
@@ -105,20 +106,13 @@ class Local:
         self._round_trip = round_trip
 
     async def send(self, path: str, raw: bytes | None) -> Any:
-        if self._timeout_s is None:
-            reply = await self.service.answer(path, raw or b"")
-        else:
-            reply = await self._in_time(path, raw or b"", self._timeout_s)
-        return encode(reply) if self._round_trip else reply
-
-    async def _in_time(self, path: str, raw: bytes, timeout_s: float) -> Any:
         try:
-            async with asyncio.timeout(timeout_s):
-                return await self.service.answer(path, raw)
+            with within(self._timeout_s):
+                reply = await self.service.answer(path, raw or b"")
         except TimeoutError:
-            raise PeerTimeout(
-                f"{path} did not answer within {timeout_s:g} s", server=self.service.name
-            ) from None
+            message = f"{path} did not answer within {self._timeout_s:g} s"
+            raise PeerTimeout(message, server=self.service.name) from None
+        return encode(reply) if self._round_trip else reply
 
 
 class Http:
@@ -192,7 +186,7 @@ def _headers(session: Session | None) -> dict[str, str]:
 
 
 def _keep_cookies(session: Session, reply: Reply) -> None:
-    for header in reply.headers.getall("set-cookie", ()):
+    for header in reply.headers.getall("set-cookie"):
         try:
             for name, morsel in SimpleCookie(header).items():
                 session.cookies[name] = morsel.coded_value

@@ -150,13 +150,15 @@ class ResourcesServer(Service):
                 "this session is not open here: the server was restarted, or the session expired",
                 server=self.name,
             )
+        called = self._sessions.called(session.id)
         try:
-            with self._sessions.in_use(session.id):
-                return await self._answered(path, raw)
+            return await self._answered(path, raw)
         except BaseException:
             if path == "/seed_session":
                 self._sessions.end(session.id)
             raise
+        finally:
+            self._sessions.ended(session.id, called)
 
     async def _answered(self, path: str, raw: bytes) -> Any:
         if path == "/seed_session" and not self._seeds:

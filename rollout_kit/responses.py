@@ -73,9 +73,9 @@ def sum_usage(usages: Iterable[Mapping[str, Any] | None]) -> JsonObject:
 
 def _add_numbers(total: JsonObject, more: Mapping[str, Any]) -> None:
     for key, value in more.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, dict):
             _add_numbers(total.setdefault(key, {}), value)
-        elif isinstance(value, int | float):
+        elif isinstance(value, (int, float)):
             total[key] = total.get(key, 0) + value
 
 

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from .config.secrets import mask, secret_values
 from .errors import RolloutError, TaskError, boundary
-from .types import JsonObject, VerifyRequest
+from .types import JsonObject, VerifyRequest, VerifyResponse, given_fields
 
 if TYPE_CHECKING:
     from .peers import Peers
@@ -218,6 +218,9 @@ def encode(value: Any) -> bytes:
         return value
     if isinstance(value, str):
         return value.encode()
+    if type(value) is VerifyResponse:
+        with suppress(TypeError):  # what orjson does not know, such as a set, pydantic may
+            return orjson.dumps(given_fields(value), default=_encode_nested)
     if isinstance(value, BaseModel):
         # a verify response echoes the row: fields nobody set must not appear as explicit nulls
         return value.model_dump_json(exclude_unset=isinstance(value, VerifyRequest)).encode()

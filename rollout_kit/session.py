@@ -4,11 +4,9 @@ It travels in a ContextVar inside a process and as a header between processes; c
 set along the way belong to it.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
-from uuid import uuid4
+from secrets import token_hex
 
 HEADER = "x-rollout-session"
 """Name of the HTTP header that carries the session's id."""
@@ -16,7 +14,7 @@ HEADER = "x-rollout-session"
 
 @dataclass(slots=True)
 class Session:
-    id: str = field(default_factory=lambda: uuid4().hex)
+    id: str = field(default_factory=token_hex)
     cookies: dict[str, str] = field(default_factory=dict)
 
 
@@ -27,11 +25,16 @@ def current_session() -> Session | None:
     return _current.get()
 
 
-@contextmanager
-def entered(session: Session | None) -> Iterator[None]:
+class entered:
     """Every call made inside belongs to `session`."""
-    token = _current.set(session)
-    try:
-        yield
-    finally:
-        _current.reset(token)
+
+    __slots__ = ("_session", "_token")
+
+    def __init__(self, session: Session | None) -> None:
+        self._session = session
+
+    def __enter__(self) -> None:
+        self._token: Token[Session | None] = _current.set(self._session)
+
+    def __exit__(self, *_: object) -> None:
+        _current.reset(self._token)

@@ -12,14 +12,17 @@ from typing import Any
 
 import pytest
 import yaml
-from support import write_jsonl
+from support import Bench, row, write_jsonl
 
+from rollout_kit import registry
 from rollout_kit.collector.bottleneck import Client, Growth, Spent, verdict
 from rollout_kit.collector.files import OutputPaths
 from rollout_kit.collector.journal import Journal
 from rollout_kit.collector.meter import Meter
 from rollout_kit.collector.progress import Progress
 from rollout_kit.running.sockets import bound_socket
+from rollout_kit.testing import run_virtual
+from rollout_kit.types import STATS
 
 SLOW = """
 import asyncio
@@ -383,3 +386,20 @@ def test_the_progress_line_shows_what_has_settled(tmp_path: Path) -> None:
 
 async def never(attempt: Any, slot: Any) -> Any:
     raise AssertionError("is not called")
+
+
+def test_nonsense_that_an_agent_tells_of_its_times_costs_no_rollout(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = registry.load("responses_api_agents", "simple_agent")
+    respond = agent.respond
+
+    async def odd(self: Any, params: Any) -> Any:
+        response = await respond(self, params)
+        return {**response, STATS: {"model_s": "long", "tool_s": -1, "mood": "fine"}}
+
+    monkeypatch.setattr(agent, "respond", odd)
+    assert run_virtual(bench.collect([row("a"), row("b")])) == 0
+    blocks = [line["rollout"] for line in bench.lines()]
+    assert [(each["mood"], each["num_tool_calls"]) for each in blocks] == [("fine", 0)] * 2
+    assert not any("model_s" in each for each in blocks)

@@ -121,6 +121,32 @@ def test_a_slow_verdict_is_parked_first_and_frees_its_place(bench: Bench) -> Non
     assert len(bench.lines()) == 10
 
 
+def test_a_verdict_that_takes_long_has_its_response_on_disk_and_the_next_ones_from_the_start(
+    bench: Bench,
+) -> None:
+    on_disk: list[list[str]] = []
+
+    class Unsteady(Echo):
+        async def verify(self, body: VerifyRequest) -> VerifyResponse:
+            known = asked(body.responses_create_params)
+            if known in ("q1", "q2"):
+                await asyncio.sleep(0.2)
+            on_disk.append([asked(each["responses_create_params"]) for each in kept()])
+            return body.scored(1.0)
+
+    def kept() -> list[dict[str, Any]]:
+        return bench.lines("_unverified")
+
+    bench.verifier = making(Unsteady)
+    rows = [row(f"q{number}") for number in range(5)]
+    # one in flight, and its place is not given up before 100 s
+    keys = {"num_samples_in_parallel": 1, "park_after_s": 100}
+    assert run_virtual(bench.collect(rows, **keys)) == 0
+    # q0 was quick; q1 was slow; so q2 and q3 were kept beforehand; q3 was quick, so q4 was not
+    assert on_disk == [[], ["q1"], ["q1", "q2"], ["q1", "q2", "q3"], ["q1", "q2", "q3"]]
+    assert len(bench.lines()) == 5 and kept() == []
+
+
 def test_a_verifier_that_fails_leaves_responses_for_the_next_run(bench: Bench) -> None:
     down = True
 

@@ -69,7 +69,7 @@ def test_a_caller_that_knows_only_cookies_keeps_its_session() -> None:
             url = url_of(sock)
             row = b'{"responses_create_params": {}, "expected": "x"}'
             seeded = await client.post(f"{url}/seed_session", row)
-            cookie = seeded.headers["set-cookie"].split(";")[0]
+            cookie = seeded.headers.getall("set-cookie")[0].split(";")[0]
             opened = service.num_sessions
             await client.post(f"{url}/close_session", b"{}", headers={"cookie": cookie})
             await client.close()

@@ -2,10 +2,12 @@
 
 import asyncio
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rollout_kit.collector.schedule import Schedule, Slot
+from rollout_kit.errors import OutputError
 from rollout_kit.testing import run_virtual
 from rollout_kit.types import Attempt, Key, Outcome, Rollout, Task, Unverified
 
@@ -132,3 +134,50 @@ def test_an_unexpected_exception_is_raised_and_the_others_end() -> None:
         assert sorted(ended) == ["0", "1", "2", "3"]
     else:
         raise AssertionError("the bug was swallowed")
+
+
+def test_an_outcome_is_kept_before_the_next_one_ends() -> None:
+    order: list[str] = []
+
+    async def run(attempt: Attempt, slot: Slot) -> Outcome:
+        await asyncio.sleep(1)
+        slot.keep(Unverified(attempt.key, {}))
+        order.append(f"ends {attempt.key.task_id}")
+        return Rollout(attempt.key, {})
+
+    def keep(outcome: Outcome) -> Outcome:
+        order.append(f"{type(outcome).__name__} {outcome.key.task_id}")
+        return outcome
+
+    async def main() -> None:
+        async for _ in schedule.outcomes():
+            pass
+
+    schedule = Schedule(iter(attempts(3)), run, lambda: 3, keep=keep)
+    run_virtual(main())
+    steps = ("Unverified {}", "ends {}", "Rollout {}")
+    assert order == [step.format(number) for number in range(3) for step in steps]
+
+
+@pytest.mark.parametrize("parks", [True, False])
+def test_what_cannot_be_kept_ends_the_run(parks: bool) -> None:
+    async def run(attempt: Attempt, slot: Slot) -> Outcome:
+        if parks:
+            slot.park(Unverified(attempt.key, {}))
+            await asyncio.sleep(100)
+        return Rollout(attempt.key, {})
+
+    def keep(outcome: Outcome) -> Outcome:
+        raise OutputError("the disk is full")
+
+    async def main() -> None:
+        outcomes = schedule.outcomes()
+        try:
+            async for _ in outcomes:
+                pass
+        finally:
+            await outcomes.aclose()
+
+    schedule = Schedule(iter(attempts(3)), run, lambda: 3, keep=keep)
+    with pytest.raises(OutputError, match="the disk is full"):
+        run_virtual(main())

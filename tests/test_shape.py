@@ -9,15 +9,17 @@ PACKAGE = ROOT / "rollout_kit"
 FOLDERS = ("rollout_kit", "resources_servers", "responses_api_models", "responses_api_agents")
 
 LAYERS = [
-    "errors types responses session loop worker_main running.process_tree open_sessions",
+    "errors types responses session loop time_limit connection worker_main running.process_tree"
+    " open_sessions chaos.findings chaos.processes",
     "retry tools chat worker_pool collector.sketch collector.limiter collector.files"
     " collector.groups collector.verdicts collector.giveup collector.bottleneck"
-    " config.secrets config.commands access running.reaper running.run",
+    " config.secrets config.commands access running.reaper running.run chaos.kills chaos.leaks",
     "running.token_file service http running.output collector.tasks collector.schedule"
     " collector.aggregate",
     "registry model resources_server peers config.overrides collector.lines collector.plan",
-    "agent app collector.stored config.sources config.fields config.interpolation collector.journal"
-    " collector.progress collector.drain collector.meter",
+    "chaos.check chaos.witness chaos.again",
+    "agent app collector.parking collector.stored config.sources config.fields config.interpolation"
+    " collector.journal collector.progress collector.drain collector.meter",
     "collector.throughput_log config.common config.instances collector.manifest collector.rollout",
     "running.sockets config.verification",
     "config.load running.processes testing",
@@ -27,7 +29,9 @@ LAYERS = [
     "running.serve running.head",
     "collector.reach collector.drive",
     "collector.prepare collector.verifiers",
-    "collector.announce collector.renewal",
+    "collector.announce collector.renewal chaos.planned chaos.words",
+    "chaos.drill",
+    "chaos.chaos",
     "collector.report",
     "collector.collect collector.renewal_report",
     "collector.reverify",

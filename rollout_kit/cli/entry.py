@@ -43,6 +43,12 @@ EXAMPLES = {
         "ng_reverify +input_jsonl_fpath=rollouts_unverified.jsonl "
         "+output_jsonl_fpath=reverified.jsonl +num_samples_in_parallel=50",
     ),
+    "ng_chaos": (
+        'ng_chaos "+config_paths=[configs/rehearsal.yaml]" +dataset=example +num_repeats=20 '
+        "+output_jsonl_fpath=results/chaos/rollouts.jsonl +kills.collector=10",
+        "ng_chaos +check_only=true +input_jsonl_fpath=tasks.jsonl "
+        "+output_jsonl_fpath=rollouts.jsonl",
+    ),
     "ng_status": ("ng_status", "ng_status +head_server.port=11001 +json=true"),
     "ng_stop": ("ng_stop", "ng_stop +head_server.port=11001"),
     "ng_validate": (

@@ -10,11 +10,10 @@ from ..config.commands import InspectConfig
 from .entry import flags, guarded
 
 DEPENDENCIES = (
-    "aiohttp",
     "fastapi",
+    "httptools",
     "hydra-core",
     "omegaconf",
-    "openai",
     "orjson",
     "pydantic",
     "uvicorn",

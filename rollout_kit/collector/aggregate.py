@@ -43,8 +43,9 @@ class Aggregate:
         """Take one rollout line in."""
         rollout = line["rollout"]
         self.rollouts += 1
+        used = line.get("usage") or {}
         for name in ("input_tokens", "output_tokens", "total_tokens"):
-            self.usage[name] = self.usage.get(name, 0) + ((line.get("usage") or {}).get(name) or 0)
+            self.usage[name] = self.usage.get(name, 0) + (used.get(name) or 0)
         for name, source in TIMES.items():
             if (seconds := rollout.get(source)) is not None:
                 self.times[name].add(seconds)
@@ -58,9 +59,11 @@ class Aggregate:
             groups.counts[row] += 1
             groups.successes[row] += reward >= self.pass_threshold
         for name, value in _numbers(line, rollout):
-            one = Moments(1, value, value * value, value, value)
-            self.numbers.setdefault(name, Moments()).merge(one)
-            groups.add(row, name, one)
+            moments = self.numbers.get(name)
+            if moments is None:
+                moments = self.numbers[name] = Moments()
+            moments.add(value)
+            groups.column(name).add(row, value)
 
     def merge(self, other: "Aggregate") -> None:
         """Take in what another counted over other rollouts."""
@@ -143,7 +146,7 @@ def _numbers(line: Mapping[str, Any], rollout: Mapping[str, Any]) -> Iterable[tu
     """What counts as a metric: the reward, numbers that the verifier set, turns and tool calls."""
     for name in ("reward", *rollout.get("scores", ())):
         value = line.get(name)
-        if isinstance(value, bool | int | float) and math.isfinite(value):
+        if isinstance(value, (int, float)) and math.isfinite(value):
             yield name, float(value)
     for name in ("num_turns", "num_tool_calls"):
         if (value := rollout.get(name)) is not None:

@@ -129,7 +129,9 @@ class Collection:
         self.report.meter = meter = Meter(run.runner, limiter(), run.journal)
         drive = Drive(
             command=run.command,
-            schedule=Schedule(self._attempts(), meter, limiter),
+            schedule=Schedule(
+                self._attempts(), meter, limiter, keep=partial(journalled, run.journal)
+            ),
             limiter=limiter,
             journal=run.journal,
             progress=progress,
@@ -145,10 +147,9 @@ class Collection:
         self.finished = True
         return status
 
-    def _taken(self, outcome: Outcome) -> Outcome:
-        """The outcome once it is on disk, and counted."""
+    def _taken(self, outcome: Outcome) -> None:
+        """Count an outcome that is on disk."""
         journal, metrics = self.run.journal, self.run.metrics
-        outcome = journalled(journal, outcome)
         match outcome:
             case Rollout(key=key, line=line):
                 metrics.add(line)
@@ -163,7 +164,6 @@ class Collection:
                     self._record(Failure(key, index, error, [tried]))
             case Failure():
                 self._record(outcome)
-        return outcome
 
     def _record(self, failure: Failure) -> None:
         record(failure, self.run, self.report.reasons, self.give_up)

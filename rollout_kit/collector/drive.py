@@ -5,8 +5,8 @@ silence is broken, Ctrl-C drains, and a server process of ours that is given up 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 from ..config.commands import RolloutsCommand
@@ -31,7 +31,7 @@ QUIET_S = 60.0
 
 @dataclass(slots=True)
 class Drive:
-    """`take` puts an outcome on disk and returns it, or the Failure that it became."""
+    """`take` counts an outcome, which is on disk already."""
 
     command: RolloutsCommand
     schedule: Schedule
@@ -39,7 +39,7 @@ class Drive:
     journal: Journal
     progress: Progress
     ends: list[asyncio.Task[str]]
-    take: Callable[[Outcome], Outcome]
+    take: Callable[[Outcome], None]
     write_metrics: Callable[[], object]
     meter: Meter
     fatal: StopRun | None = None
@@ -62,8 +62,8 @@ class Drive:
             await stack.enter_async_context(beside(self._watch_children()))
             outcomes = schedule.outcomes()
             try:
-                async for found in outcomes:
-                    outcome = self.take(found)
+                async for outcome in outcomes:
+                    self.take(outcome)
                     self.progress.update(outcome, schedule.in_flight)
                     if not (isinstance(outcome, Unverified) and outcome.error is None):
                         self.last_completion = now = loop.time()
@@ -71,19 +71,11 @@ class Drive:
                         self.limiter.completed(now, schedule.in_flight, overloaded=overloaded)
             finally:
                 await outcomes.aclose()
-                self._keep(schedule.left())
             if self.fatal:
                 raise self.fatal
             if counted and not interrupts.count:
                 await counted
         return interrupts.count > 0
-
-    def _keep(self, left: Iterator[Outcome]) -> None:
-        """The run ends early: what has come out is kept as far as it can be."""
-        for outcome in left:
-            if not isinstance(outcome, Failure):
-                with suppress(OutputError, TypeError):
-                    self.journal.append(outcome)
 
     async def _tick(self) -> None:
         """Once a second: force rows to disk; now and then: renew the metrics, break a silence."""

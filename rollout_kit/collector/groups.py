@@ -22,6 +22,15 @@ class Moments:
     smallest: float = math.inf
     largest: float = -math.inf
 
+    def add(self, value: float) -> None:
+        self.count += 1
+        self.total += value
+        self.squares += value * value
+        if value < self.smallest:
+            self.smallest = value
+        if value > self.largest:
+            self.largest = value
+
     def merge(self, other: "Moments") -> None:
         self.count += other.count
         self.total += other.total
@@ -57,18 +66,32 @@ class Column:
         self.counts = array("I")
         self._columns = tuple(array("d") for _ in range(4))
 
-    def add(self, row: int, moments: Moments) -> None:
-        if row >= len(self.counts):
-            missing = row + 1 - len(self.counts)
-            self.counts.extend([0] * missing)
-            for column, empty in zip(self._columns, EMPTY, strict=True):
-                column.extend([empty] * missing)
+    def add(self, row: int, value: float) -> None:
+        self._reach(row)
+        totals, squares, smallest, largest = self._columns
+        self.counts[row] += 1
+        totals[row] += value
+        squares[row] += value * value
+        if value < smallest[row]:
+            smallest[row] = value
+        if value > largest[row]:
+            largest[row] = value
+
+    def merge(self, row: int, moments: Moments) -> None:
+        self._reach(row)
         totals, squares, smallest, largest = self._columns
         self.counts[row] += moments.count
         totals[row] += moments.total
         squares[row] += moments.squares
         smallest[row] = min(smallest[row], moments.smallest)
         largest[row] = max(largest[row], moments.largest)
+
+    def _reach(self, row: int) -> None:
+        if row >= len(self.counts):
+            missing = row + ROWS_AT_ONCE - len(self.counts)
+            self.counts.extend([0] * missing)
+            for column, empty in zip(self._columns, EMPTY, strict=True):
+                column.extend([empty] * missing)
 
     def __getitem__(self, row: int) -> Moments:
         """Empty where the group has no such number."""
@@ -80,6 +103,8 @@ class Column:
         """Those of the groups that have the number."""
         return (self[row] for row, count in enumerate(self.counts) if count)
 
+
+ROWS_AT_ONCE = 64
 
 EMPTY = (0.0, 0.0, math.inf, -math.inf)
 """Total, squares, smallest and largest of nothing."""
@@ -102,11 +127,11 @@ class Groups:
         """The task's row, a new one if it has none."""
         return self._row(agent, _small(task_id), index)
 
-    def add(self, row: int, name: str, moments: Moments) -> None:
+    def column(self, name: str) -> Column:
         column = self.numbers.get(name)
         if column is None:
             column = self.numbers[name] = Column()
-        column.add(row, moments)
+        return column
 
     def merge(self, other: "Groups") -> None:
         for agent, rows in other._rows.items():
@@ -116,7 +141,7 @@ class Groups:
                 self.successes[row] += other.successes[theirs]
                 for name, column in other.numbers.items():
                     if (moments := column[theirs]).count:
-                        self.add(row, name, moments)
+                        self.column(name).merge(row, moments)
 
     def task_ids(self) -> list[str]:
         """By row."""

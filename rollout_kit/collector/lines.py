@@ -1,5 +1,6 @@
 """What a line of the journal looks like, and how to read one back."""
 
+import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -75,7 +76,7 @@ def key_of(line: Mapping[str, Any]) -> Key | None:
         and _is_usage(line.get("usage") or {})
         and isinstance(line.get("_ng_task_index", 0), int)
         and isinstance(rollout.get("scores", []), list)
-        and all(isinstance(rollout.get(name, 0), int | float) for name in NUMBERS)
+        and all(is_sound(name, rollout.get(name, 0)) for name in NUMBERS)
     )
     return Key(task_id, name, scope, index) if sound else None
 
@@ -85,6 +86,11 @@ def _is_usage(usage: Any) -> bool:
     return isinstance(usage, dict) and all(
         isinstance(usage.get(name) or 0, int | float) for name in names
     )
+
+
+def is_sound(name: str, value: Any) -> bool:
+    """Whether a field of the `rollout` block can be worked with, whoever told it."""
+    return name not in NUMBERS or (isinstance(value, int | float) and math.isfinite(value))
 
 
 def scores_of(request: Mapping[str, Any], verdict: Mapping[str, Any]) -> JsonObject:

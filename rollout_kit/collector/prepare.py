@@ -50,7 +50,7 @@ async def prepared(
     """ConfigError or OutputError when the run must not begin."""
     command = config.command
     assert isinstance(command, CollectConfig)
-    reader = _reader(command, servers, path)
+    reader = task_reader(command, servers, path)
     known = await _known_agents(command, servers, reader)
     paths = output_paths(command)
     starts_over = command.resume == "fresh"
@@ -99,7 +99,8 @@ def output_paths(command: RolloutsCommand) -> OutputPaths:
     return OutputPaths(path)
 
 
-def _reader(command: CollectConfig, servers: Reached, path: Path) -> TaskReader:
+def task_reader(command: CollectConfig, servers: Reached, path: Path) -> TaskReader:
+    """How the input's lines become tasks under this command."""
     prompt = None
     if command.prompt_config is not None:
         prompt = Prompt.load(
@@ -222,7 +223,7 @@ def command_line(command: str, argv: Sequence[str], secrets: frozenset[str]) -> 
 
 def reverify_command(argv: Sequence[str], secrets: frozenset[str], paths: OutputPaths) -> str:
     """The `ng_reverify` that verifies this output with the servers of this command."""
-    servers = [word for word in argv if _key(word) not in known_keys() - OF_SERVERS]
+    servers = [word for word in argv if key_of_word(word) not in known_keys() - OF_SERVERS]
     files = [
         f"+input_jsonl_fpath={paths.main}",
         f"+output_jsonl_fpath={paths.beside('_reverified.jsonl')}",
@@ -230,7 +231,8 @@ def reverify_command(argv: Sequence[str], secrets: frozenset[str], paths: Output
     return command_line("ng_reverify", [*servers, *files], secrets)
 
 
-def _key(word: str) -> str:
+def key_of_word(word: str) -> str:
+    """The top-level key that a word of the command line sets."""
     return word.lstrip("+~").partition("=")[0].partition(".")[0]
 
 

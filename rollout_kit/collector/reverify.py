@@ -188,7 +188,9 @@ class Verification:
         self.report.meter = meter = Meter(self._outcome, limiter(), run.journal)
         drive = Drive(
             command=run.command,
-            schedule=Schedule(self._attempts(), meter, limiter),
+            schedule=Schedule(
+                self._attempts(), meter, limiter, keep=partial(journalled, run.journal)
+            ),
             limiter=limiter,
             journal=run.journal,
             progress=progress,
@@ -236,16 +238,14 @@ class Verification:
             return Failure(outcome.key, attempt.task.index, outcome.error, [tried])
         return outcome
 
-    def _taken(self, outcome: Outcome) -> Outcome:
-        """The outcome once it is on disk, and counted."""
-        outcome = journalled(self.run.journal, outcome)
+    def _taken(self, outcome: Outcome) -> None:
+        """Count an outcome that is on disk."""
         if isinstance(outcome, Rollout):
             self.run.metrics.add(outcome.line)
             self.run.comparison.add(self._old_reward(outcome.key), outcome.line)
             self.give_up.succeeded = True
         elif isinstance(outcome, Failure):
             self._record(outcome)
-        return outcome
 
     def _old_reward(self, key: Key) -> float | None:
         return self.run.stored.survey.rows[key].reward

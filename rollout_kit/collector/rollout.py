@@ -17,6 +17,7 @@ from ..errors import THROTTLED, PeerLost, PeerTimeout, RolloutError, SessionLost
 from ..peers import Peers
 from ..responses import answered_calls
 from ..retry import RetryPolicy, delay_s
+from ..time_limit import within
 from ..tools import NO_TOOL, arguments_of, is_callable, refusal_text
 from ..types import (
     STATS,
@@ -32,12 +33,14 @@ from ..types import (
 from .lines import (
     answered_line,
     counted_calls,
+    is_sound,
     now_text,
     row_of,
     scores_of,
     with_verdict,
     without_verdict,
 )
+from .parking import parked_when_slow
 from .schedule import Slot
 
 log = logging.getLogger(__name__)
@@ -87,6 +90,8 @@ class Runner:
     agents: dict[str, AgentPlan]
     limits: Limits
     random: Callable[[], float] = field(default=random.random)
+    slow: set[str] = field(default_factory=set)
+    """Agents whose latest verdict took long."""
 
     async def __call__(self, attempt: Attempt, slot: Slot) -> Outcome:
         """The attempt's outcome, after as many tries as the limits allow."""
@@ -98,10 +103,11 @@ class Runner:
         if attempt.stored is not None and agent.reverify == "never":
             attempt = replace(attempt, stored=None, regenerated=True)
         while True:
-            attempt = replace(attempt, number=len(tried) + 1)
+            if tried:
+                attempt = replace(attempt, number=len(tried) + 1)
             started = perf_counter()
             try:
-                async with asyncio.timeout(ends - started):
+                with within(ends - started):
                     run = _Run(self, attempt, agent, slot, started - began)
                     return await run.outcome()
             except TimeoutError:
@@ -220,8 +226,7 @@ class _Run:
         task, agent = self.attempt.task, self.attempt.key.agent
         started_at, began = now_text(), perf_counter()
         row = await self._call(agent, "/run", task.row)
-        response = row.get("response")
-        if not isinstance(response, dict):
+        if not isinstance(response := row.get("response"), dict):
             raise RolloutError("/run answered without a 'response'", server=agent, retryable=True)
         line = self._answered(task, response, started_at, perf_counter() - began)
         if "reward" not in row:
@@ -248,32 +253,26 @@ class _Run:
             "duration_s": round(duration_s, 6),
             "queue_s": round(self.queue_s, 6),
             "finish_reason": incomplete.get("reason") or "stop",
-            **{name: _rounded(value) for name, value in stats.items()},
+            **{name: _rounded(value) for name, value in stats.items() if is_sound(name, value)},
         }
         if self.attempt.regenerated:
             known["regenerated"] = True
         return answered_line(task, self.attempt.key, response, known)
 
     async def _verified(self, request: JsonObject, line: JsonObject) -> Outcome:
-        """The verdict, waited for as long as the limits say; the response is parked once it is
-        slow."""
+        """The verdict, waited for as long as the limits say."""
         limits, key = self.runner.limits, self.attempt.key
-        unverified = Unverified(key, line)
-        loop = asyncio.get_running_loop()
-        slow = loop.call_later(limits.park_after_s, self.slot.park, unverified)
+        waiting = parked_when_slow(
+            self.slot, Unverified(key, line), self.runner.slow, limits.park_after_s
+        )
         began = perf_counter()
         try:
-            async with asyncio.timeout(limits.verify_timeout_s):
+            with waiting, within(limits.verify_timeout_s):
                 verdict = await self._verdict(request)
-            return self._rollout(request, line, verdict, perf_counter() - began)
-        except asyncio.CancelledError:
-            self.slot.park(unverified)
-            raise
+                return self._rollout(request, line, verdict, perf_counter() - began)
         except TimeoutError:
-            limit = limits.verify_timeout_s
-            error: RolloutError = PeerTimeout(
-                f"no verdict within verify_timeout_s={limit:g}", server=self.agent.resources or ""
-            )
+            why = f"no verdict within verify_timeout_s={limits.verify_timeout_s:g}"
+            error: RolloutError = PeerTimeout(why, server=self.agent.resources or "")
         except RolloutError as failed:
             if failed.terminal or isinstance(failed, SessionLost):
                 failed.answered = line
@@ -282,8 +281,6 @@ class _Run:
         except Exception as bug:
             log.exception("an unexpected error in a verification")
             error = VerifyError(f"{type(bug).__name__}: {bug}", retryable=False)
-        finally:
-            slow.cancel()
         line = {**line, "failure": _tried(error, perf_counter() - began)}
         return Unverified(key, line, error)
 
@@ -316,10 +313,8 @@ class _Run:
 
 def _is_same_answer(stored: str, said: str) -> bool:
     """Whether a tool said again what an agent stored, which may have been cut for the policy."""
-    if stored == said:
-        return True
     start, cut, _ = stored.rpartition("…")
-    return bool(cut) and len(said) > len(start) and said.startswith(start)
+    return stored == said or (bool(cut) and len(said) > len(start) and said.startswith(start))
 
 
 def _rounded(value: Any) -> Any:

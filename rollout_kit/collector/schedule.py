@@ -26,14 +26,20 @@ class Slot:
         self.limited_s = 0.0
         """What earlier attempts and the pauses after them took because of a rate limit."""
 
-    def park(self, unverified: Unverified) -> None:
-        """Hand the response out now and, unless too many verdicts are out already, free the place.
+    def keep(self, unverified: Unverified) -> None:
+        """Hand the response out now, to be put on disk.
 
         From here on the attempt is about this response, unless `regain` allows another.
         """
         if self.parked is None:
             self.parked = unverified
-            self._schedule.park(self, unverified)
+            self._schedule.hand_out(unverified)
+
+    def park(self, unverified: Unverified) -> None:
+        """The same and, unless too many verdicts are out already, free the place."""
+        self.keep(unverified)
+        if self.parked is unverified:  # one that an earlier run left keeps its place
+            self._schedule.free(self)
 
     async def regain(self) -> bool:
         """Wait for a place to attempt anew what was parked; False when nothing more may start."""
@@ -47,6 +53,8 @@ class Schedule:
     """Runs attempts; iterate over `outcomes()` to drive it.
 
     `attempts` may yield None where finding the next one takes long, so that others get their turn.
+    `keep` puts an outcome on disk, and returns it or what became of it. It is called in the very
+    moment that the outcome is there: others that are ready too must not come in between.
     """
 
     def __init__(
@@ -55,12 +63,14 @@ class Schedule:
         run: Callable[[Attempt, Slot], Awaitable[Outcome]],
         limit: Callable[[], int],
         max_parked: int = 1024,
+        keep: Callable[[Outcome], Outcome] = lambda outcome: outcome,
     ) -> None:
         self._attempts = attempts
         self._run = run
         self._limit = limit
+        self._keep = keep
         self._max_parked = max_parked
-        self._ready: asyncio.Queue[asyncio.Task[Outcome] | Unverified | None] = asyncio.Queue()
+        self._ready: asyncio.Queue[_Ready] = asyncio.Queue()
         self._slots: dict[asyncio.Task[Outcome], Slot] = {}
         self._freed: set[Slot] = set()
         self._regaining: deque[tuple[Slot, asyncio.Future[bool]]] = deque()
@@ -94,11 +104,17 @@ class Schedule:
         for task in self._slots:
             task.cancel()
 
-    def park(self, slot: Slot, unverified: Unverified) -> None:
+    def free(self, slot: Slot) -> None:
         if len(self._freed) < self._max_parked:
             self._freed.add(slot)
             slot.freed_at = perf_counter()
-        self._ready.put_nowait(unverified)
+            self._ready.put_nowait(None)
+
+    def hand_out(self, unverified: Unverified) -> None:
+        try:
+            self._ready.put_nowait(self._keep(unverified))
+        except Exception as error:  # the run's, and not that of the attempt that is parked
+            self._ready.put_nowait(error)
 
     async def place(self, slot: Slot) -> bool:
         """A place for a slot that was freed, before any new attempt; False once stopping."""
@@ -126,13 +142,12 @@ class Schedule:
                 task.cancel()
             await asyncio.gather(*self._slots, return_exceptions=True)
 
-    def left(self) -> Iterator[Outcome]:
-        """Once nobody iterates any more: what had come out and was not taken."""
-        while not self._ready.empty():
-            if (outcome := self._outcome(self._ready.get_nowait())) is not None:
-                yield outcome
+    async def _attempted(self, attempt: Attempt, slot: Slot) -> Outcome:
+        return self._keep(await self._run(attempt, slot))
 
-    def _outcome(self, ready: asyncio.Task[Outcome] | Unverified | None) -> Outcome | None:
+    def _outcome(self, ready: "_Ready") -> Outcome | None:
+        if isinstance(ready, Exception):
+            raise ready
         if not isinstance(ready, asyncio.Task):
             return ready
         self._freed.discard(self._slots.pop(ready))
@@ -155,10 +170,14 @@ class Schedule:
             if attempt is None:
                 return True
             slot = Slot(self)
-            task = asyncio.ensure_future(self._run(attempt, slot))
+            task = asyncio.ensure_future(self._attempted(attempt, slot))
             self._slots[task] = slot
             task.add_done_callback(self._ready.put_nowait)
         return False
+
+
+_Ready = asyncio.Task[Outcome] | Outcome | Exception | None
+"""An attempt that has ended, a response that is parked, why it could not be, or just a nudge."""
 
 
 def _settle(given: "asyncio.Future[bool]", answer: bool) -> None:

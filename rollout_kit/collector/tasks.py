@@ -173,9 +173,11 @@ def task_id_of(row: Mapping[str, Any]) -> str:
 
 
 def merged(under: Any, over: Any) -> Any:
-    """`over` laid deeply over `under`: mappings merge, anything else replaces."""
-    if not (isinstance(under, Mapping) and isinstance(over, Mapping)):
+    """`over` laid deeply over `under`: objects merge, anything else replaces."""
+    if not (isinstance(under, dict) and isinstance(over, dict)):
         return over
+    if not (under and over):
+        return under or over
     result = dict(under)
     for key, value in over.items():
         result[key] = merged(result[key], value) if key in result else value

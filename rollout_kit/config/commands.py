@@ -199,6 +199,35 @@ class ReverifyConfig(RolloutsCommand):
     )
 
 
+class KillsConfig(BaseModel):
+    """What ng_chaos kills, how often."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    collector: int = Field(default=5, ge=0, description="Times that the collector is killed.")
+    servers: int = Field(
+        default=3, ge=0, description="Times that one of the servers is killed, under an ng_run."
+    )
+    ng_run: int = Field(default=1, ge=0, description="Times that ng_run is killed.")
+    seed: int = Field(default=0, description="Decides the moments and the victims.")
+
+
+class ChaosConfig(CollectConfig):
+    """ng_chaos: collect while killing what collects, then check that nothing is lost or made up."""
+
+    kills: KillsConfig = Field(
+        default_factory=KillsConfig, description="What is killed, how often."
+    )
+    check_only: bool = Field(
+        False, description="Kill nothing and collect nothing: check the files that are there."
+    )
+    num_reverified: int = Field(
+        20, ge=0, description="Rollouts whose verdict is made again and compared; 0 = none."
+    )
+    run_timeout_s: float = Field(
+        600, gt=0, description="Time in which each run of a command must end."
+    )
+
+
 class InspectConfig(Command):
     """Keys of ng_validate and ng_dump_config."""
 
@@ -210,6 +239,7 @@ COMMANDS: dict[str, tuple[type[Command], str]] = {
         "run tasks through an agent, verify and append rollouts",
     ),
     "ng_reverify": (ReverifyConfig, "verify stored responses again, without a policy model"),
+    "ng_chaos": (ChaosConfig, "kill a collection again and again, and check that nothing is lost"),
     "ng_status": (ControlConfig, "show the health and the load of what ng_run has started"),
     "ng_stop": (ControlConfig, "stop a running ng_run and its servers"),
     "ng_validate": (InspectConfig, "check everything without starting anything"),

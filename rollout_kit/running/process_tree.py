@@ -45,6 +45,15 @@ def family(root: int, mark: str = "") -> dict[int, str]:
     return {pid: started[pid] for pid in members}
 
 
+def marked(variable: str, value: str) -> dict[int, str]:
+    """Live processes with `variable=value` in their environment, each with its start time."""
+    return {
+        pid: fields[19]
+        for pid, fields in _processes()
+        if fields[0] not in "ZX" and _is_marked(pid, value, variable)
+    }
+
+
 def kill(members: dict[int, str]) -> None:
     """Kill those that still are who they were."""
     for pid, start in members.items():
@@ -76,9 +85,10 @@ def _processes() -> list[tuple[int, list[str]]]:
     ]
 
 
-def _is_marked(pid: int, mark: str) -> bool:
+def _is_marked(pid: int, mark: str, variable: str = MARK) -> bool:
     try:
-        return f"{MARK}={mark}".encode() in (PROC / str(pid) / "environ").read_bytes().split(b"\0")
+        environment = (PROC / str(pid) / "environ").read_bytes()
+        return f"{variable}={mark}".encode() in environment.split(b"\0")
     except OSError:
         return False  # another user's, or gone
 

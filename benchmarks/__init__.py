@@ -1,0 +1,1 @@
+"""What rollout_kit costs and carries: `python -m benchmarks`, beside a bare client loop."""

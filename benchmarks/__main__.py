@@ -1,0 +1,86 @@
+"""What rollout_kit costs and carries, beside a bare client loop that does the same work.
+
+    python -m benchmarks                          a quarter of an hour, medians of 3
+    python -m benchmarks --quick                  two minutes, one run each
+    python -m benchmarks --only 'local-*' resume  by name; --list tells the names
+    python -m benchmarks --markdown docs/performance.md
+
+Both sides run alternately against one endpoint that answers with bytes it has already. Read the
+ratios: single figures depend on the machine and on what else it does.
+"""
+
+import argparse
+import fnmatch
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from . import report
+from .figures import BY_DEFAULT, GROUPS, QUICK, Figures
+from .grid import CASES, HEAD, Case, Grid
+from .measure import running_endpoint
+from .raised import raise_file_limit
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--runs", type=int, help="each case so often (3; with --quick 1)")
+    parser.add_argument("--quick", action="store_true", help="the few cases that tell most")
+    parser.add_argument("--full", action="store_true", help="all of a million rollouts, too")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="cases and groups, by pattern")
+    parser.add_argument("--list", action="store_true", help="print the names and end")
+    parser.add_argument("--markdown", type=Path, help="renew the tables of a page and end")
+    args = parser.parse_args()
+    if args.markdown:
+        report.renew(args.markdown)
+        return 0
+    groups: list[str] = [*(QUICK if args.quick else BY_DEFAULT)]
+    if args.full:
+        groups = ["million" if name == "many" else name for name in groups]
+    cases = [case for case in CASES if case.quick or not args.quick]
+    if args.only:
+        cases = [case for case in cases if _matches(case.name, args.only)]
+        groups = [name for name in GROUPS if _matches(name, args.only)]
+    if args.list:
+        print(*(case.name for case in cases), *groups, sep="\n")
+        return 0
+    return run(cases, groups, args.runs or (1 if args.quick else 3))
+
+
+def run(cases: list[Case], groups: list[str], runs: int) -> int:
+    limit = raise_file_limit()
+    if limit < (most := max((case.parallel for case in cases), default=0)) + 200:
+        print(f"{limit:,} open files are allowed: cases of {most:,} in flight will fail")
+    began, found = time.monotonic(), report.Found()
+
+    def say(text: str) -> None:
+        print(text, flush=True)
+
+    print(f"Medians of {runs}; load of this machine now: {os.getloadavg()[0]:.1f}")
+    with tempfile.TemporaryDirectory() as name, running_endpoint() as port:
+        if cases:
+            print(HEAD)
+        grid = Grid(port, Path(name), runs, say)
+        found.compared = list(grid.compared(cases))
+        figures = Figures(port, Path(name), runs, say)
+        found.figures = figures.all(groups)
+        found.failed = [*grid.failed, *figures.failed]
+    print(f"\n{report.text_of_lines(found.lines())}")
+    print(f"\n{found.write(runs)}, after {time.monotonic() - began:.0f} s")
+    for failure in found.failed:
+        print(f"failed: {failure}")
+    return 1 if found.failed else 0
+
+
+def _matches(name: str, patterns: list[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

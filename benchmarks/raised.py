@@ -1,0 +1,13 @@
+"""Room for thousands of connections."""
+
+import resource
+
+OPEN_FILES = 65_536
+
+
+def raise_file_limit() -> int:
+    """Ask for as many descriptors as this machine gives; how many that is."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    given = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (given, hard))
+    return given

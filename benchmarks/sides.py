@@ -1,0 +1,93 @@
+"""The two sides of a comparison as commands: the bare loop, and ours in either placement."""
+
+import itertools
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from .measure import Unmeasured, environment
+
+MODEL = "responses_api_models/openai_model/configs/openai_model.yaml"
+ENVIRONMENTS = {
+    "short": "resources_servers/mcqa/configs/mcqa.yaml",
+    "long": "resources_servers/mcqa/configs/mcqa.yaml",
+    "tools": "resources_servers/example_multi_step/configs/example_multi_step.yaml",
+}
+
+PROBED = [sys.executable, "-m", "benchmarks.probe", "{report}", "collect_rollouts"]
+"""Our command as it is, with a probe beside it; see `probe`."""
+
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """An ng_run that is up: agent, resources server and model server, each a process."""
+
+    pid: int
+    head_port: int
+    ready_s: float
+
+
+def bare(port: int, rows: Path, parallel: int) -> list[str]:
+    url = f"http://127.0.0.1:{port}/v1"
+    return [
+        *(sys.executable, "-m", "benchmarks.bare_loop"),
+        *("{report}", url, str(rows), str(parallel)),
+    ]
+
+
+def local(port: int, kind: str, rows: Path, parallel: int, output: str = "") -> list[str]:
+    """ng_collect_rollouts with all servers in its own process."""
+    return [*PROBED, *collector_keys(rows, parallel, output), *server_keys(port, kind)]
+
+
+def through(servers: Servers, rows: Path, parallel: int) -> list[str]:
+    """ng_collect_rollouts through servers that are up."""
+    return [*PROBED, *collector_keys(rows, parallel), f"+head_server.port={servers.head_port}"]
+
+
+def collector_keys(rows: Path, parallel: int, output: str = "") -> list[str]:
+    return [
+        f"+input_jsonl_fpath={rows}",
+        f"+output_jsonl_fpath={output or f'out-{next(_numbers)}/rollouts.jsonl'}",
+        f"+num_samples_in_parallel={parallel}",
+    ]
+
+
+def server_keys(port: int, kind: str) -> list[str]:
+    return [
+        f"+config_paths=[{MODEL},{ENVIRONMENTS[kind]}]",
+        f"+policy_base_url=http://127.0.0.1:{port}/v1",
+        "+policy_api_key=none",
+        "+policy_model_name=fake",
+    ]
+
+
+@contextmanager
+def ng_run(port: int, kind: str, folder: Path) -> Iterator[Servers]:
+    """Servers in processes of their own, ended by Ctrl-C."""
+    code = "from rollout_kit.cli.run import main; main()"
+    argv = [sys.executable, "-c", code, *server_keys(port, kind), "+head_server.port=0"]
+    began = time.monotonic()
+    with subprocess.Popen(
+        argv, cwd=folder, env=environment(), stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            said = []
+            for line in process.stdout:
+                said.append(line)
+                if "servers ready" in line:
+                    at = line.partition("Head server: http://127.0.0.1:")[2].partition(".")[0]
+                    yield Servers(process.pid, int(at), time.monotonic() - began)
+                    return
+            raise Unmeasured(f"ng_run did not start: {''.join(said)}")
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.communicate()

@@ -1,0 +1,169 @@
+"""The work that every side does: the rows it reads, and the bytes that the endpoint answers."""
+
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+LONG_TOKENS = 6_200
+"""Tokens of a long answer: with their ids and log-probs about 200 KB of JSON."""
+
+MODELS = json.dumps({"object": "list", "data": [{"id": "fake", "object": "model"}]}).encode()
+
+SYNONYMS = ("Blazing", "Warm", "Scorching")
+VALUES = [sum(map(ord, word)) for word in SYNONYMS]
+NUM_TURNS = len(SYNONYMS) + 2
+"""A look-up each, all handed in, and a last word."""
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """Whole HTTP replies: by turn over the Responses API, and a single chat completion."""
+
+    turns: list[bytes]
+    chat: bytes
+
+
+@cache
+def answers(kind: str) -> Answers:
+    """`short`: 2 KB · `long`: 200 KB with token ids and log-probs · `tools`: five turns."""
+    text = "Let me consider each of the options in turn. " * 32 + "\\boxed{B}"
+    items: list[Json] = [message(text)]
+    if kind == "long":
+        draw = random.Random(0)
+        ids = [draw.randrange(100_000) for _ in range(LONG_TOKENS)]
+        text = ("word" * LONG_TOKENS) + "\\boxed{B}"
+        items = [
+            {
+                **message(text),
+                "prompt_token_ids": ids[:128],
+                "generation_token_ids": ids,
+                "generation_log_probs": [-draw.expovariate(2) for _ in ids],
+            }
+        ]
+    if kind == "tools":
+        calls = [call("get_synonym_value", {"synonym": word}) for word in SYNONYMS]
+        items = [*calls, call("extract_synonym_values", {"synonym_values": VALUES}), message(text)]
+    turns = [
+        reply(json.dumps(response(item, number)).encode()) for number, item in enumerate(items)
+    ]
+    return Answers(turns, reply(json.dumps(completion(text)).encode()))
+
+
+def reply(body: bytes) -> bytes:
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    return head % len(body) + body
+
+
+def message(text: str) -> Json:
+    part = {"type": "output_text", "text": text, "annotations": []}
+    return {
+        "id": "msg_0",
+        "type": "message",
+        "role": "assistant",
+        "status": "completed",
+        "content": [part],
+    }
+
+
+def call(name: str, arguments: Json) -> Json:
+    return {
+        "id": f"fc_{name}",
+        "type": "function_call",
+        "call_id": f"call_{name}_{len(json.dumps(arguments))}",
+        "name": name,
+        "arguments": json.dumps(arguments),
+        "status": "completed",
+    }
+
+
+def response(item: Json, number: int) -> Json:
+    return {
+        "id": f"resp_{number}",
+        "object": "response",
+        "created_at": 1_750_000_000.0,
+        "model": "fake",
+        "status": "completed",
+        "error": None,
+        "incomplete_details": None,
+        "instructions": None,
+        "metadata": {},
+        "parallel_tool_calls": True,
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "tool_choice": "auto",
+        "tools": [],
+        "output": [item],
+        "usage": {
+            "input_tokens": 128,
+            "input_tokens_details": {"cached_tokens": 0},
+            "output_tokens": 360,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": 488,
+        },
+    }
+
+
+def completion(text: str) -> Json:
+    return {
+        "id": "chatcmpl-0",
+        "object": "chat.completion",
+        "created": 1_750_000_000,
+        "model": "fake",
+        "choices": [
+            {
+                "index": 0,
+                "finish_reason": "stop",
+                "logprobs": None,
+                "message": {"role": "assistant", "content": text, "refusal": None},
+            }
+        ],
+        "usage": {"prompt_tokens": 128, "completion_tokens": 360, "total_tokens": 488},
+    }
+
+
+def choice_row(index: int) -> Json:
+    question = f"Question {index}: which one? A: first B: second C: third D: fourth"
+    return {
+        "responses_create_params": {"input": [{"role": "user", "content": question}]},
+        "options": [{letter: letter} for letter in "ABCD"],
+        "expected_answer": "ABCD"[index % 4],
+    }
+
+
+def tool_row(index: int) -> Json:
+    def tool(name: str, argument: str, schema: Json) -> Json:
+        parameters = {"type": "object", "properties": {argument: schema}, "required": [argument]}
+        return {"type": "function", "name": name, "parameters": parameters, "strict": False}
+
+    values = {"type": "array", "items": {"type": "integer"}}
+    return {
+        "id": index,
+        "responses_create_params": {
+            "input": [{"role": "user", "content": f"Question {index}: I am sweating."}],
+            "tools": [
+                tool("get_synonym_value", "synonym", {"type": "string"}),
+                tool("extract_synonym_values", "synonym_values", values),
+            ],
+        },
+        "expected_synonyms": list(SYNONYMS),
+        "expected_synonym_values": VALUES,
+        "minefield_label": "Hot",
+        "minefield_label_value": 299,
+    }
+
+
+def rows(kind: str, number: int) -> Iterator[str]:
+    make = tool_row if kind == "tools" else choice_row
+    return (json.dumps(make(index)) + "\n" for index in range(number))
+
+
+def write_rows(path: Path, number: int, kind: str = "short") -> Path:
+    with path.open("w") as stream:
+        stream.writelines(rows(kind, number))
+    return path

@@ -1,0 +1,1 @@
+"""Kills on purpose, and what must hold all the same."""

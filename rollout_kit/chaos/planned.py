@@ -1,0 +1,41 @@
+"""What a collection was asked for, worked out from its input and its keys alone: no server is
+needed."""
+
+from collections.abc import Collection
+from pathlib import Path
+
+from ..collector.plan import Wanted
+from ..collector.prepare import only_of, task_reader
+from ..collector.reach import Reached, chosen_agent, input_path
+from ..collector.tasks import Malformed
+from ..config.commands import CollectConfig
+from ..config.instances import AGENTS
+from ..config.load import Config
+from ..errors import ConfigError
+from ..peers import Peers
+from ..types import Key
+from .check import Planned
+
+
+def planned(config: Config, command: CollectConfig, held: Collection[Key]) -> Planned:
+    """The keys that the input asks for. Without a configuration the agents are those of the keys
+    that are `held`; an agent's scope is the plain one, if it has rollouts there."""
+    names = [each.name for each in config.of_type(AGENTS)] or sorted({key.agent for key in held})
+    servers = Reached(Peers({}), names, config.default_params, config.values)
+    agent = chosen_agent(servers, command)
+    source = input_path(command, config.values, agent)
+    if source == "-":
+        raise ConfigError("input_jsonl_fpath: - can be read once, and here it is read often")
+    reader = task_reader(command, servers, Path(source))
+    scopes: dict[str, str] = {}
+    for key in held:
+        scopes[key.agent] = min(key.scope, scopes.get(key.agent, key.scope))
+    wanted = Wanted(reader.repeats, scopes, only=only_of(command.only))
+    keys: dict[Key, int] = {}
+    malformed: set[int] = set()
+    for task in reader.read():
+        if isinstance(task, Malformed):
+            malformed.add(task.line)
+        else:
+            keys.update((key, task.line) for key in wanted.keys(task))
+    return Planned(source, keys, frozenset(malformed if command.only is None else ()))

@@ -1,0 +1,114 @@
+"""The real commands as processes of their own, what they say as files, and what they leave."""
+
+import os
+import secrets
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..running.process_tree import kill, marked
+
+MARK = "ROLLOUT_KIT_CHAOS"
+"""The environment variable by which whatever the commands start is found again."""
+
+POLL_S = 0.02
+
+LEFT_S = 10.0
+"""Time that processes have to be gone after the one that they belong to."""
+
+SHOWN_LINES = 12
+
+COMMANDS = {
+    "ng_run": "run",
+    "ng_collect_rollouts": "collect_rollouts",
+    "ng_reverify": "reverify",
+}
+
+
+@dataclass(slots=True)
+class Started:
+    """A running command."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def status(self) -> int | None:
+        return self.process.poll()
+
+    @property
+    def age_s(self) -> float:
+        return time.monotonic() - self.began
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether it has ended within that time."""
+        try:
+            self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def last_words(self) -> str:
+        said = self.log.read_text(errors="replace").splitlines()[-SHOWN_LINES:]
+        return "".join(f"\n    {line}" for line in said) + f"\n    (its log: {self.log})"
+
+
+@dataclass(slots=True)
+class Processes:
+    """Starts commands; `folder` gets what each says, secrets masked by the commands themselves."""
+
+    folder: Path
+    mark: str = field(default_factory=lambda: secrets.token_hex(8))
+    number: int = 0
+
+    def start(self, command: str, argv: Sequence[str]) -> Started:
+        self.number += 1
+        log = self.folder / f"{self.number:03d}-{command}.log"
+        here = str(Path(__file__).resolve().parents[2])
+        code = f"from rollout_kit.cli.{COMMANDS[command]} import main; main()"
+        path = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")]))
+        with log.open("wb") as stream:
+            process = subprocess.Popen(
+                [sys.executable, "-c", code, *argv],
+                env={**os.environ, "PYTHONPATH": path, MARK: self.mark},
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C is for ng_chaos, which ends them itself
+            )
+        return Started(command, process, log)
+
+    def alive(self, *but: Started) -> dict[int, str]:
+        """Whatever was started here and runs, by pid, with its start time."""
+        spared = {each.process.pid for each in but}
+        found = marked(MARK, self.mark)
+        return {pid: start for pid, start in found.items() if pid not in spared}
+
+    def left_over(self, *but: Started) -> list[str]:
+        """What does not end by itself, each as people know it; it is killed then."""
+        give_up = time.monotonic() + LEFT_S
+        while (left := self.alive(*but)) and time.monotonic() < give_up:
+            time.sleep(POLL_S)
+        named = [f"pid {pid}: {_command_line(pid)}" for pid in sorted(left)]
+        kill(left)
+        return named
+
+    def end(self) -> None:
+        """Kill all that runs."""
+        while left := self.alive():
+            kill(left)
+            time.sleep(POLL_S)
+
+
+def _command_line(pid: int) -> str:
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+    except OSError:
+        return "(gone by now)"
+    return shlex.join(word.decode(errors="replace") for word in words)[:200]

@@ -1,0 +1,83 @@
+"""The command line of ng_chaos as those of the commands that it runs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import yaml
+
+from ..collector.prepare import key_of_word
+from ..config.commands import (
+    ChaosConfig,
+    CollectConfig,
+    HeadServerConfig,
+    ServersConfig,
+    known_keys,
+)
+from ..config.load import Config
+from ..running.sockets import bound_socket
+
+OF_FILES = frozenset({"config_paths", "head_server", "auth_token", "responses_create_params"})
+"""What a collector through an ng_run does not take from the files: it has no servers of its own,
+and the ng_run tells it the parameters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """What to give to each command. Without `through_ng_run` the collector starts the servers."""
+
+    through_ng_run: bool
+    head_server: HeadServerConfig
+    ng_run: list[str]
+    collector: list[str]
+    ng_reverify: list[str]
+
+
+def words(config: Config, argv: Sequence[str], folder: Path) -> Words:
+    """`folder` gets the servers' logs, and the keys of the collector that the files set."""
+    command = config.command
+    assert isinstance(command, ChaosConfig)
+    own = {*ChaosConfig.model_fields.keys() - CollectConfig.model_fields.keys(), "json"}
+    given = [word for word in argv if key_of_word(word) not in own | {"head_server"}]
+    servers = [word for word in given if key_of_word(word) not in known_keys() - {"config_paths"}]
+    logs = [] if has_own_log_dir(command) else [f"+log_dir={folder / 'logs'}"]
+    alone = Words(False, command.head_server, [], [*given, *logs], servers)
+    if not (command.kills.servers or command.kills.ng_run):
+        return alone
+    head = _head_server(command)
+    where = [f"+head_server.host={head.host}", f"+head_server.port={head.port}"]
+    upkeep = [word for word in given if key_of_word(word) in ServersConfig.model_fields]
+    others = CollectConfig.model_fields.keys() - {"config_paths"}
+    asked = [word for word in given if key_of_word(word) in others]
+    return replace(
+        alone,
+        through_ng_run=True,
+        head_server=head,
+        ng_run=[*servers, *upkeep, *logs, *where],
+        collector=[*asked, *_filed(command, asked, folder), *where],
+    )
+
+
+def has_own_log_dir(command: ChaosConfig) -> bool:
+    """Whether the logs are wanted elsewhere than beside the output."""
+    return command.log_dir != ChaosConfig.model_fields["log_dir"].default
+
+
+def _head_server(command: ChaosConfig) -> HeadServerConfig:
+    """A port of its own, unless one is asked for: an ng_run of the user's may be at work."""
+    if "head_server" in command.model_fields_set:
+        return command.head_server
+    with bound_socket("127.0.0.1", 0) as sock:
+        return HeadServerConfig(port=sock.getsockname()[1])
+
+
+def _filed(command: ChaosConfig, asked: Sequence[str], folder: Path) -> list[str]:
+    """The collector's keys that stand in the files, in a file without servers."""
+    names = CollectConfig.model_fields.keys() & command.model_fields_set - OF_FILES
+    names -= {key_of_word(word) for word in asked}
+    if not names:
+        return []
+    path = folder / "collect.yaml"
+    values = command.model_dump(mode="json", by_alias=True, include=names)
+    path.write_text(yaml.safe_dump(values, allow_unicode=True))
+    return [f"+config_paths=[{path}]"]

@@ -1,0 +1,96 @@
+"""Time limits that cost two set operations: thousands of calls a second each have several.
+
+What `asyncio.timeout` does, but limits that end at about the same time share one timer of the
+loop. A limit never strikes early, and late by at most `GRAIN_S`.
+"""
+
+import asyncio
+import threading
+from heapq import heappop, heappush
+from math import ceil
+
+GRAIN_S = 1 / 32
+"""A network's jitter is of this size."""
+
+
+class within:
+    """The block ends within `seconds`, or TimeoutError; None is no limit.
+
+    For code that runs in a task. Blocks may nest; the one whose time is up raises.
+    """
+
+    __slots__ = ("_clock", "_due", "_seconds", "_task", "_was_cancelling", "struck")
+
+    def __init__(self, seconds: float | None) -> None:
+        self._seconds = seconds
+        self.struck = False
+
+    def __enter__(self) -> "within":
+        if self._seconds is not None:
+            loop = asyncio.get_running_loop()
+            clock = getattr(_of_thread, "clock", None)
+            if clock is None or clock.loop is not loop:
+                clock = _of_thread.clock = _Clock(loop)
+            task = asyncio.current_task()
+            assert task is not None, "a time limit needs a task to cancel"
+            self._clock, self._task = clock, task
+            self._was_cancelling = task.cancelling()
+            self._due = clock.add(self, self._seconds)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._seconds is None:
+            return
+        if not self.struck:
+            self._clock.discard(self, self._due)
+            return
+        # cancelled by us alone: whoever else cancelled the task meanwhile still gets their way
+        is_ours_alone = self._task.uncancel() <= self._was_cancelling
+        if is_ours_alone and kind is not None and issubclass(kind, asyncio.CancelledError):
+            raise TimeoutError
+
+    def strike(self) -> None:
+        self.struck = True
+        self._task.cancel()
+
+
+class _Clock:
+    """The limits of one loop, by the grain of time in which they end."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._limits: dict[int, set[within]] = {}
+        self._ends: list[int] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, limit: within, seconds: float) -> int:
+        due = ceil((self.loop.time() + seconds) / GRAIN_S)
+        limits = self._limits.get(due)
+        if limits is None:
+            self._limits[due] = {limit}
+            heappush(self._ends, due)
+            if self._ends[0] == due:
+                self._arm()
+        else:
+            limits.add(limit)
+        return due
+
+    def discard(self, limit: within, due: int) -> None:
+        self._limits[due].discard(limit)
+
+    def _arm(self) -> None:
+        if self._timer:
+            self._timer.cancel()
+        self._timer = self.loop.call_at(self._ends[0] * GRAIN_S, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        now = self.loop.time()
+        while self._ends and self._ends[0] * GRAIN_S <= now:
+            for limit in self._limits.pop(heappop(self._ends)):
+                limit.strike()
+        if self._ends:
+            self._arm()
+
+
+_of_thread = threading.local()

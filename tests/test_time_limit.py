@@ -1,0 +1,121 @@
+"""Time limits: what `asyncio.timeout` promises, at a fraction of its cost."""
+
+import asyncio
+
+import pytest
+
+from rollout_kit.time_limit import within
+
+
+def test_a_block_in_time_is_left_alone() -> None:
+    async def main() -> str:
+        with within(0.5), within(None):
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.6)
+        return "still here"
+
+    assert asyncio.run(main()) == "still here"
+
+
+def test_a_block_that_takes_too_long_is_ended_and_never_early() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        for seconds in (0.0, 0.01, 0.2):
+            began = loop.time()
+            with pytest.raises(TimeoutError), within(seconds):
+                await asyncio.sleep(30)
+            assert loop.time() - began >= seconds
+        task = asyncio.current_task()
+        assert task and not task.cancelling()
+
+    asyncio.run(main())
+
+
+def test_of_two_the_one_whose_time_is_up_raises() -> None:
+    async def main() -> list[str]:
+        said = []
+        try:
+            with within(10):
+                try:
+                    with within(0.01):
+                        await asyncio.sleep(30)
+                except TimeoutError:
+                    said.append("inner")
+                await asyncio.sleep(0)
+        except TimeoutError:
+            said.append("outer")
+        try:
+            with within(0.01):
+                try:
+                    with within(10):
+                        await asyncio.sleep(30)
+                except TimeoutError:
+                    said.append("inner")
+        except TimeoutError:
+            said.append("outer")
+        return said
+
+    assert asyncio.run(main()) == ["inner", "outer"]
+
+
+def test_a_cancellation_from_elsewhere_stays_one() -> None:
+    async def main() -> None:
+        async def work() -> None:
+            with within(10):
+                await asyncio.sleep(30)
+
+        task = asyncio.create_task(work())
+        await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+        async def both() -> None:
+            with within(0.01):
+                try:
+                    await asyncio.sleep(30)
+                finally:
+                    task = asyncio.current_task()
+                    assert task
+                    task.cancel()  # somebody else, at the same moment
+
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.create_task(both())
+
+    asyncio.run(main())
+
+
+def test_other_errors_pass() -> None:
+    async def main() -> None:
+        with pytest.raises(KeyError), within(0.01):
+            try:
+                await asyncio.sleep(30)
+            except asyncio.CancelledError:
+                raise KeyError("x") from None
+
+    asyncio.run(main())
+
+
+def test_a_thousand_limits_of_all_lengths_end_when_they_should() -> None:
+    async def main() -> int:
+        async def one(seconds: float) -> bool:
+            try:
+                with within(seconds):
+                    await asyncio.sleep(0.3)
+            except TimeoutError:
+                return True
+            return False
+
+        ended = await asyncio.gather(*(one(number % 10 * 0.1) for number in range(1000)))
+        return sum(ended)
+
+    assert asyncio.run(main()) in range(300, 401)  # the 0.3 s ones may go either way
+
+
+def test_each_loop_has_a_clock_of_its_own() -> None:
+    async def main() -> None:
+        with pytest.raises(TimeoutError), within(0.01):
+            await asyncio.sleep(30)
+
+    asyncio.run(main())
+    asyncio.run(main())
