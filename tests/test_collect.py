@@ -218,6 +218,43 @@ def test_a_deterministic_refusal_after_generation_is_terminal_and_keeps_the_resp
     assert len(bench.lines()) == 1
 
 
+def test_a_refusal_counts_for_the_settings_it_was_made_with(bench: Bench) -> None:
+    def answer(params: dict[str, Any]) -> str:
+        if params["temperature"] == "hot":
+            raise ModelError("temperature: must be a number", status=400)
+        return asked(params)
+
+    bench.model = ScriptedModel(answer)
+    wrong = {"responses_create_params": {"temperature": "hot"}}
+    assert run_virtual(bench.collect(ROWS, **wrong)) == 2
+    assert run_virtual(bench.collect(**wrong)) == 2
+    assert len(bench.model.calls) == len(bench.lines("_failures")) == 5
+    assert "5 failed for good" in bench.out.getvalue()
+    right = {"responses_create_params": {"temperature": 0.5}}
+    assert run_virtual(bench.collect(**right)) == 0
+    assert len(bench.lines()) == 5 and len(bench.model.calls) == 10
+    assert bench.metrics()["counts"]["failed"] == 0
+    assert run_virtual(bench.collect(**right)) == 0
+    assert len(bench.model.calls) == 10
+
+
+def test_rows_that_a_verifier_could_not_take_are_taken_again_by_one_that_is_mended(
+    bench: Bench,
+) -> None:
+    rows = [{"responses_create_params": {"input": [{"role": "user", "content": "a"}]}}]
+    assert run_virtual(bench.collect(rows)) == 2
+    assert run_virtual(bench.collect()) == 2
+    assert "1 failed for good" in bench.out.getvalue() and not bench.model.calls
+
+    class Lenient(ResourcesServer):
+        async def verify(self, body: VerifyRequest) -> VerifyResponse:
+            return body.scored(1.0)
+
+    bench.verifier = making(Lenient)
+    assert run_virtual(bench.collect()) == 0
+    assert len(bench.lines()) == len(bench.model.calls) == 1
+
+
 def test_a_transient_failure_is_tried_again_in_a_fresh_session(bench: Bench) -> None:
     answers = iter([PeerError("reset"), ModelError("busy", status=503), "q0"])
 

@@ -13,6 +13,7 @@ LAYERS = [
     " open_sessions chaos.findings chaos.processes",
     "retry tools chat worker_pool collector.sketch collector.limiter collector.files"
     " collector.groups collector.verdicts collector.giveup collector.bottleneck"
+    " collector.contents"
     " config.secrets config.commands access running.reaper running.run chaos.kills chaos.leaks",
     "running.token_file service http running.output collector.tasks collector.schedule"
     " collector.aggregate",
@@ -40,7 +41,7 @@ LAYERS = [
 """Lowest first. A module imports from its own layer and lower ones."""
 
 PURE = "tasks plan schedule limiter giveup journal files aggregate groups sketch lines".split()  # noqa: SIM905
-PURE += ["stored", "verdicts", "bottleneck", "meter", "throughput_log"]
+PURE += ["contents", "stored", "verdicts", "bottleneck", "meter", "throughput_log"]
 SERVING = {"service", "http", "peers", "app", "agent", "access"}
 """The pipeline's stages never see how a server is reached."""
 

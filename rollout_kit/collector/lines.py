@@ -143,9 +143,9 @@ def without_verdict(line: Mapping[str, Any]) -> JsonObject:
     return {**bare, "rollout": block}
 
 
-def failure_line(failure: Failure, repro: str) -> JsonObject:
+def failure_line(failure: Failure, repro: str, made_with: Mapping[str, str]) -> JsonObject:
     """A key without result in this run: the last error, every attempt, and the command to repeat
-    it."""
+    it. `made_with`: the fingerprints of its `settings` and its `verifier`."""
     key, last = failure.key, failure.attempts[-1]
     line: JsonObject = {
         "agent_ref": {"name": key.agent},
@@ -155,6 +155,7 @@ def failure_line(failure: Failure, repro: str) -> JsonObject:
             "task_id": key.task_id,
             "scope": key.scope,
             "rollout_index": key.rollout_index,
+            **{name: value for name, value in made_with.items() if value},
         },
         "attempt": len(failure.attempts),
         "at": now_text(),

@@ -142,7 +142,10 @@ def record(failure: Failure, run: Prepared | Renewal, reasons: Reasons, give_up:
     """Into the failures file, with the command that repeats it; StopRun when it is one too many."""
     key = failure.key
     repro = f"{run.command_line} +only={key.task_id}:{key.rollout_index}"
-    run.journal.append_failure(failure_line(failure, repro))
+    plans = run.runner.agents if isinstance(run, Prepared) else run.verifiers.plans
+    plan = plans[key.agent]
+    made_with = {"settings": plan.settings, "verifier": plan.verifier}
+    run.journal.append_failure(failure_line(failure, repro, made_with))
     reasons.note(failure)
     if reason := give_up.reason_after(failure.error):
         raise StopRun(reason)
