@@ -94,6 +94,18 @@ def test_bad_lines_a_bad_row_and_a_failing_row_are_each_named_once(bench: Bench)
     assert len(bench.lines("_failures")) == 5
 
 
+def test_rows_that_name_another_agent_are_told_of_once(bench: Bench) -> None:
+    other = {"agent_ref": {"name": "their_agent"}}
+    rows = [row("a"), row("b", **other), row("c", agent_ref={"name": "echo_agent"})]
+    assert run_virtual(bench.collect([*rows, row("d", **other)], agent_name="echo_agent")) == 0
+    said = [line for line in bench.out.getvalue().splitlines() if "another agent" in line]
+    assert len(said) == 1 and said[0].startswith("warning: the agent_ref of 2 rows name another")
+    assert "tasks.jsonl:2: 'their_agent'), and all run with 'echo_agent'" in said[0]
+    assert {line["agent_ref"]["name"] for line in bench.lines()} == {"echo_agent"}
+    assert run_virtual(bench.collect(rows[:1])) == 0
+    assert "another agent" not in bench.out.getvalue()
+
+
 def test_strict_input_stops_before_the_first_request(bench: Bench) -> None:
     with pytest.raises(ConfigError, match=r"tasks\.jsonl:2: not JSON"):
         run_virtual(bench.collect([row("a"), "{"], strict_input=True))
@@ -250,7 +262,7 @@ def test_rows_that_a_verifier_could_not_take_are_taken_again_by_one_that_is_mend
         async def verify(self, body: VerifyRequest) -> VerifyResponse:
             return body.scored(1.0)
 
-    bench.verifier = making(Lenient)
+    bench.verifier = making(Lenient, fast_mode=True)  # a verifier is known by what it is given, too
     assert run_virtual(bench.collect()) == 0
     assert len(bench.lines()) == len(bench.model.calls) == 1
 

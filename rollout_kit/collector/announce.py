@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 from ..errors import ConfigError
 from ..types import JsonObject, Task
-from .plan import BREATH, Counts, count
+from .plan import BREATH, Counts, count, number_of
 from .prepare import Prepared
 from .progress import Progress
-from .tasks import Malformed
+from .tasks import Malformed, agent_named
 
 COUNT_FIRST = 50_000
 """Rows up to which the whole plan is counted before the first request; longer inputs overlap."""
@@ -55,6 +55,7 @@ class Announcement:
         if not self.counts.planned and not self.counts.malformed:
             raise ConfigError(f"{run.source}: there is no task in it")
         self._say_plan()
+        self._say_who_is_renamed()
         self._say_what_earlier_inputs_miss()
 
     async def complete(self) -> None:
@@ -62,6 +63,7 @@ class Announcement:
         self.counts = await self._counted(self.run.reader.read())
         self.progress.set_total(self.counts.planned)
         self._say_plan()
+        self._say_who_is_renamed()
 
     async def _counted(self, tasks: Iterator[Task | Malformed]) -> Counts:
         """Count a stretch at a time, so that signals and replies get their turn."""
@@ -80,6 +82,23 @@ class Announcement:
 
     def _say_plan(self) -> None:
         self.progress.say(self.counts.line(), event="plan", **self.counts.figures())
+
+    def _say_who_is_renamed(self) -> None:
+        """Rows whose own word on their agent does not count, as one agent runs them all."""
+        number, first = self.counts.renamed, self.counts.first_renamed
+        if first is None:
+            return
+        name = "name" if number > 1 else "names"
+        self.progress.say(
+            f"warning: the agent_ref of {number_of(number, 'row')} {name} another agent"
+            f" ({self.run.source}:{first.line}: '{agent_named(first.row)}'), and all run with"
+            f" '{first.agent}', as "
+            + ("agent_name says" if self.run.command.agent_name else "there is no other"),
+            event="renamed",
+            rows=number,
+            line=first.line,
+            agent=first.agent,
+        )
 
     def _say_what_earlier_inputs_miss(self) -> None:
         """Tasks that earlier runs into this output wanted, and that neither it nor this run has."""

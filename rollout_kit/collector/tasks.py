@@ -94,8 +94,7 @@ class TaskReader:
         return row, self._agent_of(row)
 
     def _agent_of(self, row: JsonObject) -> str:
-        named = row.get("agent_ref")
-        agent = self.agent_name or (named.get("name") if isinstance(named, dict) else None)
+        agent = self.agent_name or agent_named(row)
         if agent is None:
             raise ValueError("no agent: give +agent_name=…, or the row an agent_ref")
         if agent not in self.agents:
@@ -159,6 +158,12 @@ def _filled(template: str, row: Mapping[str, Any]) -> str:
             f"prompt_config needs the field {error}, which the row has not (a brace that is meant"
             " as one is written twice: {{)"
         ) from None
+
+
+def agent_named(row: Mapping[str, Any]) -> Any:
+    """The agent that a row's `agent_ref` names; None where it names none."""
+    named = row.get("agent_ref")
+    return named.get("name") if isinstance(named, dict) else None
 
 
 def task_id_of(row: Mapping[str, Any]) -> str:
