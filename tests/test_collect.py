@@ -106,6 +106,23 @@ def test_rows_that_name_another_agent_are_told_of_once(bench: Bench) -> None:
     assert "another agent" not in bench.out.getvalue()
 
 
+def test_rows_that_no_agent_is_named_for_are_one_error_before_anything_is_written(
+    bench: Bench,
+) -> None:
+    bench.other_agents = ["second_agent", "third_agent"]
+    with pytest.raises(ConfigError) as caught:
+        run_virtual(bench.collect(ROWS))
+    assert str(caught.value).endswith(
+        "tasks.jsonl: the rows do not say which agent runs them (agent_ref), and there are 3: add"
+        " +agent_name=… with one of echo_agent, second_agent, third_agent"
+    )
+    assert [each.name for each in bench.folder.iterdir()] == ["tasks.jsonl"]
+    # one row among others that say it is a malformed line like any
+    named = [row("a", agent_ref={"name": "third_agent"}), row("b")]
+    assert run_virtual(bench.collect(named)) == 2
+    assert len(bench.lines()) == len(bench.lines("_failures")) == 1
+
+
 def test_strict_input_stops_before_the_first_request(bench: Bench) -> None:
     with pytest.raises(ConfigError, match=r"tasks\.jsonl:2: not JSON"):
         run_virtual(bench.collect([row("a"), "{"], strict_input=True))

@@ -11,7 +11,7 @@ from ..types import JsonObject, Task
 from .plan import BREATH, Counts, count, number_of
 from .prepare import Prepared
 from .progress import Progress
-from .tasks import Malformed, agent_named
+from .tasks import NO_AGENT, Malformed, agent_named
 
 COUNT_FIRST = 50_000
 """Rows up to which the whole plan is counted before the first request; longer inputs overlap."""
@@ -44,6 +44,8 @@ class Announcement:
                 f"{run.source}:{bad.line}: {bad.message} ({self.counts.malformed} malformed lines"
                 " in all; +strict_input=false collects the others)"
             )
+        if self.counts.malformed and not self.counts.planned:
+            self._check_that_rows_have_an_agent()
         if self.open_ended:
             first = f"among the first {COUNT_FIRST:,} rows; counting on"
             self.progress.say(f"{self.counts.line()} {first}")
@@ -82,6 +84,17 @@ class Announcement:
 
     def _say_plan(self) -> None:
         self.progress.say(self.counts.line(), event="plan", **self.counts.figures())
+
+    def _check_that_rows_have_an_agent(self) -> None:
+        """That no row says who runs it is the command's mistake, and not each row's."""
+        reader = self.run.reader
+        of_first = next(reader.read(), None)
+        if isinstance(of_first, Malformed) and of_first.message == NO_AGENT:
+            raise ConfigError(
+                f"{self.run.source}: the rows do not say which agent runs them (agent_ref), and"
+                f" there are {len(reader.agents)}: add +agent_name=… with one of"
+                f" {', '.join(sorted(reader.agents))}"
+            )
 
     def _say_who_is_renamed(self) -> None:
         """Rows whose own word on their agent does not count, as one agent runs them all."""

@@ -27,6 +27,8 @@ from ..types import JsonObject, Task
 IGNORED_IN_IDENTITY = "_ng_"
 """Fields with this prefix, and `agent_ref`, say where a row comes from rather than what it asks."""
 
+NO_AGENT = "no agent: give +agent_name=…, or the row an agent_ref"
+
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
@@ -96,7 +98,7 @@ class TaskReader:
     def _agent_of(self, row: JsonObject) -> str:
         agent = self.agent_name or agent_named(row)
         if agent is None:
-            raise ValueError("no agent: give +agent_name=…, or the row an agent_ref")
+            raise ValueError(NO_AGENT)
         if agent not in self.agents:
             hint = suggest(agent, self.agents)
             raise ValueError(f"agent_ref names '{agent}', which does not run here{hint}")
