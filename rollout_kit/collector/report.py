@@ -101,12 +101,10 @@ class Report:
         return status
 
     def _say_what_is_missing(self, missing: int, counts: JsonObject, *, interrupted: bool) -> None:
-        names = {
-            "failed": "failed",
-            "unverified": "wait for their verdict",
-            "malformed": "malformed lines",
-        }
+        waits = "waits for its verdict" if counts["unverified"] == 1 else "wait for their verdict"
+        names = {"failed": "failed", "unverified": waits}
         what = [f"{counts[name]:,} {text}" for name, text in names.items() if counts[name]]
+        what += [number_of(counts["malformed"], "malformed line")] if counts["malformed"] else []
         if what:
             named = f"each is named in {self.run.journal.paths.failures}"
             self.progress.say(f"Without a result: {', '.join(what)}; {named}")

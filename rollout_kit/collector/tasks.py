@@ -6,6 +6,7 @@ the others.
 
 import gzip
 import hashlib
+import re
 import shutil
 import sys
 import tempfile
@@ -141,6 +142,11 @@ class Prompt:
             raise ConfigError(f"prompt_config {path}: needs a text 'user' (and maybe 'system')")
         if unknown := set(content) - {"user", "system"}:
             raise ConfigError(f"prompt_config {path}: unknown {', '.join(sorted(unknown))}")
+        for name, template in content.items():
+            try:
+                list(TEMPLATES.parse(_escaped(str(template or ""))))
+            except ValueError as error:
+                raise ConfigError(f"prompt_config {path}: {name}: {error} ({TWICE})") from None
         return cls(content["user"], content.get("system"))
 
     def applied(self, params: JsonObject, row: Mapping[str, Any]) -> JsonObject:
@@ -152,14 +158,32 @@ class Prompt:
         return {**params, "input": items}
 
 
+class _Templates(Formatter):
+    """Fields are the row's: one whose name is a number is no position."""
+
+    def get_value(self, key: int | str, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        return kwargs[str(key)]
+
+
+TEMPLATES = _Templates()
+
+TWICE = "a brace that is meant as one is written twice: {{"
+
+
+def _escaped(template: str) -> str:
+    """`{}` names no field and stands for itself, as in `\\boxed{}`."""
+    return re.sub(r"(?<!\{)\{\}(?!\})", "{{}}", template)
+
+
 def _filled(template: str, row: Mapping[str, Any]) -> str:
     try:
-        return Formatter().vformat(template, (), row)
-    except (KeyError, IndexError) as error:
+        return TEMPLATES.vformat(_escaped(template), (), row)
+    except KeyError as error:
         raise ValueError(
-            f"prompt_config needs the field {error}, which the row has not (a brace that is meant"
-            " as one is written twice: {{)"
+            f"prompt_config needs the field {error}, which the row has not ({TWICE})"
         ) from None
+    except (AttributeError, IndexError, TypeError, ValueError) as error:
+        raise ValueError(f"prompt_config cannot be filled: {error} ({TWICE})") from None
 
 
 def agent_named(row: Mapping[str, Any]) -> Any:
