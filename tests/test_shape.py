@@ -23,7 +23,7 @@ LAYERS = [
     " collector.journal collector.progress collector.drain collector.meter",
     "collector.throughput_log config.common config.instances collector.manifest collector.rollout",
     "running.sockets config.verification",
-    "config.load running.processes testing",
+    "config.load config.inspection running.processes testing",
     "running.supervise",
     "running.fleet",
     "running.launch",
