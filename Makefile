@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 UV := $(shell command -v uv 2>/dev/null)
 
-.PHONY: demo test test-wheel check bench bench-peers performance soak clean
+.PHONY: demo test test-wheel check chaos bench bench-peers performance soak clean
 
 demo: .venv/.ready-demo  ## 96 tasks × 4 rollouts from a tiny model, offline, into results/demo/
 	$(BIN)/ng_collect_rollouts "+config_paths=[configs/demo.yaml]" \
@@ -23,6 +23,10 @@ check: .venv/.ready-dev  ## lint, format and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
+
+chaos: .venv/.ready-dev  ## kills, faults, full disks: a quarter of an hour, and what must hold all the same
+	$(BIN)/python -m pytest -vv -m "not live" --durations=0 --durations-min=5 \
+		tests/test_chaos.py tests/test_chaos_suite.py tests/test_supervision.py tests/test_journal.py
 
 bench: .venv/.ready-dev  ## beside a bare client loop: rollouts a second, CPU, memory; BENCH=--quick
 	$(BIN)/python -m benchmarks $(BENCH)

@@ -1,7 +1,7 @@
 """What rollout_kit costs and carries, beside a bare client loop that does the same work.
 
-    python -m benchmarks                          a quarter of an hour, medians of 3
-    python -m benchmarks --quick                  two minutes, one run each
+    python -m benchmarks                          medians of 3: a quarter of an hour if all is quiet
+    python -m benchmarks --quick                  two minutes, one run of the cases that tell most
     python -m benchmarks --only 'local-*' resume  by name; --list tells the names
     python -m benchmarks --markdown docs/performance.md
 
@@ -32,7 +32,9 @@ def main() -> int:
     )
     parser.add_argument("--runs", type=int, help="each case so often (3; with --quick 1)")
     parser.add_argument("--quick", action="store_true", help="the few cases that tell most")
-    parser.add_argument("--full", action="store_true", help="all of a million rollouts, too")
+    parser.add_argument(
+        "--full", action="store_true", help="more cases, and all of a million rollouts"
+    )
     parser.add_argument("--only", nargs="+", metavar="NAME", help="cases and groups, by pattern")
     parser.add_argument("--list", action="store_true", help="print the names and end")
     parser.add_argument("--markdown", type=Path, help="renew the tables of a page and end")
@@ -43,9 +45,10 @@ def main() -> int:
     groups: list[str] = [*(QUICK if args.quick else BY_DEFAULT)]
     if args.full:
         groups = ["million" if name == "many" else name for name in groups]
-    cases = [case for case in CASES if case.quick or not args.quick]
+    tiers = {"quick"} if args.quick else {"quick", "usual", *(["full"] if args.full else [])}
+    cases = [case for case in CASES if case.when in tiers]
     if args.only:
-        cases = [case for case in cases if _matches(case.name, args.only)]
+        cases = [case for case in CASES if _matches(case.name, args.only)]
         groups = [name for name in GROUPS if _matches(name, args.only)]
     if args.list:
         print(*(case.name for case in cases), *groups, sep="\n")
@@ -62,15 +65,21 @@ def run(cases: list[Case], groups: list[str], runs: int) -> int:
     def say(text: str) -> None:
         print(text, flush=True)
 
-    print(f"Medians of {runs}; load of this machine now: {os.getloadavg()[0]:.1f}")
+    found.load = os.getloadavg()[0]
+    print(f"Medians of {runs}; load of this machine before: {found.load:.1f}")
     with tempfile.TemporaryDirectory() as name, running_endpoint() as port:
-        if cases:
-            print(HEAD)
         grid = Grid(port, Path(name), runs, say)
-        found.compared = list(grid.compared(cases))
         figures = Figures(port, Path(name), runs, say)
-        found.figures = figures.all(groups)
-        found.failed = [*grid.failed, *figures.failed]
+        try:
+            if cases:
+                print(HEAD)
+            for compared in grid.compared(cases):
+                found.compared.append(compared)
+            for figure in figures.measured(groups):
+                found.figures.append(figure)
+        except KeyboardInterrupt:
+            found.failed.append("stopped before the end")
+        found.failed += [*grid.failed, *figures.failed]
     print(f"\n{report.text_of_lines(found.lines())}")
     print(f"\n{found.write(runs)}, after {time.monotonic() - began:.0f} s")
     for failure in found.failed:

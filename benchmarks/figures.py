@@ -47,17 +47,15 @@ class Figures:
     say: Callable[[str], None]
     failed: list[str] = field(default_factory=list)
 
-    def all(self, names: Sequence[str]) -> list[Figure]:
+    def measured(self, names: Sequence[str]) -> Iterator[Figure]:
         """Those of the groups that are named; each is said as it is done."""
-        done = []
         for name in names:
             try:
                 for figure in GROUPS[name](self):
-                    done.append(figure)
                     self.say(f"{figure.what:<72} {figure.value:>10,.4g} {figure.unit}")
+                    yield figure
             except Unmeasured as error:
                 self.failed.append(f"{name}: {error}")
-        return done
 
     def start(self) -> Iterator[Figure]:
         bare = [sys.executable, "-c", "pass"]

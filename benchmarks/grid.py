@@ -29,8 +29,8 @@ class Case:
     parallel: int
     rows: int
     latency_s: float = 0.0
-    quick: bool = False
-    """Whether a quick look has it."""
+    when: str = "usual"
+    """`quick`: a quick look has it, too · `full`: only --full has it."""
 
     @property
     def bare_rows(self) -> int:
@@ -87,23 +87,26 @@ class Compared:
 
 CASES = [
     *(Case("short", "local", 1, 1_500), Case("short", "local", 16, 6_000)),
-    Case("short", "local", 128, 6_000, quick=True),
+    Case("short", "local", 128, 6_000, when="quick"),
     *(Case("short", "local", 1_024, 8_192), Case("short", "local", 4_096, 16_384)),
-    *(Case("long", "local", 16, 600), Case("long", "local", 128, 600, quick=True)),
+    *(Case("long", "local", 16, 600), Case("long", "local", 128, 600, when="quick")),
     Case("long", "local", 1_024, 2_048),
-    *(Case("tools", "local", 1, 300), Case("tools", "local", 16, 1_200)),
-    *(Case("tools", "local", 128, 1_200, quick=True), Case("tools", "local", 1_024, 2_048)),
-    *(Case("short", "process", 1, 300), Case("short", "process", 16, 1_500)),
-    Case("short", "process", 64, 1_500, quick=True),
-    *(Case("short", "process", 128, 1_500), Case("short", "process", 1_024, 2_048)),
-    *(Case("short", "process", 4_096, 8_192), Case("long", "process", 64, 300)),
-    *(Case("tools", "process", 1, 100), Case("tools", "process", 64, 500, quick=True)),
-    Case("tools", "process", 1_024, 1_024),
-    *(Case("short", "local", 16, 64, 1.0), Case("short", "local", 128, 1_024, 1.0)),
-    Case("short", "local", 1_024, 8_192, 1.0, quick=True),
+    *(Case("tools", "local", 1, 300, when="full"), Case("tools", "local", 16, 1_200)),
+    *(Case("tools", "local", 128, 1_200, when="quick"), Case("tools", "local", 1_024, 2_048)),
+    *(Case("short", "process", 1, 300), Case("short", "process", 16, 1_500, when="full")),
+    Case("short", "process", 64, 1_500, when="quick"),
+    *(Case("short", "process", 128, 1_500, when="full"), Case("short", "process", 1_024, 2_048)),
+    *(Case("short", "process", 4_096, 8_192, when="full"), Case("long", "process", 64, 300)),
+    *(
+        Case("tools", "process", 1, 100, when="full"),
+        Case("tools", "process", 64, 500, when="quick"),
+    ),
+    Case("tools", "process", 1_024, 1_024, when="full"),
+    *(Case("short", "local", 16, 64, 1.0, when="full"), Case("short", "local", 128, 1_024, 1.0)),
+    Case("short", "local", 1_024, 8_192, 1.0, when="quick"),
     Case("short", "local", 4_096, 16_384, 4.0),
-    Case("tools", "local", 1_024, 2_048, 1.0),
-    Case("short", "process", 1_024, 4_096, 1.0),
+    Case("tools", "local", 1_024, 2_048, 1.0, when="full"),
+    Case("short", "process", 1_024, 4_096, 1.0, when="full"),
 ]
 
 

@@ -36,6 +36,8 @@ class Found:
     compared: list[Compared] = field(default_factory=list)
     figures: list[Figure] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
+    load: float = 0.0
+    """Of the machine before the run: what else it had to do."""
 
     def lines(self) -> list[Line]:
         return judged(self.compared, self.figures)
@@ -45,6 +47,7 @@ class Found:
             RESULTS,
             {
                 "runs": runs,
+                "load": self.load,
                 "cases": [each.as_json() for each in self.compared],
                 "figures": [asdict(each) for each in self.figures],
                 "lines": [
@@ -105,7 +108,10 @@ def renew(page: Path) -> None:
 
 
 def _markdown(found: Json) -> Iterator[str]:
-    yield f"{_where(found)} Medians of {found['runs']}; rollout_kit at {found['commit']}.\n"
+    yield (
+        f"{_where(found)} {_of(found['runs'])}; rollout_kit at {found['commit']}; load of the"
+        f" machine before: {found['load']:.1f}.\n"
+    )
     yield "## What is asked of it\n"
     yield from _table(
         ("", "asked", "figure", ""),
@@ -150,7 +156,7 @@ def _row_of_case(each: Json) -> tuple[str, ...]:
 
 def _markdown_of_peers(found: Json) -> Iterator[str]:
     yield "\n## Beside other collectors\n"
-    yield f"{_where(found)} {found['rows']} Medians of {found['runs']}.\n"
+    yield f"{_where(found)} {found['rows']} {_of(found['runs'])}.\n"
     yield from _table(
         (
             *("", "latency", "in flight", "rollouts/s", "with start and end"),
@@ -173,8 +179,12 @@ def _markdown_of_peers(found: Json) -> Iterator[str]:
     )
 
 
+def _of(runs: int) -> str:
+    return "One run of each" if runs == 1 else f"Medians of {runs}"
+
+
 def _where(found: Json) -> str:
-    return f"Measured {found['date']} on {found['machine']}, Python {found['python']}."
+    return f"Measured {found['date']} on {found['machine']} (shared), Python {found['python']}."
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:

@@ -17,3 +17,18 @@ def over(request: pytest.FixtureRequest) -> Over:
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What tests have measured, as a table."""
+    measured = [
+        (name, value)
+        for report in terminalreporter.getreports("passed") + terminalreporter.getreports("failed")
+        for name, value in report.user_properties
+        if report.when == "call"
+    ]
+    if measured:
+        terminalreporter.section("measured")
+        width = max(len(name) for name, _ in measured)
+        for name, value in measured:
+            terminalreporter.write_line(f"{name:<{width}}  {value}")

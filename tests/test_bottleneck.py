@@ -306,9 +306,9 @@ def test_a_rate_limit_that_is_reached_leaves_nothing_to_gain() -> None:
     [
         (Client(100.0, busy=0.97, cpu=0.9, journal=0.1), "client_cpu"),
         (Client(100.0, busy=0.97, cpu=0.55, journal=0.1), "client_cpu"),
+        (Client(100.0, busy=0.97, cpu=0.3, journal=0.1, starved=0.5), "client_cpu"),
         (Client(100.0, busy=0.97, cpu=0.1, journal=0.9), "journal"),
         (Client(100.0, busy=0.97, cpu=0.1, journal=0.1), "blocked"),
-        (Client(100.0, busy=0.97, cpu=0.3, journal=0.1, preempted_per_s=150.0), "client_cpu"),
         (Client(100.0, busy=0.7, cpu=0.7, journal=0.1), "model"),
     ],
 )

@@ -139,7 +139,8 @@ def test_two_terminals(walk: Walk) -> None:
 def test_a_verifier_of_one_s_own(walk: Walk) -> None:
     said = walk.after("ng_validate")
     assert "configuration is valid" in said and "Plan: 1 task × 1 repeat = 1 rollout" in said
-    assert "Plan: 1 task × 4 repeats = 4 rollouts · 1 done" in walk.after("+num_repeats=4")
+    assert "Plan: 1 task × 4 repeats = 4 rollouts · 1 done" in walk.after("+num_repeats=4 \\")
+    assert "4 planned: 4 with a result" in walk.after("+check_only=true")
     rows = walk.rows("exact")
     assert [row["rollout"]["rollout_index"] for row in rows] == list(range(8))
     assert rows[0]["agent_ref"]["name"] == "exact_simple_agent" and "length" in rows[0]

@@ -13,6 +13,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -27,8 +29,8 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "rollo
 CASES = [(16, 0.0), (128, 0.0), (512, 0.0), (1_024, 0.0), (128, 1.0), (512, 1.0), (1_024, 1.0)]
 """In flight, latency in seconds."""
 
-QUICK = [(128, 0.0)]
-ROWS = {True: (4_000, 4_096), False: (600, 2_048)}
+QUICK = [(128, 0.0), (512, 1.0)]
+ROWS = {True: (4_000, 4_096), False: (400, 1_024)}
 """Whether the tool is fast → rows without and with latency: some ten seconds of a slow one."""
 
 AT_MOST_S = 300.0
@@ -75,7 +77,8 @@ class Bench:
 
     def compared(
         self, tools: list[Tool], cases: list[tuple[int, float]], runs: int
-    ) -> list[Result]:
+    ) -> Iterator[list[Result]]:
+        """One case after the other: every tool that could do it."""
         programs: dict[str, Path] = {}
         ones: dict[str, list[Took]] = {}
         for tool in tools:
@@ -87,7 +90,6 @@ class Bench:
             except (subprocess.CalledProcessError, Unmeasured) as error:
                 print(f"{tool.name} is left out: {error}", flush=True)
         tools = [tool for tool in tools if tool.name in ones]
-        results = []
         for parallel, latency_s in cases:
             found: dict[str, list[Result]] = {}
             for tool in tools * runs:
@@ -99,10 +101,7 @@ class Bench:
                     continue
                 result = _result(tool, parallel, latency_s, number, run, ones[tool.name])
                 found.setdefault(tool.name, []).append(result)
-            for each in found.values():
-                results.append(_median(each))
-                print(_row(results[-1]), flush=True)
-        return results
+            yield [_median(each) for each in found.values()]
 
 
 def _result(
@@ -157,22 +156,27 @@ def main() -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--runs", type=int, help="each case so often (3; with --quick 1)")
-    parser.add_argument("--quick", action="store_true", help="128 in flight without latency")
+    parser.add_argument("--quick", action="store_true", help="two cases, one run each")
     parser.add_argument("--only", nargs="+", metavar="TOOL", help="tools by the start of a name")
     args = parser.parse_args()
     tools = [tool for tool in TOOLS if tool.name.startswith(tuple(args.only or [""]))]
     runs = args.runs or (1 if args.quick else 3)
+    cases = QUICK if args.quick else CASES
     raise_file_limit()
     with tempfile.TemporaryDirectory() as name, running_endpoint() as port:
         print(HEAD)
-        results = Bench(port, Path(name)).compared(tools, QUICK if args.quick else CASES, runs)
+        results = []
+        with suppress(KeyboardInterrupt):  # what there is by then is kept
+            for found in Bench(port, Path(name)).compared(tools, cases, runs):
+                results += found
+                print(*map(_row, found), sep="\n", flush=True)
     fast, slow = ([f"{number:,}" for number in ROWS[key]] for key in (True, False))
     rows = (
         f"One turn, multiple choice: {fast[0]} rows without and {fast[1]} with latency;"
         f" for inspect and verifiers {slow[0]} and {slow[1]}."
     )
-    cases = [asdict(each) for each in results]
-    print(report.write(report.PEERS, {"runs": runs, "rows": rows, "cases": cases}))
+    content = {"runs": runs, "rows": rows, "cases": [asdict(each) for each in results]}
+    print(report.write(report.PEERS, content))
     return 0
 
 

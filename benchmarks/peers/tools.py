@@ -1,8 +1,8 @@
 """Which collectors are compared, how each is installed, and the command that does the work.
 
 Every one asks the same endpoint the same multiple-choice questions, compares the boxed letter with
-the row's, and keeps what it keeps by its own habit. Versions are pinned; settings are those that
-we found to be the fastest, and not the defaults where these hold a tool back.
+the row's, and keeps what it keeps by its own habit. Versions are pinned. Settings are the tools'
+defaults, but for what is known to hold one back: logs and displays, and a process per rollout.
 """
 
 import os
@@ -49,7 +49,9 @@ class Tool:
             print(f"installing {self.requirement} into {home} (once)", flush=True)
             subprocess.run([sys.executable, "-m", "venv", home], check=True)
             pip = [home / "bin/python", "-m", "pip", "install", "--disable-pip-version-check"]
-            subprocess.run([*pip, "--quiet", self.requirement, "openai", "aiohttp"], check=True)
+            wanted = [self.requirement, "openai", "aiohttp"]
+            with (home / "pip.log").open("w") as log:
+                subprocess.run([*pip, *wanted], stdout=log, stderr=log, check=True)
             done.touch()
         return home / "bin"
 

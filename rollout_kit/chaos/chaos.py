@@ -29,7 +29,8 @@ def chaos(config: Config, argv: Sequence[str], say: Callable[[str], None]) -> Re
     _check(config, command)
     paths = output_paths(command)
     folder = paths.beside("_chaos")
-    folder.mkdir(parents=True, exist_ok=True)
+    if config.instances:
+        folder.mkdir(parents=True, exist_ok=True)
     report = Report(unchecked=dict.fromkeys(Invariant, UNSEEN))
     told, processes = words(config, argv, folder), Processes(folder)
     if not command.check_only:
@@ -42,7 +43,7 @@ def chaos(config: Config, argv: Sequence[str], say: Callable[[str], None]) -> Re
     _judged(report, found, asked)
     if config.instances and command.num_reverified and found.rewards:
         _renewed(config, command, told, processes, report)
-    places = [each for each in paths.all() if each.exists()] + [folder]
+    places = [*paths.all(), folder]
     places += [command.log_dir] if command.log_dir and has_own_log_dir(command) else []
     if config.secrets:
         files = files_below(places)

@@ -15,7 +15,7 @@ from typing import Any
 from ..collector.files import OutputPaths
 from ..errors import ConfigError
 from .findings import Finding, Invariant
-from .kills import Kill
+from .kills import LATEST, Kill
 from .processes import POLL_S, Processes, Started
 from .witness import Witness
 from .words import Words
@@ -129,11 +129,11 @@ class Drill:
         """Whether the next kill's share of the plan is on disk, and its pause over."""
         if not self.kills:
             return False
-        if self._due is None:
-            new = self._progress.lines() - self._done_before
-            if new >= self.kills[0].at * (self.num_planned - self._done_before):
-                self._due = time.monotonic() + self.kills[0].pause_s
-        return self._due is not None and time.monotonic() >= self._due
+        done = self._progress.lines() - self._done_before
+        share = done / (self.num_planned - self._done_before)
+        if self._due is None and share >= self.kills[0].at:
+            self._due = time.monotonic() + self.kills[0].pause_s
+        return self._due is not None and (time.monotonic() >= self._due or share >= LATEST)
 
     def _strike(self, kill: Kill, collector: Started) -> bool:
         """Whether somebody could be killed."""

@@ -9,8 +9,9 @@ from ..config.commands import KillsConfig
 
 Victim = Literal["collector", "server", "ng_run"]
 
-LAST = 0.9
-"""The share of the plan by which all are killed: the rest shows that it ends."""
+LAST, LATEST = 0.9, 0.95
+"""The share of the plan after which nobody is picked, and by which a pause is over: what is left
+shows that it ends."""
 
 MAX_PAUSE_S = 0.3
 """A kill comes so much later, at most, than its share of the plan was reached: else each would find

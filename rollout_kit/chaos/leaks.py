@@ -11,7 +11,8 @@ def files_below(paths: Iterable[Path]) -> list[Path]:
     """The files among `paths`, and all in the folders among them."""
     found = set()
     for path in paths:
-        found |= {path} if path.is_file() else {each for each in path.rglob("*") if each.is_file()}
+        inside = path.rglob("*") if path.is_dir() else [path]
+        found |= {each for each in inside if each.is_file()}
     return sorted(found)
 
 

@@ -17,9 +17,9 @@ from ..config.commands import (
 from ..config.load import Config
 from ..running.sockets import bound_socket
 
-OF_FILES = frozenset({"config_paths", "head_server", "auth_token", "responses_create_params"})
-"""What a collector through an ng_run does not take from the files: it has no servers of its own,
-and the ng_run tells it the parameters."""
+OTHERS = {"config_paths", "head_server", "auth_token", "responses_create_params", "json_output"}
+"""What a collector through an ng_run is not given as from the files: it has no servers of its own,
+the ng_run tells it the parameters, and how ng_chaos prints is not its business."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ def words(config: Config, argv: Sequence[str], folder: Path) -> Words:
     servers = [word for word in given if key_of_word(word) not in known_keys() - {"config_paths"}]
     logs = [] if has_own_log_dir(command) else [f"+log_dir={folder / 'logs'}"]
     alone = Words(False, command.head_server, [], [*given, *logs], servers)
-    if not (command.kills.servers or command.kills.ng_run):
+    if command.check_only or not (command.kills.servers or command.kills.ng_run):
         return alone
     head = _head_server(command)
     where = [f"+head_server.host={head.host}", f"+head_server.port={head.port}"]
@@ -73,7 +73,7 @@ def _head_server(command: ChaosConfig) -> HeadServerConfig:
 
 def _filed(command: ChaosConfig, asked: Sequence[str], folder: Path) -> list[str]:
     """The collector's keys that stand in the files, in a file without servers."""
-    names = CollectConfig.model_fields.keys() & command.model_fields_set - OF_FILES
+    names = CollectConfig.model_fields.keys() & command.model_fields_set - OTHERS
     names -= {key_of_word(word) for word in asked}
     if not names:
         return []

@@ -34,9 +34,6 @@ NO_GAIN = 1.1
 LIMITED = 0.05
 """Share of the slots' time in which a rate limit was clearly reached."""
 
-PREEMPTED_PER_S = 20.0
-"""Who loses the CPU so often has more to do than it gets time for; who waits gives it up itself."""
-
 FULL = 0.85
 """Share of the slots in use that counts as full: the last rollouts of a run never fill them."""
 
@@ -47,6 +44,9 @@ MAX_EARLY = 1024
 """Rollouts of the start that are kept to see how a part bears more of them."""
 
 MIN_SEEN = 3
+
+STARVED = 0.1
+"""Share of the time without a core that is worth a word."""
 
 
 @dataclass(slots=True)
@@ -130,8 +130,8 @@ class Client:
     """Its CPU time, all threads; above 1 on several cores."""
     journal: float
     """Writing rollouts down, for which the event loop stands still."""
-    preempted_per_s: float = 0.0
-    """How often the CPU was taken from it before it was done."""
+    starved: float = 0.0
+    """Its event loop could run, and other processes had the cores."""
 
     @property
     def held(self) -> float:
@@ -201,6 +201,8 @@ def _of_the_client(client: Client) -> tuple[str, float, str]:
     """What the collecting process was held up by: part, share, sentence."""
     none = "raising parallelism gains nothing"
     cpu = f"CPU {_percent(client.cpu)} of a core"
+    if client.starved >= STARVED:
+        cpu += f", kept from one by other processes {_percent(client.starved)}"
     if client.journal >= client.held / 2:
         return (
             "journal",
@@ -208,9 +210,7 @@ def _of_the_client(client: Client) -> tuple[str, float, str]:
             f"Bottleneck: the journal, {_percent(client.journal)} of the run's time ({cpu}):"
             f" {none}; a faster disk does, or fsync=second where it is row",
         )
-    starved = client.preempted_per_s >= PREEMPTED_PER_S
-    if client.cpu >= client.held / 2 or starved:
-        cpu += ", which it had to share" if client.cpu < client.held / 2 else ""
+    if client.cpu + client.starved >= client.held / 2:
         return (
             "client_cpu",
             client.busy,

@@ -5,10 +5,10 @@ has; what the meter adds is how long the slot was held, and how busy the process
 """
 
 import asyncio
-import resource
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from time import perf_counter, process_time
 
 from ..errors import THROTTLED
@@ -45,7 +45,7 @@ class Meter:
     running: int = 0
     began: float = 0.0
     _cpu_began: float = 0.0
-    _preempted_before: int = 0
+    _starved_began: float = 0.0
     _busy_s: float = 0.0
     _probed_s: float = 0.0
     _client: Client | None = None
@@ -115,7 +115,7 @@ class Meter:
     def running_now(self) -> Iterator[None]:
         """The run's time is the time inside."""
         self.began, self._cpu_began = perf_counter(), process_time()
-        self._preempted_before = _preempted()
+        self._starved_began = _starved_s()
         try:
             yield
         finally:
@@ -140,8 +140,8 @@ class Meter:
             elapsed_s,
             busy=self._busy_s / max(self._probed_s, 1e-9),
             cpu=(process_time() - self._cpu_began) / elapsed_s,
+            starved=(_starved_s() - self._starved_began) / elapsed_s,
             journal=self.journal.writing_s / elapsed_s,
-            preempted_per_s=(_preempted() - self._preempted_before) / elapsed_s,
         )
 
     def verdict(self) -> Verdict | None:
@@ -164,6 +164,9 @@ class Meter:
         return self._shown
 
 
-def _preempted() -> int:
-    """How often this process has lost the CPU to another."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+def _starved_s() -> float:
+    """How long the event loop's thread could have run and had no core, where Linux tells."""
+    try:
+        return int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return 0.0
