@@ -80,7 +80,11 @@ class Aggregate:
             self.numbers.setdefault(name, Moments()).merge(moments)
 
     def interval(self, name: str) -> list[float] | None:
-        """95 % interval of a mean, its standard error clustered by task; None for a single task."""
+        """95 % interval of a mean, its standard error clustered by task; None for a single task.
+
+        Of numbers from 0 to 1 it is Wilson's, for as many independent ones as would have that
+        standard error: it stays within 0 and 1, and is none too narrow where all are alike.
+        """
         whole, column = self.numbers.get(name), self.groups.numbers.get(name)
         if whole is None or column is None:
             return None
@@ -92,6 +96,8 @@ class Aggregate:
         if number < 2:
             return None
         error = math.sqrt(spread * number / (number - 1)) / whole.count
+        if whole.smallest >= 0 and whole.largest <= 1:
+            return _wilson(whole, error, number)
         return [mean - Z_95 * error, mean + Z_95 * error]
 
     def bracket(self, planned: int) -> list[float] | None:
@@ -145,6 +151,22 @@ class Aggregate:
             stats |= {"num_rollouts": groups.counts[row], "expected_num_rollouts": repeats}
             entries.append(stats)
         return entries
+
+
+def _wilson(whole: Moments, error: float, num_tasks: int) -> list[float]:
+    """Wilson's score interval of a mean between 0 and 1 with this standard error."""
+    mean = whole.mean
+    spread = mean * (1 - mean)
+    if spread <= 0:  # all 0 or all 1: repeats of a task are then no more evidence than one
+        number = float(num_tasks)
+    else:
+        number = spread / (error * error) if error * error > 0 else math.inf
+        if whole.squares == whole.total:  # nothing but 0 and 1: no more than there are
+            number = min(number, whole.count)
+    shift = Z_95 * Z_95 / number
+    middle = (mean + shift / 2) / (1 + shift)
+    half = Z_95 * math.sqrt(spread / number + shift / (4 * number)) / (1 + shift)
+    return [max(0.0, middle - half), min(1.0, middle + half)]
 
 
 def _numbers(line: Mapping[str, Any], rollout: Mapping[str, Any]) -> Iterable[tuple[str, float]]:

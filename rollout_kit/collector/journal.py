@@ -9,9 +9,7 @@ import fcntl
 import hashlib
 import os
 import stat
-from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal
@@ -20,37 +18,11 @@ import orjson
 
 from ..errors import OutputError
 from ..types import JsonObject, Key, Rollout, Unverified
-from .compact import Keys
+from .contents import Contents, Refusal
 from .files import OutputPaths, write_atomically
 from .lines import key_of
 
 Fsync = Literal["row", "second", "exit"]
-
-
-@dataclass(slots=True)
-class Contents:
-    """What the files held when they were opened."""
-
-    done: Keys = field(default_factory=Keys)
-    pending: dict[Key, int] = field(default_factory=dict)
-    """Offset in the unverified file of the last line of each key that the main file has not."""
-    refused: set[Key] = field(default_factory=set)
-    malformed: set[tuple[str, int]] = field(default_factory=set)
-    """(input, line) of malformed lines that the failures file names already."""
-    settings: dict[tuple[str, str], set[str]] = field(default_factory=dict)
-    """(agent, scope) → fingerprints of the settings that its rollouts were generated with."""
-    verifiers: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """(agent, its verifier's fingerprint) → rows."""
-    foreign: int = 0
-    """Lines that are none of ours, or unreadable: left alone."""
-    size: int = 0
-    """Of the main file, in bytes."""
-    idle: set[int] = field(default_factory=set)
-    """Offsets in it of lines that count for nothing: foreign ones, and keys that came before."""
-
-    def keep_settings(self, key: Key, row: JsonObject) -> None:
-        fingerprint = str(row["rollout"].get("settings", ""))
-        self.settings.setdefault((key.agent, key.scope), set()).add(fingerprint)
 
 
 class Journal:
@@ -189,6 +161,7 @@ class Journal:
             is_terminal = isinstance(failure, dict) and failure.get("terminal") is True
             if key is not None and is_terminal and key not in found.done:
                 found.refused.add(key)
+                found.refusals.setdefault(key, []).append(Refusal.of(row))
             elif isinstance(row.get("line"), int):
                 found.malformed.add((str(row.get("input")), row["line"]))
         return found

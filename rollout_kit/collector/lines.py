@@ -1,6 +1,7 @@
 """What a line of the journal looks like, and how to read one back."""
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -84,13 +85,21 @@ def key_of(line: Mapping[str, Any]) -> Key | None:
     return Key(task_id, name, scope, index) if sound else None
 
 
-def _are_numbers(values: Mapping[str, Any], names: Iterable[str], *, or_null: bool) -> bool:
+def _are_numbers(values: Mapping[str, Any], names: tuple[str, ...], *, or_null: bool) -> bool:
     for name in names:
-        if name in values:
-            value = values[name]
-            if not (isinstance(value, (int, float)) or (value is None and or_null)):
+        if name in values and not _is_number(values[name]):
+            if not (or_null and values[name] is None):
                 return False
     return True
+
+
+def is_sound(name: str, value: Any) -> bool:
+    """Whether a field of the `rollout` block can be worked with, whoever told it."""
+    return name not in NUMBERS or _is_number(value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value)
 
 
 def scores_of(request: Mapping[str, Any], verdict: Mapping[str, Any]) -> JsonObject:
@@ -143,9 +152,9 @@ def without_verdict(line: Mapping[str, Any]) -> JsonObject:
     return {**bare, "rollout": block}
 
 
-def failure_line(failure: Failure, repro: str) -> JsonObject:
+def failure_line(failure: Failure, repro: str, made_with: Mapping[str, str]) -> JsonObject:
     """A key without result in this run: the last error, every attempt, and the command to repeat
-    it."""
+    it. `made_with`: the fingerprints of its `settings` and its `verifier`."""
     key, last = failure.key, failure.attempts[-1]
     line: JsonObject = {
         "agent_ref": {"name": key.agent},
@@ -155,6 +164,7 @@ def failure_line(failure: Failure, repro: str) -> JsonObject:
             "task_id": key.task_id,
             "scope": key.scope,
             "rollout_index": key.rollout_index,
+            **{name: value for name, value in made_with.items() if value},
         },
         "attempt": len(failure.attempts),
         "at": now_text(),

@@ -16,8 +16,9 @@ from ..config.secrets import mask
 from ..errors import ConfigError, OutputError
 from ..types import JsonObject
 from .aggregate import Metrics
+from .contents import Contents
 from .files import OutputPaths, set_aside
-from .journal import Contents, Journal
+from .journal import Journal
 from .manifest import Manifest, differences
 from .plan import Wanted, number_of
 from .reach import KnownAgent, Reached, chosen_agent, known_agent
@@ -72,6 +73,10 @@ async def prepared(
             skip_verification=command.skip_verification,
         )
         plans = {name: agent.plan for name, agent in known.items()}
+        journal.contents.keep_refused(
+            {name: plan.settings for name, plan in plans.items()},
+            {name: plan.verifier for name, plan in plans.items()},
+        )
         runner = Runner(servers.peers, plans, limits)
         again = command_line("ng_collect_rollouts", argv, config.secrets)
         manifest.begin(

@@ -6,6 +6,7 @@ the others.
 
 import gzip
 import hashlib
+import re
 import shutil
 import sys
 import tempfile
@@ -27,6 +28,8 @@ from .compact import NumberTable
 
 IGNORED_IN_IDENTITY = "_ng_"
 """Fields with this prefix, and `agent_ref`, say where a row comes from rather than what it asks."""
+
+NO_AGENT = "no agent: give +agent_name=…, or the row an agent_ref"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +101,9 @@ class TaskReader:
         return row, self._agent_of(row)
 
     def _agent_of(self, row: JsonObject) -> str:
-        named = row.get("agent_ref")
-        agent = self.agent_name or (named.get("name") if isinstance(named, dict) else None)
+        agent = self.agent_name or agent_named(row)
         if agent is None:
-            raise ValueError("no agent: give +agent_name=…, or the row an agent_ref")
+            raise ValueError(NO_AGENT)
         if agent not in self.agents:
             hint = suggest(agent, self.agents)
             raise ValueError(f"agent_ref names '{agent}', which does not run here{hint}")
@@ -144,6 +146,11 @@ class Prompt:
             raise ConfigError(f"prompt_config {path}: needs a text 'user' (and maybe 'system')")
         if unknown := set(content) - {"user", "system"}:
             raise ConfigError(f"prompt_config {path}: unknown {', '.join(sorted(unknown))}")
+        for name, template in content.items():
+            try:
+                list(TEMPLATES.parse(_escaped(str(template or ""))))
+            except ValueError as error:
+                raise ConfigError(f"prompt_config {path}: {name}: {error} ({TWICE})") from None
         return cls(content["user"], content.get("system"))
 
     def applied(self, params: JsonObject, row: Mapping[str, Any]) -> JsonObject:
@@ -155,14 +162,38 @@ class Prompt:
         return {**params, "input": items}
 
 
+class _Templates(Formatter):
+    """Fields are the row's: one whose name is a number is no position."""
+
+    def get_value(self, key: int | str, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        return kwargs[str(key)]
+
+
+TEMPLATES = _Templates()
+
+TWICE = "a brace that is meant as one is written twice: {{"
+
+
+def _escaped(template: str) -> str:
+    """`{}` names no field and stands for itself, as in `\\boxed{}`."""
+    return re.sub(r"(?<!\{)\{\}(?!\})", "{{}}", template)
+
+
 def _filled(template: str, row: Mapping[str, Any]) -> str:
     try:
-        return Formatter().vformat(template, (), row)
-    except (KeyError, IndexError) as error:
+        return TEMPLATES.vformat(_escaped(template), (), row)
+    except KeyError as error:
         raise ValueError(
-            f"prompt_config needs the field {error}, which the row has not (a brace that is meant"
-            " as one is written twice: {{)"
+            f"prompt_config needs the field {error}, which the row has not ({TWICE})"
         ) from None
+    except (AttributeError, IndexError, TypeError, ValueError) as error:
+        raise ValueError(f"prompt_config cannot be filled: {error} ({TWICE})") from None
+
+
+def agent_named(row: Mapping[str, Any]) -> Any:
+    """The agent that a row's `agent_ref` names; None where it names none."""
+    named = row.get("agent_ref")
+    return named.get("name") if isinstance(named, dict) else None
 
 
 def task_id_of(row: Mapping[str, Any]) -> str:
