@@ -87,9 +87,9 @@ def key_of(line: Mapping[str, Any]) -> Key | None:
 
 def _are_numbers(values: Mapping[str, Any], names: tuple[str, ...], *, or_null: bool) -> bool:
     for name in names:
-        if name in values and not _is_number(values[name]):
-            if not (or_null and values[name] is None):
-                return False
+        value = values.get(name, 0)
+        if not (_is_number(value) or (or_null and value is None)):
+            return False
     return True
 
 
