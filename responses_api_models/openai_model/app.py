@@ -151,7 +151,9 @@ class OpenAIModel(Model):
                 self._url, raw, headers=self._headers, timeout_s=timeout_s
             )
         except PeerError as error:
-            raise ModelError(error.message, status=error.status, retryable=True) from error
+            raise ModelError(
+                error.message, status=error.status, retryable=error.retryable
+            ) from error
         finally:
             self._running -= 1
         payload = _parsed(reply.raw)
