@@ -28,6 +28,9 @@ from . import words
 POLL_S = 0.2
 """Between questions to a vLLM that loads: short against its start."""
 
+WATCH_S = 0.05
+"""Between looks at whether it lives."""
+
 STOP_S = 2.0
 """For vLLM to end by itself: less than the server process that it belongs to is given."""
 
@@ -82,7 +85,7 @@ class Engine:
         """Start it again whenever it dies, until that is given up; `died` is called at once."""
         while not self.given_up:
             assert self._process
-            await self._process.wait()
+            await _ended(self._process)
             died()
             self._count()
             why = await self._epitaph()
@@ -91,7 +94,7 @@ class Engine:
                 self.say(self.given_up)
                 return
             pause_s = delay_s(PAUSES, self._strikes, None, random) if self._strikes > 1 else 0.0
-            self.say(f"{why}\nstarting {self.label} again")
+            self.say(why)
             await asyncio.sleep(pause_s)
             self.restarts += 1
             with suppress(ConfigError):  # the next round of the loop says it
@@ -102,7 +105,7 @@ class Engine:
             self._process.terminate()
             with suppress(TimeoutError):
                 async with asyncio.timeout(STOP_S):
-                    await self._process.wait()
+                    await _ended(self._process)
         await self._bury()
         if self._reaper:
             self._reaper.forgets(self)
@@ -189,7 +192,9 @@ class Engine:
         code = self._process.returncode or 0
         ending = f"was killed by {signal.Signals(-code).name}" if code < 0 else "ended"
         when = "while it was loading" if self._ready_at is None else "while it was at work"
-        said = words.reason(self._lines) or [each for each in self._lines if each.strip()][-3:]
+        said = words.reason(self._lines)
+        if not said and code >= 0:  # who is killed from outside has said nothing about it
+            said = [each for each in self._lines if each.strip()][-words.NUM_SHOWN :]
         advice = words.advice(self._lines)
         return "\n".join(
             [
@@ -204,10 +209,16 @@ class Engine:
         if self._process is None:
             return
         await asyncio.to_thread(kill_family, self._process.pid)
-        await self._process.wait()
+        await _ended(self._process)
         if self._reader:
             await asyncio.wait({self._reader}, timeout=0.5)
             self._reader.cancel()
+
+
+async def _ended(process: asyncio.subprocess.Process) -> None:
+    """Until it has: `process.wait()` waits for its workers too, who may hold its output open."""
+    while process.returncode is None:  # noqa: ASYNC110
+        await asyncio.sleep(WATCH_S)
 
 
 def _held_port() -> socket.socket:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from itertools import pairwise
 
 PHASES = (
     (re.compile(r"Starting to load model (?P<what>\S+?)(\.\.\.)?$"), "is loading {what}"),
@@ -21,6 +22,9 @@ RAISED = re.compile(r"^([a-z_]+\.)*([A-Z]\w*(Error|Exception)|OSError|KeyError)\
 
 REFUSED = re.compile(r"^\S+( serve)?: error: ")
 """argparse's own."""
+
+OPENS = re.compile(r"validation errors? for ")
+"""pydantic's: what is wrong comes in the next line."""
 
 SECOND_HAND = re.compile(
     r"Engine core initialization failed|WorkerProc initialization failed|See root cause above"
@@ -54,7 +58,11 @@ def reason(lines: Iterable[str]) -> list[str]:
     """Why it ended, in its own words: the last errors, root causes only; empty where it said
     nothing of the kind."""
     said = [_bare(line) for line in lines]
-    errors = [line for line in said if RAISED.search(line) or REFUSED.search(line)]
+    errors = [
+        f"{line}: {below}" if OPENS.search(line) else line
+        for line, below in pairwise([*said, ""])
+        if RAISED.search(line) or REFUSED.search(line)
+    ]
     causes = [line for line in errors if not SECOND_HAND.search(line)] or errors
     # several processes repeat each other
     return list(dict.fromkeys(causes))[-NUM_SHOWN:]
