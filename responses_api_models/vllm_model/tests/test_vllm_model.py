@@ -4,7 +4,10 @@ import asyncio
 import importlib
 import json
 import os
+import re
 import signal
+import socket
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -92,6 +95,10 @@ def is_alive(pid):
         return False
 
 
+def children_of(pid):
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
 async def told_to(model, what, number=0):
     http = HttpClient()
     try:
@@ -162,11 +169,11 @@ def test_a_crash_is_noticed_and_the_request_asked_again(fakes):
 def test_workers_of_a_dead_one_are_gone_before_the_next_starts(fakes):
     async def use(model):
         pid = fakes.seen("starts")[0]["pid"]
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        children = children_of(pid)
         assert children
         os.kill(pid, signal.SIGKILL)
         await until(lambda: len(fakes.seen("starts")) == 2)
-        assert not any(is_alive(int(child)) for child in children)
+        assert not any(map(is_alive, children))
 
     fakes.run(use)
 
@@ -380,3 +387,80 @@ def test_the_engine_s_own_figures_are_in_the_load(fakes):
         assert figures["running"] == figures["waiting"] == 0
 
     fakes.run(use)
+
+
+def ng_run(fakes, *words):
+    """An ng_run with nothing but a vllm_model; its output is in `ng_run.txt`."""
+    (fakes.folder / "vllm.yaml").write_text(
+        f"vllm_model: {{model_name: org/m, vllm_executable: {fakes.executable}}}"
+    )
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+    command = [Path(sys.executable).parent / "ng_run", "+config_paths=[vllm.yaml]", *words]
+    with (fakes.folder / "ng_run.txt").open("w") as out:
+        return subprocess.Popen(
+            [*command, f"+head_server.port={port}"], cwd=fakes.folder, stdout=out, stderr=out
+        )
+
+
+def waited_for(condition, seconds=20.0):
+    ends = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < ends, "it did not come about"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_vllm_does_not_outlive_an_ng_run(fakes, number):
+    process = ng_run(fakes)
+    said = fakes.folder / "ng_run.txt"
+    try:
+        waited_for(lambda: "servers ready" in said.read_text())
+        [start] = fakes.seen("starts")
+        members = [start["pid"], *children_of(start["pid"])]
+        assert len(members) == 2 and all(map(is_alive, members))
+        process.send_signal(number)
+        waited_for(lambda: not any(map(is_alive, members)))
+    finally:
+        process.kill()
+        process.wait()
+    [log] = fakes.folder.glob("logs/*/vllm_model.log")
+    assert "Resolved architecture" in log.read_text() and "\x0e" not in log.read_text()
+    assert "Resolved architecture" not in said.read_text()
+    assert "(vllm_model) vLLM is loading org/m" in said.read_text()
+
+
+def test_vllm_dies_with_its_server_process_and_comes_back_with_it(fakes):
+    process = ng_run(fakes)
+    said = fakes.folder / "ng_run.txt"
+    try:
+        waited_for(lambda: "servers ready" in said.read_text())
+        first = fakes.seen("starts")[0]["pid"]
+        members = [first, *children_of(first)]
+        status = Path(f"/proc/{first}/status").read_text()
+        os.kill(int(re.search(r"PPid:\s+(\d+)", status)[1]), signal.SIGKILL)
+        waited_for(lambda: "is back" in said.read_text())
+        assert len(fakes.seen("starts")) == 2 and not any(map(is_alive, members))
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(20)
+
+
+def test_a_failed_start_is_told_by_ng_run_with_the_log_s_path(fakes):
+    fakes.plan(fails=OOM)
+    process = ng_run(fakes)
+    assert process.wait(30) != 0
+    said = (fakes.folder / "ng_run.txt").read_text()
+    assert "torch.OutOfMemoryError: CUDA out of memory." in said
+    assert "gpu_memory_utilization" in said
+    assert "logs/" in said and "vllm_model.log" in said
+
+
+def test_ctrl_c_ends_one_that_is_still_loading(fakes):
+    fakes.plan(load_s=60)
+    process = ng_run(fakes)
+    waited_for(lambda: fakes.seen("starts"))
+    process.send_signal(signal.SIGINT)
+    process.wait(20)
+    assert not is_alive(fakes.seen("starts")[0]["pid"])
