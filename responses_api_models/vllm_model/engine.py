@@ -37,6 +37,10 @@ STOP_S = 2.0
 STEADY_S = 30.0
 """A vLLM that was ready for this long was at work: its death does not count against it."""
 
+SHORT_LIFE = 1 / 6
+"""Of a start in vain: it may be well, and meet a request that ends it each time, until the rollout
+that sends it is given up."""
+
 PAUSES = RetryPolicy(base_s=1.0, cap_s=60.0)
 """Before another start: longer with each that was in vain."""
 
@@ -67,7 +71,7 @@ class Engine:
     _reader: asyncio.Task[None] | None = None
     _reaper: Reaper | None = None
     _ready_at: float | None = None
-    _strikes: int = 0
+    _strikes: float = 0.0
 
     @property
     def url(self) -> str:
@@ -90,10 +94,11 @@ class Engine:
             self._count()
             why = await self._epitaph()
             if self._strikes > self.max_restarts:
-                self.given_up = f"{why}\ngiven up after {self.max_restarts} restarts in a row"
+                self.given_up = f"{why}\ngiven up: {self.max_restarts} starts were in vain"
                 self.say(self.given_up)
                 return
-            pause_s = delay_s(PAUSES, self._strikes, None, random) if self._strikes > 1 else 0.0
+            tries = int(self._strikes)
+            pause_s = delay_s(PAUSES, tries, None, random) if tries else 0.0
             self.say(why)
             await asyncio.sleep(pause_s)
             self.restarts += 1
@@ -182,8 +187,12 @@ class Engine:
         raise ConfigError(await self._epitaph())
 
     def _count(self) -> None:
-        is_steady = self._ready_at is not None and time.monotonic() - self._ready_at >= STEADY_S
-        self._strikes = 1 if is_steady else self._strikes + 1
+        if self._ready_at is None:
+            self._strikes += 1
+        elif time.monotonic() - self._ready_at < STEADY_S:
+            self._strikes += SHORT_LIFE
+        else:
+            self._strikes = 0
 
     async def _epitaph(self) -> str:
         """How it ended, why in its own words, and what to do about it."""

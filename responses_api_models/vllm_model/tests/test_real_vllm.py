@@ -218,9 +218,9 @@ def test_one_of_two_replicas_is_killed_and_nothing_is_lost(tmp_path):
 def test_memory_that_is_not_there_is_told_with_what_to_lower(tmp_path):
     with (
         pytest.raises(AssertionError) as caught,
-        ng_run(tmp_path, "+vllm_model.gpu_memory_utilization=1.0"),
+        ng_run(tmp_path, "+vllm_model.num_gpu_blocks_override=4"),
     ):
         pass
     said = str(caught.value)
-    assert "less than desired CPU memory utilization" in said
+    assert "which is larger than the available KV cache memory" in said
     assert "gpu_memory_utilization" in said and "max_model_len" in said
