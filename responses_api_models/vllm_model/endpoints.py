@@ -5,8 +5,9 @@ One that fails is left out until it is well again; who finds none waits for one.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from rollout_kit.errors import ModelError, PeerError
 from rollout_kit.http import HttpClient
@@ -166,7 +167,7 @@ class Endpoints:
             was_busy = busy
             await asyncio.sleep(METRICS_S)
 
-    def _keep(self, work: "asyncio._CoroutineLike[None]") -> None:
-        task = asyncio.ensure_future(work)
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
