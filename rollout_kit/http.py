@@ -106,7 +106,10 @@ class HttpClient:
         except TimeoutError as error:
             raise PeerTimeout(f"{url} did not answer within {timeout_s:g} s") from error
         except OSError as error:
-            raise PeerUnreachable(f"cannot connect to {url}: {_reason(error)}") from error
+            reason, may_pass = _reason(error), not _is_for_good(error)
+            raise PeerUnreachable(
+                f"cannot connect to {url}: {reason}", retryable=may_pass
+            ) from error
         except Broken as error:
             raise PeerLost(f"{url} broke off: {error}") from error
 
@@ -260,8 +263,20 @@ def _tls() -> ssl.SSLContext:
     return context
 
 
+def _speaks_no_tls(error: OSError) -> bool:
+    return isinstance(error, ssl.SSLError) and error.reason in (
+        "WRONG_VERSION_NUMBER",
+        "HTTP_REQUEST",
+    )
+
+
+def _is_for_good(error: OSError) -> bool:
+    """Whether connecting again cannot help: the URL or the certificate is wrong."""
+    return _speaks_no_tls(error) or isinstance(error, ssl.SSLCertVerificationError)
+
+
 def _reason(error: OSError) -> str:
-    if isinstance(error, ssl.SSLError) and error.reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST"):
+    if _speaks_no_tls(error):
         return "what answers there does not speak TLS: is it an http:// URL?"
     if isinstance(error, ssl.SSLError | socket.gaierror) or not error.errno:
         return error.strerror or str(error)

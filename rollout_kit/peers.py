@@ -162,8 +162,8 @@ class Http:
                 if raw is None:
                     return await self._client.get(url, headers=headers, timeout_s=self._timeout_s)
                 return await self._client.post(url, raw, headers=headers, timeout_s=self._timeout_s)
-            except PeerUnreachable:
-                if asyncio.get_running_loop().time() >= give_up:
+            except PeerUnreachable as error:
+                if not error.retryable or asyncio.get_running_loop().time() >= give_up:
                     raise
                 await asyncio.sleep(next(pauses, RECONNECT_S[-1]))
 

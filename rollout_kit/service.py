@@ -10,7 +10,7 @@ import contextvars
 import inspect
 import socket
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -102,6 +102,8 @@ class Service:
     kind: ClassVar[str] = ""
     Config: ClassVar[type[ServerConfig]] = ServerConfig
     routes: ClassVar[dict[str, Route]] = {}
+    needs: ClassVar[Mapping[str, str]] = {}
+    """Packages that are not imported before it starts → what to install for each."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

@@ -69,6 +69,7 @@ class Bench:
         self.verifier: Callable[..., Any] = making(Echo)
         self.out = io.StringIO()
         self.agent_settings: dict[str, Any] = {}
+        self.other_agents: list[str] = []
 
     async def collect(self, rows: list[Any] | None = None, **keys: Any) -> int:
         if rows is not None:
@@ -78,11 +79,12 @@ class Bench:
         servers = {
             "policy_model": lambda peers, name: self.model,
             "echo": self.verifier,
-            "echo_agent": making(agent, **wiring, **self.agent_settings),
         }
+        agents = ["echo_agent", *self.other_agents]
+        servers |= {name: making(agent, **wiring, **self.agent_settings) for name in agents}
         self.out = io.StringIO()
         async with mount(servers) as peers:
-            reached = Reached(peers, ["echo_agent"], keys.pop("default_params", {}), {})
+            reached = Reached(peers, agents, keys.pop("default_params", {}), {})
             progress = Progress(out=self.out, err=io.StringIO())
             config = config_of(self.folder, **keys)
             return await collect_through(reached, config, ["+the=command"], progress)

@@ -101,6 +101,43 @@ def test_the_interval_is_clustered_by_task() -> None:
     assert 0.90 <= covered / 300 <= 0.99
 
 
+@given(st.lists(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=1), min_size=2, max_size=9))
+def test_the_interval_of_rewards_from_0_to_1_stays_there_and_holds_the_mean(
+    tasks: list[list[float]],
+) -> None:
+    found = aggregate(
+        [(task, each, True) for task, rewards in enumerate(tasks) for each in rewards]
+    )
+    low, high = found.interval("reward") or [-1, -1]
+    mean = statistics.mean(each for rewards in tasks for each in rewards)
+    assert 0 <= low <= mean + 1e-9 and mean - 1e-9 <= high <= 1
+
+
+def test_the_interval_of_few_rewards_is_wilson_s() -> None:
+    all_passed = aggregate([(task, 1.0, True) for task in range(4)])
+    assert all_passed.interval("reward") == pytest.approx([0.5101, 1.0], abs=1e-4)
+    # three of four, the standard error estimated from four: as three independent ones would have
+    some = aggregate([(task, float(task > 0), True) for task in range(4)])
+    assert some.interval("reward") == pytest.approx(wilson(0.75, 3), abs=1e-4)
+    # one of two in every task: no less certain than eight independent rollouts
+    even = aggregate([(task, float(half), True) for task in range(4) for half in range(2)])
+    assert even.interval("reward") == pytest.approx(wilson(0.5, 8), abs=1e-4)
+
+
+def test_the_interval_of_other_rewards_is_the_normal_one() -> None:
+    found = aggregate([(task, reward, True) for task, reward in enumerate([-1.0, 1.0, 2.0, 2.0])])
+    low, high = found.interval("reward") or [0, 0]
+    error = math.sqrt(2.0 / 4)  # the sample's variance is 2
+    assert (low, high) == pytest.approx((1 - 1.96 * error, 1 + 1.96 * error))
+
+
+def wilson(p: float, n: float, z: float = 1.96) -> list[float]:
+    """The two p' that the score test of p over n just accepts: (p − p')² = z² p'(1 − p')/n."""
+    a, b, c = 1 + z * z / n, -(2 * p + z * z / n), p * p
+    root = math.sqrt(b * b - 4 * a * c)
+    return [(-b - root) / (2 * a), (-b + root) / (2 * a)]
+
+
 def test_a_single_task_has_no_interval() -> None:
     assert aggregate([(0, 1.0, True)]).interval("reward") is None
 
@@ -137,5 +174,19 @@ def test_a_quantile_is_within_one_percent(values: list[float], fraction: float) 
     sketch = Sketch()
     for value in values:
         sketch.add(value)
-    rank = int(fraction * (len(values) - 1))
-    assert sketch.quantile(fraction) == pytest.approx(sorted(values)[rank], rel=0.0101)
+    rank = fraction * (len(values) - 1)
+    low, high = sorted(values)[int(rank)], sorted(values)[math.ceil(rank)]
+    between = low + (rank - int(rank)) * (high - low)
+    assert sketch.quantile(fraction) == pytest.approx(between, rel=0.0101)
+
+
+def test_a_quantile_of_few_values_lies_between_its_neighbours() -> None:
+    sketch = Sketch()
+    for value in (0.0, 1.0, 3.0, 10.0):
+        sketch.add(value)
+    assert sketch.quantile(0.5) == pytest.approx(2.0, rel=0.01)
+    assert sketch.summary()["p95"] == pytest.approx(3.0 + 0.85 * 7.0, rel=0.01)
+    two = Sketch()
+    two.add(1.0)
+    two.add(2.0)
+    assert two.quantile(0.5) == pytest.approx(1.5, rel=0.01)

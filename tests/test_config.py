@@ -25,6 +25,9 @@ class Config(ServerConfig):
 
 class Weather(ResourcesServer):
     Config = Config
+
+    def verify(self, task, response):
+        return 1.0
 """
 MODEL = """
 from pydantic import Field

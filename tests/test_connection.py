@@ -426,7 +426,8 @@ def test_https_is_spoken_with_who_can_show_a_certificate_and_with_nobody_else(
         plain = await asyncio.start_server(refuse, "127.0.0.1", 0)
         port = plain.sockets[0].getsockname()[1]
         async with plain, client_of() as client:
-            with pytest.raises(PeerUnreachable, match="does not speak TLS"):
+            with pytest.raises(PeerUnreachable, match="does not speak TLS") as caught:
                 await client.get(f"https://127.0.0.1:{port}", timeout_s=5)
+            assert not caught.value.retryable
 
     asyncio.run(main())

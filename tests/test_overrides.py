@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,32 @@ def test_several_mentions_of_config_paths_add_up():
         "a.yaml",
         "b.yaml",
     ]
+
+
+@pytest.mark.parametrize(
+    ("argument", "reason"),
+    [
+        ("+config_paths=[a.yaml", "a ']' is missing"),
+        ("+config_paths=[a.yaml,", "a ']' is missing"),
+        ("+config_paths=b.yaml]", "this ']' closes nothing"),
+        ("+key=[1,2", "a ']' is missing"),
+        ("+key={a:[1,2}", "this '}' closes nothing"),
+        ("+key={a:1", "a '}' is missing"),
+        ("+key=3]", "this ']' closes nothing"),
+        ("""+key=['x]',"y]\"""", "a ']' is missing"),
+    ],
+)
+def test_a_bracket_that_is_missing_is_named(argument, reason):
+    with pytest.raises(ConfigError, match=f"{re.escape(argument)}: {reason}.*quote the whole"):
+        config_paths([argument])
+        parsed(argument)
+
+
+def test_brackets_in_text_are_text():
+    assert value("+output_jsonl_fpath=[x") == "[x"
+    assert value("+key='[x'") == "[x"
+    assert value("+key=['[',a]") == ["[", "a"]
+    assert config_paths(["+config_paths=[a[1].yaml,'b].yaml']"]) == ["a[1].yaml", "b].yaml"]
 
 
 @pytest.mark.parametrize(

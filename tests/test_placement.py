@@ -154,4 +154,4 @@ class Hang(ResourcesServer):
         process.send_signal(signal.SIGINT)
         output, _ = process.communicate(timeout=10)
         assert process.returncode == 130, output
-        assert "1 wait for their verdict" in output
+        assert "1 waits for its verdict" in output

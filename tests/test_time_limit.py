@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from rollout_kit.time_limit import within
+from rollout_kit import time_limit
+from rollout_kit.time_limit import GRAIN_S, within
 
 
 def test_a_block_in_time_is_left_alone() -> None:
@@ -110,6 +111,23 @@ def test_a_thousand_limits_of_all_lengths_end_when_they_should() -> None:
         return sum(ended)
 
     assert asyncio.run(main()) in range(300, 401)  # the 0.3 s ones may go either way
+
+
+def test_limits_of_an_hour_end_together() -> None:
+    async def main() -> None:
+        for _ in range(10_000):
+            with within(3600):
+                pass
+            if _ % 1000 == 0:
+                await asyncio.sleep(0.01)
+        clock = time_limit._of_thread.clock
+        assert len(clock._limits) <= 2 and not any(clock._limits.values())
+        loop = asyncio.get_running_loop()
+        for seconds in (0.01, 1, 10, 100, 600, 3600):
+            late_s = clock.add(within(None), seconds) * GRAIN_S - loop.time() - seconds
+            assert 0 <= late_s <= max(GRAIN_S, 0.01 * seconds) + 0.001
+
+    asyncio.run(main())
 
 
 def test_each_loop_has_a_clock_of_its_own() -> None:

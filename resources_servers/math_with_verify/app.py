@@ -4,6 +4,7 @@ Most answers are decided here, as equal text or as two plain numbers. The rest g
 in a process that is killed at its deadline: sympy may take minutes and gigabytes on a short term.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -52,6 +53,7 @@ class MathWithVerify(ResourcesServer):
 
     Config = MathWithVerifyConfig
     reverify: ClassVar[Reverify | None] = "stateless"
+    needs: ClassVar[Mapping[str, str]] = {"math_verify": "rollout-kit[math]"}
 
     def __init__(self, config: MathWithVerifyConfig, peers: Any, name: str) -> None:
         super().__init__(config, peers, name)

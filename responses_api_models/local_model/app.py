@@ -1,8 +1,9 @@
 """A small language model on this machine's CPU behind the Responses API: no key, no network."""
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import ConfigDict, Field
 
@@ -44,6 +45,9 @@ class LocalModel(Model):
     """The answer is a function of create params, seed included: never of what else is in flight."""
 
     Config = LocalModelConfig
+    needs: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("ctranslate2", "tokenizers", "jinja2", "numpy"), "rollout-kit[local]"
+    )
     config: LocalModelConfig
     engine: "Engine | None" = None
     tokenizer: "ChatTokenizer"

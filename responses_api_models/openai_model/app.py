@@ -136,7 +136,9 @@ class OpenAIModel(Model):
         try:
             reply = await self._client.post(self._url, raw, headers=self._headers, timeout_s=left)
         except PeerError as error:
-            raise ModelError(error.message, status=error.status, retryable=True) from error
+            raise ModelError(
+                error.message, status=error.status, retryable=error.retryable
+            ) from error
         finally:
             self._running -= 1
         payload = _parsed(reply.raw)

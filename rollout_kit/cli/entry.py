@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_core import PydanticUndefined
 
+from .. import __version__
 from ..config.commands import COMMANDS, Command
 from ..config.fields import describe
 from ..errors import RolloutKitError
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 FAILED = 1
 INTERRUPTED = 130
+
+VERSION = frozenset({"--version", "-V"})
 
 HELP = frozenset({"-h", "--help", "+h=true", "+help=true", "h=true", "help=true"})
 
@@ -100,10 +103,14 @@ def _keep_out_of_logs(secrets: frozenset[str]) -> None:
 
 
 def guarded(name: str, arguments: Sequence[str], body: Callable[[], int]) -> int:
-    """The exit code of `body`, or of the help that was asked for; errors are one message."""
+    """The exit code of `body`, or of the help or version that was asked for; errors are one
+    message."""
     try:
         if HELP & set(arguments):
             print(help_text(name))
+            return 0
+        if VERSION & set(arguments):
+            print(f"{name} (rollout_kit {__version__}); for a bug report: ng_version")
             return 0
         code = body()
         sys.stdout.flush()

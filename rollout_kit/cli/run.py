@@ -72,6 +72,7 @@ async def _serve(config: "Config") -> int:
             ready = True
             head.announce(running.servers)
             _announce(running, head.url, time.monotonic() - began, console)
+            _say_where_the_agent_is(config, running, console)
             return await _until_stopped(running, stopping, console)
     except asyncio.CancelledError:
         if not stopping.is_set():
@@ -116,6 +117,18 @@ def _announce(running: "Placed", head: str, elapsed_s: float, console: Console) 
         f"All {len(running.servers)} servers ready in {elapsed_s:.1f} s."
         f" Head server: {head}. Ctrl-C or ng_stop stops all."
     )
+
+
+def _say_where_the_agent_is(config: "Config", running: "Placed", console: Console) -> None:
+    """Whoever sends a warm-up request to the usual port must know that it is another's."""
+    from ..running.sockets import WARM_UP_PORT, warm_up_agent
+
+    agent = warm_up_agent(config.instances.values())
+    if agent is None or agent.placement not in (None, "process"):
+        return
+    [url, *_] = next(each.urls for each in running.servers if each.name == agent.name)
+    if not url.endswith(f":{WARM_UP_PORT}"):
+        console.say(f"Port {WARM_UP_PORT} is taken: {agent.name} listens at {url} instead")
 
 
 async def _until_stopped(running: "Placed", stopping: asyncio.Event, console: Console) -> int:

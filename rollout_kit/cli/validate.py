@@ -15,19 +15,27 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def validate(config: "Config") -> int:
-    """One line per instance, and the verdict; `load` has raised before if it is not valid."""
+    """One line per instance, and the verdict; ConfigError where it is not valid."""
     import json
 
     if not config.instances:
         raise ConfigError("no server is configured: give '+config_paths=[<file>.yaml]'")
+    from ..config import inspection
+
+    instances = list(config.instances.values())
+    if found := inspection.problems(instances):
+        raise ConfigError("\n".join(found))
+    warnings = inspection.warnings(instances)
+    for warning in warnings:
+        print(f"warning: {warning}", file=sys.stderr)
     rows = [
         (one.name, one.type, one.implementation, one.placement or "default")
         for one in config.instances.values()
     ]
     if config.command.json_output:
         keys = ("name", "type", "implementation", "placement")
-        found = [dict(zip(keys, row, strict=True)) for row in rows]
-        print(json.dumps({"valid": True, "instances": found}))
+        listed = [dict(zip(keys, row, strict=True)) for row in rows]
+        print(json.dumps({"valid": True, "instances": listed, "warnings": warnings}))
         return 0
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     for row in rows:

@@ -4,6 +4,7 @@
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -63,7 +64,8 @@ class Aggregate:
             if moments is None:
                 moments = self.numbers[name] = Moments()
             moments.add(value)
-            groups.column(name).add(row, value)
+            if name == "reward" or len(groups) <= MAX_GROUPS:  # else nobody is told of them
+                groups.column(name).add(row, value)
 
     def merge(self, other: "Aggregate") -> None:
         """Take in what another counted over other rollouts."""
@@ -78,15 +80,24 @@ class Aggregate:
             self.numbers.setdefault(name, Moments()).merge(moments)
 
     def interval(self, name: str) -> list[float] | None:
-        """95 % interval of a mean, its standard error clustered by task; None for a single task."""
-        whole = self.numbers.get(name)
-        parts = list(self.groups.numbers.get(name, ()))
-        if whole is None or len(parts) < 2:
+        """95 % interval of a mean, its standard error clustered by task; None for a single task.
+
+        Of numbers from 0 to 1 it is Wilson's, for as many independent ones as would have that
+        standard error: it stays within 0 and 1, and is none too narrow where all are alike.
+        """
+        whole, column = self.numbers.get(name), self.groups.numbers.get(name)
+        if whole is None or column is None:
             return None
-        mean = whole.mean
-        apart = [part.total - part.count * mean for part in parts]
-        spread = sum(each * each for each in apart)  # a power would overflow where this is inf
-        error = math.sqrt(spread * len(parts) / (len(parts) - 1)) / whole.count
+        mean, number, spread = whole.mean, 0, 0.0
+        for count, total in column.sums():
+            apart = total - count * mean
+            spread += apart * apart  # a power would overflow where this is inf
+            number += 1
+        if number < 2:
+            return None
+        error = math.sqrt(spread * number / (number - 1)) / whole.count
+        if whole.smallest >= 0 and whole.largest <= 1:
+            return _wilson(whole, error, number)
         return [mean - Z_95 * error, mean + Z_95 * error]
 
     def bracket(self, planned: int) -> list[float] | None:
@@ -100,16 +111,16 @@ class Aggregate:
 
     def pass_at_k(self) -> dict[str, float]:
         """Unbiased 1 − C(n−c,k)/C(n,k) (Chen et al. 2021), averaged over the tasks with n ≥ k."""
-        groups = list(zip(self.groups.counts, self.groups.successes, strict=True))
-        most = max((count for count, _ in groups), default=0)
+        alike = Counter(zip(self.groups.counts, self.groups.successes, strict=True))
+        most = max((count for count, _ in alike), default=0)
         found = {}
         for k in _powers_up_to(most):
-            values = [
-                1 - _chance_of_none(count, successes, k)
-                for count, successes in groups
-                if count >= k
-            ]
-            found[str(k)] = sum(values) / len(values)
+            total = tasks = 0.0
+            for (count, successes), number in alike.items():
+                if count >= k:
+                    total += number * (1 - _chance_of_none(count, successes, k))
+                    tasks += number
+            found[str(k)] = total / tasks
         return found
 
     def agent_entry(self, agent: str, repeats: int | None) -> JsonObject:
@@ -140,6 +151,22 @@ class Aggregate:
             stats |= {"num_rollouts": groups.counts[row], "expected_num_rollouts": repeats}
             entries.append(stats)
         return entries
+
+
+def _wilson(whole: Moments, error: float, num_tasks: int) -> list[float]:
+    """Wilson's score interval of a mean between 0 and 1 with this standard error."""
+    mean = whole.mean
+    spread = mean * (1 - mean)
+    if spread <= 0:  # all 0 or all 1: repeats of a task are then no more evidence than one
+        number = float(num_tasks)
+    else:
+        number = spread / (error * error) if error * error > 0 else math.inf
+        if whole.squares == whole.total:  # nothing but 0 and 1: no more than there are
+            number = min(number, whole.count)
+    shift = Z_95 * Z_95 / number
+    middle = (mean + shift / 2) / (1 + shift)
+    half = Z_95 * math.sqrt(spread / number + shift / (4 * number)) / (1 + shift)
+    return [max(0.0, middle - half), min(1.0, middle + half)]
 
 
 def _numbers(line: Mapping[str, Any], rollout: Mapping[str, Any]) -> Iterable[tuple[str, float]]:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 from ..errors import ConfigError
 from ..types import JsonObject, Task
-from .plan import BREATH, Counts, count
+from .plan import BREATH, Counts, count, number_of
 from .prepare import Prepared
 from .progress import Progress
-from .tasks import Malformed
+from .tasks import NO_AGENT, Malformed, agent_named
 
 COUNT_FIRST = 50_000
 """Rows up to which the whole plan is counted before the first request; longer inputs overlap."""
@@ -44,6 +44,8 @@ class Announcement:
                 f"{run.source}:{bad.line}: {bad.message} ({self.counts.malformed} malformed lines"
                 " in all; +strict_input=false collects the others)"
             )
+        if self.counts.malformed and not self.counts.planned:
+            self._check_that_rows_have_an_agent()
         if self.open_ended:
             first = f"among the first {COUNT_FIRST:,} rows; counting on"
             self.progress.say(f"{self.counts.line()} {first}")
@@ -55,6 +57,7 @@ class Announcement:
         if not self.counts.planned and not self.counts.malformed:
             raise ConfigError(f"{run.source}: there is no task in it")
         self._say_plan()
+        self._say_who_is_renamed()
         self._say_what_earlier_inputs_miss()
 
     async def complete(self) -> None:
@@ -62,6 +65,7 @@ class Announcement:
         self.counts = await self._counted(self.run.reader.read())
         self.progress.set_total(self.counts.planned)
         self._say_plan()
+        self._say_who_is_renamed()
 
     async def _counted(self, tasks: Iterator[Task | Malformed]) -> Counts:
         """Count a stretch at a time, so that signals and replies get their turn."""
@@ -80,6 +84,34 @@ class Announcement:
 
     def _say_plan(self) -> None:
         self.progress.say(self.counts.line(), event="plan", **self.counts.figures())
+
+    def _check_that_rows_have_an_agent(self) -> None:
+        """That no row says who runs it is the command's mistake, and not each row's."""
+        reader = self.run.reader
+        of_first = next(reader.read(), None)
+        if isinstance(of_first, Malformed) and of_first.message == NO_AGENT:
+            raise ConfigError(
+                f"{self.run.source}: the rows do not say which agent runs them (agent_ref), and"
+                f" there are {len(reader.agents)}: add +agent_name=… with one of"
+                f" {', '.join(sorted(reader.agents))}"
+            )
+
+    def _say_who_is_renamed(self) -> None:
+        """Rows whose own word on their agent does not count, as one agent runs them all."""
+        number, first = self.counts.renamed, self.counts.first_renamed
+        if first is None:
+            return
+        name = "name" if number > 1 else "names"
+        self.progress.say(
+            f"warning: the agent_ref of {number_of(number, 'row')} {name} another agent"
+            f" ({self.run.source}:{first.line}: '{agent_named(first.row)}'), and all run with"
+            f" '{first.agent}', as "
+            + ("agent_name says" if self.run.command.agent_name else "there is no other"),
+            event="renamed",
+            rows=number,
+            line=first.line,
+            agent=first.agent,
+        )
 
     def _say_what_earlier_inputs_miss(self) -> None:
         """Tasks that earlier runs into this output wanted, and that neither it nor this run has."""

@@ -13,7 +13,7 @@ import orjson
 from ..config.commands import CollectConfig
 from ..config.load import Config
 from ..errors import ConfigError, RolloutError
-from ..types import Attempt, Failure, Key, Outcome, Rollout, Task, Unverified
+from ..types import Attempt, Failure, JsonObject, Key, Outcome, Rollout, Task, Unverified
 from .announce import Announcement
 from .drive import Drive, journalled
 from .files import check_apart
@@ -21,7 +21,7 @@ from .giveup import GiveUp
 from .limiter import Fixed, Limiter
 from .lines import malformed_line, row_of
 from .meter import Meter
-from .plan import owed
+from .plan import BREATH, owed
 from .prepare import Prepared, output_paths, prepared
 from .progress import Progress
 from .reach import Reached, chosen_agent, input_path, reached
@@ -92,6 +92,9 @@ class Collection:
     report: Report
     give_up: GiveUp
     ends: list[asyncio.Task[str]]
+    earlier: Iterator[JsonObject]
+    """Rollouts on disk that the metrics have not yet."""
+    is_counted: bool = False
     finished: bool = False
     named: int = 0
 
@@ -100,8 +103,12 @@ class Collection:
         plan = Announcement(run, progress)
         models = {agent.model_server for agent in run.runner.agents.values()}
         give_up = GiveUp(models, int(run.command.num_samples_in_parallel), owed=0)
-        give_up.succeeded = any(map(run.wanted.is_of_this_run, run.journal.contents.done))
-        return cls(run, progress, plan, Report(run, progress, plan), give_up, ends)
+        done = run.journal.contents.done
+        give_up.succeeded = any(
+            scope == run.wanted.scope_of(agent) for agent, scope in done.kinds()
+        )
+        report, earlier = Report(run, progress, plan), run.journal.earlier_rows()
+        return cls(run, progress, plan, report, give_up, ends, earlier)
 
     async def shown(self) -> int:
         """The plan and the first request, and nothing else."""
@@ -137,15 +144,32 @@ class Collection:
             progress=progress,
             ends=self.ends,
             take=self._taken,
-            write_metrics=partial(self.report.write_metrics, meanwhile=True),
+            write_metrics=self._write_metrics,
             meter=meter,
         )
-        counting = plan.complete() if plan.open_ended else None
-        progress.start(None if counting else plan.counts.planned, plan.counts.done)
-        interrupted = await drive.run(counting)
+        progress.start(None if plan.open_ended else plan.counts.planned, plan.counts.done)
+        interrupted = await drive.run(self._counting)
+        for row in self.earlier:  # what an interrupt has left
+            run.metrics.add(row)
         status = self.report.end(interrupted=interrupted)
         self.finished = True
         return status
+
+    async def _counting(self) -> None:
+        """What may wait until the first requests are sent: the rest of a long input, and the
+        metrics of the rollouts that were there."""
+        if self.plan.open_ended:
+            await self.plan.complete()
+        for number, row in enumerate(self.earlier, 1):
+            self.run.metrics.add(row)
+            if number % BREATH == 0:
+                await asyncio.sleep(0)
+        self.is_counted = True
+
+    def _write_metrics(self) -> None:
+        """Of a run that goes on, once it has all that was there before."""
+        if self.is_counted:
+            self.report.write_metrics(meanwhile=True)
 
     def _taken(self, outcome: Outcome) -> None:
         """Count an outcome that is on disk."""
@@ -183,12 +207,12 @@ class Collection:
                 else (key.task_id, key.rollout_index) == only
             )
         )
-        settled = contents.done | contents.pending.keys()
-        if only is None:
-            settled |= contents.refused
-        return itertools.chain(
-            parked, owed(self._named_malformed(), run.wanted, settled.__contains__)
-        )
+        refused = contents.refused if only is None else ()
+
+        def settled(key: Key) -> bool:
+            return key in contents.done or key in contents.pending or key in refused
+
+        return itertools.chain(parked, owed(self._named_malformed(), run.wanted, settled))
 
     def _parked_attempt(self, key: Key) -> Attempt:
         line = self.run.journal.pending_line(key)

@@ -29,6 +29,9 @@ QUIET_S = 60.0
 """Without a single completion for this long, people are told what everything waits for."""
 
 
+Later = Callable[[], Coroutine[None, None, None]]
+
+
 @dataclass(slots=True)
 class Drive:
     """`take` counts an outcome, which is on disk already."""
@@ -45,9 +48,9 @@ class Drive:
     fatal: StopRun | None = None
     last_completion: float = 0.0
 
-    async def run(self, counting: Coroutine[None, None, None] | None = None) -> bool:
+    async def run(self, counting: Later | None = None) -> bool:
         """Until everything is done or stopped; whether it was interrupted. `counting` goes on
-        beside it, and is waited for."""
+        beside it, once the first attempts are under way, and is waited for."""
         schedule, loop = self.schedule, asyncio.get_running_loop()
         self.last_completion = loop.time()
         async with AsyncExitStack() as stack:
@@ -55,7 +58,7 @@ class Drive:
             stack.enter_context(self.meter.running_now())
             await stack.enter_async_context(beside(self.meter.probe()))
             await stack.enter_async_context(beside(self._tick()))
-            counted = await stack.enter_async_context(beside(counting)) if counting else None
+            counted = await stack.enter_async_context(beside(self._once_begun(counting)))
             interrupts = stack.enter_context(
                 interruptible(schedule, self.command.drain_timeout_s, self.progress.say)
             )
@@ -73,9 +76,14 @@ class Drive:
                 await outcomes.aclose()
             if self.fatal:
                 raise self.fatal
-            if counted and not interrupts.count:
+            if not interrupts.count:
                 await counted
         return interrupts.count > 0
+
+    async def _once_begun(self, counting: Later | None) -> None:
+        if counting:
+            await self.schedule.begun.wait()
+            await counting()
 
     async def _tick(self) -> None:
         """Once a second: force rows to disk; now and then: renew the metrics, break a silence."""

@@ -8,8 +8,7 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-HEX_DIGITS = 16
-"""Of a task's id, which is held as an int where it is one: a third of a text."""
+from .compact import TaskTable
 
 
 @dataclass(slots=True)
@@ -99,9 +98,9 @@ class Column:
             return Moments()
         return Moments(self.counts[row], *(column[row] for column in self._columns))
 
-    def __iter__(self) -> Iterator[Moments]:
-        """Those of the groups that have the number."""
-        return (self[row] for row, count in enumerate(self.counts) if count)
+    def sums(self) -> Iterator[tuple[int, float]]:
+        """Count and total, of the groups that have the number."""
+        return (pair for pair in zip(self.counts, self._columns[0], strict=True) if pair[0])
 
 
 ROWS_AT_ONCE = 64
@@ -118,14 +117,23 @@ class Groups:
         self.counts = array("I")
         self.successes = array("I")
         self.numbers: dict[str, Column] = {}
-        self._rows: dict[str, dict[int | str, int]] = {}
+        self._rows: dict[str, TaskTable] = {}
 
     def __len__(self) -> int:
         return len(self.counts)
 
     def row(self, agent: str, task_id: str, index: int) -> int:
         """The task's row, a new one if it has none."""
-        return self._row(agent, _small(task_id), index)
+        rows = self._rows.get(agent)
+        if rows is None:
+            rows = self._rows[agent] = TaskTable()
+        new = len(self.counts)
+        row = rows.setdefault(task_id, new)
+        if row == new:
+            self.indices.append(index)
+            self.counts.append(0)
+            self.successes.append(0)
+        return row
 
     def column(self, name: str) -> Column:
         column = self.numbers.get(name)
@@ -135,8 +143,8 @@ class Groups:
 
     def merge(self, other: "Groups") -> None:
         for agent, rows in other._rows.items():
-            for task, theirs in rows.items():
-                row = self._row(agent, task, other.indices[theirs])
+            for task_id, theirs in rows.items():
+                row = self.row(agent, task_id, other.indices[theirs])
                 self.counts[row] += other.counts[theirs]
                 self.successes[row] += other.successes[theirs]
                 for name, column in other.numbers.items():
@@ -147,23 +155,6 @@ class Groups:
         """By row."""
         found = [""] * len(self)
         for rows in self._rows.values():
-            for task, row in rows.items():
-                found[row] = task if isinstance(task, str) else f"{task:0{HEX_DIGITS}x}"
+            for task_id, row in rows.items():
+                found[row] = task_id
         return found
-
-    def _row(self, agent: str, task: int | str, index: int) -> int:
-        rows = self._rows.setdefault(agent, {})
-        row = rows.get(task)
-        if row is None:
-            row = rows[task] = len(self)
-            self.indices.append(index)
-            self.counts.append(0)
-            self.successes.append(0)
-        return row
-
-
-def _small(task_id: str) -> int | str:
-    try:
-        return int(task_id, 16) if len(task_id) == HEX_DIGITS else task_id
-    except ValueError:
-        return task_id

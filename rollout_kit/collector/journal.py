@@ -9,9 +9,7 @@ import fcntl
 import hashlib
 import os
 import stat
-from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal
@@ -20,32 +18,11 @@ import orjson
 
 from ..errors import OutputError
 from ..types import JsonObject, Key, Rollout, Unverified
+from .contents import Contents, Refusal
 from .files import OutputPaths, write_atomically
 from .lines import key_of
 
 Fsync = Literal["row", "second", "exit"]
-
-
-@dataclass(slots=True)
-class Contents:
-    """What the files held when they were opened."""
-
-    done: set[Key] = field(default_factory=set)
-    pending: dict[Key, int] = field(default_factory=dict)
-    """Offset in the unverified file of the last line of each key that the main file has not."""
-    refused: set[Key] = field(default_factory=set)
-    malformed: set[tuple[str, int]] = field(default_factory=set)
-    """(input, line) of malformed lines that the failures file names already."""
-    settings: dict[tuple[str, str], set[str]] = field(default_factory=dict)
-    """(agent, scope) → fingerprints of the settings that its rollouts were generated with."""
-    verifiers: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """(agent, its verifier's fingerprint) → rows."""
-    foreign: int = 0
-    """Lines that are none of ours, or unreadable: left alone."""
-
-    def keep_settings(self, key: Key, row: JsonObject) -> None:
-        fingerprint = str(row["rollout"].get("settings", ""))
-        self.settings.setdefault((key.agent, key.scope), set()).add(fingerprint)
 
 
 class Journal:
@@ -156,15 +133,16 @@ class Journal:
         )
 
     def _scanned(self, on_row: Callable[[JsonObject], None] | None) -> Contents:
-        found = Contents()
-        for _, row in _rows(self.paths.main):
+        found = Contents(size=os.fstat(self._files[self.paths.main]).st_size)
+        for offset, row in _rows(self.paths.main):
             key = key_of(row) if row else None
             if row is None or key is None:
                 found.foreign += 1
+                found.idle.add(offset)
                 continue
-            if key in found.done:
+            if not found.done.add(key):
+                found.idle.add(offset)
                 continue
-            found.done.add(key)
             rollout = row["rollout"]
             found.keep_settings(key, row)
             if isinstance(verifier := rollout.get("verifier"), str) and verifier:
@@ -183,9 +161,18 @@ class Journal:
             is_terminal = isinstance(failure, dict) and failure.get("terminal") is True
             if key is not None and is_terminal and key not in found.done:
                 found.refused.add(key)
+                found.refusals.setdefault(key, []).append(Refusal.of(row))
             elif isinstance(row.get("line"), int):
                 found.malformed.add((str(row.get("input")), row["line"]))
         return found
+
+    def earlier_rows(self) -> Iterator[JsonObject]:
+        """The rollouts that were there when the files were opened, each key once."""
+        for offset, row in _rows(self.paths.main):
+            if offset >= self.contents.size:
+                return
+            if row is not None and offset not in self.contents.idle:
+                yield row
 
     def pending_line(self, key: Key) -> JsonObject:
         """The stored response of a pending key, with its row."""

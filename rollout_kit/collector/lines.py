@@ -1,5 +1,6 @@
 """What a line of the journal looks like, and how to read one back."""
 
+import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -14,6 +15,8 @@ OWN_FIELDS = frozenset({"rollout", "usage", "reward", "response", "failure", "ta
 TIMES = ("duration_s", "model_s", "tool_s", "verify_s", "queue_s")
 NUMBERS = (*TIMES, "rate_limit_s", "retry_s", "first_turn_s", "num_turns", "num_tool_calls")
 """Of the `rollout` block: what must be a number."""
+
+USAGE = ("input_tokens", "output_tokens", "total_tokens")
 
 OF_VERDICT = frozenset({"scores", "verifier", "verify_s", "replay_differences"})
 """Of the `rollout` block: what belongs to its verdict, and goes with it."""
@@ -70,21 +73,33 @@ def key_of(line: Mapping[str, Any]) -> Key | None:
         return None
     if not (isinstance(scope, str) and isinstance(index, int)):
         return None
+    usage = line.get("usage") or {}
     sound = (
-        isinstance(line.get("reward", 0), int | float)
-        and _is_usage(line.get("usage") or {})
+        isinstance(line.get("reward", 0), (int, float))
+        and isinstance(usage, dict)
         and isinstance(line.get("_ng_task_index", 0), int)
         and isinstance(rollout.get("scores", []), list)
-        and all(isinstance(rollout.get(name, 0), int | float) for name in NUMBERS)
+        and _are_numbers(usage, USAGE, or_null=True)
+        and _are_numbers(rollout, NUMBERS, or_null=False)
     )
     return Key(task_id, name, scope, index) if sound else None
 
 
-def _is_usage(usage: Any) -> bool:
-    names = ("input_tokens", "output_tokens", "total_tokens")
-    return isinstance(usage, dict) and all(
-        isinstance(usage.get(name) or 0, int | float) for name in names
-    )
+def _are_numbers(values: Mapping[str, Any], names: tuple[str, ...], *, or_null: bool) -> bool:
+    for name in names:
+        value = values.get(name, 0)
+        if not (_is_number(value) or (or_null and value is None)):
+            return False
+    return True
+
+
+def is_sound(name: str, value: Any) -> bool:
+    """Whether a field of the `rollout` block can be worked with, whoever told it."""
+    return name not in NUMBERS or _is_number(value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value)
 
 
 def scores_of(request: Mapping[str, Any], verdict: Mapping[str, Any]) -> JsonObject:
@@ -137,9 +152,9 @@ def without_verdict(line: Mapping[str, Any]) -> JsonObject:
     return {**bare, "rollout": block}
 
 
-def failure_line(failure: Failure, repro: str) -> JsonObject:
+def failure_line(failure: Failure, repro: str, made_with: Mapping[str, str]) -> JsonObject:
     """A key without result in this run: the last error, every attempt, and the command to repeat
-    it."""
+    it. `made_with`: the fingerprints of its `settings` and its `verifier`."""
     key, last = failure.key, failure.attempts[-1]
     line: JsonObject = {
         "agent_ref": {"name": key.agent},
@@ -149,6 +164,7 @@ def failure_line(failure: Failure, repro: str) -> JsonObject:
             "task_id": key.task_id,
             "scope": key.scope,
             "rollout_index": key.rollout_index,
+            **{name: value for name, value in made_with.items() if value},
         },
         "attempt": len(failure.attempts),
         "at": now_text(),

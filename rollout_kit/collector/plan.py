@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ..types import Attempt, Key, Task
-from .tasks import Malformed
+from .tasks import Malformed, agent_named
 
 BREATH = 1_000
 """Rows that are read at a stretch: some 20 ms in which nothing else of the process happens."""
@@ -47,6 +47,9 @@ class Counts:
     to_verify: frozenset[Key] = frozenset()
     refused: int = 0
     malformed: int = 0
+    renamed: int = 0
+    """Tasks whose row names another agent than the one that it runs with."""
+    first_renamed: Task | None = None
 
     @property
     def to_collect(self) -> int:
@@ -60,6 +63,8 @@ class Counts:
             self.to_verify | other.to_verify,
             self.refused + other.refused,
             self.malformed + other.malformed,
+            self.renamed + other.renamed,
+            self.first_renamed or other.first_renamed,
         )
 
     def line(self) -> str:
@@ -129,7 +134,8 @@ def count(
     refused: Collection[Key],
 ) -> Counts:
     """Some of the input, in numbers."""
-    num_tasks = planned = num_done = num_refused = malformed = 0
+    num_tasks = planned = num_done = num_refused = malformed = renamed = 0
+    first_renamed: Task | None = None
     to_verify: set[Key] = set()
     for task in tasks:
         if isinstance(task, Malformed):
@@ -146,4 +152,16 @@ def count(
             elif key in pending:
                 to_verify.add(key)
         num_tasks += asked
-    return Counts(num_tasks, planned, num_done, frozenset(to_verify), num_refused, malformed)
+        if asked and agent_named(task.row) not in (None, task.agent):
+            renamed += 1
+            first_renamed = first_renamed or task
+    return Counts(
+        num_tasks,
+        planned,
+        num_done,
+        frozenset(to_verify),
+        num_refused,
+        malformed,
+        renamed,
+        first_renamed,
+    )

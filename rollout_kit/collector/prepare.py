@@ -16,8 +16,9 @@ from ..config.secrets import mask
 from ..errors import ConfigError, OutputError
 from ..types import JsonObject
 from .aggregate import Metrics
+from .contents import Contents
 from .files import OutputPaths, set_aside
-from .journal import Contents, Journal
+from .journal import Journal
 from .manifest import Manifest, differences
 from .plan import Wanted, number_of
 from .reach import KnownAgent, Reached, chosen_agent, known_agent
@@ -56,10 +57,9 @@ async def prepared(
     starts_over = command.resume == "fresh"
     moved = set_aside(paths) if starts_over and not command.dry_run else []
     notes = [f"moved aside: {', '.join(map(str, moved))}"] if moved else []
-    metrics = Metrics(command.pass_threshold)
-    journal = Journal(paths, fsync=command.fsync, on_row=metrics.add)
+    journal = Journal(paths, fsync=command.fsync)
     if starts_over and command.dry_run:  # as if the files had been moved: nothing is touched
-        metrics, journal.contents = Metrics(command.pass_threshold), Contents()
+        journal.contents = Contents()
         notes = ["a real run would move the earlier files aside"]
     try:
         manifest = Manifest.load(paths.manifest)
@@ -73,6 +73,10 @@ async def prepared(
             skip_verification=command.skip_verification,
         )
         plans = {name: agent.plan for name, agent in known.items()}
+        journal.contents.keep_refused(
+            {name: plan.settings for name, plan in plans.items()},
+            {name: plan.verifier for name, plan in plans.items()},
+        )
         runner = Runner(servers.peers, plans, limits)
         again = command_line("ng_collect_rollouts", argv, config.secrets)
         manifest.begin(
@@ -87,6 +91,7 @@ async def prepared(
     except BaseException:
         journal.close(clean=False)
         raise
+    metrics = Metrics(command.pass_threshold)
     return Prepared(
         command, source, reader, wanted, runner, journal, manifest, metrics, again, renewing, notes
     )

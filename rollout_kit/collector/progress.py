@@ -22,6 +22,20 @@ LOG_EVERY_S = 30.0
 
 REDRAW_EVERY_S = 0.2
 
+SMALLEST_BAR = 6
+"""Columns of a bar that still shows something, its ends included."""
+
+SPARED_FIRST = (
+    "none_failed",
+    "in_flight",
+    "tokens",
+    "unverified",
+    "bottleneck",
+    "failed",
+    "reward",
+)
+"""What a narrow terminal does without, in this order."""
+
 
 @dataclass(slots=True)
 class Progress:
@@ -117,7 +131,9 @@ class Progress:
         if self.as_json:
             self._print_json({"event": "progress", **self._figures()})
         elif self._bar is not None:
-            self._bar.set_postfix_str(self._postfix(), refresh=False)
+            title, figures = self._fitting(self._bar)
+            self._bar.set_description_str(title, refresh=False)
+            self._bar.set_postfix_str(figures, refresh=False)
             self._bar.update(self.initial + self.finished - self._bar.n)
         else:
             print(self._line(), file=self.err, flush=True)
@@ -133,16 +149,37 @@ class Progress:
             ncols=None,
         )
 
+    def _fitting(self, bar: Any) -> tuple[str, str]:
+        """Title and figures, as far as the terminal has room for them: tqdm cuts the end off."""
+        state = {**bar.format_dict, "n": self.initial + self.finished, "ncols": 0}
+        columns, title, parts = bar.format_dict["ncols"], self.title, self._parts()
+        spared = iter(SPARED_FIRST)
+        while columns:
+            state |= {"prefix": title, "postfix": ", ".join(parts.values())}
+            if len(tqdm.format_meter(**state)) + SMALLEST_BAR <= columns:
+                break
+            if title == self.title:
+                title = title.split()[-1].capitalize()
+            elif (name := next(spared, None)) is not None:
+                parts.pop(name, None)
+            else:
+                break
+        return title, ", ".join(parts.values())
+
     def _postfix(self) -> str:
-        parts = [f"reward={self.reward / self.scored:.3f}"] if self.scored else []
+        return ", ".join(self._parts().values())
+
+    def _parts(self) -> dict[str, str]:
+        parts = {"reward": f"reward={self.reward / self.scored:.3f}"} if self.scored else {}
         if self.generates:
-            parts.append(f"tok/s={self.output_tokens / max(self.elapsed_s, 1e-6):.0f}")
-        parts += [f"in flight={self.in_flight}", f"failed={self.failed}"]
+            parts["tokens"] = f"tok/s={self.output_tokens / max(self.elapsed_s, 1e-6):.0f}"
+        parts["in_flight"] = f"in flight={self.in_flight}"
+        parts["failed" if self.failed else "none_failed"] = f"failed={self.failed}"
         if self.unverified:
-            parts.append(f"unverified={self.unverified}")
+            parts["unverified"] = f"unverified={self.unverified}"
         if self.bottleneck:
-            parts.append(self.bottleneck.short())
-        return ", ".join(parts)
+            parts["bottleneck"] = self.bottleneck.short()
+        return parts
 
     def _figures(self) -> dict[str, Any]:
         return {

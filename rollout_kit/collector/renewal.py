@@ -20,8 +20,9 @@ from ..config.secrets import mask
 from ..errors import OutputError
 from ..types import JsonObject, Key
 from .aggregate import Metrics
+from .contents import Contents
 from .files import OutputPaths, leave_out, set_aside
-from .journal import Contents, Journal
+from .journal import Journal
 from .lines import key_of
 from .manifest import Manifest
 from .plan import number_of

@@ -94,9 +94,10 @@ class RenewalReport:
         numbers = {
             "failed": self.progress.failed,
             "left out": counts.left_out,
-            "malformed lines": counts.malformed,
         }
-        if what := [f"{number:,} {name}" for name, number in numbers.items() if number]:
+        what = [f"{number:,} {name}" for name, number in numbers.items() if number]
+        what += [number_of(counts.malformed, "malformed line")] if counts.malformed else []
+        if what:
             named = ""
             if self.progress.failed or counts.malformed:
                 named = f"; what failed is named in {self.run.journal.paths.failures}"

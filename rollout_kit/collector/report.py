@@ -101,12 +101,10 @@ class Report:
         return status
 
     def _say_what_is_missing(self, missing: int, counts: JsonObject, *, interrupted: bool) -> None:
-        names = {
-            "failed": "failed",
-            "unverified": "wait for their verdict",
-            "malformed": "malformed lines",
-        }
+        waits = "waits for its verdict" if counts["unverified"] == 1 else "wait for their verdict"
+        names = {"failed": "failed", "unverified": waits}
         what = [f"{counts[name]:,} {text}" for name, text in names.items() if counts[name]]
+        what += [number_of(counts["malformed"], "malformed line")] if counts["malformed"] else []
         if what:
             named = f"each is named in {self.run.journal.paths.failures}"
             self.progress.say(f"Without a result: {', '.join(what)}; {named}")
@@ -142,7 +140,10 @@ def record(failure: Failure, run: Prepared | Renewal, reasons: Reasons, give_up:
     """Into the failures file, with the command that repeats it; StopRun when it is one too many."""
     key = failure.key
     repro = f"{run.command_line} +only={key.task_id}:{key.rollout_index}"
-    run.journal.append_failure(failure_line(failure, repro))
+    plans = run.runner.agents if isinstance(run, Prepared) else run.verifiers.plans
+    plan = plans[key.agent]
+    made_with = {"settings": plan.settings, "verifier": plan.verifier}
+    run.journal.append_failure(failure_line(failure, repro, made_with))
     reasons.note(failure)
     if reason := give_up.reason_after(failure.error):
         raise StopRun(reason)

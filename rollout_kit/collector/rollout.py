@@ -33,6 +33,7 @@ from ..types import (
 from .lines import (
     answered_line,
     counted_calls,
+    is_sound,
     now_text,
     row_of,
     scores_of,
@@ -252,7 +253,7 @@ class _Run:
             "duration_s": round(duration_s, 6),
             "queue_s": round(self.queue_s, 6),
             "finish_reason": incomplete.get("reason") or "stop",
-            **{name: _rounded(value) for name, value in stats.items()},
+            **{name: _rounded(value) for name, value in stats.items() if is_sound(name, value)},
         }
         if self.attempt.regenerated:
             known["regenerated"] = True

@@ -7,9 +7,12 @@ O(1) per completion, whatever the number in flight.
 import asyncio
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from time import perf_counter
+from time import perf_counter, thread_time
 
 from ..types import Attempt, Outcome, Unverified
+
+WAVE = 16
+"""Attempts that are started at a stretch."""
 
 
 class Slot:
@@ -74,6 +77,11 @@ class Schedule:
         self._slots: dict[asyncio.Task[Outcome], Slot] = {}
         self._freed: set[Slot] = set()
         self._regaining: deque[tuple[Slot, asyncio.Future[bool]]] = deque()
+        self.begun = asyncio.Event()
+        """The first places are taken, or nothing is to be attempted."""
+        self._filled = WAVE
+        """Places that may be taken yet."""
+        self._is_filling = False
         self._stopping = False
         self._exhausted = False
 
@@ -161,19 +169,42 @@ class Schedule:
                 self._freed.discard(slot)
                 slot.freed_at = None
                 given.set_result(True)
-        while not self._exhausted and self.in_flight < self._limit():
+        while not self._exhausted and self.in_flight < (limit := self._limit()):
+            if self.in_flight >= self._filled:
+                self._fill_on(limit)
+                break
             try:
                 attempt = next(self._attempts)
             except StopIteration:
                 self._exhausted = True
-                return False
+                break
             if attempt is None:
                 return True
             slot = Slot(self)
             task = asyncio.ensure_future(self._attempted(attempt, slot))
             self._slots[task] = slot
             task.add_done_callback(self._ready.put_nowait)
+        self.begun.set()
         return False
+
+    def _fill_on(self, limit: int) -> None:
+        """The places are filled for the first time in waves, half as fast as they could be.
+
+        Requests that go out together are answered together, and while all that is worked through
+        the model has little to do, time after time.
+        """
+        if self._is_filling:
+            return
+        self._is_filling = True
+        loop, began = asyncio.get_running_loop(), thread_time()
+
+        def next_wave() -> None:
+            self._is_filling = False
+            self._filled = min(self._filled + WAVE, limit)
+            self._ready.put_nowait(None)
+
+        # when it is called, what was dispatched has taken its first steps
+        loop.call_soon(lambda: loop.call_later(thread_time() - began, next_wave))
 
 
 _Ready = asyncio.Task[Outcome] | Outcome | Exception | None

@@ -37,10 +37,19 @@ class Sketch:
         self.largest = max(self.largest, other.largest)
 
     def quantile(self, fraction: float) -> float:
-        """The value below which `fraction` of the numbers lie; 0 when there are none."""
+        """The value below which `fraction` of the numbers lie, in between two of them where it
+        falls between them; 0 when there are none."""
+        if not self.count:
+            return 0.0
         rank = fraction * (self.count - 1)
+        below = int(rank)
+        low, high = self._at(below), self._at(min(below + 1, self.count - 1))
+        return low + (rank - below) * (high - low)
+
+    def _at(self, rank: int) -> float:
+        """The number with so many smaller ones."""
         seen = self.zeros
-        if rank < seen or not self.count:
+        if rank < seen:
             return 0.0
         for index in sorted(self.buckets):
             seen += self.buckets[index]

@@ -6,13 +6,14 @@ the others.
 
 import gzip
 import hashlib
+import re
 import shutil
 import sys
 import tempfile
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from string import Formatter
@@ -23,9 +24,12 @@ import yaml
 
 from ..errors import ConfigError, suggest
 from ..types import JsonObject, Task
+from .compact import NumberTable
 
 IGNORED_IN_IDENTITY = "_ng_"
 """Fields with this prefix, and `agent_ref`, say where a row comes from rather than what it asks."""
+
+NO_AGENT = "no agent: give +agent_name=…, or the row an agent_ref"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +54,12 @@ class TaskReader:
     prompt: "Prompt | None" = None
     limit: int | None = None
     repeats: Callable[[str], int] = lambda agent: 1
+    positions: NumberTable = field(default_factory=NumberTable)
+    """Each distinct task's, the same whoever reads, and however far."""
 
     def read(self) -> Iterator[Task | Malformed]:
         """The tasks in input order, with what is malformed in between."""
-        positions: dict[int, int] = {}
+        positions, num_distinct = self.positions, 0
         repeated: dict[tuple[int, str], int] = {}
         num_tasks = 0
         for number, raw in numbered_lines(self.path):
@@ -67,22 +73,23 @@ class TaskReader:
                 continue
             num_tasks += 1
             task_id = task_id_of(row)
-            small_id = int(task_id, 16)  # a million tasks are held here: an int is a third of a str
-            known, which = small_id in positions, (small_id, agent)
+            small_id = int(task_id, 16)
+            position = positions.setdefault(small_id, num_distinct)
+            known, which = position < num_distinct, (small_id, agent)
+            num_distinct += not known
             # with one agent for all, only rows that come again need a count of their own
             asked = self.repeats(agent) if known and self.agent_name else 0
             first = repeated.get(which, asked)
             if known or self.agent_name is None:
                 repeated[which] = first + self.repeats(agent)
             index = row.get("_ng_task_index")
-            position = positions.setdefault(small_id, len(positions))
             yield Task(
                 task_id, index if type(index) is int else position, number, agent, sent, first
             )
 
     def of_input(self, path: str, limit: int | None) -> "TaskReader":
         """The same reader over another input."""
-        return replace(self, path=Path(path), limit=limit)
+        return replace(self, path=Path(path), limit=limit, positions=NumberTable())
 
     def _parse(self, raw: bytes) -> tuple[JsonObject, str]:
         try:
@@ -94,10 +101,9 @@ class TaskReader:
         return row, self._agent_of(row)
 
     def _agent_of(self, row: JsonObject) -> str:
-        named = row.get("agent_ref")
-        agent = self.agent_name or (named.get("name") if isinstance(named, dict) else None)
+        agent = self.agent_name or agent_named(row)
         if agent is None:
-            raise ValueError("no agent: give +agent_name=…, or the row an agent_ref")
+            raise ValueError(NO_AGENT)
         if agent not in self.agents:
             hint = suggest(agent, self.agents)
             raise ValueError(f"agent_ref names '{agent}', which does not run here{hint}")
@@ -140,6 +146,11 @@ class Prompt:
             raise ConfigError(f"prompt_config {path}: needs a text 'user' (and maybe 'system')")
         if unknown := set(content) - {"user", "system"}:
             raise ConfigError(f"prompt_config {path}: unknown {', '.join(sorted(unknown))}")
+        for name, template in content.items():
+            try:
+                list(TEMPLATES.parse(_escaped(str(template or ""))))
+            except ValueError as error:
+                raise ConfigError(f"prompt_config {path}: {name}: {error} ({TWICE})") from None
         return cls(content["user"], content.get("system"))
 
     def applied(self, params: JsonObject, row: Mapping[str, Any]) -> JsonObject:
@@ -151,14 +162,38 @@ class Prompt:
         return {**params, "input": items}
 
 
+class _Templates(Formatter):
+    """Fields are the row's: one whose name is a number is no position."""
+
+    def get_value(self, key: int | str, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        return kwargs[str(key)]
+
+
+TEMPLATES = _Templates()
+
+TWICE = "a brace that is meant as one is written twice: {{"
+
+
+def _escaped(template: str) -> str:
+    """`{}` names no field and stands for itself, as in `\\boxed{}`."""
+    return re.sub(r"(?<!\{)\{\}(?!\})", "{{}}", template)
+
+
 def _filled(template: str, row: Mapping[str, Any]) -> str:
     try:
-        return Formatter().vformat(template, (), row)
-    except (KeyError, IndexError) as error:
+        return TEMPLATES.vformat(_escaped(template), (), row)
+    except KeyError as error:
         raise ValueError(
-            f"prompt_config needs the field {error}, which the row has not (a brace that is meant"
-            " as one is written twice: {{)"
+            f"prompt_config needs the field {error}, which the row has not ({TWICE})"
         ) from None
+    except (AttributeError, IndexError, TypeError, ValueError) as error:
+        raise ValueError(f"prompt_config cannot be filled: {error} ({TWICE})") from None
+
+
+def agent_named(row: Mapping[str, Any]) -> Any:
+    """The agent that a row's `agent_ref` names; None where it names none."""
+    named = row.get("agent_ref")
+    return named.get("name") if isinstance(named, dict) else None
 
 
 def task_id_of(row: Mapping[str, Any]) -> str:

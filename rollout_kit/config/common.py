@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from pathlib import PurePath
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -9,6 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from ..errors import suggest
 from ..types import JsonObject
 from . import fields
+
+APP = "app.py"
 
 LABEL = re.compile(r"[\w-]+")
 
@@ -53,6 +56,10 @@ def clashes(keys: CommonKeys, common: JsonObject) -> Iterator[fields.Problem]:
     if keys.token is not None and not is_url(keys.placement or ""):
         reason = "is for a server placed by URL; the run's own servers share auth_token"
         yield fields.Problem(("token",), reason, None)
+    own_interpreter = keys.python is None and not is_url(keys.placement or "")
+    if keys.entrypoint is not None and own_interpreter and PurePath(keys.entrypoint).name != APP:
+        reason = f"is not read: the server is the class in its folder's {APP}; leave it out"
+        yield fields.Problem(("entrypoint",), reason, keys.entrypoint)
     if keys.placement == "local":
         for key in ("python", "process", "port", "host"):
             if common.get(key) is not None:

@@ -37,6 +37,10 @@ FLAGS = {
 }
 """What NeMo Gym's newer `--flags` are called here, to suggest the right spelling."""
 
+OPENING = {"[": "]", "{": "}"}
+
+QUOTE_IT = "in a shell, quote the whole argument where it has a space or a brace: '+key=[a, b]'"
+
 SPELLING = re.compile(r"(?P<sign>\+\+|\+|~|)(?P<key>[^\s=+~\-][^\s=]*)(?P<value>=.*)?", re.DOTALL)
 
 
@@ -85,6 +89,7 @@ def config_paths(argv: Sequence[str]) -> list[str]:
     for argument in argv:
         match = SPELLING.fullmatch(argument)
         if match and match["key"] == CONFIG_PATHS and match["value"] and match["sign"] != "~":
+            _check_brackets(argument, match["value"][1:])
             paths += _split_paths(match["value"][1:])
     return list(dict.fromkeys(paths))
 
@@ -94,7 +99,23 @@ def _value(argument: str, key: str, raw: str, is_text: Callable[[str, str], bool
         return _split_paths(raw)
     if is_text(key, raw):
         return _text(raw)
+    _check_brackets(argument, raw)
     return _parsed_by_hydra(argument, key, raw)
+
+
+def _check_brackets(argument: str, raw: str) -> None:
+    """ConfigError where a list or an object is not closed: most often the shell has cut it at a
+    space."""
+    if raw[:1] not in OPENING and raw[-1:] not in OPENING.values():
+        return
+    missing: list[str] = []
+    for each in re.sub(r"""\\.|"[^"]*"|'[^']*'""", "", raw):
+        if each in OPENING:
+            missing.append(OPENING[each])
+        elif each in OPENING.values() and (not missing or missing.pop() != each):
+            raise ConfigError(f"{argument}: this '{each}' closes nothing; {QUOTE_IT}")
+    if missing:
+        raise ConfigError(f"{argument}: a '{missing[-1]}' is missing; {QUOTE_IT}")
 
 
 def _text(raw: str) -> str | None:

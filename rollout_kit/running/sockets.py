@@ -1,8 +1,10 @@
 """Listening sockets, bound before anything starts, so that no other program can take a port."""
 
 import contextlib
+import re
 import socket
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from ..config.instances import AGENTS, Instance
 from ..errors import ConfigError
@@ -12,6 +14,10 @@ BACKLOG = 2048
 
 WARM_UP_PORT = 8000
 """Where a single agent listens if it can, so that a warm-up request needs no look-up."""
+
+LOCAL_URL = re.compile(rf"https?://(localhost|127\.0\.0\.1|0\.0\.0\.0|\[::1?\]):{WARM_UP_PORT}\b")
+
+NONE = range(0)
 
 Sockets = Mapping[str, list[socket.socket]]
 """An instance's name → one socket per worker."""
@@ -34,16 +40,15 @@ def bound_socket(host: str, port: int) -> socket.socket:
 
 def bind_all(instances: Iterable[Instance], listening: Iterable[Instance], host: str) -> Sockets:
     """A socket for every worker of those that listen; ConfigError names a port that is taken."""
-    agents = [each for each in instances if each.type == AGENTS]
-    only_agent = agents[0].name if len(agents) == 1 else None
+    instances, listening = list(instances), list(listening)
+    at_8000 = warm_up_agent(instances)
     sockets: dict[str, list[socket.socket]] = {}
     try:
         for each in listening:
-            workers = 1 if each.process else each.num_workers
-            sockets[each.name] = [
-                _bind(each, worker, host, wants_8000=each.name == only_agent)
-                for worker in range(workers)
-            ]
+            own = sockets[each.name] = []
+            for worker in range(_num_sockets(each)):  # one by one: what is bound must be let go of
+                sock = _bind(each, worker, host, listening, wants_8000=each is at_8000)
+                own.append(sock)
     except BaseException:
         for sock in (sock for bound in sockets.values() for sock in bound):
             sock.close()
@@ -51,7 +56,40 @@ def bind_all(instances: Iterable[Instance], listening: Iterable[Instance], host:
     return sockets
 
 
-def _bind(instance: Instance, worker: int, host: str, *, wants_8000: bool) -> socket.socket:
+def warm_up_agent(instances: Iterable[Instance]) -> Instance | None:
+    """The single agent that may listen on WARM_UP_PORT: unless it has a port of its own, or the
+    port is spoken for, by another's `port` or by the URL of a model that may start later."""
+    instances = list(instances)
+    agents = [each for each in instances if each.type == AGENTS]
+    if len(agents) != 1 or agents[0].port is not None:
+        return None
+    is_spoken_for = any(
+        WARM_UP_PORT in _ports(each) or _names_port(each.settings) for each in instances
+    )
+    return None if is_spoken_for else agents[0]
+
+
+def _names_port(value: Any) -> bool:
+    """Whether a URL on this machine with WARM_UP_PORT is in there."""
+    if isinstance(value, Mapping):
+        return any(map(_names_port, value.values()))
+    if isinstance(value, list):
+        return any(map(_names_port, value))
+    return isinstance(value, str) and LOCAL_URL.match(value) is not None
+
+
+def _num_sockets(instance: Instance) -> int:
+    return 1 if instance.process else instance.num_workers
+
+
+def _ports(instance: Instance) -> range:
+    """What it is given; empty where one is picked for it."""
+    return range(instance.port, instance.port + _num_sockets(instance)) if instance.port else NONE
+
+
+def _bind(
+    instance: Instance, worker: int, host: str, others: list[Instance], *, wants_8000: bool
+) -> socket.socket:
     host = instance.host or host
     if instance.port is None and wants_8000 and worker == 0:
         with contextlib.suppress(OSError):
@@ -61,6 +99,9 @@ def _bind(instance: Instance, worker: int, host: str, *, wants_8000: bool) -> so
         return bound_socket(host, port)
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
+        same = [each.name for each in others if each is not instance and port in _ports(each)]
+        if same:
+            reason = f"{reason} by '{same[0]}', which is given the same"
         raise ConfigError(
             f"{instance.name}: cannot listen on {host}:{port}: {reason}; give it another"
             " 'port', or none to have one picked"

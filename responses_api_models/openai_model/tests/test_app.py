@@ -73,7 +73,7 @@ async def stops_halfway(request):
     return reply
 
 
-def with_model(endpoint, use, base="/v1", **settings):
+def with_model(endpoint, use, base="/v1", scheme="http", **settings):
     """Run `use(model)` with a model in front of a listening `endpoint`."""
 
     async def run():
@@ -85,7 +85,7 @@ def with_model(endpoint, use, base="/v1", **settings):
         await site.start()
         port = runner.addresses[0][1]
         config = OpenAIModel.Config(
-            openai_base_url=f"http://127.0.0.1:{port}{base}", openai_model="policy", **settings
+            openai_base_url=f"{scheme}://127.0.0.1:{port}{base}", openai_model="policy", **settings
         )
         model = OpenAIModel(config, None, "policy_model")
         await model.start()
@@ -248,6 +248,14 @@ def test_any_other_refusal_is_final_and_keeps_status_message_and_body(status, sa
     assert (error.status, error.server, error.retryable) == (status, "policy_model", False)
     assert error.terminal is says_terminal and '"param":"temperature"' in error.body
     assert len(endpoint.bodies) == 1
+
+
+def test_an_encrypted_url_of_a_plain_endpoint_fails_at_once_and_says_why():
+    endpoint = Endpoint(gives(RESPONSE))
+    started = time.monotonic()
+    with pytest.raises(ModelError, match=r"does not speak TLS: is it an http:// URL\?") as caught:
+        with_model(endpoint, lambda model: model.responses(HI), scheme="https")
+    assert not caught.value.retryable and time.monotonic() - started < 0.4
 
 
 def test_the_last_error_rises_after_max_tries():

@@ -1,0 +1,66 @@
+"""What `ng_validate` looks into beyond what every command checks: whether each server could start
+here, and could do what it is there for.
+
+Nothing is started. A run may go on without some of this, so that no other command insists on it.
+"""
+
+import inspect
+from collections.abc import Iterable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+from .. import registry
+from ..errors import suggest
+from ..resources_server import ResourcesServer
+from ..service import Service
+from .common import CommonKeys, is_url
+from .fields import keys
+from .instances import Instance
+
+
+def problems(instances: Iterable[Instance]) -> list[str]:
+    """What would fail as soon as it is used."""
+    return [line for one, server in _servers(instances) for line in _problems(one, server)]
+
+
+def warnings(instances: Iterable[Instance]) -> list[str]:
+    """What is most likely a mistake."""
+    return [line for one, server in _servers(instances) for line in _unread_keys(one, server)]
+
+
+def _servers(instances: Iterable[Instance]) -> Iterator[tuple[Instance, type[Service]]]:
+    """Those that run with this interpreter."""
+    for each in instances:
+        if each.python is None and not is_url(each.placement or ""):
+            yield each, registry.load(each.type, each.implementation)
+
+
+def _problems(instance: Instance, server: type[Service]) -> Iterator[str]:
+    title = f"{instance.name} ({instance.implementation})"
+    missing = [package for package in server.needs if find_spec(package) is None]
+    if missing:
+        install = " ".join(sorted({f"'{server.needs[package]}'" for package in missing}))
+        yield f"{title}: needs {', '.join(missing)}, not installed here: pip install {install}"
+    speaks_for_itself = server.build_app is not Service.build_app
+    if (
+        issubclass(server, ResourcesServer)
+        and server.verify is ResourcesServer.verify
+        and not speaks_for_itself
+    ):
+        where = inspect.getfile(server)
+        yield f"{title}: {server.__name__} in {where} has no method 'verify': nothing is rewarded"
+
+
+def _unread_keys(instance: Instance, server: type[Service]) -> Iterator[str]:
+    """Keys that a server which takes any key never mentions in its code."""
+    known = keys(server.Config)
+    if given := [key for key in instance.settings if key not in known]:
+        folder = Path(inspect.getfile(server)).parent
+        code = "\n".join(each.read_text(errors="replace") for each in folder.rglob("*.py"))
+        for key in given:
+            if key not in code:
+                hint = suggest(key, [*known, *CommonKeys.model_fields])
+                yield (
+                    f"{instance.name} ({instance.implementation}): no code in {folder} mentions the"
+                    f" key '{key}'{hint}"
+                )
