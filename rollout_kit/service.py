@@ -86,6 +86,16 @@ def _marked(method: str, path: str) -> Callable[[Handler], Handler]:
     return mark
 
 
+@dataclass(frozen=True, slots=True)
+class Demands:
+    """What a server asks of who starts it: a process of its own, whose output is kept and which
+    ends what it has started; and time (s) until it is ready, where it may take longer than
+    others."""
+
+    own_process: bool = False
+    ready_timeout_s: float = 0.0
+
+
 class Service:
     """Base of every server. `name` is the instance's; `peers` reaches the others."""
 
@@ -103,6 +113,11 @@ class Service:
         self.config = config
         self.peers = peers
         self.name = name
+
+    @classmethod
+    def demands(cls, settings: JsonObject) -> Demands:
+        """Known from the settings as the YAML has them, before there is a server."""
+        return Demands()
 
     async def start(self) -> None:
         """Load what the server needs before it is ready; raise to say that it cannot start."""

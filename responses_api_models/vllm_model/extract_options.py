@@ -1,74 +1,75 @@
-"""Write vllm_options.json from a vLLM wheel: `python extract_options.py vllm-0.32.0-….whl`.
+"""Write vllm_options.json: run by the Python of an environment that has vLLM.
 
-vLLM is read, not imported: its options are the `--names` that `vllm serve` registers, in the
-engine's argument file and in the front-end's, whose dataclass fields are options each. The types
-are the annotations as vLLM writes them, for people to read.
+The names, and what each takes, are those of `vllm serve`'s own argument parser; the types are the
+annotations of its dataclasses, as vLLM writes them, for people to read.
 """
 
-import ast
+import argparse
+import dataclasses
+import importlib
+import inspect
 import json
 import sys
-import zipfile
 from pathlib import Path
+from typing import Any
 
-ENGINE = "vllm/engine/arg_utils.py"
-
-ENGINE_CLASSES = ("EngineArgs", "AsyncEngineArgs")
-FRONT_END_CLASSES = ("BaseFrontendArgs", "FrontendArgs")
+PARSERS = ("vllm.entrypoints.launchers.cli_args", "vllm.entrypoints.openai.cli_args")
+"""Where the parser is made, newest releases first."""
 
 
-def extract(wheel: Path) -> dict[str, object]:
-    """The options of `vllm serve`, sorted by name, with the version of the wheel."""
-    with zipfile.ZipFile(wheel) as archive:
-        engine = ast.parse(archive.read(ENGINE))
-        # the front-end's arguments move between releases: found by the class, not by the path
-        candidates = [
-            ast.parse(archive.read(name))
-            for name in archive.namelist()
-            if name.startswith("vllm/entrypoints/") and name.endswith("cli_args.py")
-        ]
-    front_end = next(
-        tree for tree in candidates if any(one.name == "FrontendArgs" for one in classes(tree))
-    )
-    engine_types = fields(engine, ENGINE_CLASSES)
-    options = {name: engine_types.get(name, "") for name in registered(engine)}
-    options |= dict.fromkeys(registered(front_end), "")
-    options |= fields(front_end, FRONT_END_CLASSES)
-    options["model"] = "str"
-    version = wheel.name.split("-")[1]
+def extract() -> dict[str, object]:
+    """The options of `vllm serve`, sorted by name, with vLLM's version."""
+    import vllm
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    module = _first_of(PARSERS)
+    parser = module.make_arg_parser(FlexibleArgumentParser())
+    classes = [AsyncEngineArgs, *(kind for _, kind in inspect.getmembers(module, inspect.isclass))]
+    types = {
+        field.name: field.type if isinstance(field.type, str) else _written(field.type)
+        for kind in classes
+        if dataclasses.is_dataclass(kind)
+        for field in dataclasses.fields(kind)
+    }
+    options = {
+        long[2:].replace("-", "_"): {"type": types.get(action.dest, ""), "takes": _takes(action)}
+        for action in parser._actions
+        for long in action.option_strings
+        if long.startswith("--") and not long.startswith("--no-") and long != "--help"
+    }
+    version = vllm.__version__.partition("+")[0]
     return {"vllm_version": version, "options": dict(sorted(options.items()))}
 
 
-def classes(tree: ast.Module) -> list[ast.ClassDef]:
-    return [node for node in tree.body if isinstance(node, ast.ClassDef)]
+def _first_of(names: tuple[str, ...]) -> Any:
+    for name in names[:-1]:
+        try:
+            return importlib.import_module(name)
+        except ImportError:
+            continue
+    return importlib.import_module(names[-1])
 
 
-def fields(tree: ast.Module, names: tuple[str, ...]) -> dict[str, str]:
-    """Annotated fields of the named dataclasses."""
-    return {
-        statement.target.id: ast.unparse(statement.annotation)
-        for node in classes(tree)
-        if node.name in names
-        for statement in node.body
-        if isinstance(statement, ast.AnnAssign)
-        and isinstance(statement.target, ast.Name)
-        and "ClassVar" not in ast.unparse(statement.annotation)
-    }
+def _written(annotation: Any) -> str:
+    text = annotation.__name__ if isinstance(annotation, type) else str(annotation)
+    return text.replace("typing.", "")
 
 
-def registered(tree: ast.Module) -> list[str]:
-    """Every `--name` that an add_argument call spells out, as a key: `max_model_len`."""
-    return [
-        argument.value[2:].replace("-", "_")
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument"
-        for argument in node.args
-        if isinstance(argument, ast.Constant) and str(argument.value).startswith("--")
-    ]
+def _takes(action: argparse.Action) -> str:
+    """`switch`: it and its `--no-`; `flag`: it alone; `values`: one or more; `repeated`: one each
+    time; `value`."""
+    if isinstance(action, argparse.BooleanOptionalAction):
+        return "switch"
+    if action.nargs == 0:
+        return "flag"
+    if action.nargs in ("+", "*"):
+        return "values"
+    return "repeated" if isinstance(action, argparse._AppendAction) else "value"
 
 
 if __name__ == "__main__":
-    found = extract(Path(sys.argv[1]))
+    found = extract()
     target = Path(__file__).with_name("vllm_options.json")
     target.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     sys.stdout.write(f"{target}: {len(found['options'])} options\n")  # type: ignore[arg-type]

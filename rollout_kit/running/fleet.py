@@ -4,14 +4,16 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from socket import socket
 
+from .. import registry
 from ..config.instances import Instance
 from ..errors import ConfigError
 from ..http import HttpClient
+from ..service import Demands
 from ..types import JsonObject
 from . import processes
 from .output import Output
@@ -70,7 +72,8 @@ class Fleet:
             self._stack.callback(output.close)
             own = {each.name: sockets[each.name][group.worker] for each in group.instances}
             start = partial(group.spawned, plan, own, output)
-            keeper = self._keepers[group] = Keeper(group.label, own, output, terms, start)
+            patient = replace(terms, ready_timeout_s=group.ready_timeout_s(terms.ready_timeout_s))
+            keeper = self._keepers[group] = Keeper(group.label, own, output, patient, start)
             try:
                 await keeper.start()
             except OSError as error:
@@ -81,7 +84,8 @@ class Fleet:
 
     def _output(self, label: str, secrets: Iterable[str]) -> Output:
         path = self.log_dir / f"{label}.log" if self.log_dir else None
-        return Output(label, path=path, secrets=secrets, show=self._upkeep.show)
+        show, tell = self._upkeep.show, self._upkeep.tell
+        return Output(label, path=path, secrets=secrets, show=show, tell=tell)
 
     def readiness(self) -> list[Coroutine[None, None, None]]:
         """One to await per process; ConfigError where it cannot start."""
@@ -113,6 +117,10 @@ class _Group:
     instances: list[Instance]
     worker: int = 0
 
+    def ready_timeout_s(self, usual_s: float) -> float:
+        """The usual one, or more where a server asks for it."""
+        return max(usual_s, *(demands_of(each).ready_timeout_s for each in self.instances))
+
     async def spawned(
         self, plan: JsonObject, sockets: Mapping[str, socket], output: Output
     ) -> processes.Child:
@@ -133,6 +141,15 @@ class _Group:
             python=self.instances[0].python,
             env={key: value for each in self.instances for key, value in each.env.items()},
         )
+
+
+def demands_of(instance: Instance) -> Demands:
+    """What the implementation asks; nothing where it is known to another interpreter only."""
+    try:
+        cls = registry.load(instance.type, instance.implementation)
+    except ConfigError:
+        return Demands()
+    return cls.demands(instance.settings)
 
 
 def _groups(spawned: Iterable[Instance]) -> list[_Group]:

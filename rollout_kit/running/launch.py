@@ -13,13 +13,14 @@ from pathlib import Path
 
 from .. import registry
 from ..access import bearer, is_loopback
+from ..config.common import is_url
 from ..config.instances import AGENTS, MODELS
 from ..config.load import Config, Instance
 from ..http import HttpClient
 from ..peers import Http, Local, Peers, Transport
 from ..service import Service
 from ..types import JsonObject
-from .fleet import Fleet, Upkeep
+from .fleet import Fleet, Upkeep, demands_of
 from .run import Run
 from .sockets import Sockets, bind_all, url_of
 from .supervise import Keeper
@@ -159,6 +160,10 @@ def _tokens(instances: list[Instance], sockets: Sockets, token: str) -> dict[str
 def placement_of(instance: Instance, default: str) -> str:
     """`local`, `process` or the instance's URL."""
     if instance.num_workers > 1 or instance.process or instance.python:
+        return "process"
+    if is_url(instance.placement or ""):
+        return str(instance.placement)
+    if instance.env or demands_of(instance).own_process:
         return "process"
     return instance.placement or default
 

@@ -9,6 +9,10 @@ from pathlib import Path
 from ..config.secrets import mask
 from ..errors import ConfigError
 
+QUIET, ALOUD = "\x0e", "\x0f"
+"""First character of a line that is for the log alone, and of one that people are told in any
+case."""
+
 TAIL_LINES = 30
 """Last lines that an error about the process can show."""
 
@@ -29,12 +33,14 @@ class Output:
         path: Path | None = None,
         secrets: Iterable[str] = (),
         show: Callable[[str, str], None] | None = None,
+        tell: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.path = path
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._label = label
         self._secrets = frozenset(secrets)
         self._show = show
+        self._tell = tell
         self._file: int | None = None
         self._size = 0
         if path:
@@ -49,10 +55,13 @@ class Output:
     def take(self, raw: bytes) -> None:
         """One line as it came through the pipe."""
         line = mask(raw.decode("utf-8", "replace").rstrip(), self._secrets)
+        loudness, line = line[:1], line.lstrip(QUIET + ALOUD)
         self.tail.append(line)
         self._keep(f"{line}\n".encode())
-        if self._show:
+        if self._show and loudness != QUIET:
             self._show(self._label, line)
+        elif loudness == ALOUD:
+            self._tell(f"({self._label}) {line}")
 
     def note(self, line: str) -> None:
         """A line about the process, into its file."""

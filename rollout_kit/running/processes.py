@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import orjson
 
@@ -72,6 +73,15 @@ class Child:
         return f"server '{self.label}' (pid {self.pid}) {self.ending}{said}{log}"
 
 
+class Marked(Protocol):
+    """What the reaper looks after."""
+
+    @property
+    def pid(self) -> int | None: ...
+
+    mark: str
+
+
 class Reaper:
     """The process that ends our children where we are killed and they cannot end by themselves."""
 
@@ -89,10 +99,10 @@ class Reaper:
             start_new_session=True,
         )
 
-    def knows(self, child: Child) -> None:
+    def knows(self, child: "Marked") -> None:
         self._tell(f"+{child.pid} {child.mark}\n")
 
-    def forgets(self, child: Child) -> None:
+    def forgets(self, child: "Marked") -> None:
         self._tell(f"-{child.pid}\n")
 
     def _tell(self, line: str) -> None:

@@ -1,0 +1,107 @@
+"""The block of a `vllm_model`: vLLM's options, untouched, and what this server itself needs."""
+
+from typing import Any
+
+from pydantic import AliasChoices, ConfigDict, Field, field_validator
+
+from rollout_kit.service import OPERATIONAL
+from rollout_kit.types import JsonObject
+
+from .options import VllmOptions
+
+READY_S = 1800.0
+"""A model of 70 billion parameters takes a quarter of an hour from a slow disk."""
+
+
+class VllmModelConfig(VllmOptions):  # type: ignore[misc, valid-type]
+    # pydantic before 2.10 reserves every name that begins with model_
+    model_config = ConfigDict(protected_namespaces=())
+
+    model: str = Field(
+        validation_alias=AliasChoices("model_name", "model"), description="Model to serve."
+    )
+    base_url: str | list[str] | None = Field(
+        None,
+        json_schema_extra=OPERATIONAL,
+        description="vLLM servers that already run, one or many; nothing is started then.",
+    )
+    api_key: str | None = Field(
+        None,
+        repr=False,
+        json_schema_extra=OPERATIONAL,
+        description="Key that the vLLM servers ask for.",
+    )
+    num_replicas: int = Field(
+        1, ge=1, json_schema_extra=OPERATIONAL, description="vLLM servers to start."
+    )
+    vllm_executable: str = Field(
+        "vllm",
+        json_schema_extra=OPERATIONAL,
+        description="Command that starts vLLM; it may lie in another environment.",
+    )
+    extra_args: list[str] | JsonObject = Field(
+        [], description="Further arguments of `vllm serve`, passed on unchecked."
+    )
+    lora_modules: Any = Field(
+        None, description="LoRA adapters: name → path; a request's `model` names one."
+    )
+    ready_timeout_s: float = Field(
+        READY_S, gt=0, json_schema_extra=OPERATIONAL, description="Most time for vLLM to load."
+    )
+    max_restarts: int = Field(
+        5, ge=0, json_schema_extra=OPERATIONAL, description="Starts in vain after a crash."
+    )
+    request_timeout_s: float = Field(
+        600.0,
+        gt=0,
+        json_schema_extra=OPERATIONAL,
+        description="Most time for a request once it has its turn, all tries and waits included.",
+    )
+    max_tries: int = Field(
+        4,
+        ge=1,
+        json_schema_extra=OPERATIONAL,
+        description="Tries of a request that fails with 408, 409, 425, 429, 5xx or its connection.",
+    )
+    return_token_ids: bool = Field(
+        False, description="Token ids and log-probs on the last output item of every turn."
+    )
+    chat_template_kwargs: JsonObject = Field(
+        {}, description="For the chat template, such as enable_thinking; a row's own win."
+    )
+    extra_body: JsonObject = Field({}, description="Parameters for rows that do not set them.")
+    drop_input_reasoning_items: bool = Field(
+        False, description="Leave the reasoning of earlier turns out of what is sent back."
+    )
+
+    @field_validator("base_url")
+    @classmethod
+    def _are_urls(cls, value: Any) -> Any:
+        urls = [value] if isinstance(value, str) else value or []
+        if value is not None and not urls:
+            raise ValueError("name one URL at least, or leave it out to have vLLM started")
+        for url in urls:
+            if not url.startswith(("http://", "https://")):
+                raise ValueError(f"must begin with http:// or https://, unlike '{url}'")
+        return value
+
+    @property
+    def urls(self) -> list[str]:
+        """vLLM servers that run already."""
+        return [self.base_url] if isinstance(self.base_url, str) else list(self.base_url or ())
+
+    @property
+    def served_name(self) -> str:
+        """What vLLM calls the model."""
+        names = self.get("served_model_name")
+        first = names[0] if isinstance(names, list) and names else names
+        return str(first or self.model)
+
+    @property
+    def num_gpus(self) -> int:
+        """Of one replica."""
+        sizes = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+        product = 1
+        for name in sizes:
+            product *= self.get(name) or 1
+        return product

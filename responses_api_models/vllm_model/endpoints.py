@@ -1,0 +1,173 @@
+"""Which vLLM answers which request: the least busy one, a session always the same one.
+
+One that fails is left out until it is well again; who finds none waits for one.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rollout_kit.errors import ModelError, PeerError
+from rollout_kit.http import HttpClient
+from rollout_kit.time_limit import within
+from rollout_kit.types import JsonObject
+
+from . import metrics
+
+PROBE_S = (0.2, 0.5, 1.0, 2.0, 5.0)
+"""Pauses between questions to one that is left out, the last one repeated."""
+
+PROBE_TIMEOUT_S = 5.0
+
+NUM_SESSIONS = 100_000
+"""Sessions whose endpoint is remembered: more than are in flight, and a few megabytes."""
+
+METRICS_S = 1.0
+"""How often a busy endpoint is asked for its figures."""
+
+
+@dataclass(slots=True, eq=False)
+class Endpoint:
+    """One vLLM. `url` has no `/v1`."""
+
+    url: str
+    in_flight: int = 0
+    num_requests: int = 0
+    num_failed: int = 0
+    ejected_for: str = ""
+    """Why it is left out; empty while it is well."""
+    figures: dict[str, float] = field(default_factory=dict)
+
+    def told(self) -> JsonObject:
+        return {
+            "url": self.url,
+            "up": not self.ejected_for,
+            "in_flight": self.in_flight,
+            "requests": self.num_requests,
+            "failed": self.num_failed,
+            **({"why": self.ejected_for} if self.ejected_for else {}),
+            **self.figures,
+        }
+
+
+class Endpoints:
+    """Several of them behind one door. `hopeless` says why waiting is pointless, or nothing."""
+
+    def __init__(
+        self,
+        urls: list[str],
+        http: HttpClient,
+        headers: Mapping[str, str],
+        hopeless: Callable[[], str] = lambda: "",
+    ) -> None:
+        self.all = [Endpoint(url.rstrip("/").removesuffix("/v1")) for url in urls]
+        self._http = http
+        self._headers = headers
+        self._hopeless = hopeless
+        self._sessions: OrderedDict[str, Endpoint] = OrderedDict()
+        self._changed = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        self._keep(self._poll_metrics())
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def chosen(self, session: str | None, timeout_s: float) -> Endpoint:
+        """Who answers next; ModelError when none is well again in time."""
+        try:
+            with within(timeout_s):
+                while (endpoint := self._best(session)) is None:
+                    if why := self._hopeless():
+                        raise ModelError(why, status=503, retryable=False)
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            why = "; ".join(f"{each.url}: {each.ejected_for}" for each in self.all)
+            raise ModelError(f"no vLLM answers ({why})", status=503, retryable=True) from None
+        if session is not None:
+            self._sessions[session] = endpoint
+            self._sessions.move_to_end(session)
+            if len(self._sessions) > NUM_SESSIONS:
+                self._sessions.popitem(last=False)
+        return endpoint
+
+    def eject(self, endpoint: Endpoint, why: str) -> None:
+        """Leave it out until it answers its health check."""
+        if not endpoint.ejected_for:
+            endpoint.ejected_for = why
+            endpoint.figures = {}
+            self._keep(self._probe(endpoint))
+
+    async def suspect(self, endpoint: Endpoint, why: str) -> None:
+        """Something went wrong there: left out, unless it says that it is well."""
+        if not endpoint.ejected_for and not await self._is_well(endpoint):
+            self.eject(endpoint, why)
+
+    def wake(self) -> None:
+        """Whoever waits looks again."""
+        self._changed.set()
+
+    def figures(self) -> JsonObject:
+        """What the engines report, added up; the fullest KV cache."""
+        told = [each.figures for each in self.all if each.figures]
+        if not told:
+            return {}
+        names = {name for each in told for name in each}
+        added = {name: sum(each.get(name, 0) for each in told) for name in sorted(names)}
+        whole: JsonObject = {name: int(value) for name, value in added.items()}
+        if "kv_cache" in names:
+            whole["kv_cache"] = round(max(each.get("kv_cache", 0.0) for each in told), 4)
+        return whole
+
+    def _best(self, session: str | None) -> Endpoint | None:
+        known = self._sessions.get(session) if session is not None else None
+        if known is not None and not known.ejected_for:
+            return known
+        well = [each for each in self.all if not each.ejected_for]
+        return min(well, key=lambda each: (each.in_flight, each.num_requests), default=None)
+
+    async def _probe(self, endpoint: Endpoint) -> None:
+        pauses = iter(PROBE_S)
+        while True:
+            await asyncio.sleep(next(pauses, PROBE_S[-1]))
+            if await self._is_well(endpoint):
+                endpoint.ejected_for = ""
+                self.wake()
+                return
+
+    async def _is_well(self, endpoint: Endpoint) -> bool:
+        try:
+            reply = await self._http.get(
+                f"{endpoint.url}/health", headers=self._headers, timeout_s=PROBE_TIMEOUT_S
+            )
+        except PeerError:
+            return False
+        return reply.status == 200
+
+    async def _poll_metrics(self) -> None:
+        """Of those that are busy, and once more when they no longer are."""
+        was_busy: set[Endpoint] = set(self.all)
+        while True:
+            busy = {each for each in self.all if each.in_flight and not each.ejected_for}
+            for endpoint in busy | {each for each in was_busy if not each.ejected_for}:
+                try:
+                    reply = await self._http.get(
+                        f"{endpoint.url}/metrics", headers=self._headers, timeout_s=PROBE_TIMEOUT_S
+                    )
+                except PeerError:
+                    continue  # the requests themselves tell whether it is well
+                if reply.status == 200 and not endpoint.ejected_for:
+                    endpoint.figures = metrics.read(reply.text())
+            was_busy = busy
+            await asyncio.sleep(METRICS_S)
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

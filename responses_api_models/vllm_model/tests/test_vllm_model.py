@@ -1,0 +1,466 @@
+"""The server in front of vLLM processes that are real processes, if not vLLM."""
+
+import asyncio
+import importlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rollout_kit import registry
+from rollout_kit.errors import ConfigError, ModelError
+from rollout_kit.http import HttpClient
+from rollout_kit.running.sockets import bound_socket
+from rollout_kit.session import Session, entered
+
+FAKE = Path(__file__).with_name("fake_vllm.py")
+VllmModel = registry.load("responses_api_models", "vllm_model")
+PARTS = VllmModel.__module__.rpartition(".")[0]
+
+OOM = """\
+(EngineCore pid=2) ERROR 11-21 22:01:02 [core.py:1001] torch.OutOfMemoryError: CUDA out of memory.
+(APIServer pid=1) RuntimeError: Engine core initialization failed. See root cause above."""
+
+ADD = {"type": "function", "name": "add", "parameters": {"type": "object"}}
+
+
+class Fakes:
+    """Fake vLLMs of one test: how they behave, and what they saw."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        self.monkeypatch = monkeypatch
+        self.executable = folder / "vllm"
+        self.executable.write_text(f'#!/bin/sh\nexec {sys.executable} {FAKE} "$@"\n')
+        self.executable.chmod(0o755)
+        self.plan()
+
+    def plan(self, **plan):
+        told = {name: str(self.folder / name) for name in ("starts", "asked")}
+        if "fails" in plan:
+            (self.folder / "fails").write_text(plan["fails"])
+            plan["fails"] = str(self.folder / "fails")
+        self.monkeypatch.setenv("FAKE_VLLM", json.dumps({**told, **plan}))
+
+    def seen(self, what):
+        path = self.folder / what
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def run(self, use, **settings):
+        """`use(model)` with a model whose vLLMs have started; all of them are gone afterwards."""
+
+        async def main():
+            block = {"model_name": "org/m", "vllm_executable": str(self.executable), **settings}
+            model = VllmModel(VllmModel.Config(**block), None, "policy_model")
+            try:
+                await model.start()
+                return await use(model)
+            finally:
+                await model.stop()
+
+        try:
+            return asyncio.run(main())
+        finally:
+            assert not any(is_alive(one["pid"]) for one in self.seen("starts"))
+
+
+@pytest.fixture
+def fakes(tmp_path, monkeypatch):
+    monkeypatch.delenv("ROLLOUT_KIT_PROCESS", raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    engine = importlib.import_module(f"{PARTS}.engine")
+    monkeypatch.setattr(engine, "POLL_S", 0.02)
+    monkeypatch.setattr(engine, "PAUSES", engine.RetryPolicy(base_s=0.01, cap_s=0.05))
+    return Fakes(tmp_path, monkeypatch)
+
+
+async def said(model, session=None, **params):
+    with entered(session):
+        response = await model.responses({"input": "Hi", **params})
+    return response["output"][0]["content"][0]["text"]
+
+
+def is_alive(pid):
+    """A zombie is not: it waits for whoever adopted it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def children_of(pid):
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+async def told_to(model, what, number=0):
+    http = HttpClient()
+    try:
+        await http.post(f"{model._endpoints.all[number].url}/{what}", b"{}", timeout_s=5)
+    except Exception as error:
+        assert what == "crash", error
+    await http.close()
+
+
+async def until(condition, seconds=10.0):
+    ends = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < ends, "it did not come about"
+        await asyncio.sleep(0.02)
+
+
+def test_it_starts_answers_and_ends(fakes):
+    async def use(model):
+        assert await said(model) == f"said by {fakes.seen('starts')[0]['pid']}"
+
+    fakes.run(use, max_model_len=2048, api_key="top-secret")
+    [start] = fakes.seen("starts")
+    words = start["argv"]
+    assert words[:2] == ["serve", "org/m"]
+    assert words[words.index("--max-model-len") + 1] == "2048"
+    [asked] = fakes.seen("asked")
+    assert asked["key"] == "Bearer top-secret" and asked["body"]["model"] == "org/m"
+
+
+def test_a_failed_load_tells_vllm_s_own_reason_and_what_to_lower(fakes):
+    fakes.plan(fails=OOM)
+    with pytest.raises(ConfigError) as caught:
+        fakes.run(said)
+    text = str(caught.value)
+    assert "torch.OutOfMemoryError: CUDA out of memory." in text
+    assert "initialization failed" not in text
+    assert "gpu_memory_utilization" in text and "max_model_len" in text
+
+
+def test_one_that_is_never_ready_is_given_up(fakes):
+    fakes.plan(deaf=True)
+    with pytest.raises(ConfigError, match="not ready within 1 s"):
+        fakes.run(said, ready_timeout_s=1)
+
+
+def test_phases_are_told_once(fakes, caplog):
+    fakes.run(said)
+    told = [record.message for record in caplog.records]
+    for phase in ("is loading org/m", "has loaded the weights (0.01 s)", "524,288 tokens", "ready"):
+        assert sum(phase in line for line in told) == 1, told
+
+
+def test_a_crash_is_noticed_and_the_request_asked_again(fakes):
+    fakes.plan(answer_s=0.5)
+
+    async def use(model):
+        asking = asyncio.create_task(said(model))
+        await until(lambda: model._running)
+        await asyncio.sleep(0.2)
+        os.kill(fakes.seen("starts")[0]["pid"], signal.SIGKILL)
+        text = await asking
+        assert text == f"said by {fakes.seen('starts')[1]['pid']}"
+        assert model.load_figures()["vllm_restarts"] == 1
+
+    fakes.run(use)
+
+
+def test_workers_of_a_dead_one_are_gone_before_the_next_starts(fakes):
+    async def use(model):
+        pid = fakes.seen("starts")[0]["pid"]
+        children = children_of(pid)
+        assert children
+        os.kill(pid, signal.SIGKILL)
+        await until(lambda: len(fakes.seen("starts")) == 2)
+        assert not any(map(is_alive, children))
+
+    fakes.run(use)
+
+
+def test_it_is_given_up_and_says_why(fakes):
+    fakes.plan(fails="ValueError: no such thing", fails_after=1)
+
+    async def use(model):
+        await told_to(model, "crash")
+        with pytest.raises(ModelError, match="ValueError: no such thing") as caught:
+            await said(model)
+        assert not caught.value.retryable and not caught.value.terminal
+        assert len(fakes.seen("starts")) == 3
+
+    fakes.run(use, max_restarts=2)
+
+
+def test_a_request_that_waits_in_vain_may_be_tried_again(fakes):
+    fakes.plan(fails="ValueError: no", fails_after=1)
+
+    async def use(model):
+        await told_to(model, "crash")
+        with pytest.raises(ModelError, match="no vLLM answers") as caught:
+            await said(model)
+        assert caught.value.retryable and caught.value.status == 503
+
+    engine = importlib.import_module(f"{PARTS}.engine")
+    fakes.monkeypatch.setattr(engine, "PAUSES", engine.RetryPolicy(base_s=100, cap_s=100))
+    fakes.monkeypatch.setattr(engine, "random", lambda: 1.0)
+    fakes.run(use, request_timeout_s=1.5)
+
+
+def test_the_port_is_kept_from_others(fakes):
+    async def use(model):
+        host, _, port = model._engines[0].url.removeprefix("http://").partition(":")
+        with pytest.raises(OSError):
+            bound_socket(host, int(port))
+
+    fakes.run(use)
+
+
+def test_replicas_get_gpus_of_their_own(fakes):
+    fakes.monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
+
+    async def use(model):
+        return None
+
+    fakes.run(use, num_replicas=2, tensor_parallel_size=2)
+    assert sorted(each["gpus"] for each in fakes.seen("starts")) == ["0,1", "2,3"]
+
+
+def test_requests_go_to_the_least_busy_and_a_session_stays(fakes):
+    fakes.plan(answer_s=0.1)
+
+    async def use(model):
+        texts = await asyncio.gather(*(said(model) for _ in range(8)))
+        assert [texts.count(text) for text in set(texts)] == [4, 4]
+        for session in (Session(), Session(), Session()):
+            assert len({await said(model, session) for _ in range(4)}) == 1
+        told = (await model.load())["endpoints"]
+        assert sum(each["requests"] for each in told) == 20
+
+    fakes.run(use, num_replicas=2)
+
+
+def test_one_of_two_that_dies_costs_nothing(fakes):
+    fakes.plan(answer_s=0.3)
+
+    async def use(model):
+        asking = [asyncio.create_task(said(model, Session())) for _ in range(20)]
+        await until(lambda: model._running == 20)
+        await told_to(model, "crash", number=0)
+        texts = await asyncio.gather(*asking)
+        assert len(texts) == 20
+        await until(lambda: not model._endpoints.all[0].ejected_for)
+        assert len(set(await asyncio.gather(*(said(model) for _ in range(8))))) == 2
+
+    fakes.run(use, num_replicas=2)
+
+
+def test_a_sick_endpoint_is_left_out_until_it_is_well(fakes):
+    async def use(first):
+        async def elsewhere(second):
+            urls = [each._endpoints.all[0].url + "/v1" for each in (first, second)]
+            config = VllmModel.Config(model_name="org/m", base_url=urls)
+            model = VllmModel(config, None, "policy_model")
+            await model.start()
+            try:
+                await told_to(model, "sick", number=0)
+                assert len({await said(model) for _ in range(8)}) == 1
+                figures = await model.load()
+                assert figures["endpoints_down"] == 1
+                assert "500" in figures["endpoints"][0]["why"]
+                await told_to(model, "well", number=0)
+                await until(lambda: "endpoints_down" not in model.load_figures())
+                assert len(set(await asyncio.gather(*(said(model) for _ in range(8))))) == 2
+            finally:
+                await model.stop()
+
+        block = {"model_name": "org/m", "vllm_executable": str(fakes.executable)}
+        second = VllmModel(VllmModel.Config(**block), None, "other")
+        try:
+            await second.start()
+            await elsewhere(second)
+        finally:
+            await second.stop()
+
+    fakes.run(use)
+
+
+def test_token_ids_lie_on_the_last_item_of_the_turn(fakes):
+    async def use(model):
+        response = await model.responses({"input": "Hi", "tools": [ADD]})
+        *before, last = response["output"]
+        assert [item["type"] for item in response["output"]] == ["reasoning", "function_call"]
+        assert last["prompt_token_ids"] == [1, 2]
+        assert last["generation_token_ids"] == [11, 12, 2]
+        assert last["generation_log_probs"] == [-0.5, -0.5, -0.5]
+        assert not any("prompt_token_ids" in item for item in before)
+        plain = await model.responses({"input": "Hi", "return_token_ids": False})
+        assert "prompt_token_ids" not in plain["output"][-1]
+
+    fakes.run(use, return_token_ids=True)
+    with_ids, without = (each["body"] for each in fakes.seen("asked"))
+    assert with_ids["return_token_ids"] is True and with_ids["logprobs"] is True
+    assert "return_token_ids" not in without and "logprobs" not in without
+
+
+def test_a_row_s_parameters_win_over_the_block_s(fakes):
+    async def use(model):
+        await model.responses(
+            {
+                "instructions": "Be brief.",
+                "input": [
+                    {"role": "developer", "content": "Really."},
+                    {"role": "user", "content": "Hi"},
+                ],
+                "model": "sums",
+                "seed": 7,
+                "top_k": 5,
+                "max_output_tokens": 9,
+                "chat_template_kwargs": {"enable_thinking": True},
+                "metadata": {"extra_body": '{"min_p": 0.2}', "row": "1"},
+            }
+        )
+
+    fakes.run(
+        use,
+        extra_body={"top_k": 1, "min_tokens": 2},
+        chat_template_kwargs={"enable_thinking": False, "style": "x"},
+        lora_modules={"sums": "/adapters/sums"},
+    )
+    [asked] = fakes.seen("asked")
+    assert asked["body"] == {
+        "model": "sums",
+        "messages": [
+            {"role": "system", "content": "Be brief.\n\nReally."},
+            {"role": "user", "content": "Hi"},
+        ],
+        "seed": 7,
+        "top_k": 5,
+        "min_tokens": 2,
+        "min_p": 0.2,
+        "max_completion_tokens": 9,
+        "chat_template_kwargs": {"enable_thinking": True, "style": "x"},
+        "metadata": {"row": "1"},
+    }
+    assert "sums=/adapters/sums" in fakes.seen("starts")[0]["argv"]
+
+
+def test_reasoning_goes_back_to_the_model_unless_that_is_turned_off(fakes):
+    items = [
+        {"role": "user", "content": "Hi"},
+        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]},
+        {"role": "assistant", "content": "Yes?"},
+        {"role": "user", "content": "Bye"},
+    ]
+
+    async def use(model):
+        await model.responses({"input": items})
+
+    fakes.run(use)
+    fakes.run(use, drop_input_reasoning_items=True)
+    first, second = (each["body"]["messages"][1] for each in fakes.seen("asked"))
+    assert first == {"role": "assistant", "reasoning": "hm", "content": "Yes?"}
+    assert second == {"role": "assistant", "content": "Yes?"}
+
+
+def test_an_input_beyond_the_context_is_an_incomplete_response(fakes):
+    async def use(model):
+        response = await model.responses({"input": "too long"})
+        assert response["incomplete_details"] == {"reason": "max_output_tokens"}
+        assert response["output"] == []
+        with pytest.raises(ModelError, match="is not a parameter") as caught:
+            await model.responses({"input": "bad"})
+        assert caught.value.status == 400 and caught.value.terminal
+
+    fakes.run(use)
+
+
+def test_the_engine_s_own_figures_are_in_the_load(fakes):
+    fakes.plan(answer_s=0.3)
+
+    async def use(model):
+        await asyncio.gather(*(said(model) for _ in range(3)))
+        await until(lambda: "kv_cache" in model.load_figures())
+        figures = model.load_figures()
+        assert figures["kv_cache"] == 0.5
+        assert figures["engine_running"] == 3 and figures["engine_waiting"] == 4
+        assert figures["preemptions"] == 7
+        assert figures["running"] == figures["waiting"] == 0
+
+    fakes.run(use)
+
+
+def ng_run(fakes, *words):
+    """An ng_run with nothing but a vllm_model; its output is in `ng_run.txt`."""
+    (fakes.folder / "vllm.yaml").write_text(
+        f"vllm_model: {{model_name: org/m, vllm_executable: {fakes.executable}}}"
+    )
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+    command = [Path(sys.executable).parent / "ng_run", "+config_paths=[vllm.yaml]", *words]
+    with (fakes.folder / "ng_run.txt").open("w") as out:
+        return subprocess.Popen(
+            [*command, f"+head_server.port={port}"], cwd=fakes.folder, stdout=out, stderr=out
+        )
+
+
+def waited_for(condition, seconds=20.0):
+    ends = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < ends, "it did not come about"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_vllm_does_not_outlive_an_ng_run(fakes, number):
+    process = ng_run(fakes)
+    said = fakes.folder / "ng_run.txt"
+    try:
+        waited_for(lambda: "servers ready" in said.read_text())
+        [start] = fakes.seen("starts")
+        members = [start["pid"], *children_of(start["pid"])]
+        assert len(members) == 2 and all(map(is_alive, members))
+        process.send_signal(number)
+        waited_for(lambda: not any(map(is_alive, members)))
+    finally:
+        process.kill()
+        process.wait()
+    [log] = fakes.folder.glob("logs/*/vllm_model.log")
+    assert "Resolved architecture" in log.read_text() and "\x0e" not in log.read_text()
+    assert "Resolved architecture" not in said.read_text()
+    assert "(vllm_model) vLLM is loading org/m" in said.read_text()
+
+
+def test_vllm_dies_with_its_server_process_and_comes_back_with_it(fakes):
+    process = ng_run(fakes)
+    said = fakes.folder / "ng_run.txt"
+    try:
+        waited_for(lambda: "servers ready" in said.read_text())
+        first = fakes.seen("starts")[0]["pid"]
+        members = [first, *children_of(first)]
+        status = Path(f"/proc/{first}/status").read_text()
+        os.kill(int(re.search(r"PPid:\s+(\d+)", status)[1]), signal.SIGKILL)
+        waited_for(lambda: "is back" in said.read_text())
+        assert len(fakes.seen("starts")) == 2 and not any(map(is_alive, members))
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(20)
+
+
+def test_a_failed_start_is_told_by_ng_run_with_the_log_s_path(fakes):
+    fakes.plan(fails=OOM)
+    process = ng_run(fakes)
+    assert process.wait(30) != 0
+    said = (fakes.folder / "ng_run.txt").read_text()
+    assert "torch.OutOfMemoryError: CUDA out of memory." in said
+    assert "gpu_memory_utilization" in said
+    assert "logs/" in said and "vllm_model.log" in said
+
+
+def test_ctrl_c_ends_one_that_is_still_loading(fakes):
+    fakes.plan(load_s=60)
+    process = ng_run(fakes)
+    waited_for(lambda: fakes.seen("starts"))
+    process.send_signal(signal.SIGINT)
+    process.wait(20)
+    assert not is_alive(fakes.seen("starts")[0]["pid"])
