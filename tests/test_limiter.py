@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from test_rate_limit import Endpoint, sent_through
-from virtual_clock import run_virtual
 
 from rollout_kit.collector.limiter import Adaptive, Fixed, limiter_of
 from rollout_kit.collector.schedule import Schedule, Slot
 from rollout_kit.rate_limit import Allowances, Turns
+from rollout_kit.testing import run_virtual
 from rollout_kit.types import Attempt, Key, Rollout, Task
 
 TASK = Task("0" * 16, 0, 1, "agent", {})

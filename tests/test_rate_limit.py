@@ -4,10 +4,10 @@ import asyncio
 import random
 
 import pytest
-from virtual_clock import run_virtual
 
 from rollout_kit.rate_limit import HEADROOM, Allowances, Turns
 from rollout_kit.registry import load
+from rollout_kit.testing import run_virtual
 
 load("responses_api_models", "simulated_model")
 from responses_api_models.simulated_model.config import RateLimit  # noqa: E402
