@@ -8,7 +8,6 @@ import asyncio
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import httptools
 
@@ -43,17 +42,13 @@ class Headers:
         return next(iter(self.getall(name)), default)
 
 
+@dataclass(slots=True)
 class Reply:
     """A whole reply."""
 
-    def __init__(self, status: int, headers: Pairs, raw: bytes) -> None:
-        self.status = status
-        self.raw = raw
-        self._pairs = headers
-
-    @cached_property
-    def headers(self) -> Headers:
-        return Headers(self._pairs)
+    status: int
+    headers: Headers
+    raw: bytes
 
     def text(self) -> str:
         return self.raw.decode("utf-8", "replace")
@@ -148,7 +143,7 @@ class Connection(asyncio.Protocol):
         except zlib.error as error:
             waiter.set_exception(Broken(f"its body cannot be unpacked: {error}"))
             return
-        waiter.set_result(Reply(self._parser.get_status_code(), self._headers, raw))
+        waiter.set_result(Reply(self._parser.get_status_code(), Headers(self._headers), raw))
 
 
 def _unpacked(raw: bytes, headers: Pairs) -> bytes:

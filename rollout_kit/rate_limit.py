@@ -141,6 +141,11 @@ class Allowances:
             if per_minute:
                 self.buckets[unit] = Bucket(HEADROOM * per_minute, 0.0)
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether anything has ever held a request up, or was said to."""
+        return bool(self.buckets) or self.paused_until > 0
+
     def wait_s(self, now: float) -> float:
         """Until the next request may go."""
         costs = {"requests": 1.0, "tokens": self.tokens_each}
@@ -229,6 +234,8 @@ class Turns:
 
     def is_held_up(self) -> bool:
         """Whether who comes now has to wait."""
+        if not (self._queue or self.allowances.is_limited):
+            return False
         return bool(self._queue) or self.allowances.wait_s(asyncio.get_running_loop().time()) > 0
 
     def number(self) -> int:
