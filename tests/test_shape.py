@@ -20,8 +20,8 @@ LAYERS = [
     " collector.aggregate",
     "registry model resources_server peers config.overrides collector.lines collector.plan",
     "chaos.check chaos.witness chaos.again",
-    "agent app collector.parking collector.stored config.sources config.fields config.interpolation"
-    " collector.journal collector.progress collector.drain collector.meter",
+    "upstream agent app collector.parking collector.stored config.sources config.fields"
+    " config.interpolation collector.journal collector.progress collector.drain collector.meter",
     "collector.throughput_log config.common config.instances collector.manifest collector.rollout",
     "running.sockets config.verification",
     "config.load config.inspection running.processes testing",

@@ -5,7 +5,6 @@ ModelError with the endpoint's own status and words. An infrastructure failure i
 """
 
 import asyncio
-import time
 from contextlib import nullcontext
 from typing import Any, Literal
 
@@ -14,14 +13,21 @@ from pydantic import ConfigDict, Field
 
 from rollout_kit.chat import from_chat, to_chat
 from rollout_kit.config.secrets import MASK
-from rollout_kit.errors import THROTTLED, ModelError, PeerError, TaskError, summary
+from rollout_kit.errors import THROTTLED, ModelError, PeerError, summary
 from rollout_kit.http import HttpClient, Reply
 from rollout_kit.model import Lost, Model, ModelConfig
 from rollout_kit.rate_limit import TOLD, Allowances, Turns
-from rollout_kit.responses import make_response
-from rollout_kit.retry import RetryPolicy, retried, retry_after_s
+from rollout_kit.retry import RetryPolicy, retried
 from rollout_kit.service import OPERATIONAL
 from rollout_kit.types import JsonObject
+from rollout_kit.upstream import (
+    extra_body,
+    is_context_overflow,
+    is_out_of_money,
+    overflowed,
+    parsed,
+    wait_s,
+)
 
 PATHS = {"responses": "/responses", "chat_completions": "/chat/completions"}
 
@@ -132,7 +138,7 @@ class OpenAIModel(Model):
         """What is sent: the configured `extra_body`, over it the row, over that the row's own."""
         row = {key: value for key, value in params.items() if value is not None}
         row.pop("stream", None)
-        extra = _extra_body(row)
+        extra = extra_body(row)
         if self.config.drop_input_reasoning_items and isinstance(row.get("input"), list):
             row["input"] = [item for item in row["input"] if item.get("type") != "reasoning"]
         if self.config.upstream_api == "chat_completions":
@@ -156,21 +162,15 @@ class OpenAIModel(Model):
             ) from error
         finally:
             self._running -= 1
-        payload = _parsed(reply.raw)
+        payload = parsed(reply.raw)
         allowances.told(now(), reply.headers.starting_with(TOLD))
         if reply.status == 200:
             response = self._answer(payload, reply, params)
             used = (response.get("usage") or {}).get("total_tokens") or 0
             allowances.answered(now(), expected, used)
             return response
-        if _is_context_overflow(reply.status, payload):
-            return make_response(
-                params.get("model") or self.config.openai_model,
-                [],
-                None,
-                incomplete_reason="max_output_tokens",
-                params={key: value for key, value in params.items() if value is not None},
-            )
+        if is_context_overflow(reply.status, payload):
+            return overflowed(params, self.config.openai_model)
         error = self._refusal(payload, reply)
         if error.status in THROTTLED and error.retryable:
             self._num_429 += 1
@@ -195,9 +195,9 @@ class OpenAIModel(Model):
             f"{self._url} answered {status}: {self._without_key(summary(payload, text))}",
             status=status,
             body=text,
-            retryable=not _is_out_of_money(payload)
+            retryable=not is_out_of_money(payload)
             and (status in (408, 409, 425, 429) or status >= 500),
-            retry_after_s=_wait_s(reply),
+            retry_after_s=wait_s(reply),
         )
 
     def _without_key(self, text: str) -> str:
@@ -209,58 +209,3 @@ class OpenAIModel(Model):
     def _client(self) -> HttpClient:
         assert self._http, "start() opens the connection pool"
         return self._http
-
-
-def _extra_body(row: JsonObject) -> JsonObject:
-    """Take `metadata.extra_body`, NeMo Gym's way for a row to add parameters, out of `row`."""
-    metadata = row.get("metadata")
-    if not isinstance(metadata, dict) or "extra_body" not in metadata:
-        return {}
-    rest = {key: value for key, value in metadata.items() if key != "extra_body"}
-    row.pop("metadata")
-    if rest:
-        row["metadata"] = rest
-    extra = _parsed(metadata["extra_body"])
-    if not isinstance(extra, dict):
-        raise TaskError(
-            "metadata.extra_body must be the JSON text of an object, "
-            f"not {metadata['extra_body']!r:.80}"
-        )
-    return extra
-
-
-def _parsed(raw: Any) -> Any:
-    """JSON as a value; None where it is not JSON."""
-    try:
-        return orjson.loads(raw)
-    except (orjson.JSONDecodeError, TypeError):
-        return None
-
-
-def _is_context_overflow(status: int, payload: Any) -> bool:
-    """Whether the input is longer than the model's context, by the fields that OpenAI and vLLM set.
-
-    Never by words in the message, which a mistake in a parameter may use as well.
-    """
-    inner = payload.get("error", payload) if isinstance(payload, dict) else None
-    if not isinstance(inner, dict):
-        return False
-    is_vllms = status == 400 and inner.get("param") == "input_tokens"
-    return inner.get("code") == "context_length_exceeded" or is_vllms
-
-
-def _is_out_of_money(payload: Any) -> bool:
-    """A 429 that no waiting mends: OpenAI's account has nothing left to spend."""
-    inner = payload.get("error") if isinstance(payload, dict) else None
-    return isinstance(inner, dict) and "insufficient_quota" in (
-        inner.get("code"),
-        inner.get("type"),
-    )
-
-
-def _wait_s(reply: Reply) -> float | None:
-    """The pause that a refusal asks for, to the millisecond where it names them."""
-    milliseconds = reply.headers.get("retry-after-ms")
-    if milliseconds.isdigit():
-        return int(milliseconds) / 1000
-    return retry_after_s(reply.headers.get("retry-after"), time.time())

@@ -21,10 +21,11 @@ from rollout_kit.errors import (
 )
 from rollout_kit.http import HttpClient, Reply
 from rollout_kit.model import Lost, Model
-from rollout_kit.retry import RetryPolicy, retried, retry_after_s
+from rollout_kit.retry import RetryPolicy, retried
 from rollout_kit.service import Demands, get
 from rollout_kit.session import current_session
 from rollout_kit.types import JsonObject
+from rollout_kit.upstream import is_context_overflow, overflowed, parsed, wait_s
 
 from . import turns
 from .config import READY_S, VllmModelConfig
@@ -139,11 +140,11 @@ class VllmModel(Model):
         assert self._endpoints, "start() finds them"
         endpoint = await self._endpoints.chosen(session, max(ends - time.monotonic(), 0.001))
         reply = await self._sent(endpoint, raw, ends)
-        payload = turns.parsed(reply.raw)
+        payload = parsed(reply.raw)
         if reply.status == 200 and isinstance(payload, dict) and not payload.get("error"):
             return turns.answer(payload, params, self.config.served_name)
-        if turns.is_context_overflow(reply.status, payload):
-            return turns.overflowed(params, self.config.served_name)
+        if is_context_overflow(reply.status, payload):
+            return overflowed(params, self.config.served_name)
         endpoint.num_failed += 1
         if reply.status >= 500:
             await self._endpoints.suspect(endpoint, f"answered {reply.status}")
@@ -176,7 +177,6 @@ class VllmModel(Model):
         said = summary(payload, text)
         if self.config.api_key and len(self.config.api_key) >= 4:
             text, said = (each.replace(self.config.api_key, MASK) for each in (text, said))
-        wait_s = retry_after_s(reply.headers.get("Retry-After"), time.time())
         if status == 429:
             self._num_429 += 1
             until = time.monotonic() + (THROTTLED_S if wait_s is None else wait_s)
@@ -186,7 +186,7 @@ class VllmModel(Model):
             status=502 if status == 200 else status,
             body=text,
             retryable=status in (200, 408, 409, 425, 429) or status >= 500,
-            retry_after_s=wait_s,
+            retry_after_s=wait_s(reply),
         )
 
     async def _kept(self, engine: Engine, endpoint: Endpoint) -> None:

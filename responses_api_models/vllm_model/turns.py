@@ -3,12 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-import orjson
-
 from rollout_kit.chat import from_chat, to_chat
-from rollout_kit.errors import ModelError, TaskError
-from rollout_kit.responses import make_response
+from rollout_kit.errors import ModelError
 from rollout_kit.types import JsonObject
+from rollout_kit.upstream import extra_body
 
 LOGPROBS = "message.output_text.logprobs"
 """In `include`: log-probs beside the text."""
@@ -22,7 +20,7 @@ def body(params: Mapping[str, Any], lowest: JsonObject, *, reasoning: bool) -> J
     row = {key: value for key, value in params.items() if value is not None}
     wants_token_ids = row.pop("return_token_ids", lowest.get("return_token_ids", False))
     wants_logprobs = wants_token_ids or LOGPROBS in row.get("include", ())
-    extra = _extra_body(row)
+    extra = extra_body(row)
     made = {**lowest, **to_chat(row, reasoning_field="reasoning" if reasoning else None), **extra}
     made["messages"] = with_system(made["messages"])
     if "chat_template_kwargs" in lowest:
@@ -71,46 +69,3 @@ def answer(completion: Any, params: Mapping[str, Any], model: str) -> JsonObject
                 "generation_log_probs": log_probs,
             }
     return response
-
-
-def overflowed(params: Mapping[str, Any], model: str) -> JsonObject:
-    """The response where the input leaves no room for one."""
-    given = {key: value for key, value in params.items() if value is not None}
-    return make_response(
-        str(given.get("model") or model),
-        [],
-        None,
-        incomplete_reason="max_output_tokens",
-        params=given,
-    )
-
-
-def is_context_overflow(status: int, payload: Any) -> bool:
-    """By the field that vLLM sets, never by words, which a mistake in a parameter may use too."""
-    error = payload.get("error", payload) if isinstance(payload, dict) else None
-    return isinstance(error, dict) and status == 400 and error.get("param") == "input_tokens"
-
-
-def parsed(raw: Any) -> Any:
-    """JSON as a value; None where it is not JSON."""
-    try:
-        return orjson.loads(raw)
-    except (orjson.JSONDecodeError, TypeError):
-        return None
-
-
-def _extra_body(row: JsonObject) -> JsonObject:
-    """Take `metadata.extra_body`, NeMo Gym's way for a row to add parameters, out of `row`."""
-    metadata = row.get("metadata")
-    if not isinstance(metadata, dict) or "extra_body" not in metadata:
-        return {}
-    row["metadata"] = {key: value for key, value in metadata.items() if key != "extra_body"}
-    if not row["metadata"]:
-        del row["metadata"]
-    extra = parsed(metadata["extra_body"])
-    if not isinstance(extra, dict):
-        raise TaskError(
-            "metadata.extra_body must be the JSON text of an object, "
-            f"not {metadata['extra_body']!r:.80}"
-        )
-    return extra
