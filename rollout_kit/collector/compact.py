@@ -105,12 +105,14 @@ class Keys:
 
     def add(self, key: Key) -> bool:
         """Whether it is new."""
-        tasks = self._tasks.get(key[1:])
+        kind, task = key[1:], small(key[0])
+        tasks = self._tasks.get(kind)
         if tasks is None:
-            tasks = self._tasks[key[1:]] = set()
-        before = len(tasks)
-        tasks.add(small(key[0]))
-        return len(tasks) > before
+            tasks = self._tasks[kind] = set()
+        if task in tasks:
+            return False
+        tasks.add(task)
+        return True
 
     def kinds(self) -> set[tuple[str, str]]:
         """(agent, scope) of the keys that there are."""

@@ -65,5 +65,7 @@ class Contents:
         }
 
     def keep_settings(self, key: Key, row: JsonObject) -> None:
-        fingerprint = str(row["rollout"].get("settings", ""))
-        self.settings.setdefault((key.agent, key.scope), set()).add(fingerprint)
+        fingerprint, which = row["rollout"].get("settings", ""), key[1:3]
+        if which not in self.settings:
+            self.settings[which] = set()
+        self.settings[which].add(fingerprint if isinstance(fingerprint, str) else str(fingerprint))
