@@ -14,13 +14,15 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_type_hints
 
 import orjson
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from .config.secrets import mask, secret_values
-from .errors import RolloutError, TaskError, boundary
+from .errors import ConfigError, RolloutError, TaskError, boundary
 from .types import JsonObject, VerifyRequest, VerifyResponse, given_fields
 
 if TYPE_CHECKING:
@@ -134,6 +136,15 @@ class Service:
     def demands(cls, settings: JsonObject) -> Demands:
         """Known from the settings as the YAML has them, before there is a server."""
         return Demands()
+
+    def check_needs(self) -> None:
+        """ConfigError that says how to install the first of `needs` that is missing."""
+        for package, install in self.needs.items():
+            if find_spec(package) is None:
+                kind = Path(inspect.getfile(type(self))).parent.name
+                raise ConfigError(
+                    f"{self.name}: {kind} needs {package}: run pip install '{install}'"
+                )
 
     async def start(self) -> None:
         """Load what the server needs before it is ready; raise to say that it cannot start."""

@@ -5,13 +5,12 @@ so checks run in worker processes that are killed at a deadline.
 """
 
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from rollout_kit.errors import ConfigError, TaskError
+from rollout_kit.errors import TaskError
 from rollout_kit.resources_server import ResourcesServer, Reverify, VerifyWorkersConfig
 from rollout_kit.responses import output_text
 from rollout_kit.types import JsonObject, RunRequest, VerifyRequest, VerifyResponse
@@ -85,12 +84,7 @@ class InstructionFollowing(ResourcesServer):
 
     async def start(self) -> None:
         """nltk's worker starts with the first row that needs it."""
-        for package in self.needs:
-            if find_spec(package) is None:
-                raise ConfigError(
-                    f"{self.name}: instruction_following needs {package}: run"
-                    " pip install 'rollout-kit[instruction-following]'"
-                )
+        self.check_needs()
         await self._checks.start()
 
     async def stop(self) -> None:

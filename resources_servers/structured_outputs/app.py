@@ -6,14 +6,13 @@ what is parsed from a policy.
 """
 
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import orjson
 from pydantic import Field
 
-from rollout_kit.errors import ConfigError, TaskError
+from rollout_kit.errors import TaskError
 from rollout_kit.resources_server import ResourcesServer, Reverify, VerifyWorkersConfig
 from rollout_kit.responses import content_texts, function_calls
 from rollout_kit.types import JsonObject, RunRequest, VerifyRequest, VerifyResponse
@@ -68,12 +67,7 @@ class StructuredOutputs(ResourcesServer):
         )
 
     async def start(self) -> None:
-        for package in self.needs:
-            if find_spec(package) is None:
-                raise ConfigError(
-                    f"{self.name}: structured_outputs needs {package}: run"
-                    " pip install 'rollout-kit[structured-outputs]'"
-                )
+        self.check_needs()
         await self._workers.start()
 
     async def stop(self) -> None:
