@@ -7,9 +7,9 @@ import asyncio
 import sys
 import time
 
-from rollout_kit import registry
-from rollout_kit.loop import run
+from rollout_kit.launch.loop import run
 from rollout_kit.responses import make_response, message_item
+from rollout_kit.serving import registry
 from rollout_kit.testing import making, mount
 from rollout_kit.types import JsonObject
 

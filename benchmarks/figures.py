@@ -213,7 +213,7 @@ class _LeftEarly:
 
 def _finish(figures: Figures, output: Path, number: int) -> None:
     """An output with `number` finished rollouts: one is collected, the others are its likeness."""
-    from rollout_kit.collector.tasks import task_id_of
+    from rollout_kit.store.tasks import task_id_of
 
     rows = work.write_rows(figures.folder / "one.jsonl", 1)
     argv = sides.local(figures.port, "short", rows, 1, str(output))

@@ -12,8 +12,8 @@ from typing import Any
 
 import orjson
 
-from rollout_kit.collector.files import OutputPaths
-from rollout_kit.collector.journal import Journal
+from rollout_kit.store.files import OutputPaths
+from rollout_kit.store.journal import Journal
 from rollout_kit.types import Key, Rollout
 
 from . import work

@@ -7,14 +7,14 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mappin
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, ClassVar, Literal, TypeVar
 
-from .cassette import Cassette
 from .errors import PeerError
-from .http import HttpClient
-from .model import Model
-from .peers import Http, Local, Peers, Transport
+from .launch.sockets import bound_socket, url_of
 from .responses import function_call_item, make_response, message_item
-from .running.sockets import bound_socket, url_of
-from .service import Service
+from .serving.model import Model
+from .serving.service import Service
+from .transport.cassette import Cassette
+from .transport.http import HttpClient
+from .transport.peers import Http, Local, Peers, Transport
 from .types import JsonObject
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from typing import Any
 
 from aiohttp import web
 
-from rollout_kit.running.sockets import bound_socket, url_of
+from rollout_kit.launch.sockets import bound_socket, url_of
 from rollout_kit.testing import text_response
 
 Behaviour = Callable[[dict[str, Any]], tuple[int, Any]]

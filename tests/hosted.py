@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 import orjson
 from aiohttp import web
 
-from rollout_kit.completions import as_completion
-from rollout_kit.events import completion_events, response_events
+from rollout_kit.endpoints.completions import as_completion
+from rollout_kit.endpoints.events import completion_events, response_events
 from rollout_kit.responses import make_response, message_item
 
 RESPONSE = {**make_response("m", [message_item("Hi")], None), "unknown_to_us": [1]}

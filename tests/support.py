@@ -10,14 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rollout_kit import registry
-from rollout_kit.collector.collect import collect_through
-from rollout_kit.collector.progress import Progress
 from rollout_kit.collector.reach import Reached
-from rollout_kit.config.commands import CollectConfig
+from rollout_kit.commands.collect import collect_through
+from rollout_kit.commands.progress import Progress
+from rollout_kit.config.keys.commands import CollectConfig
 from rollout_kit.config.load import Config
-from rollout_kit.resources_server import ResourcesServer
 from rollout_kit.responses import output_text
+from rollout_kit.serving import registry
+from rollout_kit.serving.resources_server import ResourcesServer
 from rollout_kit.testing import ScriptedModel, making, mount
 from rollout_kit.types import VerifyRequest, VerifyResponse
 

@@ -15,16 +15,16 @@ from endpoint import endpoint, says
 from support import Echo, asked
 from test_commands import Workplace
 
-from rollout_kit.app import served
-from rollout_kit.config.commands import HeadServerConfig
+from rollout_kit.config.keys.commands import HeadServerConfig
 from rollout_kit.errors import ConfigError
-from rollout_kit.http import HttpClient
-from rollout_kit.peers import Peers
-from rollout_kit.running import token_file
-from rollout_kit.running.head import IDENTITY, Head
-from rollout_kit.running.run import Run
-from rollout_kit.running.sockets import bound_socket, url_of
+from rollout_kit.launch import token_file
+from rollout_kit.launch.head import IDENTITY, Head
+from rollout_kit.launch.run import Run
+from rollout_kit.launch.sockets import bound_socket, url_of
 from rollout_kit.testing import making
+from rollout_kit.transport.app import served
+from rollout_kit.transport.http import HttpClient
+from rollout_kit.transport.peers import Peers
 
 TOKEN = "a-token-of-some-length"
 

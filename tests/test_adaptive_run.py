@@ -18,7 +18,7 @@ from support import write_jsonl
 COMMAND = "from rollout_kit.cli.collect_rollouts import main; main()"
 
 ECHO = """
-from rollout_kit.resources_server import ResourcesServer
+from rollout_kit.serving.resources_server import ResourcesServer
 
 class Anything(ResourcesServer):
     def verify(self, task, response):

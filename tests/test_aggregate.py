@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout_kit.collector.aggregate import Aggregate, Metrics
-from rollout_kit.collector.sketch import Sketch
+from rollout_kit.metrics.aggregate import Aggregate, Metrics
+from rollout_kit.metrics.sketch import Sketch
 
 LINES = st.lists(
     st.tuples(st.integers(0, 5), st.sampled_from([0.0, 0.25, 1.0]), st.booleans()), max_size=40

@@ -15,24 +15,24 @@ from typing import Any
 import pytest
 from support import write_jsonl
 
-from rollout_kit import registry
 from rollout_kit.authoring import audit_run
 from rollout_kit.authoring.audit_run import WATCH
 from rollout_kit.authoring.audit_stage import audit
 from rollout_kit.cli import audit_verifier
-from rollout_kit.config.commands import AuditConfig
+from rollout_kit.config.keys.commands import AuditConfig
 from rollout_kit.config.load import load
 from rollout_kit.errors import ConfigError
-from rollout_kit.peers import Peers
-from rollout_kit.running.sockets import bound_socket, url_of
+from rollout_kit.launch.sockets import bound_socket, url_of
+from rollout_kit.serving import registry
 from rollout_kit.testing import ScriptedModel, making
+from rollout_kit.transport.peers import Peers
 
 APP = """
 import asyncio, datetime, email.utils, random, re, socket, time
 from pathlib import Path
-from rollout_kit.resources_server import ResourcesServer
+from rollout_kit.serving.resources_server import ResourcesServer
 from rollout_kit.responses import output_text
-from rollout_kit.worker_pool import WorkerPool
+from rollout_kit.workers.pool import WorkerPool
 
 class Env(ResourcesServer):
     seen = set()
@@ -190,9 +190,9 @@ def test_the_command_prints_a_table_and_fails_on_a_flag(
 
 
 JUDGED = """
-from rollout_kit.resources_server import ResourcesServer, ResourcesServerConfig
+from rollout_kit.serving.resources_server import ResourcesServer, ResourcesServerConfig
 from rollout_kit.responses import output_text
-from rollout_kit.service import ServerRef
+from rollout_kit.serving.service import ServerRef
 
 class Config(ResourcesServerConfig):
     judge: ServerRef

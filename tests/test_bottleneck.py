@@ -14,14 +14,14 @@ import pytest
 import yaml
 from support import Bench, row, write_jsonl
 
-from rollout_kit import registry
-from rollout_kit.collector.bottleneck import Client, Growth, Spent, verdict
-from rollout_kit.collector.files import OutputPaths
-from rollout_kit.collector.journal import Journal
-from rollout_kit.collector.limiter import Fixed
-from rollout_kit.collector.meter import Meter
-from rollout_kit.collector.progress import Progress
-from rollout_kit.running.sockets import bound_socket
+from rollout_kit.commands.progress import Progress
+from rollout_kit.launch.sockets import bound_socket
+from rollout_kit.pacing.bottleneck import Client, Growth, Spent, verdict
+from rollout_kit.pacing.limiter import Fixed
+from rollout_kit.pacing.meter import Meter
+from rollout_kit.serving import registry
+from rollout_kit.store.files import OutputPaths
+from rollout_kit.store.journal import Journal
 from rollout_kit.testing import run_virtual
 from rollout_kit.types import STATS
 
@@ -29,7 +29,7 @@ SLOW = """
 import asyncio
 import time
 
-from rollout_kit.resources_server import ResourcesServer, tool
+from rollout_kit.serving.resources_server import ResourcesServer, tool
 
 
 def burn(seconds):

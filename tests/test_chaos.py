@@ -20,10 +20,10 @@ from rollout_kit.chaos.kills import kill_plan
 from rollout_kit.chaos.processes import Processes
 from rollout_kit.chaos.witness import Witness
 from rollout_kit.chaos.words import words
-from rollout_kit.collector.files import OutputPaths
-from rollout_kit.config.commands import ChaosConfig, KillsConfig
+from rollout_kit.config.keys.commands import ChaosConfig, KillsConfig
 from rollout_kit.config.load import Config, load
 from rollout_kit.errors import ConfigError
+from rollout_kit.store.files import OutputPaths
 from rollout_kit.testing import run_virtual
 
 ROWS = [row(f"q{number}") for number in range(4)]

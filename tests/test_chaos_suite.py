@@ -23,14 +23,14 @@ import pytest
 from support import read_jsonl, row, write_jsonl
 from test_commands import ROOT, eventually
 
-from rollout_kit.running.sockets import bound_socket
+from rollout_kit.launch.sockets import bound_socket
 
 pytestmark = pytest.mark.chaos
 
 VERIFIER = """
 import asyncio
 
-from rollout_kit.resources_server import ResourcesServer, ResourcesServerConfig
+from rollout_kit.serving.resources_server import ResourcesServer, ResourcesServerConfig
 from rollout_kit.responses import output_text
 from rollout_kit.types import VerifyRequest, VerifyResponse
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from openai.types.chat import ChatCompletion
 from openai.types.responses import Response
 
-from rollout_kit.chat import from_chat, to_chat
+from rollout_kit.endpoints.chat import from_chat, to_chat
 from rollout_kit.errors import ModelError, TaskError
 from rollout_kit.responses import (
     function_call_item,

@@ -8,7 +8,7 @@ import pytest
 from support import Bench, Echo, asked, row, write_jsonl
 
 from rollout_kit.errors import ConfigError, ModelError, OutputError, PeerError, StopRun, VerifyError
-from rollout_kit.resources_server import ResourcesServer
+from rollout_kit.serving.resources_server import ResourcesServer
 from rollout_kit.testing import ScriptedModel, making, run_virtual
 from rollout_kit.types import VerifyRequest, VerifyResponse
 
@@ -428,7 +428,7 @@ def test_the_rest_of_an_interrupted_input_can_be_given_as_another_input(bench: B
 def test_a_long_input_is_counted_while_it_is_collected(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rollout_kit.collector.announce.COUNT_FIRST", 3)
+    monkeypatch.setattr("rollout_kit.commands.announce.COUNT_FIRST", 3)
     assert asyncio.run(bench.collect(ROWS)) == 0
     assert "counting on" in bench.out.getvalue()
     assert bench.metrics()["counts"]["planned"] == 5

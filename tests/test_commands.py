@@ -17,8 +17,8 @@ from endpoint import Endpoint, endpoint, says
 from support import asked, read_jsonl, write_jsonl
 
 from rollout_kit import __version__
-from rollout_kit.config.commands import COMMANDS
-from rollout_kit.running.sockets import bound_socket
+from rollout_kit.config.keys.commands import COMMANDS
+from rollout_kit.launch.sockets import bound_socket
 
 ROOT = Path(__file__).resolve().parent.parent
 START_S = 60
@@ -29,7 +29,7 @@ import asyncio
 import os
 from pathlib import Path
 
-from rollout_kit.resources_server import ResourcesServer
+from rollout_kit.serving.resources_server import ResourcesServer
 from rollout_kit.responses import output_text
 from rollout_kit.types import VerifyRequest, VerifyResponse
 

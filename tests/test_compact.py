@@ -5,7 +5,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout_kit.collector.compact import Keys, NumberTable, TaskTable
+from rollout_kit.store.compact import Keys, NumberTable, TaskTable
 from rollout_kit.types import Key
 
 ids = st.one_of(

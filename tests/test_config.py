@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollout_kit.cli import dump_config, help, validate, version
-from rollout_kit.config.commands import CollectConfig, InspectConfig, RunConfig
+from rollout_kit.config.keys.commands import CollectConfig, InspectConfig, RunConfig
 from rollout_kit.config.load import Config, load
 from rollout_kit.config.sources import Layer, Merged
 from rollout_kit.errors import ConfigError
 
 WEATHER = """
-from rollout_kit.resources_server import ResourcesServer
-from rollout_kit.service import ServerConfig
+from rollout_kit.serving.resources_server import ResourcesServer
+from rollout_kit.serving.service import ServerConfig
 
 class Config(ServerConfig):
     threshold: float = 0.5
@@ -31,7 +31,7 @@ class Weather(ResourcesServer):
 """
 MODEL = """
 from pydantic import Field
-from rollout_kit.model import Model, ModelConfig
+from rollout_kit.serving.model import Model, ModelConfig
 
 class Config(ModelConfig):
     tiny_url: str | list[str] = ""
@@ -42,7 +42,7 @@ class Tiny(Model):
     Config = Config
 """
 AGENT = """
-from rollout_kit.service import ServerConfig, ServerRef, Service
+from rollout_kit.serving.service import ServerConfig, ServerRef, Service
 
 class Config(ServerConfig):
     resources_server: ServerRef

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from rollout_kit import http
 from rollout_kit.errors import PeerError, PeerLost, PeerTimeout, PeerUnreachable
-from rollout_kit.http import HttpClient
+from rollout_kit.transport import http
+from rollout_kit.transport.http import HttpClient
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
 

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from support import Bench, Echo, asked, config_of, read_jsonl, row, write_jsonl
 
-from rollout_kit.agent import Agent
-from rollout_kit.collector.bill import Bill, dollars
-from rollout_kit.collector.collect import collect_through
-from rollout_kit.collector.progress import Progress
 from rollout_kit.collector.reach import Reached
+from rollout_kit.commands.collect import collect_through
+from rollout_kit.commands.progress import Progress
+from rollout_kit.endpoints.prices import Prices
 from rollout_kit.errors import ConfigError, ModelError, VerifyError
-from rollout_kit.model import Model
-from rollout_kit.prices import Prices
-from rollout_kit.resources_server import ResourcesServer
+from rollout_kit.pacing.bill import Bill, dollars
+from rollout_kit.serving.agent import Agent
+from rollout_kit.serving.model import Model
+from rollout_kit.serving.resources_server import ResourcesServer
 from rollout_kit.session import Session, entered
 from rollout_kit.spent import Spent
 from rollout_kit.testing import (

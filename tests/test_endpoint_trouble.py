@@ -9,11 +9,11 @@ import orjson
 import pytest
 from support import Bench, asked, row
 
-from rollout_kit import registry
-from rollout_kit.connection import Headers, Reply
 from rollout_kit.errors import PeerUnreachable, StopRun
-from rollout_kit.peers import Peers
+from rollout_kit.serving import registry
 from rollout_kit.testing import making, run_virtual, text_response
+from rollout_kit.transport.connection import Headers, Reply
+from rollout_kit.transport.peers import Peers
 
 LATENCY_S = 2.0
 

@@ -17,13 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import Bench, asked, row
 
-from rollout_kit.collector import canary
-from rollout_kit.collector.collect import estimate_through
-from rollout_kit.collector.estimate import share, total
+from rollout_kit.commands import canary
+from rollout_kit.commands.collect import estimate_through
+from rollout_kit.endpoints.prices import Prices
 from rollout_kit.errors import ModelError
-from rollout_kit.model import Model
-from rollout_kit.prices import Prices
+from rollout_kit.metrics.intervals import share, total
 from rollout_kit.responses import make_response, message_item
+from rollout_kit.serving.model import Model
 from rollout_kit.testing import ScriptedModel, run_virtual
 
 NUM_RUNS, COVERED = 50, 45

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from support import NO_NAMESPACES, blocks, may_isolate
 
-from rollout_kit import registry
 from rollout_kit.authoring.examination import rows_of, trusting, verified
-from rollout_kit.config.commands import InspectConfig
 from rollout_kit.config.instances import UNSAFE_CODE
+from rollout_kit.config.keys.commands import InspectConfig
 from rollout_kit.config.load import load
 from rollout_kit.errors import ConfigError, RolloutError
+from rollout_kit.serving import registry
 from rollout_kit.session import Session, entered
 from rollout_kit.testing import OVERS, mount
 from rollout_kit.types import JsonObject

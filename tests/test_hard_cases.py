@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from support import Bench, Echo, EchoRequest, asked, row
 
-from rollout_kit import registry
 from rollout_kit.errors import (
     ConfigError,
     ModelError,
@@ -19,8 +18,9 @@ from rollout_kit.errors import (
     StopRun,
     VerifyError,
 )
-from rollout_kit.resources_server import ResourcesServer, tool
-from rollout_kit.running.sockets import bound_socket
+from rollout_kit.launch.sockets import bound_socket
+from rollout_kit.serving import registry
+from rollout_kit.serving.resources_server import ResourcesServer, tool
 from rollout_kit.testing import ScriptedModel, call_response, making, mount, run_virtual
 from rollout_kit.types import JsonObject, VerifyRequest, VerifyResponse
 
@@ -274,7 +274,7 @@ def test_a_late_tool_cannot_reopen_a_closed_session() -> None:
 
 def test_request_timeout_holds_in_the_process_too() -> None:
     from rollout_kit.errors import PeerTimeout
-    from rollout_kit.peers import Local, Peers
+    from rollout_kit.transport.peers import Local, Peers
 
     async def main() -> None:
         model = ScriptedModel(lambda params: "x", delay_s=100)
@@ -360,9 +360,9 @@ def test_what_is_skipped_lets_others_have_their_turn(
 def test_other_settings_of_one_agent_leave_the_other_s_rollouts_done(bench: Bench) -> None:
     from support import config_of, write_jsonl
 
-    from rollout_kit.collector.collect import collect_through
-    from rollout_kit.collector.progress import Progress
     from rollout_kit.collector.reach import Reached
+    from rollout_kit.commands.collect import collect_through
+    from rollout_kit.commands.progress import Progress
 
     rows = [{**row(f"q{n}"), "agent_ref": {"name": f"a{n % 2}"}} for n in range(6)]
     write_jsonl(bench.folder / "tasks.jsonl", rows)

@@ -10,13 +10,13 @@ import pytest
 from aiohttp import web
 from support import Echo
 
-from rollout_kit.app import build_app, served
 from rollout_kit.errors import PeerError, PeerTimeout, PeerUnreachable, TaskError
-from rollout_kit.http import HttpClient
-from rollout_kit.peers import Http, Peers
-from rollout_kit.running.sockets import bound_socket, url_of
+from rollout_kit.launch.sockets import bound_socket, url_of
 from rollout_kit.session import Session, entered
 from rollout_kit.testing import making
+from rollout_kit.transport.app import build_app, served
+from rollout_kit.transport.http import HttpClient
+from rollout_kit.transport.peers import Http, Peers
 
 
 @asynccontextmanager
@@ -170,7 +170,7 @@ def test_a_server_that_comes_back_is_reached_and_one_that_does_not_is_named(
         await asyncio.sleep(0.3)
         async with served(build_app(service), bound_socket("127.0.0.1", port)):
             assert await call == []
-        monkeypatch.setattr("rollout_kit.peers.CONNECT_TIMEOUT_S", 0.2)
+        monkeypatch.setattr("rollout_kit.transport.peers.CONNECT_TIMEOUT_S", 0.2)
         began = time.monotonic()
         with pytest.raises(PeerUnreachable, match=f"cannot connect to {url}/tools"):
             await peers.call("echo", "/tools", None, list)

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from rollout_kit import registry
 from rollout_kit.cli import validate
+from rollout_kit.serving import registry
 
 VERIFIES = """
-from rollout_kit.resources_server import ResourcesServer, tool
+from rollout_kit.serving.resources_server import ResourcesServer, tool
 
 
 class Mine(ResourcesServer):
@@ -22,7 +22,7 @@ HAS_NO_VERIFY = VERIFIES.replace("verify(self, task", "check(self, task")
 SPEAKS_FOR_ITSELF = """
 from fastapi import FastAPI
 
-from rollout_kit.resources_server import ResourcesServer
+from rollout_kit.serving.resources_server import ResourcesServer
 
 
 class Mine(ResourcesServer):

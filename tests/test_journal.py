@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import Bench, read_jsonl, row
 
-from rollout_kit.collector.files import OutputPaths, write_atomically
-from rollout_kit.collector.journal import Journal
-from rollout_kit.collector.lines import answered_line, key_of, row_of, scores_of, with_verdict
 from rollout_kit.errors import OutputError
+from rollout_kit.store.files import OutputPaths, write_atomically
+from rollout_kit.store.journal import Journal
+from rollout_kit.store.lines import answered_line, key_of, row_of, scores_of, with_verdict
 from rollout_kit.testing import run_virtual, text_response
 from rollout_kit.types import Key, Rollout, Task, Unverified
 
@@ -158,9 +158,7 @@ def test_a_full_disk_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.Monk
     journal = Journal(paths)
     journal.append(rollout(0))
     real = os.write
-    monkeypatch.setattr(
-        "rollout_kit.collector.journal.os.write", lambda fd, raw: real(fd, raw[:20])
-    )
+    monkeypatch.setattr("rollout_kit.store.journal.os.write", lambda fd, raw: real(fd, raw[:20]))
     with pytest.raises(OutputError, match="make room"):
         journal.append(rollout(1))
     monkeypatch.undo()

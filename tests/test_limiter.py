@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_rate_limit import Endpoint, sent_through
 
-from rollout_kit.collector.limiter import Adaptive, Fixed, limiter_of
 from rollout_kit.collector.schedule import Schedule, Slot
-from rollout_kit.rate_limit import Allowances, Turns
+from rollout_kit.endpoints.rate_limit import Allowances, Turns
+from rollout_kit.pacing.limiter import Adaptive, Fixed, limiter_of
 from rollout_kit.testing import run_virtual
 from rollout_kit.types import Attempt, Key, Rollout, Task
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from rollout_kit.errors import ConfigError
-from rollout_kit.running import output
-from rollout_kit.running.output import Output
+from rollout_kit.launch import output
+from rollout_kit.launch.output import Output
 
 
 def test_lines_are_masked_kept_and_shown(tmp_path: Path) -> None:

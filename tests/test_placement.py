@@ -12,7 +12,7 @@ from support import asked, write_jsonl
 from test_commands import Workplace, alive, eventually
 
 COUNTER = """
-from rollout_kit.resources_server import ResourcesServer, tool
+from rollout_kit.serving.resources_server import ResourcesServer, tool
 from rollout_kit.types import JsonObject, VerifyRequest, VerifyResponse
 
 
@@ -138,7 +138,7 @@ def test_a_collector_killed_leaves_no_server_behind(workplace: Workplace) -> Non
 def test_a_plain_verifier_that_hangs_does_not_hold_up_ctrl_c(tmp_path: Path) -> None:
     hanging = """
 import time
-from rollout_kit.resources_server import ResourcesServer
+from rollout_kit.serving.resources_server import ResourcesServer
 
 class Hang(ResourcesServer):
     def verify(self, task, response):

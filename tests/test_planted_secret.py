@@ -13,7 +13,7 @@ from support import asked
 from test_commands import Workplace
 from test_supervision import status, through
 
-from rollout_kit.running.process_tree import family
+from rollout_kit.launch.process_tree import family
 from rollout_kit.testing import text_response
 
 KEY, JUDGE_KEY, TOKEN, NESTED = (
@@ -24,7 +24,7 @@ PLANTED = (KEY, JUDGE_KEY, TOKEN, NESTED)
 CARELESS = """
 import logging, sys
 
-from rollout_kit.resources_server import ResourcesServer, ResourcesServerConfig
+from rollout_kit.serving.resources_server import ResourcesServer, ResourcesServerConfig
 from rollout_kit.types import JsonObject
 
 

@@ -10,7 +10,7 @@ import pytest
 from support import read_jsonl, write_jsonl
 
 from rollout_kit.cli import prepare_data
-from rollout_kit.config.authoring import PrepareDataConfig
+from rollout_kit.config.keys.authoring import PrepareDataConfig
 from rollout_kit.config.load import load
 from rollout_kit.data.mapping import Mapping, shape
 from rollout_kit.data.prepare import prepare

@@ -10,10 +10,10 @@ import threading
 
 import pytest
 
-from rollout_kit.collector import progress as module
-from rollout_kit.collector.bill import Bill
-from rollout_kit.collector.progress import Progress
+from rollout_kit.commands import progress as module
+from rollout_kit.commands.progress import Progress
 from rollout_kit.errors import ModelError
+from rollout_kit.pacing.bill import Bill
 from rollout_kit.spent import Spent
 from rollout_kit.types import Failure, Key, Rollout
 

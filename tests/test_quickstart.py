@@ -12,7 +12,7 @@ from openai.types.responses import Response
 from support import read_jsonl
 from test_commands import ROOT
 
-from rollout_kit.running.sockets import bound_socket
+from rollout_kit.launch.sockets import bound_socket
 
 pytest.importorskip("ctranslate2")
 

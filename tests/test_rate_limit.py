@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from rollout_kit.rate_limit import HEADROOM, Allowances, Turns
-from rollout_kit.registry import load
+from rollout_kit.endpoints.rate_limit import HEADROOM, Allowances, Turns
+from rollout_kit.serving.registry import load
 from rollout_kit.testing import run_virtual
 
 load("responses_api_models", "simulated_model")

@@ -97,7 +97,7 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
         pytest.skip("the commands are not installed beside this interpreter")
     if not all(map(shutil.which, ("bash", "curl", "jq"))):
         pytest.skip("the README's own tools are not installed")
-    from rollout_kit.running.sockets import bound_socket
+    from rollout_kit.launch.sockets import bound_socket
 
     try:
         bound_socket("127.0.0.1", HEAD_PORT).close()
@@ -171,7 +171,7 @@ def test_every_command_is_run_or_says_why_not() -> None:
 
 
 def test_every_command_that_the_readme_names_exists() -> None:
-    from rollout_kit.config.commands import COMMANDS
+    from rollout_kit.config.keys.commands import COMMANDS
 
     named = set(re.findall(r"\bng_\w+", README))
     assert named <= set(COMMANDS), named - set(COMMANDS)

@@ -3,11 +3,11 @@ from pathlib import Path
 
 import pytest
 
-from rollout_kit import registry
 from rollout_kit.errors import ConfigError
+from rollout_kit.serving import registry
 
 WEATHER = """
-from rollout_kit.resources_server import ResourcesServer
+from rollout_kit.serving.resources_server import ResourcesServer
 from .engine import ANSWER
 
 class Weather(ResourcesServer):
@@ -62,7 +62,7 @@ REFUSED = {
     "none": ("x = 1", "no server for resources_servers"),
     "typo": ("import rollout_kti", "No module named 'rollout_kti'"),
     "broken": ("class A(:\n", "SyntaxError: invalid syntax (line 1)"),
-    "model": ("from rollout_kit.model import Model\nclass M(Model):\n    pass", "only M"),
+    "model": ("from rollout_kit.serving.model import Model\nclass M(Model):\n    pass", "only M"),
 }
 
 

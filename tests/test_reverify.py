@@ -16,19 +16,19 @@ from support import Bench, Echo, EchoRequest, asked, read_jsonl, row, write_json
 from test_commands import Workplace, eventually
 
 from rollout_kit.cli.reverify import main as reverify_main
-from rollout_kit.collector.lines import answered_line
-from rollout_kit.collector.progress import Progress
 from rollout_kit.collector.reach import Reached
-from rollout_kit.collector.reverify import reverify_through
-from rollout_kit.collector.tasks import task_id_of
-from rollout_kit.config.commands import ReverifyConfig
+from rollout_kit.commands.progress import Progress
+from rollout_kit.commands.reverify import reverify_through
+from rollout_kit.config.keys.commands import ReverifyConfig
 from rollout_kit.config.load import Config, load
 from rollout_kit.config.verification import needed, verifier_of
+from rollout_kit.endpoints.prices import Prices
 from rollout_kit.errors import ConfigError, ModelError, OutputError, StopRun, VerifyError
-from rollout_kit.model import ModelConfig
-from rollout_kit.prices import Prices
-from rollout_kit.resources_server import ResourcesServer, tool
 from rollout_kit.responses import output_text
+from rollout_kit.serving.model import ModelConfig
+from rollout_kit.serving.resources_server import ResourcesServer, tool
+from rollout_kit.store.lines import answered_line
+from rollout_kit.store.tasks import task_id_of
 from rollout_kit.testing import (
     Over,
     ScriptedModel,
@@ -223,7 +223,7 @@ def test_packed_files_are_read_too(desk: Desk, suffix: str) -> None:
     run_virtual(desk.collect(ROWS))
     raw = (desk.folder / "rollouts.jsonl").read_bytes()
     if suffix == ".zst":
-        from rollout_kit.collector.tasks import _zstd
+        from rollout_kit.store.tasks import _zstd
 
         raw = _zstd().compress(raw)
     else:
@@ -669,9 +669,7 @@ judged_agent:
       model_server: {type: responses_api_models, name: policy_model}
 """
 
-SERVER = (
-    "from rollout_kit.resources_server import ResourcesServer\nclass Judged(ResourcesServer):\n"
-)
+SERVER = "from rollout_kit import ResourcesServer\nclass Judged(ResourcesServer):\n"
 
 
 def test_a_verification_needs_the_judge_and_never_the_policy(

@@ -10,17 +10,17 @@ import pytest
 from support import config_of, read_jsonl, write_jsonl
 from test_every_server import ENVIRONMENTS, examples
 
-from rollout_kit import registry
-from rollout_kit.collector.collect import collect_through
-from rollout_kit.collector.progress import Progress
 from rollout_kit.collector.reach import Reached
-from rollout_kit.collector.reverify import reverify
-from rollout_kit.config.commands import ReverifyConfig
+from rollout_kit.commands.collect import collect_through
+from rollout_kit.commands.progress import Progress
+from rollout_kit.commands.reverify import reverify
 from rollout_kit.config.instances import Instance
+from rollout_kit.config.keys.commands import ReverifyConfig
 from rollout_kit.config.load import load
 from rollout_kit.config.verification import verifier_of
 from rollout_kit.errors import ConfigError
 from rollout_kit.responses import input_items, make_response, message_item
+from rollout_kit.serving import registry
 from rollout_kit.testing import ScriptedModel, making, mount
 from rollout_kit.types import JsonObject
 

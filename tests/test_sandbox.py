@@ -18,7 +18,7 @@ import pytest
 from support import NO_NAMESPACES, may_isolate
 
 from rollout_kit.errors import ConfigError
-from rollout_kit.running.process_tree import family
+from rollout_kit.launch.process_tree import family
 from rollout_kit.sandbox.limits import Limits, Run
 from rollout_kit.sandbox.pool import Sandbox
 from rollout_kit.sandbox.protections import ESSENTIAL, FURTHER

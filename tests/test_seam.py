@@ -7,7 +7,6 @@ import pytest
 from pydantic import BaseModel
 from support import Echo, EchoRequest
 
-from rollout_kit.agent import Agent
 from rollout_kit.errors import (
     ModelError,
     PeerError,
@@ -17,8 +16,9 @@ from rollout_kit.errors import (
     ToolError,
     VerifyError,
 )
-from rollout_kit.resources_server import ResourcesServer, tool
-from rollout_kit.service import Service, post
+from rollout_kit.serving.agent import Agent
+from rollout_kit.serving.resources_server import ResourcesServer, tool
+from rollout_kit.serving.service import Service, post
 from rollout_kit.session import Session, current_session, entered
 from rollout_kit.testing import Over, ScriptedModel, making, mount, text_response
 from rollout_kit.types import JsonObject, VerifyRequest, VerifyResponse

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout_kit.config.secrets import MASK, is_secret_key, mask, secret_values
+from rollout_kit.secrets import MASK, is_secret_key, mask, secret_values
 
 
 @pytest.mark.parametrize(

@@ -13,20 +13,20 @@ import aiohttp
 import pytest
 from support import config_of, read_jsonl, write_jsonl
 
-from rollout_kit import registry
-from rollout_kit.collector.collect import collect_through
-from rollout_kit.collector.progress import Progress
 from rollout_kit.collector.reach import Reached
-from rollout_kit.config.commands import InspectConfig
+from rollout_kit.commands.collect import collect_through
+from rollout_kit.commands.progress import Progress
+from rollout_kit.config.keys.commands import InspectConfig
 from rollout_kit.config.load import load
 from rollout_kit.errors import SessionLost
-from rollout_kit.http import HttpClient
-from rollout_kit.model import Model
-from rollout_kit.peers import Http, Local, Peers
+from rollout_kit.launch.placement import HttpLimits, placed
 from rollout_kit.responses import function_calls
-from rollout_kit.running.launch import HttpLimits, placed
+from rollout_kit.serving import registry
+from rollout_kit.serving.model import Model
 from rollout_kit.session import HEADER, Session, entered
 from rollout_kit.testing import call_response, making, text_response
+from rollout_kit.transport.http import HttpClient
+from rollout_kit.transport.peers import Http, Local, Peers
 from rollout_kit.types import JsonObject
 
 NUM_ROLLOUTS, NUM_WORKERS = 60, 3
@@ -35,7 +35,7 @@ WATCHED = """
 import os
 
 from rollout_kit import registry
-from rollout_kit.service import get
+from rollout_kit.serving.service import get
 from rollout_kit.session import current_session
 from rollout_kit.types import JsonObject
 

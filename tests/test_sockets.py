@@ -9,8 +9,8 @@ import pytest
 
 from rollout_kit.config.instances import AGENTS, MODELS, Instance
 from rollout_kit.errors import ConfigError
-from rollout_kit.running import sockets
-from rollout_kit.running.sockets import bind_all, bound_socket, warm_up_agent
+from rollout_kit.launch import sockets
+from rollout_kit.launch.sockets import bind_all, bound_socket, warm_up_agent
 
 LOOPBACK = "127.0.0.1"
 

@@ -18,8 +18,8 @@ from endpoint import endpoint
 from support import read_jsonl
 from test_commands import ROOT, Workplace, alive, eventually
 
-from rollout_kit.running.process_tree import family
-from rollout_kit.running.sockets import bound_socket
+from rollout_kit.launch.process_tree import family
+from rollout_kit.launch.sockets import bound_socket
 from rollout_kit.testing import call_response, text_response
 
 CHAOS = pytest.mark.chaos
@@ -28,7 +28,7 @@ TALLY = """
 import asyncio, os, subprocess, sys
 from pathlib import Path
 
-from rollout_kit.resources_server import ResourcesServer, tool
+from rollout_kit.serving.resources_server import ResourcesServer, tool
 from rollout_kit.session import current_session
 from rollout_kit.types import JsonObject, VerifyRequest, VerifyResponse
 

@@ -14,15 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import row, write_jsonl
 
-from rollout_kit.collector.tasks import (
-    Malformed,
-    Prompt,
-    TaskReader,
-    input_file,
-    merged,
-    task_id_of,
-)
 from rollout_kit.errors import ConfigError
+from rollout_kit.store.tasks import Malformed, Prompt, TaskReader, input_file, merged, task_id_of
 from rollout_kit.types import Task
 
 JSON = st.recursive(

@@ -21,8 +21,8 @@ from starlette.middleware.sessions import SessionMiddleware
 from support import read_jsonl, write_jsonl
 from test_commands import Workplace
 
+from rollout_kit.launch.sockets import bound_socket, url_of
 from rollout_kit.responses import function_calls
-from rollout_kit.running.sockets import bound_socket, url_of
 from rollout_kit.testing import call_response, text_response
 
 CONFIG = """

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from support import Bench, row, write_jsonl
 
-from rollout_kit.collector.throughput_log import COLUMNS, HEADER, append_line, check_log
-from rollout_kit.config.commands import CollectConfig
+from rollout_kit.commands.throughput_log import COLUMNS, HEADER, append_line, check_log
+from rollout_kit.config.keys.commands import CollectConfig
 from rollout_kit.errors import ConfigError
 from rollout_kit.testing import ScriptedModel, run_virtual
 

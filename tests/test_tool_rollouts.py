@@ -7,11 +7,11 @@ from typing import Any
 
 from support import config_of, read_jsonl, write_jsonl
 
-from rollout_kit import registry
-from rollout_kit.collector.collect import collect_through
-from rollout_kit.collector.progress import Progress
 from rollout_kit.collector.reach import Reached
-from rollout_kit.resources_server import ResourcesServer, tool
+from rollout_kit.commands.collect import collect_through
+from rollout_kit.commands.progress import Progress
+from rollout_kit.serving import registry
+from rollout_kit.serving.resources_server import ResourcesServer, tool
 from rollout_kit.testing import Over, ScriptedModel, call_response, making, mount
 from rollout_kit.types import JsonObject, VerifyRequest, VerifyResponse
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from rollout_kit.collector.limiter import Adaptive
-from rollout_kit.collector.progress import Progress
-from rollout_kit.collector.watch import Watch, merged, of_one_server
-from rollout_kit.http import HttpClient
-from rollout_kit.peers import Http, Peers
-from rollout_kit.running.sockets import bound_socket, url_of
-from rollout_kit.service import get
+from rollout_kit.commands.progress import Progress
+from rollout_kit.launch.sockets import bound_socket, url_of
+from rollout_kit.pacing.limiter import Adaptive
+from rollout_kit.pacing.watch import Watch, merged, of_one_server
+from rollout_kit.serving.service import get
 from rollout_kit.testing import Over, ScriptedModel, mount, run_virtual
+from rollout_kit.transport.http import HttpClient
+from rollout_kit.transport.peers import Http, Peers
 from rollout_kit.types import JsonObject
 
 

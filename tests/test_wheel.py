@@ -165,7 +165,7 @@ def test_the_wheel_works_in_an_empty_folder(installed: Installed) -> None:
 
 
 MY_MODEL = """
-from rollout_kit.model import Model
+from rollout_kit.serving.model import Model
 from rollout_kit.testing import text_response
 
 class MyModel(Model):
@@ -174,7 +174,7 @@ class MyModel(Model):
 """
 
 MY_ENV = """
-from rollout_kit.resources_server import ResourcesServer
+from rollout_kit.serving.resources_server import ResourcesServer
 from rollout_kit.responses import output_text
 
 class MyEnv(ResourcesServer):

@@ -3,7 +3,7 @@
 import random
 from typing import ClassVar
 
-from rollout_kit.gymnasium import GameRequest, GymnasiumServer, Step, tagged
+from rollout_kit.serving.gymnasium import GameRequest, GymnasiumServer, Step, tagged
 
 RANKS = ("2", "3", "4", "5", "6", "7", "8", "9", "10", "J", "Q", "K", "A")
 

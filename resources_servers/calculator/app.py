@@ -5,8 +5,13 @@ from typing import ClassVar
 
 from pydantic import ConfigDict
 
-from rollout_kit.resources_server import ResourcesServer, ResourcesServerConfig, Reverify, tool
 from rollout_kit.responses import function_calls, output_text
+from rollout_kit.serving.resources_server import (
+    ResourcesServer,
+    ResourcesServerConfig,
+    Reverify,
+    tool,
+)
 from rollout_kit.types import VerifyRequest, VerifyResponse
 
 WHOLE_NUMBER = re.compile(r"-?\d+")

@@ -13,11 +13,11 @@ from typing import Any, ClassVar
 from pydantic import ConfigDict, Field
 
 from rollout_kit.errors import VerifyError
-from rollout_kit.resources_server import ResourcesServer, ResourcesServerConfig, Reverify
 from rollout_kit.responses import output_text
 from rollout_kit.sandbox.limits import Limits, Run, SandboxError
 from rollout_kit.sandbox.pool import Sandbox
-from rollout_kit.service import OPERATIONAL
+from rollout_kit.serving.resources_server import ResourcesServer, ResourcesServerConfig, Reverify
+from rollout_kit.serving.service import OPERATIONAL
 from rollout_kit.types import JsonObject, VerifyRequest, VerifyResponse
 
 from .extraction import code_of, is_reasoning_misplaced

@@ -5,13 +5,13 @@ from typing import Annotated, Any, ClassVar
 import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
-from rollout_kit.resources_server import (
+from rollout_kit.responses import function_calls
+from rollout_kit.serving.resources_server import (
     ResourcesServer,
     ResourcesServerConfig,
     Reverify,
     tool,
 )
-from rollout_kit.responses import function_calls
 from rollout_kit.types import JsonObject, VerifyRequest, VerifyResponse
 
 

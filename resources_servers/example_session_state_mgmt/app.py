@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
-from rollout_kit.resources_server import (
+from rollout_kit.serving.resources_server import (
     ResourcesServer,
     ResourcesServerConfig,
     Reverify,

@@ -5,13 +5,13 @@ from typing import Any, ClassVar
 import orjson
 from pydantic import BaseModel, ConfigDict
 
-from rollout_kit.resources_server import (
+from rollout_kit.responses import Item, content_texts
+from rollout_kit.serving.resources_server import (
     ResourcesServer,
     ResourcesServerConfig,
     Reverify,
     tool,
 )
-from rollout_kit.responses import Item, content_texts
 from rollout_kit.types import VerifyRequest, VerifyResponse
 
 

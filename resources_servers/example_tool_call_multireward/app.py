@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
-from rollout_kit.resources_server import ResourcesServer, ResourcesServerConfig, Reverify
 from rollout_kit.responses import function_calls
+from rollout_kit.serving.resources_server import ResourcesServer, ResourcesServerConfig, Reverify
 from rollout_kit.types import JsonObject, VerifyRequest, VerifyResponse
 
 THIRD = 1 / 3

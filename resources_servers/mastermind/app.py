@@ -6,7 +6,7 @@ from collections import Counter
 from pydantic import Field, ValidationError
 
 from rollout_kit.errors import TaskError, validation_summary
-from rollout_kit.gymnasium import GameRequest, GymnasiumServer, Step, tagged
+from rollout_kit.serving.gymnasium import GameRequest, GymnasiumServer, Step, tagged
 from rollout_kit.types import JsonObject
 
 

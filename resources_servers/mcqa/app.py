@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 
 from pydantic import ConfigDict, Field, field_validator
 
-from rollout_kit.resources_server import ResourcesServer, ResourcesServerConfig, Reverify
 from rollout_kit.responses import output_text
-from rollout_kit.service import OPERATIONAL
+from rollout_kit.serving.resources_server import ResourcesServer, ResourcesServerConfig, Reverify
+from rollout_kit.serving.service import OPERATIONAL
 from rollout_kit.types import JsonObject, VerifyRequest, VerifyResponse
-from rollout_kit.worker_pool import WorkerPool
+from rollout_kit.workers.pool import WorkerPool
 
 from .grading import GradingMode, Options, extract, patterns_of
 

@@ -13,10 +13,10 @@ import orjson
 from pydantic import Field
 
 from rollout_kit.errors import TaskError
-from rollout_kit.resources_server import ResourcesServer, Reverify, VerifyWorkersConfig
 from rollout_kit.responses import content_texts, function_calls
+from rollout_kit.serving.resources_server import ResourcesServer, Reverify, VerifyWorkersConfig
 from rollout_kit.types import JsonObject, RunRequest, VerifyRequest, VerifyResponse
-from rollout_kit.worker_pool import WorkerPool
+from rollout_kit.workers.pool import WorkerPool
 
 WORKER_MEMORY_MB = 1024
 """Address space of a worker: an answer that needs more is none."""

@@ -11,9 +11,9 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
 from rollout_kit.errors import TaskError, ToolError
-from rollout_kit.resources_server import ResourcesServer, ResourcesServerConfig, Reverify
 from rollout_kit.responses import function_calls
-from rollout_kit.tools import arguments_of
+from rollout_kit.serving.resources_server import ResourcesServer, ResourcesServerConfig, Reverify
+from rollout_kit.serving.tools import arguments_of
 from rollout_kit.types import JsonObject, RunRequest, VerifyRequest, VerifyResponse
 
 from .office import TOOLS, Office, OfficeTool

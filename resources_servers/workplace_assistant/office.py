@@ -11,7 +11,7 @@ import orjson
 from pydantic import BaseModel
 
 from rollout_kit.errors import ToolError
-from rollout_kit.tools import Tool, arguments_of, find_tools
+from rollout_kit.serving.tools import Tool, arguments_of, find_tools
 from rollout_kit.types import JsonObject
 
 from .analytics import Analytics

@@ -4,11 +4,11 @@ import time
 
 from pydantic import ConfigDict, Field
 
-from rollout_kit.agent import Agent, AgentConfig
-from rollout_kit.gymnasium import observation_item
 from rollout_kit.responses import function_call_output, input_items, message_item
-from rollout_kit.service import ServerRef
-from rollout_kit.turns import Turns
+from rollout_kit.serving.agent import Agent, AgentConfig
+from rollout_kit.serving.gymnasium import observation_item
+from rollout_kit.serving.service import ServerRef
+from rollout_kit.serving.turns import Turns
 from rollout_kit.types import JsonObject
 
 

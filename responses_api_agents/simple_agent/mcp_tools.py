@@ -21,8 +21,8 @@ from rollout_kit.errors import (
     SessionLost,
     ToolError,
 )
+from rollout_kit.serving.tools import SAFE_NAME
 from rollout_kit.session import HEADER, LOST_CODE, current_session
-from rollout_kit.tools import SAFE_NAME
 from rollout_kit.types import JsonObject
 
 REFUSED = frozenset({-32601, -32602, -32603})

@@ -7,8 +7,8 @@ from urllib.parse import quote
 from pydantic import Field, model_validator
 
 from rollout_kit.errors import ConfigError, ModelError
-from rollout_kit.hosted import PATHS, HostedModel, HostedModelConfig
-from rollout_kit.service import OPERATIONAL
+from rollout_kit.serving.hosted_model import PATHS, HostedModel, HostedModelConfig
+from rollout_kit.serving.service import OPERATIONAL
 
 from .tokens import Tokens, fixed, of_command, of_identity
 

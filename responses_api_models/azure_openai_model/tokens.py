@@ -12,8 +12,8 @@ from typing import Any
 
 import orjson
 
+from rollout_kit.endpoints.refusals import parsed
 from rollout_kit.errors import ModelError
-from rollout_kit.upstream import parsed
 
 SCOPE = "https://cognitiveservices.azure.com/.default"
 """What a token must be for."""

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import ConfigDict, Field
 
 from rollout_kit.errors import ConfigError, ModelError
-from rollout_kit.model import Model, ModelConfig
 from rollout_kit.responses import Item, make_response
-from rollout_kit.service import OPERATIONAL
+from rollout_kit.serving.model import Model, ModelConfig
+from rollout_kit.serving.service import OPERATIONAL
 from rollout_kit.types import JsonObject
 
 from .chat import chat_messages, output_items, template_tools

@@ -5,8 +5,8 @@ from typing import Any
 
 from pydantic import Field
 
-from rollout_kit.hosted import PATHS, HostedModel, HostedModelConfig
-from rollout_kit.service import OPERATIONAL
+from rollout_kit.serving.hosted_model import PATHS, HostedModel, HostedModelConfig
+from rollout_kit.serving.service import OPERATIONAL
 
 
 class OpenAIModelConfig(HostedModelConfig):

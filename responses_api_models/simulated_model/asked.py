@@ -8,8 +8,8 @@ from typing import Any
 import orjson
 
 from rollout_kit.errors import TaskError
-from rollout_kit.model import CHAT, RESPONSES
 from rollout_kit.responses import content_texts, input_items
+from rollout_kit.serving.model import CHAT, RESPONSES
 from rollout_kit.types import JsonObject
 
 CHARS_PER_TOKEN = 4

@@ -4,8 +4,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from rollout_kit.model import ModelConfig
-from rollout_kit.service import OPERATIONAL
+from rollout_kit.serving.model import ModelConfig
+from rollout_kit.serving.service import OPERATIONAL
 
 FaultKind = Literal[
     429,

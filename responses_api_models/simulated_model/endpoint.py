@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from rollout_kit.access import TRUSTED, Access
 from rollout_kit.errors import PeerError, RolloutError, TaskError
-from rollout_kit.model import CHAT, RESPONSES
-from rollout_kit.service import encode
+from rollout_kit.serving.model import CHAT, RESPONSES
+from rollout_kit.serving.service import encode
 from rollout_kit.session import HEADER
 from rollout_kit.spent import HEADER as SPENT
+from rollout_kit.transport.access import TRUSTED, Access
 from rollout_kit.types import JsonObject
 
 from . import bodies, wire

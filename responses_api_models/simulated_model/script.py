@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 
 from rollout_kit.errors import ConfigError, TaskError
-from rollout_kit.registry import resolve_path
 from rollout_kit.responses import Item, output_text
+from rollout_kit.serving.registry import resolve_path
 from rollout_kit.types import JsonObject
 
 from .asked import RESPONSES, Asked, read

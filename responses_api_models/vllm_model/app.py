@@ -9,12 +9,12 @@ import time
 from contextlib import nullcontext
 from typing import Any
 
-from rollout_kit.http import HttpClient
-from rollout_kit.loop import together
-from rollout_kit.model import Lost, Model
-from rollout_kit.retry import RetryPolicy, retried
-from rollout_kit.service import Demands, get
+from rollout_kit.launch.loop import together
+from rollout_kit.serving.model import Lost, Model
+from rollout_kit.serving.service import Demands, get
 from rollout_kit.session import current_session
+from rollout_kit.transport.http import HttpClient
+from rollout_kit.transport.retry import RetryPolicy, retried
 from rollout_kit.types import JsonObject
 
 from .asking import Asking

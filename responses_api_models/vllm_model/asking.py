@@ -7,11 +7,17 @@ from typing import Any
 
 import orjson
 
+from rollout_kit.endpoints.refusals import (
+    is_context_overflow,
+    overflowed,
+    parsed,
+    wait_s,
+    without_secrets,
+)
 from rollout_kit.errors import ModelError, PeerError, PeerTimeout, PeerUnreachable, summary
-from rollout_kit.http import HttpClient, Reply
 from rollout_kit.trajectory import RESTART
+from rollout_kit.transport.http import HttpClient, Reply
 from rollout_kit.types import JsonObject
-from rollout_kit.upstream import is_context_overflow, overflowed, parsed, wait_s, without_secrets
 
 from . import token_in, turns
 from .config import VllmModelConfig

@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 from pydantic import AliasChoices, ConfigDict, Field, field_validator, model_validator
 
 from rollout_kit.config.fields import keys
-from rollout_kit.service import OPERATIONAL
+from rollout_kit.serving.service import OPERATIONAL
 from rollout_kit.types import JsonObject
 
 from . import installed

@@ -8,10 +8,10 @@ import asyncio
 import logging
 from dataclasses import dataclass
 
+from rollout_kit.endpoints.refusals import parsed
 from rollout_kit.errors import ModelError
-from rollout_kit.http import Reply
+from rollout_kit.transport.http import Reply
 from rollout_kit.types import JsonObject
-from rollout_kit.upstream import parsed
 
 from .token_in import RENDER, Ask
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rollout_kit.errors import ModelError, PeerError
-from rollout_kit.http import HttpClient
 from rollout_kit.time_limit import within
+from rollout_kit.transport.http import HttpClient
 from rollout_kit.types import JsonObject
 
 from . import metrics

@@ -18,10 +18,10 @@ from pathlib import Path
 from random import random
 
 from rollout_kit.errors import ConfigError, PeerError
-from rollout_kit.http import HttpClient
-from rollout_kit.retry import RetryPolicy, delay_s
-from rollout_kit.running.process_tree import MARK, kill_family
-from rollout_kit.running.processes import Reaper
+from rollout_kit.launch.process_tree import MARK, kill_family
+from rollout_kit.launch.processes import Reaper
+from rollout_kit.transport.http import HttpClient
+from rollout_kit.transport.retry import RetryPolicy, delay_s
 
 from . import words
 

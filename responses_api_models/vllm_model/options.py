@@ -11,8 +11,8 @@ from typing import Any
 
 from pydantic import Field, create_model
 
-from rollout_kit.model import ModelConfig
-from rollout_kit.service import OPERATIONAL
+from rollout_kit.serving.model import ModelConfig
+from rollout_kit.serving.service import OPERATIONAL
 
 LISTED = json.loads(Path(__file__).with_name("vllm_options.json").read_text(encoding="utf-8"))
 

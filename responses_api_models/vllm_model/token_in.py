@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from rollout_kit.http import Reply
-from rollout_kit.loop import together
+from rollout_kit.endpoints.refusals import parsed
+from rollout_kit.launch.loop import together
 from rollout_kit.trajectory import SampledTurn
+from rollout_kit.transport.http import Reply
 from rollout_kit.types import JsonObject
-from rollout_kit.upstream import parsed
 
 from .suffix import Aligned, Restart, aligned, is_verbatim
 

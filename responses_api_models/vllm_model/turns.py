@@ -6,8 +6,9 @@ from typing import Any
 
 import orjson
 
-from rollout_kit.chat import from_chat, to_chat
-from rollout_kit.completions import LOGPROBS
+from rollout_kit.endpoints.chat import from_chat, to_chat
+from rollout_kit.endpoints.completions import LOGPROBS
+from rollout_kit.endpoints.refusals import extra_body
 from rollout_kit.errors import ModelError, TaskError
 from rollout_kit.responses import Item, input_items
 from rollout_kit.trajectory import (
@@ -20,7 +21,6 @@ from rollout_kit.trajectory import (
     sequences,
 )
 from rollout_kit.types import JsonObject
-from rollout_kit.upstream import extra_body
 
 from .token_in import MAX_TOKENS, LaterTurn
 

@@ -14,15 +14,15 @@ from time import perf_counter
 
 import orjson
 
-from .. import registry
-from ..agent import open_session
-from ..collector.lines import scores_of
 from ..errors import RolloutError
-from ..http import HttpClient
-from ..peers import Http, Local, Peers, Transport
 from ..responses import function_calls
+from ..serving import registry
+from ..serving.agent import open_session
+from ..serving.tools import arguments_of, is_callable, refusal_text
+from ..store.lines import scores_of
 from ..time_limit import within
-from ..tools import arguments_of, is_callable, refusal_text
+from ..transport.http import HttpClient
+from ..transport.peers import Http, Local, Peers, Transport
 from ..types import JsonObject, finite_reward
 from .audit_run import ONCE_S
 

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import orjson
 
-from .. import registry
 from ..collector.plan import number_of
-from ..collector.tasks import numbered_lines
-from ..config.commands import AuditConfig
-from ..config.common import is_url
+from ..config.instance_keys import is_url
 from ..config.instances import RESOURCES, Instance
+from ..config.keys.commands import AuditConfig
 from ..config.load import Config
 from ..config.verification import needed
 from ..errors import ConfigError, suggest
-from ..running.fleet import Upkeep
-from ..running.launch import HttpLimits, placed
+from ..launch.fleet import Upkeep
+from ..launch.placement import HttpLimits, placed
+from ..serving import registry
+from ..store.tasks import numbered_lines
 from ..types import JsonObject
 from .answers import cases, has_gold
 from .audit import audited

@@ -14,17 +14,17 @@ from pathlib import Path
 
 import orjson
 
-from .. import registry
-from ..config.commands import InspectConfig
 from ..config.instances import MODELS, UNSAFE_CODE, references
+from ..config.keys.commands import InspectConfig
 from ..config.load import load
 from ..errors import ConfigError, RolloutError
-from ..peers import Peers
 from ..responses import function_calls, make_response, message_item
-from ..service import Service
+from ..serving import registry
+from ..serving.service import Service
+from ..serving.tools import arguments_of
 from ..session import Session, entered
 from ..testing import OVERS, Over, ScriptedModel, making, mount
-from ..tools import arguments_of
+from ..transport.peers import Peers
 from ..types import JsonObject
 
 Fields = tuple[str, str]

@@ -10,8 +10,8 @@ from typing import Any
 
 import orjson
 
-from ..collector.files import OutputPaths
-from ..collector.lines import key_of
+from ..store.files import OutputPaths
+from ..store.lines import key_of
 from ..types import JsonObject, Key
 from .findings import Finding, Invariant
 

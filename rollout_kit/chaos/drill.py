@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..collector.files import OutputPaths
 from ..errors import ConfigError
+from ..store.files import OutputPaths
 from .findings import Finding, Invariant
 from .kills import LATEST, Kill
 from .processes import POLL_S, Processes, Started

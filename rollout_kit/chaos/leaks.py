@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from ..config.secrets import mask
+from ..secrets import mask
 from .findings import Finding, Invariant
 
 

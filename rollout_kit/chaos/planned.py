@@ -7,12 +7,12 @@ from pathlib import Path
 from ..collector.plan import Wanted
 from ..collector.prepare import only_of, task_reader
 from ..collector.reach import Reached, chosen_agent, input_path
-from ..collector.tasks import Malformed
-from ..config.commands import CollectConfig
 from ..config.instances import AGENTS
+from ..config.keys.commands import CollectConfig
 from ..config.load import Config
 from ..errors import ConfigError
-from ..peers import Peers
+from ..store.tasks import Malformed
+from ..transport.peers import Peers
 from ..types import Key
 from .check import Planned
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..running.process_tree import kill, marked
+from ..launch.process_tree import kill, marked
 
 MARK = "ROLLOUT_KIT_CHAOS"
 """The environment variable by which whatever the commands start is found again."""

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import orjson
 
-from ..collector.files import OutputPaths
-from ..collector.lines import key_of
+from ..store.files import OutputPaths
+from ..store.lines import key_of
 from ..types import Key
 from .findings import Finding, Invariant
 

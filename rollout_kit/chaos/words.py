@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 
 from ..collector.prepare import key_of_word
-from ..config.commands import (
+from ..config.keys.commands import (
     ChaosConfig,
     CollectConfig,
     HeadServerConfig,
@@ -15,7 +15,7 @@ from ..config.commands import (
     known_keys,
 )
 from ..config.load import Config
-from ..running.sockets import bound_socket
+from ..launch.sockets import bound_socket
 
 OTHERS = {"config_paths", "head_server", "auth_token", "responses_create_params", "json_output"}
 """What a collector through an ng_run is not given as from the files: it has no servers of its own,

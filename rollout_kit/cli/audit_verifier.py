@@ -25,10 +25,10 @@ def with_config(argv: list[str]) -> list[str]:
 def _audit(config) -> int:
     import json
 
-    from .. import loop  # no server is needed to print the help
     from ..authoring.audit_report import lines
     from ..authoring.audit_stage import audit
-    from ..collector.files import write_json
+    from ..launch import loop  # no server is needed to print the help
+    from ..store.files import write_json
 
     def tell(line: str) -> None:
         print(line, file=sys.stderr, flush=True)

@@ -11,9 +11,9 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def _collect(config, argv: list[str]) -> int:
-    from .. import loop  # the pipeline is not needed to print the help
-    from ..collector.collect import collect
-    from ..collector.progress import Progress
+    from ..commands.collect import collect
+    from ..commands.progress import Progress
+    from ..launch import loop  # the pipeline is not needed to print the help
 
     progress = Progress(as_json=config.command.json_output)
     return loop.run(collect(config, argv, progress))

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from ..config.secrets import mask
+from ..secrets import mask
 from .entry import run
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from pydantic_core import PydanticUndefined
 
 from .. import __version__
-from ..config.commands import COMMANDS, Command
 from ..config.fields import describe
+from ..config.keys.commands import COMMANDS, Command
 from ..errors import RolloutKitError
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def _keep_out_of_logs(secrets: frozenset[str]) -> None:
     """What servers in this process log goes to the terminal, secrets masked."""
     import logging
 
-    from ..config.secrets import mask
+    from ..secrets import mask
 
     class Masking(logging.Formatter):
         def format(self, record: logging.LogRecord) -> str:

@@ -11,9 +11,9 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def _estimate(config, argv: list[str]) -> int:
-    from .. import loop  # the pipeline is not needed to print the help
-    from ..collector.collect import estimate
-    from ..collector.progress import Progress
+    from ..commands.collect import estimate
+    from ..commands.progress import Progress
+    from ..launch import loop  # the pipeline is not needed to print the help
 
     progress = Progress(as_json=config.command.json_output, title="Collecting a canary")
     return loop.run(estimate(config, argv, progress))

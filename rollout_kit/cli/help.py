@@ -3,7 +3,7 @@
 import json
 import sys
 
-from ..config.commands import COMMANDS, InspectConfig
+from ..config.keys.commands import COMMANDS, InspectConfig
 from .entry import flags, guarded
 
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from ..config.commands import EntrypointConfig
+from ..config.keys.commands import EntrypointConfig
 from .entry import flags, guarded
 
 NAME = "ng_init_resources_server"

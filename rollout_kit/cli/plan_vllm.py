@@ -3,7 +3,7 @@
 import json
 import sys
 
-from ..config.commands import PlanVllmConfig
+from ..config.keys.commands import PlanVllmConfig
 from . import entry
 
 

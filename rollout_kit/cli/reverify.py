@@ -11,9 +11,9 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def _reverify(config, argv: list[str]) -> int:
-    from .. import loop  # the pipeline is not needed to print the help
-    from ..collector.progress import Progress
-    from ..collector.reverify import reverify
+    from ..commands.progress import Progress
+    from ..commands.reverify import reverify
+    from ..launch import loop  # the pipeline is not needed to print the help
 
     title = "Verifying rollouts"
     progress = Progress(as_json=config.command.json_output, title=title, generates=False)

@@ -11,8 +11,8 @@ from .console import Console
 
 if TYPE_CHECKING:
     from ..config.load import Config
-    from ..running.fleet import Upkeep
-    from ..running.launch import HttpLimits, Placed
+    from ..launch.fleet import Upkeep
+    from ..launch.placement import HttpLimits, Placed
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -20,8 +20,8 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def _run(config: "Config") -> int:
-    from .. import loop  # the servers are not needed to print the help
     from ..errors import ConfigError
+    from ..launch import loop  # the servers are not needed to print the help
 
     if not config.instances:
         raise ConfigError(
@@ -34,11 +34,11 @@ def _run(config: "Config") -> int:
 
 
 async def _serve(config: "Config") -> int:
-    from ..cassette import Tapes
-    from ..config.secrets import mask
-    from ..running.head import HeadServer
-    from ..running.launch import placed
-    from ..running.run import Run
+    from ..launch.head import HeadServer
+    from ..launch.placement import placed
+    from ..launch.run import Run
+    from ..secrets import mask
+    from ..transport.cassette import Tapes
 
     command: Any = config.command
     began = time.monotonic()
@@ -86,7 +86,7 @@ async def _serve(config: "Config") -> int:
 
 
 def _limits(command: Any) -> "HttpLimits":
-    from ..running.launch import HttpLimits
+    from ..launch.placement import HttpLimits
 
     return HttpLimits(
         limit=command.global_aiohttp_connector_limit or 0,
@@ -96,7 +96,7 @@ def _limits(command: Any) -> "HttpLimits":
 
 
 def _upkeep(command: Any, console: Console) -> "Upkeep":
-    from ..running.fleet import Upkeep
+    from ..launch.fleet import Upkeep
 
     return Upkeep(
         ready_timeout_s=command.ready_timeout_s,
@@ -123,7 +123,7 @@ def _announce(running: "Placed", head: str, elapsed_s: float, console: Console) 
 
 def _say_where_the_agent_is(config: "Config", running: "Placed", console: Console) -> None:
     """Whoever sends a warm-up request to the usual port must know that it is another's."""
-    from ..running.sockets import WARM_UP_PORT, warm_up_agent
+    from ..launch.sockets import WARM_UP_PORT, warm_up_agent
 
     agent = warm_up_agent(config.instances.values())
     if agent is None or agent.placement not in (None, "process"):

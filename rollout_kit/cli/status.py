@@ -11,7 +11,7 @@ from . import entry
 
 if TYPE_CHECKING:
     from ..config.load import Config
-    from ..running.head import Head
+    from ..launch.head import Head
     from ..types import JsonObject
 
 ASK_S = 5.0
@@ -26,7 +26,7 @@ def main(argv: list[str] | None = None) -> None:
 
 async def _status(config: "Config") -> int:
     """0 when every server is well, 2 when one is not."""
-    from ..running.head import found_head
+    from ..launch.head import found_head
 
     command: Any = config.command
     async with found_head(command) as head:
@@ -42,8 +42,8 @@ async def _status(config: "Config") -> int:
 
 async def _asked(server: "JsonObject", worker: "JsonObject", head: "Head") -> "JsonObject":
     """One server process as the table shows it."""
-    from ..access import bearer
     from ..errors import PeerError
+    from ..transport.access import bearer
 
     health, load = worker["state"], {}
     if worker["url"] and health == "ready":

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from ..config.commands import EntrypointConfig
+from ..config.keys.commands import EntrypointConfig
 from ..errors import ConfigError, suggest
 from .entry import FAILED, flags, guarded
 
@@ -16,8 +16,8 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def examine(arguments: list[str]) -> int:
-    from .. import registry
     from ..authoring.examination import examined
+    from ..serving import registry
 
     entrypoint = flags(arguments, EntrypointConfig).entrypoint
     kind, name = Path(entrypoint).parent.name, Path(entrypoint).name

@@ -6,7 +6,7 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 
 from .. import __version__
-from ..config.commands import InspectConfig
+from ..config.keys.commands import InspectConfig
 from .entry import flags, guarded
 
 DEPENDENCIES = (

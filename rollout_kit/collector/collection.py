@@ -8,22 +8,22 @@ from dataclasses import dataclass
 
 import orjson
 
+from ..commands.announce import Announcement
+from ..commands.drain import End
+from ..commands.progress import Progress
+from ..commands.report import FINISHED, Report, record
 from ..errors import RolloutError
+from ..pacing.give_up import GiveUp
+from ..pacing.limiter import Adaptive, Limiter, limiter_of
+from ..pacing.watch import Watch
 from ..session import Session, entered
+from ..store.lines import malformed_line, row_of
+from ..store.tasks import Malformed
 from ..types import Attempt, Failure, JsonObject, Key, Outcome, Rollout, Task, Unverified
-from .announce import Announcement
-from .drain import End
 from .drive import Drive
 from .flakes import Flakes
-from .giveup import GiveUp
-from .limiter import Adaptive, Limiter, limiter_of
-from .lines import malformed_line, row_of
 from .plan import BREATH, owed
 from .prepare import Prepared
-from .progress import Progress
-from .report import FINISHED, Report, record
-from .tasks import Malformed
-from .watch import Watch
 
 MAX_NAMED = 5
 """Malformed lines that are printed; a file of the wrong kind would fill the screen."""

@@ -11,18 +11,18 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import InitVar, dataclass, field
 from functools import partial
 
-from ..config.commands import RolloutsCommand
+from ..commands.drain import End, draining
+from ..commands.progress import Progress
+from ..config.keys.commands import RolloutsCommand
 from ..errors import OutputError, RolloutError, StopRun
+from ..pacing.bill import Bill
+from ..pacing.budget import Budget, within
+from ..pacing.limiter import Limiter
+from ..pacing.meter import Meter
+from ..pacing.watch import Watch
+from ..store.journal import Journal
 from ..types import Attempt, Failure, Outcome, Unverified
-from .bill import Bill
-from .budget import Budget, within
-from .drain import End, draining
-from .journal import Journal
-from .limiter import Limiter
-from .meter import Meter
-from .progress import Progress
 from .schedule import Schedule, Slot
-from .watch import Watch
 
 TICK_S = 1.0
 """How often what was written is forced to disk."""

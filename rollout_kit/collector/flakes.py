@@ -8,9 +8,9 @@ import asyncio
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
+from ..metrics.intervals import share
+from ..pacing.bill import Bill
 from ..types import Attempt, JsonObject, Key, Outcome, Rollout, Task
-from .bill import Bill
-from .estimate import share
 from .plan import number_of
 from .rollout import Runner
 from .schedule import Schedule, Slot

@@ -4,8 +4,8 @@ nothing."""
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from ..store.tasks import Malformed, agent_named
 from ..types import Attempt, Key, Task
-from .tasks import Malformed, agent_named
 
 BREATH = 1_000
 """Rows that are read at a stretch: some 20 ms in which nothing else of the process happens."""

@@ -9,23 +9,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .. import registry
-from ..config.commands import CollectConfig, RolloutsCommand, known_keys
+from ..config.keys.commands import CollectConfig, RolloutsCommand, known_keys
 from ..config.load import Config
-from ..config.secrets import mask
+from ..endpoints.prices import Tariff
 from ..errors import ConfigError, OutputError
-from ..prices import Tariff
+from ..metrics.aggregate import Metrics
+from ..pacing.bill import Bill
+from ..secrets import mask
+from ..serving import registry
+from ..store.contents import Contents
+from ..store.files import OutputPaths, set_aside
+from ..store.journal import Journal
+from ..store.manifest import Manifest, differences
+from ..store.tasks import Prompt, TaskReader
 from ..types import JsonObject
-from .aggregate import Metrics
-from .bill import Bill
-from .contents import Contents
-from .files import OutputPaths, set_aside
-from .journal import Journal
-from .manifest import Manifest, differences
 from .plan import Wanted, number_of
 from .reach import KnownAgent, Reached, chosen_agent, known_agent
 from .rollout import Limits, Runner
-from .tasks import Prompt, TaskReader
 
 
 @dataclass(slots=True)

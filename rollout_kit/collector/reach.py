@@ -6,22 +6,22 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .. import registry
-from ..access import bearer
-from ..cassette import Tapes
-from ..config.commands import CollectConfig, ReverifyConfig
 from ..config.instances import AGENTS
+from ..config.keys.commands import CollectConfig, ReverifyConfig
 from ..config.load import Config
+from ..endpoints.prices import Tariff
 from ..errors import ConfigError, suggest
-from ..http import HttpClient
-from ..peers import Http, Peers
-from ..prices import Tariff
-from ..running.fleet import Upkeep
-from ..running.head import Head
-from ..running.launch import HttpLimits, placed
-from ..running.run import Run
+from ..launch.fleet import Upkeep
+from ..launch.head import Head
+from ..launch.placement import HttpLimits, placed
+from ..launch.run import Run
+from ..serving import registry
+from ..store.manifest import fingerprint_of
+from ..transport.access import bearer
+from ..transport.cassette import Tapes
+from ..transport.http import HttpClient
+from ..transport.peers import Http, Peers
 from ..types import JsonObject
-from .manifest import fingerprint_of
 from .rollout import AgentPlan
 
 SPARE_CONNECTIONS = 1100

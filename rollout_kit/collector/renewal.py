@@ -14,21 +14,21 @@ from pathlib import Path
 
 import orjson
 
-from ..config.commands import ReverifyConfig
+from ..config.keys.commands import ReverifyConfig
 from ..config.load import Config
-from ..config.secrets import mask
 from ..errors import OutputError
+from ..metrics.aggregate import Metrics
+from ..metrics.comparison import Comparison
+from ..secrets import mask
+from ..store.contents import Contents
+from ..store.files import OutputPaths, leave_out, set_aside
+from ..store.journal import Journal
+from ..store.lines import key_of
+from ..store.manifest import Manifest
+from ..store.stored import Stored, StoredFile, Survey, response_mark
 from ..types import JsonObject, Key
-from .aggregate import Metrics
-from .contents import Contents
-from .files import OutputPaths, leave_out, set_aside
-from .journal import Journal
-from .lines import key_of
-from .manifest import Manifest
 from .plan import number_of
 from .prepare import command_line, output_paths
-from .stored import Stored, StoredFile, Survey, response_mark
-from .verdicts import Comparison
 from .verifiers import Verifiers
 
 

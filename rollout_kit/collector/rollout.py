@@ -12,14 +12,26 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
-from ..agent import open_session
 from ..errors import THROTTLED, PeerLost, PeerTimeout, RolloutError, SessionLost, VerifyError
-from ..peers import Peers
+from ..pacing.bill import Bill
 from ..responses import answered_calls, total_tokens
-from ..retry import RetryPolicy, delay_s
+from ..serving.agent import open_session
+from ..serving.tools import NO_TOOL, arguments_of, is_callable, refusal_text
 from ..session import Session, entered
+from ..store.lines import (
+    answered_line,
+    counted_calls,
+    is_sound,
+    now_text,
+    row_of,
+    scores_of,
+    tried_block,
+    with_verdict,
+    without_verdict,
+)
 from ..time_limit import within
-from ..tools import NO_TOOL, arguments_of, is_callable, refusal_text
+from ..transport.peers import Peers
+from ..transport.retry import RetryPolicy, delay_s
 from ..types import (
     STATS,
     Attempt,
@@ -30,18 +42,6 @@ from ..types import (
     Task,
     Unverified,
     finite_reward,
-)
-from .bill import Bill
-from .lines import (
-    answered_line,
-    counted_calls,
-    is_sound,
-    now_text,
-    row_of,
-    scores_of,
-    tried_block,
-    with_verdict,
-    without_verdict,
 )
 from .parking import parked_when_slow
 from .schedule import Slot

@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
-from ..config.commands import ReverifyConfig
 from ..config.instances import AGENTS
+from ..config.keys.commands import ReverifyConfig
 from ..config.load import Config
 from ..config.verification import needed, verifier_of
 from ..errors import ConfigError, RolloutError, suggest
-from ..peers import Peers
+from ..transport.peers import Peers
 from ..types import JsonObject
 from .reach import Reached, reached
 from .rollout import AgentPlan

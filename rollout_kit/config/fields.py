@@ -12,7 +12,7 @@ from pydantic import AliasChoices, AliasPath, BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from ..errors import suggest
-from .secrets import MASK, is_secret_key
+from ..secrets import MASK, is_secret_key
 
 WORDS: dict[Any, str] = {
     int: "an int",

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-from .. import registry
 from ..errors import suggest
-from ..resources_server import ResourcesServer
-from ..service import Service
-from .common import CommonKeys, is_url
+from ..serving import registry
+from ..serving.resources_server import ResourcesServer
+from ..serving.service import Service
 from .fields import keys
+from .instance_keys import CommonKeys, is_url
 from .instances import Instance
 
 

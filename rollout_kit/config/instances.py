@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ValidationError
 
-from .. import registry
 from ..errors import ConfigError, suggest
-from ..service import ServerConfig, ServerRef
+from ..serving import registry
+from ..serving.service import ServerConfig, ServerRef
 from ..types import JsonObject
 from . import fields
-from .common import CommonKeys, clashes, is_url
+from .instance_keys import CommonKeys, clashes, is_url
 from .sources import Merged
 
 MODELS, RESOURCES, AGENTS = registry.TYPES

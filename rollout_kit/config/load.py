@@ -12,15 +12,15 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from .. import registry
 from ..errors import ConfigError, suggest
+from ..secrets import is_secret_key, secret_values
+from ..serving import registry
 from ..types import JsonObject
 from . import fields, instances, interpolation, overrides, sources, verification
-from .commands import COMMANDS, Command, known_keys
-from .common import CommonKeys
+from .instance_keys import CommonKeys
 from .instances import Block, Instance
+from .keys.commands import COMMANDS, Command, known_keys
 from .overrides import Override
-from .secrets import is_secret_key, secret_values
 from .sources import COMMAND_LINE, Merged
 
 __all__ = ["Config", "Instance", "Sources", "load", "read"]

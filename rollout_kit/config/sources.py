@@ -11,8 +11,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from .. import registry
 from ..errors import ConfigError, suggest
+from ..serving import registry
 from ..types import JsonObject
 from .overrides import CONFIG_PATHS, Override
 

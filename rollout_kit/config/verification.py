@@ -7,8 +7,8 @@ verifies their rollouts.
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from .. import registry
 from ..errors import ConfigError
+from ..serving import registry
 from .instances import AGENTS, MODELS, POLICY, Block, Instance, references
 
 

@@ -6,13 +6,13 @@ from typing import Self
 
 import orjson
 
-from .. import registry
-from ..config.common import is_url
+from ..config.instance_keys import is_url
 from ..config.instances import Instance
 from ..errors import ConfigError, RolloutError
-from ..peers import Peers
-from ..resources_server import ResourcesServer
+from ..serving import registry
+from ..serving.resources_server import ResourcesServer
 from ..session import Session, entered
+from ..transport.peers import Peers
 from ..types import JsonObject
 
 

@@ -15,8 +15,8 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from ..collector.tasks import Prompt
 from ..errors import suggest
+from ..store.tasks import Prompt
 from ..types import JsonObject
 
 SHAPES = Path(__file__).with_name("shapes.yaml")

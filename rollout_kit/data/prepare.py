@@ -7,13 +7,13 @@ from pathlib import Path
 
 import orjson
 
-from .. import registry
-from ..collector.files import write_atomically, write_json
-from ..collector.tasks import Prompt
-from ..config.authoring import PrepareDataConfig
 from ..config.instances import AGENTS
+from ..config.keys.authoring import PrepareDataConfig
 from ..config.load import Config
 from ..errors import ConfigError, OutputError
+from ..serving import registry
+from ..store.files import write_atomically, write_json
+from ..store.tasks import Prompt
 from ..types import JsonObject
 from .check import Check
 from .entries import Listed, listed

@@ -8,9 +8,9 @@ from typing import Any
 
 import orjson
 
-from .. import registry
-from ..collector.tasks import numbered_lines
 from ..errors import ConfigError
+from ..serving import registry
+from ..store.tasks import numbered_lines
 from ..types import JsonObject
 from .entries import HuggingFace, Listed
 

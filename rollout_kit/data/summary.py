@@ -9,10 +9,10 @@ from typing import Any
 
 import orjson
 
-from ..collector.compact import NumberTable
 from ..collector.plan import number_of
-from ..collector.tasks import task_id_of
 from ..responses import content_texts, input_items
+from ..store.compact import NumberTable
+from ..store.tasks import task_id_of
 from ..types import JsonObject
 
 MAX_VALUES = 20

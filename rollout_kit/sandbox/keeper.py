@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import orjson
 
-from ..running.process_tree import kill_family
+from ..launch.process_tree import kill_family
 from .limits import Limits, Run, SandboxError
 from .memory import held_mb
 from .pipes import Capture, nowhere, sealed

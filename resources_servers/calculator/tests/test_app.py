@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from rollout_kit.errors import RolloutError, ToolError
-from rollout_kit.registry import load
 from rollout_kit.responses import function_call_item, make_response, message_item
-from rollout_kit.service import encode
+from rollout_kit.serving.registry import load
+from rollout_kit.serving.service import encode
 from rollout_kit.session import Session, entered
 
 Server = load("resources_servers", "calculator")

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from rollout_kit.errors import ConfigError, ModelError, TaskError, VerifyError
-from rollout_kit.judge import PROMPT, read_verdict
-from rollout_kit.registry import load
 from rollout_kit.responses import make_response, message_item
+from rollout_kit.serving.judge import PROMPT, read_verdict
+from rollout_kit.serving.registry import load
 from rollout_kit.session import Session, entered
 from rollout_kit.testing import OVERS, ScriptedModel, making, mount, text_response
 

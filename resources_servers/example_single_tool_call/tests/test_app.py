@@ -5,14 +5,14 @@ import orjson
 import pytest
 
 from rollout_kit.errors import ToolError
-from rollout_kit.registry import load
 from rollout_kit.responses import (
     function_call_item,
     function_call_output,
     make_response,
     message_item,
 )
-from rollout_kit.service import encode
+from rollout_kit.serving.registry import load
+from rollout_kit.serving.service import encode
 from rollout_kit.session import Session, entered
 
 Server = load("resources_servers", "example_single_tool_call")

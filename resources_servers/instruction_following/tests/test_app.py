@@ -10,8 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rollout_kit.errors import ConfigError, TaskError
-from rollout_kit.registry import load
 from rollout_kit.responses import make_response, message_item, reasoning_item
+from rollout_kit.serving.registry import load
 from rollout_kit.session import Session, entered
 
 pytest.importorskip("nltk")
@@ -278,7 +278,7 @@ def test_the_same_response_is_in_the_same_language_every_time():
 
 
 def test_a_package_that_is_missing_is_named_with_what_installs_it(monkeypatch):
-    monkeypatch.setattr(InstructionFollowing, "needs", {"no_such_package": ""})
+    monkeypatch.setattr(InstructionFollowing, "needs", {"no_such_package": "rollout-kit[instruction-following]"})
     with pytest.raises(
         ConfigError, match=r"no_such_package: run pip install .*instruction-following"
     ):

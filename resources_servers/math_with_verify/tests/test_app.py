@@ -9,8 +9,8 @@ import orjson
 import pytest
 
 from rollout_kit.errors import ConfigError, TaskError
-from rollout_kit.registry import load
 from rollout_kit.responses import make_response, message_item
+from rollout_kit.serving.registry import load
 from rollout_kit.session import Session, entered
 from rollout_kit.testing import ScriptedModel, making, mount
 
@@ -234,7 +234,7 @@ def test_without_math_verify_the_server_says_how_to_get_it(tmp_path):
     (tmp_path / "math_verify.py").write_text("raise ModuleNotFoundError('No module named that')")
     script = """
 import asyncio
-from rollout_kit.registry import load
+from rollout_kit.serving.registry import load
 cls = load("resources_servers", "math_with_verify")
 asyncio.run(cls(cls.Config(), None, "mine").start())
 """

@@ -6,8 +6,8 @@ import orjson
 import pytest
 
 from rollout_kit.errors import TaskError
-from rollout_kit.registry import load
 from rollout_kit.responses import make_response, message_item
+from rollout_kit.serving.registry import load
 from rollout_kit.session import Session, entered
 
 Mcqa = load("resources_servers", "mcqa")

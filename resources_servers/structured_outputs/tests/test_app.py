@@ -6,8 +6,8 @@ import orjson
 import pytest
 
 from rollout_kit.errors import ConfigError, TaskError
-from rollout_kit.registry import load
 from rollout_kit.responses import function_call_item, make_response, message_item, reasoning_item
+from rollout_kit.serving.registry import load
 from rollout_kit.session import Session, entered
 
 pytest.importorskip("jsonschema")
@@ -244,7 +244,7 @@ def test_a_pattern_of_the_schema_that_never_ends_is_cut_off():
 
 
 def test_a_package_that_is_missing_is_named_with_what_installs_it(monkeypatch):
-    monkeypatch.setattr(StructuredOutputs, "needs", {"no_such_package": ""})
+    monkeypatch.setattr(StructuredOutputs, "needs", {"no_such_package": "rollout-kit[structured-outputs]"})
     with pytest.raises(ConfigError, match=r"no_such_package: run pip install .*structured-outputs"):
         verdicts([])
 

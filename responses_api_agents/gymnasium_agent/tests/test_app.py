@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from openai.types.responses import Response
 
-from rollout_kit import registry
-from rollout_kit.agent import STATS
 from rollout_kit.errors import PeerLost, SessionLost
-from rollout_kit.gymnasium import GameRequest, GymnasiumServer, Step, actions
 from rollout_kit.responses import make_response, reasoning_item
-from rollout_kit.service import Service, post
+from rollout_kit.serving import registry
+from rollout_kit.serving.agent import STATS
+from rollout_kit.serving.gymnasium import GameRequest, GymnasiumServer, Step, actions
+from rollout_kit.serving.service import Service, post
 from rollout_kit.session import Session, entered
 from rollout_kit.testing import OVERS, Over, ScriptedModel, making, mount, text_response
 from rollout_kit.types import JsonObject

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from openai.types.responses import Response
 
-from rollout_kit import registry
-from rollout_kit.agent import STATS
 from rollout_kit.errors import PeerError, RolloutError, SessionLost
-from rollout_kit.resources_server import ResourcesServer, tool
 from rollout_kit.responses import make_response, reasoning_item
+from rollout_kit.serving import registry
+from rollout_kit.serving.agent import STATS
+from rollout_kit.serving.resources_server import ResourcesServer, tool
 from rollout_kit.session import Session, entered
 from rollout_kit.testing import (
     OVERS,

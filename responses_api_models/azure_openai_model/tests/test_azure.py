@@ -12,7 +12,7 @@ from aiohttp import web
 from hosted import CHAT, HI, RESPONSE, Endpoint, asks, gives, refuses, with_model
 
 from rollout_kit.errors import ConfigError, ModelError
-from rollout_kit.registry import load
+from rollout_kit.serving.registry import load
 
 AzureOpenAIModel = load("responses_api_models", "azure_openai_model")
 tokens = sys.modules[AzureOpenAIModel.__module__.replace(".app", ".tokens")]

@@ -14,8 +14,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from rollout_kit import registry
 from rollout_kit.responses import output_text
+from rollout_kit.serving import registry
 
 QUESTION = "Which number is largest? A) {0} B) {1} C) {2} D) {3}"
 

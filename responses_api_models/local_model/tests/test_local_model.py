@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from openai.types.responses import Response
 
-from rollout_kit import registry
 from rollout_kit.errors import ConfigError, ModelError, TaskError
 from rollout_kit.responses import function_call_output, output_text
+from rollout_kit.serving import registry
 
 LocalModel: Any = registry.load("responses_api_models", "local_model")
 FOLDER = Path(sys.modules[LocalModel.__module__].__file__ or "").parent

@@ -53,7 +53,7 @@ def test_it_is_small_and_reads_long_prompts() -> None:
 
 def test_its_files_and_the_engine_s_take_6_mb_together(tmp_path: Path, monkeypatch: Any) -> None:
     pytest.importorskip("ctranslate2")
-    from rollout_kit import registry
+    from rollout_kit.serving import registry
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     model: Any = registry.load("responses_api_models", "local_model")

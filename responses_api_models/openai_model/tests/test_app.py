@@ -24,8 +24,8 @@ from hosted import (
 from openai.types.responses import Response
 
 from rollout_kit.errors import ModelError, TaskError
-from rollout_kit.registry import load
 from rollout_kit.responses import reasoning_item
+from rollout_kit.serving.registry import load
 from rollout_kit.types import STATS
 
 OpenAIModel = load("responses_api_models", "openai_model")

@@ -11,11 +11,11 @@ from openai import AsyncOpenAI
 from openai.types.responses import Response
 
 from rollout_kit.errors import ConfigError, ModelError, RolloutError, TaskError
-from rollout_kit.peers import Peers
-from rollout_kit.registry import load
-from rollout_kit.running.sockets import bound_socket
+from rollout_kit.launch.sockets import bound_socket
+from rollout_kit.serving.registry import load
 from rollout_kit.session import HEADER, Session, entered
 from rollout_kit.testing import OVERS, making, mount
+from rollout_kit.transport.peers import Peers
 
 SimulatedModel = load("responses_api_models", "simulated_model")
 OpenAIModel = load("responses_api_models", "openai_model")

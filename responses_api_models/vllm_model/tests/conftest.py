@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rollout_kit import registry
+from rollout_kit.serving import registry
 
 FAKE = Path(__file__).with_name("fake_vllm.py")
 VllmModel = registry.load("responses_api_models", "vllm_model")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout_kit import registry
+from rollout_kit.serving import registry
 from rollout_kit.trajectory import SampledTurn
 
 PARTS = registry.load("responses_api_models", "vllm_model").__module__.rpartition(".")[0]

@@ -3,7 +3,7 @@ it was sampled."""
 
 import pytest
 
-from rollout_kit import registry
+from rollout_kit.serving import registry
 from rollout_kit.trajectory import sequences
 
 VllmModel = registry.load("responses_api_models", "vllm_model")

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from rollout_kit import registry
 from rollout_kit.errors import ConfigError, ModelError, TaskError
-from rollout_kit.http import HttpClient
-from rollout_kit.running.sockets import bound_socket
+from rollout_kit.launch.sockets import bound_socket
+from rollout_kit.serving import registry
 from rollout_kit.session import Session, entered
+from rollout_kit.transport.http import HttpClient
 
 VllmModel = registry.load("responses_api_models", "vllm_model")
 PARTS = VllmModel.__module__.rpartition(".")[0]

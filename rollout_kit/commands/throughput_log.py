@@ -1,0 +1,132 @@
+"""`+throughput_log=path.csv`: a line per run, to compare runs over weeks.
+
+The header is written once. A file with other columns is never touched, and a line is one write
+under a lock, so that several collectors can share a file.
+"""
+
+import csv
+import fcntl
+import io
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ..config.keys.commands import RolloutsCommand
+from ..errors import ConfigError
+from ..pacing.meter import Meter
+from ..store.files import OutputPaths
+from ..store.lines import now_text
+from .progress import Progress
+
+COLUMNS = (
+    "date",
+    "rollouts",
+    "seconds",
+    "rollouts_per_s",
+    "tokens_per_s",
+    "mean_reward",
+    "output_tokens_per_s",
+    "failed",
+    "parallelism",
+    "bottleneck",
+    "output",
+)
+"""`tokens_per_s` counts the tokens that were read and those that were written; `mean_reward` is of
+this run's rollouts alone."""
+
+HEADER = (",".join(COLUMNS) + "\n").encode()
+
+
+def check_log(command: RolloutsCommand) -> None:
+    """ConfigError where no line could be appended; a new file gets its header."""
+    path = command.throughput_log
+    if path is None or (command.dry_run and not path.exists()):
+        return
+    if command.output_jsonl_fpath and OutputPaths(command.output_jsonl_fpath).has(path):
+        raise ConfigError(f"throughput_log={path} is one of the output's own files: give another")
+    with _opened(path) as descriptor:
+        if os.fstat(descriptor).st_size == 0 and not command.dry_run:
+            _write(path, descriptor, HEADER)
+
+
+def log_run(command: RolloutsCommand, progress: Progress, meter: Meter) -> None:
+    """The line of a run that has just ended; ConfigError where it cannot be written."""
+    if command.throughput_log is None:
+        return
+    seconds, verdict = max(progress.elapsed_s, 1e-6), meter.verdict()
+    tokens = (progress.tokens, progress.output_tokens) if progress.generates else ()
+    per_s = [f"{number / seconds:.2f}" for number in tokens] or ["", ""]
+    figures = {
+        "date": now_text(),
+        "rollouts": progress.rollouts,
+        "seconds": f"{seconds:.3f}",
+        "rollouts_per_s": f"{progress.rollouts / seconds:.3f}",
+        "tokens_per_s": per_s[0],
+        "mean_reward": f"{progress.reward / progress.scored:.4f}" if progress.scored else "",
+        "output_tokens_per_s": per_s[1],
+        "failed": progress.failed,
+        "parallelism": meter.limit,
+        "bottleneck": verdict.short() if verdict else "",
+        "output": command.output_jsonl_fpath,
+    }
+    append_line(command.throughput_log, figures)
+
+
+def append_line(path: Path, figures: Mapping[str, Any]) -> None:
+    """One line with `figures` by column."""
+    line = io.StringIO()
+    csv.writer(line, lineterminator="\n").writerow(figures.get(name, "") for name in COLUMNS)
+    raw = line.getvalue().encode()
+    with _opened(path) as descriptor:
+        size = os.fstat(descriptor).st_size
+        if not size:
+            raw = HEADER + raw
+        elif os.pread(descriptor, 1, size - 1) != b"\n":
+            raw = b"\n" + raw  # after a line that was written by hand, or cut off
+        _write(path, descriptor, raw)
+
+
+def _write(path: Path, descriptor: int, raw: bytes) -> None:
+    """All of it, or nothing."""
+    size = os.fstat(descriptor).st_size
+    try:
+        written = os.write(descriptor, raw)
+        if written != len(raw):
+            os.ftruncate(descriptor, size)
+            raise OSError(0, "no room for the whole line")
+    except OSError as error:
+        raise ConfigError(f"throughput_log={path}: cannot write: {error.strerror}") from None
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    """The file, locked, once it is sure that it is one of ours, or empty."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        descriptor = os.open(path, flags, 0o644)
+    except OSError as error:
+        raise ConfigError(
+            f"throughput_log={path}: cannot write there: {error.strerror}; choose another file"
+        ) from None
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ConfigError(f"throughput_log={path}: it is no regular file; choose another")
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        _check_header(path, os.pread(descriptor, 4096, 0))
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _check_header(path: Path, start: bytes) -> None:
+    first = start.partition(b"\n")[0].decode("utf-8", "replace").removeprefix("\ufeff").strip()
+    if start and first != HEADER.decode().strip():
+        raise ConfigError(
+            f"throughput_log={path}: the file begins with other columns, and is left as it is:\n"
+            f"  found:  {first[:200]}\n  needed: {HEADER.decode().strip()}\n"
+            "Give another file, or move this one aside"
+        )

@@ -1,0 +1,100 @@
+"""What model servers share that ask an OpenAI-compatible endpoint: what rows add to a request, and
+what its refusals mean."""
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import orjson
+
+from ..errors import TaskError
+from ..responses import make_response
+from ..secrets import MIN_LENGTH, mask
+from ..transport.http import Reply
+from ..transport.retry import retry_after_s
+from ..types import JsonObject
+
+
+def parsed(raw: Any) -> Any:
+    """JSON as a value; None where it is not JSON."""
+    try:
+        return orjson.loads(raw)
+    except (orjson.JSONDecodeError, TypeError):
+        return None
+
+
+def extra_body(row: JsonObject) -> JsonObject:
+    """Take `metadata.extra_body`, NeMo Gym's way for a row to add parameters, out of `row`."""
+    metadata = row.get("metadata")
+    if not isinstance(metadata, dict) or "extra_body" not in metadata:
+        return {}
+    rest = {key: value for key, value in metadata.items() if key != "extra_body"}
+    row.pop("metadata")
+    if rest:
+        row["metadata"] = rest
+    extra = parsed(metadata["extra_body"])
+    if not isinstance(extra, dict):
+        raise TaskError(
+            "metadata.extra_body must be the JSON text of an object, "
+            f"not {metadata['extra_body']!r:.80}"
+        )
+    return extra
+
+
+def is_context_overflow(status: int, payload: Any) -> bool:
+    """Whether the input is longer than the model's context, by the fields that OpenAI and vLLM set.
+
+    Never by words in the message, which a mistake in a parameter may use as well.
+    """
+    inner = payload.get("error", payload) if isinstance(payload, dict) else None
+    if not isinstance(inner, dict):
+        return False
+    is_vllms = status == 400 and inner.get("param") == "input_tokens"
+    return inner.get("code") == "context_length_exceeded" or is_vllms
+
+
+def overflowed(params: Mapping[str, Any], model: str) -> JsonObject:
+    """The response where the input leaves no room for one."""
+    given = {key: value for key, value in params.items() if value is not None}
+    named = str(given.get("model") or model)
+    return make_response(named, [], None, incomplete_reason="max_output_tokens", params=given)
+
+
+def is_wrong_key(payload: Any) -> bool:
+    """Google refuses a wrong key with 400, as if it were the request's fault."""
+    told = payload[0] if isinstance(payload, list) and payload else payload
+    inner = told.get("error") if isinstance(told, dict) else None
+    details = inner.get("details") if isinstance(inner, dict) else None
+    return isinstance(details, list) and any(
+        isinstance(each, dict) and each.get("reason") == "API_KEY_INVALID" for each in details
+    )
+
+
+def status_told(payload: Any) -> int:
+    """The status that an error means which came with a 200, as errors in a stream do."""
+    inner = payload.get("error") if isinstance(payload, dict) else None
+    code = inner.get("code") if isinstance(inner, dict) else None
+    if code == "rate_limit_exceeded":
+        return 429
+    return code if isinstance(code, int) and 400 <= code <= 599 else 502
+
+
+def is_out_of_money(payload: Any) -> bool:
+    """A 429 that no waiting mends: OpenAI's account has nothing left to spend."""
+    inner = payload.get("error") if isinstance(payload, dict) else None
+    if not isinstance(inner, dict):
+        return False
+    return "insufficient_quota" in (inner.get("code"), inner.get("type"))
+
+
+def without_secrets(text: str, secrets: Iterable[str]) -> str:
+    """An endpoint that repeats its key in a refusal must not put it into our files."""
+    return mask(text, [secret for secret in secrets if len(secret) >= MIN_LENGTH])
+
+
+def wait_s(reply: Reply) -> float | None:
+    """The pause that a refusal asks for, to the millisecond where it names them."""
+    milliseconds = reply.headers.get("retry-after-ms")
+    if milliseconds.isdigit():
+        return int(milliseconds) / 1000
+    return retry_after_s(reply.headers.get("retry-after"), time.time())

@@ -1,0 +1,274 @@
+"""The head server: where a running `ng_run` tells collectors which servers there are, and is told
+to stop."""
+
+import hmac
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Self
+
+import orjson
+import yaml
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ..config.keys.commands import ControlConfig, HeadServerConfig
+from ..errors import ConfigError, PeerError
+from ..transport.access import bearer
+from ..transport.app import served
+from ..transport.http import HttpClient, Reply
+from ..types import JsonObject
+from . import token_file
+from .placement import Server
+from .run import Run
+from .sockets import bound_socket, url_of
+
+IDENTITY = "rollout_kit head server"
+"""How a collector tells a head server from a stranger on the same port."""
+
+CONFIG, STOP, INSTANCES = "/global_config_dict_yaml", "/stop", "/server_instances"
+
+NONCE = "x-rollout-nonce"
+
+ASK_S = 10.0
+"""A head server does nothing that takes longer."""
+
+
+class HeadServer:
+    """Answers from before the first server is started until the last one is gone.
+
+    `values`: the merged configuration, its secrets masked. `stop` is called for whoever shows the
+    run's token.
+    """
+
+    def __init__(
+        self, run: Run, where: HeadServerConfig, values: JsonObject, stop: Callable[[], None]
+    ) -> None:
+        self.url = ""
+        self._run = run
+        self._where = where
+        self._values = values
+        self._stop = stop
+        self._servers: list[Server] | None = None
+        self._started = time.time()
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        where = self._where
+        try:
+            sock = bound_socket(where.host, where.port)
+        except OSError as error:
+            raise ConfigError(
+                f"the head server cannot listen on {where.host}:{where.port}: {error.strerror};"
+                " stop the other ng_run, or choose another with +head_server.port=…"
+                " (and give the collector the same)"
+            ) from None
+        self.url = url_of(sock)
+        try:
+            self._stack.enter_context(token_file.kept(self._run, self.url))
+        except BaseException:
+            sock.close()
+            raise
+        app = self._app()
+        await self._stack.enter_async_context(
+            served(app, sock, self._run.token, control=(CONFIG, STOP))
+        )
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._stack.aclose()
+
+    def announce(self, servers: list[Server]) -> None:
+        """They are ready: collectors may come."""
+        self._servers = servers
+
+    def _app(self) -> FastAPI:
+        app = FastAPI(title=IDENTITY, docs_url=None, redoc_url=None)
+        config_yaml = yaml.safe_dump(self._values, sort_keys=False, allow_unicode=True)
+
+        def serve(path: str, answer: Callable[[Request], Any], method: str = "GET") -> None:
+            async def endpoint(request: Request) -> Response:
+                return Response(orjson.dumps(answer(request)), media_type="application/json")
+
+            app.add_route(path, endpoint, methods=[method])
+
+        def stopping(request: Request) -> JsonObject:
+            self._stop()
+            return {"status": "stopping"}
+
+        serve("/", self._hello)
+        serve("/health", self._hello)
+        serve(CONFIG, lambda request: config_yaml)
+        serve(INSTANCES, lambda request: self._listed())
+        serve(STOP, stopping, "POST")
+        return app
+
+    def _hello(self, request: Request) -> JsonObject:
+        """Who asks with a nonce is shown that the token is known here, before showing it."""
+        status = "starting" if self._servers is None else "ok"
+        hello = {"status": status, "service": IDENTITY, "run_id": self._run.id}
+        if nonce := request.headers.get(NONCE):
+            hello["proof"] = _proof(self._run.token, nonce)
+        return hello
+
+    def _listed(self) -> list[JsonObject]:
+        return [_listed(server, self._started) for server in self._servers or ()]
+
+
+def _proof(token: str, nonce: str) -> str:
+    return hmac.new(token.encode(), nonce.encode(), "sha256").hexdigest()
+
+
+def _listed(server: Server, started: float) -> JsonObject:
+    pids = server.pids
+    return {
+        "name": server.name,
+        "process_name": server.name,
+        "server_type": server.type,
+        "implementation": server.implementation,
+        "url": server.urls[0] if server.urls else None,
+        "urls": server.urls,
+        "pid": pids[0] if pids else None,
+        "pids": pids,
+        "status": "success" if server.state == "ready" else server.state,
+        "state": server.state,
+        "restarts": server.restarts,
+        "asks_token": server.asks_token,
+        "workers": _workers(server, started),
+        "start_time": started,
+        "uptime_seconds": time.time() - started,
+    }
+
+
+def _workers(server: Server, started: float) -> list[JsonObject]:
+    """One entry per process; a server in ng_run's own, or by URL, is one too."""
+    if not server.keepers:
+        whole: JsonObject = {"label": server.name, "state": "ready", "restarts": 0, "pid": None}
+        url = server.urls[0] if server.urls else None
+        return [{**whole, "url": url, "uptime_s": time.time() - started}]
+    several = len(server.keepers) > 1
+    return [
+        {
+            "label": f"{server.name}-{index}" if several else server.name,
+            "state": keeper.state,
+            "restarts": keeper.restarts,
+            "pid": keeper.pid,
+            "url": url,
+            "uptime_s": keeper.uptime_s,
+        }
+        for index, (keeper, url) in enumerate(zip(server.keepers, server.urls, strict=True))
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A running `ng_run`, found at its head server."""
+
+    url: str
+    run_id: str
+    status: str
+    token: str
+    client: HttpClient
+
+    @classmethod
+    async def at(cls, where: HeadServerConfig, client: HttpClient, token: str | None) -> "Head":
+        """ConfigError when none is there. Without `token` it is read from the file that `ng_run`
+        keeps for its own user. It is sent to nobody who does not know it already."""
+        url = f"http://{where.host}:{where.port}"
+        advice = (
+            "start one with  ng_run '+config_paths=[…]', name its place with +head_server.port=…,"
+            " or let this command start the servers itself with '+config_paths=[…]'"
+        )
+        nonce = secrets.token_hex(16)
+        try:
+            reply = await client.get(f"{url}/health", headers={NONCE: nonce}, timeout_s=ASK_S)
+        except PeerError as error:
+            raise ConfigError(f"no ng_run answers at {url} ({error.message}): {advice}") from None
+        hello = _read(reply)
+        if not isinstance(hello, dict) or hello.get("service") != IDENTITY:
+            raise ConfigError(f"what answers at {url} is another program, not an ng_run: {advice}")
+        run_id, proof = str(hello.get("run_id")), str(hello.get("proof"))
+        token = token or token_file.read(run_id, url)
+        if not hmac.compare_digest(proof, _proof(token, nonce)):
+            token = ""
+        return cls(url, run_id, str(hello.get("status")), token, client)
+
+    async def instances(self) -> list[JsonObject]:
+        """One entry per server, as `/server_instances` lists them; ConfigError while it starts."""
+        if self.status == "starting":
+            raise ConfigError(
+                f"the ng_run at {self.url} is still starting its servers: wait until it says that"
+                " all are ready"
+            )
+        listed = await self._ask(INSTANCES)
+        if not _is_a_list_of(listed, LISTED):
+            raise ConfigError(f"the ng_run at {self.url} lists its servers in a way not known here")
+        return listed
+
+    async def values(self) -> JsonObject:
+        """The configuration that it runs, its secrets masked."""
+        text = await self._ask(CONFIG)
+        found = yaml.safe_load(text) if isinstance(text, str) else None
+        return found if isinstance(found, dict) else {}
+
+    async def stop(self) -> None:
+        """Returns once it has agreed to stop."""
+        reply = await self.client.post(
+            f"{self.url}{STOP}", b"{}", headers=bearer(self.token), timeout_s=ASK_S
+        )
+        self._checked(reply)
+
+    async def answers(self) -> bool:
+        """Whether this very run is still there."""
+        try:
+            hello = _read(await self.client.get(f"{self.url}/health", timeout_s=ASK_S))
+        except PeerError:
+            return False
+        return isinstance(hello, dict) and hello.get("run_id") == self.run_id
+
+    async def _ask(self, path: str) -> Any:
+        reply = await self.client.get(
+            f"{self.url}{path}", headers=bearer(self.token), timeout_s=ASK_S
+        )
+        return _read(self._checked(reply))
+
+    def _checked(self, reply: Reply) -> Reply:
+        if reply.status == 401:
+            raise ConfigError(
+                f"the ng_run at {self.url} asks for its token: run this command as the user who"
+                " started it, or give both the same auth_token in env.yaml"
+            )
+        if reply.status != 200:
+            raise ConfigError(f"the ng_run at {self.url} answered {reply.status}: {reply.text()}")
+        return reply
+
+
+@asynccontextmanager
+async def found_head(command: ControlConfig) -> AsyncIterator[Head]:
+    """The ng_run that a command is about, with a client of its own while inside."""
+    client = HttpClient()
+    try:
+        yield await Head.at(command.head_server, client, command.auth_token)
+    finally:
+        await client.close()
+
+
+LISTED = frozenset(
+    ["name", "server_type", "implementation", "urls", "state", "asks_token", "workers"]
+)
+
+
+def _is_a_list_of(found: Any, keys: frozenset[str]) -> bool:
+    return isinstance(found, list) and all(
+        isinstance(each, dict) and keys <= each.keys() for each in found
+    )
+
+
+def _read(reply: Reply) -> Any:
+    try:
+        return orjson.loads(reply.raw)
+    except orjson.JSONDecodeError:
+        return None

@@ -1,0 +1,198 @@
+"""`placed(config) → servers and the Peers that reach them`: in this process, in their own, by URL.
+
+Placement is configuration: the same instances answer the same way wherever they run. Server
+processes are kept alive while inside.
+"""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Collection
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from ..config.instance_keys import is_url
+from ..config.instances import AGENTS, MODELS
+from ..config.load import Config, Instance
+from ..serving import registry
+from ..serving.service import Service
+from ..transport.access import bearer, is_loopback
+from ..transport.cassette import Cassette, Tapes
+from ..transport.http import HttpClient
+from ..transport.peers import Http, Local, Peers, Transport
+from ..types import JsonObject
+from .fleet import Fleet, Upkeep, demands_of
+from .loop import together
+from .run import Run
+from .sockets import Sockets, bind_all, url_of
+from .supervise import Keeper
+
+
+@dataclass(frozen=True, slots=True)
+class HttpLimits:
+    limit: int = 0
+    limit_per_host: int = 0
+    request_timeout_s: float = 600
+    rollout_timeout_s: float = 3600
+
+    def timeout_s(self, server_type: str) -> float:
+        """A request to an agent lasts as long as a rollout may."""
+        return self.rollout_timeout_s if server_type == AGENTS else self.request_timeout_s
+
+    def plan(self, instances: list[Instance]) -> JsonObject:
+        """The same for a server process."""
+        return {
+            "http": {"limit": self.limit, "limit_per_host": self.limit_per_host},
+            "timeouts_s": {each.name: self.timeout_s(each.type) for each in instances},
+        }
+
+    def local_timeout_s(self, server_type: str) -> float | None:
+        """In this process only a model may be slow by itself: the rollout's own limits do else."""
+        return self.request_timeout_s if server_type == MODELS else None
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One placed instance, as people and the head server see it. `urls` is empty in-process."""
+
+    name: str
+    type: str
+    implementation: str
+    urls: list[str]
+    asks_token: bool = False
+    keepers: list[Keeper] = field(default_factory=list)
+
+    @property
+    def pids(self) -> list[int]:
+        return [keeper.pid for keeper in self.keepers if keeper.pid]
+
+    @property
+    def state(self) -> str:
+        """The worst of its processes."""
+        states = {keeper.state for keeper in self.keepers}
+        return next((s for s in ("failed", "restarting", "starting") if s in states), "ready")
+
+    @property
+    def restarts(self) -> int:
+        return sum(keeper.restarts for keeper in self.keepers)
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """`ends` are the supervisions of the server processes: one is done, with the reason, once its
+    process is given up."""
+
+    peers: Peers
+    servers: list[Server]
+    ends: list[asyncio.Task[str]] = field(default_factory=list)
+    log_dir: Path | None = None
+
+
+@asynccontextmanager
+async def placed(
+    config: Config,
+    *,
+    default: str,
+    host: str = "127.0.0.1",
+    limits: HttpLimits,
+    upkeep: Upkeep = Upkeep(),
+    run: Run | None = None,
+    tapes: Tapes = Tapes(),
+    start: bool = True,
+) -> AsyncIterator[Placed]:
+    """Every instance started and ready while inside; all stopped on leaving, whatever happened.
+
+    `default` is the placement of instances that name none: `local` or `process`. With `start` false
+    they are only there to be described: made in this process, and nothing is started; so are the
+    models whose calls are played back. The token of `run` guards servers that other machines can
+    reach.
+    """
+    instances = list(config.instances.values())
+    where = {each.name: placement_of(each, default) for each in instances}
+    tapes = replace(tapes, models=[each.name for each in instances if each.type == MODELS])
+    idle = frozenset(tapes.unasked) if start else frozenset(where)
+    local = [each for each in instances if where[each.name] == "local" or each.name in idle]
+    spawned = [each for each in instances if where[each.name] == "process" and each not in local]
+    async with AsyncExitStack() as stack:
+        client = HttpClient(limits.limit, limits.limit_per_host)
+        stack.push_async_callback(client.close)
+        run = run or Run()
+        sockets = bind_all(instances, [*spawned, *(local if spawned else ())], host)
+        for sock in itertools.chain.from_iterable(sockets.values()):
+            stack.callback(sock.close)
+        urls = {name: [url_of(sock) for sock in own] for name, own in sockets.items()}
+        urls |= {each.name: [where[each.name]] for each in instances if "://" in where[each.name]}
+        tokens = _tokens(instances, sockets, run.token)
+        types = {each.name: each.type for each in instances if each.name in urls}
+        transports: dict[str, Transport] = {
+            name: Http(name, urls[name], client, limits.timeout_s(type_), bearer(tokens.get(name)))
+            for name, type_ in types.items()
+        }
+        peers = Peers(transports, Cassette.of(tapes) if start else None)
+        services = [_instantiate(each, peers) for each in local]
+        transports |= {
+            each.name: Local(each, timeout_s=limits.local_timeout_s(each.kind)) for each in services
+        }
+        plan: JsonObject = {"run_id": run.id, "token": run.token, "tapes": asdict(tapes)}
+        plan |= {"urls": urls, "tokens": tokens, **limits.plan(instances)}
+        fleet = Fleet(stack, upkeep)
+        await fleet.start(spawned, sockets, plan, client, {*config.secrets, run.token})
+        await _start(services, idle, sockets, run, stack)
+        await together(fleet.readiness())
+        fleet.keep()
+        servers = [
+            _listed(each, urls.get(each.name, []), fleet, asks_token=each.name in tokens)
+            for each in instances
+        ]
+        yield Placed(peers, servers, fleet.ends, fleet.log_dir)
+
+
+def _listed(instance: Instance, urls: list[str], fleet: Fleet, *, asks_token: bool) -> Server:
+    name, type_, implementation = instance.name, instance.type, instance.implementation
+    return Server(name, type_, implementation, urls, asks_token, fleet.of(instance))
+
+
+def _tokens(instances: list[Instance], sockets: Sockets, token: str) -> dict[str, str]:
+    """Instance → the token it asks for: this run's where other machines can reach it, or its
+    own."""
+    return {
+        each.name: each.token or token
+        for each in instances
+        if each.token
+        or any(not is_loopback(sock.getsockname()[0]) for sock in sockets.get(each.name, ()))
+    }
+
+
+def placement_of(instance: Instance, default: str) -> str:
+    """`local`, `process` or the instance's URL."""
+    if instance.num_workers > 1 or instance.process or instance.python:
+        return "process"
+    if is_url(instance.placement or ""):
+        return str(instance.placement)
+    if instance.env or demands_of(instance).own_process:
+        return "process"
+    return instance.placement or default
+
+
+def _instantiate(instance: Instance, peers: Peers) -> Service:
+    cls = registry.load(instance.type, instance.implementation)
+    return cls(cls.Config.model_validate(instance.settings), peers, instance.name)
+
+
+async def _start(
+    services: list[Service],
+    idle: Collection[str],
+    sockets: Sockets,
+    run: Run,
+    stack: AsyncExitStack,
+) -> None:
+    """Start the services of this process side by side, but for the idle; where others must reach
+    them, also listen."""
+    started = [each for each in services if each.name not in idle]
+    for service in started:
+        stack.push_async_callback(service.stop)
+    await together(service.start() for service in started)
+    for service in services:
+        if service.name in sockets:
+            [sock] = sockets[service.name]
+            await stack.enter_async_context(service.serving(sock, run.id, run.token))

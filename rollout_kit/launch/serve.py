@@ -1,0 +1,98 @@
+"""A server process, `python -m rollout_kit.launch.serve`: started by `processes.spawn` alone.
+
+The first line of standard input is the plan; the end of standard input is the end of the parent.
+"""
+
+import asyncio
+import ctypes
+import logging
+import os
+import signal
+import socket
+import sys
+from contextlib import AsyncExitStack
+
+import orjson
+
+from ..errors import RolloutKitError
+from ..serving import registry
+from ..transport.access import bearer
+from ..transport.cassette import Cassette, Tapes
+from ..transport.http import HttpClient
+from ..transport.peers import Http, Local, Peers, Transport
+from ..types import JsonObject
+from . import loop
+from .process_tree import MARK, kill_family
+
+PR_SET_PDEATHSIG = 1
+"""prctl(2): the signal that this process gets when its parent dies."""
+
+STOP_S = 3.0
+"""After this long a stopping process takes its whole group down, whatever is still busy in it."""
+
+
+def main() -> None:
+    _die_with_parent()
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    logging.getLogger(__name__.partition(".")[0]).setLevel(logging.INFO)  # ours, and no library's
+    plan = orjson.loads(sys.stdin.buffer.readline())
+    try:
+        loop.run(_serve(plan))
+    except RolloutKitError as error:
+        sys.exit(f"error: {error}")
+
+
+def _die_with_parent() -> None:
+    try:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    except (OSError, AttributeError):
+        return  # not Linux: the end of standard input still tells
+
+
+async def _serve(plan: JsonObject) -> None:
+    stopping = asyncio.Event()
+    running = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        running.add_signal_handler(number, stopping.set)
+    running.add_reader(sys.stdin.fileno(), lambda: _end_of_input(stopping))
+    async with AsyncExitStack() as stack:
+        client = HttpClient(**plan["http"])
+        stack.push_async_callback(client.close)
+        timeouts_s, tokens = plan["timeouts_s"], plan["tokens"]
+        transports: dict[str, Transport] = {
+            name: Http(name, urls, client, timeouts_s[name], bearer(tokens.get(name)))
+            for name, urls in plan["urls"].items()
+        }
+        peers = Peers(transports, Cassette.of(Tapes(**plan["tapes"]), plan["instances"][0]["name"]))
+        services = []
+        for instance in plan["instances"]:
+            cls = registry.load(instance["type"], instance["implementation"])
+            config = cls.Config.model_validate(instance["settings"])
+            service = cls(config, peers, instance["name"])
+            transports[service.name] = Local(service)
+            services.append(service)
+        for service in services:
+            await service.start()
+            stack.push_async_callback(service.stop)
+        for service in services:
+            sock = socket.socket(fileno=plan["sockets"][service.name])
+            await stack.enter_async_context(service.serving(sock, plan["run_id"], plan["token"]))
+        await stopping.wait()
+        running.call_later(STOP_S, _take_everything_down)
+    _take_everything_down()
+
+
+def _end_of_input(stopping: asyncio.Event) -> None:
+    if not os.read(sys.stdin.fileno(), 4096):
+        asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
+        stopping.set()
+
+
+def _take_everything_down() -> None:
+    """End this process and its descendants: it leads a session of its own."""
+    kill_family(os.getpid(), os.environ.get(MARK, ""), spare=os.getpid())
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

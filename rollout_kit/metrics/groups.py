@@ -1,0 +1,160 @@
+"""The counters of each task, in columns: about 300 bytes a task, where objects take a thousand.
+
+A group is one task's rollouts by one agent in one scope; it is known by its row.
+"""
+
+import math
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..store.compact import TaskTable
+
+
+@dataclass(slots=True)
+class Moments:
+    """Count, sum, sum of squares, extremes and quantiles of one number."""
+
+    count: int = 0
+    total: float = 0.0
+    squares: float = 0.0
+    smallest: float = math.inf
+    largest: float = -math.inf
+
+    def add(self, value: float) -> None:
+        self.count += 1
+        self.total += value
+        self.squares += value * value
+        if value < self.smallest:
+            self.smallest = value
+        if value > self.largest:
+            self.largest = value
+
+    def merge(self, other: "Moments") -> None:
+        self.count += other.count
+        self.total += other.total
+        self.squares += other.squares
+        self.smallest = min(self.smallest, other.smallest)
+        self.largest = max(self.largest, other.largest)
+
+    @property
+    def mean(self) -> float:
+        return self.total / self.count
+
+    @property
+    def deviation(self) -> float:
+        """Sample standard deviation; 0 for a single value."""
+        if self.count < 2:
+            return 0.0
+        return math.sqrt(max(0.0, self.squares - self.total * self.mean) / (self.count - 1))
+
+    def named(self, name: str) -> dict[str, float]:
+        stats = {
+            "mean": self.mean,
+            "max": self.largest,
+            "min": self.smallest,
+            "std": self.deviation,
+        }
+        return {f"{stat}/{name}": value for stat, value in stats.items()}
+
+
+class Column:
+    """One number's moments in every group."""
+
+    def __init__(self) -> None:
+        self.counts = array("I")
+        self._columns = tuple(array("d") for _ in range(4))
+
+    def add(self, row: int, value: float) -> None:
+        self._reach(row)
+        totals, squares, smallest, largest = self._columns
+        self.counts[row] += 1
+        totals[row] += value
+        squares[row] += value * value
+        if value < smallest[row]:
+            smallest[row] = value
+        if value > largest[row]:
+            largest[row] = value
+
+    def merge(self, row: int, moments: Moments) -> None:
+        self._reach(row)
+        totals, squares, smallest, largest = self._columns
+        self.counts[row] += moments.count
+        totals[row] += moments.total
+        squares[row] += moments.squares
+        smallest[row] = min(smallest[row], moments.smallest)
+        largest[row] = max(largest[row], moments.largest)
+
+    def _reach(self, row: int) -> None:
+        if row >= len(self.counts):
+            missing = row + ROWS_AT_ONCE - len(self.counts)
+            self.counts.extend([0] * missing)
+            for column, empty in zip(self._columns, EMPTY, strict=True):
+                column.extend([empty] * missing)
+
+    def __getitem__(self, row: int) -> Moments:
+        """Empty where the group has no such number."""
+        if row >= len(self.counts):
+            return Moments()
+        return Moments(self.counts[row], *(column[row] for column in self._columns))
+
+    def sums(self) -> Iterator[tuple[int, float]]:
+        """Count and total, of the groups that have the number."""
+        return (pair for pair in zip(self.counts, self._columns[0], strict=True) if pair[0])
+
+
+ROWS_AT_ONCE = 64
+
+EMPTY = (0.0, 0.0, math.inf, -math.inf)
+"""Total, squares, smallest and largest of nothing."""
+
+
+class Groups:
+    """Grows by a row with each new task. `indices`, `counts` and `successes` are by row."""
+
+    def __init__(self) -> None:
+        self.indices = array("q")
+        self.counts = array("I")
+        self.successes = array("I")
+        self.numbers: dict[str, Column] = {}
+        self._rows: dict[str, TaskTable] = {}
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    def row(self, agent: str, task_id: str, index: int) -> int:
+        """The task's row, a new one if it has none."""
+        rows = self._rows.get(agent)
+        if rows is None:
+            rows = self._rows[agent] = TaskTable()
+        new = len(self.counts)
+        row = rows.setdefault(task_id, new)
+        if row == new:
+            self.indices.append(index)
+            self.counts.append(0)
+            self.successes.append(0)
+        return row
+
+    def column(self, name: str) -> Column:
+        column = self.numbers.get(name)
+        if column is None:
+            column = self.numbers[name] = Column()
+        return column
+
+    def merge(self, other: "Groups") -> None:
+        for agent, rows in other._rows.items():
+            for task_id, theirs in rows.items():
+                row = self.row(agent, task_id, other.indices[theirs])
+                self.counts[row] += other.counts[theirs]
+                self.successes[row] += other.successes[theirs]
+                for name, column in other.numbers.items():
+                    if (moments := column[theirs]).count:
+                        self.column(name).merge(row, moments)
+
+    def task_ids(self) -> list[str]:
+        """By row."""
+        found = [""] * len(self)
+        for rows in self._rows.values():
+            for task_id, row in rows.items():
+                found[row] = task_id
+        return found

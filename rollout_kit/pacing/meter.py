@@ -1,0 +1,185 @@
+"""Measures a run where its time goes: a few sums per outcome, and a look at the clock now and then.
+
+`Meter` stands around what runs an attempt. The times of a rollout's parts are those that its line
+has; what the meter adds is how long the slot was held, and how busy the process was meanwhile.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter, process_time
+
+from ..collector.schedule import Slot
+from ..errors import THROTTLED
+from ..store.journal import Journal
+from ..types import Attempt, Failure, Outcome, Unverified
+from .bottleneck import Client, Spent, Verdict, verdict
+from .limiter import Fixed, Limiter
+
+PROBE_S = 0.125
+"""How often the event loop is asked whether it is busy: a tenth of a per mille of its time."""
+
+BUSY_S = 50e-6
+"""An idle loop comes back to whoever lets others go first in a tenth of this."""
+
+LATE_S = 0.005
+"""Timers are exact to a millisecond; five late means that something held the loop, or, as the
+interpreter changes threads so often, that other threads did."""
+
+SETTLED_S = 5.0
+"""Before that, the first wave of rollouts says little about the run."""
+
+MOVED = 0.05
+"""A share that has moved less is shown as before."""
+
+
+@dataclass(slots=True)
+class Meter:
+    """Called in place of `run`."""
+
+    run: Callable[[Attempt, Slot], Awaitable[Outcome]]
+    limiter: Limiter
+    journal: Journal
+    spent: Spent = field(init=False)
+    running: int = 0
+    began: float = 0.0
+    _cpu_began: float = 0.0
+    _starved_began: float = 0.0
+    _busy_s: float = 0.0
+    _probed_s: float = 0.0
+    _client: Client | None = None
+    """Once the run has ended."""
+    _shown: Verdict | None = None
+    _candidate: str = ""
+
+    def __post_init__(self) -> None:
+        self.spent = Spent(self.limit)
+
+    @property
+    def limit(self) -> int:
+        """The present one."""
+        return self.limiter()
+
+    async def __call__(self, attempt: Attempt, slot: Slot) -> Outcome:
+        self.running += 1
+        in_flight, began = min(self.running, self.limit), perf_counter()
+        try:
+            outcome = await self.run(attempt, slot)
+        finally:
+            self.running -= 1
+        self._add(outcome, slot, in_flight, began, is_stored=attempt.stored is not None)
+        return outcome
+
+    def _add(
+        self, outcome: Outcome, slot: Slot, in_flight: int, began: float, *, is_stored: bool
+    ) -> None:
+        ended, spent = perf_counter(), self.spent
+        held = (ended if slot.freed_at is None else slot.freed_at) - began
+        spent.outcomes += 1
+        spent.slots += held
+        spent.longest = max(spent.longest, ended - began)
+        if isinstance(outcome, Failure):
+            limited = held if outcome.error.status in THROTTLED else min(slot.limited_s, held)
+            spent.rate_limit += limited
+            spent.failed += held - limited
+            return
+        block = outcome.line["rollout"]
+        verify = block.get("verify_s", 0.0)
+        if is_stored:  # its other times are another run's
+            model = tools = limited = retries = queue = 0.0
+            duration = verify
+        else:
+            model, tools = block.get("model_s", 0.0), block.get("tool_s", 0.0)
+            limited, retries = block.get("rate_limit_s", 0.0), block.get("retry_s", 0.0)
+            queue = block.get("queue_s", 0.0)
+            duration = block.get("duration_s", 0.0)
+        if isinstance(outcome, Unverified):
+            verify = max(0.0, ended - began - queue - duration)
+            duration += verify
+        agent = max(0.0, duration - verify - model - tools - limited - retries)
+        if slot.freed_at is not None:  # the rest of the verification held nothing up
+            verify = max(0.0, verify - (ended - slot.freed_at))
+        failed = retries + max(0.0, queue - slot.limited_s)
+        limited += slot.limited_s
+        spent.model += model
+        spent.tools += tools
+        spent.verification += verify
+        spent.agent += agent
+        spent.rate_limit += limited
+        spent.failed += failed
+        spent.sessions += max(0.0, held - model - tools - verify - agent - limited - failed)
+        if block.get("attempt", 1) == 1:
+            first_turn = block.get("first_turn_s", model)
+            if not is_stored:  # an agent that does not say how long its model took: the whole
+                now, waited = asyncio.get_running_loop().time(), first_turn or agent
+                self.limiter.timed(now, in_flight, waited)
+            growth = spent.growth
+            growth["model"].add(in_flight, first_turn)
+            growth["tools"].add(in_flight, tools)
+            growth["verification"].add(in_flight, verify)
+            growth["agent"].add(in_flight, agent)
+
+    @contextmanager
+    def running_now(self) -> Iterator[None]:
+        """The run's time is the time inside."""
+        self.began, self._cpu_began = perf_counter(), process_time()
+        self._starved_began = _starved_s()
+        try:
+            yield
+        finally:
+            self._client = self._client_now()
+
+    async def probe(self) -> None:
+        """Look, for as long as the run goes on, how busy the event loop is."""
+        before = perf_counter()
+        while True:
+            await asyncio.sleep(PROBE_S)
+            due = perf_counter()
+            await asyncio.sleep(0)
+            now = perf_counter()
+            self._probed_s += now - before
+            if not isinstance(self.limiter, Fixed):
+                self.spent.limit = self.limit
+                self.spent.room += (now - before) * self.limit
+            if due - before - PROBE_S > LATE_S or now - due > BUSY_S:
+                self._busy_s += now - before
+            before = now
+
+    def _client_now(self) -> Client:
+        elapsed_s = max(perf_counter() - self.began, 1e-9)
+        return Client(
+            elapsed_s,
+            busy=self._busy_s / max(self._probed_s, 1e-9),
+            cpu=(process_time() - self._cpu_began) / elapsed_s,
+            starved=(_starved_s() - self._starved_began) / elapsed_s,
+            journal=self.journal.writing_s / elapsed_s,
+        )
+
+    def verdict(self) -> Verdict | None:
+        """On the run so far, or the whole of it once it has ended."""
+        return verdict(self.spent, self._client or self._client_now())
+
+    def shown(self) -> Verdict | None:
+        """The verdict that has settled: asked once a second, it stays as it is until another one
+        has come up twice, or its share has moved."""
+        if perf_counter() - self.began < SETTLED_S or (found := self.verdict()) is None:
+            return self._shown
+        if found.part != self._candidate:
+            self._candidate = found.part
+        elif (
+            self._shown is None
+            or self._shown.part != found.part
+            or abs(self._shown.share - found.share) >= MOVED
+        ):
+            self._shown = found
+        return self._shown
+
+
+def _starved_s() -> float:
+    """How long the event loop's thread could have run and had no core, where Linux tells."""
+    try:
+        return int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return 0.0

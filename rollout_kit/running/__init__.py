@@ -1,1 +1,0 @@
-"""Where servers run, how they are started, and how they are kept alive."""

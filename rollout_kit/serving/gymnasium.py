@@ -1,0 +1,147 @@
+"""Base of resources servers that are games: `/reset`, then `/step` until it has ended.
+
+The protocol is Gymnasium's, in text: an observation, an action, a reward, and whether the game is
+over (`terminated`) or was cut short (`truncated`). A row's `seed` decides everything that chance
+does; so a verdict is made by playing the response's actions again, and needs no session.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import ClassVar, Protocol
+
+from pydantic import Field
+
+from ..errors import TaskError
+from ..responses import output_text
+from ..types import JsonObject, SeedSessionResponse, VerifyRequest, VerifyResponse, Wire
+from .resources_server import ResourcesServer, Reverify
+from .service import post
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What an action has led to. `observation` may be empty where the game is over."""
+
+    observation: str = ""
+    reward: float = 0.0
+    terminated: bool = False
+    truncated: bool = False
+    info: JsonObject = field(default_factory=dict)
+
+    @property
+    def is_last(self) -> bool:
+        return self.terminated or self.truncated
+
+
+class Game(Protocol):
+    """One game, at some point of it; made anew for each session, and for each verdict."""
+
+    @property
+    def observation(self) -> str:
+        """What the policy sees before its first action."""
+        ...
+
+    def step(self, action: str) -> Step:
+        """Play `action`, which is all that the policy said in a turn."""
+        ...
+
+
+class GameRequest(VerifyRequest):
+    """A row: `seed`, and whatever fields the game has."""
+
+    seed: int = Field(0, description="The same seed, the same game.")
+
+
+class StepRequest(Wire):
+    """The policy's latest response."""
+
+    response: JsonObject
+
+
+class GymnasiumServer(ResourcesServer):
+    """Subclasses write `new_game`; `gymnasium_agent` plays it."""
+
+    reverify: ClassVar[Reverify | None] = "stateless"
+
+    def new_game(self, row: GameRequest) -> Game:
+        """The game of this row; TaskError where the row's fields describe none."""
+        raise NotImplementedError(f"{type(self).__name__} has no new_game")
+
+    async def seed_session(self, body: JsonObject) -> SeedSessionResponse:
+        row = GameRequest.model_validate({"response": {}, **body})
+        self.state = _Session(row, self.new_game(row))
+        return SeedSessionResponse()
+
+    @post("/reset")
+    async def reset(self, body: JsonObject) -> JsonObject:
+        """The session's game from its beginning."""
+        session: _Session = self.state
+        session.game, session.is_over = self.new_game(session.row), False
+        return {"observation": session.game.observation, "info": {}}
+
+    @post("/step")
+    async def step(self, body: StepRequest) -> JsonObject:
+        """What the latest turn has led to; TaskError once the game is over."""
+        session: _Session = self.state
+        if session.is_over:
+            raise TaskError("the game is over: /reset begins it anew", status=400)
+        step = session.game.step(output_text(body.response))
+        session.is_over = step.is_last
+        return {
+            "observation": step.observation,
+            "reward": step.reward,
+            "terminated": step.terminated,
+            "truncated": step.truncated,
+            "info": step.info,
+        }
+
+    async def verify(  # pyright: ignore[reportIncompatibleMethodOverride] - a narrower row
+        self, body: GameRequest
+    ) -> VerifyResponse:
+        """The rewards of all steps, added up, in a game that is played again."""
+        game, total, step, num_steps = self.new_game(body), 0.0, Step(), 0
+        for action in actions(body.response.get("output") or []):
+            step = game.step(action)
+            total += step.reward
+            num_steps += 1
+            if step.is_last:
+                break
+        return body.scored(
+            reward=total,
+            terminated=step.terminated,
+            truncated=not step.terminated,
+            num_steps=num_steps,
+            info=step.info,
+        )
+
+
+@dataclass(slots=True)
+class _Session:
+    row: GameRequest
+    game: Game
+    is_over: bool = False
+
+
+def observation_item(text: str) -> JsonObject:
+    """What the game says, as an item of the conversation."""
+    part = {"type": "input_text", "text": text}
+    return {"type": "message", "role": "user", "content": [part]}
+
+
+def actions(items: Iterable[JsonObject]) -> list[str]:
+    """What the policy said in each turn: one is all that stands between two observations."""
+    turns = groupby(items, key=lambda item: item.get("role") == "user")
+    return [output_text({"output": turn}) for is_observation, turn in turns if not is_observation]
+
+
+def tagged(text: str, tag: str) -> str | None:
+    """What stands in the last `<tag>…</tag>`, in whatever case; None where there is none."""
+    opened, found = -1, None
+    for match in re.finditer(f"<(/?){tag}>", text, re.IGNORECASE):
+        if not match[1]:
+            opened = match.end()
+        elif opened >= 0:
+            opened, found = -1, text[opened : match.start()].strip()
+    return found

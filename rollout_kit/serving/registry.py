@@ -1,0 +1,148 @@
+"""From `resources_servers/<name>` on disk to the server class in its `app.py`.
+
+Folders are found by path, the working directory before what was installed, so a user's server of
+the same name wins. Modules get names of their own under `rollout_kit_servers`, so that they clash
+with nothing that is installed. Nothing is imported before `load` asks for it.
+"""
+
+import importlib.util
+import sys
+from hashlib import sha256
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+
+from ..errors import ConfigError, suggest
+from .service import Service
+
+TYPES = ("responses_api_models", "resources_servers", "responses_api_agents")
+"""The kinds of servers: names of the folders, and of the keys in YAML."""
+
+PACKAGE = "rollout_kit_servers"
+"""Root of the synthetic packages that hold the imported `app` modules."""
+
+
+def roots(cwd: Path | None = None) -> list[Path]:
+    """Where server folders and relative paths are looked up, first match first."""
+    found = [(cwd or Path.cwd()).resolve()]
+    package = Path(__file__).resolve().parents[1]
+    # an installed wheel's parent is site-packages, where others may have a `resources_servers` too
+    shipped = package / "_shipped"
+    installed = shipped if shipped.is_dir() else package.parent
+    if installed not in found and any((installed / type_).is_dir() for type_ in TYPES):
+        found.append(installed)
+    return found
+
+
+def resolve_path(path: str | Path, cwd: Path | None = None) -> Path | None:
+    """The existing file that a path in a command or a YAML means; None when there is none."""
+    return next((place for place in places(path, cwd) if place.exists()), None)
+
+
+def places(path: str | Path, cwd: Path | None = None) -> list[Path]:
+    """Every place where `path` is looked up, in order."""
+    wanted = Path(path).expanduser()
+    return [wanted] if wanted.is_absolute() else [root / wanted for root in roots(cwd)]
+
+
+def find(type_: str, implementation: str, cwd: Path | None = None) -> Path | None:
+    """The folder that holds the implementation's `app.py`."""
+    if not implementation or Path(implementation).name != implementation:
+        return None
+    for root in roots(cwd):
+        folder = root / type_ / implementation
+        if (folder / "app.py").is_file():
+            return folder
+    return None
+
+
+def implementations(type_: str, cwd: Path | None = None) -> list[str]:
+    """Names of all implementations of one type, sorted."""
+    return sorted(
+        {app.parent.name for root in roots(cwd) for app in (root / type_).glob("*/app.py")}
+    )
+
+
+def load(type_: str, implementation: str, cwd: Path | None = None) -> type[Service]:
+    """The server class of an implementation; the same class object for the same folder."""
+    if type_ not in TYPES:
+        raise ConfigError(f"unknown server type '{type_}'{suggest(type_, TYPES)}")
+    folder = find(type_, implementation, cwd)
+    if folder is None:
+        looked = ", ".join(str(root / type_) for root in roots(cwd))
+        known = implementations(type_, cwd)
+        elsewhere = [other for other in TYPES if find(other, implementation, cwd)]
+        hint = suggest(implementation, known)
+        if elsewhere:
+            hint = f" (it is one of the {elsewhere[0]})"
+        raise ConfigError(
+            f"no implementation '{implementation}' among the {type_}{hint}: "
+            f"looked for {implementation}/app.py in {looked}"
+        )
+    return server_class(type_, _imported(type_, implementation, folder))
+
+
+def server_class(type_: str, module: ModuleType) -> type[Service]:
+    """The one Service of `module` that nothing else in it extends."""
+    own = [one for one in _services(module) if one.__module__ == module.__name__]
+    # an app.py may merely import its server from a sibling module
+    sibling = f"{module.__package__}."
+    candidates = own or [one for one in _services(module) if one.__module__.startswith(sibling)]
+    leaves = [
+        one
+        for one in candidates
+        if not any(other is not one and issubclass(other, one) for other in candidates)
+    ]
+    right = [one for one in leaves if one.kind == type_]
+    if len(right) == 1:
+        return right[0]
+    names = ", ".join(sorted(one.__name__ for one in right or leaves))
+    if right:
+        raise ConfigError(f"{module.__file__}: several servers, expected one: {names}")
+    found = f", only {names}" if names else ""
+    raise ConfigError(f"{module.__file__}: no server for {type_} in it{found}")
+
+
+def _services(module: ModuleType) -> list[type[Service]]:
+    named = {id(value): value for value in vars(module).values()}.values()
+    return [one for one in named if isinstance(one, type) and issubclass(one, Service)]
+
+
+def _imported(type_: str, implementation: str, folder: Path) -> ModuleType:
+    app = folder / "app.py"
+    package = f"{PACKAGE}.{type_}.{implementation}"
+    taken = sys.modules.get(package)
+    if taken is not None and list(taken.__path__) != [str(folder)]:
+        # the same name from another folder, as when a process changes its working directory
+        package = f"{package}_{sha256(str(folder).encode()).hexdigest()[:12]}"
+    name = f"{package}.app"
+    if (module := sys.modules.get(name)) is not None:
+        return module
+    _add_package(PACKAGE, [])
+    _add_package(f"{PACKAGE}.{type_}", [])
+    _add_package(package, [str(folder)])
+    spec = importlib.util.spec_from_file_location(name, app)
+    assert spec is not None and spec.loader is not None, "a .py file always has a loader"
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        for key in [key for key in sys.modules if key == package or key.startswith(f"{package}.")]:
+            del sys.modules[key]
+        raise ConfigError(f"{app}: cannot be imported: {_reason(error)}") from error
+    return module
+
+
+def _reason(error: Exception) -> str:
+    where = f" (line {error.lineno})" if isinstance(error, SyntaxError) else ""
+    message = error.msg if isinstance(error, SyntaxError) else str(error)
+    return f"{type(error).__name__}: {message}{where}"
+
+
+def _add_package(name: str, folders: list[str]) -> None:
+    if name in sys.modules:
+        return
+    spec = ModuleSpec(name, None, is_package=True)
+    spec.submodule_search_locations = folders
+    sys.modules[name] = importlib.util.module_from_spec(spec)

@@ -1,0 +1,324 @@
+"""Base of resources servers: the tools, the per-session state and the verifier of one environment.
+
+A session lives from `/seed_session` to `/close_session` and belongs to one attempt. A row is
+checked against the verifier's request type when its session is seeded, before anything has been
+paid for.
+"""
+
+import hashlib
+import inspect
+import logging
+import socket
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Literal, get_type_hints
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ..errors import (
+    RolloutError,
+    SessionLost,
+    TaskError,
+    ToolError,
+    VerifyError,
+    boundary,
+    validation_summary,
+)
+from ..session import Session, current_session, entered
+from ..types import (
+    JsonObject,
+    SeedSessionResponse,
+    VerifyRequest,
+    VerifyResponse,
+    finite_reward,
+    given_fields,
+)
+from .open_sessions import OpenSessions
+from .service import OPERATIONAL, ServerConfig, Service, awaited, get, post
+from .tools import Tool, find_tools, tool
+
+__all__ = ["ResourcesServer", "ResourcesServerConfig", "VerifyWorkersConfig", "tool"]
+
+log = logging.getLogger(__name__)
+
+SESSION_TIMEOUT_S = 7200.0
+"""Twice what a whole rollout may last by default: only a caller that is gone is silent so long."""
+
+Reverify = Literal["stateless", "replay", "never"]
+
+
+class ResourcesServerConfig(ServerConfig):
+    """What every resources server may be given. A class without a Config of its own takes any
+    key."""
+
+    model_config = ConfigDict(extra="allow")
+
+    session_timeout_s: float = Field(
+        SESSION_TIMEOUT_S,
+        gt=0,
+        json_schema_extra=OPERATIONAL,
+        description="A session that is not heard of for this long is closed.",
+    )
+    mcp: bool = Field(
+        False,
+        json_schema_extra=OPERATIONAL,
+        description="Serve the tools over MCP too, at /mcp; where the server has a URL.",
+    )
+    fast_mode: bool = Field(
+        False, description="Verify by a cheaper check where the server has one."
+    )
+
+
+class VerifyWorkersConfig(ResourcesServerConfig):
+    """Of a server whose verifier works in processes of its own."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    verify_timeout_s: float = Field(
+        10.0,
+        gt=0,
+        json_schema_extra=OPERATIONAL,
+        description="Most time for one verdict; an answer that takes longer scores 0.",
+    )
+    num_verify_workers: int = Field(
+        2, ge=1, json_schema_extra=OPERATIONAL, description="Processes that verify."
+    )
+
+
+class ResourcesServer(Service):
+    """Tools, state and verifier of one environment.
+
+    Subclasses write `verify`, either `async def verify(self, body: VerifyRequest) ->
+    VerifyResponse` with a request type of their own, or the short `def verify(self, task,
+    response)` that returns a reward or a mapping with `reward`; a plain `def` runs in a worker
+    thread. Tools are `@tool` methods.
+    """
+
+    kind: ClassVar[str] = "resources_servers"
+    Config: ClassVar[type[ServerConfig]] = ResourcesServerConfig
+    reverify: ClassVar[Reverify | None] = None
+    """Whether a stored response can be verified again: alone (`stateless`), after its tool calls
+    were repeated in a fresh session (`replay`), or `never`. None: `never` once the server keeps
+    state."""
+
+    measured: ClassVar[frozenset[str]] = frozenset()
+    """Fields of a verdict that are times and the like, and differ when it is made again."""
+
+    tools: ClassVar[dict[str, Tool]] = {}
+    _verify_request: ClassVar[type[VerifyRequest] | None] = None
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.tools = find_tools(cls)
+        cls._verify_request = _verify_request_type(cls)
+
+    def __init__(self, config: Any, peers: Any, name: str) -> None:
+        super().__init__(config, peers, name)
+        timeout_s = config.get("session_timeout_s") or SESSION_TIMEOUT_S
+        self._sessions = OpenSessions(timeout_s, self._expired)
+
+    @post("/seed_session")
+    async def seed_session(self, body: JsonObject) -> SeedSessionResponse:
+        """Prepare the session for one attempt at the row `body`; set `self.state` here."""
+        return SeedSessionResponse()
+
+    @post("/close_session")
+    async def close_session(self, body: JsonObject) -> JsonObject:
+        """Let go of what the session holds outside of `self.state`, which is dropped anyway."""
+        return {}
+
+    @post("/verify")
+    async def verify(self, body: VerifyRequest) -> VerifyResponse:
+        """The reward of `body.response` for this task, and whatever else was found out."""
+        raise NotImplementedError(f"{type(self).__name__} has no verify")
+
+    @get("/tools")
+    async def list_tools(self) -> list[JsonObject]:
+        """The function tools that this server offers, as `responses_create_params.tools` takes
+        them."""
+        return [tool.schema for tool in self.tools.values()]
+
+    @property
+    def state(self) -> Any:
+        """What this session's `seed_session` stored; SessionLost when there is no such session."""
+        session = current_session()
+        state = self._sessions.state(session.id) if session else None
+        if state is None:
+            raise SessionLost("no state for this session: seed_session has not set it here")
+        return state
+
+    @state.setter
+    def state(self, value: Any) -> None:
+        session = current_session()
+        if session is None or session.id not in self._sessions:
+            raise SessionLost("state can only be set in a session that is open")
+        self._sessions.set_state(session.id, value)
+
+    @property
+    def num_sessions(self) -> int:
+        """Sessions that are open now."""
+        return len(self._sessions)
+
+    async def begin_unasked(self, session: Session) -> None:
+        """Open a session, unless it is, for a caller that brings no row."""
+        if session.id in self._sessions:
+            return
+        self._sessions.begin(session.id)
+        if self._seeds:
+            try:
+                with entered(session):
+                    await self._answered("/seed_session", b"{}")
+            except BaseException:
+                self._sessions.end(session.id)
+                raise
+
+    def serving(
+        self, sock: socket.socket, run_id: str = "", token: str = ""
+    ) -> AbstractAsyncContextManager[None]:
+        if not self.config.get("mcp"):
+            return super().serving(sock, run_id, token)
+        from ..transport.mcp_server import serving  # the SDK takes a second to import
+
+        return serving(self, sock, run_id, token)
+
+    async def handle(self, path: str, raw: bytes) -> Any:
+        session = current_session()
+        if session is None:
+            return await self._answered(path, raw)
+        if path == "/seed_session":
+            self._check_task(raw)
+            self._sessions.begin(session.id)
+        elif path == "/close_session":
+            return await self._closed(session, raw)
+        elif path != "/tools" and self._keeps_state and session.id not in self._sessions:
+            raise SessionLost(
+                "this session is not open here: the server was restarted, or the session expired",
+                server=self.name,
+            )
+        called = self._sessions.called(session.id)
+        try:
+            return await self._answered(path, raw)
+        except BaseException:
+            if path == "/seed_session":
+                self._sessions.end(session.id)
+            raise
+        finally:
+            self._sessions.ended(session.id, called)
+
+    async def _answered(self, path: str, raw: bytes) -> Any:
+        if path == "/seed_session" and not self._seeds:
+            return {}
+        if path == "/verify":
+            return await self._verdict(raw)
+        if (called := self.tools.get(path[1:])) is not None:
+            with boundary(self.name, ToolError):
+                method, arguments = called.bound(self, called.parse(raw))
+                return await awaited(method, *arguments)
+        return await super().handle(path, raw)
+
+    async def _closed(self, session: Session, raw: bytes) -> Any:
+        """The session is gone afterwards, whatever the server's own `close_session` does."""
+        try:
+            is_open = session.id in self._sessions
+            return await super().handle("/close_session", raw) if is_open and self._closes else {}
+        finally:
+            self._sessions.end(session.id)
+
+    async def _expired(self, id: str) -> None:
+        log.warning("%s: a session that nobody closed has expired", self.name)
+        with entered(Session(id)):
+            try:
+                await self._closed(Session(id), b"{}")
+            except RolloutError as error:
+                log.error("%s: closing it failed: %s", self.name, error.message)
+
+    async def _verdict(self, raw: bytes) -> VerifyResponse:
+        wanted = self._verify_request
+        with boundary(self.name, VerifyError):
+            request = (wanted or VerifyRequest).model_validate_json(raw)
+            if wanted is None:
+                task = orjson.loads(raw)
+                found = await awaited(self.verify, task, task.pop("response"))
+            else:
+                found = await awaited(self.verify, request)
+            return _as_verdict(request, found)
+
+    def _check_task(self, raw: bytes) -> None:
+        """TaskError when the verifier could not take this row, whatever the response will be."""
+        wanted = self._verify_request or VerifyRequest
+        with boundary(self.name):
+            try:
+                row = orjson.loads(raw)
+                wanted.model_validate({"response": {}, **row})
+            except orjson.JSONDecodeError as error:
+                raise TaskError(f"the row is not JSON: {error}") from None
+            except ValidationError as error:
+                if any(problem["loc"][:1] != ("response",) for problem in error.errors()):
+                    raise TaskError(
+                        f"the verifier cannot take this row: {validation_summary(error)}"
+                    ) from None
+
+    @property
+    def _keeps_state(self) -> bool:
+        return bool(self.tools) or self._seeds
+
+    @property
+    def _seeds(self) -> bool:
+        return type(self).seed_session is not ResourcesServer.seed_session
+
+    @property
+    def _closes(self) -> bool:
+        return type(self).close_session is not ResourcesServer.close_session
+
+    def load_figures(self) -> JsonObject:
+        return {"sessions": self.num_sessions}
+
+    def describe(self) -> JsonObject:
+        reverify = self.reverify or ("never" if self._keeps_state else "stateless")
+        return {**super().describe(), "reverify": reverify, "verifier": self._fingerprint}
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        """Of the verifier's code and configuration: verdicts under another one may differ."""
+        folder = Path(inspect.getfile(type(self))).parent
+        digest = hashlib.blake2b(orjson.dumps(self.generation_settings()), digest_size=8)
+        for source in sorted(folder.glob("*.py")):
+            digest.update(source.read_bytes())
+        return digest.hexdigest()
+
+
+def _verify_request_type(cls: type[ResourcesServer]) -> type[VerifyRequest] | None:
+    """The annotation of verify's one parameter; None for the short form `verify(self, task,
+    response)`."""
+    parameters = list(inspect.signature(cls.verify).parameters)[1:]
+    if len(parameters) == 2:
+        return None
+    annotation = get_type_hints(cls.verify).get(parameters[0], VerifyRequest)
+    if not (isinstance(annotation, type) and issubclass(annotation, VerifyRequest)):
+        raise TypeError(f"{cls.__name__}.verify must take a VerifyRequest, not {annotation!r}")
+    return annotation
+
+
+def _as_verdict(request: VerifyRequest, found: Any) -> VerifyResponse:
+    if isinstance(found, VerifyResponse):
+        found.reward = finite_reward(found.reward)
+        return found
+    if isinstance(found, BaseModel):
+        fields = given_fields(found)
+    elif isinstance(found, Mapping):
+        fields = dict(found)
+    else:
+        fields = {"reward": found}
+    fields = {name: _plain(value) for name, value in fields.items()}
+    if "reward" not in fields:
+        raise VerifyError("verify returned no 'reward'", retryable=False)
+    return VerifyResponse.of(request, {**fields, "reward": finite_reward(fields["reward"])})
+
+
+def _plain(value: Any) -> Any:
+    """A scalar of numpy's, or a tensor of one number, as Python's own."""
+    is_foreign = not isinstance(value, str | bytes | int | float | list | dict)
+    return value.item() if is_foreign and getattr(value, "ndim", None) == 0 else value

@@ -1,0 +1,341 @@
+"""A server as a class of typed methods, reached by path.
+
+`answer(path, raw)` is the one door: the local transport and the HTTP app both come in here with the
+body's JSON bytes, so a behaviour cannot differ between them, and a caller's objects cannot be
+changed.
+"""
+
+import asyncio
+import contextvars
+import inspect
+import socket
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, suppress
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_type_hints
+
+import orjson
+from pydantic import BaseModel, ConfigDict, TypeAdapter
+
+from ..errors import ConfigError, RolloutError, TaskError, boundary
+from ..secrets import mask, secret_values
+from ..types import JsonObject, VerifyRequest, VerifyResponse, given_fields
+
+if TYPE_CHECKING:
+    from ..transport.peers import Peers
+
+Handler = TypeVar("Handler", bound=Callable[..., Any])
+
+
+class ServerConfig(BaseModel):
+    """What every implementation's own configuration extends.
+
+    A field whose change cannot change what the policy generates (an endpoint, a timeout) is
+    declared with `Field(json_schema_extra=OPERATIONAL)` and stays out of the settings' fingerprint.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """A field by name, as a mapping would give it."""
+        return getattr(self, key, default)
+
+    def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
+        """Secrets stay out of what is printed."""
+        return [(name, mask({name: value})[name]) for name, value in super().__repr_args__()]
+
+
+OPERATIONAL: JsonObject = {"operational": True}
+"""`json_schema_extra` of a field that may change between two runs into the same output."""
+
+
+class ServerRef(BaseModel):
+    """A reference from one instance to another, as YAML writes it: `{type: …, name: …}`."""
+
+    model_config = ConfigDict(extra="forbid")
+    type: str = ""
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    path: str
+    method: str
+    handler: str
+    parse: Callable[[bytes], Any]
+    takes_body: bool = True
+
+
+def _check_names(cls: type) -> None:
+    """TypeError where a server elsewhere takes a name that a base of ours keeps for itself."""
+    own, ours = __name__.split(".")[0], set()
+    if cls.__module__.split(".")[0] == own:
+        return
+    for base in cls.__mro__[1:]:
+        if base.__module__.split(".")[0] == own:
+            ours |= {name for name in vars(base) if name[0] == "_" and name[:2] != "__"}
+    if taken := sorted(ours & set(vars(cls))):
+        raise TypeError(
+            f"{cls.__name__}: {', '.join(taken)}: the base class has its own of that name: choose"
+            " another"
+        )
+
+
+def post(path: str) -> Callable[[Handler], Handler]:
+    """Serve the method at `POST path`; its one parameter's annotation is the request's type."""
+    return _marked("POST", path)
+
+
+def get(path: str) -> Callable[[Handler], Handler]:
+    """Serve the method, which takes nothing, at `GET path`."""
+    return _marked("GET", path)
+
+
+def _marked(method: str, path: str) -> Callable[[Handler], Handler]:
+    def mark(function: Handler) -> Handler:
+        function.__route__ = (method, path)  # type: ignore[attr-defined]
+        return function
+
+    return mark
+
+
+@dataclass(frozen=True, slots=True)
+class Demands:
+    """What a server asks of who starts it: a process of its own, whose output is kept and which
+    ends what it has started; and time (s) until it is ready, where it may take longer than
+    others."""
+
+    own_process: bool = False
+    ready_timeout_s: float = 0.0
+
+
+class Service:
+    """Base of every server. `name` is the instance's; `peers` reaches the others."""
+
+    kind: ClassVar[str] = ""
+    Config: ClassVar[type[ServerConfig]] = ServerConfig
+    routes: ClassVar[dict[str, Route]] = {}
+    needs: ClassVar[Mapping[str, str]] = {}
+    """Packages that are not imported before it starts → what to install for each."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        _check_names(cls)
+        cls.routes = {route.path: route for route in _find_routes(cls)}
+
+    def __init__(self, config: Any, peers: "Peers", name: str) -> None:
+        self.config = config
+        self.peers = peers
+        self.name = name
+
+    @classmethod
+    def demands(cls, settings: JsonObject) -> Demands:
+        """Known from the settings as the YAML has them, before there is a server."""
+        return Demands()
+
+    def check_needs(self) -> None:
+        """ConfigError that says how to install the first of `needs` that is missing."""
+        for package, install in self.needs.items():
+            if find_spec(package) is None:
+                kind = Path(inspect.getfile(type(self))).parent.name
+                raise ConfigError(
+                    f"{self.name}: {kind} needs {package}: run pip install '{install}'"
+                )
+
+    async def start(self) -> None:
+        """Load what the server needs before it is ready; raise to say that it cannot start."""
+
+    async def stop(self) -> None:
+        """Let go of what `start` took."""
+
+    def build_app(self, run_id: str = "") -> Any:
+        """The ASGI app that serves this over HTTP; override it to bring routes of one's own."""
+        from ..transport.app import (
+            build_app,  # a server that stays in its process never needs FastAPI
+        )
+
+        return build_app(self, run_id)
+
+    def serving(
+        self, sock: socket.socket, run_id: str = "", token: str = ""
+    ) -> AbstractAsyncContextManager[None]:
+        """This server on `sock` while inside; override it to bring an HTTP server of one's own,
+        which then asks `Access` who is let in."""
+        from ..transport.app import served
+
+        return served(self.build_app(run_id), sock, token)
+
+    async def answer(self, path: str, raw: bytes) -> Any:
+        """What `handle` answers, for a caller who must not learn this server's secrets: endpoints
+        like to quote the key that they refuse."""
+        try:
+            return await self.handle(path, raw)
+        except RolloutError as error:
+            error.message, error.body = mask([error.message, error.body], self._secrets)
+            raise
+
+    @cached_property
+    def _secrets(self) -> frozenset[str]:
+        return secret_values(self.config.model_dump())
+
+    async def handle(self, path: str, raw: bytes) -> Any:
+        """Answer one request; whatever goes wrong is a RolloutError that names this server."""
+        route = self.routes.get(path)
+        if route is None:
+            raise RolloutError(f"has no route {path}", server=self.name, status=404)
+        with boundary(self.name):
+            handler = getattr(self, route.handler)
+            return await awaited(handler, *((route.parse(raw),) if route.takes_body else ()))
+
+    def generation_settings(self) -> JsonObject:
+        """The configuration that decides what is generated: what a resumed run must share. Secrets
+        are masked: another key changes nothing."""
+        fields = type(self.config).model_fields
+        given = self.config.model_dump(mode="json", exclude_defaults=True)
+        settings = {
+            name: value for name, value in given.items() if not _is_operational(fields.get(name))
+        }
+        return mask(settings, self._secrets)
+
+    def load_figures(self) -> JsonObject:
+        """How busy the server is, as `ng_status` shows it beside the requests in flight."""
+        return {}
+
+    def describe(self) -> JsonObject:
+        """What a collector needs to know of this server, the same in-process and over HTTP."""
+        return {"name": self.name, "type": self.kind, "settings": self.generation_settings()}
+
+
+async def awaited(handler: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a method; a plain (not async) one runs in a thread, so that it cannot block the loop.
+
+    In one of its own, which nobody waits for at the end: a verifier that hangs can neither take
+    the place of another nor keep the process from ending.
+    """
+    if _is_async(getattr(handler, "__func__", handler)):
+        return await handler(*arguments)
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[Any] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def work() -> None:
+        try:
+            result, error = context.run(handler, *arguments), None
+        except (
+            StopIteration
+        ) as raised:  # it cannot stand in a future: as a coroutine would, so here
+            result, error = None, RuntimeError(f"StopIteration: {raised}")
+        except BaseException as raised:
+            result, error = None, raised
+        with suppress(RuntimeError):  # the loop may have ended meanwhile
+            loop.call_soon_threadsafe(_settle, answer, result, error)
+
+    threading.Thread(target=work, daemon=True).start()
+    return await answer
+
+
+def _settle(answer: "asyncio.Future[Any]", result: Any, error: BaseException | None) -> None:
+    if answer.done():
+        return  # given up in the meantime
+    if error is None:
+        answer.set_result(result)
+    else:
+        answer.set_exception(error)
+
+
+@lru_cache(maxsize=4096)
+def _is_async(function: Callable[..., Any]) -> bool:
+    """Asked for every request, so the answer is kept."""
+    return inspect.iscoroutinefunction(function)
+
+
+def _is_operational(field: Any) -> bool:
+    extra = getattr(field, "json_schema_extra", None)
+    return isinstance(extra, dict) and bool(extra.get("operational"))
+
+
+def encode(value: Any) -> bytes:
+    """A reply or request as JSON bytes; text stays text."""
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    if type(value) is VerifyResponse:
+        with suppress(TypeError):  # what orjson does not know, such as a set, pydantic may
+            return orjson.dumps(given_fields(value), default=_encode_nested)
+    if isinstance(value, BaseModel):
+        # a verify response echoes the row: fields nobody set must not appear as explicit nulls
+        return value.model_dump_json(exclude_unset=isinstance(value, VerifyRequest)).encode()
+    return orjson.dumps(value, default=_encode_nested)
+
+
+def _encode_nested(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+def decode(raw: bytes, wanted: Any) -> Any:
+    """JSON bytes as `wanted`: `str` (the text as it is), `dict`, or a pydantic model."""
+    if wanted is str:
+        return raw.decode("utf-8", "replace")
+    if isinstance(wanted, type) and issubclass(wanted, BaseModel):
+        return wanted.model_validate_json(raw)
+    value = orjson.loads(raw)
+    if not isinstance(value, wanted):
+        raise TypeError(f"expected a JSON {wanted.__name__}, got {type(value).__name__}")
+    return value
+
+
+def request_parser(annotation: Any) -> Callable[[bytes], Any]:
+    """From JSON bytes to a handler's argument; TaskError where the bytes are not what it takes."""
+    if annotation in (JsonObject, dict, Any, inspect.Parameter.empty):
+        return _parse_object
+    validate = TypeAdapter(annotation).validate_json
+
+    def parse(raw: bytes) -> Any:
+        return validate(raw or b"{}")
+
+    return parse
+
+
+def _parse_object(raw: bytes) -> JsonObject:
+    try:
+        value = orjson.loads(raw or b"{}")
+    except orjson.JSONDecodeError as error:
+        raise TaskError(f"the body is not JSON: {error}", status=400) from None
+    if not isinstance(value, dict):
+        raise TaskError(f"the body must be a JSON object, got {type(value).__name__}", status=400)
+    return value
+
+
+def _find_routes(cls: type) -> list[Route]:
+    routes = []
+    for name in dir(cls):
+        marked = next(
+            (
+                function.__dict__["__route__"]
+                for base in cls.__mro__
+                if (function := base.__dict__.get(name)) is not None
+                and "__route__" in getattr(function, "__dict__", {})
+            ),
+            None,
+        )
+        if marked:
+            method, path = marked
+            routes.append(route_to(cls, name, method, path))
+    return routes
+
+
+def route_to(cls: type, name: str, method: str, path: str) -> Route:
+    """The route to a method, its request type read from the annotation of its one parameter."""
+    function = getattr(cls, name)
+    parameters = list(inspect.signature(function).parameters)[1:]
+    if method == "GET" or not parameters:
+        return Route(path, method, name, _parse_object, takes_body=False)
+    annotation = get_type_hints(function).get(parameters[0], JsonObject)
+    return Route(path, method, name, request_parser(annotation))

@@ -1,0 +1,150 @@
+"""A method offered to the policy as a function tool: its JSON schema, its route, its arguments."""
+
+import inspect
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar, get_type_hints
+
+import orjson
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
+
+from ..errors import RolloutError, SessionLost, ToolError, validation_summary
+from ..types import JsonObject
+
+RESERVED = frozenset(
+    {
+        "seed_session",
+        "verify",
+        "verify_group",
+        "close_session",
+        "tools",
+        "health",
+        "load",
+        "mcp",
+        "run",
+        "aggregate_metrics",
+    }
+)
+"""Paths of every resources server; a tool may not be called so, as the policy chooses what is
+called."""
+
+SAFE_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+"""A tool's name becomes a path, so a name that could leave its segment is no tool."""
+
+NO_TOOL = "error: no tool"
+"""How an agent answers a call that it did not pass on: there is nothing of it to repeat."""
+
+Handler = TypeVar("Handler", bound=Callable[..., Any])
+
+
+def tool(function: Handler) -> Handler:
+    """Offer a method to the policy: schema from its signature, description from its docstring.
+
+    It takes either one pydantic model or plain annotated arguments, and returns text, a pydantic
+    model or anything that is JSON; what it raises becomes text for the model.
+    """
+    function.__tool__ = True  # type: ignore[attr-defined]
+    return function
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """One `@tool` method of a class."""
+
+    name: str
+    schema: JsonObject
+    arguments: type[BaseModel]
+    takes_model: bool
+
+    def parse(self, raw: bytes) -> BaseModel:
+        """The call's arguments; ToolError, for the policy to read, where they do not fit."""
+        try:
+            return self.arguments.model_validate_json(raw or b"{}")
+        except ValidationError as error:
+            raise ToolError(f"bad arguments: {validation_summary(error)}") from None
+
+    def bound(self, server: object, arguments: BaseModel) -> tuple[Callable[..., Any], list[Any]]:
+        """The server's method, and what to call it with."""
+        if self.takes_model:
+            return getattr(server, self.name), [arguments]
+        names = type(arguments).model_fields
+        return getattr(server, self.name), [getattr(arguments, name) for name in names]
+
+
+def is_callable(name: str) -> bool:
+    """Whether a policy may call this at all: never a server's own routes."""
+    return SAFE_NAME.fullmatch(name) is not None and name not in RESERVED
+
+
+def arguments_of(call: JsonObject) -> JsonObject:
+    """A function call's arguments; ToolError, for the policy to read, where they are no object."""
+    try:
+        arguments = orjson.loads(call.get("arguments") or "{}")
+    except orjson.JSONDecodeError as error:
+        raise ToolError(f"the arguments are not JSON: {error}") from None
+    if not isinstance(arguments, dict):
+        raise ToolError("the arguments must be a JSON object")
+    return arguments
+
+
+def refusal_text(error: RolloutError) -> str | None:
+    """What the policy reads of a call that failed; None where the tool was not there to say
+    anything: that is no answer for a policy."""
+    absent = isinstance(error, SessionLost) or (error.retryable and error.status != 500)
+    return None if absent else f"error: {error.message}"
+
+
+def find_tools(cls: type) -> dict[str, Tool]:
+    """The `@tool` methods of a class, by name; TypeError for a name or a signature that cannot
+    serve."""
+    names = [name for name in dir(cls) if getattr(getattr(cls, name), "__tool__", False)]
+    return {name: _tool(cls, name) for name in names}
+
+
+def _tool(cls: type, name: str) -> Tool:
+    if name in RESERVED:
+        raise TypeError(
+            f"{cls.__name__}.{name}: a tool cannot be called '{name}', which is a route"
+        )
+    function = getattr(cls, name)
+    hints = get_type_hints(function)
+    parameters = list(inspect.signature(function).parameters.values())[1:]
+    for parameter in parameters:
+        if parameter.name not in hints:
+            raise TypeError(f"{cls.__name__}.{name}: annotate the parameter '{parameter.name}'")
+    only = hints[parameters[0].name] if len(parameters) == 1 else None
+    if isinstance(only, type) and issubclass(only, BaseModel):
+        arguments, takes_model = only, True
+    else:
+        arguments, takes_model = _arguments_model(name, parameters, hints), False
+    schema = {
+        "type": "function",
+        "name": name,
+        "description": inspect.getdoc(function) or "",
+        "parameters": _parameters_schema(arguments),
+        "strict": False,
+    }
+    return Tool(name, schema, arguments, takes_model)
+
+
+def _arguments_model(
+    name: str, parameters: list[inspect.Parameter], hints: dict[str, Any]
+) -> type[BaseModel]:
+    fields: dict[str, Any] = {
+        parameter.name: (
+            hints[parameter.name],
+            ... if parameter.default is inspect.Parameter.empty else parameter.default,
+        )
+        for parameter in parameters
+    }
+    return create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
+
+
+def _parameters_schema(arguments: type[BaseModel]) -> JsonObject:
+    schema = TypeAdapter(arguments).json_schema()
+    schema.pop("title", None)
+    schema.pop("description", None)
+    for field in schema.get("properties", {}).values():
+        field.pop("title", None)
+    return {"type": "object", "properties": {}, **schema}

@@ -1,0 +1,144 @@
+"""`<stem>_run.json`: what was run into an output, and with which settings.
+
+Settings are what decides what is generated. They are known by a fingerprint; the manifest keeps
+what each one stands for, so that a difference can be told in words.
+"""
+
+import hashlib
+import os
+import platform
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from .. import __version__
+from ..endpoints.prices import Tariff
+from ..errors import OutputError
+from ..types import JsonObject
+from .files import write_json
+from .lines import now_text
+
+MAX_INPUTS = 200
+"""Inputs that are remembered, the latest: enough for any number of chunks into one output."""
+
+
+@dataclass(slots=True)
+class Manifest:
+    path: Path
+    content: JsonObject = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, path: Path) -> "Manifest":
+        """The manifest as it is, or an empty one; OutputError when it cannot be read."""
+        try:
+            content = orjson.loads(path.read_bytes())
+        except FileNotFoundError:
+            return cls(path)
+        except (OSError, orjson.JSONDecodeError) as error:
+            raise OutputError(
+                f"{path} cannot be read ({error}): it says with which settings the rollouts beside"
+                " it were generated. Remove it to go on without that check's explanations"
+            ) from None
+        if not isinstance(content, dict):
+            content = {}
+        for name, kind in (("settings", dict), ("verifiers", dict), ("inputs", list)):
+            if not isinstance(content.get(name, kind()), kind):
+                del content[name]
+        return cls(path, content)
+
+    def begin(self, command: str, config: JsonObject, verifiers: Mapping[str, str]) -> None:
+        """This process runs now."""
+        self.content |= {
+            "command": command,
+            "pid": os.getpid(),
+            "started_at": now_text(),
+            "finished_at": None,
+            "versions": versions(),
+            "config": config,
+            "verifiers": {**self.content.get("verifiers", {}), **verifiers},
+        }
+
+    def take_over(self, collected: "Manifest") -> None:
+        """What is known of the settings and inputs that the rollouts were collected with."""
+        for name, kind in (("settings", {}), ("inputs", [])):
+            self.content.setdefault(name, collected.content.get(name, kind))
+
+    def know(self, fingerprint: str, settings: JsonObject) -> None:
+        self.content.setdefault("settings", {})[fingerprint] = settings
+
+    def note_prices(self, tariffs: Mapping[str, Tariff | None]) -> None:
+        """What costs are counted by, agent by agent: a price table changes with the weeks."""
+        self.content["prices"] = {
+            agent: tariff.to_json()
+            for agent, tariff in tariffs.items()
+            if tariff and not tariff.is_free
+        }
+
+    def settings(self, fingerprint: str) -> JsonObject | None:
+        return self.content.get("settings", {}).get(fingerprint)
+
+    def earlier_inputs(self, current: Mapping[str, Any]) -> list[JsonObject]:
+        """Inputs of earlier runs that are not the current one."""
+        inputs = [each for each in self.content.get("inputs", []) if isinstance(each, dict)]
+        return [each for each in inputs if "path" in each and not _same_input(each, current)]
+
+    def note_input(self, current: JsonObject) -> None:
+        """Remember an input, once, with its latest figures."""
+        self.content["inputs"] = [*self.earlier_inputs(current), current][-MAX_INPUTS:]
+
+    def finish(self, counts: Mapping[str, int], exit_status: int) -> None:
+        self.content |= {
+            "finished_at": now_text(),
+            "pid": None,
+            "counts": dict(counts),
+            "exit_status": exit_status,
+        }
+
+    def write(self) -> None:
+        write_json(self.path, self.content)
+
+
+def _same_input(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return all(one.get(name) == other.get(name) for name in ("path", "limit", "agent_name"))
+
+
+def fingerprint_of(settings: Mapping[str, Any]) -> str:
+    canonical = orjson.dumps(settings, option=orjson.OPT_SORT_KEYS)
+    return hashlib.blake2b(canonical, digest_size=6).hexdigest()
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """`temperature: 0.2 → 0.7` for each setting that differs, by dotted name."""
+    before, after = dict(_leaves(old)), dict(_leaves(new))
+    return [
+        f"{name}: {_shown(before, name)} → {_shown(after, name)}"
+        for name in sorted({*before, *after})
+        if before.get(name, _NOTHING) != after.get(name, _NOTHING)
+    ]
+
+
+_NOTHING = object()
+
+
+def _shown(values: Mapping[str, Any], name: str) -> str:
+    return orjson.dumps(values[name]).decode() if name in values else "(not set)"
+
+
+def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def versions() -> dict[str, str]:
+    return {
+        "rollout_kit": __version__,
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+    }

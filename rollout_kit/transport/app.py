@@ -1,0 +1,162 @@
+"""A service as a FastAPI app, and that app on a socket.
+
+Routes take and give raw JSON: the service's own `handle` is the only place that reads it.
+"""
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+import uvicorn
+from fastapi import FastAPI
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from ..endpoints.events import EventStream
+from ..errors import RolloutError
+from ..serving.service import Route, Service, encode
+from ..session import HEADER, Session, entered
+from ..spent import HEADER as SPENT
+from ..types import JsonObject
+from .access import TRUSTED, Access, guarded
+
+log = logging.getLogger(__name__)
+
+COOKIE = "rollout_session"
+"""Carries the session for callers that know only cookies, as agents written for NeMo Gym."""
+
+SERVER_KEEP_ALIVE_S = 75
+"""Longer than any client of ours keeps an idle connection, so that none is closed under a
+request."""
+
+STOP_S = 2
+"""Time for requests in flight once a server is told to stop."""
+
+
+def build_app(service: Service, run_id: str = "") -> FastAPI:
+    """Every route of the service, `/health` and `/`; `run_id` tells a waiting parent that it is its
+    own."""
+    app = FastAPI(title=service.name, docs_url=None, redoc_url=None)
+    traffic = _Traffic()
+
+    async def health(request: Request) -> Response:
+        answer: JsonObject = {"status": "ok", "run_id": run_id}
+        if request.scope.get(TRUSTED):
+            load = {"in_flight": traffic.in_flight, **service.load_figures()}
+            answer |= {"server": service.describe(), "load": load}
+        return _json(orjson.dumps(answer))
+
+    app.add_route("/", health)
+    app.add_route("/health", health)
+    for route in service.routes.values():
+        app.add_route(route.path, _endpoint(service, route, traffic), methods=[route.method])
+    for name in getattr(service, "tools", {}):
+        route = Route(f"/{name}", "POST", name, bytes)
+        app.add_route(route.path, _endpoint(service, route, traffic), methods=["POST"])
+    return app
+
+
+@dataclass(slots=True)
+class _Traffic:
+    in_flight: int = 0
+
+
+def _endpoint(service: Service, route: Route, traffic: _Traffic):
+    async def endpoint(request: Request) -> Response:
+        session, is_new = _session_of(request, route.path)
+        before = dict(session.cookies) if session else {}
+        traffic.in_flight += 1
+        try:
+            raw = await request.body()
+            with entered(session):
+                response = _reply(await service.answer(route.path, raw))
+        except ClientDisconnect:
+            return Response(status_code=499)
+        except RolloutError as error:
+            response = _refusal(error)
+        finally:
+            traffic.in_flight -= 1
+        if session:
+            if is_new and response.status_code < 400:
+                response.set_cookie(COOKIE, session.id, httponly=True)
+            if session.spent.calls:
+                response.headers[SPENT] = session.spent.told()
+            for name, value in session.cookies.items():
+                if before.get(name) != value:
+                    response.headers.append("set-cookie", f"{name}={value}; Path=/")
+        return response
+
+    return endpoint
+
+
+def _session_of(request: Request, path: str) -> tuple[Session | None, bool]:
+    """The caller's session, and whether it was begun by this very request."""
+    cookies = {name: value for name, value in request.cookies.items() if name != COOKIE}
+    known = request.headers.get(HEADER) or request.cookies.get(COOKIE)
+    if known:
+        return Session(known, cookies), False
+    return (Session(cookies=cookies), True) if path == "/seed_session" else (None, False)
+
+
+def _reply(answer: Any) -> Response:
+    if isinstance(answer, EventStream):
+        return Response(answer, media_type="text/event-stream")
+    return _json(encode(answer))
+
+
+def _json(raw: bytes) -> Response:
+    return Response(raw, media_type="application/json")
+
+
+def _refusal(error: RolloutError) -> Response:
+    if error.status >= 500 and error.__cause__ is not None:
+        log.error("%s", error, exc_info=error.__cause__)
+    status = error.status if 400 <= error.status <= 599 else 500
+    headers = {}
+    if error.retry_after_s is not None:
+        headers["retry-after"] = f"{error.retry_after_s:g}"
+    return Response(
+        orjson.dumps(error.to_wire()), status, headers=headers, media_type="application/json"
+    )
+
+
+class _Server(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are the process owner's: it drains, and only then stops its servers."""
+        yield
+
+
+@asynccontextmanager
+async def served(
+    app: ASGIApp, sock: socket.socket, token: str = "", control: Iterable[str] = ()
+) -> AsyncIterator[None]:
+    """`app` answers on `sock` while inside those whom `Access` lets in."""
+    server = _Server(
+        uvicorn.Config(
+            guarded(app, Access.to(sock, token, control)),
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            timeout_keep_alive=SERVER_KEEP_ALIVE_S,
+            timeout_graceful_shutdown=STOP_S,
+        )
+    )
+    running = asyncio.create_task(server.serve(sockets=[sock]))
+    try:
+        while not server.started and not running.done():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+        if running.done():
+            await running  # it could not serve, and says why
+        yield
+    finally:
+        server.should_exit = True
+        with suppress(asyncio.CancelledError):
+            await running
+        sock.close()

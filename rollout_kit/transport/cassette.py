@@ -1,0 +1,231 @@
+"""Calls to models and tools, written down as they happen or played back instead.
+
+A call is known by its rollout (task and index), its server, path and body, and by how many calls of
+the same body the session made before it. A folder holds one file of JSON lines per kind of process;
+of two recordings of one call the later stands.
+"""
+
+import logging
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import orjson
+
+from ..errors import ConfigError, RolloutError, from_wire
+from ..serving.service import encode
+from ..session import Session, current_session
+from ..types import STATS, JsonObject
+
+log = logging.getLogger(__name__)
+
+Live = Callable[[str, bytes], Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Tapes:
+    """Folders to record into and to play from; with both, what is missing goes live and is
+    recorded. `models`: the servers whose every POST belongs there."""
+
+    record: str | None = None
+    replay: str | None = None
+    models: Sequence[str] = ()
+
+    @classmethod
+    def at(cls, record: Path | None, replay: Path | None) -> "Tapes":
+        """Of a command; the folders are the same for every process."""
+        folders = [path and str(path.expanduser().resolve()) for path in (record, replay)]
+        return cls(record=folders[0], replay=folders[1])
+
+    @property
+    def unasked(self) -> Sequence[str]:
+        """Models that nothing is asked of."""
+        return self.models if self.replay and not self.record else ()
+
+
+class Cassette:
+    """The tapes, open. ConfigError where there is nothing to play, or no place to record.
+
+    `name` tells the files of one kind of process from those of another.
+    """
+
+    def __init__(self, tapes: Tapes, name: str = "") -> None:
+        self.models = frozenset(tapes.models)
+        self._replay = tapes.replay
+        self._recorded: dict[str, Place] = {}
+        self._tape = None if tapes.record is None else _appended(Path(tapes.record), name)
+        if tapes.replay is not None:
+            self._recorded = _index(Path(tapes.replay), may_lack=tapes.record is not None)
+
+    @classmethod
+    def of(cls, tapes: Tapes, name: str = "") -> "Cassette | None":
+        return cls(tapes, name) if tapes.record or tapes.replay else None
+
+    async def send(self, server: str, path: str, raw: bytes, live: Live) -> Any:
+        """The reply to a call: the recorded one, or the live one, which is recorded.
+
+        Raises what the call raised when it was recorded; a RolloutError that is not retried where
+        nothing is recorded and nothing may be.
+        """
+        session = current_session()
+        rollout = session.rollout if session else None
+        if session is None or rollout is None:  # such as a warm-up: nobody could ask for it again
+            if self._tape is None:
+                raise RolloutError(self._lack(path), server=server, retryable=False)
+            return await live(path, raw)
+        call = _Call(session, rollout, server, path, raw)
+        if (place := self._recorded.get(call.key)) is not None:
+            if server in self.models:
+                session.spent.call(tokens=0, usd=0.0)
+            descriptor, offset, size = place
+            return _reply(orjson.loads(os.pread(descriptor, size, offset)), server)
+        if self._tape is None:
+            call.was_in_vain()
+            raise RolloutError(self._lack(path), server=server, retryable=False)
+        try:
+            reply = await live(path, raw)
+        except BaseException as error:
+            if isinstance(error, RolloutError) and not error.retryable:
+                self._write(call.line(error.to_wire()))
+            else:
+                call.was_in_vain()
+            raise
+        self._write(call.line(_as_recorded(reply)))
+        return reply
+
+    def _lack(self, path: str) -> str:
+        return (
+            f"this call of {path} is not among those recorded in {self._replay}; with +record=…"
+            " too, what is missing is sent and recorded"
+        )
+
+    def _write(self, line: JsonObject) -> None:
+        if self._tape is None:
+            return
+        raw = orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
+        try:
+            os.write(self._tape, raw)
+        except OSError as error:  # the rollout itself is none the worse
+            log.warning("recording has ended: %s", error.strerror)
+            self._tape = os.open(os.devnull, os.O_WRONLY)
+
+
+class _Call:
+    """One call of a rollout, counted among those of its session that are the same."""
+
+    def __init__(
+        self, session: Session, rollout: tuple[str, int], server: str, path: str, raw: bytes
+    ) -> None:
+        self.rollout, self.server, self.path = rollout, server, path
+        self.request = orjson.loads(raw or b"{}")
+        canonical = orjson.dumps(_without_ids(self.request), option=orjson.OPT_SORT_KEYS)
+        same = (*rollout, server, path)
+        self._of_session = session.calls
+        self._which = blake2b(f"{same}\n".encode() + canonical, digest_size=16).hexdigest()
+        self.number = session.calls.get(self._which, 0)
+        session.calls[self._which] = self.number + 1
+
+    @property
+    def key(self) -> str:
+        return f"{self._which}-{self.number}"
+
+    def was_in_vain(self) -> None:
+        """It will be made again, and is the same call then."""
+        self._of_session[self._which] -= 1
+
+    def line(self, outcome: JsonObject) -> JsonObject:
+        task_id, index = self.rollout
+        return {
+            "key": self.key,
+            "task_id": task_id,
+            "rollout_index": index,
+            "server": self.server,
+            "path": self.path,
+            "request": self.request,
+            **outcome,
+        }
+
+
+def _without_ids(request: JsonObject) -> JsonObject:
+    """An agent gives the items that it makes ids that are new each time."""
+    items = request.get("input")
+    if not isinstance(items, list):
+        return request
+    bare = [
+        {name: value for name, value in item.items() if name != "id"}
+        if isinstance(item, dict)
+        else item
+        for item in items
+    ]
+    return {**request, "input": bare}
+
+
+def _as_recorded(reply: Any) -> JsonObject:
+    """`reply` where it is a JSON object, else `text`. What its server measured stays behind: it
+    was the time of that call."""
+    raw = encode(reply)
+    try:
+        value = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        value = None
+    if not isinstance(value, dict) or orjson.dumps(value) != raw:
+        return {"text": raw.decode("utf-8", "replace")}
+    value.pop(STATS, None)
+    return {"reply": value}
+
+
+def _reply(line: JsonObject, server: str) -> bytes:
+    if (error := line.get("error")) is not None:
+        raise from_wire(server, error.get("status", 500), line, "")
+    return orjson.dumps(line["reply"]) if "reply" in line else line["text"].encode()
+
+
+def _appended(folder: Path, name: str) -> int:
+    """A file of the folder, open for whole lines."""
+    path = folder / f"calls{name and f'-{name}'}.jsonl"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        size = os.fstat(descriptor).st_size
+        if size and os.pread(descriptor, 1, size - 1) != b"\n":
+            os.write(descriptor, b"\n")  # a kill has torn the last line
+    except OSError as error:
+        raise ConfigError(f"record={folder}: cannot write {path.name}: {error.strerror}") from None
+    return descriptor
+
+
+Place = tuple[int, int, int]
+"""Open file, offset and bytes of a line."""
+
+
+class _Keyed(msgspec.Struct):
+    """What is read of a line before it is asked for."""
+
+    key: str
+
+
+def _index(folder: Path, *, may_lack: bool) -> dict[str, Place]:
+    """Key → where its recording stands; a torn line is none."""
+    found: dict[str, Place] = {}
+    decode = msgspec.json.Decoder(_Keyed).decode
+    try:
+        paths = sorted(folder.glob("calls*.jsonl"), key=lambda path: path.stat().st_mtime)
+        for path in paths:
+            descriptor, offset = os.open(path, os.O_RDONLY | os.O_CLOEXEC), 0
+            with open(descriptor, "rb", closefd=False) as stream:
+                for raw in stream:
+                    with suppress(msgspec.DecodeError):
+                        found[decode(raw).key] = (descriptor, offset, len(raw))
+                    offset += len(raw)
+    except OSError as error:
+        raise ConfigError(f"replay={folder}: cannot be read: {error.strerror}") from None
+    if not found and not may_lack:
+        raise ConfigError(
+            f"replay={folder}: no recorded call is in there (calls*.jsonl, as record=… writes them)"
+        )
+    return found

@@ -1,0 +1,299 @@
+"""The one HTTP client: connection limits, keep-alive, time limits, and failures by name.
+
+It never repeats a request: whether that is safe only its caller knows. What goes wrong before a
+byte was sent is a PeerUnreachable, so that the caller can tell.
+"""
+
+import asyncio
+import base64
+import os
+import socket
+import ssl
+from collections import deque
+from collections.abc import Mapping
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from urllib.parse import quote, unquote, urlsplit
+
+from .. import __version__
+from ..errors import PeerError, PeerLost, PeerTimeout, PeerUnreachable
+from ..time_limit import within
+from .connection import Arrived, Broken, Connection, Reply
+
+__all__ = ["HttpClient", "Reply"]
+
+CONNECT_TIMEOUT_S = 10.0
+"""A server that listens accepts within milliseconds; ten seconds cover a restart and a far
+region."""
+
+KEEP_ALIVE_S = 15.0
+"""Idle connections are dropped here before our servers (75 s) drop them, so none dies under a
+request."""
+
+ADDRESS_TIMEOUT_S = 2.0
+"""For each address of a host but the last, as some are announced and lead nowhere."""
+
+RESOLVED_S = 10.0
+"""A host's addresses are asked for again after this long: thousands of connections at once need
+one look-up."""
+
+PORTS = {"http": 80, "https": 443}
+
+UNQUOTED = "/%:@!$&'()*+,;=~-._[]"
+"""What may stand in a path as it is; the rest is written with per cent signs."""
+
+ROOM_FOR_ALL = nullcontext()
+
+USER_AGENT = f"rollout_kit/{__version__}"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Who is connected to."""
+
+    host: str
+    port: int
+    is_encrypted: bool
+
+
+class HttpClient:
+    """Connections to any number of hosts. `limit` and `limit_per_host` bound them; 0 =
+    unlimited."""
+
+    def __init__(self, limit: int = 0, limit_per_host: int = 0) -> None:
+        self._limit_per_host = limit_per_host
+        self._room = asyncio.Semaphore(limit) if limit else None
+        self._hosts: dict[Origin, _Host] = {}
+
+    async def post(
+        self,
+        url: str,
+        raw: bytes,
+        *,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float = 600,
+        arrived: Arrived | None = None,
+    ) -> Reply:
+        """`arrived` is handed the pieces of a stream of events as they come; `timeout_s` then
+        limits the silence before each of them."""
+        return await self._send("POST", url, raw, headers, timeout_s, arrived)
+
+    async def get(
+        self, url: str, *, headers: Mapping[str, str] | None = None, timeout_s: float = 600
+    ) -> Reply:
+        return await self._send("GET", url, None, headers, timeout_s)
+
+    async def _send(
+        self,
+        method: str,
+        url: str,
+        raw: bytes | None,
+        headers: Mapping[str, str] | None,
+        timeout_s: float,
+        arrived: Arrived | None = None,
+    ) -> Reply:
+        try:
+            origin, head = _parts(method, url)
+            request = _request(head, headers, raw)
+        except ValueError as error:
+            raise PeerError(f"{url}: {error}", retryable=False) from None
+        host = self._hosts.get(origin)
+        if host is None:
+            host = self._hosts[origin] = _Host(origin, self._limit_per_host)
+        limit = within(timeout_s)
+        if arrived:
+            arrived = _renewing(limit, arrived)
+        try:
+            with limit:
+                if self._room is None and host.room is None:
+                    return await host.ask(request, arrived)
+                async with self._room or ROOM_FOR_ALL, host.room or ROOM_FOR_ALL:
+                    return await host.ask(request, arrived)
+        except TimeoutError as error:
+            what = "fell silent for" if limit.was_renewed else "did not answer within"
+            raise PeerTimeout(f"{url} {what} {timeout_s:g} s") from error
+        except OSError as error:
+            reason, may_pass = _reason(error), not _is_for_good(error)
+            raise PeerUnreachable(
+                f"cannot connect to {url}: {reason}", retryable=may_pass
+            ) from error
+        except Broken as error:
+            raise PeerLost(f"{url} broke off: {error}") from error
+
+    async def close(self) -> None:
+        """End every connection; what still waits for a reply is a PeerLost."""
+        for host in self._hosts.values():
+            host.close()
+        await asyncio.sleep(0)  # the loop closes the sockets
+
+
+class _Host:
+    """The connections to one origin."""
+
+    def __init__(self, origin: Origin, limit: int) -> None:
+        self.origin = origin
+        self.room = asyncio.Semaphore(limit) if limit else None
+        self._idle: deque[Connection] = deque()  # the one used last comes last
+        self._busy: set[Connection] = set()
+        self._resolving: asyncio.Future[list[str]] | None = None
+        self._resolved_at = -RESOLVED_S
+        self._good = ""
+        self._sweep: asyncio.TimerHandle | None = None
+
+    async def ask(self, request: list[bytes], arrived: Arrived | None = None) -> Reply:
+        """OSError where no connection can be had, Broken where one ends too early."""
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_open:
+                break
+        else:
+            connection = await self._connected()
+        self._busy.add(connection)
+        try:
+            return await connection.ask(request, arrived)
+        finally:
+            self._busy.discard(connection)
+            if connection.is_open:
+                self._keep(connection)
+
+    def _keep(self, connection: Connection) -> None:
+        loop = asyncio.get_running_loop()
+        connection.idle_since = loop.time()
+        self._idle.append(connection)
+        if self._sweep is None:
+            self._sweep = loop.call_later(KEEP_ALIVE_S, self._drop_old)
+
+    def _drop_old(self) -> None:
+        """Connections that nobody has needed for long are ended."""
+        loop = asyncio.get_running_loop()
+        idle, self._sweep = self._idle, None
+        while idle and (
+            not idle[0].is_open or loop.time() - idle[0].idle_since >= KEEP_ALIVE_S - 0.1
+        ):
+            idle.popleft().end("it was idle")
+        if idle:
+            due = idle[0].idle_since + KEEP_ALIVE_S
+            self._sweep = loop.call_at(due, self._drop_old)
+
+    async def _connected(self) -> Connection:
+        """A new connection to the first address that takes one; first tried is who did before."""
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                addresses = await self._addresses()
+                for address in addresses[:-1]:
+                    with suppress(OSError):
+                        async with asyncio.timeout(ADDRESS_TIMEOUT_S):
+                            return await self._connected_to(address)
+                return await self._connected_to(addresses[-1])
+        except TimeoutError:
+            raise OSError(0, f"no connection within {CONNECT_TIMEOUT_S:g} s") from None
+
+    async def _connected_to(self, address: str) -> Connection:
+        host, port = self.origin.host, self.origin.port
+        loop = asyncio.get_running_loop()
+        if self.origin.is_encrypted:
+            _, connection = await loop.create_connection(
+                Connection, address, port, ssl=_tls(), server_hostname=host
+            )
+        else:
+            _, connection = await loop.create_connection(Connection, address, port)
+        self._good = address
+        return connection
+
+    async def _addresses(self) -> list[str]:
+        """The host's, asked for once by however many want to connect."""
+        loop = asyncio.get_running_loop()
+        is_old = loop.time() - self._resolved_at >= RESOLVED_S
+        if self._resolving is None or (self._resolving.done() and is_old):
+            self._resolving = asyncio.ensure_future(self._resolved())
+        found = await asyncio.shield(self._resolving)
+        return sorted(found, key=lambda address: address != self._good)
+
+    async def _resolved(self) -> list[str]:
+        loop = asyncio.get_running_loop()
+        try:
+            found = await loop.getaddrinfo(
+                self.origin.host, self.origin.port, type=socket.SOCK_STREAM
+            )
+            self._resolved_at = loop.time()
+            return list(dict.fromkeys(str(address[0]) for *_, address in found))
+        except UnicodeError:
+            raise OSError(0, "this is no name of a host") from None
+
+    def close(self) -> None:
+        if self._sweep:
+            self._sweep.cancel()
+        for connection in [*self._idle, *self._busy]:
+            connection.end("the client was closed")
+        self._idle.clear()
+
+
+@lru_cache(maxsize=4096)
+def _parts(method: str, url: str) -> tuple[Origin, str]:
+    """Who to connect to, and the first lines of the request; ValueError for what is no URL."""
+    parts = urlsplit(url)
+    if parts.scheme not in PORTS or not parts.hostname:
+        raise ValueError("this is no http:// or https:// URL")
+    port = parts.port or PORTS[parts.scheme]
+    origin = Origin(parts.hostname, port, parts.scheme == "https")
+    target = quote(parts.path or "/", safe=UNQUOTED)
+    if parts.query:
+        target += "?" + quote(parts.query, safe=UNQUOTED + "?")
+    _, _, authority = parts.netloc.rpartition("@")
+    head = f"{method} {target} HTTP/1.1\r\nhost: {authority}\r\nuser-agent: {USER_AGENT}\r\n"
+    if parts.username is not None:
+        named = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        head += f"authorization: Basic {base64.b64encode(named.encode()).decode()}\r\n"
+    return origin, head
+
+
+def _request(head: str, headers: Mapping[str, str] | None, raw: bytes | None) -> list[bytes]:
+    """A request in pieces; ValueError where a header cannot be sent."""
+    for name, value in (headers or {}).items():
+        if not (value.isprintable() and value.isascii()) and not _is_sendable(value):
+            raise ValueError(f"the header '{name}' holds a line break, or what is not Latin-1")
+        head += f"{name}: {value}\r\n"
+    if raw is None:
+        return [f"{head}\r\n".encode("latin-1")]
+    length = f"content-type: application/json\r\ncontent-length: {len(raw)}\r\n\r\n"
+    return [(head + length).encode("latin-1"), raw]
+
+
+def _renewing(limit: within, arrived: Arrived) -> Arrived:
+    def took(piece: bytes) -> None:
+        limit.renew()
+        arrived(piece)
+
+    return took
+
+
+def _is_sendable(value: str) -> bool:
+    return not any(each in "\r\n\0" or ord(each) > 255 for each in value)
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+def _speaks_no_tls(error: OSError) -> bool:
+    return isinstance(error, ssl.SSLError) and error.reason in (
+        "WRONG_VERSION_NUMBER",
+        "HTTP_REQUEST",
+    )
+
+
+def _is_for_good(error: OSError) -> bool:
+    """Whether connecting again cannot help: the URL or the certificate is wrong."""
+    return _speaks_no_tls(error) or isinstance(error, ssl.SSLCertVerificationError)
+
+
+def _reason(error: OSError) -> str:
+    if _speaks_no_tls(error):
+        return "what answers there does not speak TLS: is it an http:// URL?"
+    if isinstance(error, ssl.SSLError | socket.gaierror) or not error.errno:
+        return error.strerror or str(error)
+    return os.strerror(error.errno)  # the event loops word it each in its own way
