@@ -1,7 +1,8 @@
-"""The session that a call belongs to: one attempt's, never shared.
+"""The session that a call belongs to. Each attempt has one of its own.
 
-It travels in a ContextVar inside a process and as a header between processes; cookies that servers
-set along the way belong to it, and so does what its model calls have used.
+A session travels in a ContextVar inside a process and as a header between processes. It keeps the
+cookies that servers set, and counts the tokens and the money that its model calls use, whoever
+makes them: the agent, a judge inside a verifier, or a try that failed.
 """
 
 import os
@@ -9,18 +10,61 @@ from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
 from secrets import token_hex
 
-from .spent import Spent
-
 ID_BYTES = 16
 
 AT_ONCE = 256
-"""Ids whose random bytes are drawn together: to ask the system for each took more than all else."""
+"""Ids drawn in one system call; one call per id was the largest cost of a session."""
 
 HEADER = "x-rollout-session"
 """Name of the HTTP header that carries the session's id."""
 
+SPENT_HEADER = "x-rollout-spent"
+"""Name of the HTTP reply header with the usage: calls, tokens, US dollars, unpriced calls."""
+
 LOST_CODE = -32041
-"""JSON-RPC's code, over MCP, of a call to a session that is gone."""
+"""JSON-RPC error code, over MCP, of a call to a session that no longer exists."""
+
+
+@dataclass(slots=True)
+class Spent:
+    """Running total of the model calls made. `unpriced` counts calls of unknown price."""
+
+    calls: int = 0
+    tokens: int = 0
+    usd: float = 0.0
+    unpriced: int = 0
+
+    @property
+    def cost_usd(self) -> float | None:
+        """US dollars; None if no call was counted or the price of one is unknown."""
+        return self.usd if self.calls and not self.unpriced else None
+
+    def call(self, tokens: int, usd: float | None) -> None:
+        """Count one model call; `usd` is None if its price is unknown."""
+        self.calls += 1
+        self.tokens += tokens
+        if usd is None:
+            self.unpriced += 1
+        else:
+            self.usd += usd
+
+    def add(self, other: "Spent") -> None:
+        self.calls += other.calls
+        self.tokens += other.tokens
+        self.usd += other.usd
+        self.unpriced += other.unpriced
+
+    def to_header(self) -> str:
+        """The value of the `SPENT_HEADER` header."""
+        return f"{self.calls} {self.tokens} {self.usd!r} {self.unpriced}"
+
+    def add_header(self, text: str) -> None:
+        """Add the header of another process; ignore one that does not parse."""
+        try:
+            calls, tokens, usd, unpriced = text.split()
+            self.add(Spent(int(calls), int(tokens), float(usd), int(unpriced)))
+        except ValueError:
+            return
 
 
 _drawn: list[str] = []
@@ -28,7 +72,7 @@ os.register_at_fork(after_in_child=_drawn.clear)
 
 
 def _fresh_id() -> str:
-    """One that nobody can guess; from any thread."""
+    """An id that cannot be guessed. Safe to call from any thread."""
     while True:
         try:
             return _drawn.pop()
@@ -43,13 +87,13 @@ class Session:
     id: str = field(default_factory=_fresh_id)
     cookies: dict[str, str] = field(default_factory=dict)
     spent: Spent = field(default_factory=Spent)
-    """By the model calls that were made in it."""
+    """Usage of the model calls made in this session."""
     calls: dict[str, int] = field(default_factory=dict)
-    """How often each call was made in it, where calls are recorded or played back."""
+    """How often each call was made, counted while calls are recorded or replayed."""
 
     @classmethod
     def of(cls, rollout: tuple[str, int] | None, spent: Spent | None) -> "Session":
-        """A fresh one; its id begins with the rollout (task id, index) that it serves, if any."""
+        """A new session whose id starts with the rollout (task id, index) it serves, if any."""
         id = _fresh_id()
         if rollout is not None and rollout[0].isascii() and rollout[0].isalnum():
             id = f"{rollout[0]}.{rollout[1]}.{id}"
@@ -57,7 +101,7 @@ class Session:
 
     @property
     def rollout(self) -> tuple[str, int] | None:
-        """The rollout that it serves, as its id says; None in a session of someone else's."""
+        """The rollout that its id names; None if the session has another origin."""
         task_id, _, rest = self.id.partition(".")
         index = rest.partition(".")[0]
         return (task_id, int(index)) if index.isdecimal() else None
@@ -71,7 +115,7 @@ def current_session() -> Session | None:
 
 
 class entered:
-    """Every call made inside belongs to `session`."""
+    """Context in which every call belongs to `session`."""
 
     __slots__ = ("_session", "_token")
 

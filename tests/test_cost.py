@@ -18,8 +18,7 @@ from rollout_kit.pacing.bill import Bill, dollars
 from rollout_kit.serving.agent import Agent
 from rollout_kit.serving.model import Model
 from rollout_kit.serving.resources_server import ResourcesServer
-from rollout_kit.session import Session, entered
-from rollout_kit.spent import Spent
+from rollout_kit.session import Session, Spent, entered
 from rollout_kit.testing import (
     OVERS,
     Over,

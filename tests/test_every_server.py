@@ -73,7 +73,7 @@ def test_its_readme_s_commands_work_with_the_tiny_model(name: str, tmp_path: Pat
 @pytest.mark.parametrize(("kind", "name"), SERVERS)
 def test_importing_a_server_imports_nothing_heavy(kind: str, name: str) -> None:
     code = (
-        "import sys; from rollout_kit import registry;"
+        "import sys; from rollout_kit.serving import registry;"
         f"registry.load({kind!r}, {name!r});"
         "heavy = {'torch', 'ctranslate2', 'numpy', 'sympy', 'math_verify', 'openai', 'fastapi',"
         " 'tokenizers', 'transformers', 'pandas'};"

@@ -14,7 +14,7 @@ from rollout_kit.errors import PeerError, PeerTimeout, PeerUnreachable, TaskErro
 from rollout_kit.launch.sockets import bound_socket, url_of
 from rollout_kit.session import Session, entered
 from rollout_kit.testing import making
-from rollout_kit.transport.app import build_app, served
+from rollout_kit.transport.app import served
 from rollout_kit.transport.http import HttpClient
 from rollout_kit.transport.peers import Http, Peers
 
@@ -84,7 +84,7 @@ def test_a_caller_that_knows_only_cookies_keeps_its_session() -> None:
         service = making(Echo)(Peers({}), "echo")
         sock = bound_socket("127.0.0.1", 0)
         client = HttpClient()
-        async with served(build_app(service), sock):
+        async with served(service.build_app(), sock):
             url = url_of(sock)
             row = b'{"responses_create_params": {}, "expected": "x"}'
             seeded = await client.post(f"{url}/seed_session", row)
@@ -168,7 +168,7 @@ def test_a_server_that_comes_back_is_reached_and_one_that_does_not_is_named(
         peers = Peers({"echo": Http("echo", [url], client)})
         call = asyncio.create_task(peers.call("echo", "/tools", None, list))
         await asyncio.sleep(0.3)
-        async with served(build_app(service), bound_socket("127.0.0.1", port)):
+        async with served(service.build_app(), bound_socket("127.0.0.1", port)):
             assert await call == []
         monkeypatch.setattr("rollout_kit.transport.peers.CONNECT_TIMEOUT_S", 0.2)
         began = time.monotonic()

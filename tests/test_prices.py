@@ -12,7 +12,7 @@ from rollout_kit.endpoints.chat import from_chat
 from rollout_kit.endpoints.prices import FREE, Prices, Tariff, tariff_of
 from rollout_kit.responses import make_response
 from rollout_kit.serving.model import Model
-from rollout_kit.spent import Spent
+from rollout_kit.session import Spent
 from rollout_kit.testing import ScriptedModel, text_response
 from rollout_kit.transport.peers import Peers
 
@@ -156,9 +156,9 @@ def test_a_model_of_one_s_own_is_free_and_one_that_somebody_wrote_is_not_known()
 
 def test_what_was_spent_crosses_processes_and_garbage_adds_nothing() -> None:
     there, here = Spent(2, 30, 0.1 + 0.2, 1), Spent()
-    here.add_told(there.told())
+    here.add_header(there.to_header())
     for garbage in ("", "1 2", "a b c d", "1 2 3 4 5"):
-        here.add_told(garbage)
+        here.add_header(garbage)
     assert here == there
 
 

@@ -14,7 +14,7 @@ from rollout_kit.commands import progress as module
 from rollout_kit.commands.progress import Progress
 from rollout_kit.errors import ModelError
 from rollout_kit.pacing.bill import Bill
-from rollout_kit.spent import Spent
+from rollout_kit.session import Spent
 from rollout_kit.types import Failure, Key, Rollout
 
 KEY = Key("t", "a", "", 0)

@@ -27,11 +27,11 @@ from rollout_kit.launch.run import Run
 from rollout_kit.launch.sockets import bound_socket, url_of
 from rollout_kit.responses import function_calls, input_items
 from rollout_kit.serving import registry
-from rollout_kit.serving.tools import RESERVED
 from rollout_kit.testing import ScriptedModel, call_response, making, text_response
-from rollout_kit.transport.app import build_app, served
+from rollout_kit.transport.app import served
 from rollout_kit.transport.http import HttpClient, Reply
 from rollout_kit.transport.peers import Http, Peers, Transport
+from rollout_kit.transport.wire import RESERVED
 from rollout_kit.types import JsonObject
 
 DOCUMENT = (ROOT / "docs/protocol.md").read_text()
@@ -130,7 +130,7 @@ async def the_servers(state: Path) -> AsyncIterator[tuple[dict[str, str], HttpCl
             name: Http(name, [url], client) for name, url in urls.items()
         }
         for name, make in makers.items():
-            app = build_app(make(Peers(transports), name))
+            app = make(Peers(transports), name).build_app()
             await stack.enter_async_context(served(app, sockets[name]))
         listed = Server("counter", counter.kind, "example_session_state_mgmt", [urls["counter"]])
         run = Run("run", "the-token-of-this-run")

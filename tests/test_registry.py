@@ -109,7 +109,7 @@ def test_folders_without_an_app_are_no_implementations(tmp_path):
 
 def test_relative_paths_are_looked_up_here_first_then_where_it_is_installed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    checkout = Path(registry.__file__).parent.parent
+    checkout = Path(registry.__file__).parents[2]
     assert registry.roots() == [tmp_path.resolve(), checkout]
     block = "responses_api_models/vllm_model/configs/my_vllm.yaml"
     assert registry.resolve_path(block) == checkout / block
@@ -120,5 +120,5 @@ def test_relative_paths_are_looked_up_here_first_then_where_it_is_installed(tmp_
 
 
 def test_the_checkout_is_one_root_when_it_is_the_working_directory():
-    checkout = Path(registry.__file__).parent.parent
+    checkout = Path(registry.__file__).parents[2]
     assert registry.roots(checkout) == [checkout]

@@ -34,7 +34,7 @@ NUM_ROLLOUTS, NUM_WORKERS = 60, 3
 WATCHED = """
 import os
 
-from rollout_kit import registry
+from rollout_kit.serving import registry
 from rollout_kit.serving.service import get
 from rollout_kit.session import current_session
 from rollout_kit.types import JsonObject

@@ -13,8 +13,8 @@ from rollout_kit.commands.progress import Progress
 from rollout_kit.errors import VerifyError
 from rollout_kit.serving import registry
 from rollout_kit.serving.resources_server import ResourcesServer, Reverify, tool
-from rollout_kit.serving.tools import RESERVED
 from rollout_kit.testing import Over, ScriptedModel, call_response, making, mount
+from rollout_kit.transport.wire import RESERVED
 from rollout_kit.types import VerifyRequest, VerifyResponse
 
 SNEAKY = [

@@ -14,7 +14,7 @@ from typing import Any
 from rollout_kit.errors import ConfigError, ModelError, RolloutError
 from rollout_kit.serving.model import CHAT, RESPONSES, Model
 from rollout_kit.serving.service import get, post
-from rollout_kit.spent import Spent
+from rollout_kit.session import Spent
 from rollout_kit.transport.access import Access
 from rollout_kit.types import JsonObject
 

@@ -12,10 +12,9 @@ import orjson
 
 from rollout_kit.errors import PeerError, RolloutError, TaskError
 from rollout_kit.serving.model import CHAT, RESPONSES
-from rollout_kit.serving.service import encode
-from rollout_kit.session import HEADER
-from rollout_kit.spent import HEADER as SPENT
+from rollout_kit.session import HEADER, SPENT_HEADER
 from rollout_kit.transport.access import TRUSTED, Access
+from rollout_kit.transport.wire import encode
 from rollout_kit.types import JsonObject
 
 from . import bodies, wire
@@ -148,7 +147,7 @@ class Exchange:
             self._model.count(decision, self._first_at - self._began, decision.end_s)
             if self._is_peer:
                 told = self._model.spent_on(decision).told()
-                decision = replace(decision, headers=(*decision.headers, (SPENT, told)))
+                decision = replace(decision, headers=(*decision.headers, (SPENT_HEADER, told)))
         self._play(delivered(decision, name))
 
     @property

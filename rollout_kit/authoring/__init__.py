@@ -1,1 +1,3 @@
-"""For those who write servers: a folder to begin with, and what every server is held to."""
+"""Tools for people who write an environment: a template, the examination that every server must
+pass, and the audit of a verifier.
+"""

@@ -1,1 +1,3 @@
-"""Kills on purpose, and what must hold all the same."""
+"""Fault injection: collect while processes are killed, then check that no rollout was lost, doubled
+or made up.
+"""

@@ -1,1 +1,4 @@
-"""The collector: tasks in, verified rollouts and true metrics out; wired in `collect.collect`."""
+"""The run itself: plan → schedule → rollout → journal.
+
+Nothing here prints, parses a command line or handles a signal; that belongs in `commands`.
+"""

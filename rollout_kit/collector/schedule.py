@@ -9,7 +9,7 @@ from collections import Counter, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from time import perf_counter, thread_time
 
-from ..spent import Spent
+from ..session import Spent
 from ..types import Attempt, Outcome, Unverified
 
 WAVE = 16

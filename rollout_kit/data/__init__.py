@@ -1,1 +1,4 @@
-"""From the datasets that a configuration lists to files of tasks that fit their verifiers."""
+"""From datasets listed in YAML to files of tasks that fit their verifier.
+
+Reading tasks in a run belongs in `store`.
+"""

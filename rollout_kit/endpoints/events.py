@@ -4,7 +4,7 @@ What we send is an answer that we have whole. What we receive is whole only wher
 came: half an answer is none.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import orjson
@@ -25,14 +25,6 @@ SAID = ("reasoning_content", "reasoning", "content", "refusal")
 
 ADDED_UP = ("content", "refusal")
 """Lists of log-probs, which come in pieces too."""
-
-
-class EventStream(bytes):
-    """A reply that goes out as a stream of events: all of them, one after the other."""
-
-    @classmethod
-    def of(cls, events: Iterable[bytes]) -> "EventStream":
-        return cls(b"".join(events))
 
 
 def response_events(response: JsonObject) -> list[bytes]:

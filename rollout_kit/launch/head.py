@@ -21,9 +21,8 @@ from ..transport.access import bearer
 from ..transport.app import served
 from ..transport.http import HttpClient, Reply
 from ..types import JsonObject
-from . import token_file
 from .placement import Server
-from .run import Run
+from .run import Run, keep_token, read_token
 from .sockets import bound_socket, url_of
 
 IDENTITY = "rollout_kit head server"
@@ -68,7 +67,7 @@ class HeadServer:
             ) from None
         self.url = url_of(sock)
         try:
-            self._stack.enter_context(token_file.kept(self._run, self.url))
+            self._stack.enter_context(keep_token(self._run, self.url))
         except BaseException:
             sock.close()
             raise
@@ -191,7 +190,7 @@ class Head:
         if not isinstance(hello, dict) or hello.get("service") != IDENTITY:
             raise ConfigError(f"what answers at {url} is another program, not an ng_run: {advice}")
         run_id, proof = str(hello.get("run_id")), str(hello.get("proof"))
-        token = token or token_file.read(run_id, url)
+        token = token or read_token(run_id, url)
         if not hmac.compare_digest(proof, _proof(token, nonce)):
             token = ""
         return cls(url, run_id, str(hello.get("status")), token, client)

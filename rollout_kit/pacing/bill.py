@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, field
 
-from ..spent import Spent
+from ..session import Spent
 from ..types import JsonObject
 
 

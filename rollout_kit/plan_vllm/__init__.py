@@ -1,2 +1,1 @@
-"""Will a model fit, and how many sequences with it: from its `config.json` alone, before vLLM is
-started. The formulas and where they come from stand in docs/planning-vllm.md."""
+"""Which vLLM settings fit a model on given GPUs: memory of weights and cache, and the layout."""

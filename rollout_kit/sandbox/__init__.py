@@ -1,5 +1,5 @@
-"""Runs Python code that a model wrote, where it can do no harm: see `pool.Sandbox`.
+"""Run Python code that a model wrote, isolated from the machine; the entry is `pool.Sandbox`.
 
-A run is a fork of a warm interpreter, in namespaces of its own. Nothing is imported here: `zygote`
-and what it imports run under a bare interpreter, with the standard library alone.
+Each run is a fork of a warm interpreter in namespaces of its own. This package imports nothing
+here, because `zygote` runs under a bare interpreter with the standard library alone.
 """

@@ -9,8 +9,7 @@ from contextlib import suppress
 from typing import ClassVar
 
 from ..errors import RolloutError, TaskError
-from ..session import Session, current_session, entered
-from ..spent import Spent
+from ..session import Session, Spent, current_session, entered
 from ..time_limit import within
 from ..transport.peers import Peers
 from ..types import STATS, JsonObject

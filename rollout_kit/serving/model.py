@@ -12,12 +12,12 @@ import orjson
 from pydantic import Field
 
 from ..endpoints.completions import as_completion, as_params
-from ..endpoints.events import EventStream, completion_events, response_events
+from ..endpoints.events import completion_events, response_events
 from ..endpoints.prices import FREE, Prices, Tariff, tariff_of
 from ..errors import THROTTLED, ModelError, RolloutError
 from ..responses import total_tokens
-from ..session import current_session
-from ..spent import Spent
+from ..session import Spent, current_session
+from ..transport.wire import EventStream
 from ..types import STATS, JsonObject
 from .service import OPERATIONAL, ServerConfig, Service, get, post
 

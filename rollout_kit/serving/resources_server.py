@@ -9,7 +9,7 @@ import hashlib
 import inspect
 import logging
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +28,7 @@ from ..errors import (
     validation_summary,
 )
 from ..session import Session, current_session, entered
+from ..transport.wire import Route
 from ..types import (
     JsonObject,
     SeedSessionResponse,
@@ -183,6 +184,11 @@ class ResourcesServer(Service):
         from ..transport.mcp_server import serving  # the SDK takes a second to import
 
         return serving(self, sock, run_id, token)
+
+    def http_routes(self) -> Iterable[Route]:
+        """The server's own routes, and one for each tool."""
+        own = super().http_routes()
+        return [*own, *(Route(f"/{name}", "POST", name, bytes) for name in self.tools)]
 
     async def handle(self, path: str, raw: bytes) -> Any:
         session = current_session()

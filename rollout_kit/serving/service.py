@@ -18,12 +18,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_type_hints
 
-import orjson
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import BaseModel, ConfigDict
 
-from ..errors import ConfigError, RolloutError, TaskError, boundary
+from ..errors import ConfigError, RolloutError, boundary
 from ..secrets import mask, secret_values
-from ..types import JsonObject, VerifyRequest, VerifyResponse, given_fields
+from ..transport.wire import Route, parse_object, request_parser
+from ..types import JsonObject
 
 if TYPE_CHECKING:
     from ..transport.peers import Peers
@@ -59,15 +59,6 @@ class ServerRef(BaseModel):
     model_config = ConfigDict(extra="forbid")
     type: str = ""
     name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    path: str
-    method: str
-    handler: str
-    parse: Callable[[bytes], Any]
-    takes_body: bool = True
 
 
 def _check_names(cls: type) -> None:
@@ -152,13 +143,17 @@ class Service:
     async def stop(self) -> None:
         """Let go of what `start` took."""
 
+    def http_routes(self) -> Iterable[Route]:
+        """The routes that HTTP clients may call."""
+        return self.routes.values()
+
     def build_app(self, run_id: str = "") -> Any:
         """The ASGI app that serves this over HTTP; override it to bring routes of one's own."""
         from ..transport.app import (
             build_app,  # a server that stays in its process never needs FastAPI
         )
 
-        return build_app(self, run_id)
+        return build_app(self, self.http_routes(), run_id)
 
     def serving(
         self, sock: socket.socket, run_id: str = "", token: str = ""
@@ -258,61 +253,6 @@ def _is_operational(field: Any) -> bool:
     return isinstance(extra, dict) and bool(extra.get("operational"))
 
 
-def encode(value: Any) -> bytes:
-    """A reply or request as JSON bytes; text stays text."""
-    if isinstance(value, bytes):
-        return value
-    if isinstance(value, str):
-        return value.encode()
-    if type(value) is VerifyResponse:
-        with suppress(TypeError):  # what orjson does not know, such as a set, pydantic may
-            return orjson.dumps(given_fields(value), default=_encode_nested)
-    if isinstance(value, BaseModel):
-        # a verify response echoes the row: fields nobody set must not appear as explicit nulls
-        return value.model_dump_json(exclude_unset=isinstance(value, VerifyRequest)).encode()
-    return orjson.dumps(value, default=_encode_nested)
-
-
-def _encode_nested(value: Any) -> Any:
-    if isinstance(value, BaseModel):
-        return value.model_dump(mode="json")
-    raise TypeError(f"{type(value).__name__} is not JSON")
-
-
-def decode(raw: bytes, wanted: Any) -> Any:
-    """JSON bytes as `wanted`: `str` (the text as it is), `dict`, or a pydantic model."""
-    if wanted is str:
-        return raw.decode("utf-8", "replace")
-    if isinstance(wanted, type) and issubclass(wanted, BaseModel):
-        return wanted.model_validate_json(raw)
-    value = orjson.loads(raw)
-    if not isinstance(value, wanted):
-        raise TypeError(f"expected a JSON {wanted.__name__}, got {type(value).__name__}")
-    return value
-
-
-def request_parser(annotation: Any) -> Callable[[bytes], Any]:
-    """From JSON bytes to a handler's argument; TaskError where the bytes are not what it takes."""
-    if annotation in (JsonObject, dict, Any, inspect.Parameter.empty):
-        return _parse_object
-    validate = TypeAdapter(annotation).validate_json
-
-    def parse(raw: bytes) -> Any:
-        return validate(raw or b"{}")
-
-    return parse
-
-
-def _parse_object(raw: bytes) -> JsonObject:
-    try:
-        value = orjson.loads(raw or b"{}")
-    except orjson.JSONDecodeError as error:
-        raise TaskError(f"the body is not JSON: {error}", status=400) from None
-    if not isinstance(value, dict):
-        raise TaskError(f"the body must be a JSON object, got {type(value).__name__}", status=400)
-    return value
-
-
 def _find_routes(cls: type) -> list[Route]:
     routes = []
     for name in dir(cls):
@@ -336,6 +276,6 @@ def route_to(cls: type, name: str, method: str, path: str) -> Route:
     function = getattr(cls, name)
     parameters = list(inspect.signature(function).parameters)[1:]
     if method == "GET" or not parameters:
-        return Route(path, method, name, _parse_object, takes_body=False)
+        return Route(path, method, name, parse_object, takes_body=False)
     annotation = get_type_hints(function).get(parameters[0], JsonObject)
     return Route(path, method, name, request_parser(annotation))

@@ -10,24 +10,8 @@ import orjson
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
 
 from ..errors import RolloutError, SessionLost, ToolError, validation_summary
+from ..transport.wire import RESERVED
 from ..types import JsonObject
-
-RESERVED = frozenset(
-    {
-        "seed_session",
-        "verify",
-        "verify_group",
-        "close_session",
-        "tools",
-        "health",
-        "load",
-        "mcp",
-        "run",
-        "aggregate_metrics",
-    }
-)
-"""Paths of every resources server; a tool may not be called so, as the policy chooses what is
-called."""
 
 SAFE_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 """A tool's name becomes a path, so a name that could leave its segment is no tool."""

@@ -18,13 +18,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from ..endpoints.events import EventStream
 from ..errors import RolloutError
-from ..serving.service import Route, Service, encode
-from ..session import HEADER, Session, entered
-from ..spent import HEADER as SPENT
+from ..session import HEADER, SPENT_HEADER, Session, entered
 from ..types import JsonObject
 from .access import TRUSTED, Access, guarded
+from .wire import Answers, EventStream, Route, encode
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +37,7 @@ STOP_S = 2
 """Time for requests in flight once a server is told to stop."""
 
 
-def build_app(service: Service, run_id: str = "") -> FastAPI:
+def build_app(service: Answers, routes: Iterable[Route], run_id: str = "") -> FastAPI:
     """Every route of the service, `/health` and `/`; `run_id` tells a waiting parent that it is its
     own."""
     app = FastAPI(title=service.name, docs_url=None, redoc_url=None)
@@ -54,11 +52,8 @@ def build_app(service: Service, run_id: str = "") -> FastAPI:
 
     app.add_route("/", health)
     app.add_route("/health", health)
-    for route in service.routes.values():
-        app.add_route(route.path, _endpoint(service, route, traffic), methods=[route.method])
-    for name in getattr(service, "tools", {}):
-        route = Route(f"/{name}", "POST", name, bytes)
-        app.add_route(route.path, _endpoint(service, route, traffic), methods=["POST"])
+    for route in routes:
+        app.add_route(route.path, _endpoint(service, route.path, traffic), methods=[route.method])
     return app
 
 
@@ -67,15 +62,15 @@ class _Traffic:
     in_flight: int = 0
 
 
-def _endpoint(service: Service, route: Route, traffic: _Traffic):
+def _endpoint(service: Answers, path: str, traffic: _Traffic):
     async def endpoint(request: Request) -> Response:
-        session, is_new = _session_of(request, route.path)
+        session, is_new = _session_of(request, path)
         before = dict(session.cookies) if session else {}
         traffic.in_flight += 1
         try:
             raw = await request.body()
             with entered(session):
-                response = _reply(await service.answer(route.path, raw))
+                response = _reply(await service.answer(path, raw))
         except ClientDisconnect:
             return Response(status_code=499)
         except RolloutError as error:
@@ -86,7 +81,7 @@ def _endpoint(service: Service, route: Route, traffic: _Traffic):
             if is_new and response.status_code < 400:
                 response.set_cookie(COOKIE, session.id, httponly=True)
             if session.spent.calls:
-                response.headers[SPENT] = session.spent.told()
+                response.headers[SPENT_HEADER] = session.spent.to_header()
             for name, value in session.cookies.items():
                 if before.get(name) != value:
                     response.headers.append("set-cookie", f"{name}={value}; Path=/")

@@ -18,9 +18,9 @@ import msgspec
 import orjson
 
 from ..errors import ConfigError, RolloutError, from_wire
-from ..serving.service import encode
 from ..session import Session, current_session
 from ..types import STATS, JsonObject
+from .wire import encode
 
 log = logging.getLogger(__name__)
 

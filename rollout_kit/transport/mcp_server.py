@@ -18,9 +18,9 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..errors import ConfigError, RolloutError, SessionLost
-from ..serving.service import encode
 from ..session import HEADER, LOST_CODE, Session, entered
 from .app import served
+from .wire import encode
 
 if TYPE_CHECKING:
     from ..serving.resources_server import ResourcesServer

@@ -23,14 +23,12 @@ from ..errors import (
     suggest,
     validation_summary,
 )
-from ..serving.service import Service, decode, encode
-from ..serving.tools import RESERVED
-from ..session import HEADER, Session, current_session
-from ..spent import HEADER as SPENT
+from ..session import HEADER, SPENT_HEADER, Session, current_session
 from ..time_limit import within
 from ..types import JsonObject
 from .cassette import Cassette
 from .http import CONNECT_TIMEOUT_S, HttpClient, Reply
+from .wire import RESERVED, Answers, decode, encode
 
 RECONNECT_S = (0.05, 0.1, 0.2, 0.4, 0.8)
 """Pauses between tries while nothing listens, the last one repeated: a server may be restarting."""
@@ -133,7 +131,7 @@ class Local:
     """A server in this process. `round_trip` sends replies through JSON too, as the tests do."""
 
     def __init__(
-        self, service: Service, *, timeout_s: float | None = None, round_trip: bool = False
+        self, service: Answers, *, timeout_s: float | None = None, round_trip: bool = False
     ) -> None:
         self.service = service
         self._timeout_s = timeout_s
@@ -177,8 +175,8 @@ class Http:
             raise
         if session:
             _keep_cookies(session, reply)
-            if told := reply.headers.get(SPENT):
-                session.spent.add_told(told)
+            if told := reply.headers.get(SPENT_HEADER):
+                session.spent.add_header(told)
         if reply.status >= 400:
             raise self._refusal(reply)
         return reply.raw

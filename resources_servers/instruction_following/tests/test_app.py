@@ -278,7 +278,9 @@ def test_the_same_response_is_in_the_same_language_every_time():
 
 
 def test_a_package_that_is_missing_is_named_with_what_installs_it(monkeypatch):
-    monkeypatch.setattr(InstructionFollowing, "needs", {"no_such_package": "rollout-kit[instruction-following]"})
+    monkeypatch.setattr(
+        InstructionFollowing, "needs", {"no_such_package": "rollout-kit[instruction-following]"}
+    )
     with pytest.raises(
         ConfigError, match=r"no_such_package: run pip install .*instruction-following"
     ):

@@ -1,0 +1,120 @@
+"""What crosses between servers: JSON bytes to objects and back, and the table of routes."""
+
+import inspect
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import orjson
+from pydantic import BaseModel, TypeAdapter
+
+from ..errors import TaskError
+from ..types import JsonObject, VerifyRequest, VerifyResponse, given_fields
+
+RESERVED = frozenset(
+    {
+        "seed_session",
+        "verify",
+        "verify_group",
+        "close_session",
+        "tools",
+        "health",
+        "load",
+        "mcp",
+        "run",
+        "aggregate_metrics",
+    }
+)
+"""Paths of every resources server; a tool may not be called so, as the policy chooses what is
+called."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    path: str
+    method: str
+    handler: str
+    parse: Callable[[bytes], Any]
+    takes_body: bool = True
+
+
+class Answers(Protocol):
+    """A server as a transport sees it."""
+
+    name: str
+
+    async def answer(self, path: str, raw: bytes) -> Any:
+        """The reply to one request; RolloutError where there is none."""
+        ...
+
+    def describe(self) -> JsonObject:
+        """What other processes need to know about the server."""
+        ...
+
+    def load_figures(self) -> JsonObject:
+        """How busy the server is."""
+        ...
+
+
+class EventStream(bytes):
+    """A reply that goes out as a stream of events: all of them, one after the other."""
+
+    @classmethod
+    def of(cls, events: Iterable[bytes]) -> "EventStream":
+        return cls(b"".join(events))
+
+
+def encode(value: Any) -> bytes:
+    """A reply or request as JSON bytes; text stays text."""
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    if type(value) is VerifyResponse:
+        with suppress(TypeError):  # what orjson does not know, such as a set, pydantic may
+            return orjson.dumps(given_fields(value), default=_encode_nested)
+    if isinstance(value, BaseModel):
+        # a verify response echoes the row: fields nobody set must not appear as explicit nulls
+        return value.model_dump_json(exclude_unset=isinstance(value, VerifyRequest)).encode()
+    return orjson.dumps(value, default=_encode_nested)
+
+
+def _encode_nested(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+def decode(raw: bytes, wanted: Any) -> Any:
+    """JSON bytes as `wanted`: `str` (the text as it is), `dict`, or a pydantic model."""
+    if wanted is str:
+        return raw.decode("utf-8", "replace")
+    if isinstance(wanted, type) and issubclass(wanted, BaseModel):
+        return wanted.model_validate_json(raw)
+    value = orjson.loads(raw)
+    if not isinstance(value, wanted):
+        raise TypeError(f"expected a JSON {wanted.__name__}, got {type(value).__name__}")
+    return value
+
+
+def request_parser(annotation: Any) -> Callable[[bytes], Any]:
+    """From JSON bytes to a handler's argument; TaskError where the bytes are not what it takes."""
+    if annotation in (JsonObject, dict, Any, inspect.Parameter.empty):
+        return parse_object
+    validate = TypeAdapter(annotation).validate_json
+
+    def parse(raw: bytes) -> Any:
+        return validate(raw or b"{}")
+
+    return parse
+
+
+def parse_object(raw: bytes) -> JsonObject:
+    try:
+        value = orjson.loads(raw or b"{}")
+    except orjson.JSONDecodeError as error:
+        raise TaskError(f"the body is not JSON: {error}", status=400) from None
+    if not isinstance(value, dict):
+        raise TaskError(f"the body must be a JSON object, got {type(value).__name__}", status=400)
+    return value
