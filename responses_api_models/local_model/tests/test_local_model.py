@@ -449,7 +449,7 @@ def test_stopping_fails_what_is_pending_and_joins_the_threads():
 def test_models_that_are_dropped_unstopped_do_not_abort_the_process():
     source = (
         "import asyncio\n"
-        "from rollout_kit import registry\n"
+        "from rollout_kit.serving import registry\n"
         "cls = registry.load('responses_api_models', 'local_model')\n"
         "async def run(is_stopped):\n"
         "    model = cls(cls.Config(num_threads=2), peers=None, name='m')\n"
@@ -464,7 +464,7 @@ def test_models_that_are_dropped_unstopped_do_not_abort_the_process():
 
 def test_importing_the_server_imports_nothing_heavy():
     source = (
-        "import sys; from rollout_kit import registry;"
+        "import sys; from rollout_kit.serving import registry;"
         "registry.load('responses_api_models', 'local_model');"
         "heavy = {'ctranslate2', 'tokenizers', 'numpy', 'jinja2', 'torch'} & set(sys.modules);"
         "assert not heavy, heavy"
@@ -475,7 +475,7 @@ def test_importing_the_server_imports_nothing_heavy():
 def test_missing_packages_are_a_config_error_that_says_what_to_install():
     source = (
         "import asyncio, sys; sys.modules['ctranslate2'] = None\n"
-        "from rollout_kit import registry\n"
+        "from rollout_kit.serving import registry\n"
         "cls = registry.load('responses_api_models', 'local_model')\n"
         "asyncio.run(cls(cls.Config(), peers=None, name='m').start())"
     )
