@@ -146,7 +146,7 @@ class Exchange:
         if decision.is_answered:
             self._model.count(decision, self._first_at - self._began, decision.end_s)
             if self._is_peer:
-                told = self._model.spent_on(decision).told()
+                told = self._model.spent_on(decision).to_header()
                 decision = replace(decision, headers=(*decision.headers, (SPENT_HEADER, told)))
         self._play(delivered(decision, name))
 
