@@ -9,6 +9,7 @@ from aiohttp import web
 from rollout_kit.endpoints.completions import as_completion
 from rollout_kit.endpoints.events import completion_events, response_events
 from rollout_kit.responses import make_response, message_item
+from rollout_kit.session import entered
 
 RESPONSE = {**make_response("m", [message_item("Hi")], None), "unknown_to_us": [1]}
 CHAT = {
@@ -124,10 +125,11 @@ def with_model(endpoint, use, make):
     return asyncio.run(run())
 
 
-def asks(params=None):
+def asks(params=None, session=None):
     """As a peer does."""
 
     async def use(model):
-        return await model.handle("/v1/responses", orjson.dumps(params or HI))
+        with entered(session):
+            return await model.handle("/v1/responses", orjson.dumps(params or HI))
 
     return use

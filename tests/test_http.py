@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from rollout_kit.testing import making
 from rollout_kit.transport.app import served
 from rollout_kit.transport.http import HttpClient
 from rollout_kit.transport.peers import Http, Peers
+from rollout_kit.transport.retry import RECONNECT
 
 
 @asynccontextmanager
@@ -170,7 +172,8 @@ def test_a_server_that_comes_back_is_reached_and_one_that_does_not_is_named(
         await asyncio.sleep(0.3)
         async with served(service.build_app(), bound_socket("127.0.0.1", port)):
             assert await call == []
-        monkeypatch.setattr("rollout_kit.transport.peers.CONNECT_TIMEOUT_S", 0.2)
+        soon = replace(RECONNECT, deadline_s=0.2)
+        monkeypatch.setattr("rollout_kit.transport.peers.RECONNECT", soon)
         began = time.monotonic()
         with pytest.raises(PeerUnreachable, match=f"cannot connect to {url}/tools"):
             await peers.call("echo", "/tools", None, list)

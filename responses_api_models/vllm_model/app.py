@@ -7,14 +7,15 @@ took along is asked for again, of another replica if there is one.
 import asyncio
 import time
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 from rollout_kit.launch.loop import together
-from rollout_kit.serving.model import Lost, Model
+from rollout_kit.serving.model import Model, record_lost_time
 from rollout_kit.serving.service import Demands, get
 from rollout_kit.session import current_session
 from rollout_kit.transport.http import HttpClient
-from rollout_kit.transport.retry import RetryPolicy, retried
+from rollout_kit.transport.retry import MODEL_REQUEST, retry
 from rollout_kit.types import JsonObject
 
 from .asking import Asking
@@ -40,7 +41,9 @@ class VllmModel(Model):
         self._headers = {"authorization": f"Bearer {key}"} if key else {}
         limit = config.max_concurrent_requests
         self._free = asyncio.Semaphore(limit) if limit else None
-        self._policy = RetryPolicy(config.max_tries, deadline_s=config.request_timeout_s)
+        self._policy = replace(
+            MODEL_REQUEST, max_tries=config.max_tries, deadline_s=config.request_timeout_s
+        )
         self._engines: list[Engine] = []
         self._keepers: list[asyncio.Task[None]] = []
         self._http: HttpClient | None = None
@@ -115,11 +118,11 @@ class VllmModel(Model):
         try:
             async with self._free or nullcontext():
                 ends = time.monotonic() + self.config.request_timeout_s
-                lost = Lost()
-                response = await retried(
-                    lambda: self._try(asked, session_id, ends), self._policy, lost=lost.add
+                return await retry(
+                    lambda: self._try(asked, session_id, ends),
+                    self._policy,
+                    on_retry=record_lost_time,
                 )
-                return lost.told(response)
         finally:
             self._open -= 1
 

@@ -31,9 +31,8 @@ from ..store.lines import (
 )
 from ..time_limit import within
 from ..transport.peers import Peers
-from ..transport.retry import RetryPolicy, delay_s
+from ..transport.retry import ATTEMPT, LOST_ATTEMPT, VERIFICATION, delay_s
 from ..types import (
-    STATS,
     Attempt,
     Failure,
     JsonObject,
@@ -47,17 +46,6 @@ from .parking import parked_when_slow
 from .schedule import Slot
 
 log = logging.getLogger(__name__)
-
-PAUSES = RetryPolicy(max_tries=1_000, base_s=0.5, cap_s=30)
-"""Back-off between attempts and between verifications; how many there are is the run's to say."""
-
-MAX_LOST = 10
-"""Attempts that may be lost to servers that died, beside the `max_attempts` that fail by
-themselves: a restart is nobody's fault, and yet a row whose every attempt kills its server must
-end."""
-
-VERIFY_TRIES = 3
-"""Verifications of one response in one run; after that it waits, parked, for the next run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +120,10 @@ class Runner:
                 error = RolloutError(message, server=attempt.key.agent, retryable=False)
                 log.exception("an unexpected error in a rollout")
             tried.append(tried_block(error, perf_counter() - started))
-            pause_s = delay_s(PAUSES, len(tried), error.retry_after_s, self.random)
+            pause_s = delay_s(ATTEMPT, len(tried), error.retry_after_s, self.random)
             lost += isinstance(error, SessionLost | PeerLost)
             own = len(tried) - lost
-            last = own >= self.limits.max_attempts or lost >= MAX_LOST
+            last = own >= self.limits.max_attempts or lost >= LOST_ATTEMPT.max_tries
             last = last or not error.retryable or perf_counter() + pause_s > ends
             again = None if last else await self._again(attempt, error, slot)
             if again is None:
@@ -192,12 +180,13 @@ class _Run:
         task, agent = self.attempt.task, self.agent
         if agent.opaque or agent.resources is None:
             return await self._opaque()
-        async with self._session(agent.resources):
+        async with self._session(agent.resources) as session:
             await self._call(agent.resources, "/seed_session", task.row)
             started_at, began = now_text(), perf_counter()
             params = task.row["responses_create_params"]
             response = await self._call(self.attempt.key.agent, "/v1/responses", params)
-            line = self._answered(task, response, started_at, perf_counter() - began)
+            seconds = perf_counter() - began
+            line = self._answered(task, response, session.stats, started_at, seconds)
             if self.runner.limits.skip_verification:
                 return Rollout(self.attempt.key, line)
             return await self._verified({**task.row, "response": line["response"]}, line)
@@ -239,11 +228,13 @@ class _Run:
         """An agent with a way of its own: its `/run` brings the verdict along, or says why not."""
         task, agent = self.attempt.task, self.attempt.key.agent
         started_at, began = now_text(), perf_counter()
-        with entered(Session.of(self.attempt.key.rollout, self.slot.spent)):
+        session = Session.of(self.attempt.key.rollout, self.slot.spent)
+        with entered(session):
             row = await self._call(agent, "/run", task.row)
         if not isinstance(response := row.get("response"), dict):
             raise RolloutError("/run answered without a 'response'", server=agent, retryable=True)
-        line = self._answered(task, response, started_at, perf_counter() - began)
+        seconds = perf_counter() - began
+        line = self._answered(task, response, session.stats, started_at, seconds)
         if "reward" not in row:
             why = str(row.get("verify_error", "/run gave no reward"))
             return Unverified(self.attempt.key, line, VerifyError(why, server=agent))
@@ -257,9 +248,13 @@ class _Run:
         return await self.runner.peers.call(server, path, body, dict)
 
     def _answered(
-        self, task: Task, response: JsonObject, started_at: str, duration_s: float
+        self,
+        task: Task,
+        response: JsonObject,
+        stats: JsonObject,
+        started_at: str,
+        duration_s: float,
     ) -> JsonObject:
-        stats = response.pop(STATS, None) or {}
         if "num_tool_calls" not in stats:
             stats = {"num_tool_calls": counted_calls(response), **stats}
         incomplete = response.get("incomplete_details") or {}
@@ -309,15 +304,15 @@ class _Run:
     async def _verdict(self, request: JsonObject) -> JsonObject:
         resources = self.agent.resources
         assert resources is not None
-        for number in range(1, VERIFY_TRIES + 1):
+        for number in range(1, VERIFICATION.max_tries + 1):
             try:
                 return await self._call(resources, "/verify", request)
             except SessionLost:
                 raise
             except RolloutError as error:
-                if not error.retryable or number == VERIFY_TRIES:
+                if not error.retryable or number == VERIFICATION.max_tries:
                     raise
-                pause = delay_s(PAUSES, number, error.retry_after_s, self.runner.random)
+                pause = delay_s(VERIFICATION, number, error.retry_after_s, self.runner.random)
                 await asyncio.sleep(pause)
         raise AssertionError("unreachable")
 

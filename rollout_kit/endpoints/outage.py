@@ -6,13 +6,13 @@ for: where nobody ever did, the address is most likely wrong.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from copy import copy
-from itertools import chain, repeat
 from typing import TypeVar
 
 from ..errors import RolloutError
 from ..time_limit import within
+from ..transport.retry import ENDPOINT_PROBE, delay_s
 
 log = logging.getLogger(__name__)
 
@@ -20,9 +20,6 @@ T = TypeVar("T")
 
 ENOUGH = 5
 """So many requests in a row must find nobody: fewer may be a hiccup."""
-
-PAUSES_S = (0.5, 0.5, 1.0, 1.0, 2.0, 2.0, 4.0, 4.0, 8.0, 15.0)
-"""Before each look, the last one repeated: what comes back is found soon, and not run down."""
 
 GONE = frozenset({502, 503, 504})
 """Statuses of a gateway that has nobody behind it."""
@@ -38,7 +35,7 @@ class Outage:
         self._num_failed = 0
         self._since = 0.0
         self._error = RolloutError(f"{name} is gone")
-        self._pauses: Iterator[float] = iter(())
+        self._probes = 0
         self._looking = asyncio.Lock()
 
     async def through(
@@ -83,7 +80,10 @@ class Outage:
         looks = False
         try:
             if self.is_on:
-                pause_s = max(next(self._pauses), self._error.retry_after_s or 0.0)
+                self._probes += 1
+                pause_s = max(
+                    delay_s(ENDPOINT_PROBE, self._probes), self._error.retry_after_s or 0.0
+                )
                 if now() + pause_s > ends:
                     raise copy(self._error)
                 await asyncio.sleep(pause_s)
@@ -109,7 +109,7 @@ class Outage:
         self._error = error
         if self._has_answered and self._num_failed >= ENOUGH and not self.is_on:
             self.is_on, self._since = True, asyncio.get_running_loop().time()
-            self._pauses = chain(PAUSES_S, repeat(PAUSES_S[-1]))
+            self._probes = 0
             log.warning("%s is gone, and is waited for: %s", self._name, error.message)
 
     def _gone_s(self) -> float:

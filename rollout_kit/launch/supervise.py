@@ -5,7 +5,6 @@ are closed, so that callers learn it at once.
 """
 
 import asyncio
-import random
 import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -14,12 +13,9 @@ from typing import Literal
 
 from ..errors import ConfigError
 from ..transport.http import HttpClient
-from ..transport.retry import RetryPolicy, delay_s
+from ..transport.retry import SERVER_RESTART, delay_s
 from .output import Output
 from .processes import Child, Reaper, bury, wait_ready
-
-PAUSES = RetryPolicy(base_s=0.2, cap_s=30.0)
-"""Before a restart: almost none after a server that had been at work, longer with each strike."""
 
 STEADY_S = 0.5
 """A server that was ready for this long was at work: its death is no strike."""
@@ -106,9 +102,7 @@ class Keeper:
             self._strikes, self._deaths = 0.0, 0
 
     async def _restarted(self, dead: Child) -> None:
-        pause_s = (
-            delay_s(PAUSES, int(self._strikes) + 1, None, random.random) if self._strikes else 0.0
-        )
+        pause_s = delay_s(SERVER_RESTART, int(self._strikes) + 1) if self._strikes else 0.0
         self._tell(f"server '{dead.label}' (pid {dead.pid}) {dead.ending}: restarting it")
         await asyncio.sleep(pause_s)
         began = time.monotonic()

@@ -8,7 +8,8 @@ ModelError with the endpoint's own status and words. An infrastructure failure i
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import orjson
@@ -30,11 +31,12 @@ from ..endpoints.refusals import (
     without_secrets,
 )
 from ..errors import THROTTLED, ModelError, PeerError, PeerLost, PeerUnreachable, summary
+from ..session import current_session
 from ..transport.connection import Headers
 from ..transport.http import HttpClient, Reply
-from ..transport.retry import RetryPolicy, retried
+from ..transport.retry import MODEL_REQUEST, retry
 from ..types import JsonObject
-from .model import Lost, Model, ModelConfig
+from .model import Model, ModelConfig, record_lost_time
 from .service import OPERATIONAL
 
 PATHS = {"responses": "/responses", "chat_completions": "/chat/completions"}
@@ -99,7 +101,9 @@ class HostedModel(Model):
         super().__init__(config, peers, name)
         limit = config.max_concurrent_requests
         self._free = asyncio.Semaphore(limit) if limit else None
-        self._policy = RetryPolicy(config.max_tries, deadline_s=config.request_timeout_s)
+        self._policy = replace(
+            MODEL_REQUEST, max_tries=config.max_tries, deadline_s=config.request_timeout_s
+        )
         self._http: HttpClient | None = None
         self._open = self._running = self._num_429 = 0
         allowed = {"requests": config.requests_per_minute, "tokens": config.tokens_per_minute}
@@ -159,11 +163,11 @@ class HostedModel(Model):
             self._open -= 1
 
     async def _answered(self, asked: "_Asked") -> JsonObject:
-        now, lost, number = asyncio.get_running_loop().time, Lost(), self._turns.number()
+        now, number = asyncio.get_running_loop().time, self._turns.number()
         is_held_up, came = self._turns.is_held_up(), now()
         turns = [await self._turns.come(number)]
-        if is_held_up:
-            lost.rate_limit_s = now() - came
+        if is_held_up and (session := current_session()):
+            session.lose("rate_limit_s", now() - came)
         clock = _Waited(now) if self.config.stream else now
         began = clock()
 
@@ -176,9 +180,9 @@ class HostedModel(Model):
             return await self._try(asked, left(), expected, assembly)
 
         def one_try() -> Awaitable[JsonObject]:
-            return self._outage.through(sent, left, lost.waited)
+            return self._outage.through(sent, left, partial(record_lost_time, None))
 
-        return lost.told(await retried(one_try, self._policy, clock=clock, lost=lost.add))
+        return await retry(one_try, self._policy, clock=clock, on_retry=record_lost_time)
 
     def _assembly(self, waited: "_Waited") -> Assembly:
         waited.begin()

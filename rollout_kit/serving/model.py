@@ -4,7 +4,6 @@ OpenAI's own clients are served as well: Chat Completions, and streams of an ans
 """
 
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import unquote
 
@@ -18,7 +17,7 @@ from ..errors import THROTTLED, ModelError, RolloutError
 from ..responses import total_tokens
 from ..session import Spent, current_session
 from ..transport.wire import EventStream
-from ..types import STATS, JsonObject
+from ..types import JsonObject
 from .service import OPERATIONAL, ServerConfig, Service, get, post
 
 if TYPE_CHECKING:
@@ -50,30 +49,12 @@ class ModelConfig(ServerConfig):
     )
 
 
-@dataclass(slots=True)
-class Lost:
-    """What one request lost to its endpoint's rate limit, and to tries that failed otherwise: time
-    that is not the model's."""
-
-    rate_limit_s: float = 0.0
-    retry_s: float = 0.0
-
-    def add(self, error: RolloutError, seconds: float) -> None:
-        """As `retried` tells it."""
-        if error.status in THROTTLED:
-            self.rate_limit_s += seconds
-        else:
-            self.retry_s += seconds
-
-    def waited(self, seconds: float) -> None:
-        """For an endpoint that is gone."""
-        self.retry_s += seconds
-
-    def told(self, response: JsonObject) -> JsonObject:
-        """The response, which says what was lost before it came, if anything was."""
-        lost = {"rate_limit_s": self.rate_limit_s, "retry_s": self.retry_s}
-        stats = {name: seconds for name, seconds in lost.items() if seconds}
-        return {**response, STATS: stats} if stats else response
+def record_lost_time(error: RolloutError | None, seconds: float) -> None:
+    """Add time that was not the model's to the session's statistics: time lost to `error`, or to
+    an endpoint that is down (None)."""
+    if session := current_session():
+        is_limited = error is not None and error.status in THROTTLED
+        session.lose("rate_limit_s" if is_limited else "retry_s", seconds)
 
 
 class Model(Service):

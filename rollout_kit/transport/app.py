@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from ..errors import RolloutError
-from ..session import HEADER, SPENT_HEADER, Session, entered
+from ..session import HEADER, SPENT_HEADER, STATS_HEADER, Session, entered
 from ..types import JsonObject
 from .access import TRUSTED, Access, guarded
 from .wire import Answers, EventStream, Route, encode
@@ -82,6 +82,8 @@ def _endpoint(service: Answers, path: str, traffic: _Traffic):
                 response.set_cookie(COOKIE, session.id, httponly=True)
             if session.spent.calls:
                 response.headers[SPENT_HEADER] = session.spent.to_header()
+            if session.stats:
+                response.headers[STATS_HEADER] = session.stats_to_header()
             for name, value in session.cookies.items():
                 if before.get(name) != value:
                     response.headers.append("set-cookie", f"{name}={value}; Path=/")

@@ -19,7 +19,7 @@ import orjson
 
 from ..errors import ConfigError, RolloutError, from_wire
 from ..session import Session, current_session
-from ..types import STATS, JsonObject
+from ..types import JsonObject
 from .wire import encode
 
 log = logging.getLogger(__name__)
@@ -166,8 +166,7 @@ def _without_ids(request: JsonObject) -> JsonObject:
 
 
 def _as_recorded(reply: Any) -> JsonObject:
-    """`reply` where it is a JSON object, else `text`. What its server measured stays behind: it
-    was the time of that call."""
+    """`reply` if it is a JSON object, else `text`."""
     raw = encode(reply)
     try:
         value = orjson.loads(raw)
@@ -175,7 +174,6 @@ def _as_recorded(reply: Any) -> JsonObject:
         value = None
     if not isinstance(value, dict) or orjson.dumps(value) != raw:
         return {"text": raw.decode("utf-8", "replace")}
-    value.pop(STATS, None)
     return {"reply": value}
 
 
