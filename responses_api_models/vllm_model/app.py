@@ -45,7 +45,7 @@ class VllmModel(Model):
             MODEL_REQUEST, max_tries=config.max_tries, deadline_s=config.request_timeout_s
         )
         self._engines: list[Engine] = []
-        self._keepers: list[asyncio.Task[None]] = []
+        self._supervising: list[asyncio.Task[None]] = []
         self._http: HttpClient | None = None
         self._endpoints: Endpoints | None = None
         self._asking: Asking | None = None
@@ -63,20 +63,20 @@ class VllmModel(Model):
         if not config.urls:
             # the first time it asks vLLM for its options, which takes seconds
             self._engines = await asyncio.to_thread(replicas, config, self.name, http)
-            await together(engine.start() for engine in self._engines)
+            await together(engine.load() for engine in self._engines)
         urls = config.urls or [engine.url for engine in self._engines]
         self._endpoints = endpoints = Endpoints(urls, http, self._headers, self._hopeless)
         endpoints.start()
         self._asking = Asking(config, self.name, http, self._headers, endpoints)
-        self._keepers = [
-            asyncio.create_task(self._kept(engine, endpoint))
+        self._supervising = [
+            asyncio.create_task(self._keep(engine, endpoint))
             for engine, endpoint in zip(self._engines, endpoints.all, strict=False)
         ]
 
     async def stop(self) -> None:
-        for task in self._keepers:
+        for task in self._supervising:
             task.cancel()
-        await asyncio.gather(*self._keepers, return_exceptions=True)
+        await asyncio.gather(*self._supervising, return_exceptions=True)
         await asyncio.gather(*(engine.stop() for engine in self._engines))
         if self._endpoints:
             await self._endpoints.stop()
@@ -131,7 +131,7 @@ class VllmModel(Model):
         endpoint = await self._endpoints.chosen(session, max(ends - time.monotonic(), 0.001))
         return await self._asking.answer(endpoint, asked, ends)
 
-    async def _kept(self, engine: Engine, endpoint: Endpoint) -> None:
+    async def _keep(self, engine: Engine, endpoint: Endpoint) -> None:
         assert self._endpoints
         endpoints = self._endpoints
         await engine.keep(lambda: endpoints.eject(endpoint, "vLLM died, and is started again"))
@@ -140,4 +140,4 @@ class VllmModel(Model):
     def _hopeless(self) -> str:
         if not self._engines or not all(engine.given_up for engine in self._engines):
             return ""
-        return f"vLLM is not started any more: {self._engines[0].given_up}"
+        return self._engines[0].given_up

@@ -16,7 +16,7 @@ from rollout_kit.types import JsonObject
 
 from . import gpus, installed
 from .config import VllmModelConfig
-from .engine import Engine, environment
+from .engine import Engine, environment, terms_of
 from .options import OPTIONS, arguments, further
 
 log = logging.getLogger(__name__)
@@ -39,8 +39,7 @@ def replicas(config: VllmModelConfig, name: str, http: HttpClient) -> list[Engin
             http,
             say=partial(_said, ALOUD, ""),
             note=partial(_said, QUIET, f"[{number}] " if several else ""),
-            ready_timeout_s=config.ready_timeout_s,
-            max_restarts=config.max_restarts,
+            terms=terms_of(config.ready_timeout_s, config.max_restarts),
         )
         for number, share in enumerate(shares)
     ]

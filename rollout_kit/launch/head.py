@@ -144,21 +144,21 @@ def _listed(server: Server, started: float) -> JsonObject:
 
 def _workers(server: Server, started: float) -> list[JsonObject]:
     """One entry per process; a server in ng_run's own, or by URL, is one too."""
-    if not server.keepers:
+    if not server.processes:
         whole: JsonObject = {"label": server.name, "state": "ready", "restarts": 0, "pid": None}
         url = server.urls[0] if server.urls else None
         return [{**whole, "url": url, "uptime_s": time.time() - started}]
-    several = len(server.keepers) > 1
+    several = len(server.processes) > 1
     return [
         {
             "label": f"{server.name}-{index}" if several else server.name,
-            "state": keeper.state,
-            "restarts": keeper.restarts,
-            "pid": keeper.pid,
+            "state": process.state,
+            "restarts": process.restarts,
+            "pid": process.pid,
             "url": url,
-            "uptime_s": keeper.uptime_s,
+            "uptime_s": process.uptime_s,
         }
-        for index, (keeper, url) in enumerate(zip(server.keepers, server.urls, strict=True))
+        for index, (process, url) in enumerate(zip(server.processes, server.urls, strict=True))
     ]
 
 

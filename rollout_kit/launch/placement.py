@@ -25,7 +25,7 @@ from .fleet import Fleet, Upkeep, demands_of
 from .loop import together
 from .run import Run
 from .sockets import Sockets, bind_all, url_of
-from .supervise import Keeper
+from .supervise import Supervisor
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,21 +60,21 @@ class Server:
     implementation: str
     urls: list[str]
     asks_token: bool = False
-    keepers: list[Keeper] = field(default_factory=list)
+    processes: list[Supervisor] = field(default_factory=list)
 
     @property
     def pids(self) -> list[int]:
-        return [keeper.pid for keeper in self.keepers if keeper.pid]
+        return [process.pid for process in self.processes if process.pid]
 
     @property
     def state(self) -> str:
         """The worst of its processes."""
-        states = {keeper.state for keeper in self.keepers}
+        states = {process.state for process in self.processes}
         return next((s for s in ("failed", "restarting", "starting") if s in states), "ready")
 
     @property
     def restarts(self) -> int:
-        return sum(keeper.restarts for keeper in self.keepers)
+        return sum(process.restarts for process in self.processes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,7 @@ but a row that kills its server in every attempt must end."""
 SERVER_RESTART = RetryPolicy(base_s=0.2)
 """Supervisor: pauses before a server process is restarted. `max_restarts` bounds the restarts."""
 
-VLLM_RESTART = RetryPolicy(base_s=1.0, cap_s=60.0)
+VLLM_RESTART = RetryPolicy(base_s=0.5, cap_s=60.0)
 """Supervisor: the same for vLLM, whose start is slow and uses all of its GPUs."""
 
 
