@@ -472,7 +472,7 @@ def test_a_cancelled_run_is_ended_and_a_dead_zygote_replaced(held: Held) -> None
             async with asyncio.timeout(10):
                 while not _runs():  # noqa: ASYNC110 - another process's doing
                     await asyncio.sleep(0.01)
-            for zygote in sandbox._busy:
+            for zygote in sandbox._zygotes._busy:
                 zygote._process.kill()
             return await task
 
