@@ -172,4 +172,4 @@ def test_each_change_is_told_with_its_reason(place: Place) -> None:
 def test_what_cannot_be_asked_for_is_said_by_the_key_s_name(place: Place) -> None:
     process = place.start(*place.argv(1, "8-4-16"))
     assert process.wait(60) == 1
-    assert "num_samples_in_parallel: 8-4-16: of min-start-max" in place.out.read_text()
+    assert "num_samples_in_parallel=8-4-16: of min-start-max" in place.out.read_text()

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from test_rate_limit import Endpoint, sent_through
 
 from rollout_kit.collector.schedule import Schedule, Slot
+from rollout_kit.config.keys.parallelism import Parallelism
 from rollout_kit.endpoints.rate_limit import Allowances, Turns
 from rollout_kit.pacing.limiter import Adaptive, Fixed, limiter_of
 from rollout_kit.testing import run_virtual
@@ -261,11 +262,13 @@ def test_the_limit_stays_between_its_bounds(floor, more, most, happened) -> None
 
 
 def test_what_can_be_asked_for() -> None:
-    assert limiter_of(7) == Fixed(7)
-    assert isinstance(limiter_of("auto"), Adaptive)
-    limiter = limiter_of("4-16-100")
+    assert limiter_of(Parallelism.parse(7)) == Fixed(7)
+    assert isinstance(limiter_of(Parallelism.parse("auto")), Adaptive)
+    limiter = limiter_of(Parallelism.parse("4-16-100"))
     assert isinstance(limiter, Adaptive)
     assert (limiter.floor, limiter.start, limiter.ceiling) == (4, 16, 100)
-    for wrong in (0, "many", "1-2", "8-4-16", "0-1-2", "1-2-x"):
+    for asked in (7, "auto", "4-16-100"):
+        assert Parallelism.parse(asked).spell() == asked
+    for wrong in (0, "many", "1-2", "8-4-16", "0-1-2", "1-2-x", None, True, 1.5):
         with pytest.raises(ValueError, match=r"at least|give a number"):
-            limiter_of(wrong)
+            Parallelism.parse(wrong)

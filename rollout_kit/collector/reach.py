@@ -114,7 +114,8 @@ def http_limits(command: CollectConfig | ReverifyConfig) -> HttpLimits:
     parallel = command.num_samples_in_parallel
     limit = command.global_aiohttp_connector_limit
     if limit is None:  # one that adapts itself may come to any width
-        limit = 2 * parallel + SPARE_CONNECTIONS if isinstance(parallel, int) else 0
+        most = parallel if isinstance(parallel, int) else parallel.fixed
+        limit = 2 * most + SPARE_CONNECTIONS if most else 0
     return HttpLimits(
         limit=limit,
         limit_per_host=command.global_aiohttp_connector_limit_per_host or 0,

@@ -12,7 +12,6 @@ from ..config.keys.commands import CollectConfig
 from ..config.load import Config
 from ..errors import ConfigError
 from ..pacing.bill import Bill
-from ..pacing.limiter import limiter_of
 from ..store.files import check_apart
 from ..store.tasks import input_file
 from .canary import confirmed, estimated
@@ -66,10 +65,6 @@ def checked(config: Config) -> CollectConfig:
     for number in repeats.values() if isinstance(repeats, dict) else [repeats]:
         if number < 1:
             raise ConfigError(f"num_repeats: must be at least 1, got {number}")
-    try:
-        limiter_of(command.num_samples_in_parallel)
-    except ValueError as error:
-        raise ConfigError(f"num_samples_in_parallel: {error}") from None
     check_log(command)
     return command
 

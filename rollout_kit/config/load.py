@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from pydantic import ValidationError
 
@@ -78,15 +78,18 @@ TYPO = 0.85
 """An unused YAML scalar that resembles a command's key this much is a slip, not a note."""
 
 
+CommandT = TypeVar("CommandT", bound=Command, covariant=True)
+
+
 @dataclass(frozen=True, slots=True)
-class Config:
+class Config(Generic[CommandT]):
     """What one command runs with.
 
     `command.responses_create_params` holds what the command line gave, `default_params` what the
     files gave. `values` is the merged, resolved tree, `origins` the source of each of its leaves.
     """
 
-    command: Command
+    command: CommandT
     instances: dict[str, Instance]
     default_params: JsonObject
     values: JsonObject
@@ -106,7 +109,7 @@ class Sources:
     overrides: list[Override] = field(default_factory=list)
 
 
-def load(argv: Sequence[str], command: type[Command], cwd: Path | None = None) -> Config:
+def load(argv: Sequence[str], command: type[CommandT], cwd: Path | None = None) -> Config[CommandT]:
     """The configuration of a command started with `argv`; ConfigError names every problem."""
     cwd = cwd or Path.cwd()
     given = read(argv, command, cwd)
@@ -161,7 +164,7 @@ def read(argv: Sequence[str], command: type[Command], cwd: Path | None = None) -
     return Sources(merged, parsed)
 
 
-def typed_only(argv: Sequence[str], command: type[Command]) -> Command:
+def typed_only(argv: Sequence[str], command: type[CommandT]) -> CommandT:
     """The keys of a command that reads neither files nor `env.yaml`."""
     merged = Merged()
     parsed = overrides.parse(argv, _text_keys({}, command, Path()))
@@ -286,7 +289,7 @@ def _owners(key: str) -> str:
     return " and ".join(names)
 
 
-def _validated(values: JsonObject, given: Sources, command: type[Command]) -> Command:
+def _validated(values: JsonObject, given: Sources, command: type[CommandT]) -> CommandT:
     known = fields.keys(command)
     own = {key: value for key, value in values.items() if key in known}
     if PARAMS in own:
