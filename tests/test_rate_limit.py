@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from rollout_kit.endpoints.rate_limit import HEADROOM, Allowances, Turns
+from rollout_kit.endpoints.rate_limit import HEADROOM, Allowances, RequestQueue
 from rollout_kit.serving.registry import load
 from rollout_kit.testing import run_virtual
 
@@ -42,7 +42,7 @@ class Endpoint:
         return None, headers
 
 
-async def sent_through(turns: Turns, endpoint: Endpoint, tokens: int = 100) -> int:
+async def sent_through(turns: RequestQueue, endpoint: Endpoint, tokens: int = 100) -> int:
     """One request, until it is answered; how often it was sent."""
     loop, number, times = asyncio.get_running_loop(), turns.number(), 0
     while True:
@@ -61,7 +61,7 @@ def rate_of(endpoint: Endpoint, parallel: int, minutes: float, **configured: flo
     """Requests a minute that passed in the last half of so many minutes."""
 
     async def main() -> None:
-        turns = Turns(Allowances(dict(configured)))
+        turns = RequestQueue(Allowances(dict(configured)))
 
         async def worker() -> None:
             while True:
@@ -122,7 +122,7 @@ def test_a_configured_limit_holds_though_the_endpoint_allows_more() -> None:
 
 def test_a_refusal_holds_up_everybody_to_the_millisecond() -> None:
     async def main() -> list[float]:
-        loop, turns = asyncio.get_running_loop(), Turns(Allowances())
+        loop, turns = asyncio.get_running_loop(), RequestQueue(Allowances())
         await turns.come(turns.number())
         turns.allowances.refused(loop.time(), 0.0, 1.234)
 
@@ -138,7 +138,7 @@ def test_a_refusal_holds_up_everybody_to_the_millisecond() -> None:
 
 def test_first_come_first_served_and_who_was_refused_keeps_its_place() -> None:
     async def main() -> list[str]:
-        turns = Turns(Allowances({"requests": 60.0}))
+        turns = RequestQueue(Allowances({"requests": 60.0}))
         order: list[str] = []
 
         async def one(name: str, number: int) -> None:

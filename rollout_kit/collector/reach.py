@@ -12,9 +12,9 @@ from ..config.load import Config
 from ..endpoints.prices import Tariff
 from ..errors import ConfigError, suggest
 from ..launch.fleet import Upkeep
-from ..launch.head import Head
+from ..launch.head import HeadClient
 from ..launch.placement import HttpLimits, placed
-from ..launch.run import Run
+from ..launch.run import RunIdentity
 from ..serving import registry
 from ..store.manifest import fingerprint_of
 from ..transport.access import bearer
@@ -58,7 +58,7 @@ async def reached(
             default="local",
             limits=http_limits(command),
             upkeep=Upkeep(max_restarts=command.max_restarts, log_dir=command.log_dir, tell=tell),
-            run=Run.with_token(command.auth_token),
+            run=RunIdentity.with_token(command.auth_token),
             tapes=Tapes.at(command.record, command.replay),
             start=not command.dry_run,
         ) as running:
@@ -72,7 +72,7 @@ async def reached(
     limits = http_limits(command)
     client = HttpClient(limits.limit, limits.limit_per_host)
     try:
-        head = await Head.at(command.head_server, client, command.auth_token)
+        head = await HeadClient.at(command.head_server, client, command.auth_token)
         servers, values = await head.instances(), await head.values()
         transports = {
             each["name"]: Http(
@@ -101,7 +101,7 @@ async def reached(
         await client.close()
 
 
-async def _gone(head: Head) -> str:
+async def _gone(head: HeadClient) -> str:
     """Returns, with what to say, once the ng_run answers no more."""
     missed = 0
     while missed < MISSED_ANSWERS:

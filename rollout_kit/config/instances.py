@@ -84,7 +84,7 @@ class Reference(NamedTuple):
 
 
 @dataclass(slots=True)
-class Checked:
+class CheckedBlock:
     """An instance with what its own check found."""
 
     instance: Instance
@@ -133,7 +133,7 @@ def check_all(
     return instances
 
 
-def check(block: Block, merged: Merged, cwd: Path) -> Checked:
+def check(block: Block, merged: Merged, cwd: Path) -> CheckedBlock:
     """One instance against its implementation's Config."""
     title = f"{block.name} ({block.implementation})"
     common = {key: value for key, value in block.given.items() if key in CommonKeys.model_fields}
@@ -166,7 +166,7 @@ def check(block: Block, merged: Merged, cwd: Path) -> Checked:
     for problem in problems:
         origin = merged.origin(*block.path, *problem.path)
         lines.append(_line(title, problem, origin))
-    return Checked(
+    return CheckedBlock(
         Instance(
             block.name,
             block.type,
@@ -283,7 +283,7 @@ def _look_alikes(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any,
             yield from _look_alikes(child, (*path, index))
 
 
-def _wired(one: Checked, known: dict[str, str], merged: Merged) -> tuple[Instance, list[str]]:
+def _wired(one: CheckedBlock, known: dict[str, str], merged: Merged) -> tuple[Instance, list[str]]:
     """The instance with its references resolved to names that exist."""
     instance, problems = one.instance, []
     settings = instance.settings

@@ -1,8 +1,8 @@
-"""What an endpoint allows in a minute, and whose turn it is.
+"""How fast one endpoint may be asked.
 
-`Allowances` is pure: what is configured, what the endpoint's headers tell and what its refusals
-teach become a pace. `Turns` lets requests go at that pace, in the order they came; one refusal
-holds up everybody, so that nobody runs into it again.
+`Allowances` is a pure state machine: configured limits, the endpoint's headers and its refusals
+determine a pace. `RequestQueue` sends requests at that pace, in the order of their arrival. After a
+refusal all requests wait, so that they are not refused one by one.
 """
 
 import asyncio
@@ -219,7 +219,7 @@ class Allowances:
         bucket.left = min(bucket.left, 1.0)
 
 
-class Turns:
+class RequestQueue:
     """Requests at the pace of `allowances`, first come, first served; one that was refused and
     comes again keeps its place."""
 

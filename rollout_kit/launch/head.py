@@ -22,7 +22,7 @@ from ..transport.app import served
 from ..transport.http import HttpClient, Reply
 from ..types import JsonObject
 from .placement import Server
-from .run import Run, keep_token, read_token
+from .run import RunIdentity, keep_token, read_token
 from .sockets import bound_socket, url_of
 
 IDENTITY = "rollout_kit head server"
@@ -44,7 +44,11 @@ class HeadServer:
     """
 
     def __init__(
-        self, run: Run, where: HeadServerConfig, values: JsonObject, stop: Callable[[], None]
+        self,
+        run: RunIdentity,
+        where: HeadServerConfig,
+        values: JsonObject,
+        stop: Callable[[], None],
     ) -> None:
         self.url = ""
         self._run = run
@@ -163,7 +167,7 @@ def _workers(server: Server, started: float) -> list[JsonObject]:
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class HeadClient:
     """A running `ng_run`, found at its head server."""
 
     url: str
@@ -173,7 +177,9 @@ class Head:
     client: HttpClient
 
     @classmethod
-    async def at(cls, where: HeadServerConfig, client: HttpClient, token: str | None) -> "Head":
+    async def at(
+        cls, where: HeadServerConfig, client: HttpClient, token: str | None
+    ) -> "HeadClient":
         """ConfigError when none is there. Without `token` it is read from the file that `ng_run`
         keeps for its own user. It is sent to nobody who does not know it already."""
         url = f"http://{where.host}:{where.port}"
@@ -246,11 +252,11 @@ class Head:
 
 
 @asynccontextmanager
-async def found_head(command: ControlConfig) -> AsyncIterator[Head]:
+async def found_head(command: ControlConfig) -> AsyncIterator[HeadClient]:
     """The ng_run that a command is about, with a client of its own while inside."""
     client = HttpClient()
     try:
-        yield await Head.at(command.head_server, client, command.auth_token)
+        yield await HeadClient.at(command.head_server, client, command.auth_token)
     finally:
         await client.close()
 

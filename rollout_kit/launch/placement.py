@@ -23,7 +23,7 @@ from ..transport.peers import Http, Local, Peers, Transport
 from ..types import JsonObject
 from .fleet import Fleet, Upkeep, demands_of
 from .loop import together
-from .run import Run
+from .run import RunIdentity
 from .sockets import Sockets, bind_all, url_of
 from .supervise import Supervisor
 
@@ -96,7 +96,7 @@ async def placed(
     host: str = "127.0.0.1",
     limits: HttpLimits,
     upkeep: Upkeep = Upkeep(),
-    run: Run | None = None,
+    run: RunIdentity | None = None,
     tapes: Tapes = Tapes(),
     start: bool = True,
 ) -> AsyncIterator[Placed]:
@@ -116,7 +116,7 @@ async def placed(
     async with AsyncExitStack() as stack:
         client = HttpClient(limits.limit, limits.limit_per_host)
         stack.push_async_callback(client.close)
-        run = run or Run()
+        run = run or RunIdentity()
         sockets = bind_all(instances, [*spawned, *(local if spawned else ())], host)
         for sock in itertools.chain.from_iterable(sockets.values()):
             stack.callback(sock.close)
@@ -183,7 +183,7 @@ async def _start(
     services: list[Service],
     idle: Collection[str],
     sockets: Sockets,
-    run: Run,
+    run: RunIdentity,
     stack: AsyncExitStack,
 ) -> None:
     """Start the services of this process side by side, but for the idle; where others must reach

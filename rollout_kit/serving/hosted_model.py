@@ -18,7 +18,7 @@ from pydantic import ConfigDict, Field
 from ..endpoints.chat import MaxTokensField, from_chat, to_chat
 from ..endpoints.events import Assembly, CompletionAssembly, ResponseAssembly
 from ..endpoints.outage import GONE, Outage
-from ..endpoints.rate_limit import TOLD, Allowances, Turns
+from ..endpoints.rate_limit import TOLD, Allowances, RequestQueue
 from ..endpoints.refusals import (
     extra_body,
     is_context_overflow,
@@ -107,7 +107,7 @@ class HostedModel(Model):
         self._http: HttpClient | None = None
         self._open = self._running = self._num_429 = 0
         allowed = {"requests": config.requests_per_minute, "tokens": config.tokens_per_minute}
-        self._turns = Turns(Allowances(allowed))
+        self._queue = RequestQueue(Allowances(allowed))
         self._outage = Outage(name)
         self._is_chat = config.upstream_api == "chat_completions"
         self._not_sent = (*HOW_IT_COMES, *config.unsupported_params)
@@ -146,7 +146,7 @@ class HostedModel(Model):
         return {
             "running": self._running,
             "waiting": self._open - self._running,
-            "throttled": self._turns.is_throttled(),
+            "throttled": self._queue.is_throttled(),
             "num_429": self._num_429,
             **({"endpoints_down": 1} if self._outage.is_on else {}),
         }
@@ -163,9 +163,9 @@ class HostedModel(Model):
             self._open -= 1
 
     async def _answered(self, asked: "_Asked") -> JsonObject:
-        now, number = asyncio.get_running_loop().time, self._turns.number()
-        is_held_up, came = self._turns.is_held_up(), now()
-        turns = [await self._turns.come(number)]
+        now, number = asyncio.get_running_loop().time, self._queue.number()
+        is_held_up, came = self._queue.is_held_up(), now()
+        turns = [await self._queue.come(number)]
         if is_held_up and (session := current_session()):
             session.lose("rate_limit_s", now() - came)
         clock = _Waited(now) if self.config.stream else now
@@ -175,7 +175,7 @@ class HostedModel(Model):
             return max(began + self.config.request_timeout_s - clock(), 0.001)
 
         async def sent() -> JsonObject:
-            expected = turns.pop() if turns else await self._turns.come(number)
+            expected = turns.pop() if turns else await self._queue.come(number)
             assembly = self._assembly(clock) if isinstance(clock, _Waited) else None
             return await self._try(asked, left(), expected, assembly)
 
@@ -205,7 +205,7 @@ class HostedModel(Model):
     ) -> JsonObject:
         """`expected`: the tokens that the request was let go for."""
         assert self._http, "start() opens the connection pool"
-        allowances, now = self._turns.allowances, asyncio.get_running_loop().time
+        allowances, now = self._queue.allowances, asyncio.get_running_loop().time
         url, headers = self.url(asked.model), await self.headers()
         sent_at = now()
         self._running += 1
