@@ -52,11 +52,11 @@ class SimpleAgent(Agent):
 
     async def respond(self, params: JsonObject) -> JsonObject:
         if not self.config.mcp_servers:
-            return await self._responded(params, NO_MCP)
+            return await self._respond(params, NO_MCP)
         async with connected(self.config.mcp_servers) as mcp:
-            return await self._responded(params, mcp)
+            return await self._respond(params, mcp)
 
-    async def _responded(self, params: JsonObject, mcp: McpTools) -> JsonObject:
+    async def _respond(self, params: JsonObject, mcp: McpTools) -> JsonObject:
         offered = await self._offered_tools()
         request = dict(params)
         own = request.pop("tools", offered)

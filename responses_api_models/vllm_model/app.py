@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
-from rollout_kit.launch.loop import together
+from rollout_kit.launch.loop import gather_all
 from rollout_kit.serving.model import Model, record_lost_time
 from rollout_kit.serving.service import Demands, get
 from rollout_kit.session import current_session
@@ -63,7 +63,7 @@ class VllmModel(Model):
         if not config.urls:
             # the first time it asks vLLM for its options, which takes seconds
             self._engines = await asyncio.to_thread(replicas, config, self.name, http)
-            await together(engine.load() for engine in self._engines)
+            await gather_all(engine.load() for engine in self._engines)
         urls = config.urls or [engine.url for engine in self._engines]
         self._endpoints = endpoints = Endpoints(urls, http, self._headers, self._hopeless)
         endpoints.start()
@@ -106,7 +106,7 @@ class VllmModel(Model):
     @get("/load")
     async def load(self) -> JsonObject:
         """`load_figures`, and each endpoint's own."""
-        told = [each.told() for each in self._endpoints.all] if self._endpoints else []
+        told = [each.to_json() for each in self._endpoints.all] if self._endpoints else []
         return {**self.load_figures(), "endpoints": told}
 
     async def responses(self, params: JsonObject) -> JsonObject:
@@ -128,7 +128,7 @@ class VllmModel(Model):
 
     async def _try(self, asked: Asked, session: str | None, ends: float) -> JsonObject:
         assert self._endpoints and self._asking
-        endpoint = await self._endpoints.chosen(session, max(ends - time.monotonic(), 0.001))
+        endpoint = await self._endpoints.choose(session, max(ends - time.monotonic(), 0.001))
         return await self._asking.answer(endpoint, asked, ends)
 
     async def _keep(self, engine: Engine, endpoint: Endpoint) -> None:

@@ -41,7 +41,7 @@ class Endpoint:
     max_model_len: int = 0
     """Its context, once that has mattered."""
 
-    def told(self) -> JsonObject:
+    def to_json(self) -> JsonObject:
         return {
             "url": self.url,
             "up": not self.ejected_for,
@@ -79,7 +79,7 @@ class Endpoints:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def chosen(self, session: str | None, timeout_s: float) -> Endpoint:
+    async def choose(self, session: str | None, timeout_s: float) -> Endpoint:
         """Who answers next; ModelError when none is well again in time."""
         try:
             with within(timeout_s):

@@ -160,9 +160,9 @@ def flags(arguments: Sequence[str], command: type[AnyCommand]) -> AnyCommand:
     """The keys of a command that reads no file."""
     if not arguments:
         return command.model_validate({})
-    from ..config.load import typed_only
+    from ..config.load import parse_keys
 
-    return typed_only(arguments, command)
+    return parse_keys(arguments, command)
 
 
 def help_text(name: str) -> str:

@@ -115,7 +115,7 @@ def load(argv: Sequence[str], command: type[CommandT], cwd: Path | None = None) 
     given = read(argv, command, cwd)
     merged = given.merged
     resolved = interpolation.resolve(merged.tree)
-    blocks, problems = _classified(resolved.values, merged, command, cwd)
+    blocks, problems = _classify(resolved.values, merged, command, cwd)
     if not command.asks_policy:
         blocks = verification.without_policy(blocks)
     used = [*fields.keys(command), PARAMS, *(block.name for block in blocks)]
@@ -129,7 +129,7 @@ def load(argv: Sequence[str], command: type[CommandT], cwd: Path | None = None) 
     except ConfigError as error:
         problems.append(str(error))
     try:
-        validated = _validated(resolved.values, given, command)
+        validated = _validate(resolved.values, given, command)
     except ConfigError as error:
         problems.append(str(error))
     if problems or validated is None:
@@ -140,7 +140,7 @@ def load(argv: Sequence[str], command: type[CommandT], cwd: Path | None = None) 
     return Config(
         command=validated,
         instances=found,
-        default_params=_chosen(resolved.values.get(PARAMS), merged, (PARAMS,), False),
+        default_params=_choose(resolved.values.get(PARAMS), merged, (PARAMS,), False),
         values=resolved.values,
         origins=dict(merged.origins),
         secrets=secrets,
@@ -164,7 +164,7 @@ def read(argv: Sequence[str], command: type[Command], cwd: Path | None = None) -
     return Sources(merged, parsed)
 
 
-def typed_only(argv: Sequence[str], command: type[CommandT]) -> CommandT:
+def parse_keys(argv: Sequence[str], command: type[CommandT]) -> CommandT:
     """The keys of a command that reads neither files nor `env.yaml`."""
     merged = Merged()
     parsed = overrides.parse(argv, _text_keys({}, command, Path()))
@@ -173,7 +173,7 @@ def typed_only(argv: Sequence[str], command: type[CommandT]) -> CommandT:
     for key in merged.tree:
         if key not in fields.keys(command):
             raise ConfigError(_unknown(key, True, merged, [*fields.keys(command)], Path()))
-    return _validated(merged.tree, Sources(merged, parsed), command)
+    return _validate(merged.tree, Sources(merged, parsed), command)
 
 
 def _text_keys(tree: JsonObject, command: type[Command], cwd: Path) -> Callable[[str, str], bool]:
@@ -225,7 +225,7 @@ def _with(tree: JsonObject, path: list[str]) -> Any:
     return inner
 
 
-def _classified(
+def _classify(
     values: JsonObject, merged: Merged, command: type[Command], cwd: Path
 ) -> tuple[list[Block], list[str]]:
     """The instances among the top-level keys, and a line for each key that nothing knows."""
@@ -289,11 +289,11 @@ def _owners(key: str) -> str:
     return " and ".join(names)
 
 
-def _validated(values: JsonObject, given: Sources, command: type[CommandT]) -> CommandT:
+def _validate(values: JsonObject, given: Sources, command: type[CommandT]) -> CommandT:
     known = fields.keys(command)
     own = {key: value for key, value in values.items() if key in known}
     if PARAMS in own:
-        own[PARAMS] = _chosen(own[PARAMS], given.merged, (PARAMS,), True)
+        own[PARAMS] = _choose(own[PARAMS], given.merged, (PARAMS,), True)
     try:
         return command.model_validate(own)
     except ValidationError as error:
@@ -301,7 +301,7 @@ def _validated(values: JsonObject, given: Sources, command: type[CommandT]) -> C
         raise ConfigError("\n".join(lines)) from None
 
 
-def _chosen(value: Any, merged: Merged, path: tuple[str, ...], typed: bool) -> Any:
+def _choose(value: Any, merged: Merged, path: tuple[str, ...], typed: bool) -> Any:
     """The part of a mapping that the command line set, or the part that it did not."""
     if not isinstance(value, dict):
         return {}
@@ -309,7 +309,7 @@ def _chosen(value: Any, merged: Merged, path: tuple[str, ...], typed: bool) -> A
     for key, child in value.items():
         place = (*path, key)
         if isinstance(child, dict) and child:
-            if inner := _chosen(child, merged, place, typed):
+            if inner := _choose(child, merged, place, typed):
                 chosen[key] = inner
         elif (merged.origin(*place) == COMMAND_LINE) == typed:
             chosen[key] = child

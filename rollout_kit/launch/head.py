@@ -105,7 +105,7 @@ class HeadServer:
         serve("/", self._hello)
         serve("/health", self._hello)
         serve(CONFIG, lambda request: config_yaml)
-        serve(INSTANCES, lambda request: self._listed())
+        serve(INSTANCES, lambda request: self._entry())
         serve(STOP, stopping, "POST")
         return app
 
@@ -117,15 +117,15 @@ class HeadServer:
             hello["proof"] = _proof(self._run.token, nonce)
         return hello
 
-    def _listed(self) -> list[JsonObject]:
-        return [_listed(server, self._started) for server in self._servers or ()]
+    def _entry(self) -> list[JsonObject]:
+        return [_entry(server, self._started) for server in self._servers or ()]
 
 
 def _proof(token: str, nonce: str) -> str:
     return hmac.new(token.encode(), nonce.encode(), "sha256").hexdigest()
 
 
-def _listed(server: Server, started: float) -> JsonObject:
+def _entry(server: Server, started: float) -> JsonObject:
     pids = server.pids
     return {
         "name": server.name,
@@ -224,7 +224,7 @@ class HeadClient:
         reply = await self.client.post(
             f"{self.url}{STOP}", b"{}", headers=bearer(self.token), timeout_s=ASK_S
         )
-        self._checked(reply)
+        self._check(reply)
 
     async def answers(self) -> bool:
         """Whether this very run is still there."""
@@ -238,9 +238,9 @@ class HeadClient:
         reply = await self.client.get(
             f"{self.url}{path}", headers=bearer(self.token), timeout_s=ASK_S
         )
-        return _read(self._checked(reply))
+        return _read(self._check(reply))
 
-    def _checked(self, reply: Reply) -> Reply:
+    def _check(self, reply: Reply) -> Reply:
         if reply.status == 401:
             raise ConfigError(
                 f"the ng_run at {self.url} asks for its token: run this command as the user who"

@@ -22,7 +22,7 @@ from ..transport.http import HttpClient
 from ..transport.peers import Http, Local, Peers, Transport
 from ..types import JsonObject
 from .fleet import Fleet, Upkeep, demands_of
-from .loop import together
+from .loop import gather_all
 from .run import RunIdentity
 from .sockets import Sockets, bind_all, url_of
 from .supervise import Supervisor
@@ -138,16 +138,16 @@ async def placed(
         fleet = Fleet(stack, upkeep)
         await fleet.start(spawned, sockets, plan, client, {*config.secrets, run.token})
         await _start(services, idle, sockets, run, stack)
-        await together(fleet.readiness())
+        await gather_all(fleet.readiness())
         fleet.keep()
         servers = [
-            _listed(each, urls.get(each.name, []), fleet, asks_token=each.name in tokens)
+            _server_of(each, urls.get(each.name, []), fleet, asks_token=each.name in tokens)
             for each in instances
         ]
         yield Placed(peers, servers, fleet.ends, fleet.log_dir)
 
 
-def _listed(instance: Instance, urls: list[str], fleet: Fleet, *, asks_token: bool) -> Server:
+def _server_of(instance: Instance, urls: list[str], fleet: Fleet, *, asks_token: bool) -> Server:
     name, type_, implementation = instance.name, instance.type, instance.implementation
     return Server(name, type_, implementation, urls, asks_token, fleet.of(instance))
 
@@ -191,7 +191,7 @@ async def _start(
     started = [each for each in services if each.name not in idle]
     for service in started:
         stack.push_async_callback(service.stop)
-    await together(service.start() for service in started)
+    await gather_all(service.start() for service in started)
     for service in services:
         if service.name in sockets:
             [sock] = sockets[service.name]

@@ -1,8 +1,7 @@
-"""Base of agents: the loop that turns a task into a response, and the five steps around it.
+"""Base of agents: the loop that turns a task into a response, and the steps around it.
 
-seed_session → respond → (response in hand) → verify → close_session. The collector drives the same
-steps itself, so that a response is safe before its verdict is asked for; `/run` serves whoever
-asks.
+The steps are seed_session, respond, verify and close_session. The collector takes them itself, so
+that it can store a response before it is verified; `/run` takes all of them for other clients.
 """
 
 import time
@@ -19,20 +18,22 @@ from ..types import JsonObject
 from .service import ServerConfig, ServerRef, Service, post
 
 CLOSE_TIMEOUT_S = 5.0
-"""Closing a session is a courtesy to the server: a rollout does not wait longer for it."""
+"""Time limit of close_session: the rollout does not need its result."""
 
 
 class AgentConfig(ServerConfig):
-    """What every agent may be given."""
+    """Keys of every agent."""
 
     resources_server: ServerRef | None = None
     model_server: ServerRef | None = None
 
 
 class open_session(entered):
-    """A fresh session for one attempt at a rollout (task id, index): every call inside belongs to
-    it; closed whatever happens. What its model calls use is added to `spent`. What is not given is
-    that of the session outside."""
+    """Context with a new session for one attempt at `rollout` (task id, index). The session is
+    always closed at the end.
+
+    The usage of its model calls is added to `spent`. Both default to those of the outer session.
+    """
 
     __slots__ = ("_peers", "_resources", "session")
 
@@ -62,8 +63,8 @@ class open_session(entered):
 
 
 class Agent(Service):
-    """Subclasses write `respond`. One that overrides `run` is opaque: the collector only calls
-    `/run`."""
+    """Subclasses write `respond`. A subclass that overrides `run` is opaque: the collector calls
+    `/run` instead of taking the steps."""
 
     kind: ClassVar[str] = "responses_api_agents"
     Config: ClassVar[type[ServerConfig]] = AgentConfig
@@ -78,14 +79,13 @@ class Agent(Service):
 
     @post("/v1/responses")
     async def respond(self, params: JsonObject) -> JsonObject:
-        """The response of a whole rollout: `output` holds every item of every turn, `usage` their
+        """The response of a whole rollout: `output` holds the items of all turns, `usage` is their
         sum."""
         raise NotImplementedError
 
     @post("/run")
     async def run(self, row: JsonObject) -> JsonObject:
-        """A verified row; or the row with its `response` and `verify_error` when there is no
-        verdict."""
+        """The verified row; the row with `response` and `verify_error` if there is no verdict."""
         params = row.get("responses_create_params")
         if not isinstance(params, dict):
             raise TaskError("the row has no responses_create_params")

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp
 from ..errors import RolloutError
 from ..session import HEADER, SPENT_HEADER, STATS_HEADER, Session, entered
 from ..types import JsonObject
-from .access import TRUSTED, Access, guarded
+from .access import TRUSTED, Access, guard
 from .wire import Answers, EventStream, Route, encode
 
 log = logging.getLogger(__name__)
@@ -137,7 +137,7 @@ async def served(
     """`app` answers on `sock` while inside those whom `Access` lets in."""
     server = _Server(
         uvicorn.Config(
-            guarded(app, Access.to(sock, token, control)),
+            guard(app, Access.to(sock, token, control)),
             log_level="warning",
             access_log=False,
             lifespan="off",

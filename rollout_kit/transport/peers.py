@@ -99,10 +99,10 @@ class Peers:
         """What the server says of itself (see Service.describe); `{}` from a server of another
         kind."""
         if server not in self._descriptions:
-            self._descriptions[server] = await self._described(server)
+            self._descriptions[server] = await self._ask_description(server)
         return self._descriptions[server]
 
-    async def _described(self, server: str) -> JsonObject:
+    async def _ask_description(self, server: str) -> JsonObject:
         transport = self.transport(server)
         if isinstance(transport, Local):
             return transport.service.describe()
