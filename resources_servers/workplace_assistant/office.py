@@ -60,7 +60,7 @@ class Office:
 
     def use(self, tool: OfficeTool, arguments: BaseModel) -> Any:
         """What the tool says."""
-        method, given = Tool.bound(tool, self.toolkits[tool.toolkit], arguments)
+        method, given = Tool.bind(tool, self.toolkits[tool.toolkit], arguments)
         return method(*given)
 
     def replay(self, calls: list[JsonObject]) -> "Office":
