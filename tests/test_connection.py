@@ -161,11 +161,11 @@ def test_what_comes_before_the_reply_is_passed_over() -> None:
     assert (reply.status, reply.raw, reply.headers.get("x")) == (200, b"{}", "")
 
 
-def test_a_compressed_body_is_unpacked_though_nobody_asked_for_it() -> None:
+def test_a_compressed_body_is_decompressed_though_nobody_asked_for_it() -> None:
     for name, packed in (("gzip", gzip.compress(b"{}")), ("deflate", zlib.compress(b"{}"))):
         head = f"HTTP/1.1 200 OK\r\nContent-Encoding: {name}\r\ncontent-length: {len(packed)}"
         assert said(head.encode() + b"\r\n\r\n" + packed).raw == b"{}"
-    with pytest.raises(PeerLost, match="unpacked"):
+    with pytest.raises(PeerLost, match="decompressed"):
         said(b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 2\r\n\r\n{}")
 
 
@@ -346,9 +346,9 @@ def test_a_name_and_password_in_the_url_are_sent_as_basic_authorization() -> Non
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("127.0.0.1:80/x", "no http"),
-        ("ftp://x/", "no http"),
-        ("http://", "no http"),
+        ("127.0.0.1:80/x", "not an http"),
+        ("ftp://x/", "not an http"),
+        ("http://", "not an http"),
         ("http://x:99999/", "[Pp]ort"),
     ],
 )

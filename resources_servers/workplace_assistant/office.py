@@ -41,7 +41,7 @@ class OfficeTool(Tool):
             pass  # no object: said by whoever wants one
         return Tool.parse(self, raw)
 
-    def bound(self, server: Any, arguments: BaseModel) -> tuple[Callable[..., Any], list[Any]]:
+    def bind(self, server: Any, arguments: BaseModel) -> tuple[Callable[..., Any], list[Any]]:
         return server.use, [self, arguments]
 
 
