@@ -10,11 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rollout_kit.collector.reach import Reached
 from rollout_kit.commands.collect import collect_through
 from rollout_kit.commands.progress import Progress
 from rollout_kit.config.keys.commands import CollectConfig
 from rollout_kit.config.load import Config
+from rollout_kit.launch.reach import Servers
 from rollout_kit.responses import output_text
 from rollout_kit.serving import registry
 from rollout_kit.serving.resources_server import ResourcesServer
@@ -119,7 +119,7 @@ class Bench:
         servers |= {name: making(agent, **wiring, **self.agent_settings) for name in agents}
         self.out = io.StringIO()
         async with mount(servers) as peers:
-            reached = Reached(peers, agents, keys.pop("default_params", {}), {})
+            reached = Servers(peers, agents, keys.pop("default_params", {}), {})
             as_json = keys.get("json", False)
             progress = Progress(as_json=as_json, out=self.out, err=io.StringIO())
             config = config_of(self.folder, **keys)

@@ -16,7 +16,6 @@ from support import Bench, Echo, EchoRequest, asked, read_jsonl, row, write_json
 from test_commands import Workplace, eventually
 
 from rollout_kit.cli.reverify import main as reverify_main
-from rollout_kit.collector.reach import Reached
 from rollout_kit.commands.progress import Progress
 from rollout_kit.commands.reverify import reverify_through
 from rollout_kit.config.keys.commands import ReverifyConfig
@@ -24,6 +23,7 @@ from rollout_kit.config.load import Config, load
 from rollout_kit.config.verification import needed, verifier_of
 from rollout_kit.endpoints.prices import Prices
 from rollout_kit.errors import ConfigError, ModelError, OutputError, StopRun, VerifyError
+from rollout_kit.launch.reach import Servers
 from rollout_kit.responses import output_text
 from rollout_kit.serving.model import ModelConfig
 from rollout_kit.serving.resources_server import ResourcesServer, tool
@@ -63,7 +63,7 @@ class Desk(Bench):
         self.out = io.StringIO()
         progress = Progress(out=self.out, err=io.StringIO(), generates=False)
         async with mount({"echo": self.verifier, **self.verifiers}, self.over) as peers:
-            servers = Reached(peers, [], {}, {})
+            servers = Servers(peers, [], {}, {})
             return await reverify_through(servers, self.names, config, ["+the=command"], progress)
 
     def new(self, suffix: str = "") -> list[JsonObject]:
