@@ -7,7 +7,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
@@ -69,14 +69,20 @@ class Progress:
     """What holds the run up, once that is clear."""
     bill: Bill | None = None
     """What the run costs, where it is told."""
-    began: float = field(default_factory=time.monotonic)
+    clock: Callable[[], float] = time.monotonic
+    began: float = field(init=False)
     _ended: float | None = None
     _shown_at: float = 0.0
     _bar: Any = None
 
+    def __post_init__(self) -> None:
+        self.began = self.clock()
+
     def anew(self) -> "Progress":
         """For another run, with nothing counted yet."""
-        return Progress(self.as_json, self.title, self.generates, self.out, self.err)
+        return Progress(
+            self.as_json, self.title, self.generates, self.out, self.err, clock=self.clock
+        )
 
     def say(self, text: str, **fields: Any) -> None:
         """One line for people, or the object that stands for it."""
@@ -89,7 +95,7 @@ class Progress:
 
     def start(self, total: int | None, done: int) -> None:
         """The clock starts here."""
-        self.total, self.initial, self.began = total, done, time.monotonic()
+        self.total, self.initial, self.began = total, done, self.clock()
         self._shown_at = self.began
         if not self.as_json and self.err.isatty():
             self._bar = tqdm(
@@ -132,7 +138,7 @@ class Progress:
         self._show()
 
     def _show(self) -> None:
-        now = time.monotonic()
+        now = self.clock()
         every = REDRAW_EVERY_S if self._bar is not None else LOG_EVERY_S
         if now - self._shown_at < every:
             return
@@ -224,7 +230,7 @@ class Progress:
 
     @property
     def elapsed_s(self) -> float:
-        return (self._ended or time.monotonic()) - self.began
+        return (self._ended or self.clock()) - self.began
 
     def waiting(self, stages: Counter[str], quiet_s: float) -> None:
         """Nothing has finished for a while: say what everything waits for."""
@@ -234,7 +240,7 @@ class Progress:
 
     def close(self) -> None:
         """The clock stops; the last state of the bar stays on the screen."""
-        self._ended = time.monotonic()
+        self._ended = self.clock()
         if self.finished or self._bar is not None:
             self._draw()
         if self._bar is not None:
