@@ -13,13 +13,14 @@ from typing import Any, NamedTuple
 from rollout_kit.collector.reach import Reached
 from rollout_kit.commands.collect import collect_through
 from rollout_kit.commands.progress import Progress
-from rollout_kit.config.keys.commands import CollectConfig
+from rollout_kit.commands.reverify import reverify_through
+from rollout_kit.config.keys.commands import CollectConfig, ReverifyConfig
 from rollout_kit.config.load import Config
 from rollout_kit.responses import output_text
 from rollout_kit.serving import registry
 from rollout_kit.serving.resources_server import ResourcesServer
-from rollout_kit.testing import ScriptedModel, making, mount
-from rollout_kit.types import VerifyRequest, VerifyResponse
+from rollout_kit.testing import Over, ScriptedModel, making, mount
+from rollout_kit.types import JsonObject, VerifyRequest, VerifyResponse
 
 
 class EchoRequest(VerifyRequest):
@@ -98,7 +99,8 @@ class Bench:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.model = ScriptedModel(asked)
+        self.model: Any = ScriptedModel(asked)
+        self.collects_over: Over = "local"
         self.verifier: Callable[..., Any] = making(Echo)
         self.out = io.StringIO()
         self.agent_settings: dict[str, Any] = {}
@@ -118,7 +120,7 @@ class Bench:
         agents = ["echo_agent", *self.other_agents]
         servers |= {name: making(agent, **wiring, **self.agent_settings) for name in agents}
         self.out = io.StringIO()
-        async with mount(servers) as peers:
+        async with mount(servers, self.collects_over) as peers:
             reached = Reached(peers, agents, keys.pop("default_params", {}), {})
             as_json = keys.get("json", False)
             progress = Progress(as_json=as_json, out=self.out, err=io.StringIO())
@@ -137,3 +139,33 @@ class Bench:
 
     def metrics(self) -> dict[str, Any]:
         return json.loads((self.folder / "rollouts_aggregate_metrics.json").read_text())
+
+
+class Desk(Bench):
+    """A bench whose rollouts are verified again, with nobody there but the verifier."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.verifiers: dict[str, Any] = {}
+        self.names: dict[str, str | None] = {"echo_agent": "echo"}
+        self.over: Over = "local"
+
+    async def reverify(self, **keys: Any) -> int:
+        given = {
+            "input_jsonl_fpath": str(self.folder / "rollouts.jsonl"),
+            "output_jsonl_fpath": self.folder / "new.jsonl",
+            "fsync": "exit",
+            **keys,
+        }
+        config = Config(ReverifyConfig.model_validate(given), {}, {}, {}, {}, frozenset())
+        self.out = io.StringIO()
+        progress = Progress(out=self.out, err=io.StringIO(), generates=False)
+        async with mount({"echo": self.verifier, **self.verifiers}, self.over) as peers:
+            servers = Reached(peers, [], {}, {})
+            return await reverify_through(servers, self.names, config, ["+the=command"], progress)
+
+    def new(self, suffix: str = "") -> list[JsonObject]:
+        return read_jsonl(self.folder / f"new{suffix}.jsonl")
+
+    def new_metrics(self) -> JsonObject:
+        return json.loads((self.folder / "new_aggregate_metrics.json").read_text())

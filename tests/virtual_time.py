@@ -1,0 +1,68 @@
+"""The library's clocks on a virtual loop: waiting, blocking and burning CPU cost no real time."""
+
+import asyncio
+import sys
+import time
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import pytest
+
+from rollout_kit.testing import VirtualClockLoop
+
+T = TypeVar("T")
+
+WALL = ("perf_counter", "monotonic")
+CPU = ("process_time", "thread_time")
+OURS = ("rollout_kit", "resources_servers", "responses_api_models", "responses_api_agents")
+
+
+class Loop(VirtualClockLoop):
+    """Its timers ring `late_s` late."""
+
+    def __init__(self, now: float, late_s: float) -> None:
+        super().__init__()
+        self.now, self._late_s = now, late_s
+
+    def call_at(self, when: float, *args: Any, **keys: Any) -> asyncio.TimerHandle:
+        return super().call_at(when + self._late_s, *args, **keys)
+
+
+class VirtualTime:
+    """The clock of the loops that `run` makes, one after the other. `time.perf_counter` and the
+    like read it, also where a module of the library has imported them by name."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.late_s = 0.0
+        self.other_threads_burn = False
+        self._burnt_s = 0.0
+        self._loop: Loop | None = None
+        clocks = dict.fromkeys(WALL, self.now) | dict.fromkeys(CPU, self.cpu_s)
+        real = {name: getattr(time, name) for name in clocks}
+        ours = [module for name, module in sys.modules.items() if name.partition(".")[0] in OURS]
+        for name, clock in clocks.items():
+            for module in ours:
+                if vars(module).get(name) is real[name]:
+                    monkeypatch.setattr(module, name, clock)
+            monkeypatch.setattr(time, name, clock)
+
+    def now(self) -> float:
+        return self._loop.now if self._loop else 0.0
+
+    def cpu_s(self) -> float:
+        return self.now() if self.other_threads_burn else self._burnt_s
+
+    def block(self, seconds: float) -> None:
+        """Hold the event loop without using the CPU."""
+        assert self._loop
+        self._loop.now += seconds
+
+    def burn(self, seconds: float) -> None:
+        """Hold the event loop and use the CPU."""
+        self.block(seconds)
+        self._burnt_s += seconds
+
+    def run(self, main: Coroutine[Any, Any, T]) -> T:
+        loop = self._loop = Loop(self.now(), self.late_s)
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            return runner.run(main)
