@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 
 import orjson
 from aiohttp import web
+from virtual_time import LinkedLoop, run_linked
 
 from rollout_kit.endpoints.completions import as_completion
 from rollout_kit.endpoints.events import completion_events, response_events
@@ -102,17 +103,27 @@ async def listening(endpoint):
     app.router.add_route("*", "/{path:.*}", endpoint.answer)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
+    loop = asyncio.get_running_loop()
     try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+        if isinstance(loop, LinkedLoop):
+            assert runner.server
+            port = loop.listen(runner.server)
+        else:
+            await web.TCPSite(runner, "127.0.0.1", 0).start()
+            port = runner.addresses[0][1]
+        yield f"http://127.0.0.1:{port}"
     finally:
         await runner.cleanup()
 
 
-def with_model(endpoint, use, make):
-    """Run `use(model)` with the model that `make` makes of the URL of a listening `endpoint`."""
+def with_model(endpoint, use, make, *, run=run_linked):
+    """Run `use(model)` with the model that `make` makes of the URL of a listening `endpoint`.
 
-    async def run():
+    The clock is virtual unless `run` is another: `asyncio.run` where a process or a thread takes
+    part.
+    """
+
+    async def main():
         async with listening(endpoint) as url:
             model = make(url)
             try:
@@ -121,7 +132,7 @@ def with_model(endpoint, use, make):
             finally:
                 await model.stop()
 
-    return asyncio.run(run())
+    return run(main())
 
 
 def asks(params=None):

@@ -1,9 +1,13 @@
-"""The library's clocks on a virtual loop: waiting, blocking and burning CPU cost no real time."""
+"""Virtual clocks beyond `run_virtual`: for the library's own clocks, and for connections."""
 
 import asyncio
+import itertools
+import os
+import socket
 import sys
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from errno import ECONNREFUSED
 from typing import Any, TypeVar
 
 import pytest
@@ -15,6 +19,46 @@ T = TypeVar("T")
 WALL = ("perf_counter", "monotonic")
 CPU = ("process_time", "thread_time")
 OURS = ("rollout_kit", "resources_servers", "responses_api_models", "responses_api_agents")
+
+
+ProtocolFactory = Callable[[], asyncio.BaseProtocol]
+
+
+class LinkedLoop(VirtualClockLoop):
+    """Both ends of every connection are in this loop, over socket pairs: what one end has written
+    can be read at the other at once, so the clock never jumps past it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._listening: dict[int, ProtocolFactory] = {}
+        self._ports = itertools.count(1024)
+
+    def listen(self, factory: ProtocolFactory) -> int:
+        """The port at which this server is reached, on any host."""
+        port = next(self._ports)
+        self._listening[port] = factory
+        return port
+
+    def close_port(self, port: int) -> None:
+        del self._listening[port]
+
+    async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> Any:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (host, port))]
+
+    async def create_connection(
+        self, factory: Any, host: Any = None, port: Any = None, **keys: Any
+    ) -> Any:
+        if port not in self._listening:
+            raise ConnectionRefusedError(ECONNREFUSED, os.strerror(ECONNREFUSED))
+        ours, theirs = socket.socketpair()
+        await self.connect_accepted_socket(self._listening[port], theirs)
+        return await super().create_connection(factory, sock=ours, **keys)
+
+
+def run_linked(main: Coroutine[Any, Any, T]) -> T:
+    """Run `main` under a virtual clock, with connections between its own servers and clients."""
+    with asyncio.Runner(loop_factory=LinkedLoop) as runner:
+        return runner.run(main)
 
 
 class Loop(VirtualClockLoop):
