@@ -22,6 +22,9 @@ from rollout_kit.serving.resources_server import ResourcesServer
 from rollout_kit.testing import Over, ScriptedModel, making, mount
 from rollout_kit.types import JsonObject, VerifyRequest, VerifyResponse
 
+HANG_S = 120.0
+"""Nothing that works takes as long, on any machine: what does hangs."""
+
 
 class EchoRequest(VerifyRequest):
     expected: str

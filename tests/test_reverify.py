@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from endpoint import endpoint, says
-from support import Desk, Echo, EchoRequest, asked, read_jsonl, row, write_jsonl
+from support import HANG_S, Desk, Echo, EchoRequest, asked, read_jsonl, row, write_jsonl
 from test_commands import Workplace, eventually
 
 from rollout_kit.cli.reverify import main as reverify_main
@@ -778,7 +778,7 @@ def test_interrupted_it_drains_and_says_how_to_continue(
     out = workplace.folder / "out/new.jsonl"
     eventually(lambda: out.exists() and out.read_bytes().count(b"\n") >= 5)
     process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=30)
+    output, _ = process.communicate(timeout=HANG_S)
     assert process.returncode == 130, output
     done = len(new(workplace))
     assert 0 < done < 100 and f"Still to come: {100 - done} rollouts. This continues:" in output
