@@ -6,9 +6,12 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import pytest
 
 from rollout_kit.collector.reach import Reached
 from rollout_kit.commands.collect import collect_through
@@ -21,9 +24,27 @@ from rollout_kit.serving import registry
 from rollout_kit.serving.resources_server import ResourcesServer
 from rollout_kit.testing import Over, ScriptedModel, making, mount
 from rollout_kit.types import JsonObject, VerifyRequest, VerifyResponse
+from rollout_kit.workers.pool import WorkerPool
 
 HANG_S = 120.0
 """Nothing that works takes as long, on any machine: what does hangs."""
+
+
+def limit_only(endless: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let only a worker's call about this text have the deadline that is configured: no other may
+    run into it, however slow the machine is."""
+    call = WorkerPool.call
+
+    async def patient(pool: WorkerPool, *arguments: Any) -> Any:
+        deadline_s = pool.deadline_s
+        if endless not in str(arguments):
+            pool.deadline_s = HANG_S
+        try:
+            return await call(pool, *arguments)
+        finally:
+            pool.deadline_s = deadline_s
+
+    monkeypatch.setattr(WorkerPool, "call", patient)
 
 
 class EchoRequest(VerifyRequest):
@@ -56,6 +77,22 @@ def write_jsonl(path: Path, rows: list[Any]) -> Path:
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def eventually(holds: Callable[[], object]) -> None:
+    """Wait until it holds."""
+    give_up = time.monotonic() + HANG_S
+    while not holds():
+        assert time.monotonic() < give_up, "it did not come true"
+        time.sleep(0.02)
+
+
+def alive(pid: int) -> bool:
+    """Whether the process runs; a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 BLOCK = re.compile(

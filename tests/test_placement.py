@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from endpoint import endpoint, says
-from support import HANG_S, asked, write_jsonl
-from test_commands import Workplace, alive, eventually
+from support import HANG_S, alive, asked, eventually, write_jsonl
+from workplace import Workplace
 
 COUNTER = """
 from rollout_kit.serving.resources_server import ResourcesServer, tool

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from endpoint import endpoint
 from support import HANG_S, asked
-from test_commands import Workplace
 from test_supervision import status, through
+from workplace import Workplace
 
 from rollout_kit.launch.process_tree import family
 from rollout_kit.testing import text_response

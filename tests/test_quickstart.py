@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from openai.types.responses import Response
 from support import HANG_S, read_jsonl
-from test_commands import ROOT
+from workplace import ROOT
 
 from rollout_kit.launch.sockets import bound_socket
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 from endpoint import Endpoint, endpoint
-from support import HANG_S, Block, blocks, read_jsonl
-from test_commands import ROOT, eventually
+from support import HANG_S, Block, blocks, eventually, read_jsonl
+from workplace import ROOT
 
 from rollout_kit.testing import text_response
 

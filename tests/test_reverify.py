@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from endpoint import endpoint, says
-from support import HANG_S, Desk, Echo, EchoRequest, asked, read_jsonl, row, write_jsonl
-from test_commands import Workplace, eventually
+from support import HANG_S, Desk, Echo, EchoRequest, asked, eventually, read_jsonl, row, write_jsonl
+from workplace import Workplace
 
 from rollout_kit.cli.reverify import main as reverify_main
 from rollout_kit.config.keys.commands import ReverifyConfig

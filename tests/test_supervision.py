@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 from endpoint import endpoint
-from support import HANG_S, read_jsonl
-from test_commands import ROOT, Workplace, alive, eventually
+from support import HANG_S, alive, eventually, read_jsonl
+from workplace import ROOT, Workplace
 
 from rollout_kit.launch.process_tree import family
 from rollout_kit.launch.sockets import bound_socket
