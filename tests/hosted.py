@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import orjson
 from aiohttp import web
-from virtual_time import LinkedLoop, run_linked
+from virtual_time import run_linked
 
 from rollout_kit.endpoints.completions import as_completion
 from rollout_kit.endpoints.events import completion_events, response_events
@@ -103,15 +103,9 @@ async def listening(endpoint):
     app.router.add_route("*", "/{path:.*}", endpoint.answer)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
-    loop = asyncio.get_running_loop()
     try:
-        if isinstance(loop, LinkedLoop):
-            assert runner.server
-            port = loop.listen(runner.server)
-        else:
-            await web.TCPSite(runner, "127.0.0.1", 0).start()
-            port = runner.addresses[0][1]
-        yield f"http://127.0.0.1:{port}"
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
     finally:
         await runner.cleanup()
 

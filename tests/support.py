@@ -141,6 +141,8 @@ class Bench:
         self.folder = folder
         self.model: Any = ScriptedModel(asked)
         self.collects_over: Over = "local"
+        self.clock = time.monotonic
+        """Of the progress line and of what is told of the whole run."""
         self.verifier: Callable[..., Any] = making(Echo)
         self.out = io.StringIO()
         self.agent_settings: dict[str, Any] = {}
@@ -163,7 +165,7 @@ class Bench:
         async with mount(servers, self.collects_over) as peers:
             reached = Reached(peers, agents, keys.pop("default_params", {}), {})
             as_json = keys.get("json", False)
-            progress = Progress(as_json=as_json, out=self.out, err=io.StringIO())
+            progress = Progress(as_json=as_json, out=self.out, err=io.StringIO(), clock=self.clock)
             config = config_of(self.folder, **keys)
             return await through(reached, config, ["+the=command"], progress)
 

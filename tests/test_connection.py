@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import uvloop
 from support import HANG_S
-from virtual_time import LinkedLoop, run_linked
+from virtual_time import run_linked
 
 from rollout_kit.errors import PeerError, PeerLost, PeerTimeout, PeerUnreachable
 from rollout_kit.transport import http
@@ -56,14 +56,6 @@ async def answering(
         finally:
             writer.close()
 
-    loop = asyncio.get_running_loop()
-    if isinstance(loop, LinkedLoop):
-
-        def protocol() -> asyncio.StreamReaderProtocol:
-            return asyncio.StreamReaderProtocol(asyncio.StreamReader(), serve)
-
-        yield f"http://{host}:{loop.listen(protocol)}", heads
-        return
     server = await asyncio.start_server(serve, host, 0, ssl=tls)
     port = server.sockets[0].getsockname()[1]
     name = f"[{host}]" if ":" in host else host

@@ -24,6 +24,30 @@ OURS = ("rollout_kit", "resources_servers", "responses_api_models", "responses_a
 ProtocolFactory = Callable[[], asyncio.BaseProtocol]
 
 
+class LinkedServer:
+    """What `create_server` returns, and its only socket."""
+
+    def __init__(
+        self, listening: dict[int, ProtocolFactory], port: int, sock: socket.socket | None
+    ) -> None:
+        self._listening, self._port, self._sock = listening, port, sock
+        self.sockets = (self,)
+
+    def getsockname(self) -> tuple[str, int]:
+        return "127.0.0.1", self._port
+
+    def is_serving(self) -> bool:
+        return self._port in self._listening
+
+    def close(self) -> None:
+        self._listening.pop(self._port, None)
+        if self._sock:
+            self._sock.close()
+
+    async def wait_closed(self) -> None:
+        pass
+
+
 class LinkedLoop(VirtualClockLoop):
     """Both ends of every connection are in this loop, over socket pairs: what one end has written
     can be read at the other at once, so the clock never jumps past it."""
@@ -33,14 +57,19 @@ class LinkedLoop(VirtualClockLoop):
         self._listening: dict[int, ProtocolFactory] = {}
         self._ports = itertools.count(1024)
 
-    def listen(self, factory: ProtocolFactory) -> int:
-        """The port at which this server is reached, on any host."""
-        port = next(self._ports)
+    async def create_server(
+        self,
+        factory: Any,
+        host: Any = None,
+        port: Any = None,
+        *,
+        sock: socket.socket | None = None,
+        **_: Any,
+    ) -> Any:
+        """Any port stands for a free one; `sock` keeps its own."""
+        port = sock.getsockname()[1] if sock else next(self._ports)
         self._listening[port] = factory
-        return port
-
-    def close_port(self, port: int) -> None:
-        del self._listening[port]
+        return LinkedServer(self._listening, port, sock)
 
     async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> Any:
         return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (host, port))]
