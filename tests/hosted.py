@@ -9,7 +9,9 @@ from virtual_time import run_linked
 
 from rollout_kit.endpoints.completions import as_completion
 from rollout_kit.endpoints.events import completion_events, response_events
+from rollout_kit.launch.sockets import bound_socket, url_of
 from rollout_kit.responses import make_response, message_item
+from rollout_kit.serving import registry
 
 RESPONSE = {**make_response("m", [message_item("Hi")], None), "unknown_to_us": [1]}
 CHAT = {
@@ -136,3 +138,14 @@ def asks(params=None):
         return await model.handle("/v1/responses", orjson.dumps(params or HI))
 
     return use
+
+
+@asynccontextmanager
+async def through_openai_model(simulated, **settings):
+    """An `openai_model` that asks this simulated model over HTTP."""
+    sock = bound_socket("127.0.0.1", 0)
+    given = {"openai_base_url": f"{url_of(sock)}/v1", "openai_model": "simulated", **settings}
+    cls = registry.load("responses_api_models", "openai_model")
+    await simulated.start()
+    async with simulated.serving(sock):
+        yield cls(cls.Config.model_validate(given), None, "policy_model")

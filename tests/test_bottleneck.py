@@ -11,11 +11,11 @@ from time import perf_counter
 from typing import Any
 
 import pytest
+from hosted import through_openai_model
 from support import Bench, Desk, row
 from virtual_time import VirtualTime
 
 from rollout_kit.commands.progress import Progress
-from rollout_kit.errors import ModelError
 from rollout_kit.pacing import meter
 from rollout_kit.pacing.bottleneck import Client, Growth, Spent, verdict
 from rollout_kit.pacing.limiter import Fixed
@@ -24,13 +24,10 @@ from rollout_kit.serving import registry
 from rollout_kit.serving.resources_server import ResourcesServer, tool
 from rollout_kit.store.files import OutputPaths
 from rollout_kit.store.journal import Journal
-from rollout_kit.testing import Over, ScriptedModel, making, run_virtual
-from rollout_kit.transport.connection import Headers
-from rollout_kit.transport.http import Reply
+from rollout_kit.testing import OVERS, Over, making, run_virtual
 from rollout_kit.types import STATS, JsonObject
 
 SimulatedModel = registry.load("responses_api_models", "simulated_model")
-OpenAIModel = registry.load("responses_api_models", "openai_model")
 
 
 class SlowConfig(ResourcesServer.Config):
@@ -74,6 +71,8 @@ class Run:
         self.model: dict[str, Any] = {"answer": "text"}
         self.slow: dict[str, Any] = {}
         self.verifier: type[Waits] = Waits
+        self.endpoint: Any = None
+        """A simulated model to be asked through an `openai_model`, instead of `model`."""
 
     def simulated(self, **keys: Any) -> Any:
         config = SimulatedModel.Config.model_validate({**self.model, **keys})
@@ -83,11 +82,9 @@ class Run:
         """The `bottleneck` that the metrics file holds."""
         self.verifier.time = self.time
         self.desk.verifier = making(self.verifier, **self.slow)
-        if isinstance(self.desk.model, ScriptedModel):
-            self.desk.model = self.simulated()
         rows = [{"responses_create_params": {"input": f"{n}"}} for n in range(rollouts)]
-        collecting = self.desk.collect(rows, num_samples_in_parallel=parallel, **keys)
-        assert self.time.run(collecting) == 0
+        keys["num_samples_in_parallel"] = parallel
+        assert self.time.run(self._collected(rows, keys)) == 0
         found = self.desk.metrics()["bottleneck"]
         said = self.desk.out.getvalue()
         if keys.get("json"):
@@ -96,6 +93,13 @@ class Run:
             assert told == [{"event": "bottleneck", **found}]
         assert found["sentence"] in said
         return found
+
+    async def _collected(self, rows: list[Any], keys: dict[str, Any]) -> int:
+        if self.endpoint is None:
+            self.desk.model = self.simulated()
+            return await self.desk.collect(rows, **keys)
+        async with through_openai_model(self.endpoint, max_tries=50) as self.desk.model:
+            return await self.desk.collect(rows, **keys)
 
 
 @pytest.fixture
@@ -163,35 +167,10 @@ def test_a_rate_limit_that_the_attempts_run_into(run: Run) -> None:
     assert found["sentence"].endswith("raising parallelism gains nothing")
 
 
-class Line:
-    """An HTTP client whose every request reaches `model`, in no time."""
-
-    def __init__(self, model: Any) -> None:
-        self.model = model
-
-    async def post(self, url: str, raw: bytes, **_: Any) -> Reply:
-        try:
-            answer = await self.model.responses(json.loads(raw))
-        except ModelError as error:
-            told = [(b"retry-after", str(error.retry_after_s).encode())]
-            refusal = json.dumps({"error": {"message": error.message}}).encode()
-            return Reply(error.status or 500, Headers(told), refusal)
-        return Reply(200, Headers([]), json.dumps(answer).encode())
-
-    async def close(self) -> None:
-        await self.model.stop()
-
-
-@pytest.mark.parametrize("over", ["local", "round_trip"])
-def test_a_rate_limit_that_the_model_server_waits_for(
-    run: Run, over: Over, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("over", OVERS)
+def test_a_rate_limit_that_the_model_server_waits_for(run: Run, over: Over) -> None:
     rate_limit = {"requests_per_minute": 3000, "burst_s": 0.1}
-    endpoint = run.simulated(latency_s=0.02, rate_limit=rate_limit)
-    run.time.run(endpoint.start())
-    monkeypatch.setattr("rollout_kit.serving.hosted_model.HttpClient", lambda: Line(endpoint))
-    keys = {"openai_base_url": "http://x/v1", "openai_model": "simulated", "max_tries": 50}
-    run.desk.model = OpenAIModel(OpenAIModel.Config.model_validate(keys), None, "policy_model")
+    run.endpoint = run.simulated(latency_s=0.02, rate_limit=rate_limit)
     run.desk.collects_over = over
     found = run.collect(120, 16)
     assert found["name"] == "rate_limit" and found["share"] > 0.7, found

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import os
+import selectors
 import socket
 import sys
 import time
@@ -11,6 +12,7 @@ from errno import ECONNREFUSED
 from typing import Any, TypeVar
 
 import pytest
+from support import HANG_S
 
 from rollout_kit.testing import VirtualClockLoop
 
@@ -90,7 +92,34 @@ def run_linked(main: Coroutine[Any, Any, T]) -> T:
         return runner.run(main)
 
 
-class Loop(VirtualClockLoop):
+def run_virtual_once(holds: Callable[[], bool], main: Coroutine[Any, Any, T]) -> T:
+    """Run `main` under a clock that is real until `holds()`, as threads take real time, and virtual
+    from then on."""
+
+    def loop() -> VirtualClockLoop:
+        made = VirtualClockLoop()
+        selector: Any = made._selector  # type: ignore[attr-defined]
+        jump, give_up = selector.select, time.monotonic() + HANG_S
+
+        def select(timeout: float | None = None) -> Any:
+            if holds():
+                return jump(timeout)
+            began = time.monotonic()
+            assert began < give_up, "it did not come true"
+            found = selectors.DefaultSelector.select(
+                selector, min(0.01, 1 if timeout is None else timeout)
+            )
+            made.now += time.monotonic() - began
+            return found
+
+        selector.select = select
+        return made
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        return runner.run(main)
+
+
+class Loop(LinkedLoop):
     """Its timers ring `late_s` late."""
 
     def __init__(self, now: float, late_s: float) -> None:
@@ -102,8 +131,11 @@ class Loop(VirtualClockLoop):
 
 
 class VirtualTime:
-    """The clock of the loops that `run` makes, one after the other. `time.perf_counter` and the
-    like read it, also where a module of the library has imported them by name."""
+    """The clock of the linked loops that `run` makes, one after the other.
+
+    `time.perf_counter` and the like read it, also where a module of the library has imported them
+    by name.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.late_s = 0.0
