@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import Bench, asked, row
+from support import HANG_S, Bench, asked, row
 
 from rollout_kit.commands import estimate
 from rollout_kit.commands.collect import estimate_through
@@ -273,7 +273,7 @@ confirm: true
         text=True,
     )
     os.write(here, answer.encode())
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=HANG_S)
     os.close(here)
     os.close(there)
     assert process.returncode == status, output

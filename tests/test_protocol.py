@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 from endpoint import Endpoint, endpoint, says
 from support import asked, read_jsonl, write_jsonl
-from test_commands import ROOT, Workplace
+from workplace import ROOT, Workplace
 
 from rollout_kit.config.keys.commands import HeadServerConfig
 from rollout_kit.errors import BY_NAME, TRANSIENT, ModelError, from_wire

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from virtual_time import run_linked
 
 from rollout_kit.commands.progress import Progress
 from rollout_kit.launch.sockets import bound_socket, url_of
@@ -61,7 +62,7 @@ def test_a_model_server_is_asked_once_a_second_over_every_transport(over: Over) 
         async with mount({"policy_model": lambda peers, name: model}, over) as peers:
             return await watched(watch_of(peers, "policy_model"))
 
-    loads = asyncio.run(main())
+    loads = run_linked(main())
     assert loads[-1] == {"running": 3, "waiting": 1, "throttled": True}
     assert 2 <= len(loads) <= 3
 

@@ -2,6 +2,7 @@ import asyncio
 from collections import Counter
 
 import pytest
+from support import HANG_S
 
 from rollout_kit.errors import TaskError
 from rollout_kit.responses import make_response, message_item
@@ -86,7 +87,7 @@ def verify(row, items):
         async with mount({"blackjack": making(Blackjack)}) as peers:
             asked = {"responses_create_params": {"input": "?"}, **row}
             asked["response"] = make_response("m", items, None)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(HANG_S):
                 return await peers.call("blackjack", "/verify", asked, dict)
 
     return asyncio.run(main())
