@@ -476,7 +476,7 @@ def test_a_cancelled_run_is_ended_and_a_dead_zygote_replaced(held: Held, tmp_pat
             assert _runs() == []
             task = asyncio.create_task(sandbox.run(waiting, limits=USUAL))
             await running()
-            for zygote in sandbox._busy:
+            for zygote in sandbox._zygotes._busy:
                 zygote._process.kill()
             (tmp_path / "go").touch()
             return await task

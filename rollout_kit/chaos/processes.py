@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..launch.process_tree import kill, marked
+from ..launch.process_tree import find_marked, kill
 
 MARK = "ROLLOUT_KIT_CHAOS"
 """The environment variable by which whatever the commands start is found again."""
@@ -87,7 +87,7 @@ class Processes:
     def alive(self, *but: Started) -> dict[int, str]:
         """Whatever was started here and runs, by pid, with its start time."""
         spared = {each.process.pid for each in but}
-        found = marked(MARK, self.mark)
+        found = find_marked(MARK, self.mark)
         return {pid: start for pid, start in found.items() if pid not in spared}
 
     def left_over(self, *but: Started) -> list[str]:

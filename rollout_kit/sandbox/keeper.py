@@ -42,6 +42,8 @@ ENVIRONMENT = {
 GRACE_S = 5.0
 """Beyond a run's time limit; then its zygote does not answer, and is killed."""
 
+START_S = 30.0
+
 LARGE = 1 << 16
 """Bytes of an answer from which it is read in a thread."""
 
@@ -54,6 +56,7 @@ class Zygote:
 
     def __init__(self, kind: str, folders: Sequence[str]) -> None:
         self._is_bare = kind == "bare"
+        self._is_ready = False
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control.setblocking(False)
         python = getattr(sys, "_base_executable", "") or sys.executable
@@ -68,6 +71,19 @@ class Zygote:
                 cwd="/",
                 start_new_session=True,
             )
+
+    async def ready(self) -> None:
+        """Wait, once, until it has started; SandboxError if it cannot."""
+        if self._is_ready:
+            return
+        try:
+            async with asyncio.timeout(START_S):
+                told = await self.heard()
+        except TimeoutError:
+            raise SandboxError(f"no zygote within {START_S:g} s") from None
+        if problem := told.get("error"):
+            raise SandboxError(problem)
+        self._is_ready = True
 
     async def run(self, program: bytes, stdin: bytes, with_stdout: bool, limits: Limits) -> Run:
         loop = asyncio.get_running_loop()

@@ -372,7 +372,7 @@ def test_a_sandbox_that_fails_is_no_verdict(monkeypatch) -> None:
     async def main():
         async with mount({"code_gen": lambda peers, name: server}) as peers:
             monkeypatch.setattr("rollout_kit.sandbox.keeper.START", "sys.exit(1)")
-            for zygote in server._sandbox._idle:
+            for zygote in server._sandbox._zygotes._idle:
                 await zygote.kill()
             asked = {**SUM, "response": make_response("m", [message_item(TABLE[0][1])], None)}
             await peers.call("code_gen", "/verify", asked, dict)
