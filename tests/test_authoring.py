@@ -19,7 +19,7 @@ from rollout_kit.errors import ConfigError
 
 LAST_BUT_TESTS = "the same verdict twice"
 
-SECTION = DOCUMENT[DOCUMENT.index("## In five commands") : DOCUMENT.index("## A verifier")]
+SECTION = DOCUMENT[DOCUMENT.index("## Start from the template") : DOCUMENT.index("## A verifier")]
 
 
 def solved(body: dict[str, Any]) -> str:
@@ -95,8 +95,8 @@ def test_a_verifier_that_is_always_content_is_seen(folder: Path) -> None:
 
 def test_verdicts_that_change_are_seen(folder: Path) -> None:
     app = folder / "app.py"
-    text = app.read_text().replace("len(said)", "time.monotonic_ns()")
-    app.write_text(text.replace("from rollout_kit.resp", "import time\nfrom rollout_kit.resp", 1))
+    text = app.read_text().replace("len(text)", "time.monotonic_ns()")
+    app.write_text(text.replace("from rollout_kit", "import time\nfrom rollout_kit", 1))
     assert any("the same verdict twice" in problem for problem in problems(folder))
 
 

@@ -3,7 +3,8 @@
 import random
 from typing import ClassVar
 
-from rollout_kit.serving.gymnasium import GameRequest, GymnasiumServer, Step, tagged
+from rollout_kit import GameRequest, GymnasiumServer, Step
+from rollout_kit.serving.gymnasium import tagged
 
 RANKS = ("2", "3", "4", "5", "6", "7", "8", "9", "10", "J", "Q", "K", "A")
 

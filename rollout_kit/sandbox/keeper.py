@@ -15,7 +15,7 @@ from typing import Any, Self
 import orjson
 
 from ..launch.process_tree import kill_family
-from .limits import Limits, Run, SandboxError
+from .limits import SandboxError, SandboxLimits, SandboxRun
 from .memory import held_mb
 from .pipes import Capture, nowhere, sealed
 
@@ -69,7 +69,9 @@ class Zygote:
                 start_new_session=True,
             )
 
-    async def run(self, program: bytes, stdin: bytes, with_stdout: bool, limits: Limits) -> Run:
+    async def run(
+        self, program: bytes, stdin: bytes, with_stdout: bool, limits: SandboxLimits
+    ) -> SandboxRun:
         loop = asyncio.get_running_loop()
         try:
             with (
@@ -123,7 +125,7 @@ class Zygote:
         self._control.close()
 
 
-def _told(report: dict[str, Any], stdout: Capture, answer: Capture, memory: "_Watch") -> Run:
+def _told(report: dict[str, Any], stdout: Capture, answer: Capture, memory: "_Watch") -> SandboxRun:
     said: Any = None
     with suppress(ValueError, RecursionError):  # Python's own: orjson knows no infinity, no 2**100
         said = json.loads(bytes(answer.data))
@@ -141,7 +143,7 @@ def _told(report: dict[str, Any], stdout: Capture, answer: Capture, memory: "_Wa
         end = "raised"
     else:
         end = "finished" if report["status"] == 0 else "died"
-    return Run(
+    return SandboxRun(
         end,
         bytes(stdout.data),
         answered="value" in told,

@@ -12,7 +12,7 @@ class SandboxError(RolloutKitError):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SandboxLimits:
     """Bounds of one run; `time_s` is on the wall clock and for all of its processes together."""
 
     time_s: float = 10.0
@@ -35,7 +35,7 @@ End = Literal["finished", "raised", "time", "memory", "output", "died"]
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SandboxRun:
     """What is known of a run. All but `duration_s` and `cpu_s` is what the code wanted it to be."""
 
     end: End

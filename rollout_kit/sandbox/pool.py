@@ -15,7 +15,7 @@ import orjson
 
 from ..errors import ConfigError
 from .keeper import Zygote
-from .limits import Limits, Run, SandboxError
+from .limits import SandboxError, SandboxLimits, SandboxRun
 from .protections import Protections, probed
 
 log = logging.getLogger(__name__)
@@ -74,8 +74,8 @@ class Sandbox:
         function: str | None = None,
         arguments: Sequence[Any] = (),
         starter: bool = False,
-        limits: Limits = Limits(),
-    ) -> Run:
+        limits: SandboxLimits = SandboxLimits(),
+    ) -> SandboxRun:
         """Execute `code` as a program, and then call its `function` (of `Solution`, if it has one)
         where one is named. `starter`: with LiveCodeBench's imports. SandboxError when the sandbox
         fails."""
@@ -90,7 +90,9 @@ class Sandbox:
                     raise
                 return await self._once(raw, text, function is None, limits)
 
-    async def _once(self, program: bytes, stdin: bytes, with_stdout: bool, limits: Limits) -> Run:
+    async def _once(
+        self, program: bytes, stdin: bytes, with_stdout: bool, limits: SandboxLimits
+    ) -> SandboxRun:
         zygote = self._idle.pop() if self._idle else await self._started()
         self._busy.add(zygote)
         is_sound = False

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from .limits import Limits, Run
+from .limits import SandboxLimits, SandboxRun
 
 ESSENTIAL = {
     "no network": "reaches nothing, not even this machine",
@@ -66,13 +66,13 @@ def probe(port, folder, process, secret):
 """
 
 
-PROBE_LIMITS = Limits(time_s=10)
+PROBE_LIMITS = SandboxLimits(time_s=10)
 
 
 class Runs(Protocol):
     async def run(
-        self, code: str, *, function: str | None, arguments: Any, limits: Limits
-    ) -> Run: ...
+        self, code: str, *, function: str | None, arguments: Any, limits: SandboxLimits
+    ) -> SandboxRun: ...
 
 
 @dataclass(frozen=True, slots=True)

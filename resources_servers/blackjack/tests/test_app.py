@@ -3,9 +3,8 @@ from collections import Counter
 
 import pytest
 
-from rollout_kit.errors import TaskError
-from rollout_kit.responses import make_response, message_item
-from rollout_kit.serving.gymnasium import GameRequest, actions, observation_item, tagged
+from rollout_kit import GameRequest, TaskError, make_response, message_item
+from rollout_kit.serving.gymnasium import actions, observation_item, tagged
 from rollout_kit.serving.registry import load
 from rollout_kit.testing import making, mount
 
