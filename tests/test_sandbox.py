@@ -626,5 +626,5 @@ def test_folders_that_are_named_can_be_imported_from(tmp_path: Path) -> None:
 
 def test_another_system_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
-    with pytest.raises(ConfigError, match="this is not Linux"):
+    with pytest.raises(ConfigError, match="it does not run Linux"):
         asyncio.run(Sandbox(1).start())

@@ -1,7 +1,7 @@
-"""Runs of code that a model wrote, each in a fork of a warm interpreter in a closed room.
+"""Run code that a model wrote, each time in a fork of a prepared, isolated interpreter.
 
-What comes of a run is what its code wanted to come of it; so a verdict is made of it out here, by
-comparing, and never taken from it.
+The code controls its own output, so callers compare the output themselves and never trust a
+verdict computed inside a run.
 """
 
 import asyncio
@@ -16,18 +16,19 @@ import orjson
 from ..errors import ConfigError
 from .keeper import Zygote
 from .limits import SandboxError, SandboxLimits, SandboxRun
-from .protections import Protections, probed
+from .protections import Protections, probe_protections
 
 log = logging.getLogger(__name__)
 
 START_S = 30.0
+"""Time limit for starting a zygote."""
 
 
 class Sandbox:
-    """At most `num_processes` runs at a time, in as many warm zygotes.
+    """Executes at most `num_processes` runs at a time, each in a zygote of its own.
 
-    `folders` may be read and imported from. Without the essential protections `start` raises
-    ConfigError, unless `unsafe`.
+    Runs may read and import from `folders`. If an essential protection does not work, `start`
+    raises ConfigError, unless `unsafe` is set.
     """
 
     def __init__(
@@ -47,24 +48,24 @@ class Sandbox:
         self.protections = Protections()
 
     async def start(self) -> None:
-        """Start the first zygote and try out what holds; the others start when they are needed."""
-        refusal = "this is not Linux" if sys.platform != "linux" else ""
+        """Start the first zygote and test the protections; other zygotes start on demand."""
+        refusal = "it does not run Linux" if sys.platform != "linux" else ""
         if not refusal:
             try:
-                self._idle.append(await self._started())
+                self._idle.append(await self._start_zygote())
             except SandboxError as error:
                 refusal = str(error)
         if refusal and self._unsafe and sys.platform == "linux":
             self._kind = "bare"
-            self._idle.append(await self._started())
+            self._idle.append(await self._start_zygote())
         if self._idle:
-            self.protections = await probed(self)
+            self.protections = await probe_protections(self)
             level = logging.WARNING if self.protections.missing else logging.INFO
             log.log(level, "sandbox: %s", self.protections)
         missing = self.protections.missing
         if (refusal or missing) and not (self._unsafe and self._idle):
             await self.close()
-            raise ConfigError(_refused(refusal, missing))
+            raise ConfigError(_describe_refusal(refusal, missing))
 
     async def run(
         self,
@@ -76,16 +77,16 @@ class Sandbox:
         starter: bool = False,
         limits: SandboxLimits = SandboxLimits(),
     ) -> SandboxRun:
-        """Execute `code` as a program, and then call its `function` (of `Solution`, if it has one)
-        where one is named. `starter`: with LiveCodeBench's imports. SandboxError when the sandbox
-        fails."""
+        """Execute `code` as a program; then call `function`, if given, of its class `Solution` or
+        of the module. With `starter`, LiveCodeBench's imports are available. Raise SandboxError if
+        the sandbox itself fails."""
         program = {"code": code, "function": function, "arguments": arguments, "starter": starter}
         raw = orjson.dumps(program)
         text = stdin.encode("utf-8", "surrogatepass")
         async with self._free:
             try:
                 return await self._once(raw, text, function is None, limits)
-            except SandboxError:  # its zygote was ended from outside, for want of memory perhaps
+            except SandboxError:  # something killed the zygote, perhaps for lack of memory
                 if self._is_closed:
                     raise
                 return await self._once(raw, text, function is None, limits)
@@ -93,7 +94,7 @@ class Sandbox:
     async def _once(
         self, program: bytes, stdin: bytes, with_stdout: bool, limits: SandboxLimits
     ) -> SandboxRun:
-        zygote = self._idle.pop() if self._idle else await self._started()
+        zygote = self._idle.pop() if self._idle else await self._start_zygote()
         self._busy.add(zygote)
         is_sound = False
         try:
@@ -107,15 +108,15 @@ class Sandbox:
             else:
                 await zygote.kill()
 
-    async def _started(self) -> Zygote:
+    async def _start_zygote(self) -> Zygote:
         zygote = Zygote(self._kind, self._folders)
         try:
             async with asyncio.timeout(START_S):
-                told = await zygote.heard()
+                told = await zygote.receive()
         except BaseException as error:
             await zygote.kill()
             if isinstance(error, TimeoutError):
-                raise SandboxError(f"no zygote within {START_S:g} s") from None
+                raise SandboxError(f"a zygote did not start within {START_S:g} s") from None
             raise
         if problem := told.get("error"):
             await zygote.kill()
@@ -123,7 +124,7 @@ class Sandbox:
         return zygote
 
     async def close(self) -> None:
-        """End every run and every zygote."""
+        """Kill every run and every zygote."""
         self._is_closed = True
         idle, self._idle = self._idle, []
         for zygote in [*idle, *self._busy]:
@@ -137,11 +138,11 @@ class Sandbox:
         await self.close()
 
 
-def _refused(refusal: str, missing: Sequence[str]) -> str:
+def _describe_refusal(refusal: str, missing: Sequence[str]) -> str:
     found = refusal or f"missing: {', '.join(missing)}"
     return (
-        f"code that a model wrote cannot be run safely on this machine ({found}). It takes user "
-        "namespaces, or root with CAP_SYS_ADMIN: in a container, for instance, docker run "
-        "--security-opt seccomp=unconfined --security-opt apparmor=unconfined. To run it all the "
-        "same, with all rights of this process: +unsafe_code=true"
+        f"code that a model wrote cannot be run safely on this machine ({found}). The sandbox "
+        "needs user namespaces, or root with CAP_SYS_ADMIN; in Docker: docker run "
+        "--security-opt seccomp=unconfined --security-opt apparmor=unconfined. To run the code "
+        "without a sandbox, with all rights of this process: +unsafe_code=true"
     )
