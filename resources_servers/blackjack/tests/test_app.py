@@ -4,9 +4,8 @@ from collections import Counter
 import pytest
 from support import HANG_S
 
-from rollout_kit.errors import TaskError
-from rollout_kit.responses import make_response, message_item
-from rollout_kit.serving.gymnasium import GameRequest, actions, find_tagged, observation_item
+from rollout_kit import GameRequest, TaskError, make_response, message_item
+from rollout_kit.serving.gymnasium import actions, find_tagged, observation_item
 from rollout_kit.serving.registry import load
 from rollout_kit.testing import making, mount
 

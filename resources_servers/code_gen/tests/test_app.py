@@ -7,12 +7,10 @@ from pathlib import Path
 import pytest
 from support import HANG_S
 
+from rollout_kit import ConfigError, Sandbox, TaskError, VerifyError, make_response, message_item
 from rollout_kit.config.keys.commands import CollectConfig
 from rollout_kit.config.load import load as load_config
-from rollout_kit.errors import ConfigError, TaskError, VerifyError
 from rollout_kit.launch.reach import reach
-from rollout_kit.responses import make_response, message_item
-from rollout_kit.sandbox.pool import Sandbox
 from rollout_kit.serving.registry import load
 from rollout_kit.testing import making, mount
 
