@@ -77,8 +77,6 @@ class RolloutError(RolloutKitError):
         self.body = body[:BODY_LIMIT]
         self.retryable = self.status in TRANSIENT if retryable is None else retryable
         self.retry_after_s = retry_after_s
-        self.answered: dict[str, Any] | None = None
-        """The line with the response, if the verifier refused it permanently."""
 
     @property
     def terminal(self) -> bool:

@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 from endpoint import endpoint, says
 from support import Echo, asked
-from test_commands import Workplace
+from workplace import Workplace
 
 from rollout_kit.config.keys.commands import HeadServerConfig
 from rollout_kit.errors import ConfigError

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 from endpoint import Endpoint, endpoint, says
 from support import asked, read_jsonl, write_jsonl
-from test_commands import ROOT, Workplace
+from workplace import ROOT, Workplace
 
 from rollout_kit.config.keys.commands import HeadServerConfig
 from rollout_kit.errors import BY_NAME, TRANSIENT, ModelError, from_wire
@@ -197,9 +197,11 @@ def test_a_difference_from_the_document_is_seen() -> None:
 def test_the_tables_of_errors_and_of_reserved_names_are_complete() -> None:
     table = {cells[0].strip("`"): int(cells[1]) for cells in rows_of_table("`type` | status")}
     assert table == {name: kind.default_status for name, kind in BY_NAME.items()}
-    [transient] = re.findall(r"the status says it: ([\d, and\n]+) may pass", DOCUMENT)
+    [transient] = re.findall(r"by default true for the status ([\d, and\n]+)\)", DOCUMENT)
     assert {int(number) for number in re.findall(r"\d+", transient)} == TRANSIENT
-    [names] = re.findall(r"^The names (.*?) are no\s+tools", DOCUMENT, re.DOTALL | re.MULTILINE)
+    [names] = re.findall(
+        r"^The names (.*?) cannot\s+be\s+tools", DOCUMENT, re.DOTALL | re.MULTILINE
+    )
     assert set(re.findall(r"`(\w+)`", names)) == RESERVED
 
 

@@ -3,7 +3,8 @@
 import random
 from typing import ClassVar
 
-from rollout_kit.serving.gymnasium import GameRequest, GymnasiumServer, Step, find_tagged
+from rollout_kit import GameRequest, GymnasiumServer, Step
+from rollout_kit.serving.gymnasium import find_tagged
 
 RANKS = ("2", "3", "4", "5", "6", "7", "8", "9", "10", "J", "Q", "K", "A")
 

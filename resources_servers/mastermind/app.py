@@ -5,9 +5,9 @@ from collections import Counter
 
 from pydantic import Field, ValidationError
 
-from rollout_kit.errors import TaskError, validation_summary
-from rollout_kit.serving.gymnasium import GameRequest, GymnasiumServer, Step, find_tagged
-from rollout_kit.types import JsonObject
+from rollout_kit import GameRequest, GymnasiumServer, JsonObject, Step, TaskError
+from rollout_kit.errors import validation_summary
+from rollout_kit.serving.gymnasium import find_tagged
 
 
 class MastermindRequest(GameRequest):

@@ -1,11 +1,15 @@
-"""A process and everything that it started, by the kernel's own books. Standard library only.
+"""A process and everything that it started, found in /proc. Standard library only.
 
-Whoever moved to a process group of its own is found through its parent, whoever lost its parent
-through its session, and whoever left all three behind through the mark that it inherited.
+Descendants are found by parent, process group and session, and by the mark that they inherit in
+their environment. `python -m rollout_kit.launch.process_tree` is the reaper: it kills the children
+of a parent that was killed. Lines on its standard input name them: `+pid mark` when one starts,
+`-pid` when it is gone. At the end of the input the parent is dead; the children have GRACE_S to end
+by themselves, then they and their descendants are killed.
 """
 
 import os
 import signal
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -13,20 +17,19 @@ from pathlib import Path
 PROC = Path("/proc")
 
 MARK = "ROLLOUT_KIT_PROCESS"
-"""The environment variable that a server process and all its descendants carry; its value is the
-process's own."""
+"""Environment variable of a server process and its descendants; each process has its own value."""
 
 ROUNDS = 20
-"""Looks for survivors before giving up: who forks while being killed is met again in the next."""
+"""Searches for survivors: a process may fork while it is being killed."""
 
 ROUND_S = 0.01
 
+GRACE_S = 1.5
+
 
 def family(root: int, mark: str = "") -> dict[int, str]:
-    """Live members by pid, each with its start time, which tells it from a later owner of the pid.
-
-    `mark` finds those that only their environment gives away. Empty where there is no /proc.
-    """
+    """Live members by pid, each with its start time, which distinguishes it from a later process
+    with the same pid. Empty if there is no /proc."""
     parents: dict[int, int] = {}
     started: dict[int, str] = {}
     members: set[int] = set()
@@ -55,7 +58,7 @@ def find_marked(variable: str, value: str) -> dict[int, str]:
 
 
 def kill(members: dict[int, str]) -> None:
-    """Kill those that still are who they were."""
+    """Kill the members whose pid still belongs to the same process."""
     for pid, start in members.items():
         if _start_time(pid) == start:
             with suppress(ProcessLookupError, PermissionError):
@@ -63,7 +66,7 @@ def kill(members: dict[int, str]) -> None:
 
 
 def kill_family(root: int, mark: str = "", *, spare: int | None = None) -> None:
-    """Kill the members, and again until none is left; `spare` lives on."""
+    """Kill the members until none is left, except the process `spare`."""
     if not PROC.joinpath("self/stat").exists():
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(root, signal.SIGKILL)
@@ -90,7 +93,7 @@ def _is_marked(pid: int, mark: str, variable: str = MARK) -> bool:
         environment = (PROC / str(pid) / "environ").read_bytes()
         return f"{variable}={mark}".encode() in environment.split(b"\0")
     except OSError:
-        return False  # another user's, or gone
+        return False  # another user's process, or one that has ended
 
 
 def _start_time(pid: int) -> str | None:
@@ -104,3 +107,27 @@ def _stat(pid: int) -> list[str] | None:
         return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except (OSError, UnicodeDecodeError):
         return None
+
+
+def reap() -> None:
+    """Run as the reaper."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # only the end of the input counts
+    marks: dict[int, str] = {}
+    for line in sys.stdin:
+        pid, _, mark = line[1:].strip().partition(" ")
+        if line[0] == "+":
+            marks[int(pid)] = mark
+        else:
+            marks.pop(int(pid), None)
+    if not marks:
+        return
+    left = {pid: start for root, mark in marks.items() for pid, start in family(root, mark).items()}
+    time.sleep(GRACE_S)
+    kill(left)
+    for root, mark in marks.items():
+        kill_family(root, mark)
+
+
+if __name__ == "__main__":
+    reap()

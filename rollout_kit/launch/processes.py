@@ -144,7 +144,7 @@ class Reaper:
             sys.executable,
             "-S",
             "-m",
-            "rollout_kit.launch.reaper",
+            "rollout_kit.launch.process_tree",
             stdin=asyncio.subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": python_path()},
             start_new_session=True,

@@ -1,7 +1,7 @@
-"""Runs of code that a model wrote, each in a fork of a warm interpreter in a closed room.
+"""Run code that a model wrote, each time in a fork of a prepared, isolated interpreter.
 
-What comes of a run is what its code wanted to come of it; so a verdict is made of it out here, by
-comparing, and never taken from it.
+The code controls its own output, so callers compare the output themselves and never trust a
+verdict computed inside a run.
 """
 
 import logging
@@ -15,17 +15,17 @@ import orjson
 from ..errors import ConfigError
 from ..workers.warm import WarmPool
 from .keeper import Zygote
-from .limits import Limits, Run, SandboxError
-from .protections import Protections, probed
+from .limits import SandboxError, SandboxLimits, SandboxRun
+from .protections import Protections, probe_protections
 
 log = logging.getLogger(__name__)
 
 
 class Sandbox:
-    """At most `num_processes` runs at a time, in as many warm zygotes.
+    """Executes at most `num_processes` runs at a time, each in a zygote of its own.
 
-    `folders` may be read and imported from. Without the essential protections `start` raises
-    ConfigError, unless `unsafe`.
+    Runs may read and import from `folders`. If an essential protection does not work, `start`
+    raises ConfigError, unless `unsafe` is set.
     """
 
     def __init__(
@@ -42,23 +42,23 @@ class Sandbox:
         self.protections = Protections()
 
     async def start(self) -> None:
-        """Start the first zygote and try out what holds; the others start when they are needed."""
+        """Start the first zygote and test the protections; other zygotes start on demand."""
         if sys.platform != "linux":
-            raise ConfigError(_refused("this is not Linux", []))
+            raise ConfigError(_describe_refusal("it does not run Linux", []))
         refusal = ""
         try:
             await self._zygotes.start(1)
         except SandboxError as error:
             if not self._unsafe:
-                raise ConfigError(_refused(str(error), [])) from None
+                raise ConfigError(_describe_refusal(str(error), [])) from None
             refusal, self._kind = str(error), "bare"
             await self._zygotes.start(1)
-        self.protections = await probed(self)
+        self.protections = await probe_protections(self)
         missing = self.protections.missing
         log.log(logging.WARNING if missing else logging.INFO, "sandbox: %s", self.protections)
         if missing and not self._unsafe:
             await self.close()
-            raise ConfigError(_refused(refusal, missing))
+            raise ConfigError(_describe_refusal(refusal, missing))
 
     async def run(
         self,
@@ -68,11 +68,11 @@ class Sandbox:
         function: str | None = None,
         arguments: Sequence[Any] = (),
         starter: bool = False,
-        limits: Limits = Limits(),
-    ) -> Run:
-        """Execute `code` as a program, and then call its `function` (of `Solution`, if it has one)
-        where one is named. `starter`: with LiveCodeBench's imports. SandboxError when the sandbox
-        fails."""
+        limits: SandboxLimits = SandboxLimits(),
+    ) -> SandboxRun:
+        """Execute `code` as a program; then call `function`, if given, of its class `Solution` or
+        of the module. With `starter`, LiveCodeBench's imports are available. Raise SandboxError if
+        the sandbox itself fails."""
         program = {"code": code, "function": function, "arguments": arguments, "starter": starter}
         raw = orjson.dumps(program)
         text = stdin.encode("utf-8", "surrogatepass")
@@ -84,13 +84,13 @@ class Sandbox:
             return await self._run_once(raw, text, function is None, limits)
 
     async def _run_once(
-        self, program: bytes, stdin: bytes, with_stdout: bool, limits: Limits
-    ) -> Run:
+        self, program: bytes, stdin: bytes, with_stdout: bool, limits: SandboxLimits
+    ) -> SandboxRun:
         async with self._zygotes.lease() as zygote:
             return await zygote.run(program, stdin, with_stdout, limits)
 
     async def close(self) -> None:
-        """End every run and every zygote."""
+        """Kill every run and every zygote."""
         await self._zygotes.close()
 
     async def __aenter__(self) -> Self:
@@ -101,11 +101,11 @@ class Sandbox:
         await self.close()
 
 
-def _refused(refusal: str, missing: Sequence[str]) -> str:
+def _describe_refusal(refusal: str, missing: Sequence[str]) -> str:
     found = refusal or f"missing: {', '.join(missing)}"
     return (
-        f"code that a model wrote cannot be run safely on this machine ({found}). It takes user "
-        "namespaces, or root with CAP_SYS_ADMIN: in a container, for instance, docker run "
-        "--security-opt seccomp=unconfined --security-opt apparmor=unconfined. To run it all the "
-        "same, with all rights of this process: +unsafe_code=true"
+        f"code that a model wrote cannot be run safely on this machine ({found}). The sandbox "
+        "needs user namespaces, or root with CAP_SYS_ADMIN; in Docker: docker run "
+        "--security-opt seccomp=unconfined --security-opt apparmor=unconfined. To run the code "
+        "without a sandbox, with all rights of this process: +unsafe_code=true"
     )

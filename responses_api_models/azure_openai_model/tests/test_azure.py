@@ -5,11 +5,13 @@ import stat
 import sys
 import time
 import types
+from functools import partial
 
+import hosted
 import orjson
 import pytest
 from aiohttp import web
-from hosted import CHAT, HI, RESPONSE, Endpoint, asks, gives, refuses, with_model
+from hosted import CHAT, HI, RESPONSE, Endpoint, asks, gives, refuses
 
 from rollout_kit.errors import ConfigError, ModelError
 from rollout_kit.serving.registry import load
@@ -23,6 +25,10 @@ UNKNOWN = refuses(
     " the last 5 minutes, please wait a moment and try again.",
     code="DeploymentNotFound",
 )
+
+
+# a token may come from a process or a thread
+with_model = partial(hosted.with_model, run=asyncio.run)
 
 
 def at(path="", **settings):
