@@ -270,7 +270,7 @@ def test_ng_stop_needs_the_token_of_the_run(workplace: Workplace, tmp_path: Path
     with workplace.ng_run() as (run, port, _):
         curl = ["curl", "-s", "-X", "POST", "-H", "content-type: application/json"]
         refused = subprocess.check_output([*curl, f"http://127.0.0.1:{port}/stop"], text=True)
-        assert "asks for the token" in refused
+        assert "needs the token" in refused
         elsewhere = tmp_path / "another_user"
         os.environ["XDG_STATE_HOME"], before = str(elsewhere), os.environ.get("XDG_STATE_HOME")
         try:

@@ -1,6 +1,6 @@
-"""What a pydantic field takes, in words people read: for `--help` and for errors.
+"""Descriptions of pydantic fields and validation errors, for `--help` and for error messages.
 
-Knows pydantic, not where values come from: the caller says how a value was spelled.
+This module knows pydantic, but not where values come from.
 """
 
 import types
@@ -30,7 +30,7 @@ WORDS: dict[Any, str] = {
 
 
 class Problem(NamedTuple):
-    """One complaint: `path` is the key's place, `reason` a clause that follows a colon."""
+    """One error: `path` is the place of the key, `reason` a clause to follow a colon."""
 
     path: tuple[str, ...]
     reason: str
@@ -64,7 +64,7 @@ def keys(model: type[BaseModel]) -> dict[str, FieldInfo]:
 
 
 def field_at(model: type[BaseModel], path: Iterable[str]) -> Any:
-    """The annotation at a dotted place; None where it is not declared."""
+    """The annotation at a path; None if it is not declared."""
     annotation: Any = model
     for key in path:
         inner = next((part for part in _parts(annotation) if _is_model(part)), None)
@@ -76,7 +76,7 @@ def field_at(model: type[BaseModel], path: Iterable[str]) -> Any:
 
 
 def is_text(annotation: Any) -> bool:
-    """Whether only strings and paths (and null) are taken, so that a value needs no parsing."""
+    """Whether the annotation accepts only text, paths and null, so that values need no parsing."""
     parts = [part for part in _parts(annotation) if part is not type(None)]
     return bool(parts) and all(
         part in (str, Path)
@@ -86,7 +86,7 @@ def is_text(annotation: Any) -> bool:
 
 
 def is_text_or_list(annotation: Any) -> bool:
-    """Whether it takes text, and otherwise only what brackets tell apart from text."""
+    """Whether it accepts text and, besides, only lists and mappings, which begin with a bracket."""
     kinds = [get_origin(part) or part for part in _parts(annotation)]
     return (str in kinds or Path in kinds) and set(kinds) <= {str, Path, list, dict, type(None)}
 
@@ -99,9 +99,9 @@ def describe(annotation: Any) -> str:
 def problems(
     error: ValidationError, model: type[BaseModel], also: Iterable[str] = ()
 ) -> list[Problem]:
-    """One Problem per key; a union's complaints about each of its members are one.
+    """One Problem per key; the errors of all members of a union become one.
 
-    `also` are keys that the caller knows beside the model's, to suggest them for a typo.
+    `also` are further keys to suggest for a typo.
     """
     found: dict[tuple[str, ...], Problem] = {}
     for detail in error.errors(include_url=False):
@@ -110,7 +110,7 @@ def problems(
         kept = found.get(problem.path)
         if kept is None or (kept.reason.startswith("expected") and not _is_type_error(detail)):
             found[problem.path] = problem
-    # `num_repeats.b` says more than that `num_repeats` as a whole is not an int either
+    # an error at `num_repeats.b` replaces the less precise one at `num_repeats`
     return [
         problem
         for path, problem in found.items()
@@ -118,8 +118,8 @@ def problems(
     ]
 
 
-def shown(problem: Problem) -> str:
-    """The refused value, short, and never a secret."""
+def show_value(problem: Problem) -> str:
+    """The refused value, shortened; secrets are masked."""
     is_secret = any(is_secret_key(part) for part in problem.path)
     return MASK if is_secret else f"{problem.value!r:.80}"
 
@@ -140,12 +140,12 @@ def _problem(
     message = message.replace("Input should be", "must be", 1)
     rest = detail["loc"][len(path) :]
     if not path:
-        # a check of the model as a whole: its input is every setting, secrets too
+        # a check of the whole model: its input contains all settings, secrets included
         return Problem(path, message)
     if not _is_type_error(detail):
         return Problem(path, message, value)
     annotation = field_at(model, path)
-    # pydantic puts the name of a union's member before the place inside it
+    # pydantic puts the name of a union's member before the path inside it
     members = [one for one in _parts(annotation) if one is not type(None)]
     if inside := rest[1:] if len(members) > 1 else rest:
         return Problem((*path, *map(str, inside)), message, value)
@@ -202,7 +202,7 @@ def _is_model(part: Any) -> bool:
 
 
 def each_model(value: Any, wanted: type[BaseModel]) -> Iterator[tuple[tuple[Any, ...], BaseModel]]:
-    """Every instance of `wanted` inside a validated value, with its place."""
+    """Every instance of `wanted` inside a validated value, with its path."""
     if isinstance(value, wanted):
         yield (), value
         return

@@ -1,7 +1,6 @@
-"""What `ng_validate` looks into beyond what every command checks: whether each server could start
-here, and could do what it is there for.
+"""Additional checks of `ng_validate`: whether each server could start and work on this machine.
 
-Nothing is started. A run may go on without some of this, so that no other command insists on it.
+Nothing is started. Other commands skip these checks, because some runs do not need them.
 """
 
 import inspect
@@ -19,17 +18,17 @@ from .instances import Instance
 
 
 def problems(instances: Iterable[Instance]) -> list[str]:
-    """What would fail as soon as it is used."""
+    """Errors that would occur as soon as a server is used."""
     return [line for one, server in _servers(instances) for line in _problems(one, server)]
 
 
 def warnings(instances: Iterable[Instance]) -> list[str]:
-    """What is most likely a mistake."""
+    """Probable mistakes."""
     return [line for one, server in _servers(instances) for line in _unread_keys(one, server)]
 
 
 def _servers(instances: Iterable[Instance]) -> Iterator[tuple[Instance, type[Service]]]:
-    """Those that run with this interpreter."""
+    """The instances that run with this interpreter, with their classes."""
     for each in instances:
         if each.python is None and not is_url(each.placement or ""):
             yield each, registry.load(each.type, each.implementation)
@@ -52,7 +51,7 @@ def _problems(instance: Instance, server: type[Service]) -> Iterator[str]:
 
 
 def _unread_keys(instance: Instance, server: type[Service]) -> Iterator[str]:
-    """Keys that a server which takes any key never mentions in its code."""
+    """Keys that the code of a server never mentions, if the server accepts any key."""
     known = keys(server.Config)
     if given := [key for key in instance.settings if key not in known]:
         folder = Path(inspect.getfile(server)).parent

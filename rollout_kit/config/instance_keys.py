@@ -1,4 +1,4 @@
-"""The keys that every instance takes, whatever its implementation: where and how it runs."""
+"""The keys of every instance, whatever its implementation: where and how it runs."""
 
 import re
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ LABEL = re.compile(r"[\w-]+")
 
 
 class CommonKeys(BaseModel):
-    """Keys that every instance takes, whatever its implementation."""
+    """Keys of every instance, whatever its implementation."""
 
     model_config = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
     placement: str | None = None
@@ -46,7 +46,7 @@ class CommonKeys(BaseModel):
 
 
 def clashes(keys: CommonKeys, common: JsonObject) -> Iterator[fields.Problem]:
-    """Common keys that mean nothing together."""
+    """Common keys that contradict each other."""
     if keys.process is not None and not LABEL.fullmatch(keys.process):
         reason = "is a label, and the name of a log: letters, digits, - and _"
         yield fields.Problem(("process",), reason, keys.process)

@@ -1,7 +1,6 @@
-"""Server instances: found in the merged tree in both spellings, checked by the implementation's own
-Config, and wired to each other.
+"""Server instances: find them in the merged tree, check their settings, resolve their references.
 
-Every problem of every instance becomes one line; nothing is raised before all are known.
+Each problem becomes one line; ConfigError is raised after all instances are checked.
 """
 
 from collections.abc import Iterator
@@ -24,7 +23,7 @@ from .sources import Merged
 MODELS, RESOURCES, AGENTS = registry.TYPES
 
 POLICY = "policy_model"
-"""The name that stands for the only model server where none has it."""
+"""References to this name mean the only model server if no server has the name."""
 
 IGNORED = frozenset(
     [
@@ -39,18 +38,18 @@ IGNORED = frozenset(
         "debug",
     ]
 )
-"""NeMo Gym's keys that mean nothing here: their YAML runs as it is."""
+"""NeMo Gym's keys that are ignored, so that its YAML files work unchanged."""
 
 UNSAFE_CODE = "unsafe_code"
-"""The setting of servers that have a sandbox, and the key that sets it for all of them."""
+"""The setting of servers that have a sandbox; also the command's key that sets it for all."""
 
 EXPECTED = {"resources_server": RESOURCES, "model_server": MODELS, "agent_server": AGENTS}
-"""What a reference under these keys has to be, whatever `type` it carries."""
+"""The type that a reference under these keys must have, whatever its `type` says."""
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One server to run or to reach. `settings` are the implementation's own keys, as given."""
+    """One server to run or to reach. `settings` are the implementation's own keys."""
 
     name: str
     type: str
@@ -68,7 +67,7 @@ class Instance:
 
 
 class Block(NamedTuple):
-    """An instance as the tree has it; `path` is where its keys lie."""
+    """An instance in the merged tree; `path` leads to its keys."""
 
     name: str
     type: str
@@ -85,7 +84,7 @@ class Reference(NamedTuple):
 
 @dataclass(slots=True)
 class CheckedBlock:
-    """An instance with what its own check found."""
+    """An instance with the problems that were found in it."""
 
     instance: Instance
     references: list[Reference]
@@ -93,7 +92,7 @@ class CheckedBlock:
 
 
 def find_block(name: str, value: Any, cwd: Path) -> Block | str | None:
-    """The instance that a top-level key describes; what is wrong with it if it nearly does."""
+    """The instance that a top-level key describes; a message if it is nearly one; else None."""
     if not isinstance(value, dict):
         return None
     types = [key for key in value if key in registry.TYPES]
@@ -115,8 +114,8 @@ def find_block(name: str, value: Any, cwd: Path) -> Block | str | None:
 def check_all(
     blocks: list[Block], merged: Merged, cwd: Path, *, with_policy: bool = True
 ) -> dict[str, Instance]:
-    """All instances, checked and wired; ConfigError with every problem, one a line. Without policy
-    an agent's model may be missing."""
+    """All instances with resolved references; ConfigError with one line per problem. Without
+    `with_policy` an agent's model may be missing."""
     blocks = [*blocks, *_missing_agent(blocks, cwd, with_policy)]
     checked = [check(block, merged, cwd) for block in blocks]
     problems = [problem for one in checked for problem in one.problems]
@@ -134,7 +133,7 @@ def check_all(
 
 
 def check(block: Block, merged: Merged, cwd: Path) -> CheckedBlock:
-    """One instance against its implementation's Config."""
+    """Check one instance against its implementation's Config."""
     title = f"{block.name} ({block.implementation})"
     common = {key: value for key, value in block.given.items() if key in CommonKeys.model_fields}
     own = {key: value for key, value in block.given.items() if key not in common}
@@ -180,7 +179,7 @@ def check(block: Block, merged: Merged, cwd: Path) -> CheckedBlock:
 
 
 def with_unsafe_code(given: dict[str, Instance], cwd: Path) -> dict[str, Instance]:
-    """The instances, those that have a sandbox told to run code without one too."""
+    """The instances, with `unsafe_code` set for those that have a sandbox."""
     allowed = dict(given)
     for name, one in given.items():
         block = Block(name, one.type, one.implementation, one.settings, (name,))
@@ -191,7 +190,7 @@ def with_unsafe_code(given: dict[str, Instance], cwd: Path) -> dict[str, Instanc
 
 
 def config_of(block: Block, cwd: Path) -> type[BaseModel] | None:
-    """The implementation's Config; None where it cannot be loaded, which `check` reports."""
+    """The implementation's Config; None if it cannot be loaded, which `check` reports."""
     try:
         return registry.load(block.type, block.implementation, cwd).Config
     except ConfigError:
@@ -239,7 +238,7 @@ def _missing_agent(blocks: list[Block], cwd: Path, with_policy: bool) -> list[Bl
 
 
 def _likely_meant(own: JsonObject, config: type[BaseModel]) -> JsonObject:
-    """The settings that the implementation has to answer for."""
+    """The settings to validate with the implementation's Config."""
     known = fields.keys(config)
     takes_any = config.model_config.get("extra") == "allow"
     return {
@@ -255,12 +254,12 @@ def _line(title: str, problem: fields.Problem, origin: str) -> str:
     if problem.is_unknown:
         reason, _, hint = problem.reason.partition(" (")
         return f"{title}: {reason} '{place}'{' (' + hint if hint else ''}{where}"
-    got = "" if problem.value is None else f" (got {fields.shown(problem)})"
+    got = "" if problem.value is None else f" (got {fields.show_value(problem)})"
     return f"{title}: {place + ': ' if place else ''}{problem.reason}{got}{where}"
 
 
 def references(settings: JsonObject, validated: BaseModel | None) -> Iterator[Reference]:
-    """What an instance names: fields declared as ServerRef, and mappings that look like one."""
+    """The references of an instance: fields of type ServerRef, and mappings of the same form."""
     seen = set()
     for path, ref in fields.each_model(validated, ServerRef):
         assert isinstance(ref, ServerRef)
@@ -284,7 +283,7 @@ def _look_alikes(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any,
 
 
 def _wire(one: CheckedBlock, known: dict[str, str], merged: Merged) -> tuple[Instance, list[str]]:
-    """The instance with its references resolved to names that exist."""
+    """The instance with its references resolved to existing names, and the problems."""
     instance, problems = one.instance, []
     settings = instance.settings
     models = [name for name, type_ in known.items() if type_ == MODELS]

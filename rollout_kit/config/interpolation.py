@@ -1,7 +1,7 @@
-"""`${a.b}`, `${oc.env:VAR,default}` and `???`: resolved by OmegaConf, everywhere at once.
+"""Resolve `${a.b}`, `${oc.env:VAR,default}` and `???` with OmegaConf.
 
-What cannot be resolved stays as it is written and is reported by its place; whether that is an
-error is for the caller to say, who knows which values the command uses.
+Values that cannot be resolved stay as written and are reported with their path. The caller decides
+whether that is an error, because it knows which values the command uses.
 """
 
 import re
@@ -14,11 +14,11 @@ from ..errors import ConfigError
 from ..types import JsonObject
 
 MAX_DEPTH = 60
-"""Nobody nests mappings so deep; a mapping that contains itself through `${…}` does."""
+"""Depth at which a mapping is regarded as containing itself through `${…}`."""
 
 SLIP = 0.8
-"""Likeness from which a name is taken for a misspelling: `policy_base_url` and `policy_api_key` are
-alike, and yet two things."""
+"""Similarity at which a name is regarded as misspelled. `policy_base_url` and `policy_api_key` are
+less similar."""
 
 NAME = re.compile(r"\$\{\s*(?P<dots>\.*)\[?(?P<name>[^\s.:,\[\]{}$]+)(?![^\s.:,\[\]{}$])")
 RESOLVER = re.compile(r"\$\{\s*[\w.]+\s*:")
@@ -27,7 +27,7 @@ SELECTED = re.compile(r"\$\{\s*oc\.(?:select|dict\.keys|dict\.values)\s*:\s*(?P<
 
 @dataclass(slots=True)
 class Unresolved:
-    """Why the leaf at `path` has no value; `target` is the key that would give it one."""
+    """A leaf at `path` without a value, and why; `target` is the key that would provide one."""
 
     path: tuple[str, ...]
     reason: str
@@ -44,7 +44,7 @@ class Resolved:
 
 
 def users(tree: JsonObject) -> dict[str, list[tuple[str, ...]]]:
-    """Each top-level name that some `${…}` uses, with the places that use it."""
+    """Each top-level name that a `${…}` uses, with the paths of its users."""
     found: dict[str, list[tuple[str, ...]]] = {}
     for path, text in _texts(tree, ()):
         for name in _names(text, path):
@@ -53,8 +53,8 @@ def users(tree: JsonObject) -> dict[str, list[tuple[str, ...]]]:
 
 
 def resolve(tree: JsonObject) -> Resolved:
-    """Every value with its interpolations replaced, and what could not be; ConfigError for a `${`
-    that is never closed."""
+    """All values with interpolations replaced, and the unresolved ones; ConfigError for a `${`
+    without a closing brace."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
@@ -70,9 +70,9 @@ def resolve(tree: JsonObject) -> Resolved:
 
 
 def messages(unresolved: list[Unresolved], known: JsonObject) -> list[str]:
-    """One line per key that has to be given, naming all who need it; other reasons as they are.
+    """One line per missing key, with all its users, and one per other reason.
 
-    `known` is the tree as it was written, where a target may itself be no more than a `${…}`.
+    `known` is the tree as written, in which a target may itself be a `${…}`.
     """
     needed: dict[str, list[str]] = {}
     lines = []
@@ -149,7 +149,7 @@ def _unresolved(path: tuple[str, ...], raw: Any, error: Exception) -> Unresolved
         how = (
             f"set the environment variable {name}, or give a default: ${{oc.env:{name},<default>}}"
         )
-        if raw == f"${{{name}}}":  # a key of that name has the variable as its default
+        if raw == f"${{{name}}}":  # the key's default is the environment variable of its name
             how = f"put {name} into env.yaml, or set the environment variable"
         return Unresolved(path, f"{raw} has no value: {how}")
     return Unresolved(path, f"{raw} cannot be resolved: {reason}")

@@ -322,7 +322,11 @@ def _line(problem: fields.Problem, given: Sources) -> str:
         if override.path == problem.path[: len(override.path)] and not override.delete:
             inside = place if override.path != problem.path else ""
             return f"{override.text}: {inside + ': ' if inside else ''}{problem.reason}"
-    got = "" if problem.value is None or problem.is_unknown else f" (got {fields.shown(problem)})"
+    got = (
+        ""
+        if problem.value is None or problem.is_unknown
+        else f" (got {fields.show_value(problem)})"
+    )
     return f"{place}: {problem.reason}{got} [{given.merged.origin(*problem.path)}]"
 
 

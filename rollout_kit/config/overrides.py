@@ -1,9 +1,8 @@
 """The command line's grammar: `+key=value`, `++a.b=value`, `key=value`, `~key`.
 
-Values are Hydra's, parsed by Hydra itself, except where the key's declared type is a string or a
-path: there the text after the first `=` is the value as it stands, since Hydra's lexer refuses a
-second `=`, `~/x`, `(`, `#` and non-ASCII, and takes `a,b` for a sweep. This module knows no keys;
-it is told.
+Hydra parses the values. But if the key's declared type is a string or a path, the text after the
+first `=` is the value: Hydra's lexer refuses a second `=`, `~/x`, `(`, `#` and non-ASCII, and reads
+`a,b` as a sweep. This module knows no keys; the caller provides their types.
 """
 
 import re
@@ -35,7 +34,7 @@ FLAGS = {
     "top_p": "responses_create_params.top_p",
     "max_output_tokens": "responses_create_params.max_output_tokens",
 }
-"""What NeMo Gym's newer `--flags` are called here, to suggest the right spelling."""
+"""NeMo Gym's newer `--flags` → our key, for suggestions."""
 
 OPENING = {"[": "]", "{": "}"}
 
@@ -46,7 +45,7 @@ SPELLING = re.compile(r"(?P<sign>\+\+|\+|~|)(?P<key>[^\s=+~\-][^\s=]*)(?P<value>
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """One argument: `value` goes to `path`, or what is at `path` is removed."""
+    """One argument: sets `value` at `path`, or deletes what is at `path`."""
 
     path: tuple[str, ...]
     value: Any
@@ -59,7 +58,7 @@ class Override:
 
 
 def parse(argv: Sequence[str], is_text: Callable[[str, str], bool]) -> list[Override]:
-    """The arguments in order; `is_text(key, raw)` tells whether the raw text is the value."""
+    """The arguments in order; `is_text(key, raw)` decides whether the raw text is the value."""
     overrides = []
     for position, argument in enumerate(argv):
         match = SPELLING.fullmatch(argument)
@@ -84,7 +83,7 @@ def parse(argv: Sequence[str], is_text: Callable[[str, str], bool]) -> list[Over
 
 
 def config_paths(argv: Sequence[str]) -> list[str]:
-    """The files that the arguments name, over all mentions, each once."""
+    """The files in all `config_paths` arguments, each once."""
     paths: list[str] = []
     for argument in argv:
         match = SPELLING.fullmatch(argument)
@@ -104,7 +103,7 @@ def _value(argument: str, key: str, raw: str, is_text: Callable[[str, str], bool
 
 
 def _check_brackets(argument: str, raw: str) -> None:
-    """ConfigError where a list or an object is not closed: most often the shell has cut it at a
+    """Raise ConfigError if a bracket is not closed; usually the shell split the value at a
     space."""
     if raw[:1] not in OPENING and raw[-1:] not in OPENING.values():
         return
@@ -127,7 +126,7 @@ def _text(raw: str) -> str | None:
 
 
 def _split_paths(raw: str) -> list[str]:
-    """`[a.yaml,b.yaml]`, `a.yaml,b.yaml` or `a.yaml`; a comma inside quotes belongs to the path."""
+    """Split `[a.yaml,b.yaml]`, `a.yaml,b.yaml` or `a.yaml`, except at commas in quotes."""
     inner = raw.strip()
     if inner.startswith("[") and inner.endswith("]"):
         inner = inner[1:-1]
@@ -143,7 +142,7 @@ def _parse_like_hydra(argument: str, key: str, raw: str) -> Any:
     from hydra.errors import HydraException
 
     try:
-        # the key is ours: only the value goes through Hydra, whose keys allow less
+        # Hydra parses only the value, because its keys allow fewer characters than ours
         parsed = OverridesParser.create().parse_override(f"key={raw}")
         if not parsed.is_sweep_override():
             return parsed.value()
@@ -178,5 +177,5 @@ def _not_an_override(argument: str, following: Sequence[str]) -> str:
 
 
 def _quoted(text: str) -> str:
-    """As a shell takes it; a placeholder stays bare, since it is not meant to be run."""
+    """`text` quoted for a shell; a placeholder stays unquoted."""
     return text if "<" in text else shlex.quote(text)

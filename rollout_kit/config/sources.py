@@ -1,7 +1,7 @@
-"""Where values come from: YAML files, `env.yaml`, the command line, merged lowest first.
+"""The sources of values: YAML files, `env.yaml` and the command line, merged lowest first.
 
-Mappings merge deeply, lists replace, and each leaf remembers who set it last. Nothing is
-interpreted here: `${…}` and `???` are still text in the merged tree.
+Mappings merge deeply, lists replace, and each leaf records its last source. Nothing is interpreted:
+`${…}` and `???` are still text in the merged tree.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,12 +20,12 @@ COMMAND_LINE = "command line"
 ENV_FILE = "env.yaml"
 
 REFUSED = ("_inherit_from", "_copy", "_delete_key", "${inherit_from:", "${copy:")
-"""NeMo Gym's directives. Taken for plain text they would change a configuration silently."""
+"""Directives of NeMo Gym that are not supported; as plain text they would be lost silently."""
 
 
 @dataclass(slots=True)
 class Layer:
-    """One file as it is written, without its own `config_paths`."""
+    """The content of one file, without its own `config_paths`."""
 
     origin: str
     tree: JsonObject
@@ -33,12 +33,12 @@ class Layer:
 
 @dataclass(slots=True)
 class Merged:
-    """The layers put together; `origins` has the dotted place of each leaf."""
+    """The merged layers; `origins` maps the dotted path of each leaf to its source."""
 
     tree: JsonObject = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
     overridden: set[str] = field(default_factory=set)
-    """Top-level keys of the files that the command line changed."""
+    """Top-level keys of files that the command line has changed."""
 
     def add(self, layer: Layer) -> None:
         self._merge(self.tree, layer.tree, layer.origin, ())
@@ -63,7 +63,8 @@ class Merged:
         self._merge(self.tree, value, COMMAND_LINE, ())
 
     def origin(self, *path: Any) -> str:
-        """Who set the value at `path`: the leaf, what it lies in, or the first leaf in it."""
+        """The source of the value at `path`: of the leaf, of an enclosing value, or of the first
+        leaf inside."""
         parts = [str(part) for part in path]
         for end in range(len(parts), 0, -1):
             if found := self.origins.get(".".join(parts[:end])):
@@ -116,7 +117,7 @@ class Merged:
 
 
 def read_layers(paths: Sequence[str], cwd: Path) -> list[Layer]:
-    """The files in `paths`, each above what it includes, then `env.yaml`; a file loads once."""
+    """The files in `paths`, each after the files that it includes, then `env.yaml`; each once."""
     layers: list[Layer] = []
     seen: set[Path] = set()
     env_file = cwd / ENV_FILE
@@ -210,7 +211,7 @@ def _as_json(value: Any, origin: str, path: tuple[str, ...]) -> Any:
 
 
 def _key(key: Any) -> str:
-    """A YAML key as JSON's: `1:` and `true:` become text."""
+    """A YAML key as a JSON key: `1:` and `true:` become text."""
     return str(key).lower() if key is None or isinstance(key, bool) else str(key)
 
 

@@ -1,7 +1,7 @@
-"""What verifying needs of a configuration: resources servers and whatever they refer to.
+"""The instances that verification needs: resources servers and what they refer to.
 
-The policy model is never among it, and neither are the agents: they only say which resources server
-verifies their rollouts.
+Neither the policy model nor the agents are among them: an agent only names the resources server
+that verifies its rollouts.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,11 +13,11 @@ from .instances import AGENTS, MODELS, POLICY, Block, Instance, references
 
 
 def without_policy(blocks: list[Block]) -> list[Block]:
-    """All blocks but the policy model's, so that it needs neither a key nor an address."""
+    """All blocks except the policy model's, so that its key and address may be missing."""
     models = [block.name for block in blocks if block.type == MODELS]
     asked = {POLICY, *(_model_of(block) for block in blocks if block.type == AGENTS)}
     if len(models) == 1:
-        asked |= set(models)  # whoever says `policy_model` means the only one
+        asked |= set(models)  # `policy_model` then means the only model server
     kept = []
     for block in blocks:
         others = (one for one in blocks if one.type != AGENTS and one is not block)
@@ -29,7 +29,7 @@ def without_policy(blocks: list[Block]) -> list[Block]:
 
 
 def verifier_of(agent: Instance) -> str | None:
-    """The resources server that verifies an agent's rollouts; an agent elsewhere names it too."""
+    """The resources server that verifies an agent's rollouts."""
     if named := _referred(agent, "resources_server"):
         return named[0]
     given = agent.settings.get("resources_server")
@@ -37,7 +37,7 @@ def verifier_of(agent: Instance) -> str | None:
 
 
 def needed(instances: Mapping[str, Instance], names: Iterable[str]) -> dict[str, Instance]:
-    """The instances of these names, and those that they refer to, and so on."""
+    """The instances with these names and all that they refer to, directly or indirectly."""
     found: dict[str, Instance] = {}
     waiting = list(names)
     while waiting:
@@ -52,7 +52,7 @@ def _referred(instance: Instance, key: str | None = None) -> list[str]:
     try:
         config = registry.load(instance.type, instance.implementation).Config
         validated = config.model_validate(instance.settings)
-    except ConfigError:  # a server elsewhere, whose code is not here
+    except ConfigError:  # a server elsewhere, whose code is not installed here
         validated = None
     found = references(instance.settings, validated)
     return [ref.name for ref in found if key is None or ref.path[-1] == key]

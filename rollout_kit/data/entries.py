@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from ..config.fields import problems, shown
+from ..config.fields import problems, show_value
 from ..config.instances import AGENTS, Instance
 from ..config.load import Config
 from ..config.verification import verifier_of
@@ -90,6 +90,6 @@ def list_datasets(config: Config) -> list[ListedDataset]:
 def _describe_problems(where: str, given: dict[str, Any], error: ValidationError) -> Iterator[str]:
     for problem in problems(error, Entry):
         place = ".".join(problem.path)
-        got = "" if problem.value is None or problem.is_unknown else f" (got {shown(problem)})"
+        got = "" if problem.value is None or problem.is_unknown else f" (got {show_value(problem)})"
         named = f"{where}.{given.get('name', '?')}{'.' + place if place else ''}"
         yield f"{named}: {problem.reason}{got}"

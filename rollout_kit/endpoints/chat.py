@@ -1,8 +1,8 @@
-"""Between the Responses API and Chat Completions, over plain JSON.
+"""Translate Responses requests to Chat Completions, and chat completions to responses.
 
-`to_chat` translates what a request means and refuses (TaskError) what chat cannot express, rather
-than dropping it; `from_chat` makes a response that the OpenAI SDK's `Response` accepts. Keys that
-neither dialect renames are passed on, so an endpoint's own parameters reach it.
+`to_chat` raises TaskError for what Chat Completions cannot express, and drops nothing silently.
+`from_chat` makes a response that the OpenAI SDK's `Response` accepts. Keys that have the same name
+in both APIs are passed on, and so are an endpoint's own parameters.
 """
 
 from collections.abc import Callable, Mapping
@@ -43,10 +43,10 @@ TRANSLATED = frozenset(
 WITHOUT_MEANING = frozenset(
     {"include", "truncation", "background", "max_tool_calls", "stream", "stream_options"}
 )
-"""Responses-only keys that change how a reply is delivered, not what a single turn generates."""
+"""Keys of the Responses API that affect the delivery of a reply, not what a turn generates."""
 
 SERVER_SIDE = ("previous_response_id", "conversation", "prompt")
-"""Keys that refer to what a Responses server has stored: without it the question is another."""
+"""Keys that refer to data stored by a Responses server, without which the request is incomplete."""
 
 INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """`finish_reason` → `incomplete_details.reason`."""
@@ -62,8 +62,8 @@ def to_chat(
 ) -> JsonObject:
     """Responses create params as a chat completion request.
 
-    Reasoning items of the input are dropped, or given back on their assistant message as
-    `reasoning_field`.
+    Reasoning items of the input become the field `reasoning_field` of their assistant message;
+    without that name they are dropped.
     """
     given = {key: value for key, value in params.items() if value is not None}
     for key in SERVER_SIDE:
@@ -80,7 +80,7 @@ def to_chat(
         body[max_tokens_field] = given["max_output_tokens"]
     if tools := given.get("tools"):
         body["tools"] = [_tool(tool) for tool in tools]
-        # without tools, endpoints refuse these two
+        # endpoints refuse these two if there are no tools
         if "tool_choice" in given:
             body["tool_choice"] = _tool_choice(given["tool_choice"])
         if "parallel_tool_calls" in given:
@@ -98,7 +98,7 @@ def to_chat(
 
 
 def from_chat(completion: Any, params: Mapping[str, Any]) -> JsonObject:
-    """A chat completion as a response to `params`; ModelError where it is not a completion."""
+    """A chat completion as a response to `params`; ModelError if it is not a completion."""
     choice = _only_choice(completion)
     message = choice.get("message")
     if not isinstance(message, dict):
@@ -149,7 +149,7 @@ def _messages(given: Mapping[str, Any], reasoning_field: ReasoningField | None) 
 
 
 class _Messages:
-    """Chat messages as they grow: the items of one assistant turn become one message."""
+    """Builds chat messages: the items of one assistant turn become one message."""
 
     def __init__(self, reasoning_field: ReasoningField | None) -> None:
         self.done: list[JsonObject] = []
@@ -179,7 +179,7 @@ class _Messages:
         self._reasoning += texts
 
     def _open(self, may_join: Callable[[JsonObject], bool]) -> JsonObject:
-        """The assistant message of this turn: the last one if it may be joined, else a new one."""
+        """The assistant message of this turn: the last message if it fits, else a new one."""
         last = self.done[-1] if self.done else {}
         if last.get("role") != "assistant" or not may_join(last):
             last = {"role": "assistant"}
@@ -199,7 +199,7 @@ def _assistant_content(content: Any) -> tuple[str, str]:
 
 
 def _content(content: Any) -> Any:
-    """A message's content: text where it is only that, else chat's list of parts."""
+    """A message's content: a string if it is only text, else chat's list of parts."""
     if isinstance(content, str) or content is None:
         return content or ""
     parts = [_part(part) for part in content]
@@ -209,7 +209,7 @@ def _content(content: Any) -> Any:
 
 
 def _tool_content(output: Any) -> Any:
-    # many chat templates know a tool's output as text only
+    # many chat templates accept only text as a tool's output
     parts = _content(output)
     if isinstance(parts, list) and all(part["type"] == "text" for part in parts):
         return "\n".join(part["text"] for part in parts)
@@ -235,7 +235,7 @@ def _part(part: JsonObject) -> JsonObject:
             keys = ("file_id", "file_data", "filename")
             return {"type": "file", "file": {key: part[key] for key in keys if part.get(key)}}
         case "image_url" | "file" | "video_url" | "audio_url":
-            return part  # already chat's
+            return part  # already in chat's form
         case other:
             raise TaskError(f"input: a Chat Completions endpoint cannot take a '{other}' part")
 
@@ -284,7 +284,7 @@ def _only_choice(completion: Any) -> JsonObject:
 
 
 def _text_and_reasoning(message: JsonObject) -> tuple[str, str]:
-    """What is said and what was thought, whether the endpoint has told them apart or not."""
+    """The answer and the reasoning, which the endpoint may not have separated."""
     content = message.get("content")
     text = "".join(content_texts(content)) if isinstance(content, str | list) else ""
     for field in ("reasoning_content", "reasoning"):
@@ -292,7 +292,7 @@ def _text_and_reasoning(message: JsonObject) -> tuple[str, str]:
             return text, message[field]
     start = text.lstrip()
     thought, closed, said = start.removeprefix(THINK).partition(END_THINK)
-    # a chat template may write the opening tag itself; without either tag nothing was thought
+    # a chat template may write the opening tag itself; without both tags there is no reasoning
     if closed or start.startswith(THINK):
         return said.lstrip("\n") if closed else "", thought.strip("\n")
     return text, ""
@@ -313,7 +313,7 @@ def _function_call(call: Any, completion: Any) -> Item:
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise _garbage("one of its tool calls names no function", completion)
     arguments = function.get("arguments")
-    if not isinstance(arguments, str):  # some endpoints give the object itself
+    if not isinstance(arguments, str):  # some endpoints return an object
         arguments = orjson.dumps(arguments or {}).decode()
     return function_call_item(function["name"], arguments, call.get("id") or new_id("call"))
 

@@ -1,8 +1,7 @@
-"""Chat Completions as they are asked of us: the other direction of `chat`.
+"""Translate Chat Completions requests to Responses, and responses to chat completions.
 
-`as_params` translates a chat request into create params, and refuses (TaskError) what they cannot
-express; `as_completion` makes a completion of a response that the OpenAI SDK's `ChatCompletion`
-accepts.
+`as_params` raises TaskError for what create params cannot express. `as_completion` makes a
+completion that the OpenAI SDK's `ChatCompletion` accepts.
 """
 
 from collections.abc import Iterator, Mapping
@@ -35,7 +34,7 @@ TRANSLATED = frozenset(
 )
 
 REFUSED = ("functions", "function_call", "audio")
-"""What no model server here takes, the first two for `tools` and `tool_choice`."""
+"""Keys that no model server accepts; the first two are older names of `tools` and `tool_choice`."""
 
 FINISH = {reason: name for name, reason in INCOMPLETE.items()}
 
@@ -83,7 +82,7 @@ def _params(request: Mapping[str, Any]) -> JsonObject:
 
 
 def as_completion(response: Mapping[str, Any]) -> JsonObject:
-    """A response as a chat completion, token ids and log-probs included where it has them."""
+    """A response as a chat completion, with its token ids and log-probs, if any."""
     output = response["output"]
     calls = [_call(item) for item in function_calls(output)]
     texts = [item for item in output if item.get("type") == "message"]
@@ -112,7 +111,7 @@ def as_completion(response: Mapping[str, Any]) -> JsonObject:
         "usage": _usage(response.get("usage") or {}),
     }
     last = output[-1] if output else {}
-    if "generation_token_ids" in last:  # as vLLM names them
+    if "generation_token_ids" in last:  # with vLLM's names
         made["prompt_token_ids"] = last.get("prompt_token_ids")
         choice["token_ids"] = last["generation_token_ids"]
         choice["logprobs"] = choice["logprobs"] or _logprobs_by_id(last)
@@ -146,7 +145,7 @@ def _items(message: JsonObject) -> Iterator[Item]:
 
 
 def _said(message: JsonObject) -> list[JsonObject]:
-    """What an assistant said, as parts."""
+    """The text of an assistant message, as parts."""
     content = message.get("content")
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else content or []
     if message.get("refusal"):

@@ -1,7 +1,6 @@
-"""Streams of server-sent events, in the words of both APIs: an answer as its events, and back.
+"""Server-sent events of both APIs: a complete answer as events, and events as an answer.
 
-What we send is an answer that we have whole. What we receive is whole only where its last event
-came: half an answer is none.
+A received answer is complete only after its last event; a part of an answer is never returned.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,22 +12,22 @@ from ..responses import Item
 from ..types import JsonObject
 
 PIECE = 32
-"""Characters of a text that go into one event: about eight tokens."""
+"""Characters of text per event: about eight tokens."""
 
 DONE = b"data: [DONE]\n\n"
 
 ENDS = ("response.completed", "response.incomplete", "response.failed")
-"""Events that carry the whole response, and come last."""
+"""Last events, which carry the whole response."""
 
 SAID = ("reasoning_content", "reasoning", "content", "refusal")
-"""Texts of a chat message, each of which comes in pieces."""
+"""Texts of a chat message that arrive in pieces."""
 
 ADDED_UP = ("content", "refusal")
-"""Lists of log-probs, which come in pieces too."""
+"""Lists of log-probs that arrive in pieces."""
 
 
 def response_events(response: JsonObject) -> list[bytes]:
-    """A response as the Responses API streams it."""
+    """The events in which the Responses API streams a response."""
     return [
         b"event: %b\n" % kind.encode() + _event({"type": kind, "sequence_number": number, **fields})
         for number, (kind, fields) in enumerate(_told(response))
@@ -36,7 +35,7 @@ def response_events(response: JsonObject) -> list[bytes]:
 
 
 def completion_events(completion: JsonObject, *, usage: bool) -> list[bytes]:
-    """A chat completion as its chunks; with `usage` the last one tells the tokens."""
+    """The chunks of a chat completion; with `usage` the last chunk holds the token counts."""
     return [*map(_event, _chunks(completion, usage)), DONE]
 
 
@@ -123,8 +122,8 @@ def _pieces(text: str) -> list[str]:
 
 
 class Assembly:
-    """An answer that comes as events: `feed` it a body's pieces, and ask for it `whole`. `heard` is
-    called at each piece."""
+    """Assembles an answer from its events: `feed` takes the pieces of the body, `whole` returns the
+    answer. `heard` is called for each piece."""
 
     def __init__(self, heard: Callable[[], None] = lambda: None) -> None:
         self.has_begun = False
@@ -135,7 +134,7 @@ class Assembly:
         self._whole: JsonObject | None = None
 
     def feed(self, piece: bytes) -> None:
-        """It never raises: what cannot be read makes the whole unreadable."""
+        """Take a piece. Never raises; an invalid piece makes the whole answer invalid."""
         self.has_begun = True
         self._heard()
         *lines, self._rest = (self._rest + piece).split(b"\n")
@@ -148,8 +147,8 @@ class Assembly:
                 self._read(data)
 
     def whole(self) -> JsonObject | None:
-        """The answer as the endpoint gives it when asked for no stream, or an `error`; None where
-        the stream ended before either."""
+        """The answer, in the form without streaming, or an `error`; None if the stream is not
+        complete."""
         return None if self._is_spoilt else self._whole
 
     def _read(self, data: bytes) -> None:
@@ -170,7 +169,7 @@ class Assembly:
 
 
 class ResponseAssembly(Assembly):
-    """Of a response."""
+    """Assembles a response."""
 
     def __init__(self, heard: Callable[[], None] = lambda: None) -> None:
         super().__init__(heard)
@@ -181,7 +180,7 @@ class ResponseAssembly(Assembly):
         if kind == "response.output_item.done":
             self._items[event["output_index"]] = event["item"]
         elif kind in ENDS:
-            # some gateways leave out at the end what they have sent before
+            # some gateways leave out of the last event what they have sent before
             output = event["response"].get("output") or [
                 self._items[index] for index in sorted(self._items)
             ]
@@ -191,7 +190,8 @@ class ResponseAssembly(Assembly):
 
 
 class CompletionAssembly(Assembly):
-    """Of a chat completion, from its chunks; whole once it says why it ended, and that it did."""
+    """Assembles a chat completion from its chunks; it is complete after a finish reason and the end
+    of the stream."""
 
     def __init__(self, heard: Callable[[], None] = lambda: None) -> None:
         super().__init__(heard)
@@ -201,7 +201,7 @@ class CompletionAssembly(Assembly):
         self._choice: JsonObject = {"index": 0}
 
     def whole(self) -> JsonObject | None:
-        is_over = self._is_done or "usage" in self._head  # some say so only in this way
+        is_over = self._is_done or "usage" in self._head  # some endpoints send no [DONE]
         if self._whole is None and is_over and "finish_reason" in self._choice:
             calls = {"tool_calls": list(self._calls.values())} if self._calls else {}
             choice = {**self._choice, "message": {**self._message, **calls}}
@@ -236,7 +236,7 @@ class CompletionAssembly(Assembly):
         place = piece.get("index", 0)
         known = self._calls.get(place)
         if known and piece.get("id") not in (None, "", known["id"]):
-            place = piece["id"]  # another call, from an endpoint that numbers them all alike
+            place = piece["id"]  # another call: some endpoints give all calls the same index
             known = self._calls.get(place)
         told = piece.get("function") or {}
         if known is None:

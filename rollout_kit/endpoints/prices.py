@@ -1,7 +1,7 @@
-"""What a model's answers cost, as plain numbers: US dollars per token, by service tier.
+"""The cost of a model's answers: US dollars per token, by service tier.
 
-A price comes from the model server's `prices`, or from the table of the package `genai-prices`,
-which is shipped whole and asks nobody. It is only imported where a hosted model has to be priced.
+A price comes from the model server's `prices` or from the table of the package `genai-prices`,
+which works offline. The package is imported only when a hosted model needs a price.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from ..types import JsonObject
 
 MILLION = 1e6
-"""Tokens that prices are quoted for."""
+"""Number of tokens that quoted prices refer to."""
 
 STANDARD = "standard"
 
@@ -25,7 +25,7 @@ TIERS: dict[str, dict[str, str]] = {
     "flex": {"service_tier": "flex"},
     "priority": {"service_tier": "priority"},
 }
-"""Service tier → what the table calls it."""
+"""Service tier → its condition in the price table."""
 
 
 class Prices(BaseModel):
@@ -47,15 +47,15 @@ class Prices(BaseModel):
         description="Of input tokens written to a cache; like input if not given.",
     )
     factors: dict[str, float] = Field(
-        default={}, description="Service tier → its price, in times the standard one: {batch: 0.5}."
+        default={}, description="Service tier → factor on the standard price: {batch: 0.5}."
     )
     provider: str | None = Field(
         default=None,
-        description="Who bills, as the price table calls it: for an endpoint in front.",
+        description="Provider by its name in the price table, for a gateway's URL.",
     )
     model: str | None = Field(
         default=None,
-        description="The model as the price table knows it, where it has another name here.",
+        description="The model's name in the price table, if it differs.",
     )
 
     @model_validator(mode="after")
@@ -82,8 +82,8 @@ class Rates:
     output: float
 
     def cost(self, usage: Mapping[str, Any]) -> float:
-        """Of one response's `usage`. Tokens that only the total counts were generated: some
-        endpoints leave reasoning out of `output_tokens`."""
+        """Cost of one response's `usage`. Tokens that only `total_tokens` includes count as output,
+        because some endpoints leave reasoning out of `output_tokens`."""
         asked = usage.get("input_tokens") or 0
         given = max(usage.get("output_tokens") or 0, (usage.get("total_tokens") or 0) - asked)
         details = usage.get("input_tokens_details") or {}
@@ -108,13 +108,14 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Tariff:
-    """A model's rates by service tier; of each, the last one whose `above` is exceeded counts."""
+    """A model's rates by service tier. Of a tier, the last rates whose `above` is exceeded
+    apply."""
 
     tiers: dict[str, list[Rates]]
 
     def cost(self, usage: Mapping[str, Any], tier: str | None = None, requests: int = 1) -> float:
-        """US dollars; `usage` may be the sum over some requests, taken to be of equal length. A
-        tier that is not known costs the standard price."""
+        """US dollars. `usage` may be the sum over `requests`, which are assumed to be of equal
+        length. An unknown tier has the standard price."""
         steps = self.tiers.get(tier or STANDARD) or self.tiers[STANDARD]
         rates = steps[0]
         if len(steps) > 1:
@@ -127,7 +128,7 @@ class Tariff:
         return all(not (each.input or each.output) for each in self.tiers[STANDARD])
 
     def words(self) -> str:
-        """The standard prices of a request of ordinary length."""
+        """The standard prices of a short request, as text."""
         rates = self.tiers[STANDARD][0]
         is_less = rates.cached_input != rates.input
         cached = f" (cached ${rates.cached_input * MILLION:.4g})" if is_less else ""
@@ -139,7 +140,7 @@ class Tariff:
 
     @classmethod
     def from_json(cls, value: Any) -> "Tariff | None":
-        """None where it is none: another kind of server may say anything."""
+        """The tariff in a server's description; None if it has no valid one."""
         try:
             tiers = {
                 str(tier): [Rates(int(above), *map(float, rest)) for above, *rest in steps]
@@ -151,11 +152,11 @@ class Tariff:
 
 
 FREE = Tariff({STANDARD: [Rates(0, 0, 0, 0, 0)]})
-"""Of a model on a machine of one's own."""
+"""The tariff of a model on the user's own machines."""
 
 
 def tariff_of(given: Prices | None, model: str, url: str) -> Tariff | None:
-    """The tariff of `model` at the endpoint `url`; None where it is not known."""
+    """The tariff of `model` at the endpoint `url`; None if it is unknown."""
     given = given or Prices()
     if given.input is not None and given.output is not None:
         numbers = (given.input, given.cached_input, given.cache_write, given.output)
@@ -171,9 +172,9 @@ def tariff_of(given: Prices | None, model: str, url: str) -> Tariff | None:
 
 
 def _in_table(model: str, url: str, provider: str | None) -> Tariff | None:
-    """What the table has for today. A tier is there where its prices differ from the standard."""
+    """Today's tariff in the price table, with the tiers whose prices differ from the standard."""
     if not provider and urlsplit(url).hostname in (None, "localhost", "127.0.0.1", "::1"):
-        return None  # who answers there is not known: no need to import the table
+        return None  # without a provider the table need not be imported
     from genai_prices.data_snapshot import get_snapshot
 
     try:
@@ -192,7 +193,7 @@ def _in_table(model: str, url: str, provider: str | None) -> Tariff | None:
 
 
 def _steps(price: Any) -> list[Rates]:
-    """Rates at each length from which on any of them changes."""
+    """Rates for each input length at which a price changes."""
     asked, given = price.input_mtok, price.output_mtok
     if asked is None and given is None:
         return []

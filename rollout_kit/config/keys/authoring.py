@@ -1,4 +1,4 @@
-"""The keys of the commands that serve who makes an environment."""
+"""The keys of the commands for authors of environments."""
 
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -38,8 +38,8 @@ class AuditConfig(EntrypointConfig):
 
 
 class PrepareDataConfig(Command):
-    """ng_prepare_data: the datasets that agents list, as files of tasks that fit their
-    verifiers."""
+    """ng_prepare_data: write the datasets that agents list as files of tasks that their verifiers
+    accept."""
 
     asks_policy: ClassVar[bool] = False
 

@@ -1,4 +1,4 @@
-"""What the keys of all commands have in common."""
+"""The keys that all commands have in common."""
 
 from typing import ClassVar
 
@@ -6,11 +6,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Command(BaseModel):
-    """Keys that every command takes."""
+    """Keys of every command."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     asks_policy: ClassVar[bool] = True
-    """Whether it can do nothing without the policy model."""
+    """Whether the command needs the policy model."""
 
     config_paths: list[str] = Field([], description="YAML files to merge, lowest first.")
     json_output: bool = Field(False, alias="json", description="Print JSON instead of text.")
