@@ -1,4 +1,4 @@
-"""The agent that plays: `/reset`, then the model's turn and `/step`, until the game is over."""
+"""The agent for games: `/reset`, then a turn of the model and `/step`, until the game is over."""
 
 import time
 
@@ -32,7 +32,7 @@ class GymnasiumAgent(Agent):
         response: JsonObject = {}
         for _ in range(self.config.max_steps):
             response = await turns.ask({**params, "input": asked + output})
-            output = output + (response["output"] or [message_item("")])  # a turn all the same
+            output = output + (response["output"] or [message_item("")])  # an empty turn counts
             body = {"responses_create_params": params, "response": response}
             step = await self._play(turns, "/step", body)
             output = output + _items(step)
@@ -52,7 +52,7 @@ class GymnasiumAgent(Agent):
 
 
 def _items(step: JsonObject) -> list[JsonObject]:
-    """What the game answered, as the model is to read it."""
-    told = (step.get("info") or {}).get("tool_outputs") or []
-    items = [function_call_output(str(each["call_id"]), str(each["output"])) for each in told]
+    """The game's answer as items for the model."""
+    outputs = (step.get("info") or {}).get("tool_outputs") or []
+    items = [function_call_output(str(each["call_id"]), str(each["output"])) for each in outputs]
     return [*items, *([observation_item(step["observation"])] if step.get("observation") else [])]

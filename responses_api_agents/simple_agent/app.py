@@ -1,6 +1,6 @@
-"""The plain tool-calling agent: ask the model, run the tools it calls, until it answers.
+"""The tool-calling agent: ask the model and run the tools that it calls, until it calls none.
 
-A loop that always ends: after a turn without calls, at an incomplete response, or at `max_steps`.
+The loop ends after a turn without calls, at an incomplete response, or after `max_steps` turns.
 """
 
 import asyncio
@@ -88,7 +88,7 @@ class SimpleAgent(Agent):
         return turns.finish(response, output, finish_reason)
 
     async def _offered_tools(self) -> list[JsonObject]:
-        """The resources server's own tools, asked for once; a foreign server has none to tell."""
+        """The resources server's tools, asked for once; none if a foreign server has no /tools."""
         if self._server_tools is None:
             try:
                 tools = await self.peers.call(self.resources, "/tools", None, list)
@@ -102,7 +102,7 @@ class SimpleAgent(Agent):
         return self._server_tools
 
     async def _call(self, call: JsonObject, names: set[str], mcp: McpTools) -> JsonObject:
-        """One tool call's output item. What the tool says is wrong is text for the model."""
+        """One tool call's output item. An error of the tool becomes text for the model."""
         name, call_id = str(call.get("name")), str(call.get("call_id"))
         if name not in names:
             known = ", ".join(sorted(names)) or "none"
@@ -125,6 +125,6 @@ class SimpleAgent(Agent):
 
 
 def _callable_names(tools: list[JsonObject]) -> set[str]:
-    """Names that the policy may call: never a server's own routes."""
+    """Names of tools that the policy may call; routes of servers are left out."""
     names = {str(tool.get("name")) for tool in tools if tool.get("type") == "function"}
     return {name for name in names if is_callable(name)}

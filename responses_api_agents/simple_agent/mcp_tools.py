@@ -1,8 +1,8 @@
-"""Tools of MCP servers, for the length of one rollout.
+"""Tools of MCP servers, connected for one rollout.
 
-Each rollout has a connection of its own to each server, so what a server keeps for a connection is
-that rollout's alone. The rollout's session goes along as a header: a resources server of this
-package that serves MCP calls the tools in that very session.
+Each rollout has its own connection to each server, so state that a server keeps for a connection
+belongs to one rollout. A header carries the rollout's session, in which a resources server of this
+package calls its tools.
 """
 
 import asyncio
@@ -26,10 +26,10 @@ from rollout_kit.session import HEADER, LOST_CODE, current_session
 from rollout_kit.types import JsonObject
 
 REFUSED = frozenset({-32601, -32602, -32603})
-"""JSON-RPC's codes of a server that was asked, and says what is wrong with the call."""
+"""JSON-RPC codes of errors in the call, which the model should read."""
 
 MODES = ("legacy", "auto")
-"""Versions of the protocol that have sessions first: what a server keeps belongs to one."""
+"""Protocol versions, those with sessions first, because servers keep state by session."""
 
 
 class McpServer(BaseModel):
@@ -45,7 +45,7 @@ class McpServer(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class McpTool:
-    """A tool as the policy sees it, and whose it is under which name."""
+    """A tool as the policy sees it, with its server and its name there."""
 
     schema: JsonObject
     server: str
@@ -54,8 +54,8 @@ class McpTool:
 
 @dataclass(frozen=True, slots=True)
 class McpTools:
-    """The tools of servers that are connected now. `offered` is by the name that the policy knows;
-    one that several servers have is called `<server>_<tool>` but at the first."""
+    """The tools of the connected servers. `offered` maps the policy's names to tools; if several
+    servers have a name, it is `<server>_<tool>` except for the first."""
 
     offered: Mapping[str, McpTool]
     clients: Mapping[str, Any]
@@ -66,8 +66,8 @@ class McpTools:
         return [tool.schema for tool in self.offered.values()]
 
     async def call(self, name: str, arguments: JsonObject) -> str:
-        """What the tool says. ToolError for what it says is wrong, PeerError where it says
-        nothing."""
+        """The tool's output; ToolError if the tool reports an error, PeerError if it does not
+        answer."""
         tool = self.offered[name]
         limit_s = self.servers[tool.server].timeout_s
         try:
@@ -76,7 +76,7 @@ class McpTools:
         except TimeoutError:
             why = f"the MCP tool '{name}' did not answer within {limit_s:g} s"
             raise PeerTimeout(why, server=tool.server) from None
-        except Exception as error:  # the SDK has many ways to say it
+        except Exception as error:  # the SDK raises many types
             code = getattr(error, "code", None)
             if code in REFUSED:
                 raise ToolError(str(error)) from None
@@ -94,7 +94,7 @@ NO_MCP = McpTools({}, {}, {})
 
 
 def check_sdk(name: str) -> None:
-    """ConfigError where the SDK is missing, before anything is asked of the policy."""
+    """Raise ConfigError if the SDK is missing, before any model call."""
     try:
         import mcp  # noqa: F401
     except ImportError as error:
@@ -105,7 +105,7 @@ def check_sdk(name: str) -> None:
 
 @asynccontextmanager
 async def connected(servers: Mapping[str, McpServer]) -> AsyncIterator[McpTools]:
-    """Each of them for this rollout."""
+    """Context with connections to all servers."""
     try:
         async with AsyncExitStack() as stack:
             clients, offered = {}, {}
@@ -116,13 +116,13 @@ async def connected(servers: Mapping[str, McpServer]) -> AsyncIterator[McpTools]
                     schema = {**tool.schema, "name": known}
                     offered[known] = McpTool(schema, name, tool.name)
             yield McpTools(offered, clients, servers)
-    except BaseExceptionGroup as group:  # the SDK's tasks wrap what is raised among them
+    except BaseExceptionGroup as group:  # the SDK's task groups wrap exceptions
         raise _first(group) from group
 
 
 @asynccontextmanager
 async def _client(name: str, server: McpServer) -> AsyncIterator[Any]:
-    import httpx2  # the SDK brings it
+    import httpx2  # installed with the SDK
     from mcp import Client
     from mcp.client.streamable_http import streamable_http_client
 
@@ -148,7 +148,7 @@ async def _client(name: str, server: McpServer) -> AsyncIterator[Any]:
 
 
 async def _listed(name: str, server: McpServer, client: Any) -> list[McpTool]:
-    """The server's tools, however many pages they fill."""
+    """The server's tools, from all pages."""
     found: list[McpTool] = []
     cursor = None
     while True:
@@ -189,7 +189,7 @@ def _unreachable(name: str, server: McpServer, error: Exception) -> RolloutError
 
 
 def _first(group: BaseException) -> BaseException:
-    """What was raised first, without the groups around it; of ours, if there is any."""
+    """The first exception in the group; one of our own types if there is any."""
     if not isinstance(group, BaseExceptionGroup):
         return group
     leaves = [_first(each) for each in group.exceptions]

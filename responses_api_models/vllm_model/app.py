@@ -1,7 +1,7 @@
-"""A model served by vLLM: one that is started here, from its own options, or ones that run already.
+"""A model served by vLLM: start vLLM from its own options, or use servers that run already.
 
-vLLM is always another process. Its death costs time: it is started again, and a request that it
-took along is asked for again, of another replica if there is one.
+vLLM is always another process. If it dies, it is restarted, and requests that were lost are sent
+again, to another replica if there is one.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from .replicas import replicas
 from .turns import Asked
 
 MARGIN_S = 30.0
-"""On top of the time that vLLM has to load: for this server to start, and to say what it was."""
+"""Added to vLLM's time to load: time for this server to start and to report a failure."""
 
 
 class VllmModel(Model):
@@ -61,7 +61,7 @@ class VllmModel(Model):
         config = self.config
         self._http = http = HttpClient()
         if not config.urls:
-            # the first time it asks vLLM for its options, which takes seconds
+            # the first time this asks vLLM for its options, which takes seconds
             self._engines = await asyncio.to_thread(replicas, config, self.name, http)
             await gather_all(engine.load() for engine in self._engines)
         urls = config.urls or [engine.url for engine in self._engines]
@@ -105,7 +105,7 @@ class VllmModel(Model):
 
     @get("/load")
     async def load(self) -> JsonObject:
-        """`load_figures`, and each endpoint's own."""
+        """`load_figures`, and the figures of each endpoint."""
         told = [each.to_json() for each in self._endpoints.all] if self._endpoints else []
         return {**self.load_figures(), "endpoints": told}
 
@@ -135,7 +135,7 @@ class VllmModel(Model):
         assert self._endpoints
         endpoints = self._endpoints
         await engine.keep(lambda: endpoints.eject(endpoint, "vLLM died, and is started again"))
-        endpoints.wake()  # those who wait for it should not
+        endpoints.wake()  # requests that wait for this engine must fail
 
     def _hopeless(self) -> str:
         if not self._engines or not all(engine.given_up for engine in self._engines):

@@ -1,4 +1,4 @@
-"""One turn, asked of one vLLM: with which requests, and what its refusals mean."""
+"""Send one turn to one vLLM server, and interpret its refusals."""
 
 import logging
 import time
@@ -30,18 +30,18 @@ log = logging.getLogger(__name__)
 PATHS = {"chat_completions": "/v1/chat/completions", "responses": "/v1/responses"}
 
 THROTTLED_S = 1.0
-"""How long a 429 counts as being throttled where vLLM does not say."""
+"""Time for which a 429 counts as throttling if vLLM names none."""
 
 OF_LENGTH = frozenset(
     {"input", "input_tokens", "max_tokens", "max_completion_tokens", "max_output_tokens"}
 )
-"""Parameters that vLLM names where the context is too short; older releases name none."""
+"""Parameters that vLLM names in an error if the context is too short; older releases name none."""
 
 OF_PROMPT = ("model", "messages", "tools", "chat_template", "chat_template_kwargs")
 
 
 class Asking:
-    """Of `endpoints`, over `http`; what is known of their load and of their context."""
+    """Sends requests to `endpoints` over `http`, and tracks their load and context length."""
 
     def __init__(
         self,
@@ -69,14 +69,14 @@ class Asking:
         return time.monotonic() < self._throttled_until
 
     def asked(self, params: JsonObject) -> turns.Asked:
-        """What to ask for; TaskError where vLLM cannot be asked for it."""
+        """The request for `params`; TaskError if vLLM does not support them."""
         if self._config.upstream_api == "responses":
             return turns.pass_on(params, self._lowest, reasoning=self._reasoning)
         return turns.asked(params, self._lowest, reasoning=self._reasoning)
 
     async def answer(self, endpoint: Endpoint, asked: turns.Asked, ends: float) -> JsonObject:
-        """The response; `ends`: when to be done, by the monotonic clock. ModelError where vLLM does
-        not answer, or refuses."""
+        """The response; ModelError if vLLM refuses or does not answer. `ends` is the deadline on
+        the monotonic clock."""
         endpoint.in_flight += 1
         endpoint.num_requests += 1
         self.running += 1
@@ -91,7 +91,7 @@ class Asking:
     async def _ask_text(
         self, endpoint: Endpoint, asked: turns.Asked, ends: float, **told: Any
     ) -> JsonObject:
-        """From the conversation as vLLM renders it; `told`: for `turns.answer`."""
+        """Ask with the conversation as text; `told` are arguments of `turns.answer`."""
         context = endpoint.max_model_len
         if context and (asked.max_tokens or 0) > context:
             asked = asked.shorten(context)
@@ -112,7 +112,7 @@ class Asking:
         if self._config.upstream_api == "chat_completions":
             return turns.answer(payload, asked, self._config.served_name, **told)
         if not isinstance(payload.get("output"), list):
-            raise ModelError("vLLM answered with no response: it has no 'output'", retryable=True)
+            raise ModelError("vLLM's answer has no 'output'", retryable=True)
         return payload
 
     async def _with_token_ids(
@@ -150,7 +150,7 @@ class Asking:
         raise await self._handle_refusal(endpoint, refused.reply)
 
     async def _room(self, endpoint: Endpoint, asked: turns.Asked, ends: float) -> int | None:
-        """Tokens that the conversation leaves of the context; None where vLLM does not tell."""
+        """Tokens of the context that the conversation leaves free; None if unknown."""
         chat = turns.body(asked.params, self._lowest, reasoning=self._reasoning)
         prompt = {key: chat[key] for key in OF_PROMPT if key in chat}
         reply = await self._send(endpoint, "/tokenize", orjson.dumps(prompt), ends)
@@ -161,8 +161,7 @@ class Asking:
         return max(0, endpoint.max_model_len - told["count"])
 
     async def _send(self, endpoint: Endpoint, path: str, raw: bytes, ends: float) -> Reply:
-        """The reply; a ModelError that may pass where there is none: nothing but time is lost by
-        asking for a turn twice."""
+        """The reply; a retryable ModelError if there is none. A turn can safely be sent twice."""
         try:
             left = max(ends - time.monotonic(), 0.001)
             url = f"{endpoint.url}{path}"
@@ -200,7 +199,7 @@ class Asking:
 
 
 def _may_be_of_length(reply: Reply, payload: Any) -> bool:
-    """Whether the context may be too short for what was asked; to be measured, not guessed."""
+    """Whether the context may be too short for the request; `_room` then measures it."""
     error = payload.get("error") if isinstance(payload, dict) else None
     if reply.status != 400 or not isinstance(error, dict):
         return is_context_overflow(reply.status, payload)

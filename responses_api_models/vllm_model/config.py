@@ -1,4 +1,4 @@
-"""The block of a `vllm_model`: vLLM's options, untouched, and what this server itself needs."""
+"""The keys of a `vllm_model`: vLLM's options, and those of this server."""
 
 import shutil
 from pathlib import Path
@@ -14,7 +14,7 @@ from . import installed
 from .options import VllmOptions, further
 
 READY_S = 1800.0
-"""A model of 70 billion parameters takes a quarter of an hour from a slow disk."""
+"""A model of 70 billion parameters takes a quarter of an hour to load from a slow disk."""
 
 
 class VllmModelConfig(VllmOptions):  # type: ignore[misc, valid-type]
@@ -27,7 +27,7 @@ class VllmModelConfig(VllmOptions):  # type: ignore[misc, valid-type]
     base_url: str | list[str] | None = Field(
         None,
         json_schema_extra=OPERATIONAL,
-        description="vLLM servers that already run, one or many; nothing is started then.",
+        description="URLs of vLLM servers that already run; then none is started.",
     )
     api_key: str | None = Field(
         None,
@@ -41,7 +41,7 @@ class VllmModelConfig(VllmOptions):  # type: ignore[misc, valid-type]
     vllm_executable: str = Field(
         "vllm",
         json_schema_extra=OPERATIONAL,
-        description="Command that starts vLLM; it may lie in another environment.",
+        description="Command that starts vLLM; may be in another environment.",
     )
     extra_args: list[str] | JsonObject = Field(
         [], description="Further arguments of `vllm serve`, passed on unchecked."
@@ -59,32 +59,32 @@ class VllmModelConfig(VllmOptions):  # type: ignore[misc, valid-type]
         600.0,
         gt=0,
         json_schema_extra=OPERATIONAL,
-        description="Most time for a request once it has its turn, all tries and waits included.",
+        description="Time limit of a request with all tries, after it has its turn.",
     )
     max_tries: int = Field(
         4,
         ge=1,
         json_schema_extra=OPERATIONAL,
-        description="Tries of a request that fails with 408, 409, 425, 429, 5xx or its connection.",
+        description="Tries of a request that fails with 408, 409, 425, 429, 5xx or is lost.",
     )
     return_token_ids: bool = Field(
         False, description="Token ids and log-probs on the last output item of every turn."
     )
     chat_template_kwargs: JsonObject = Field(
-        {}, description="For the chat template, such as enable_thinking; a row's own win."
+        {}, description="For the chat template, such as enable_thinking; rows may override them."
     )
     extra_body: JsonObject = Field({}, description="Parameters for rows that do not set them.")
     upstream_api: Literal["chat_completions", "responses"] = Field(
-        "chat_completions", description="vLLM's API that is asked; responses: its own, untouched."
+        "chat_completions", description="API of vLLM to use; responses are passed on unchanged."
     )
     drop_input_reasoning_items: bool = Field(
-        False, description="Leave the reasoning of earlier turns out of what is sent back."
+        False, description="Send earlier turns to the model without their reasoning."
     )
 
     @model_validator(mode="before")
     @classmethod
     def _takes_what_is_installed(cls, given: Any) -> Any:
-        """Options that the installed vLLM has beside those of the list go along as `extra_args`."""
+        """Move options that only the installed vLLM knows into `extra_args`."""
         if not isinstance(given, dict) or given.get("base_url"):
             return given
         unknown = given.keys() - keys(cls).keys()
@@ -103,7 +103,7 @@ class VllmModelConfig(VllmOptions):  # type: ignore[misc, valid-type]
     @model_validator(mode="after")
     def _tells_token_ids(self) -> Self:
         if self.return_token_ids and self.upstream_api == "responses":
-            raise ValueError("return_token_ids: vLLM's /v1/responses tells none")
+            raise ValueError("return_token_ids: vLLM's /v1/responses returns none")
         return self
 
     @field_validator("base_url")
@@ -111,27 +111,27 @@ class VllmModelConfig(VllmOptions):  # type: ignore[misc, valid-type]
     def _are_urls(cls, value: Any) -> Any:
         urls = [value] if isinstance(value, str) else value or []
         if value is not None and not urls:
-            raise ValueError("name one URL at least, or leave it out to have vLLM started")
+            raise ValueError("name at least one URL, or leave it out to start vLLM")
         for url in urls:
             if not url.startswith(("http://", "https://")):
-                raise ValueError(f"must begin with http:// or https://, unlike '{url}'")
+                raise ValueError(f"must begin with http:// or https://, got '{url}'")
         return value
 
     @property
     def urls(self) -> list[str]:
-        """vLLM servers that run already."""
+        """URLs of vLLM servers that run already."""
         return [self.base_url] if isinstance(self.base_url, str) else list(self.base_url or ())
 
     @property
     def served_name(self) -> str:
-        """What vLLM calls the model."""
+        """The model's name in vLLM."""
         names = self.get("served_model_name")
         first = names[0] if isinstance(names, list) and names else names
         return str(first or self.model)
 
     @property
     def num_gpus(self) -> int:
-        """Of one replica."""
+        """GPUs of one replica."""
         sizes = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
         product = 1
         for name in sizes:

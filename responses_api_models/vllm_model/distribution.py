@@ -1,7 +1,7 @@
-"""What a vLLM samples from, where that cannot be seen from a request: the temperature that it takes
-when none is given, and whether its log-probs are those of the distribution that was sampled from.
+"""The distribution that a vLLM server samples from: its default temperature, and whether its
+log-probs belong to that distribution.
 
-Both are found by asking it, once, and only where token ids are wanted.
+Both are found by one request to each server, only if token ids are requested.
 """
 
 import asyncio
@@ -18,26 +18,25 @@ from .token_in import RENDER, Ask
 log = logging.getLogger(__name__)
 
 RAW = (
-    "%s gives raw log-probs: those before temperature, top-k and top-p, not those that tokens are"
-    " sampled from. Start it with --logprobs-mode processed_logprobs"
+    "%s returns raw log-probs, from before temperature, top-k and top-p, not those of the sampled"
+    " distribution. Start it with --logprobs-mode processed_logprobs"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
     temperature: float | None = None
-    """Of requests that name none; None where it is not known."""
+    """Temperature of requests that name none; None if unknown."""
 
 
 class Distributions:
-    """Of each vLLM, by its URL and the model's name."""
+    """The distribution of each vLLM server, by its URL and the model's name."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, str], asyncio.Task[Distribution]] = {}
 
     async def of(self, url: str, model: str, ask: Ask) -> Distribution:
-        """Asked for once, however many wait for it; of one that does not answer nothing is known,
-        and it is asked again."""
+        """Ask once for all callers that wait. A failed request is repeated by the next caller."""
         key = (url, model)
         if key not in self._found:
             self._found[key] = asyncio.create_task(_found(url, model, ask))
@@ -51,7 +50,7 @@ class Distributions:
 async def _found(url: str, model: str, ask: Ask) -> Distribution:
     messages = [{"role": "user", "content": "?"}]
     rendered = _object(await ask(RENDER, {"model": model, "messages": messages}))
-    # of one candidate, what is sampled from says that it is certain
+    # with one candidate, the sampled distribution gives it the probability 1
     only = {"prompt": "?", "max_tokens": 1, "top_k": 1, "temperature": 1.0, "logprobs": 0}
     told = _object(await ask("/v1/completions", {"model": model, **only}))
     for choice in told.get("choices") or ():

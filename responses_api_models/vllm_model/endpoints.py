@@ -1,6 +1,6 @@
-"""Which vLLM answers which request: the least busy one, a session always the same one.
+"""Choose a vLLM server for each request: the least busy one, and the same one for a session.
 
-One that fails is left out until it is well again; who finds none waits for one.
+A server that fails is left out until it is healthy again. Requests wait while all are left out.
 """
 
 import asyncio
@@ -21,25 +21,25 @@ from . import metrics
 PROBE_TIMEOUT_S = 5.0
 
 NUM_SESSIONS = 100_000
-"""Sessions whose endpoint is remembered: more than are in flight, and a few megabytes."""
+"""Sessions whose server is remembered: more than are ever in flight, in a few megabytes."""
 
 METRICS_S = 1.0
-"""How often a busy endpoint is asked for its figures."""
+"""Pause between requests for the metrics of a busy server."""
 
 
 @dataclass(slots=True, eq=False)
 class Endpoint:
-    """One vLLM. `url` has no `/v1`."""
+    """One vLLM server. `url` has no `/v1`."""
 
     url: str
     in_flight: int = 0
     num_requests: int = 0
     num_failed: int = 0
     ejected_for: str = ""
-    """Why it is left out; empty while it is well."""
+    """Why the server is left out; empty while it is healthy."""
     figures: dict[str, float] = field(default_factory=dict)
     max_model_len: int = 0
-    """Its context, once that has mattered."""
+    """Context length, if it was needed already."""
 
     def to_json(self) -> JsonObject:
         return {
@@ -54,7 +54,7 @@ class Endpoint:
 
 
 class Endpoints:
-    """Several of them behind one door. `hopeless` says why waiting is pointless, or nothing."""
+    """All servers of one model. `hopeless` returns why waiting is useless, or an empty text."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Endpoints:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def choose(self, session: str | None, timeout_s: float) -> Endpoint:
-        """Who answers next; ModelError when none is well again in time."""
+        """The server for the next request; ModelError if none is healthy in time."""
         try:
             with within(timeout_s):
                 while (endpoint := self._best(session)) is None:
@@ -99,23 +99,23 @@ class Endpoints:
         return endpoint
 
     def eject(self, endpoint: Endpoint, why: str) -> None:
-        """Leave it out until it answers its health check."""
+        """Leave the server out until it answers its health check."""
         if not endpoint.ejected_for:
             endpoint.ejected_for = why
             endpoint.figures = {}
             self._keep(self._probe(endpoint))
 
     async def suspect(self, endpoint: Endpoint, why: str) -> None:
-        """Something went wrong there: left out, unless it says that it is well."""
+        """Leave the server out after a failure, unless it answers its health check."""
         if not endpoint.ejected_for and not await self._is_well(endpoint):
             self.eject(endpoint, why)
 
     def wake(self) -> None:
-        """Whoever waits looks again."""
+        """Let waiting requests check again."""
         self._changed.set()
 
     def figures(self) -> JsonObject:
-        """What the engines report, added up; the fullest KV cache."""
+        """The sums of the engines' metrics; of the KV cache, the highest use."""
         told = [each.figures for each in self.all if each.figures]
         if not told:
             return {}
@@ -151,7 +151,7 @@ class Endpoints:
         return reply.status == 200
 
     async def _poll_metrics(self) -> None:
-        """Of those that are busy, and once more when they no longer are."""
+        """Read the metrics of busy servers, and once more when a server is idle again."""
         was_busy: set[Endpoint] = set(self.all)
         while True:
             busy = {each for each in self.all if each.in_flight and not each.ejected_for}
@@ -161,7 +161,7 @@ class Endpoints:
                         f"{endpoint.url}/metrics", headers=self._headers, timeout_s=PROBE_TIMEOUT_S
                     )
                 except PeerError:
-                    continue  # the requests themselves tell whether it is well
+                    continue  # failing requests show whether the server is healthy
                 if reply.status == 200 and not endpoint.ejected_for:
                     endpoint.figures = metrics.read(reply.text())
             was_busy = busy

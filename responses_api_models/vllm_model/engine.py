@@ -138,8 +138,8 @@ class Engine(Supervisor):
 
 
 def _held_port() -> socket.socket:
-    """A port that is kept: bound by us and never listened on, so that vLLM can, and that no one
-    else is given it."""
+    """A socket that reserves a port. It never listens, so that vLLM can; no other program gets the
+    port while it is bound."""
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -148,7 +148,7 @@ def _held_port() -> socket.socket:
 
 
 def environment(own: Mapping[str, str]) -> dict[str, str]:
-    """What vLLM starts with: ours, less the path to this toolkit, which is for our Python alone."""
+    """vLLM's environment: ours without the path to this toolkit, which is for our Python only."""
     here = Path(__file__).resolve()
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     kept = [path for path in paths if path and not here.is_relative_to(Path(path).resolve())]
@@ -157,7 +157,7 @@ def environment(own: Mapping[str, str]) -> dict[str, str]:
         **rest,
         **({"PYTHONPATH": os.pathsep.join(kept)} if kept else {}),
         "PYTHONUNBUFFERED": "1",
-        # longer than our client keeps an idle connection, so that none ends under a request
+        # longer than our client keeps idle connections, so that vLLM closes none in use
         "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": os.environ.get("VLLM_HTTP_TIMEOUT_KEEP_ALIVE", "75"),
         **own,
     }

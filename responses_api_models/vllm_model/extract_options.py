@@ -1,9 +1,9 @@
-"""Print what `vllm serve` takes, as JSON: run by the Python of an environment that has vLLM.
+"""Print the options of `vllm serve` as JSON; run with the Python of vLLM's environment.
 
     ~/vllm/bin/python -I extract_options.py > vllm_options.json
 
-The names, and what each takes, are those of `vllm serve`'s own argument parser; the types are the
-annotations of its dataclasses, as vLLM writes them, for people to read.
+Names and kinds are those of the argument parser of `vllm serve`. The types are the annotations of
+its dataclasses, for people to read.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import sys
 from typing import Any
 
 PARSERS = ("vllm.entrypoints.launchers.cli_args", "vllm.entrypoints.openai.cli_args")
-"""Where the parser is made, newest releases first."""
+"""Modules that make the parser, newest releases first."""
 
 
 def extract() -> dict[str, object]:
@@ -58,8 +58,8 @@ def _written(annotation: Any) -> str:
 
 
 def _takes(action: argparse.Action) -> str:
-    """`switch`: it and its `--no-`; `flag`: it alone; `values`: one or more; `repeated`: one each
-    time; `value`."""
+    """The kind of an option: `switch` (also as `--no-`), `flag`, `values` (one or more), `repeated`
+    (may be given several times), or `value`."""
     if isinstance(action, argparse.BooleanOptionalAction):
         return "switch"
     if action.nargs == 0:
@@ -70,6 +70,6 @@ def _takes(action: argparse.Action) -> str:
 
 
 if __name__ == "__main__":
-    # what vLLM logs while it is imported is no part of it
+    # vLLM logs while it is imported
     printed, sys.stdout = sys.stdout, sys.stderr
     printed.write(json.dumps(extract(), indent=1) + "\n")

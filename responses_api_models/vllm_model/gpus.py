@@ -1,4 +1,4 @@
-"""Which GPUs each replica gets."""
+"""The GPUs of each replica."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ DRIVER = Path("/proc/driver/nvidia/gpus")
 
 
 def visible() -> list[str]:
-    """The GPUs that this process may use, as CUDA names them; none on a machine without."""
+    """The names of the GPUs that this process may use."""
     given = os.environ.get(VARIABLE)
     if given is not None:
         return [each.strip() for each in given.split(",") if each.strip() not in ("", "-1")]
@@ -27,8 +27,8 @@ def visible() -> list[str]:
 
 
 def shares(num_replicas: int, num_each: int, gpus: list[str]) -> list[dict[str, str]]:
-    """What each replica's environment says of GPUs; nothing where there are none, or one replica
-    may have all. ConfigError where they do not suffice."""
+    """The GPU variables of each replica's environment; empty if there are no GPUs, or if one
+    replica may use all. ConfigError if there are too few."""
     if num_replicas == 1 or not gpus:
         return [{} for _ in range(num_replicas)]
     if num_replicas * num_each > len(gpus):

@@ -1,6 +1,6 @@
-"""The options of the vLLM that is installed, asked for once and kept under the user's cache folder.
+"""The options of the installed vLLM, asked for once and cached in the user's cache folder.
 
-The committed list is one release's; this one says what the executable itself takes.
+The list in the repository is that of one release; this one is that of the executable.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from pathlib import Path
 EXTRACT = Path(__file__).with_name("extract_options.py")
 
 TIMEOUT_S = 180.0
-"""To import vLLM takes ten seconds, and some more from a cold disk."""
+"""Importing vLLM takes ten seconds, and more from a cold disk."""
 
 INTERPRETER = re.compile(rb"#!\s*(?:\S*/env\s+)?(\S*python\S*)|'''exec' \"?([^\s\"]+)")
 """In the first lines of a console script."""
@@ -25,14 +25,14 @@ Options = dict[str, dict[str, str]]
 
 
 def known(executable: str) -> Options | None:
-    """What was found out before; None where it was not."""
+    """The cached options; None if there are none."""
     with suppress(OSError, ValueError):
         return json.loads(_kept(executable).read_text("utf-8"))["options"]
     return None
 
 
 def options(executable: str) -> Options | None:
-    """Option → what it takes, as in vllm_options.json; None where this vLLM does not tell."""
+    """Option → its kind, as in vllm_options.json; None if this vLLM cannot be asked."""
     if (found := known(executable)) is not None:
         return found
     if (python := _python(executable)) is None:
@@ -61,7 +61,7 @@ def _asked(python: str) -> str | None:
 
 
 def _python(executable: str) -> str | None:
-    """The Python of a console script; None where it is something else."""
+    """The Python interpreter of a console script; None for other executables."""
     try:
         with open(executable, "rb") as file:
             found = INTERPRETER.search(b"\n".join(file.read(1024).split(b"\n")[:3]))
@@ -73,7 +73,7 @@ def _python(executable: str) -> str | None:
 
 
 def _kept(executable: str) -> Path:
-    """The key is the executable as it lies there: whoever installs another one writes it anew."""
+    """The cache key: path, size and time of the executable, which change with each installation."""
     path = Path(executable).resolve()
     about = path.stat()
     named = f"{path}:{about.st_mtime_ns}:{about.st_size}"

@@ -1,4 +1,4 @@
-"""The few of vLLM's Prometheus figures that say how busy an engine is."""
+"""The Prometheus metrics of vLLM that show how busy an engine is."""
 
 from collections.abc import Callable, Iterable
 
@@ -8,11 +8,11 @@ WANTED: dict[str, tuple[str, Callable[[Iterable[float]], float]]] = {
     "vllm:kv_cache_usage_perc": ("kv_cache", max),
     "vllm:num_preemptions_total": ("preemptions", sum),
 }
-"""vLLM's name → ours, and how the figures of data-parallel engines come together."""
+"""vLLM's name → our name, and how to combine the values of data-parallel engines."""
 
 
 def read(text: str) -> dict[str, float]:
-    """Those that the text has, by our names; `kv_cache` is a share of 1."""
+    """The metrics in the text, by our names; `kv_cache` is between 0 and 1."""
     found: dict[str, list[float]] = {}
     for line in text.splitlines():
         if not line.startswith("vllm:"):

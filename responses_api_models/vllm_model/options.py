@@ -1,7 +1,7 @@
-"""What `vllm serve` takes: each option as a field of the block, and the block as arguments.
+"""The options of `vllm serve` as fields of the block, and the block as arguments.
 
-The list is that of the version in vllm_options.json; what the installed one has beside it is asked
-of that (see installed.py).
+The list is that of the version in vllm_options.json; `installed` finds further options of the
+installed version.
 """
 
 import json
@@ -17,7 +17,7 @@ from rollout_kit.serving.service import OPERATIONAL
 LISTED = json.loads(Path(__file__).with_name("vllm_options.json").read_text(encoding="utf-8"))
 
 OPTIONS: dict[str, dict[str, str]] = LISTED["options"]
-"""Option → vLLM's own type annotation, and what it takes; see extract_options.py."""
+"""Option → vLLM's own type annotation and the option's kind; see extract_options.py."""
 
 GENERATIVE = frozenset(
     {
@@ -42,13 +42,13 @@ GENERATIVE = frozenset(
         "tool_call_parser",
     }
 )
-"""Options that change what is generated; the others change only how fast, or where."""
+"""Options that affect what is generated; the others only affect speed or place."""
 
 OURS = frozenset({"model", "host", "port", "uds", "api_key"})
-"""Options that this server settles itself: where vLLM listens, and with which key."""
+"""Options that this server sets itself: vLLM's address and key."""
 
 SIMPLE = {"bool": bool, "int": int | str, "float": float, "str": str}
-"""What can be checked without vLLM. It reads some numbers from text as well (`8k`, `auto`)."""
+"""Types that can be checked without vLLM; it also accepts some numbers as text (`8k`, `auto`)."""
 
 FRACTION = {"gt": 0, "le": 1}
 COUNT = {"ge": 1}
@@ -58,7 +58,7 @@ BOUNDS: dict[str, dict[str, int]] = {
     "pipeline_parallel_size": COUNT,
     "data_parallel_size": COUNT,
 }
-"""Options whose wrong value costs a start of minutes."""
+"""Options that are checked early, because vLLM finds a wrong value only after minutes."""
 
 
 def _option(name: str, annotation: str) -> Any:
@@ -71,7 +71,7 @@ def _option(name: str, annotation: str) -> Any:
     return (kind | None, Field(None, json_schema_extra=extra, description=described, **bounds))
 
 
-# one field per option, so that a typo is refused and answered like one in any other block
+# one field per option, so that a typo gives the same error as in any other block
 VllmOptions = create_model(
     "VllmOptions",
     __base__=ModelConfig,
@@ -80,7 +80,7 @@ VllmOptions = create_model(
 
 
 def arguments(given: Mapping[str, Any]) -> list[str]:
-    """The arguments of `vllm serve` for the options that were given, in their order."""
+    """The arguments of `vllm serve` for the given options, in their order."""
     return [
         word
         for name, value in given.items()
@@ -92,7 +92,7 @@ def arguments(given: Mapping[str, Any]) -> list[str]:
 def further(
     extra_args: list[str] | Mapping[str, Any], options: Mapping[str, Any] = OPTIONS
 ) -> list[str]:
-    """`extra_args` as they are; a mapping is read like the options are."""
+    """`extra_args` as arguments; a mapping is treated like the options."""
     if isinstance(extra_args, Mapping):
         return [
             word
@@ -130,8 +130,7 @@ def _adapter(name: str, where: Any) -> str:
 
 
 def adapter_names(lora_modules: Any) -> list[str]:
-    """The names that requests may have for them, however they are written: `{name: path}`,
-    `name=path`, or vLLM's descriptions."""
+    """The names of the adapters, given as `{name: path}`, `name=path`, or vLLM's descriptions."""
     if isinstance(lora_modules, Mapping):
         return [str(name) for name in lora_modules]
     given = lora_modules if isinstance(lora_modules, list) else [lora_modules]

@@ -1,4 +1,4 @@
-"""The engines that a block asks for: their command, their environment, their GPUs."""
+"""Make the engines of a block: command, environment and GPUs of each."""
 
 import logging
 import os
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 def replicas(config: VllmModelConfig, name: str, http: HttpClient) -> list[Engine]:
-    """None of them started yet; ConfigError where they cannot be. `name`: the instance's."""
+    """The engines of the instance `name`, not yet started; ConfigError if one cannot start."""
     executable = _executable(config.vllm_executable, name)
     options = _known_to(executable, _options(config), config.model_fields_set, name)
     listed = installed.known(executable) or OPTIONS
@@ -46,21 +46,20 @@ def replicas(config: VllmModelConfig, name: str, http: HttpClient) -> list[Engin
 
 
 def _options(config: VllmModelConfig) -> JsonObject:
-    """What was given, and what follows from it unless it was given too."""
+    """The given options, and those that follow from them unless given."""
     implied: JsonObject = {"disable_uvicorn_access_log": True}
     if config.lora_modules:
         implied["enable_lora"] = True
-    if config.return_token_ids:  # those that were sampled from: temperature, top-k and all
+    if config.return_token_ids:  # log-probs after temperature, top-k and top-p
         implied["logprobs_mode"] = "processed_logprobs"
-        implied["enable_scale_out"] = True  # later turns are asked for with token ids
+        implied["enable_scale_out"] = True  # later turns are sent as token ids
     return {**implied, **config.model_dump(exclude_unset=True)}
 
 
 def _known_to(
     executable: str, options: JsonObject, given: Collection[str], name: str
 ) -> JsonObject:
-    """The options, less those that nobody gave and that the installed vLLM has not; ConfigError
-    where it has not one that was given."""
+    """The options that the installed vLLM has; ConfigError if it lacks one that was given."""
     if installed.known(executable) is None:
         _say(QUIET, "", f"asking {executable} which options it has, once")
     if (found := installed.options(executable)) is None:
@@ -87,8 +86,8 @@ def _executable(given: str, name: str) -> str:
 
 
 def _say(loudness: str, prefix: str, text: str) -> None:
-    """Lines for the output of this server's process: for people, or for the log alone."""
-    if MARK not in os.environ:  # in somebody else's process
+    """Write lines to the output of this server process, for people or for the log alone."""
+    if MARK not in os.environ:  # not in a server process
         log.log(logging.WARNING if loudness == ALOUD else logging.DEBUG, "%s%s", prefix, text)
         return
     sys.stdout.write("".join(f"{loudness}{prefix}{line}\n" for line in text.split("\n")))

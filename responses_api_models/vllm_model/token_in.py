@@ -1,7 +1,7 @@
-"""A later turn, asked for with token ids: what was sampled goes back as it was sampled.
+"""A later turn with token ids: the prompt contains the sampled tokens of earlier turns.
 
-vLLM renders, generates and parses in requests of their own (`--enable-scale-out`), so that the only
-tokenizer, chat template and parsers are its own. Nothing here knows how a request gets there.
+vLLM renders, generates and parses in separate requests (`--enable-scale-out`), so its own
+tokenizer, chat template and parsers are used. The caller sends the requests.
 """
 
 from collections.abc import Awaitable, Callable
@@ -21,7 +21,7 @@ GENERATE = "/inference/v1/generate"
 DERENDER = "/v1/chat/completions/derender"
 
 MAX_TOKENS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
-"""What bounds a generation, in all of vLLM's APIs."""
+"""Names of the limit of generated tokens in vLLM's APIs."""
 
 Ask = Callable[[str, JsonObject], Awaitable[Reply]]
 """Path and body → the reply of one vLLM, whatever its status."""
@@ -37,23 +37,23 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LaterTurn:
-    """A turn with others before it. The three are chat requests."""
+    """A turn with earlier turns, as three chat requests."""
 
     whole: JsonObject
     until_last: JsonObject
-    """Up to the last turn that was sampled, and without a generation prompt."""
+    """The conversation up to the last sampled turn, without a generation prompt."""
     unthought: JsonObject
-    """The whole, without any reasoning."""
+    """The whole conversation without reasoning."""
     turns: list[SampledTurn]
     thought: list[bool]
-    """Which of the turns have reasoning."""
+    """For each turn, whether it has reasoning."""
 
 
 async def completion(turn: LaterTurn, ask: Ask) -> JsonObject:
-    """The chat completion; Restart where the turns cannot be continued; Refused."""
+    """The chat completion; Restart if the turns cannot be continued; Refused."""
     request, prompt = await _request(turn, ask)
     sampling = request["sampling_params"]
-    # it was reckoned from the length of the rendering, which is another
+    # vLLM computed it from the length of the rendering, which differs
     sampling.pop("max_tokens", None)
     for key in MAX_TOKENS:
         if turn.whole.get(key) is not None:
@@ -75,7 +75,7 @@ async def completion(turn: LaterTurn, ask: Ask) -> JsonObject:
 
 
 async def _request(turn: LaterTurn, ask: Ask) -> tuple[JsonObject, list[int]]:
-    """What vLLM makes of the whole conversation, and the prompt to ask with instead of its own."""
+    """vLLM's rendering of the whole conversation, and the prompt to use instead."""
     if not turn.turns[-1].is_ended:
         raise Restart("the turn before was cut off")
     request, until_last = await gather_all(
@@ -87,7 +87,7 @@ async def _request(turn: LaterTurn, ask: Ask) -> tuple[JsonObject, list[int]]:
     try:
         found = align(turn.turns, request["token_ids"], until_last["token_ids"])
     except Restart:
-        # many templates write into the generation prompt what they leave out of history: <think>
+        # many templates write <think> into the generation prompt and omit it from earlier turns
         bare = await _render({**turn.whole, "add_generation_prompt": False}, ask)
         opening = _behind(request["token_ids"], bare["token_ids"])
         if not opening:
@@ -101,8 +101,8 @@ async def _request(turn: LaterTurn, ask: Ask) -> tuple[JsonObject, list[int]]:
 async def _check_thoughts(
     turn: LaterTurn, found: Aligned, until_last: list[int], opening: list[int], ask: Ask
 ) -> None:
-    """Restart where the template leaves out of history what the model thought: it is meant to read
-    on without it."""
+    """Raise Restart if the template leaves reasoning out of earlier turns: then the model must not
+    see it."""
     doubtful = [
         number
         for number, (one, said) in enumerate(zip(turn.turns, found.said, strict=True))
@@ -117,10 +117,10 @@ async def _check_thoughts(
 
 
 async def _render(body: JsonObject, ask: Ask) -> JsonObject:
-    # the prompt that counts is another: its length is not this one's
+    # the actual prompt differs, so its length is not this one's
     reply = await ask(RENDER, {key: body[key] for key in body if key not in MAX_TOKENS})
     if reply.status in (403, 404, 405):
-        raise Restart("vLLM runs without --enable-scale-out, and takes no tokens")
+        raise Restart("vLLM runs without --enable-scale-out, so it accepts no token ids")
     request = parse_json(reply.raw)
     if reply.status >= 500 or reply.status == 429:
         raise Refused(reply, 0)
@@ -130,11 +130,11 @@ async def _render(body: JsonObject, ask: Ask) -> JsonObject:
 
 
 async def _parse(turn: LaterTurn, generated: JsonObject, prompt: list[int], ask: Ask) -> Any:
-    """The generation as a chat completion: tool calls and reasoning found by vLLM's own parsers."""
+    """The generation as a chat completion; vLLM's parsers find tool calls and reasoning."""
     choice = generated["choices"][0]
     token_ids = choice["token_ids"] or []
     if choice.get("finish_reason") == "stop" and not isinstance(choice.get("stop_reason"), str):
-        token_ids = token_ids[:-1]  # as in chat, the token that ends the turn is no text
+        token_ids = token_ids[:-1]  # the token that ends the turn is no text, as in chat
     if not token_ids:
         message = {"role": "assistant", "content": ""}
         return {"model": generated.get("model"), "choices": [{**choice, "message": message}]}

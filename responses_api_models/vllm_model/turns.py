@@ -1,4 +1,4 @@
-"""One turn, as vLLM is asked for it and as it answers."""
+"""One turn: the request to vLLM, and its answer as a response."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -24,21 +24,21 @@ from rollout_kit.types import JsonObject
 
 from .token_in import MAX_TOKENS, LaterTurn
 
-OTHERWISE = "the chat template renders earlier turns otherwise than they were sampled"
+OTHERWISE = "the chat template renders earlier turns differently than they were sampled"
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A turn to be asked for. `body` is the request, `raw` the same as JSON."""
+    """A turn to request. `body` is the request, `raw` the same as JSON."""
 
     params: Mapping[str, Any]
     body: JsonObject
     raw: bytes
     before: TokenSequence | None = None
-    """The turns before it, where they are known by their tokens."""
+    """The earlier turns, if their token ids are known."""
     later: LaterTurn | None = None
     restart: str = ""
-    """Why they are known and cannot be continued."""
+    """Why earlier turns with known token ids cannot be continued."""
 
     @property
     def wants_token_ids(self) -> bool:
@@ -46,18 +46,18 @@ class Asked:
 
     @property
     def max_tokens(self) -> int | None:
-        """The longest generation that is asked for."""
+        """The limit of generated tokens."""
         given = [self.body[key] for key in MAX_TOKENS if self.body.get(key) is not None]
         return max(given, default=None)
 
     def shorten(self, limit: int) -> "Asked":
-        """The same, for a generation of `limit` tokens."""
+        """The same turn with at most `limit` generated tokens."""
         body = {key: limit if key in MAX_TOKENS else value for key, value in self.body.items()}
         return replace(self, body=body, raw=orjson.dumps(body))
 
 
 def asked(params: Mapping[str, Any], lowest: JsonObject, *, reasoning: bool) -> Asked:
-    """What to ask vLLM for; see `body`."""
+    """The request to vLLM's Chat Completions; see `body`."""
     made = body(params, lowest, reasoning=reasoning)
     plain = Asked(params, made, orjson.dumps(made))
     if not plain.wants_token_ids:
@@ -87,12 +87,12 @@ def asked(params: Mapping[str, Any], lowest: JsonObject, *, reasoning: bool) -> 
 
 
 def pass_on(params: Mapping[str, Any], lowest: JsonObject, *, reasoning: bool) -> Asked:
-    """For vLLM's own Responses API, which tells no token ids."""
+    """The request to vLLM's own Responses API, which returns no token ids."""
     row = {key: value for key, value in params.items() if value is not None and key != "stream"}
     wants_token_ids = row.pop("return_token_ids", lowest.get("return_token_ids", False))
     if wants_token_ids:
         raise TaskError(
-            "return_token_ids: vLLM's /v1/responses tells none; upstream_api must be"
+            "return_token_ids: vLLM's /v1/responses returns none; upstream_api must be"
             " chat_completions"
         )
     extra = extra_body(row)
@@ -121,9 +121,9 @@ def _thought(items: list[Item]) -> list[bool]:
 
 
 def body(params: Mapping[str, Any], lowest: JsonObject, *, reasoning: bool) -> JsonObject:
-    """The chat request: `lowest`, over it the row, over that the row's `metadata.extra_body`.
+    """The chat request. The row replaces values of `lowest`, its `metadata.extra_body` both.
 
-    `reasoning` gives the reasoning of earlier turns back; what of it counts its template knows.
+    With `reasoning`, earlier turns keep their reasoning; the chat template decides what to use.
     """
     row = {key: value for key, value in params.items() if value is not None}
     wants_token_ids = row.pop("return_token_ids", lowest.get("return_token_ids", False))
@@ -144,8 +144,8 @@ def body(params: Mapping[str, Any], lowest: JsonObject, *, reasoning: bool) -> J
 
 
 def with_system(messages: list[JsonObject]) -> list[JsonObject]:
-    """The developer's words as the system's, and all that begin the conversation as one message:
-    most chat templates know no more."""
+    """The messages with developer messages as system messages, and the first ones joined: most chat
+    templates accept only one system message, at the start."""
     named = [
         {**each, "role": "system"} if each.get("role") == "developer" else each for each in messages
     ]
@@ -165,8 +165,8 @@ def answer(
     temperature: float | None = None,
     restart: str = "",
 ) -> JsonObject:
-    """The response, token ids and log-probs included where vLLM gave them. `temperature`: vLLM's
-    own; `restart`: why the turns before were not continued."""
+    """The response, with token ids and log-probs if vLLM returned them. `temperature` is vLLM's
+    default; `restart` is why earlier turns were not continued."""
     response = from_chat(completion, {"model": model, **asked.params})
     choice = completion["choices"][0]
     output = response["output"]
@@ -193,7 +193,7 @@ def answer(
 
 
 def _stopped_by(choice: JsonObject, body: JsonObject) -> str:
-    """What ended the generation; empty where it was a token of the model's own that ends turns."""
+    """What ended the generation; empty if the model sampled an end of turn."""
     finish, reason = choice.get("finish_reason"), choice.get("stop_reason")
     if finish not in ("stop", "tool_calls"):
         return str(finish)

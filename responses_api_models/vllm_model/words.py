@@ -1,4 +1,4 @@
-"""What a starting vLLM says: how far it is, and why it could not go on. Pure text, no process."""
+"""Interpret the output of a starting vLLM: its progress, and the reason of a failure."""
 
 import re
 from collections.abc import Iterable
@@ -11,25 +11,25 @@ PHASES = (
     (re.compile(r"KV cache size: (?P<what>[\d,]+ tokens)"), "has room for {what} in its KV cache"),
     (re.compile(r"Capturing CUDA graphs"), "is capturing CUDA graphs"),
 )
-"""A line of vLLM's → what people are told of it, once."""
+"""Pattern of a line of vLLM's output → the message for people, shown once."""
 
 PREFIX = re.compile(
     r"^(\((?P<who>[\w-]+) pid=\d+\) )?((INFO|WARNING|ERROR|CRITICAL) [\d-]+ [\d:]+ \[[^\]]*\] ?)?"
 )
-"""What vLLM puts before each line: the process, the level, the time, the place."""
+"""Prefix of vLLM's lines: process, level, time, place."""
 
 RAISED = re.compile(r"^([a-z_]+\.)*([A-Z]\w*(Error|Exception)|OSError|KeyError)\b.*: \S")
 
 REFUSED = re.compile(r"^\S+( serve)?: error: ")
-"""argparse's own."""
+"""Errors of argparse."""
 
 OPENS = re.compile(r"validation errors? for ")
-"""pydantic's: what is wrong comes in the next line."""
+"""Errors of pydantic: the next line has the reason."""
 
 SECOND_HAND = re.compile(
     r"Engine core initialization failed|WorkerProc initialization failed|See root cause above"
 )
-"""Reasons that only point to another."""
+"""Errors that only refer to another error."""
 
 NO_MEMORY = re.compile(
     r"out of memory|OutOfMemoryError|less than desired [GC]PU memory utilization"
@@ -39,15 +39,15 @@ NO_MEMORY = re.compile(
 )
 
 MEMORY_ADVICE = (
-    "it ran out of memory: lower gpu_memory_utilization (what others use of the GPU is not its to"
-    " take), max_model_len, or max_num_batched_tokens and max_num_seqs"
+    "it ran out of memory: lower gpu_memory_utilization (it cannot use GPU memory that other"
+    " programs hold), max_model_len, or max_num_batched_tokens and max_num_seqs"
 )
 
 NUM_SHOWN = 3
 
 
 def phase(line: str) -> str | None:
-    """What to tell people of a line; None for most."""
+    """The message for people about a line; None for most lines."""
     for pattern, words in PHASES:
         if found := pattern.search(_bare(line)):
             return words.format(**found.groupdict(default=""))
@@ -55,8 +55,7 @@ def phase(line: str) -> str | None:
 
 
 def reason(lines: Iterable[str]) -> list[str]:
-    """Why it ended, in its own words: the last errors, root causes only; empty where it said
-    nothing of the kind."""
+    """The last errors in the output, root causes only; empty if there are none."""
     said = [_bare(line) for line in lines]
     errors = [
         f"{line}: {below}" if OPENS.search(line) else line
@@ -69,7 +68,7 @@ def reason(lines: Iterable[str]) -> list[str]:
 
 
 def advice(lines: Iterable[str]) -> str | None:
-    """What to do about it, where that is known."""
+    """What to do about the error, if that is known."""
     return MEMORY_ADVICE if any(NO_MEMORY.search(line) for line in lines) else None
 
 

@@ -1,7 +1,7 @@
-"""From the command line, `config_paths` and `env.yaml` to one validated, resolved Config.
+"""Load the command line, `config_paths` and `env.yaml` into one validated, resolved Config.
 
-Everything that can be known to be wrong before a server starts is a ConfigError here: unknown keys,
-wrong types, references to nothing, values that are missing. Nothing is printed, nothing is global.
+Every error that is detectable before a server starts is a ConfigError here: unknown keys, wrong
+types, dangling references, missing values. Nothing is printed; there is no global state.
 """
 
 from collections.abc import Callable, Sequence
@@ -69,13 +69,14 @@ CREATE_PARAMS = TEXT_PARAMS | frozenset(
         "top_p",
     ]
 )
-"""Create params of the Responses API and of vLLM: others may be sent, but no slip of these."""
+"""Create params of the Responses API and of vLLM. Others may be sent, unless they look like a
+misspelling of one of these."""
 
 NEMO_GYM_KEYS = frozenset({"head_server_deps", "disallowed_ports", "token_id_capture"})
-"""Top-level lists and mappings of NeMo Gym's that mean nothing here."""
+"""Top-level lists and mappings of NeMo Gym that are ignored."""
 
 TYPO = 0.85
-"""An unused YAML scalar that resembles a command's key this much is a slip, not a note."""
+"""Similarity to a command's key at which an unused YAML scalar is regarded as misspelled."""
 
 
 CommandT = TypeVar("CommandT", bound=Command, covariant=True)
@@ -83,10 +84,10 @@ CommandT = TypeVar("CommandT", bound=Command, covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Config(Generic[CommandT]):
-    """What one command runs with.
+    """The configuration of one command.
 
-    `command.responses_create_params` holds what the command line gave, `default_params` what the
-    files gave. `values` is the merged, resolved tree, `origins` the source of each of its leaves.
+    `command.responses_create_params` comes from the command line, `default_params` from the files.
+    `values` is the merged, resolved tree, `origins` the source of each of its leaves.
     """
 
     command: CommandT
@@ -103,7 +104,7 @@ class Config(Generic[CommandT]):
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What was given, merged but not yet interpreted."""
+    """All sources, merged but not yet interpreted."""
 
     merged: Merged
     overrides: list[Override] = field(default_factory=list)
@@ -149,7 +150,7 @@ def load(argv: Sequence[str], command: type[CommandT], cwd: Path | None = None) 
 
 
 def read(argv: Sequence[str], command: type[Command], cwd: Path | None = None) -> Sources:
-    """All sources merged, lowest first, with `${…}` still in it."""
+    """All sources merged, lowest first, with `${…}` unresolved."""
     cwd = cwd or Path.cwd()
     merged = Merged()
     for layer in sources.read_layers(overrides.config_paths(argv), cwd):
@@ -165,7 +166,7 @@ def read(argv: Sequence[str], command: type[Command], cwd: Path | None = None) -
 
 
 def parse_keys(argv: Sequence[str], command: type[CommandT]) -> CommandT:
-    """The keys of a command that reads neither files nor `env.yaml`."""
+    """Parse the keys of a command that reads neither files nor `env.yaml`."""
     merged = Merged()
     parsed = overrides.parse(argv, _text_keys({}, command, Path()))
     for override in parsed:
@@ -177,7 +178,8 @@ def parse_keys(argv: Sequence[str], command: type[CommandT]) -> CommandT:
 
 
 def _text_keys(tree: JsonObject, command: type[Command], cwd: Path) -> Callable[[str, str], bool]:
-    """Whether a raw value is text, as its field declares, or the fields that interpolate it."""
+    """A function that decides whether a raw value is text, by the type of its field or of the
+    fields that interpolate it."""
     users = interpolation.users(tree)
 
     def takes_text(annotation: Any, raw: str) -> bool:
@@ -215,7 +217,7 @@ def _text_keys(tree: JsonObject, command: type[Command], cwd: Path) -> Callable[
 
 
 def _with(tree: JsonObject, path: list[str]) -> Any:
-    """The top-level value as it will be once something is set at `path`."""
+    """The top-level value as it will be after something is set at `path`."""
     value = tree.get(path[0])
     if isinstance(value, dict) or len(path) < 2:
         return value
@@ -228,7 +230,7 @@ def _with(tree: JsonObject, path: list[str]) -> Any:
 def _classify(
     values: JsonObject, merged: Merged, command: type[Command], cwd: Path
 ) -> tuple[list[Block], list[str]]:
-    """The instances among the top-level keys, and a line for each key that nothing knows."""
+    """The instances among the top-level keys, and one line for each unknown key."""
     blocks: list[Block] = []
     problems: list[str] = []
     used = interpolation.users(merged.tree)
@@ -302,7 +304,7 @@ def _validate(values: JsonObject, given: Sources, command: type[CommandT]) -> Co
 
 
 def _choose(value: Any, merged: Merged, path: tuple[str, ...], typed: bool) -> Any:
-    """The part of a mapping that the command line set, or the part that it did not."""
+    """The part of a mapping that the command line set (`typed`), or the other part."""
     if not isinstance(value, dict):
         return {}
     chosen = {}

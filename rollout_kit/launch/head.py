@@ -1,5 +1,4 @@
-"""The head server: where a running `ng_run` tells collectors which servers there are, and is told
-to stop."""
+"""The head server of a running `ng_run`: it lists the servers, and accepts the request to stop."""
 
 import hmac
 import secrets
@@ -26,21 +25,21 @@ from .run import RunIdentity, keep_token, read_token
 from .sockets import bound_socket, url_of
 
 IDENTITY = "rollout_kit head server"
-"""How a collector tells a head server from a stranger on the same port."""
+"""Name by which a command recognizes a head server."""
 
 CONFIG, STOP, INSTANCES = "/global_config_dict_yaml", "/stop", "/server_instances"
 
 NONCE = "x-rollout-nonce"
 
 ASK_S = 10.0
-"""A head server does nothing that takes longer."""
+"""Time limit of a request to a head server."""
 
 
 class HeadServer:
-    """Answers from before the first server is started until the last one is gone.
+    """Answers from before the first server starts until after the last one has ended.
 
-    `values`: the merged configuration, its secrets masked. `stop` is called for whoever shows the
-    run's token.
+    `values` is the merged configuration with secrets masked. `stop` is called for a request with
+    the run's token.
     """
 
     def __init__(
@@ -85,7 +84,7 @@ class HeadServer:
         await self._stack.aclose()
 
     def announce(self, servers: list[Server]) -> None:
-        """They are ready: collectors may come."""
+        """List these servers from now on; they are ready."""
         self._servers = servers
 
     def _app(self) -> FastAPI:
@@ -110,7 +109,8 @@ class HeadServer:
         return app
 
     def _hello(self, request: Request) -> JsonObject:
-        """Who asks with a nonce is shown that the token is known here, before showing it."""
+        """State and identity of the run. For a nonce, prove that the token is known here, so that
+        the caller can send it safely."""
         status = "starting" if self._servers is None else "ok"
         hello = {"status": status, "service": IDENTITY, "run_id": self._run.id}
         if nonce := request.headers.get(NONCE):
@@ -147,7 +147,7 @@ def _entry(server: Server, started: float) -> JsonObject:
 
 
 def _workers(server: Server, started: float) -> list[JsonObject]:
-    """One entry per process; a server in ng_run's own, or by URL, is one too."""
+    """One entry per process; one entry for a server in ng_run's own process or behind a URL."""
     if not server.processes:
         whole: JsonObject = {"label": server.name, "state": "ready", "restarts": 0, "pid": None}
         url = server.urls[0] if server.urls else None
@@ -168,7 +168,7 @@ def _workers(server: Server, started: float) -> list[JsonObject]:
 
 @dataclass(frozen=True, slots=True)
 class HeadClient:
-    """A running `ng_run`, found at its head server."""
+    """A client of a running `ng_run`'s head server."""
 
     url: str
     run_id: str
@@ -180,8 +180,8 @@ class HeadClient:
     async def at(
         cls, where: HeadServerConfig, client: HttpClient, token: str | None
     ) -> "HeadClient":
-        """ConfigError when none is there. Without `token` it is read from the file that `ng_run`
-        keeps for its own user. It is sent to nobody who does not know it already."""
+        """Find the head server; ConfigError if there is none. Without `token`, read it from the
+        user's token file. It is sent only to a server that has proved to know it."""
         url = f"http://{where.host}:{where.port}"
         advice = (
             "start one with  ng_run '+config_paths=[…]', name its place with +head_server.port=…,"
@@ -194,7 +194,7 @@ class HeadClient:
             raise ConfigError(f"no ng_run answers at {url} ({error.message}): {advice}") from None
         hello = _read(reply)
         if not isinstance(hello, dict) or hello.get("service") != IDENTITY:
-            raise ConfigError(f"what answers at {url} is another program, not an ng_run: {advice}")
+            raise ConfigError(f"the server at {url} is another program, not an ng_run: {advice}")
         run_id, proof = str(hello.get("run_id")), str(hello.get("proof"))
         token = token or read_token(run_id, url)
         if not hmac.compare_digest(proof, _proof(token, nonce)):
@@ -210,24 +210,24 @@ class HeadClient:
             )
         listed = await self._ask(INSTANCES)
         if not _is_a_list_of(listed, LISTED):
-            raise ConfigError(f"the ng_run at {self.url} lists its servers in a way not known here")
+            raise ConfigError(f"the ng_run at {self.url} lists its servers in an unknown format")
         return listed
 
     async def values(self) -> JsonObject:
-        """The configuration that it runs, its secrets masked."""
+        """The configuration of the run, with secrets masked."""
         text = await self._ask(CONFIG)
         found = yaml.safe_load(text) if isinstance(text, str) else None
         return found if isinstance(found, dict) else {}
 
     async def stop(self) -> None:
-        """Returns once it has agreed to stop."""
+        """Ask the run to stop; return when it has accepted."""
         reply = await self.client.post(
             f"{self.url}{STOP}", b"{}", headers=bearer(self.token), timeout_s=ASK_S
         )
         self._check(reply)
 
     async def answers(self) -> bool:
-        """Whether this very run is still there."""
+        """Whether the same run still answers."""
         try:
             hello = _read(await self.client.get(f"{self.url}/health", timeout_s=ASK_S))
         except PeerError:
@@ -243,7 +243,7 @@ class HeadClient:
     def _check(self, reply: Reply) -> Reply:
         if reply.status == 401:
             raise ConfigError(
-                f"the ng_run at {self.url} asks for its token: run this command as the user who"
+                f"the ng_run at {self.url} needs its token: run this command as the user who"
                 " started it, or give both the same auth_token in env.yaml"
             )
         if reply.status != 200:
@@ -253,7 +253,7 @@ class HeadClient:
 
 @asynccontextmanager
 async def found_head(command: ControlConfig) -> AsyncIterator[HeadClient]:
-    """The ng_run that a command is about, with a client of its own while inside."""
+    """Context with a client of the ng_run that the command names."""
     client = HttpClient()
     try:
         yield await HeadClient.at(command.head_server, client, command.auth_token)

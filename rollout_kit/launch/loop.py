@@ -1,5 +1,4 @@
-"""The event loop of every process: fast where it can be, and with room for thousands of
-connections."""
+"""The event loop of every process: uvloop if available, with room for thousands of connections."""
 
 import asyncio
 import gc
@@ -12,27 +11,27 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 OPEN_FILES = 65_536
-"""Descriptors asked for: the usual soft limit of 1,024 is below a parallelism that people use."""
+"""Requested limit of file descriptors: the usual soft limit of 1,024 is too low."""
 
 NUM_THREADS = 8
-"""For blocking calls of our own, such as forcing rows to disk."""
+"""Threads for blocking calls, such as forcing rows to disk."""
 
 GC_THRESHOLDS = (50_000, 20, 100)
-"""Thousands of rollouts in flight are alive and no garbage; looking for it among them took a third
-of the CPU at a parallelism of 1,024. Almost everything here is freed by its reference count."""
+"""Thresholds of the garbage collector. With the defaults it took a third of the CPU at a
+parallelism of 1,024, though reference counting frees nearly all objects."""
 
 
 def run(main: Coroutine[None, None, T]) -> T:
     """Run `main` to its end on a new loop."""
     _raise_file_limit()
-    gc.freeze()  # what start-up made stays: there is no use in looking through it again and again
+    gc.freeze()  # objects made at start-up stay alive: the collector need not scan them
     gc.set_threshold(*GC_THRESHOLDS)
     with asyncio.Runner(loop_factory=_new_loop) as runner:
         return runner.run(main)
 
 
 async def gather_all(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """All side by side; the first error as it is, once the others have been cancelled."""
+    """Run all concurrently; on an error cancel the others, then raise it unchanged."""
     tasks = [asyncio.create_task(each) for each in coroutines]
     try:
         return await asyncio.gather(*tasks)

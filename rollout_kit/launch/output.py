@@ -1,4 +1,4 @@
-"""What a server process says: secrets masked, kept in a file, the last lines at hand, and shown."""
+"""The output of a server process: masked, written to a log, and shown."""
 
 import os
 from collections import deque
@@ -10,20 +10,19 @@ from ..errors import ConfigError
 from ..secrets import mask
 
 QUIET, ALOUD = "\x0e", "\x0f"
-"""First character of a line that is for the log alone, and of one that people are told in any
-case."""
+"""First character of a line for the log alone, and of a line that is always shown to people."""
 
 TAIL_LINES = 30
-"""Last lines that an error about the process can show."""
+"""Last lines that are kept for error messages."""
 
 MAX_FILE_BYTES = 32 << 20
-"""A larger log is put aside as `.1`, so that weeks of a talkative engine cannot fill the disk."""
+"""A larger log is renamed to `.1`, so that a long run cannot fill the disk."""
 
 
 class Output:
-    """Takes the lines of one label's processes, one after another.
+    """The output of the processes that run one after another under `label`.
 
-    ConfigError where the file cannot be written.
+    Raises ConfigError if the log cannot be written.
     """
 
     def __init__(
@@ -53,7 +52,7 @@ class Output:
                 ) from None
 
     def take(self, raw: bytes) -> None:
-        """One line as it came through the pipe."""
+        """Take one line of output."""
         line = mask(raw.decode("utf-8", "replace").rstrip(), self._secrets)
         loudness, line = line[:1], line.lstrip(QUIET + ALOUD)
         self.tail.append(line)
@@ -64,7 +63,7 @@ class Output:
             self._tell(f"({self._label}) {line}")
 
     def note(self, line: str) -> None:
-        """A line about the process, into its file."""
+        """Write a line about the process to its log."""
         self._keep(f"{line}\n".encode())
 
     def close(self) -> None:
@@ -75,7 +74,7 @@ class Output:
     def _keep(self, line: bytes) -> None:
         if self.path is None:
             return
-        with suppress(OSError):  # a full disk must not take the servers down
+        with suppress(OSError):  # a full disk must not end the servers
             if self._size + len(line) > MAX_FILE_BYTES:
                 self.close()
                 self.path.replace(self.path.with_name(f"{self.path.name}.1"))

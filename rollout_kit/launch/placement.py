@@ -1,7 +1,7 @@
-"""`placed(config) → servers and the Peers that reach them`: in this process, in their own, by URL.
+"""Placement: start each instance in this process or in its own, or reach it by URL.
 
-Placement is configuration: the same instances answer the same way wherever they run. Server
-processes are kept alive while inside.
+Placement is configuration: an instance behaves the same wherever it runs. `placed` is a context
+with the running servers and the Peers that reach them.
 """
 
 import asyncio
@@ -36,24 +36,25 @@ class HttpLimits:
     rollout_timeout_s: float = 3600
 
     def timeout_s(self, server_type: str) -> float:
-        """A request to an agent lasts as long as a rollout may."""
+        """Time limit of a request; one to an agent may take as long as a rollout."""
         return self.rollout_timeout_s if server_type == AGENTS else self.request_timeout_s
 
     def plan(self, instances: list[Instance]) -> JsonObject:
-        """The same for a server process."""
+        """These limits in the plan of a server process."""
         return {
             "http": {"limit": self.limit, "limit_per_host": self.limit_per_host},
             "timeouts_s": {each.name: self.timeout_s(each.type) for each in instances},
         }
 
     def local_timeout_s(self, server_type: str) -> float | None:
-        """In this process only a model may be slow by itself: the rollout's own limits do else."""
+        """Time limit of a call in this process: only models need one; the limits of the rollout
+        cover all other calls."""
         return self.request_timeout_s if server_type == MODELS else None
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One placed instance, as people and the head server see it. `urls` is empty in-process."""
+    """One placed instance. `urls` is empty if no process but this one can reach it."""
 
     name: str
     type: str
@@ -68,7 +69,7 @@ class Server:
 
     @property
     def state(self) -> str:
-        """The worst of its processes."""
+        """The worst state among its processes."""
         states = {process.state for process in self.processes}
         return next((s for s in ("failed", "restarting", "starting") if s in states), "ready")
 
@@ -79,8 +80,8 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """`ends` are the supervisions of the server processes: one is done, with the reason, once its
-    process is given up."""
+    """The running servers. `ends` are the tasks that supervise server processes: one is done, with
+    the reason, once its process is given up."""
 
     peers: Peers
     servers: list[Server]
@@ -100,12 +101,12 @@ async def placed(
     tapes: Tapes = Tapes(),
     start: bool = True,
 ) -> AsyncIterator[Placed]:
-    """Every instance started and ready while inside; all stopped on leaving, whatever happened.
+    """Context in which every instance is started and ready; all are stopped at the end.
 
     `default` is the placement of instances that name none: `local` or `process`. With `start` false
-    they are only there to be described: made in this process, and nothing is started; so are the
-    models whose calls are played back. The token of `run` guards servers that other machines can
-    reach.
+    the instances are created in this process but not started, so that they can be described; the
+    same holds for models whose calls are replayed. The token of `run` protects servers that other
+    machines can reach.
     """
     instances = list(config.instances.values())
     where = {each.name: placement_of(each, default) for each in instances}
@@ -153,8 +154,7 @@ def _server_of(instance: Instance, urls: list[str], fleet: Fleet, *, asks_token:
 
 
 def _tokens(instances: list[Instance], sockets: Sockets, token: str) -> dict[str, str]:
-    """Instance → the token it asks for: this run's where other machines can reach it, or its
-    own."""
+    """Instance → the token that it needs: its own, or this run's if other machines can reach it."""
     return {
         each.name: each.token or token
         for each in instances
@@ -186,8 +186,8 @@ async def _start(
     run: RunIdentity,
     stack: AsyncExitStack,
 ) -> None:
-    """Start the services of this process side by side, but for the idle; where others must reach
-    them, also listen."""
+    """Start the services of this process concurrently, except the idle ones; listen on the sockets
+    of those that other processes must reach."""
     started = [each for each in services if each.name not in idle]
     for service in started:
         stack.push_async_callback(service.stop)

@@ -1,6 +1,7 @@
-"""A server process, `python -m rollout_kit.launch.serve`: started by `processes.spawn` alone.
+"""A server process, `python -m rollout_kit.launch.serve`; `fleet` starts it.
 
-The first line of standard input is the plan; the end of standard input is the end of the parent.
+The first line of standard input is the plan. The end of standard input means that the parent has
+ended, and ends the process.
 """
 
 import asyncio
@@ -25,16 +26,16 @@ from . import loop
 from .process_tree import MARK, kill_family
 
 PR_SET_PDEATHSIG = 1
-"""prctl(2): the signal that this process gets when its parent dies."""
+"""prctl(2): set the signal that this process receives when its parent dies."""
 
 STOP_S = 3.0
-"""After this long a stopping process takes its whole group down, whatever is still busy in it."""
+"""Time after which a stopping process kills its whole process group."""
 
 
 def main() -> None:
     _die_with_parent()
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
-    logging.getLogger(__name__.partition(".")[0]).setLevel(logging.INFO)  # ours, and no library's
+    logging.getLogger(__name__.partition(".")[0]).setLevel(logging.INFO)  # only our own modules
     plan = orjson.loads(sys.stdin.buffer.readline())
     try:
         loop.run(_serve(plan))
@@ -46,7 +47,7 @@ def _die_with_parent() -> None:
     try:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     except (OSError, AttributeError):
-        return  # not Linux: the end of standard input still tells
+        return  # not Linux: only the end of standard input ends this process
 
 
 async def _serve(plan: JsonObject) -> None:
@@ -89,7 +90,7 @@ def _end_of_input(stopping: asyncio.Event) -> None:
 
 
 def _take_everything_down() -> None:
-    """End this process and its descendants: it leads a session of its own."""
+    """Kill this process and its descendants."""
     kill_family(os.getpid(), os.environ.get(MARK, ""), spare=os.getpid())
     os._exit(0)
 

@@ -1,4 +1,4 @@
-"""Listening sockets, bound before anything starts, so that no other program can take a port."""
+"""Listening sockets, bound before any server starts, so that no other program can take a port."""
 
 import contextlib
 import re
@@ -10,10 +10,10 @@ from ..config.instances import AGENTS, Instance
 from ..errors import ConfigError
 
 BACKLOG = 2048
-"""Connections that may wait to be accepted, also while a server is being started."""
+"""Connections that may wait to be accepted, such as during a restart of the server."""
 
 WARM_UP_PORT = 8000
-"""Where a single agent listens if it can, so that a warm-up request needs no look-up."""
+"""Port of a single agent, if it is free, so that a first request needs no look-up."""
 
 LOCAL_URL = re.compile(rf"https?://(localhost|127\.0\.0\.1|0\.0\.0\.0|\[::1?\]):{WARM_UP_PORT}\b")
 
@@ -24,10 +24,9 @@ Sockets = Mapping[str, list[socket.socket]]
 
 
 def bound_socket(host: str, port: int) -> socket.socket:
-    """A listening socket's address, taken now so that no other program can; OSError where it is
-    taken."""
+    """A listening socket; OSError if the port is taken."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio turns Nagle's algorithm off only where the protocol is named, and 40 ms are lost else
+    # asyncio turns off Nagle's algorithm only if the protocol is named; else replies lose 40 ms
     sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -40,14 +39,14 @@ def bound_socket(host: str, port: int) -> socket.socket:
 
 
 def bind_all(instances: Iterable[Instance], listening: Iterable[Instance], host: str) -> Sockets:
-    """A socket for every worker of those that listen; ConfigError names a port that is taken."""
+    """A socket for every worker of the `listening` instances; ConfigError if a port is taken."""
     instances, listening = list(instances), list(listening)
     at_8000 = warm_up_agent(instances)
     sockets: dict[str, list[socket.socket]] = {}
     try:
         for each in listening:
             own = sockets[each.name] = []
-            for worker in range(_num_sockets(each)):  # one by one: what is bound must be let go of
+            for worker in range(_num_sockets(each)):  # in a loop, so that an error closes them all
                 sock = _bind(each, worker, host, listening, wants_8000=each is at_8000)
                 own.append(sock)
     except BaseException:
@@ -58,8 +57,8 @@ def bind_all(instances: Iterable[Instance], listening: Iterable[Instance], host:
 
 
 def warm_up_agent(instances: Iterable[Instance]) -> Instance | None:
-    """The single agent that may listen on WARM_UP_PORT: unless it has a port of its own, or the
-    port is spoken for, by another's `port` or by the URL of a model that may start later."""
+    """The single agent, which may listen on WARM_UP_PORT; None if it has a `port` or if another
+    instance's `port` or URL uses that port."""
     instances = list(instances)
     agents = [each for each in instances if each.type == AGENTS]
     if len(agents) != 1 or agents[0].port is not None:
@@ -71,7 +70,7 @@ def warm_up_agent(instances: Iterable[Instance]) -> Instance | None:
 
 
 def _names_port(value: Any) -> bool:
-    """Whether a URL on this machine with WARM_UP_PORT is in there."""
+    """Whether the settings contain a URL of this machine with WARM_UP_PORT."""
     if isinstance(value, Mapping):
         return any(map(_names_port, value.values()))
     if isinstance(value, list):
@@ -84,7 +83,7 @@ def _num_sockets(instance: Instance) -> int:
 
 
 def _ports(instance: Instance) -> range:
-    """What it is given; empty where one is picked for it."""
+    """The ports of the instance; empty if they are chosen automatically."""
     return range(instance.port, instance.port + _num_sockets(instance)) if instance.port else NONE
 
 

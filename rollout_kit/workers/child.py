@@ -1,7 +1,7 @@
-"""The process behind `pool`: run by path, standard library only.
+"""A worker process of `pool`, run by path; standard library only.
 
 `python -P child.py FILE FUNCTION MAX_MEMORY_MB PARENT_PID`, with a socket as standard input.
-It ends with its parent: by the death signal even in the midst of work, by end-of-file otherwise.
+It ends with its parent: by a death signal while it works, by end-of-file otherwise.
 """
 
 import ctypes
@@ -40,7 +40,7 @@ def main(file: str, function: str, max_memory_mb: str, parent: str) -> None:
 def die_with(parent: int) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it was gone before the signal was asked for
+    if os.getppid() != parent:  # the parent ended before the signal was set
         os._exit(1)
 
 
@@ -56,7 +56,7 @@ def load(file: str, function: str) -> Callable[..., Any]:
 def answer(work: Callable[..., Any], arguments: list[Any]) -> dict[str, Any]:
     try:
         return {"result": work(*arguments)}
-    except BaseException as error:  # libraries raise timeouts of their own below BaseException
+    except BaseException as error:  # some libraries derive their timeouts from BaseException
         return failure(error)
 
 

@@ -20,10 +20,10 @@ from ..errors import ConfigError, RolloutKitError
 from .warm import WarmPool
 
 HEADER_SIZE = 4
-"""Bytes of the big-endian length before each message; `child.py` knows it too."""
+"""Bytes of the big-endian length before each message; the same in `child.py`."""
 
 LACKS = ("ModuleNotFoundError", "ImportError")
-"""What a worker's file raises where a package is missing."""
+"""Exceptions of a worker's file if a package is missing."""
 
 CHILD = Path(__file__).with_name("child.py")
 
@@ -44,9 +44,8 @@ class WorkerDied(WorkerError):
 class WorkerPool:
     """At most `num_workers` processes of `file`'s `function`, each call bounded by `deadline_s`.
 
-    `deadline_s` counts from when a worker takes the call, not while the call waits for one.
-    `max_memory_mb` bounds a worker's address space, so that runaway work raises MemoryError there
-    instead of bringing the machine down.
+    `deadline_s` does not include the wait for a free worker. `max_memory_mb` bounds a worker's
+    address space, so that excessive use raises MemoryError in the worker.
     """
 
     def __init__(
@@ -64,9 +63,9 @@ class WorkerPool:
         self._workers = WarmPool(num_workers, lambda: _Worker(command))
 
     async def start(self, needs: str = "") -> None:
-        """Start every worker now and load its file; WorkerError when the file cannot be loaded.
+        """Start all workers and load the file; WorkerError if it cannot be loaded.
 
-        `needs` says what to install: a package that is missing is a ConfigError then.
+        With `needs`, which says what to install, a missing package is a ConfigError.
         """
         try:
             await self._workers.start(self._num_workers)
@@ -106,21 +105,21 @@ def _result(reply: dict[str, Any]) -> Any:
 
 
 class _Worker:
-    """One process, spoken to over a socket that is its standard input.
+    """One process; the other end of its socket is its standard input.
 
-    Started from the thread of the event loop: the death signal is tied to the thread that spawned,
-    and a thread of an executor may end before the pool does.
+    It is started from the thread of the event loop, because the death signal is bound to the thread
+    that spawned it, and a thread of an executor may end earlier.
     """
 
     def __init__(self, command: list[str]) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                # -P: without it the child would import rollout_kit/types.py as the standard `types`
+                # without -P the child would import rollout_kit/types.py as the standard `types`
                 [sys.executable, "-P", str(CHILD), *command, str(os.getpid())],
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
-                # a session of its own: Ctrl-C goes to the foreground process group only
+                # in a session of its own, Ctrl-C does not reach the child
                 start_new_session=True,
             )
         self._socket = ours
@@ -135,7 +134,7 @@ class _Worker:
     async def ask(self, request: bytes) -> dict[str, Any]:
         assert self._streams
         reader, writer = self._streams
-        with suppress(ConnectionError):  # death shows in the read, which says what happened
+        with suppress(ConnectionError):  # if the worker died, the read raises the reason
             writer.write(len(request).to_bytes(HEADER_SIZE) + request)
             await writer.drain()
         return await self._receive(reader)
@@ -149,11 +148,10 @@ class _Worker:
             raise WorkerDied("WorkerDied", f"exit status {self._process.returncode}") from None
 
     async def kill(self) -> None:
-        """End the process and what it has started; returns when it is gone."""
+        """End the process and what it has started; return when it is gone."""
         if self._process.poll() is None:
             with suppress(ProcessLookupError):
-                # its process group is its own only once setsid has run in the child, which
-                # Popen has waited for
+                # the child has a process group of its own, because Popen waits for its setsid
                 os.killpg(self._process.pid, signal.SIGKILL)
             await asyncio.to_thread(self._process.wait)
         if self._streams is None:

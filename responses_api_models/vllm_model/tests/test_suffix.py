@@ -122,9 +122,9 @@ def test_reasoning_that_the_template_leaves_out_is_not_sent_back():
 @pytest.mark.parametrize(
     ("messages", "generation", "why"),
     [
-        ([("u", [11]), ("a", [11]), ("u", [13])], [11, END], "rendered otherwise now"),
+        ([("u", [11]), ("a", [11]), ("u", [13])], [11, END], "rendered differently now"),
         ([("u", [10]), ("a", [11]), ("u", [13])], [11, 5], "ends a turn otherwise"),
-        ([("s", [12]), ("u", [10]), ("a", [11]), ("u", [13])], [11, END], "rendered otherwise"),
+        ([("s", [12]), ("u", [10]), ("a", [11]), ("u", [13])], [11, END], "rendered differently"),
     ],
 )
 def test_another_conversation_is_not_continued(messages, generation, why):

@@ -66,8 +66,8 @@ def test_each_turn_tells_its_temperature(fakes):
     ("plan", "change", "params", "why"),
     [
         ({"scale_out": False}, None, {}, "without --enable-scale-out"),
-        ({}, lambda items: items[0].update(content="Ho"), {}, "rendered otherwise now"),
-        ({}, lambda items: items.pop(0), {}, "rendered otherwise now"),
+        ({}, lambda items: items[0].update(content="Ho"), {}, "rendered differently now"),
+        ({}, lambda items: items.pop(0), {}, "rendered differently now"),
         ({}, lambda items: items[1].pop("prompt_token_ids"), {}, "incomplete"),
         ({}, lambda items: None, {"max_output_tokens": 3}, "was cut off"),
         (

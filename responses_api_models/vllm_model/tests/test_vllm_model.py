@@ -355,7 +355,7 @@ def test_vllm_s_own_responses_api_may_be_asked(fakes):
     async def use(model):
         response = await model.responses({"input": "Hi", "top_k": 5, "max_output_tokens": 5000})
         assert response["output"][0]["content"][0]["text"] == "vLLM's own"
-        with pytest.raises(TaskError, match="tells none"):
+        with pytest.raises(TaskError, match="returns none"):
             await model.responses({"input": "Hi", "return_token_ids": True})
 
     fakes.run(use, upstream_api="responses", chat_template_kwargs={"style": "x"})
