@@ -1,4 +1,4 @@
-"""What a request is answered: a function of its content and of its draws."""
+"""The answer to a request: a function of its content and of random draws."""
 
 from dataclasses import dataclass
 
@@ -13,10 +13,10 @@ from .script import Script, Turn
 FILLER = "Let me go through this step by step, and look at each part of it in turn. "
 
 VOCABULARY = 50_000
-"""Token ids are below it."""
+"""Upper bound of token ids."""
 
 LOG_PROBS = tuple(-0.001 - (k * 7919 % 4099) / 4099 for k in range(4099))
-"""Taken in a row from a drawn place: a large answer must not be dear to make."""
+"""Answers are taken from here, from a drawn position on, so that large ones are cheap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`is_cut` where the most output tokens left no room for the rest."""
+    """`is_cut` if the limit of output tokens cut the answer."""
 
     id: str
     text: str
@@ -51,7 +51,7 @@ class Answers:
         self._script = script
 
     def to(self, asked: Asked, draws: Draws) -> Answer:
-        """TaskError where a script has no such prompt."""
+        """The answer; TaskError if the script has no such prompt."""
         id = f"{draws.below(1 << 53):016x}"
         turn = self._turn(asked, draws)
         text = turn.text if turn.calls else self._padded(turn.text, draws)
@@ -96,7 +96,7 @@ class Answers:
 
 
 def token_ids(text: str) -> list[int]:
-    """Ids that the text decides; they mean nothing."""
+    """Token ids derived from the text, without a meaning."""
     raw = text.encode("utf-32-le")
     raw += bytes(-len(raw) % (4 * CHARS_PER_TOKEN))
     letters = memoryview(raw).cast("I").tolist()

@@ -1,8 +1,8 @@
-"""A model that is simulated: it answers without a GPU or a bill, as slowly and as badly as asked.
+"""A simulated model: it answers without a GPU or cost, with configured delays and faults.
 
-Behind `openai_model` it is the endpoint, faults on the wire included; as a model server itself it
-raises what `openai_model` would make of each. It writes HTTP itself: what rehearses others must
-never be what is measured.
+Behind `openai_model` it is the endpoint, including faults on the wire. As a model server it raises
+the errors that `openai_model` would raise. It has its own HTTP server, which needs little CPU, so
+that benchmarks do not measure it.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from .wire import listening
 LOOPBACK = "127.0.0.1"
 
 HANG_S = 86_400.0
-"""Longer than anybody waits."""
+"""Longer than any time limit."""
 
 
 class SimulatedModel(Model):
@@ -73,18 +73,18 @@ class SimulatedModel(Model):
 
     @get("/stats")
     async def report(self) -> JsonObject:
-        """What came in, what went out, and how much of it at once."""
+        """Statistics of requests and answers."""
         return self.stats.report(asyncio.get_running_loop().time())
 
     @post("/reset_stats")
     async def reset_stats(self) -> JsonObject:
-        """Count from here on; answers, faults, limits and schedules go on as they were."""
+        """Reset the statistics; answers, faults, limits and schedules are unaffected."""
         self.stats.reset()
         return {}
 
     @get("/metrics")
     async def metrics(self) -> str:
-        """vLLM's main figures, as Prometheus reads them."""
+        """vLLM's main metrics in the format of Prometheus."""
         return self.stats.metrics()
 
     def load_figures(self) -> JsonObject:
@@ -98,7 +98,7 @@ class SimulatedModel(Model):
         }
 
     def count(self, decision: Decision, first_token_s: float, whole_s: float) -> None:
-        """An answer that is given whole."""
+        """Count a complete answer."""
         assert decision.answer
         reason = "length" if decision.answer.is_cut else "stop"
         self.stats.answered(decision.asked.prompt_tokens, decision.answer.num_tokens, reason)
@@ -106,14 +106,14 @@ class SimulatedModel(Model):
         self.stats.whole_s.add(whole_s)
 
     def spent_on(self, decision: Decision) -> Spent:
-        """What a peer is told of an answer."""
+        """The usage of an answer, for a peer."""
         assert decision.answer
         spent, usage = Spent(), bodies.usage(decision.asked, decision.answer)
         self.bill({"usage": usage}, spent)
         return spent
 
     async def _perform(self, dialect: str, params: JsonObject) -> JsonObject:
-        """For a caller in this process, whom a fault reaches as an error."""
+        """Answer a caller in this process; faults are raised as errors."""
         loop = asyncio.get_running_loop()
         self.stats.begin(dialect, loop.time())
         outcome, fault = "abandoned", ""
@@ -150,7 +150,7 @@ class SimulatedModel(Model):
 
 
 def shared_socket(port: int) -> socket.socket:
-    """A socket for which the kernel shares connections out among all that bind the same port."""
+    """A socket on a port that several processes may bind; the kernel distributes connections."""
     sock = socket.socket()
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,4 @@
-"""Arguments that a tool's JSON schema allows, drawn."""
+"""Random arguments that a tool's JSON schema allows."""
 
 from typing import Any
 
@@ -7,11 +7,11 @@ from rollout_kit.types import JsonObject
 from .draws import Draws
 
 MAX_DEPTH = 4
-"""A schema that contains itself is filled in so far."""
+"""Depth to which a recursive schema is filled in."""
 
 
 def make_arguments(schema: JsonObject, draws: Draws) -> JsonObject:
-    """An object with every property that `schema` names."""
+    """An object with every property in `schema`."""
     value = _value(schema, schema, draws, 0)
     return value if isinstance(value, dict) else {}
 
@@ -49,7 +49,7 @@ def _value(schema: Any, root: JsonObject, draws: Draws, depth: int) -> Any:
 
 
 def _resolve(schema: Any, root: JsonObject) -> JsonObject:
-    """`schema`, or what it refers to inside of `root`."""
+    """`schema`, or the definition in `root` that it refers to."""
     for _ in range(MAX_DEPTH):
         if not isinstance(schema, dict) or not str(schema.get("$ref", "")).startswith("#"):
             break

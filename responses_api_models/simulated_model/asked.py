@@ -1,4 +1,4 @@
-"""A request in either dialect as what decides its answer."""
+"""The parts of a request, in either API, that determine its answer."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ from rollout_kit.serving.model import CHAT, RESPONSES
 from rollout_kit.types import JsonObject
 
 CHARS_PER_TOKEN = 4
-"""About what English text has."""
+"""Approximate value of English text."""
 
 DELIVERY = frozenset({"model", "stream", "stream_options"})
-"""Keys that change how an answer is delivered, never what it says."""
+"""Keys that affect only the delivery of an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """`users` are the texts of the user, in order; `num_turns` are the turns that have called
-    tools, `digest` stands for the whole content."""
+    """`users` are the user's texts in order, `num_turns` counts the turns that called tools, and
+    `digest` identifies the whole content."""
 
     body: JsonObject
     dialect: str
@@ -57,7 +57,7 @@ def num_tokens(text: str) -> int:
 
 
 def read(dialect: str, body: JsonObject) -> Asked:
-    """TaskError, as a bad request, where it is none of the dialect."""
+    """Parse a request; TaskError if it is invalid in this API."""
     try:
         return (_read_responses if dialect == RESPONSES else _read_chat)(body)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -127,7 +127,7 @@ def _read_chat(body: JsonObject) -> Asked:
 
 
 def _offered(body: JsonObject) -> Iterator[JsonObject]:
-    """The function tools that the model may call, as the dialect writes them."""
+    """The function tools of the request."""
     if body.get("tool_choice") != "none":
         yield from (tool for tool in body.get("tools") or () if tool.get("type") == "function")
 

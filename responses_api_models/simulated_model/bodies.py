@@ -1,4 +1,4 @@
-"""An answer in the words of either API: whole, or as the events of a stream."""
+"""An answer in the form of either API, complete or as the events of a stream."""
 
 from rollout_kit.endpoints.completions import as_completion
 from rollout_kit.endpoints.events import completion_events, response_events
@@ -16,7 +16,7 @@ def whole(asked: Asked, answer: Answer, model: str) -> JsonObject:
 
 
 def events(asked: Asked, answer: Answer, model: str) -> list[bytes]:
-    """Server-sent events, the first of which is there at the first token."""
+    """Server-sent events; the first one is due at the first token."""
     if asked.dialect == CHAT:
         told = bool((asked.body.get("stream_options") or {}).get("include_usage"))
         return completion_events(whole(asked, answer, model), usage=told)
@@ -46,11 +46,11 @@ def response(asked: Asked, answer: Answer, model: str) -> JsonObject:
 
 
 def usage(asked: Asked, answer: Answer) -> dict[str, int]:
-    """Of a response."""
+    """The usage of a response."""
     read, written = asked.prompt_tokens, answer.num_tokens
     return {"input_tokens": read, "output_tokens": written, "total_tokens": read + written}
 
 
 def overflow_response(asked: Asked, model: str) -> JsonObject:
-    """What a model server answers where its endpoint says that the prompt is too long."""
+    """The response of a model server to a prompt that is too long."""
     return make_response(model, [], None, incomplete_reason="max_output_tokens", params=asked.body)

@@ -1,4 +1,4 @@
-"""What a simulated model may be given: how it answers, how fast, and how it fails."""
+"""The keys of a simulated model: its answers, speed and faults."""
 
 from typing import Any, Literal
 
@@ -22,7 +22,7 @@ FaultKind = Literal[
 
 
 class LogNormal(BaseModel):
-    """A quantity that spreads: its logarithm is normal."""
+    """A random quantity with a log-normal distribution."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     median: float = Field(gt=0, description="Half of the draws are below it.")
@@ -32,7 +32,7 @@ class LogNormal(BaseModel):
 
 
 class RateLimit(BaseModel):
-    """Token buckets that refill evenly; a request that finds too little gets a 429."""
+    """Token buckets that refill evenly; a request that finds too few tokens gets a 429."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     requests_per_minute: float | None = Field(None, gt=0, description="RPM.")
@@ -49,7 +49,7 @@ class RateLimit(BaseModel):
 
 
 class Fault(BaseModel):
-    """One way to fail, and when: without a schedule always, without a probability every time."""
+    """One kind of fault with its schedule (default: always) and probability (default: 1)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     kind: FaultKind = Field(description="What happens; README.md has a line for each.")

@@ -1,4 +1,4 @@
-"""A decision as bytes on a connection: what is written, when, and how the connection ends."""
+"""A decision as bytes on a connection: their content and time, and the end of the connection."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -15,12 +15,12 @@ PAGE = b"<html><head><title>502 Bad Gateway</title></head><body>nginx</body></ht
 GARBAGE = b'{"output": [{"type": \x00\xff\xfe NaN,,}'
 
 NUM_DRIPS = 20
-"""Pieces of a body that comes slowly."""
+"""Pieces of a slow body."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """`pieces` are written one by one, evenly over `over_s`; then the connection is ended."""
+    """`pieces` are written evenly over `over_s`; `then` says how the connection goes on."""
 
     outcome: str
     pieces: list[bytes]
@@ -29,7 +29,7 @@ class Delivery:
 
 
 def starts_s(decision: Decision) -> float:
-    """When the first byte is due: a stream's with its first token."""
+    """Time of the first byte: the first token of a stream, else the end of the answer."""
     streams = decision.answer is not None and bool(decision.asked.body.get("stream"))
     return decision.first_s if streams else decision.end_s
 
@@ -47,7 +47,7 @@ def retry_after(refusal: Refusal) -> wire.Headers:
 
 
 def deliver(decision: Decision, model: str) -> Delivery:
-    """To an OpenAI client."""
+    """The delivery to an OpenAI client."""
     kind = decision.fault.kind if decision.fault else None
     if kind == "hang":
         return Delivery("none", [], then="hang")

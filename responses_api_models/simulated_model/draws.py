@@ -1,6 +1,6 @@
-"""Chance as a function: of a seed, of what is asked, and of how often it was asked before.
+"""Random numbers as a function of a seed, of a request and of its number of repetitions.
 
-So the same requests get the same answers and faults, in whatever order they arrive.
+So the same requests get the same answers and faults in any order of arrival.
 """
 
 from hashlib import blake2b
@@ -13,7 +13,7 @@ NORMAL = NormalDist()
 
 
 class Draws:
-    """A sequence of numbers that `key` decides."""
+    """A sequence of random numbers determined by `key`."""
 
     def __init__(self, *key: bytes | str | int) -> None:
         joined = b"|".join(part if isinstance(part, bytes) else str(part).encode() for part in key)
@@ -21,7 +21,7 @@ class Draws:
         self._next = 0
 
     def uniform(self) -> float:
-        """From 0 up to, never including, 1."""
+        """A number from 0 to 1, without 1."""
         if self._next == len(self._state):
             self._state = blake2b(self._state).digest()
             self._next = 0
@@ -33,7 +33,7 @@ class Draws:
         return int(self.uniform() * number)
 
     def of(self, wanted: float | LogNormal) -> float:
-        """A number as it is; one draw of a quantity that spreads."""
+        """A fixed number unchanged, or a draw from a distribution."""
         if not isinstance(wanted, LogNormal):
             return wanted
         return wanted.median * exp(wanted.sigma * self._normal())
@@ -43,7 +43,7 @@ class Draws:
 
 
 class Occurrences:
-    """How often each request has come."""
+    """Counts how often each request was made."""
 
     def __init__(self) -> None:
         self._seen: dict[bytes, int] = {}

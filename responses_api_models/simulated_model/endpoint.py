@@ -1,7 +1,7 @@
-"""The model's own HTTP server: an OpenAI-compatible endpoint, and a model server for its peers.
+"""The model's own HTTP server: an OpenAI-compatible endpoint and a model server for peers.
 
-A request that belongs to a rollout's session comes from a peer, through no `openai_model`: its
-refusals are worded as every server's of this package. All else is the same for both.
+A request with a session comes directly from a peer, so errors have the form of this package. For
+other requests they have OpenAI's form.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 SESSION = HEADER.encode()
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
-"""What Prometheus wants `/metrics` to be."""
+"""Content type of `/metrics`."""
 
 
 class Endpoint:
@@ -70,7 +70,7 @@ class Endpoint:
         return answer
 
     async def _route(self, request: wire.Request, connection: wire.Connection) -> None:
-        """Every other route, through the service's one door."""
+        """Answer any other route through the service."""
         route = self._model.routes.get(request.path)
         try:
             if route and route.method != request.method:
@@ -163,7 +163,7 @@ class Exchange:
         return Delivery(str(status), [wire.head(status, JSON, length=len(body)) + body])
 
     def _play(self, delivery: Delivery, written: int = 0) -> None:
-        """Write the pieces that are due; the rest when theirs is."""
+        """Write the pieces that are due; set a timer for the next one."""
         pieces = delivery.pieces
         if not delivery.over_s:
             self._connection.write(b"".join(pieces))

@@ -1,4 +1,4 @@
-"""What a busy endpoint has too little of: requests and tokens a minute, and slots."""
+"""Limits of a busy endpoint: requests and tokens per minute, and slots."""
 
 import heapq
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from .config import RateLimit
 
 @dataclass(slots=True)
 class Bucket:
-    """Refills evenly up to what `burst_s` bring; `left` is as of `at`."""
+    """Refills evenly up to the tokens of `burst_s`; `left` is the content at the time `at`."""
 
     per_minute: float
     burst_s: float
@@ -21,7 +21,7 @@ class Bucket:
 
     @property
     def size(self) -> float:
-        """Never too small for one request."""
+        """The capacity, at least one request."""
         return max(1.0, self.per_minute / 60 * self.burst_s)
 
     def refill(self, now: float) -> None:
@@ -29,12 +29,12 @@ class Bucket:
         self.at = now
 
     def missing_s(self, wanted: float) -> float:
-        """Seconds until `wanted` are there: all that it holds, where more are wanted."""
+        """Seconds until `wanted` (at most the capacity) are available."""
         return max(0.0, (min(wanted, self.size) - self.left) * 60 / self.per_minute)
 
 
 class Limiter:
-    """Both buckets. A request is taken from both or, refused, from neither."""
+    """Both buckets. An accepted request is taken from both, a refused one from neither."""
 
     def __init__(self, limit: RateLimit | None) -> None:
         given = {
@@ -47,7 +47,7 @@ class Limiter:
         }
 
     def take(self, tokens: int, now: float) -> tuple[str, float] | None:
-        """None where the request may pass; else what is short, and for how many seconds."""
+        """None if the request is accepted; else the exhausted limit, and the seconds to wait."""
         costs = {"requests": 1, "tokens": tokens}
         for unit, bucket in self._buckets.items():
             bucket.refill(now)
@@ -58,7 +58,7 @@ class Limiter:
         return None
 
     def headers(self) -> tuple[tuple[str, str], ...]:
-        """OpenAI's `x-ratelimit-*`, as of the last request."""
+        """OpenAI's `x-ratelimit-*` headers after the last request."""
         return tuple(
             (f"x-ratelimit-{what}-{unit}", value)
             for unit, bucket in self._buckets.items()
@@ -74,7 +74,7 @@ class Limiter:
 
 
 def duration(seconds: float) -> str:
-    """As OpenAI writes it: `20ms`, `1.5s`, `6m0s`."""
+    """A duration in OpenAI's form: `20ms`, `1.5s`, `6m0s`."""
     if seconds < 1:
         return f"{ceil(seconds * 1000)}ms"
     minutes, rest = divmod(seconds, 60)
@@ -82,9 +82,9 @@ def duration(seconds: float) -> str:
 
 
 class Slots:
-    """First come, first served by `number` at a time.
+    """A queue with `number` slots, in order of arrival.
 
-    How long each takes is known when it comes, so its turn is, too: nothing has to wait for it.
+    The duration of each request is known on arrival, so its start is computed without waiting.
     """
 
     def __init__(self, number: int | None) -> None:
@@ -92,7 +92,7 @@ class Slots:
         self._ends: list[float] = []
 
     def begin(self, now: float, takes_s: float) -> float:
-        """When the request that comes `now` has its turn."""
+        """The time at which a request that arrives `now` starts."""
         if self._number is None:
             return now
         if len(self._ends) < self._number:

@@ -1,4 +1,4 @@
-"""Answers by prompt: the rows of a JSONL file, each with a gold answer."""
+"""Scripted answers: the rows of a JSONL file, each with a prompt and a gold answer."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from .draws import Draws
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What is said in one turn, and the calls in it as (name, arguments)."""
+    """The text of a turn and its calls as (name, arguments)."""
 
     text: str = ""
     calls: tuple[tuple[str, str], ...] = ()
@@ -25,8 +25,8 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Scripted:
-    """One row: `graded` is what its verifier asks for, so that answers count as different only
-    where it differs."""
+    """One row. `graded` is the part that its verifier checks; answers to rows with the same
+    `graded` count as equal."""
 
     turns: tuple[Turn, ...]
     graded: Any
@@ -40,7 +40,7 @@ class Script:
 
     @classmethod
     def read(cls, path: str, template: str) -> "Script":
-        """ConfigError names the line that cannot be used."""
+        """Read a script; ConfigError names an invalid line."""
         found = resolve_path(path)
         if found is None or not found.is_file():
             raise ConfigError(f"script_jsonl_fpath {path}: no such file")
@@ -60,9 +60,9 @@ class Script:
         return cls(rows, path)
 
     def turn(self, asked: Asked, accuracy: float, draws: Draws) -> Turn:
-        """The row's turn, or another row's last one where the draw says wrong.
+        """The row's turn, or the last turn of another row if the draw demands a wrong answer.
 
-        Only a first turn is ever wrong: once tools were called rightly, the rest is as scripted.
+        Only a first turn can be wrong; after correct tool calls, the rest follows the script.
         """
         row = self._rows.get(asked.question)
         if row is None:
@@ -75,7 +75,7 @@ class Script:
             return self._wrong(row, draws)
         if asked.num_turns < len(row.turns):
             return row.turns[asked.num_turns]
-        return Turn(row.turns[-1].text)  # its calls have been made
+        return Turn(row.turns[-1].text)  # its calls were made already
 
     def _wrong(self, row: Scripted, draws: Draws) -> Turn:
         start = draws.below(len(self._all))
@@ -112,7 +112,7 @@ def _turns(row: JsonObject, template: str) -> tuple[Turn, ...]:
 
 
 def _played(items: list[Item]) -> Iterable[Turn]:
-    """The turns of a trajectory: a turn ends where the outputs of its calls begin."""
+    """The turns of a trajectory; a turn ends before the outputs of its calls."""
     own: list[Item] = []
     for item in [*items, {"type": "function_call_output"}]:
         if item.get("type") != "function_call_output":

@@ -1,8 +1,8 @@
-"""From a request to what becomes of it: the pure core, which knows no clock and no socket.
+"""Decide what happens to a request: the pure core, without a clock or sockets.
 
-Answers and faults are drawn from the seed, the request's content and how often it came before, so
-they do not depend on the order of arrival; rate limits, queues and schedules do. A fault never
-changes what is answered in the end: only answers that are given count as given.
+Answers and faults are drawn from the seed, the request's content and its number of repetitions, so
+they do not depend on the order of arrival; rate limits, queues and schedules do. A fault does not
+change the later answer: only answers that arrive count as repetitions.
 """
 
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ from .script import Script
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An error as OpenAI and vLLM write it."""
+    """An error in the form of OpenAI and vLLM."""
 
     status: int
     message: str
@@ -46,9 +46,9 @@ BROKEN = Refusal(500, "simulated fault: internal server error", "server_error")
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What becomes of a request, in seconds from its arrival: its turn, its first token, its end.
+    """The outcome of a request; times are seconds from its arrival.
 
-    Either a refusal, or an answer that the fault may spoil on its way.
+    It is either a refusal, or an answer that a fault may spoil.
     """
 
     asked: Asked
@@ -62,7 +62,7 @@ class Decision:
 
     @property
     def is_answered(self) -> bool:
-        """Whether the answer arrives, if only slowly."""
+        """Whether the answer arrives, even if slowly."""
         arrives = self.fault is None or self.fault.kind == "slow_drip"
         return self.answer is not None and arrives
 
@@ -79,7 +79,7 @@ class Simulation:
         self._first_at = 0.0
 
     def decide(self, dialect: str, body: JsonObject, now: float) -> Decision:
-        """`now` is any clock's that never goes back; TaskError for what is no request."""
+        """Decide a request that arrives `now`, on a monotonic clock; TaskError if it is invalid."""
         asked = read(dialect, body)
         draws = self._arrival(asked, now)
         fault = self._fault(draws, now)
@@ -123,7 +123,7 @@ class Simulation:
         return Draws(self._config.seed, "arrival", asked.digest, occurrence)
 
     def _fault(self, draws: Draws, now: float) -> Fault | None:
-        """One number is drawn for each, so that a schedule moves no other's draws."""
+        """The fault, if any. One number is drawn for each, so that schedules do not shift draws."""
         strikes = [draws.uniform() < fault.probability for fault in self._config.faults]
         for fault, does_strike in zip(self._config.faults, strikes, strict=True):
             if does_strike and fault.is_due(self._num_requests, now - self._first_at):
@@ -159,7 +159,7 @@ class Simulation:
 
 
 def _at_once(fault: Fault) -> Refusal | None:
-    """The refusal of a fault that never lets the request in."""
+    """The refusal by a fault that rejects the request at once."""
     if fault.kind == 429:
         return Refusal(
             429,

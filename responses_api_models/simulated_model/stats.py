@@ -1,4 +1,4 @@
-"""What the model has seen, for `/stats`, and the same under vLLM's names, for `/metrics`."""
+"""Statistics for `/stats`, and the same under vLLM's names for `/metrics`."""
 
 import time
 from bisect import bisect_left
@@ -33,7 +33,7 @@ class Histogram:
 
 @dataclass(slots=True)
 class Stats:
-    """Since the start, or since the last reset. Times are a monotonic clock's."""
+    """Statistics since the start or the last reset. Times are of a monotonic clock."""
 
     model: str
     num_slots: int | None = None
@@ -61,7 +61,7 @@ class Stats:
         self._change(+1, now)
 
     def end(self, now: float, outcome: str, fault: str = "") -> None:
-        """`outcome` is the status that was sent, or a word where none was."""
+        """A request has ended; `outcome` is its status, or a word if none was sent."""
         self.by_status[outcome] += 1
         if fault:
             self.by_fault[fault] += 1
@@ -73,7 +73,7 @@ class Stats:
         self.by_end[reason] += 1
 
     def reset(self) -> None:
-        """Forget all but what is still in flight."""
+        """Reset everything except the requests in flight."""
         fresh = Stats(self.model, self.num_slots, in_flight=self.in_flight, peak=self.in_flight)
         for name in self.__slots__:
             setattr(self, name, getattr(fresh, name))
@@ -95,8 +95,7 @@ class Stats:
         return self.in_flight - self.running
 
     def engine_figures(self) -> JsonObject:
-        """What vLLM would tell of itself; nothing where there is no bound that anybody could come
-        near to."""
+        """Metrics that vLLM would report; empty if the concurrency is unlimited."""
         if not self.num_slots:
             return {}
         return {
@@ -127,7 +126,7 @@ class Stats:
         }
 
     def metrics(self) -> str:
-        """Prometheus text, with the names that vLLM's dashboards ask for."""
+        """Prometheus text with the names of vLLM's metrics."""
         labels = f'engine="0",model_name="{self.model}"'
         used = self.running / self.num_slots if self.num_slots else 0.0
         single: list[tuple[str, str, float]] = [

@@ -1,7 +1,7 @@
-"""HTTP/1.1 on a socket, and as little else as can be: requests are parsed, their answerer writes.
+"""A minimal HTTP/1.1 server: it parses requests, and an answerer writes the replies.
 
-It keeps connections alive, answers pipelined requests in turn, and can do to a connection what a
-framework forbids: stop in the middle, or reset it.
+It supports keep-alive and pipelining. An answerer can also stop in the middle of a reply or reset
+the connection, which HTTP frameworks do not allow.
 """
 
 import asyncio
@@ -20,13 +20,13 @@ BACKLOG = 2048
 """Connections that may wait to be accepted."""
 
 STOP_S = 2.0
-"""Time for requests in flight once the server is told to stop."""
+"""Time for requests in flight when the server stops."""
 
 MAX_PIPELINED = 16
-"""Requests of one connection that wait for the one before; more are not read meanwhile."""
+"""Requests of one connection that may wait; reading pauses at this number."""
 
 LINGER_ZERO = struct.pack("ii", 1, 0)
-"""SO_LINGER by which a close becomes a reset."""
+"""Value of SO_LINGER that turns a close into a reset."""
 
 
 @dataclass(slots=True)
@@ -41,12 +41,12 @@ class Request:
 
 
 Answerer = Callable[[Request, "Connection"], None]
-"""Writes to the connection now or later, and then calls one of `done`, `close` and `reset`."""
+"""Writes to the connection, now or later, and then calls `done`, `close` or `reset`."""
 
 
 @asynccontextmanager
 async def listening(answerer: Answerer, sock: socket.socket) -> AsyncIterator[None]:
-    """`answerer` is given every request that comes in on `sock` while inside."""
+    """Context in which `answerer` receives every request on `sock`."""
     loop = asyncio.get_running_loop()
     connections: set[Connection] = set()
     server = await loop.create_server(
@@ -62,7 +62,7 @@ async def listening(answerer: Answerer, sock: socket.socket) -> AsyncIterator[No
         for each in list(connections):
             each.close()
         await asyncio.sleep(0)
-        for each in list(connections):  # whose client does not read
+        for each in list(connections):  # the clients that do not read
             each.reset()
         await asyncio.sleep(0)
         sock.close()
@@ -81,14 +81,14 @@ class Connection(asyncio.Protocol):
         self._is_starting = False
         self.current: Request | None = None
         self.when_lost: Callable[[], None] | None = None
-        """Called where the client leaves before it has its answer."""
+        """Called if the client disconnects before its answer is complete."""
 
     @property
     def is_busy(self) -> bool:
         return self.current is not None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's own is no subclass
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport is no subclass
         self._connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -137,7 +137,7 @@ class Connection(asyncio.Protocol):
         self._start()
 
     def _start(self) -> None:
-        """Answer what waits, one after the other; an answer may come at once."""
+        """Answer the waiting requests in order; an answer may be complete at once."""
         if self._is_starting:
             return
         self._is_starting = True
@@ -153,7 +153,7 @@ class Connection(asyncio.Protocol):
             self._transport.write(raw)
 
     def done(self) -> None:
-        """The answer is written: the next request may be answered."""
+        """The answer is written; go on with the next request."""
         ended, self.current, self.when_lost = self.current, None, None
         if ended and not ended.keeps_alive:
             self.close()
@@ -161,14 +161,14 @@ class Connection(asyncio.Protocol):
             self._start()
 
     def close(self) -> None:
-        """Once what was written is sent."""
+        """Close the connection after sending what was written."""
         self.current = self.when_lost = None
         self._waiting.clear()
         if self._transport:
             self._transport.close()
 
     def reset(self) -> None:
-        """At once, so that the other side sees a broken connection."""
+        """Reset the connection at once."""
         self.current = self.when_lost = None
         self._waiting.clear()
         if self._transport:
@@ -183,7 +183,7 @@ REASONS = {status.value: status.phrase for status in HTTPStatus}
 
 
 def head(status: int, content_type: str, headers: Headers = (), length: int | None = None) -> bytes:
-    """Everything before the body; without a length the body comes in chunks."""
+    """The head of a reply; without a length the body is sent in chunks."""
     lines = [f"HTTP/1.1 {status} {REASONS.get(status, '')}", f"content-type: {content_type}"]
     lines.append("transfer-encoding: chunked" if length is None else f"content-length: {length}")
     lines += [f"{name}: {value}" for name, value in headers]

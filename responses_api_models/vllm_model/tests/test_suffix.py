@@ -123,7 +123,7 @@ def test_reasoning_that_the_template_leaves_out_is_not_sent_back():
     ("messages", "generation", "why"),
     [
         ([("u", [11]), ("a", [11]), ("u", [13])], [11, END], "rendered differently now"),
-        ([("u", [10]), ("a", [11]), ("u", [13])], [11, 5], "ends a turn otherwise"),
+        ([("u", [10]), ("a", [11]), ("u", [13])], [11, 5], "ends a turn differently"),
         ([("s", [12]), ("u", [10]), ("a", [11]), ("u", [13])], [11, END], "rendered differently"),
     ],
 )
