@@ -110,7 +110,7 @@ async def placed(
     instances = list(config.instances.values())
     where = {each.name: placement_of(each, default) for each in instances}
     tapes = replace(tapes, models=[each.name for each in instances if each.type == MODELS])
-    idle = frozenset(tapes.unasked) if start else frozenset(where)
+    idle = frozenset(tapes.unused_models) if start else frozenset(where)
     local = [each for each in instances if where[each.name] == "local" or each.name in idle]
     spawned = [each for each in instances if where[each.name] == "process" and each not in local]
     async with AsyncExitStack() as stack:
