@@ -82,9 +82,7 @@ class TaskFile:
         if entry.type in ("train", "validation") and entry.license is None:
             summary.notes.append(f"{each} has no license")
         if entry.prepare_script is not None:
-            summary.notes.append(
-                f"{each}: its prepare_script is not executed; run it first"
-            )
+            summary.notes.append(f"{each}: its prepare_script is not executed; run it first")
         if check.note:
             summary.notes.append(f"{each}: {check.note}")
         prompt = _load_prompt(each)
