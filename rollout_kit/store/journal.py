@@ -38,7 +38,6 @@ class Journal:
         *,
         fsync: Fsync = "second",
         command_line: str = "",
-        on_row: Callable[[JsonObject], None] | None = None,
     ) -> None:
         self.paths = paths
         self.notes: list[str] = []
@@ -61,7 +60,7 @@ class Journal:
             self._lock(paths.main)
             self._files[paths.unverified] = self._open(paths.unverified)
             self._files[paths.failures] = self._open(paths.failures)
-            self.contents = scan(paths, on_row)
+            self.contents = scan(paths)
         except BaseException:
             self._close_files()
             raise
@@ -193,7 +192,8 @@ class Journal:
 
     def _write_failure(self, failure: Failure) -> None:
         key = failure.key
-        repro = f"{self._command_line} +only={key.task_id}:{key.rollout_index}"
+        only = f"only={key.task_id}:{key.rollout_index}"
+        repro = f"{self._command_line} +{only}" if self._command_line else only
         self._write(self.paths.failures, failure_line(failure, repro))
 
     def _write(self, path: Path, line: JsonObject) -> None:
