@@ -42,7 +42,7 @@ class LocalModelConfig(ModelConfig):
 
 
 class LocalModel(Model):
-    """The answer is a function of create params, seed included: never of what else is in flight."""
+    """The answer depends only on the create params, including the seed, not on other requests."""
 
     Config = LocalModelConfig
     is_own = True
@@ -89,7 +89,7 @@ class LocalModel(Model):
                 "input_tokens": len(prompt),
                 "output_tokens": len(generated.token_ids),
                 "total_tokens": len(prompt) + len(generated.token_ids),
-                # the OpenAI SDK's newest Response requires this one
+                # the newest Response of the OpenAI SDK requires this
                 "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
             },
             incomplete_reason="max_output_tokens" if generated.finish_reason == "length" else None,
@@ -114,13 +114,13 @@ class LocalModel(Model):
         return checkpoint
 
     def _output(self, params: JsonObject, prompt: list[int], generated: "Generated") -> list[Item]:
-        """Items of what was generated; none where the prompt left no room, as vLLM has it."""
+        """The generated items; none if the prompt left no room, as with vLLM."""
         if not generated.token_ids:
             return []
         items = output_items(self.tokenizer.text(generated.token_ids))
         if generated.finish_reason == "length":
             items[-1]["status"] = "incomplete"
-        # token by token only where the text is all that was generated
+        # by token only if the generation is nothing but the text
         if _wants_logprobs(params) and [item["type"] for item in items] == ["message"]:
             items[0]["content"][0]["logprobs"] = self._logprobs(generated)
         if params.get("return_token_ids", self.config.return_token_ids):

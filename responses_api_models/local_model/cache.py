@@ -1,7 +1,7 @@
-"""Converted checkpoints, kept between starts under the user's cache folder.
+"""Cache of converted checkpoints in the user's cache folder.
 
-The key is the checkpoint's content. An entry appears in one rename, so that processes starting
-together never see half of it; the loser of such a race uses the winner's.
+The key is the checkpoint's content. An entry appears by one rename, so concurrent processes never
+see a part of it. If two processes convert at once, both use the entry that is renamed first.
 """
 
 import hashlib
@@ -15,22 +15,22 @@ from pathlib import Path
 from .checkpoint import required
 
 LAYOUT = "1"
-"""Part of the cache key: raised when `convert` writes another model from the same folder."""
+"""Part of the cache key; increment it if `convert` writes a different model."""
 
 CONVERTED_FROM = ("config.json", "model.safetensors", "tokenizer.json")
 
 
 @contextmanager
 def converted(checkpoint: Path) -> Iterator[Path]:
-    """The CTranslate2 directory of a checkpoint, made now unless an earlier start has made it.
+    """Context with the CTranslate2 directory of a checkpoint, converted if it is not in the cache.
 
-    Where the cache cannot be written it is made in a temporary folder, gone at the block's end.
+    If the cache cannot be written, the directory is a temporary one.
     """
     target = cache_folder() / checkpoint_hash(checkpoint)
     if target.is_dir():
         yield target
         return
-    # not before it is needed: ctranslate2.specs imports torch wherever that is installed
+    # imported late: ctranslate2.specs imports torch if that is installed
     from .convert import convert
 
     try:
@@ -66,5 +66,5 @@ def _publish(scratch: Path, target: Path) -> None:
     try:
         scratch.rename(target)
     except OSError:
-        if not target.is_dir():  # a process that started with us was first: its copy is the same
+        if not target.is_dir():  # another process was first; its copy is the same
             raise

@@ -1,7 +1,7 @@
-"""Between Responses-API items and the chat messages that a template renders. Pure; no model here.
+"""Convert Responses-API items to chat messages, and generated text to items. Pure functions.
 
-Key order is kept both ways: a template writes tools and arguments as they come, and a small model
-knows only the order that it was trained on.
+The order of keys is kept: a template writes tools and arguments in their order, and a small model
+works only with the order that it was trained on.
 """
 
 import json
@@ -21,7 +21,7 @@ TEXT_PARTS = frozenset({"input_text", "output_text", "text"})
 
 
 def chat_messages(params: Mapping[str, Any]) -> list[JsonObject]:
-    """`instructions` and `input` as chat messages; TaskError for what cannot be shown."""
+    """`instructions` and `input` as chat messages; TaskError for unsupported items."""
     messages: list[JsonObject] = []
     if params.get("instructions"):
         messages.append({"role": "system", "content": _text(params["instructions"])})
@@ -56,7 +56,7 @@ def _add_item(messages: list[JsonObject], item: Any) -> None:
 
 
 def _add_call(messages: list[JsonObject], item: Item) -> None:
-    """A call belongs to the assistant's turn that it was generated in, beside the text."""
+    """Add a call to the assistant message of its turn."""
     function = {"name": item.get("name"), "arguments": item.get("arguments", "{}")}
     if not all(isinstance(value, str) for value in function.values()):
         raise _refused(f"function_call needs name and arguments as strings, got {function!r:.200}")
@@ -84,7 +84,7 @@ def _part_text(part: Any) -> str:
 
 
 def template_tools(params: Mapping[str, Any]) -> list[JsonObject] | None:
-    """The Responses API's flat tools, nested as templates have them and without `strict`."""
+    """The Responses API's flat tools in the nested form of templates, without `strict`."""
     if params.get("tool_choice") == "none":
         return None
     return [_template_tool(tool) for tool in params.get("tools") or ()] or None
@@ -102,7 +102,7 @@ def _template_tool(tool: Any) -> JsonObject:
 def output_items(text: str) -> list[Item]:
     """Messages and function calls in the order of the text; never empty.
 
-    What does not parse as a call stays text, as the model wrote it.
+    A call that does not parse stays text.
     """
     items: list[Item] = []
     begin = 0

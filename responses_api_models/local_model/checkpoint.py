@@ -21,7 +21,7 @@ def read_config(checkpoint: Path) -> JsonObject:
 
 
 def end_ids(checkpoint: Path, config: Mapping[str, Any]) -> list[int]:
-    """generation_config.json lists all tokens that end a turn, config.json often only one."""
+    """The tokens that end a turn. generation_config.json lists all, config.json often only one."""
     ends = _optional(checkpoint, "generation_config.json").get(
         "eos_token_id", config["eos_token_id"]
     )
@@ -29,7 +29,7 @@ def end_ids(checkpoint: Path, config: Mapping[str, Any]) -> list[int]:
 
 
 def template_source(checkpoint: Path) -> str:
-    """The chat template: a file of its own since transformers 4.50, in the tokenizer's before."""
+    """The chat template: a file of its own since transformers 4.50, before in the tokenizer's."""
     path = checkpoint / "chat_template.jinja"
     if path.is_file():
         return path.read_text("utf-8")

@@ -1,8 +1,7 @@
-"""From a Qwen3 folder as Hugging Face writes it to a CTranslate2 model directory, float32.
+"""Convert a Qwen3 folder of Hugging Face to a CTranslate2 model directory in float32.
 
-Needs numpy and ctranslate2 only: safetensors is parsed here, torch and transformers are not used.
-What it cannot convert exactly (other architectures, RoPE scaling, sliding windows, weights in
-several files) is a ConfigError.
+It needs only numpy and ctranslate2, not torch or transformers. Other architectures, RoPE scaling,
+sliding windows, and weights in several files raise ConfigError.
 """
 
 import json
@@ -112,7 +111,7 @@ def _fill(
 
 
 def _vocabulary(tokenizer: Path, size: int) -> list[str]:
-    """Tokens by id, placeholders where the embedding matrix has more rows."""
+    """Tokens by id, with placeholders for further rows of the embedding matrix."""
     content = json.loads(tokenizer.read_text("utf-8"))
     tokens = {number: token for token, number in content["model"]["vocab"].items()}
     tokens |= {added["id"]: added["content"] for added in content["added_tokens"]}

@@ -1,13 +1,11 @@
-"""Token ids in, sampled token ids out, with the log-probs that they were sampled with.
+"""Sample token ids, with the log-probs of the distribution that they were sampled from.
 
-CTranslate2 runs the network; sampling is done here. Its own (4.8) reports log-probs of the
-untempered distribution, and keeps its random state per thread, so that no request can have a seed.
-
-Each request runs alone: arithmetic depends on a batch's shape, so a near-tie could fall differently
-in other company, and batches of unequal rows were measured to be no faster. CTranslate2 decodes
-greedily, and its callback sees the logits; while our draw is the greedy token it goes on with its
-key-value cache, else decoding starts anew behind the prompt with all tokens drawn so far: exact,
-and cheap while the model is sure. Prompts are kept, for restarts and for a task's repeats.
+CTranslate2 runs the network; this module samples, because CTranslate2 (4.8) reports log-probs
+without temperature and has no seed per request. Each request runs alone: results of a batch depend
+on its shape, and batches of unequal rows were not faster. CTranslate2 decodes greedily and passes
+the logits to a callback. While the sampled token is the greedy one, it goes on with its cache; else
+decoding restarts after the prompt with all tokens sampled so far, which is exact. Prompts are
+cached for such restarts and for repeats of a task.
 """
 
 import asyncio
@@ -32,7 +30,7 @@ from .checkpoint import end_ids, read_config
 from .sampling import Sampling
 
 MIN_CACHE_BYTES = 32 * 2**20
-"""Kept prompts may take this, or as much as the model: then a reload costs little per prompt."""
+"""Memory for cached prompts, if the model needs less: then a reload costs little per prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +43,7 @@ class Generated:
 
 
 class Engine:
-    """A loaded checkpoint; `num_threads` requests are worked on at a time, others wait in order."""
+    """A loaded checkpoint; `num_threads` requests run at a time, others wait in order."""
 
     def __init__(self, checkpoint: Path, *, num_threads: int) -> None:
         config = read_config(checkpoint)
@@ -73,7 +71,7 @@ class Engine:
         return self._num_unfinished - self.num_running
 
     async def generate(self, prompt_token_ids: Sequence[int], sampling: Sampling) -> Generated:
-        """No tokens and "length" for a prompt that leaves no room; ModelError once closed."""
+        """Sample an answer. Without room for one, no tokens and "length". ModelError if closed."""
         self._check_open()
         room = self.context_length - len(prompt_token_ids)
         if room < 1:
@@ -89,7 +87,7 @@ class Engine:
             abandoned.set()
 
     async def close(self) -> None:
-        """Every request, running or waiting, fails with a ModelError; then the threads are gone."""
+        """Let all requests fail with a ModelError; return when the threads have ended."""
         self._closing.set()
         await asyncio.to_thread(self._pool.shutdown)
         self._generator = None
@@ -122,10 +120,10 @@ class Engine:
         return Generated(tuple(turn.token_ids), tuple(turn.log_probs), reason)
 
     def _generator_for(self, num_tokens: int) -> ctranslate2.Generator:
-        """The generator, made anew when the prompts that it may have kept are too many.
+        """The generator; a new one if the old one may have cached too many prompts.
 
-        CTranslate2 forgets a static prompt only with the generator. Requests still at the old one
-        finish there.
+        CTranslate2 releases a cached prompt only with its generator. Requests that use the old
+        generator finish there.
         """
         with self._swapping:
             self._num_cached += num_tokens
@@ -144,11 +142,10 @@ class Engine:
 
 
 class Turn:
-    """The tokens drawn so far for one request.
+    """The tokens sampled so far for one request.
 
-    CTranslate2 lets go of a callback on a thread of its own, after the call has returned. Were that
-    the generator's last reference, the thread would have to join itself, and the process aborts: so
-    nothing in here may lead to the engine.
+    It must not refer to the engine. CTranslate2 releases a callback on a thread of its own; if that
+    were the last reference to the generator, the thread would join itself and the process abort.
     """
 
     def __init__(
@@ -171,7 +168,7 @@ class Turn:
         return self.is_ended or len(self.token_ids) >= self._limit
 
     def take(self, step: Any) -> bool:
-        """Draw this step's token; True stops CTranslate2, which would go on with its own choice."""
+        """Sample the next token; return True to stop CTranslate2 if it chose another one."""
         token_id, log_prob = choose(np.asarray(step.logits)[0], self._sampling, self._draws)
         self.token_ids.append(token_id)
         self.log_probs.append(log_prob)
@@ -188,10 +185,10 @@ def cached_bytes(config: Mapping[str, Any]) -> int:
 
 
 def choose(logits: np.ndarray, sampling: Sampling, draws: random.Random) -> tuple[int, float]:
-    """One token id and its log-prob in the distribution that it was drawn from.
+    """One token id and its log-prob in the distribution that it was sampled from.
 
-    That distribution is tempered, cut by top-k and top-p, and normalised over what is left. Greedy
-    choice draws from nothing: there the log-prob is the model's own, at temperature 1.
+    The distribution has the temperature, top-k and top-p applied and is normalised. For greedy
+    choice, the log-prob is the model's own at temperature 1.
     """
     scores = logits.astype(np.float64)
     if sampling.temperature == 0:
@@ -206,7 +203,7 @@ def choose(logits: np.ndarray, sampling: Sampling, draws: random.Random) -> tupl
 
 
 def _cut(log_probs: np.ndarray, sampling: Sampling) -> np.ndarray:
-    """-inf for all but the `top_k` likeliest, of these the fewest that hold `top_p`."""
+    """Set all to -inf except the `top_k` likeliest and, of these, the fewest with `top_p`."""
     order = (-log_probs).argsort(kind="stable")[: sampling.top_k or None]
     probs = np.exp(log_probs[order])
     mass_before = probs.cumsum() - probs

@@ -1,4 +1,4 @@
-"""How one response is to be sampled: read from create params once, then only passed on."""
+"""The sampling settings of one response, parsed once from the create params."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -10,7 +10,7 @@ from rollout_kit.errors import TaskError
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Temperature 0 takes the likeliest token; `top_k` 0 and `top_p` 1 leave all tokens in."""
+    """Temperature 0 selects the likeliest token; `top_k` 0 and `top_p` 1 keep all tokens."""
 
     temperature: float
     max_tokens: int
@@ -22,7 +22,7 @@ class Sampling:
 def read_sampling(
     params: Mapping[str, Any], *, temperature: float, max_output_tokens: int
 ) -> Sampling:
-    """The create params' sampling, the two defaults given where they say nothing (or null)."""
+    """The sampling settings in the create params, with two defaults for missing or null ones."""
     return Sampling(
         temperature=_number(params, "temperature", temperature, "at least 0", lambda x: x >= 0),
         max_tokens=_integer(

@@ -1,4 +1,4 @@
-"""Chat messages to token ids and back, with a checkpoint's own tokenizer and template."""
+"""Convert chat messages to token ids and back, with a checkpoint's tokenizer and template."""
 
 import json
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from .checkpoint import required, template_source
 
 
 class ChatTokenizer:
-    """The environment that templates run in is the one that transformers gives them."""
+    """Templates run in the same environment as in transformers."""
 
     def __init__(self, checkpoint: Path) -> None:
         self._tokenizer = Tokenizer.from_file(str(required(checkpoint, "tokenizer.json")))
@@ -30,7 +30,7 @@ class ChatTokenizer:
     def prompt(
         self, messages: Sequence[JsonObject], tools: Sequence[JsonObject] | None
     ) -> list[int]:
-        """The token ids that the assistant's next turn continues."""
+        """The token ids of the prompt for the assistant's next turn."""
         try:
             text = self._template.render(messages=messages, tools=tools, add_generation_prompt=True)
         except TemplateError as error:
@@ -38,11 +38,11 @@ class ChatTokenizer:
         return self._tokenizer.encode(text, add_special_tokens=False).ids
 
     def text(self, token_ids: Sequence[int]) -> str:
-        """Without special tokens, so without the end of turn."""
+        """The text of tokens without special tokens, such as the end of turn."""
         return self._tokenizer.decode(list(token_ids), skip_special_tokens=True)
 
     def token_text(self, token_id: int) -> str:
-        """One token alone; U+FFFD where it is only part of a character."""
+        """The text of one token; U+FFFD if it is only a part of a character."""
         return self._tokenizer.decode([token_id], skip_special_tokens=False)
 
 
@@ -53,7 +53,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """jinja's own filter escapes HTML and sorts keys: models were not trained on that."""
+    """JSON for templates. jinja's filter escapes HTML and sorts keys, unlike training data."""
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )

@@ -1,4 +1,4 @@
-"""Any OpenAI-compatible endpoint as the model, with a key or without."""
+"""Any OpenAI-compatible endpoint as the model, with or without an API key."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
