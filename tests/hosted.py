@@ -5,10 +5,14 @@ from contextlib import asynccontextmanager
 
 import orjson
 from aiohttp import web
+from virtual_time import run_linked
 
 from rollout_kit.endpoints.completions import as_completion
 from rollout_kit.endpoints.events import completion_events, response_events
+from rollout_kit.launch.sockets import bound_socket, url_of
 from rollout_kit.responses import make_response, message_item
+from rollout_kit.serving import registry
+from rollout_kit.session import entered
 
 RESPONSE = {**make_response("m", [message_item("Hi")], None), "unknown_to_us": [1]}
 CHAT = {
@@ -109,10 +113,14 @@ async def listening(endpoint):
         await runner.cleanup()
 
 
-def with_model(endpoint, use, make):
-    """Run `use(model)` with the model that `make` makes of the URL of a listening `endpoint`."""
+def with_model(endpoint, use, make, *, run=run_linked):
+    """Run `use(model)` with the model that `make` makes of the URL of a listening `endpoint`.
 
-    async def run():
+    The clock is virtual unless `run` is another: `asyncio.run` where a process or a thread takes
+    part.
+    """
+
+    async def main():
         async with listening(endpoint) as url:
             model = make(url)
             try:
@@ -121,13 +129,25 @@ def with_model(endpoint, use, make):
             finally:
                 await model.stop()
 
-    return asyncio.run(run())
+    return run(main())
 
 
-def asks(params=None):
+def asks(params=None, session=None):
     """As a peer does."""
 
     async def use(model):
-        return await model.handle("/v1/responses", orjson.dumps(params or HI))
+        with entered(session):
+            return await model.handle("/v1/responses", orjson.dumps(params or HI))
 
     return use
+
+
+@asynccontextmanager
+async def through_openai_model(simulated, **settings):
+    """An `openai_model` that asks this simulated model over HTTP."""
+    sock = bound_socket("127.0.0.1", 0)
+    given = {"openai_base_url": f"{url_of(sock)}/v1", "openai_model": "simulated", **settings}
+    cls = registry.load("responses_api_models", "openai_model")
+    await simulated.start()
+    async with simulated.serving(sock):
+        yield cls(cls.Config.model_validate(given), None, "policy_model")

@@ -6,20 +6,45 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rollout_kit.collector.reach import Reached
+import pytest
+
 from rollout_kit.commands.collect import collect_through
 from rollout_kit.commands.progress import Progress
-from rollout_kit.config.keys.commands import CollectConfig
+from rollout_kit.commands.reverify import reverify_through
+from rollout_kit.config.keys.commands import CollectConfig, ReverifyConfig
 from rollout_kit.config.load import Config
+from rollout_kit.launch.reach import Servers
 from rollout_kit.responses import output_text
 from rollout_kit.serving import registry
 from rollout_kit.serving.resources_server import ResourcesServer
-from rollout_kit.testing import ScriptedModel, making, mount
-from rollout_kit.types import VerifyRequest, VerifyResponse
+from rollout_kit.testing import Over, ScriptedModel, making, mount
+from rollout_kit.types import JsonObject, VerifyRequest, VerifyResponse
+from rollout_kit.workers.pool import WorkerPool
+
+HANG_S = 120.0
+"""Nothing that works takes as long, on any machine: what does hangs."""
+
+
+def limit_only(endless: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let only a worker's call about this text have the deadline that is configured: no other may
+    run into it, however slow the machine is."""
+    call = WorkerPool.call
+
+    async def patient(pool: WorkerPool, *arguments: Any) -> Any:
+        deadline_s = pool.deadline_s
+        if endless not in str(arguments):
+            pool.deadline_s = HANG_S
+        try:
+            return await call(pool, *arguments)
+        finally:
+            pool.deadline_s = deadline_s
+
+    monkeypatch.setattr(WorkerPool, "call", patient)
 
 
 class EchoRequest(VerifyRequest):
@@ -52,6 +77,22 @@ def write_jsonl(path: Path, rows: list[Any]) -> Path:
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def eventually(holds: Callable[[], object]) -> None:
+    """Wait until it holds."""
+    give_up = time.monotonic() + HANG_S
+    while not holds():
+        assert time.monotonic() < give_up, "it did not come true"
+        time.sleep(0.02)
+
+
+def alive(pid: int) -> bool:
+    """Whether the process runs; a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 BLOCK = re.compile(
@@ -98,7 +139,10 @@ class Bench:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.model = ScriptedModel(asked)
+        self.model: Any = ScriptedModel(asked)
+        self.collects_over: Over = "local"
+        self.clock = time.monotonic
+        """Of the progress line and of what is told of the whole run."""
         self.verifier: Callable[..., Any] = making(Echo)
         self.out = io.StringIO()
         self.agent_settings: dict[str, Any] = {}
@@ -118,10 +162,10 @@ class Bench:
         agents = ["echo_agent", *self.other_agents]
         servers |= {name: making(agent, **wiring, **self.agent_settings) for name in agents}
         self.out = io.StringIO()
-        async with mount(servers) as peers:
-            reached = Reached(peers, agents, keys.pop("default_params", {}), {})
+        async with mount(servers, self.collects_over) as peers:
+            reached = Servers(peers, agents, keys.pop("default_params", {}), {})
             as_json = keys.get("json", False)
-            progress = Progress(as_json=as_json, out=self.out, err=io.StringIO())
+            progress = Progress(as_json=as_json, out=self.out, err=io.StringIO(), clock=self.clock)
             config = config_of(self.folder, **keys)
             return await through(reached, config, ["+the=command"], progress)
 
@@ -137,3 +181,33 @@ class Bench:
 
     def metrics(self) -> dict[str, Any]:
         return json.loads((self.folder / "rollouts_aggregate_metrics.json").read_text())
+
+
+class Desk(Bench):
+    """A bench whose rollouts are verified again, with nobody there but the verifier."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.verifiers: dict[str, Any] = {}
+        self.names: dict[str, str | None] = {"echo_agent": "echo"}
+        self.over: Over = "local"
+
+    async def reverify(self, **keys: Any) -> int:
+        given = {
+            "input_jsonl_fpath": str(self.folder / "rollouts.jsonl"),
+            "output_jsonl_fpath": self.folder / "new.jsonl",
+            "fsync": "exit",
+            **keys,
+        }
+        config = Config(ReverifyConfig.model_validate(given), {}, {}, {}, {}, frozenset())
+        self.out = io.StringIO()
+        progress = Progress(out=self.out, err=io.StringIO(), generates=False)
+        async with mount({"echo": self.verifier, **self.verifiers}, self.over) as peers:
+            servers = Servers(peers, [], {}, {})
+            return await reverify_through(servers, self.names, config, ["+the=command"], progress)
+
+    def new(self, suffix: str = "") -> list[JsonObject]:
+        return read_jsonl(self.folder / f"new{suffix}.jsonl")
+
+    def new_metrics(self) -> JsonObject:
+        return json.loads((self.folder / "new_aggregate_metrics.json").read_text())

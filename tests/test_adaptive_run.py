@@ -1,5 +1,5 @@
-"""Whole runs whose limit adapts itself: a collecting process, an endpoint in a process of its own,
-sockets between them."""
+"""Whole runs whose limit adapts itself: under a virtual clock, and (slow) as a collecting process
+with an endpoint in a process of its own."""
 
 import json
 import signal
@@ -13,7 +13,13 @@ from typing import Any
 
 import pytest
 import yaml
-from support import write_jsonl
+from hosted import through_openai_model
+from support import Bench, row, write_jsonl
+from virtual_time import VirtualTime
+
+from rollout_kit.serving import registry
+
+SimulatedModel = registry.load("responses_api_models", "simulated_model")
 
 COMMAND = "from rollout_kit.cli.collect_rollouts import main; main()"
 
@@ -128,13 +134,6 @@ def test_a_rate_limit_is_reached_from_any_start(
     assert changes and changes[0][1] == min(start, 8)
 
 
-def test_auto_comes_near_to_a_rate_limit_and_hardly_ever_runs_into_it(place: Place) -> None:
-    share, refused = rate_seen(place, "auto", 600, 8)
-    assert share >= 0.75 and refused < 0.02, (share, refused, place.out.read_text())
-    told = place.metrics()["parallelism"]
-    assert 1 <= told["last"] <= 4096
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("parallel", ["auto", "1-1000-4000"])
 def test_a_hidden_capacity_is_found_over_sockets(
@@ -157,13 +156,44 @@ def test_a_hidden_capacity_is_found_over_sockets(
     assert in_flight == pytest.approx(40, rel=0.25), place.metrics()["parallelism"]
 
 
-def test_each_change_is_told_with_its_reason(place: Place) -> None:
-    place.endpoint |= {"latency_s": 0.05, "max_concurrent_requests": 64}
-    process = place.start(*place.argv(3000, "1-32-64", "+json=true"))
-    assert process.wait(100) == 0, place.out.read_text()
-    events = [json.loads(line) for line in place.out.read_text().splitlines() if line[0] == "{"]
+def collect(
+    bench: Bench, time: VirtualTime, endpoint: dict[str, Any], rollouts: int, **keys: Any
+) -> dict[str, Any]:
+    """What this endpoint, asked by an `openai_model`, counts of a run."""
+    simulated = SimulatedModel(SimulatedModel.Config.model_validate(endpoint), None, "endpoint")
+
+    async def main() -> dict[str, Any]:
+        async with through_openai_model(simulated) as bench.model:
+            assert await bench.collect([row(f"{n}") for n in range(rollouts)], **keys) == 0
+            return await simulated.report()
+
+    return time.run(main())
+
+
+@pytest.fixture
+def virtual_time(monkeypatch: pytest.MonkeyPatch) -> VirtualTime:
+    return VirtualTime(monkeypatch)
+
+
+def test_auto_comes_near_to_a_rate_limit_and_hardly_ever_runs_into_it(
+    bench: Bench, virtual_time: VirtualTime
+) -> None:
+    per_minute = 600
+    limit = {"requests_per_minute": per_minute, "burst_s": 1}
+    endpoint = {"latency_s": 0.3, "rate_limit": limit}
+    stats = collect(bench, virtual_time, endpoint, 160, num_samples_in_parallel="auto")
+    share = stats["by_status"]["200"] / (per_minute * stats["span_s"] / 60)
+    assert share >= 0.75 and stats["num_429"] / stats["requests"] < 0.02, (share, stats)
+    assert 1 <= bench.metrics()["parallelism"]["last"] <= 4096
+
+
+def test_each_change_is_told_with_its_reason(bench: Bench, virtual_time: VirtualTime) -> None:
+    endpoint = {"latency_s": 0.05, "max_concurrent_requests": 64}
+    keys = {"num_samples_in_parallel": "1-32-64", "json": True}
+    collect(bench, virtual_time, endpoint, 1500, **keys)
+    events = [json.loads(line) for line in bench.out.getvalue().splitlines()]
     told = [each for each in events if each.get("event") == "parallelism"]
-    kept = place.metrics()["parallelism"]
+    kept = bench.metrics()["parallelism"]
     assert told and told[0]["before"] == 8
     assert all(each["why"] for each in told)
     assert [each["after"] for each in told] == [after for _, _, after, _ in kept["changes"]]
@@ -172,4 +202,4 @@ def test_each_change_is_told_with_its_reason(place: Place) -> None:
 def test_what_cannot_be_asked_for_is_said_by_the_key_s_name(place: Place) -> None:
     process = place.start(*place.argv(1, "8-4-16"))
     assert process.wait(60) == 1
-    assert "num_samples_in_parallel: 8-4-16: of min-start-max" in place.out.read_text()
+    assert "num_samples_in_parallel=8-4-16: of min-start-max" in place.out.read_text()

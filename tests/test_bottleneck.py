@@ -1,142 +1,112 @@
-"""The verdict names what was slowed down: real runs of the command with one delay injected in each,
-and the judgement by itself."""
+"""The verdict names what was slowed down: whole runs under a virtual clock with one delay
+injected in each, and the judgement by itself."""
 
+import asyncio
 import io
 import json
-import subprocess
-import sys
+import os
 from pathlib import Path
 from random import Random
 from time import perf_counter
 from typing import Any
 
 import pytest
-import yaml
-from support import Bench, row, write_jsonl
+from hosted import through_openai_model
+from support import Bench, Desk, row
+from virtual_time import VirtualTime
 
 from rollout_kit.commands.progress import Progress
-from rollout_kit.launch.sockets import bound_socket
-from rollout_kit.pacing.bottleneck import Client, Growth, Spent, verdict
+from rollout_kit.pacing import meter
+from rollout_kit.pacing.bottleneck import Client, Growth, SlotTime, verdict
 from rollout_kit.pacing.limiter import Fixed
 from rollout_kit.pacing.meter import Meter
 from rollout_kit.serving import registry
+from rollout_kit.serving.resources_server import ResourcesServer, tool
+from rollout_kit.session import current_session
 from rollout_kit.store.files import OutputPaths
 from rollout_kit.store.journal import Journal
-from rollout_kit.testing import run_virtual
-from rollout_kit.types import STATS
+from rollout_kit.testing import OVERS, Over, making, run_virtual
+from rollout_kit.types import JsonObject
 
-SLOW = """
-import asyncio
-import time
-
-from rollout_kit.serving.resources_server import ResourcesServer, tool
+SimulatedModel = registry.load("responses_api_models", "simulated_model")
 
 
-def burn(seconds):
-    ends = time.thread_time() + seconds
-    while time.thread_time() < ends:
-        pass
+class SlowConfig(ResourcesServer.Config):
+    tool_s: float = 0.0
+    verify_s: float = 0.0
 
 
-class Slow(ResourcesServer):
+class Waits(ResourcesServer):
+    Config = SlowConfig
     reverify = "stateless"
+    time: VirtualTime
 
     @tool
     async def look(self) -> str:
-        \"\"\"Look.\"\"\"
-        await asyncio.sleep(self.config.get("tool_s") or 0)
+        """Look."""
+        await asyncio.sleep(self.config.tool_s)
         return "seen"
-"""
 
-VERIFIERS = {
-    "waits": """
-    async def verify(self, task, response):
-        await asyncio.sleep(self.config.get("verify_s") or 0)
+    async def verify(self, task: JsonObject, response: JsonObject) -> float:
+        await asyncio.sleep(self.config.verify_s)
         return 1.0
-""",
-    "burns": """
-    async def verify(self, task, response):
-        burn(self.config.verify_s)
-        return 1.0
-""",
-    "burns_in_a_thread": """
-    def verify(self, task, response):
-        burn(self.config.verify_s)
-        return 1.0
-""",
-    "blocks": """
-    async def verify(self, task, response):
-        time.sleep(self.config.verify_s)
-        return 1.0
-""",
-}
 
-COMMAND = "from rollout_kit.cli.collect_rollouts import main; main()"
 
-SLOW_DISK = """
-import os, time
-fsync = os.fsync
-os.fsync = lambda descriptor: (time.sleep(0.03), fsync(descriptor))
-"""
+class Burns(Waits):
+    async def verify(self, task: JsonObject, response: JsonObject) -> float:
+        self.time.burn(self.config.verify_s)
+        return 1.0
+
+
+class Blocks(Waits):
+    async def verify(self, task: JsonObject, response: JsonObject) -> float:
+        self.time.block(self.config.verify_s)
+        return 1.0
 
 
 class Run:
-    """One run of the command in a folder of its own; `set` changes a server's keys."""
+    """One collection under a virtual clock; `model` and `slow` are the servers' keys."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, desk: Desk, time: VirtualTime) -> None:
+        self.desk, self.time = desk, time
         self.model: dict[str, Any] = {"answer": "text"}
         self.slow: dict[str, Any] = {}
-        self.more: dict[str, Any] = {}
-        self.verifier = "waits"
-        self.before = ""
+        self.verifier: type[Waits] = Waits
+        self.endpoint: Any = None
+        """A simulated model to be asked through an `openai_model`, instead of `model`."""
 
-    def collect(self, rollouts: int, parallel: int, *keys: str) -> dict[str, Any]:
+    def simulated(self, **keys: Any) -> Any:
+        config = SimulatedModel.Config.model_validate({**self.model, **keys})
+        return SimulatedModel(config, None, "policy_model")
+
+    def collect(self, rollouts: int, parallel: int, **keys: Any) -> dict[str, Any]:
         """The `bottleneck` that the metrics file holds."""
-        app = self.folder / "resources_servers/slow/app.py"
-        app.parent.mkdir(parents=True)
-        app.write_text(SLOW + VERIFIERS[self.verifier])
-        model = {"policy_model": {"responses_api_models": {"simulated_model": self.model}}}
-        wiring = {"resources_server": "slow", "model_server": "policy_model"}
-        agent = {name: {"type": "", "name": each} for name, each in wiring.items()}
-        servers = {
-            **model,
-            "slow": {"resources_servers": {"slow": self.slow}},
-            "slow_simple_agent": {"responses_api_agents": {"simple_agent": agent}},
-            **self.more,
-        }
-        (self.folder / "all.yaml").write_text(yaml.safe_dump(servers))
+        self.verifier.time = self.time
+        self.desk.verifier = making(self.verifier, **self.slow)
         rows = [{"responses_create_params": {"input": f"{n}"}} for n in range(rollouts)]
-        write_jsonl(self.folder / "tasks.jsonl", rows)
-        argv = [
-            "+config_paths=[all.yaml]",
-            "+agent_name=slow_simple_agent",
-            "+input_jsonl_fpath=tasks.jsonl",
-            "+output_jsonl_fpath=rollouts.jsonl",
-            f"+num_samples_in_parallel={parallel}",
-            *keys,
-        ]
-        done = subprocess.run(
-            [sys.executable, "-c", self.before + COMMAND, *argv],
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            timeout=100,
-        )
-        assert done.returncode == 0, done.stderr + done.stdout
-        metrics = json.loads((self.folder / "rollouts_aggregate_metrics.json").read_text())
-        found = metrics["bottleneck"]
-        if "+json=true" in keys:
-            events = [json.loads(line) for line in done.stdout.splitlines()]
+        keys["num_samples_in_parallel"] = parallel
+        assert self.time.run(self._collected(rows, keys)) == 0
+        found = self.desk.metrics()["bottleneck"]
+        said = self.desk.out.getvalue()
+        if keys.get("json"):
+            events = [json.loads(line) for line in said.splitlines()]
             told = [each for each in events if each.get("event") == "bottleneck"]
             assert told == [{"event": "bottleneck", **found}]
-        assert found["sentence"] in done.stdout
+        assert found["sentence"] in said
         return found
+
+    async def _collected(self, rows: list[Any], keys: dict[str, Any]) -> int:
+        if self.endpoint is None:
+            self.desk.model = self.simulated()
+            return await self.desk.collect(rows, **keys)
+        async with through_openai_model(self.endpoint, max_tries=50) as self.desk.model:
+            return await self.desk.collect(rows, **keys)
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
-    return Run(tmp_path)
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setattr(meter, "_starved_s", lambda: 0.0)
+    return Run(Desk(tmp_path), VirtualTime(monkeypatch))
 
 
 def test_a_slow_model_with_room_would_gain_from_more(run: Run) -> None:
@@ -167,95 +137,82 @@ def test_a_slow_tool(run: Run) -> None:
     assert found["name"] == "tools" and found["share"] > 0.8, found
 
 
-def test_a_slow_verifier(run: Run) -> None:
+@pytest.mark.parametrize("json", [False, True])
+def test_a_slow_verifier(run: Run, json: bool) -> None:
     run.slow["verify_s"] = 0.2
-    found = run.collect(128, 16, "+json=true")
+    found = run.collect(128, 16, json=json)
     assert found["name"] == "verification" and found["share"] > 0.8, found
 
 
 def test_verifying_again_counts_no_time_of_the_run_that_collected(run: Run) -> None:
     run.model["latency_s"], run.slow["verify_s"] = 0.5, 0.1
-    run.collect(32, 32, "+skip_verification=true")
-    argv = ["+config_paths=[all.yaml]", "+input_jsonl_fpath=rollouts.jsonl"]
-    argv += ["+output_jsonl_fpath=again.jsonl", "+throughput_log=log.csv"]
-    argv += ["+num_samples_in_parallel=4"]
-    code = COMMAND.replace("collect_rollouts", "reverify")
-    done = subprocess.run(
-        [sys.executable, "-c", code, *argv], cwd=run.folder, capture_output=True, text=True
-    )
-    assert done.returncode == 0 and "Bottleneck: verification, " in done.stdout, done.stdout
-    line = (run.folder / "log.csv").read_text().splitlines()[1].split(",")
+    run.collect(32, 32, skip_verification=True)
+    log = run.desk.folder / "log.csv"
+    assert run.time.run(run.desk.reverify(num_samples_in_parallel=4, throughput_log=log)) == 0
+    assert "Bottleneck: verification, " in run.desk.out.getvalue()
+    line = log.read_text().splitlines()[1].split(",")
     assert line[1] == "32" and line[4] == "" and line[-2].startswith("verification ")
 
 
 def test_a_verifier_so_slow_that_its_slots_go_to_others_is_no_longer_in_the_way(run: Run) -> None:
     run.model["latency_s"] = 0.3
     run.slow["verify_s"] = 2.0
-    found = run.collect(48, 4, "+park_after_s=0.1")
+    found = run.collect(48, 4, park_after_s=0.1)
     assert found["name"] == "model" and 0.1 < found["slots"]["verification"] < 0.4, found
 
 
 def test_a_rate_limit_that_the_attempts_run_into(run: Run) -> None:
     run.model["rate_limit"] = {"requests_per_minute": 3000, "burst_s": 0.1}
-    found = run.collect(120, 16, "+max_attempts=50")
+    found = run.collect(120, 16, max_attempts=50)
     assert found["name"] == "rate_limit" and found["share"] > 0.7, found
     assert found["sentence"].endswith("raising parallelism gains nothing")
 
 
-@pytest.mark.parametrize("placement", ["local", "process"])
-def test_a_rate_limit_that_the_model_server_waits_for(run: Run, placement: str) -> None:
-    with bound_socket("127.0.0.1", 0) as free:
-        port = free.getsockname()[1]
-    limited = {
-        "answer": "text",
-        "latency_s": 0.02,
-        "rate_limit": {"requests_per_minute": 3000, "burst_s": 0.1},
-        "placement": "process",
-        "port": port,
-    }
-    openai = {
-        "openai_base_url": f"http://127.0.0.1:{port}/v1",
-        "openai_model": "simulated",
-        "max_tries": 50,
-        "placement": placement,
-    }
-    run.more = {
-        "endpoint": {"responses_api_models": {"simulated_model": limited}},
-        "policy_model": {"responses_api_models": {"openai_model": openai}},
-    }
+@pytest.mark.parametrize("over", OVERS)
+def test_a_rate_limit_that_the_model_server_waits_for(run: Run, over: Over) -> None:
+    rate_limit = {"requests_per_minute": 3000, "burst_s": 0.1}
+    run.endpoint = run.simulated(latency_s=0.02, rate_limit=rate_limit)
+    run.desk.collects_over = over
     found = run.collect(120, 16)
     assert found["name"] == "rate_limit" and found["share"] > 0.7, found
-    lines = [json.loads(line) for line in (run.folder / "rollouts.jsonl").read_text().splitlines()]
-    assert all("rollout_stats" not in line["response"] for line in lines)
+    lines = run.desk.lines()
     waited = [line["rollout"] for line in lines if "rate_limit_s" in line["rollout"]]
     assert len(waited) > 10 and all(each["model_s"] < each["duration_s"] for each in waited)
 
 
-@pytest.mark.parametrize("verifier", ["burns", "burns_in_a_thread"])
-def test_cpu_that_the_collecting_process_burns(run: Run, verifier: str) -> None:
-    run.verifier, run.slow["verify_s"] = verifier, 0.02
+def test_cpu_that_the_collecting_process_burns(run: Run) -> None:
+    run.verifier, run.slow["verify_s"] = Burns, 0.02
     run.model["latency_s"] = 0.05
     found = run.collect(100, 16)
     assert found["name"] == "client_cpu" and found["share"] > 0.8, found
     assert "raising parallelism gains nothing" in found["sentence"]
 
 
+def test_cpu_that_other_threads_of_the_collecting_process_burn(run: Run) -> None:
+    """Whenever a timer of the event loop is due, the interpreter runs another thread first."""
+    run.model["latency_s"] = 0.05
+    run.time.late_s, run.time.other_threads_burn = 1.2 * meter.LATE_S, True
+    found = run.collect(100, 16)
+    assert found["name"] == "client_cpu" and found["share"] > 0.8, found
+
+
 def test_a_server_that_blocks_the_collecting_process(run: Run) -> None:
-    run.verifier, run.slow["verify_s"] = "blocks", 0.02
+    run.verifier, run.slow["verify_s"] = Blocks, 0.02
     found = run.collect(100, 16)
     assert found["name"] == "blocked" and found["client_cpu"] < 0.5, found
 
 
-def test_a_disk_that_is_slow_to_force_rows_down(run: Run) -> None:
-    run.before, run.model["latency_s"] = SLOW_DISK, 0.05
-    found = run.collect(100, 16, "+fsync=row")
+def test_a_disk_that_is_slow_to_force_rows_down(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda descriptor: run.time.block(0.03))
+    run.model["latency_s"] = 0.05
+    found = run.collect(100, 16, fsync="row")
     assert found["name"] == "journal" and found["share"] > 0.8, found
     assert "fsync=second" in found["sentence"]
 
 
 def test_failed_attempts(run: Run) -> None:
     run.model["faults"] = [{"kind": 500, "to_request": 40}]
-    found = run.collect(60, 16, "+max_attempts=50")
+    found = run.collect(60, 16, max_attempts=50)
     assert found["name"] == "failed" and found["share"] > 0.7, found
 
 
@@ -269,9 +226,9 @@ def test_fewer_rollouts_than_slots_gain_nothing_from_more_slots(run: Run) -> Non
 CALM = Client(elapsed_s=100.0, busy=0.05, cpu=0.04, journal=0.0)
 
 
-def spent(**parts: float) -> Spent:
+def spent(**parts: float) -> SlotTime:
     """Of 10 slots for 100 seconds, over 500 rollouts; what is not named is the model's."""
-    found = Spent(10, slots=1000.0, longest=2.0, outcomes=500)
+    found = SlotTime(10, slots=1000.0, longest=2.0, outcomes=500)
     for part, seconds in {"model": 1000.0 - sum(parts.values()), **parts}.items():
         setattr(found, part, seconds)
     return found
@@ -359,7 +316,7 @@ def test_growth_of_which_too_little_was_seen_is_not_known() -> None:
 
 
 def test_nothing_is_said_of_a_run_that_did_nothing() -> None:
-    assert verdict(Spent(10), CALM) is None
+    assert verdict(SlotTime(10), CALM) is None
 
 
 def test_the_progress_line_shows_what_has_settled(tmp_path: Path) -> None:
@@ -396,8 +353,10 @@ def test_nonsense_that_an_agent_tells_of_its_times_costs_no_rollout(
     respond = agent.respond
 
     async def odd(self: Any, params: Any) -> Any:
-        response = await respond(self, params)
-        return {**response, STATS: {"model_s": "long", "tool_s": -1, "mood": "fine"}}
+        response, session = await respond(self, params), current_session()
+        assert session
+        session.stats |= {"model_s": "long", "tool_s": -1, "mood": "fine"}
+        return response
 
     monkeypatch.setattr(agent, "respond", odd)
     assert run_virtual(bench.collect([row("a"), row("b")])) == 0

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from endpoint import endpoint, says
 from support import Bench, asked, read_jsonl, row, write_jsonl
-from test_commands import VERIFIER, Workplace
+from workplace import VERIFIER, Workplace
 
 from rollout_kit.chaos.chaos import chaos
 from rollout_kit.chaos.drill import LineCounter

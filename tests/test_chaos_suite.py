@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import read_jsonl, row, write_jsonl
-from test_commands import ROOT, eventually
+from support import eventually, read_jsonl, row, write_jsonl
+from workplace import ROOT
 
 from rollout_kit.launch.sockets import bound_socket
 

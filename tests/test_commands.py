@@ -5,165 +5,24 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pytest
-from endpoint import Endpoint, endpoint, says
-from support import asked, read_jsonl, write_jsonl
+from endpoint import endpoint, says
+from support import HANG_S, alive, asked, eventually, read_jsonl
+from workplace import CONFIG, ROOT, VERIFIER, Workplace, pids_in, said_until
 
 from rollout_kit import __version__
 from rollout_kit.config.keys.commands import COMMANDS
 from rollout_kit.launch.sockets import bound_socket
-
-ROOT = Path(__file__).resolve().parent.parent
-START_S = 60
-"""Time for a command to get somewhere on a busy machine."""
-
-VERIFIER = """
-import asyncio
-import os
-from pathlib import Path
-
-from rollout_kit.serving.resources_server import ResourcesServer
-from rollout_kit.responses import output_text
-from rollout_kit.types import VerifyRequest, VerifyResponse
-
-
-class Row(VerifyRequest):
-    expected: str
-
-
-class Echo(ResourcesServer):
-    async def verify(self, body: Row) -> VerifyResponse:
-        if Path("slow_verdicts").exists():
-            await asyncio.sleep(60)
-        if Path("failing_verdicts").exists():
-            raise RuntimeError("the judge is down")
-        return body.scored(float(output_text(body.response) == body.expected))
-"""
-
-CONFIG = """
-config_paths: [responses_api_models/openai_model/configs/openai_model.yaml]
-echo: {resources_servers: {echo: {}}}
-echo_agent:
-  responses_api_agents:
-    simple_agent:
-      resources_server: {type: resources_servers, name: echo}
-      model_server: {type: responses_api_models, name: policy_model}
-"""
-
-
-class Workplace:
-    """A user's working folder, with an environment of their own and a model behind an endpoint."""
-
-    def __init__(self, folder: Path, model: Endpoint) -> None:
-        self.folder = folder
-        self.model = model
-        (folder / "resources_servers/echo").mkdir(parents=True)
-        (folder / "resources_servers/echo/app.py").write_text(VERIFIER)
-        (folder / "run.yaml").write_text(CONFIG)
-        env = {"base_url": model.url, "api_key": "sk-planted-0123", "model_name": "m"}
-        (folder / "env.yaml").write_text("".join(f"policy_{k}: {v}\n" for k, v in env.items()))
-
-    def tasks(self, number: int) -> list[str]:
-        questions = [f"q{index}" for index in range(number)]
-        rows = [
-            {"responses_create_params": {"input": [{"role": "user", "content": q}]}, "expected": q}
-            for q in questions
-        ]
-        write_jsonl(self.folder / "tasks.jsonl", rows)
-        return questions
-
-    def start(self, command: str, *argv: str) -> subprocess.Popen[str]:
-        code = f"import sys; from rollout_kit.cli.{command} import main; main()"
-        return subprocess.Popen(
-            [sys.executable, "-c", code, *argv],
-            cwd=self.folder,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-
-    def run(self, command: str, *argv: str) -> tuple[int, str]:
-        process = self.start(command, *argv)
-        try:
-            output, _ = process.communicate(timeout=120)
-        finally:
-            process.kill()
-        return process.returncode, output
-
-    def collect_argv(self, *argv: str) -> list[str]:
-        files = ["+input_jsonl_fpath=tasks.jsonl", "+output_jsonl_fpath=out/rollouts.jsonl"]
-        return ["+config_paths=[run.yaml]", *files, *argv]
-
-    def collect(self, *argv: str) -> tuple[int, str]:
-        return self.run("collect_rollouts", *self.collect_argv(*argv))
-
-    def lines(self, suffix: str = "") -> list[dict[str, Any]]:
-        return read_jsonl(self.folder / f"out/rollouts{suffix}.jsonl")
-
-    def lines_so_far(self) -> list[dict[str, Any]]:
-        """The same while a collector writes: what is half there does not count."""
-        path = self.folder / "out/rollouts.jsonl"
-        return [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
-
-    def questions(self) -> list[str]:
-        return sorted(asked(line["responses_create_params"]) for line in self.lines())
-
-    def wait_for(self, number: int, suffix: str = "") -> None:
-        path = self.folder / f"out/rollouts{suffix}.jsonl"
-        eventually(lambda: path.exists() and path.read_bytes().count(b"\n") >= number)
-
-    @contextmanager
-    def ng_run(self, *argv: str) -> Iterator[tuple[subprocess.Popen[str], int, str]]:
-        """A running ng_run, its head server's port, and what it said until it was ready."""
-        with bound_socket("127.0.0.1", 0) as sock:
-            port = sock.getsockname()[1]
-        process = self.start("run", "+config_paths=[run.yaml]", f"+head_server.port={port}", *argv)
-        said = ""
-        try:
-            assert process.stdout is not None
-            for line in process.stdout:
-                said += line
-                if "servers ready" in line:
-                    break
-            else:
-                raise AssertionError(said)
-            yield process, port, said
-        finally:
-            process.kill()
-            process.communicate()
 
 
 @pytest.fixture
 def workplace(tmp_path: Path) -> Iterator[Workplace]:
     with endpoint(says(asked)) as model:
         yield Workplace(tmp_path, model)
-
-
-def eventually(holds: Any, timeout_s: float = START_S) -> None:
-    give_up = time.monotonic() + timeout_s
-    while not holds():
-        assert time.monotonic() < give_up, "did not come true in time"
-        time.sleep(0.02)
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def pids_in(said: str) -> list[int]:
-    return [int(line.rsplit("pid ", 1)[1]) for line in said.splitlines() if "pid " in line]
 
 
 def test_a_collection_starts_its_servers_and_leaves_every_rollout_on_disk(
@@ -224,7 +83,7 @@ def test_two_terminals_collect_the_same_rewards_as_one(workplace: Workplace) -> 
         status, output = workplace.collect()
         assert status == 0 and "20 done · 0 to verify only · 0 to collect" in output, output
         process.send_signal(signal.SIGINT)
-        rest, _ = process.communicate(timeout=20)
+        rest, _ = process.communicate(timeout=HANG_S)
         assert process.returncode == 0, rest
         assert not any(alive(pid) for pid in pids_in(said))
 
@@ -233,7 +92,7 @@ def test_two_terminals_collect_the_same_rewards_as_one(workplace: Workplace) -> 
 def test_no_server_outlives_ng_run(workplace: Workplace, number: int) -> None:
     with workplace.ng_run() as (process, _, said):
         process.send_signal(number)
-        eventually(lambda: not any(alive(pid) for pid in pids_in(said)), 10)
+        eventually(lambda: not any(alive(pid) for pid in pids_in(said)))
 
 
 def test_a_server_that_cannot_start_is_named_with_its_last_words(workplace: Workplace) -> None:
@@ -307,18 +166,18 @@ def test_a_collector_killed_while_verdicts_are_out_has_the_responses_on_disk(
 
 
 def test_an_interrupted_collector_drains_and_says_how_to_continue(workplace: Workplace) -> None:
-    workplace.tasks(100)
+    workplace.tasks(2000)
     workplace.model.delay_s = 0.2
     process = workplace.start(
         "collect_rollouts", *workplace.collect_argv("+num_samples_in_parallel=5")
     )
     workplace.wait_for(5)
     process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=30)
+    output, _ = process.communicate(timeout=HANG_S)
     assert process.returncode == 130, output
     done = len(workplace.lines())
-    assert workplace.model.saw.total() == done < 100  # what was in flight was finished
-    assert f"Still to come: {100 - done} rollouts. This continues:" in output
+    assert workplace.model.saw.total() == done < 2000  # what was in flight was finished
+    assert f"Still to come: {2000 - done:,} rollouts. This continues:" in output
     command = output.rsplit("This continues:\n", 1)[1].strip().splitlines()[0]
     assert command.startswith("ng_collect_rollouts '+config_paths=[run.yaml]'")
 
@@ -326,13 +185,13 @@ def test_an_interrupted_collector_drains_and_says_how_to_continue(workplace: Wor
 def test_interrupted_twice_it_ends_at_once_and_keeps_what_it_has(workplace: Workplace) -> None:
     workplace.tasks(20)
     (workplace.folder / "slow_verdicts").touch()
-    process = workplace.start("collect_rollouts", *workplace.collect_argv("+park_after_s=30"))
-    eventually(lambda: workplace.model.saw.total() >= 20)
-    time.sleep(0.5)
+    never = ("+park_after_s=10000", "+drain_timeout_s=10000")
+    process = workplace.start("collect_rollouts", *workplace.collect_argv(*never))
+    workplace.wait_for(20, "_unverified")
     process.send_signal(signal.SIGTERM)
-    time.sleep(0.5)
+    said_until(process, "stopping: 20 in flight")
     process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=20)
+    output, _ = process.communicate(timeout=HANG_S)
     assert process.returncode == 130, output
     assert len(workplace.lines("_unverified")) == 20
 

@@ -11,7 +11,7 @@ from statistics import mean
 
 import pytest
 from support import read_jsonl
-from test_commands import ROOT
+from workplace import ROOT
 
 pytest.importorskip("ctranslate2")
 pytest.importorskip("math_verify")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from endpoint import Endpoint, endpoint, says
-from support import read_jsonl
+from support import HANG_S, read_jsonl
 
 pytest.importorskip("math_verify")
 
@@ -52,7 +52,7 @@ def collected(folder: Path, command: str, *given: str) -> tuple[int, str]:
         env={**env, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANG_S,
     )
     return done.returncode, done.stdout + done.stderr
 

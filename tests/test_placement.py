@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from endpoint import endpoint, says
-from support import asked, write_jsonl
-from test_commands import Workplace, alive, eventually
+from support import HANG_S, alive, asked, eventually, write_jsonl
+from workplace import Workplace
 
 COUNTER = """
 from rollout_kit.serving.resources_server import ResourcesServer, tool
@@ -110,7 +110,7 @@ def test_a_collector_restarts_its_server_process_and_gives_up_what_cannot_start(
     app = workplace.folder / "resources_servers/counter/app.py"
     app.write_text("raise SystemExit('no licence')")
     os.kill(workplace.lines_so_far()[-1]["pid"], signal.SIGKILL)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=HANG_S)
     assert process.returncode == 1, output
     assert "server 'counter'" in output and "was killed by SIGKILL: restarting it" in output
     assert "no licence" in output and re.search(r"given up: it ended \d+ times in a row", output)
@@ -132,7 +132,7 @@ def test_a_collector_killed_leaves_no_server_behind(workplace: Workplace) -> Non
     assert alive(pid)
     process.kill()
     process.communicate()
-    eventually(lambda: not alive(pid), 10)
+    eventually(lambda: not alive(pid))
 
 
 def test_a_plain_verifier_that_hangs_does_not_hold_up_ctrl_c(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ from rollout_kit.serving.resources_server import ResourcesServer
 
 class Hang(ResourcesServer):
     def verify(self, task, response):
-        time.sleep(100)
+        time.sleep(10_000)
 """
     with endpoint(says(asked)) as model:
         place = Workplace(tmp_path, model)
@@ -152,6 +152,6 @@ class Hang(ResourcesServer):
         process = place.start("collect_rollouts", *place.collect_argv("+drain_timeout_s=0.5"))
         place.wait_for(1, "_unverified")
         process.send_signal(signal.SIGINT)
-        output, _ = process.communicate(timeout=10)
+        output, _ = process.communicate(timeout=HANG_S)
         assert process.returncode == 130, output
         assert "1 waits for its verdict" in output

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from endpoint import endpoint
-from support import asked
-from test_commands import Workplace
+from support import HANG_S, asked
 from test_supervision import status, through
+from workplace import Workplace
 
 from rollout_kit.launch.process_tree import family
 from rollout_kit.testing import text_response
@@ -126,7 +126,7 @@ def test_no_secret_is_left_anywhere(workplace: Workplace, monkeypatch: pytest.Mo
         for path in ("/global_config_dict_yaml", "/server_instances"):
             seen[f"head {path}"] = fetched(head + path, TOKEN)
         _, seen["ng_stop"] = workplace.run("stop", f"+head_server.port={port}")
-        seen["ng_run, later"], _ = run.communicate(timeout=20)
+        seen["ng_run, later"], _ = run.communicate(timeout=HANG_S)
     files = [path for path in workplace.folder.rglob("*") if path.is_file()]
     for path in files:
         seen[str(path)] = path.read_text(errors="replace")

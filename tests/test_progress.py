@@ -9,13 +9,16 @@ import termios
 import threading
 
 import pytest
+from tqdm import tqdm
 
-from rollout_kit.commands import progress as module
 from rollout_kit.commands.progress import Progress
 from rollout_kit.errors import ModelError
 from rollout_kit.pacing.bill import Bill
 from rollout_kit.session import Spent
 from rollout_kit.types import Failure, Key, Rollout
+
+ROLLOUT_S = 0.25
+"""Each rollout finishes so long after the one before it."""
 
 KEY = Key("t", "a", "", 0)
 
@@ -28,21 +31,29 @@ def drawn(
     failed: int = 0,
     usd: float = 0.0,
 ) -> str:
-    """The last state of the bar, on a terminal so wide."""
-    monkeypatch.setattr(module, "REDRAW_EVERY_S", 0.0)
+    """The last state of the bar on a terminal of this width."""
+    now = 0.0
+
+    def clock() -> float:
+        return now
+
+    monkeypatch.setattr("tqdm.std.time", clock)
+    monkeypatch.setattr(tqdm, "monitor_interval", 0)  # no thread that redraws by the real clock
     reader, terminal = os.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     said: list[bytes] = []
     listener = threading.Thread(target=lambda: said.extend(iter(lambda: read(reader), b"")))
     listener.start()
     line = {"reward": 0.5, "usage": {"output_tokens": 100}}
+    bill = Bill(Spent(total, 0, usd), total)
     with os.fdopen(terminal, "w", buffering=1) as err:
-        shown = Progress(out=io.StringIO(), err=err, bill=Bill(Spent(total, 0, usd), total))
+        shown = Progress(out=io.StringIO(), err=err, bill=bill, clock=clock)
         shown.start(total, 0)
-        for _ in range(total - failed):
-            shown.update(Rollout(KEY, line), in_flight=64)
-        for _ in range(failed):
-            shown.update(Failure(KEY, 0, ModelError("no")), in_flight=64)
+        for number in range(total):
+            now += ROLLOUT_S
+            is_failed = number >= total - failed
+            outcome = Failure(KEY, 0, ModelError("no")) if is_failed else Rollout(KEY, line)
+            shown.update(outcome, in_flight=64)
         shown.close()
     listener.join()
     os.close(reader)

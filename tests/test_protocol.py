@@ -17,13 +17,13 @@ from urllib.parse import urlsplit
 import pytest
 from endpoint import Endpoint, endpoint, says
 from support import asked, read_jsonl, write_jsonl
-from test_commands import ROOT, Workplace
+from workplace import ROOT, Workplace
 
 from rollout_kit.config.keys.commands import HeadServerConfig
 from rollout_kit.errors import BY_NAME, TRANSIENT, ModelError, from_wire
 from rollout_kit.launch.head import HeadServer
 from rollout_kit.launch.placement import Server
-from rollout_kit.launch.run import Run
+from rollout_kit.launch.run import RunIdentity
 from rollout_kit.launch.sockets import bound_socket, url_of
 from rollout_kit.responses import function_calls, input_items
 from rollout_kit.serving import registry
@@ -133,7 +133,7 @@ async def the_servers(state: Path) -> AsyncIterator[tuple[dict[str, str], HttpCl
             app = make(Peers(transports), name).build_app()
             await stack.enter_async_context(served(app, sockets[name]))
         listed = Server("counter", counter.kind, "example_session_state_mgmt", [urls["counter"]])
-        run = Run("run", "the-token-of-this-run")
+        run = RunIdentity("run", "the-token-of-this-run")
         stack.enter_context(pytest.MonkeyPatch.context()).setenv("XDG_STATE_HOME", str(state))
         head = HeadServer(run, HeadServerConfig(port=0), {"counter": {}}, lambda: None)
         await stack.enter_async_context(head)

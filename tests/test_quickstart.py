@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from openai.types.responses import Response
-from support import read_jsonl
-from test_commands import ROOT
+from support import HANG_S, read_jsonl
+from workplace import ROOT
 
 from rollout_kit.launch.sockets import bound_socket
 
@@ -48,7 +48,7 @@ def url_of(name: str, said: list[str]) -> str:
 
 def posted(url: str, body: bytes) -> dict[str, Any]:
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=30) as reply:
+    with urllib.request.urlopen(request, timeout=HANG_S) as reply:
         return json.loads(reply.read())
 
 
@@ -92,7 +92,7 @@ def test_two_terminals_give_the_rows_of_one_and_every_response_is_the_sdk_s(tmp_
         subprocess.run(command("collect_rollouts", *argv), cwd=ROOT, check=True)
     finally:
         servers.terminate()
-        servers.communicate(timeout=20)
+        servers.communicate(timeout=HANG_S)
     assert servers.returncode == 0
     argv = ["+config_paths=[configs/quickstart.yaml]", *task_argv, f"+output_jsonl_fpath={one}"]
     subprocess.run(command("collect_rollouts", *argv), cwd=ROOT, check=True)

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 from endpoint import Endpoint, endpoint
-from support import Block, blocks, read_jsonl
-from test_commands import ROOT, eventually
+from support import HANG_S, Block, blocks, eventually, read_jsonl
+from workplace import ROOT
 
 from rollout_kit.testing import text_response
 
@@ -130,7 +130,7 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
         finally:
             if walk.servers:
                 walk.servers.terminate()
-                walk.servers.communicate(timeout=20)
+                walk.servers.communicate(timeout=HANG_S)
 
 
 def test_two_terminals(walk: Walk) -> None:

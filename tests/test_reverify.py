@@ -2,7 +2,6 @@
 
 import asyncio
 import gzip
-import io
 import json
 import shlex
 import signal
@@ -12,15 +11,12 @@ from typing import Any
 
 import pytest
 from endpoint import endpoint, says
-from support import Bench, Echo, EchoRequest, asked, read_jsonl, row, write_jsonl
-from test_commands import Workplace, eventually
+from support import HANG_S, Desk, Echo, EchoRequest, asked, eventually, read_jsonl, row, write_jsonl
+from workplace import Workplace
 
 from rollout_kit.cli.reverify import main as reverify_main
-from rollout_kit.collector.reach import Reached
-from rollout_kit.commands.progress import Progress
-from rollout_kit.commands.reverify import reverify_through
 from rollout_kit.config.keys.commands import ReverifyConfig
-from rollout_kit.config.load import Config, load
+from rollout_kit.config.load import load
 from rollout_kit.config.verification import needed, verifier_of
 from rollout_kit.endpoints.prices import Prices
 from rollout_kit.errors import ConfigError, ModelError, OutputError, StopRun, VerifyError
@@ -34,43 +30,12 @@ from rollout_kit.testing import (
     ScriptedModel,
     call_response,
     making,
-    mount,
     run_virtual,
     text_response,
 )
 from rollout_kit.types import JsonObject, Key, Task, VerifyRequest, VerifyResponse
 
 ROWS = [row(f"q{number}") for number in range(6)]
-
-
-class Desk(Bench):
-    """A bench whose rollouts are verified again, with nobody there but the verifier."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.verifiers: dict[str, Any] = {}
-        self.names: dict[str, str | None] = {"echo_agent": "echo"}
-        self.over: Over = "local"
-
-    async def reverify(self, **keys: Any) -> int:
-        given = {
-            "input_jsonl_fpath": str(self.folder / "rollouts.jsonl"),
-            "output_jsonl_fpath": self.folder / "new.jsonl",
-            "fsync": "exit",
-            **keys,
-        }
-        config = Config(ReverifyConfig.model_validate(given), {}, {}, {}, {}, frozenset())
-        self.out = io.StringIO()
-        progress = Progress(out=self.out, err=io.StringIO(), generates=False)
-        async with mount({"echo": self.verifier, **self.verifiers}, self.over) as peers:
-            servers = Reached(peers, [], {}, {})
-            return await reverify_through(servers, self.names, config, ["+the=command"], progress)
-
-    def new(self, suffix: str = "") -> list[JsonObject]:
-        return read_jsonl(self.folder / f"new{suffix}.jsonl")
-
-    def new_metrics(self) -> JsonObject:
-        return json.loads((self.folder / "new_aggregate_metrics.json").read_text())
 
 
 @pytest.fixture
@@ -813,7 +778,7 @@ def test_interrupted_it_drains_and_says_how_to_continue(
     out = workplace.folder / "out/new.jsonl"
     eventually(lambda: out.exists() and out.read_bytes().count(b"\n") >= 5)
     process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=30)
+    output, _ = process.communicate(timeout=HANG_S)
     assert process.returncode == 130, output
     done = len(new(workplace))
     assert 0 < done < 100 and f"Still to come: {100 - done} rollouts. This continues:" in output

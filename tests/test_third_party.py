@@ -19,7 +19,7 @@ from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel
 from starlette.middleware.sessions import SessionMiddleware
 from support import read_jsonl, write_jsonl
-from test_commands import Workplace
+from workplace import Workplace
 
 from rollout_kit.launch.sockets import bound_socket, url_of
 from rollout_kit.responses import function_calls

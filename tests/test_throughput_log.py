@@ -5,11 +5,12 @@ import os
 import subprocess
 import sys
 import threading
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from support import Bench, row, write_jsonl
+from virtual_time import VirtualTime
 
 from rollout_kit.commands.throughput_log import COLUMNS, HEADER, append_line, check_log
 from rollout_kit.config.keys.commands import CollectConfig
@@ -29,12 +30,16 @@ def config(path: Path, **keys: object) -> CollectConfig:
     return CollectConfig.model_validate(given)
 
 
-def test_each_run_adds_its_own_line(bench: Bench) -> None:
+def test_each_run_adds_its_own_line(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     log = bench.folder / "new" / "log.csv"
-    bench.model = ScriptedModel(lambda params: params["input"][-1]["content"])
-    assert run_virtual(bench.collect(ROWS, throughput_log=log, num_samples_in_parallel=7)) == 0
-    assert run_virtual(bench.collect(num_repeats=3, throughput_log=log)) == 0
-    assert run_virtual(bench.collect(num_repeats=3, throughput_log=log)) == 0
+    bench.model = ScriptedModel(lambda params: params["input"][-1]["content"], delay_s=10)
+    time = VirtualTime(monkeypatch)
+    bench.clock = time.now
+    began = datetime.now(UTC).replace(microsecond=0)
+    assert time.run(bench.collect(ROWS, throughput_log=log, num_samples_in_parallel=7)) == 0
+    ended = datetime.now(UTC)
+    assert time.run(bench.collect(num_repeats=3, throughput_log=log)) == 0
+    assert time.run(bench.collect(num_repeats=3, throughput_log=log)) == 0
     assert log.read_bytes().startswith(HEADER) and log.read_bytes().count(HEADER) == 1
     first, second, third = read(log)
     assert (first["rollouts"], second["rollouts"], third["rollouts"]) == ("3", "6", "0")
@@ -43,13 +48,14 @@ def test_each_run_adds_its_own_line(bench: Bench) -> None:
     assert (first["parallelism"], first["failed"]) == ("7", "0")
     assert first["output"].endswith("rollouts.jsonl") and first["bottleneck"]
     at = datetime.fromisoformat(first["date"])
-    assert at.tzinfo == UTC and abs(datetime.now(UTC) - at) < timedelta(minutes=1)
+    assert at.tzinfo == UTC and began <= at <= ended
     tokens = sum(line["usage"]["total_tokens"] for line in bench.lines()[:3])
-    seconds = float(first["seconds"])  # some hundredths, written as such
-    assert tokens and float(first["tokens_per_s"]) * seconds == pytest.approx(tokens, rel=0.25)
-    assert float(first["rollouts_per_s"]) * seconds == pytest.approx(3, rel=0.25)
+    seconds = float(first["seconds"])
+    assert seconds == pytest.approx(10, rel=0.01)
+    assert tokens and float(first["tokens_per_s"]) * seconds == pytest.approx(tokens, rel=0.01)
+    assert float(first["rollouts_per_s"]) * seconds == pytest.approx(3, rel=0.01)
     written = sum(line["usage"]["output_tokens"] for line in bench.lines()[:3])
-    assert float(first["output_tokens_per_s"]) * seconds == pytest.approx(written, rel=0.25)
+    assert float(first["output_tokens_per_s"]) * seconds == pytest.approx(written, rel=0.01)
 
 
 def test_a_file_with_other_columns_is_left_as_it_is_and_said_before_the_first_request(

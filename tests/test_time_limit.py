@@ -18,7 +18,7 @@ def test_a_block_in_time_is_left_alone() -> None:
         await asyncio.sleep(0.6)
         return "still here"
 
-    assert asyncio.run(main()) == "still here"
+    assert run_virtual(main()) == "still here"
 
 
 def test_a_block_that_takes_too_long_is_ended_and_never_early() -> None:
@@ -32,7 +32,7 @@ def test_a_block_that_takes_too_long_is_ended_and_never_early() -> None:
         task = asyncio.current_task()
         assert task and not task.cancelling()
 
-    asyncio.run(main())
+    run_virtual(main())
 
 
 def test_of_two_the_one_whose_time_is_up_raises() -> None:
@@ -59,7 +59,7 @@ def test_of_two_the_one_whose_time_is_up_raises() -> None:
             said.append("outer")
         return said
 
-    assert asyncio.run(main()) == ["inner", "outer"]
+    assert run_virtual(main()) == ["inner", "outer"]
 
 
 def test_a_cancellation_from_elsewhere_stays_one() -> None:
@@ -86,7 +86,7 @@ def test_a_cancellation_from_elsewhere_stays_one() -> None:
         with pytest.raises(asyncio.CancelledError):
             await asyncio.create_task(both())
 
-    asyncio.run(main())
+    run_virtual(main())
 
 
 def test_other_errors_pass() -> None:
@@ -97,7 +97,7 @@ def test_other_errors_pass() -> None:
             except asyncio.CancelledError:
                 raise KeyError("x") from None
 
-    asyncio.run(main())
+    run_virtual(main())
 
 
 def test_a_thousand_limits_of_all_lengths_end_when_they_should() -> None:
@@ -113,7 +113,7 @@ def test_a_thousand_limits_of_all_lengths_end_when_they_should() -> None:
         ended = await asyncio.gather(*(one(number % 10 * 0.1) for number in range(1000)))
         return sum(ended)
 
-    assert asyncio.run(main()) in range(300, 401)  # the 0.3 s ones may go either way
+    assert run_virtual(main()) in range(300, 401)  # the 0.3 s ones may go either way
 
 
 def test_limits_of_an_hour_end_together() -> None:
@@ -130,7 +130,7 @@ def test_limits_of_an_hour_end_together() -> None:
             late_s = clock.add(within(None), seconds) * GRAIN_S - loop.time() - seconds
             assert 0 <= late_s <= max(GRAIN_S, 0.01 * seconds) + 0.001
 
-    asyncio.run(main())
+    run_virtual(main())
 
 
 def test_each_loop_has_a_clock_of_its_own() -> None:

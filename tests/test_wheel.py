@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from support import read_jsonl, write_jsonl
-from test_commands import ROOT
+from workplace import ROOT
 
 pytest.importorskip("hatchling")
 pytest.importorskip("ctranslate2")

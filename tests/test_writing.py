@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from endpoint import endpoint
 from support import read_jsonl
-from test_commands import ROOT, Workplace
+from workplace import ROOT, Workplace
 
 from rollout_kit.responses import function_calls
 from rollout_kit.testing import call_response, text_response

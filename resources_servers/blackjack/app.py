@@ -4,7 +4,7 @@ import random
 from typing import ClassVar
 
 from rollout_kit import GameRequest, GymnasiumServer, Step
-from rollout_kit.serving.gymnasium import tagged
+from rollout_kit.serving.gymnasium import find_tagged
 
 RANKS = ("2", "3", "4", "5", "6", "7", "8", "9", "10", "J", "Q", "K", "A")
 
@@ -37,7 +37,7 @@ class Hand:
 
     def step(self, action: str) -> Step:
         """Play an action; anything except `hit` is a `stand`."""
-        if (tagged(action, "action") or "").lower() == "hit":
+        if (find_tagged(action, "action") or "").lower() == "hit":
             self.player.append(self._card())
             if compute_value(self.player) > LIMIT:
                 return self._over("bust", -1.0)

@@ -40,7 +40,7 @@ class OfficeTool(Tool):
             pass  # not an object: validation reports it
         return Tool.parse(self, raw)
 
-    def bound(self, server: Any, arguments: BaseModel) -> tuple[Callable[..., Any], list[Any]]:
+    def bind(self, server: Any, arguments: BaseModel) -> tuple[Callable[..., Any], list[Any]]:
         return server.use, [self, arguments]
 
 
@@ -59,7 +59,7 @@ class Office:
 
     def use(self, tool: OfficeTool, arguments: BaseModel) -> Any:
         """Call a tool and return its output."""
-        method, given = Tool.bound(tool, self.toolkits[tool.toolkit], arguments)
+        method, given = Tool.bind(tool, self.toolkits[tool.toolkit], arguments)
         return method(*given)
 
     def replay(self, calls: list[JsonObject]) -> "Office":

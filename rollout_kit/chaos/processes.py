@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..launch.process_tree import kill, marked
+from ..launch.process_tree import find_marked, kill
 
 MARK = "ROLLOUT_KIT_CHAOS"
 """Environment variable that marks all descendants of the commands."""
@@ -87,7 +87,7 @@ class Processes:
     def find_alive(self, *but: Started) -> dict[int, str]:
         """Running descendants except `but`: pid → start time."""
         spared = {each.process.pid for each in but}
-        found = marked(MARK, self.mark)
+        found = find_marked(MARK, self.mark)
         return {pid: start for pid, start in found.items() if pid not in spared}
 
     def kill_left_over(self, *but: Started) -> list[str]:

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic_core import PydanticUndefined
 
@@ -98,7 +98,7 @@ EXAMPLES = {
 def run(
     name: str,
     argv: Sequence[str] | None,
-    body: Callable[["Config"], int],
+    body: Callable[["Config[Any]"], int],
 ) -> int:
     """Load the configuration that `argv` describes, run the command and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -159,9 +159,9 @@ def parse_keys(arguments: Sequence[str], command: type[AnyCommand]) -> AnyComman
     """Parse the keys of a command that reads no files."""
     if not arguments:
         return command.model_validate({})
-    from ..config.load import typed_only
+    from ..config.load import parse_keys
 
-    return cast(AnyCommand, typed_only(arguments, command))
+    return parse_keys(arguments, command)
 
 
 def format_help(name: str) -> str:

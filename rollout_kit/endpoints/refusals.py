@@ -1,5 +1,5 @@
-"""What model servers share that ask an OpenAI-compatible endpoint: what rows add to a request, and
-what its refusals mean."""
+"""OpenAI-compatible endpoints: parameters that rows add to a request, and the meaning of
+refusals."""
 
 import time
 from collections.abc import Iterable, Mapping
@@ -15,8 +15,8 @@ from ..transport.retry import retry_after_s
 from ..types import JsonObject
 
 
-def parsed(raw: Any) -> Any:
-    """JSON as a value; None where it is not JSON."""
+def parse_json(raw: Any) -> Any:
+    """The JSON value; None if `raw` is not JSON."""
     try:
         return orjson.loads(raw)
     except (orjson.JSONDecodeError, TypeError):
@@ -24,7 +24,7 @@ def parsed(raw: Any) -> Any:
 
 
 def extra_body(row: JsonObject) -> JsonObject:
-    """Take `metadata.extra_body`, NeMo Gym's way for a row to add parameters, out of `row`."""
+    """Remove `metadata.extra_body` from `row` and return it; NeMo Gym's rows add parameters so."""
     metadata = row.get("metadata")
     if not isinstance(metadata, dict) or "extra_body" not in metadata:
         return {}
@@ -32,7 +32,7 @@ def extra_body(row: JsonObject) -> JsonObject:
     row.pop("metadata")
     if rest:
         row["metadata"] = rest
-    extra = parsed(metadata["extra_body"])
+    extra = parse_json(metadata["extra_body"])
     if not isinstance(extra, dict):
         raise TaskError(
             "metadata.extra_body must be the JSON text of an object, "
@@ -44,7 +44,7 @@ def extra_body(row: JsonObject) -> JsonObject:
 def is_context_overflow(status: int, payload: Any) -> bool:
     """Whether the input is longer than the model's context, by the fields that OpenAI and vLLM set.
 
-    Never by words in the message, which a mistake in a parameter may use as well.
+    The message is not used: errors about parameters may contain the same words.
     """
     inner = payload.get("error", payload) if isinstance(payload, dict) else None
     if not isinstance(inner, dict):
@@ -53,15 +53,15 @@ def is_context_overflow(status: int, payload: Any) -> bool:
     return inner.get("code") == "context_length_exceeded" or is_vllms
 
 
-def overflowed(params: Mapping[str, Any], model: str) -> JsonObject:
-    """The response where the input leaves no room for one."""
+def overflow_response(params: Mapping[str, Any], model: str) -> JsonObject:
+    """The empty response to an input that fills the whole context."""
     given = {key: value for key, value in params.items() if value is not None}
     named = str(given.get("model") or model)
     return make_response(named, [], None, incomplete_reason="max_output_tokens", params=given)
 
 
 def is_wrong_key(payload: Any) -> bool:
-    """Google refuses a wrong key with 400, as if it were the request's fault."""
+    """Whether Google refused the key: it answers 400, as for an invalid request."""
     told = payload[0] if isinstance(payload, list) and payload else payload
     inner = told.get("error") if isinstance(told, dict) else None
     details = inner.get("details") if isinstance(inner, dict) else None
@@ -70,8 +70,8 @@ def is_wrong_key(payload: Any) -> bool:
     )
 
 
-def status_told(payload: Any) -> int:
-    """The status that an error means which came with a 200, as errors in a stream do."""
+def read_status(payload: Any) -> int:
+    """The status of an error that came with HTTP status 200, as errors in a stream do."""
     inner = payload.get("error") if isinstance(payload, dict) else None
     code = inner.get("code") if isinstance(inner, dict) else None
     if code == "rate_limit_exceeded":
@@ -80,20 +80,20 @@ def status_told(payload: Any) -> int:
 
 
 def is_out_of_money(payload: Any) -> bool:
-    """A 429 that no waiting mends: OpenAI's account has nothing left to spend."""
+    """Whether a 429 of OpenAI says that the account's quota is used up; waiting does not help."""
     inner = payload.get("error") if isinstance(payload, dict) else None
     if not isinstance(inner, dict):
         return False
     return "insufficient_quota" in (inner.get("code"), inner.get("type"))
 
 
-def without_secrets(text: str, secrets: Iterable[str]) -> str:
-    """An endpoint that repeats its key in a refusal must not put it into our files."""
+def mask_words(text: str, secrets: Iterable[str]) -> str:
+    """`text` with the secrets masked: some endpoints repeat the key that they refuse."""
     return mask(text, [secret for secret in secrets if len(secret) >= MIN_LENGTH])
 
 
 def wait_s(reply: Reply) -> float | None:
-    """The pause that a refusal asks for, to the millisecond where it names them."""
+    """The pause (s) that a refusal asks for, by `retry-after-ms` or `retry-after`."""
     milliseconds = reply.headers.get("retry-after-ms")
     if milliseconds.isdigit():
         return int(milliseconds) / 1000

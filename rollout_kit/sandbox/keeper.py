@@ -42,6 +42,9 @@ ENVIRONMENT = {
 GRACE_S = 5.0
 """A zygote that has not replied this long after a run's time limit is killed."""
 
+START_S = 30.0
+"""Time limit for starting a zygote."""
+
 LARGE = 1 << 16
 """Answers of at least this many bytes are parsed in a thread."""
 
@@ -54,6 +57,7 @@ class Zygote:
 
     def __init__(self, kind: str, folders: Sequence[str]) -> None:
         self._is_bare = kind == "bare"
+        self._is_ready = False
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control.setblocking(False)
         python = getattr(sys, "_base_executable", "") or sys.executable
@@ -68,6 +72,19 @@ class Zygote:
                 cwd="/",
                 start_new_session=True,
             )
+
+    async def ready(self) -> None:
+        """Wait, once, until it has started; SandboxError if it cannot."""
+        if self._is_ready:
+            return
+        try:
+            async with asyncio.timeout(START_S):
+                reply = await self.receive()
+        except TimeoutError:
+            raise SandboxError(f"a zygote did not start within {START_S:g} s") from None
+        if problem := reply.get("error"):
+            raise SandboxError(problem)
+        self._is_ready = True
 
     async def run(
         self, program: bytes, stdin: bytes, with_stdout: bool, limits: SandboxLimits

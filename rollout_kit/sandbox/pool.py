@@ -4,7 +4,6 @@ The code controls its own output, so callers compare the output themselves and n
 verdict computed inside a run.
 """
 
-import asyncio
 import logging
 import sys
 from collections.abc import Sequence
@@ -14,14 +13,12 @@ from typing import Any, Self
 import orjson
 
 from ..errors import ConfigError
+from ..workers.warm import WarmPool
 from .keeper import Zygote
 from .limits import SandboxError, SandboxLimits, SandboxRun
 from .protections import Protections, probe_protections
 
 log = logging.getLogger(__name__)
-
-START_S = 30.0
-"""Time limit for starting a zygote."""
 
 
 class Sandbox:
@@ -41,29 +38,25 @@ class Sandbox:
         self._folders = [str(folder.resolve()) for folder in folders]
         self._unsafe = unsafe
         self._kind = "isolated"
-        self._free = asyncio.Semaphore(num_processes)
-        self._idle: list[Zygote] = []
-        self._busy: set[Zygote] = set()
-        self._is_closed = False
+        self._zygotes = WarmPool(num_processes, lambda: Zygote(self._kind, self._folders))
         self.protections = Protections()
 
     async def start(self) -> None:
         """Start the first zygote and test the protections; other zygotes start on demand."""
-        refusal = "it does not run Linux" if sys.platform != "linux" else ""
-        if not refusal:
-            try:
-                self._idle.append(await self._start_zygote())
-            except SandboxError as error:
-                refusal = str(error)
-        if refusal and self._unsafe and sys.platform == "linux":
-            self._kind = "bare"
-            self._idle.append(await self._start_zygote())
-        if self._idle:
-            self.protections = await probe_protections(self)
-            level = logging.WARNING if self.protections.missing else logging.INFO
-            log.log(level, "sandbox: %s", self.protections)
+        if sys.platform != "linux":
+            raise ConfigError(_describe_refusal("it does not run Linux", []))
+        refusal = ""
+        try:
+            await self._zygotes.start(1)
+        except SandboxError as error:
+            if not self._unsafe:
+                raise ConfigError(_describe_refusal(str(error), [])) from None
+            refusal, self._kind = str(error), "bare"
+            await self._zygotes.start(1)
+        self.protections = await probe_protections(self)
         missing = self.protections.missing
-        if (refusal or missing) and not (self._unsafe and self._idle):
+        log.log(logging.WARNING if missing else logging.INFO, "sandbox: %s", self.protections)
+        if missing and not self._unsafe:
             await self.close()
             raise ConfigError(_describe_refusal(refusal, missing))
 
@@ -83,52 +76,22 @@ class Sandbox:
         program = {"code": code, "function": function, "arguments": arguments, "starter": starter}
         raw = orjson.dumps(program)
         text = stdin.encode("utf-8", "surrogatepass")
-        async with self._free:
-            try:
-                return await self._once(raw, text, function is None, limits)
-            except SandboxError:  # something killed the zygote, perhaps for lack of memory
-                if self._is_closed:
-                    raise
-                return await self._once(raw, text, function is None, limits)
+        try:
+            return await self._run_once(raw, text, function is None, limits)
+        except SandboxError:  # the zygote may have been killed from outside, to free memory
+            if self._zygotes.is_closed:
+                raise
+            return await self._run_once(raw, text, function is None, limits)
 
-    async def _once(
+    async def _run_once(
         self, program: bytes, stdin: bytes, with_stdout: bool, limits: SandboxLimits
     ) -> SandboxRun:
-        zygote = self._idle.pop() if self._idle else await self._start_zygote()
-        self._busy.add(zygote)
-        is_sound = False
-        try:
-            run = await zygote.run(program, stdin, with_stdout, limits)
-            is_sound = True
-            return run
-        finally:
-            self._busy.discard(zygote)
-            if is_sound:
-                self._idle.append(zygote)
-            else:
-                await zygote.kill()
-
-    async def _start_zygote(self) -> Zygote:
-        zygote = Zygote(self._kind, self._folders)
-        try:
-            async with asyncio.timeout(START_S):
-                told = await zygote.receive()
-        except BaseException as error:
-            await zygote.kill()
-            if isinstance(error, TimeoutError):
-                raise SandboxError(f"a zygote did not start within {START_S:g} s") from None
-            raise
-        if problem := told.get("error"):
-            await zygote.kill()
-            raise SandboxError(problem)
-        return zygote
+        async with self._zygotes.lease() as zygote:
+            return await zygote.run(program, stdin, with_stdout, limits)
 
     async def close(self) -> None:
         """Kill every run and every zygote."""
-        self._is_closed = True
-        idle, self._idle = self._idle, []
-        for zygote in [*idle, *self._busy]:
-            await zygote.kill()
+        await self._zygotes.close()
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -1,6 +1,6 @@
-"""A service as a FastAPI app, and that app on a socket.
+"""A service as a FastAPI app, and an app on a socket.
 
-Routes take and give raw JSON: the service's own `handle` is the only place that reads it.
+The routes pass raw JSON to the service; only its `handle` reads it.
 """
 
 import asyncio
@@ -19,27 +19,27 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from ..errors import RolloutError
-from ..session import HEADER, SPENT_HEADER, Session, entered
+from ..session import HEADER, SPENT_HEADER, STATS_HEADER, Session, entered
 from ..types import JsonObject
-from .access import TRUSTED, Access, guarded
+from .access import TRUSTED, Access, guard
 from .wire import Answers, EventStream, Route, encode
 
 log = logging.getLogger(__name__)
 
 COOKIE = "rollout_session"
-"""Carries the session for callers that know only cookies, as agents written for NeMo Gym."""
+"""Cookie with the session's id, for callers that only know cookies, such as NeMo Gym's agents."""
 
 SERVER_KEEP_ALIVE_S = 75
-"""Longer than any client of ours keeps an idle connection, so that none is closed under a
-request."""
+"""Longer than our clients keep an idle connection, so that the server never closes one that a
+client is about to use."""
 
 STOP_S = 2
-"""Time for requests in flight once a server is told to stop."""
+"""Time for requests in flight when a server stops."""
 
 
 def build_app(service: Answers, routes: Iterable[Route], run_id: str = "") -> FastAPI:
-    """Every route of the service, `/health` and `/`; `run_id` tells a waiting parent that it is its
-    own."""
+    """The app with every route of the service, `/health` and `/`. By `run_id` in `/health` a parent
+    recognizes the server that it has started."""
     app = FastAPI(title=service.name, docs_url=None, redoc_url=None)
     traffic = _Traffic()
 
@@ -82,6 +82,8 @@ def _endpoint(service: Answers, path: str, traffic: _Traffic):
                 response.set_cookie(COOKIE, session.id, httponly=True)
             if session.spent.calls:
                 response.headers[SPENT_HEADER] = session.spent.to_header()
+            if session.stats:
+                response.headers[STATS_HEADER] = session.stats_to_header()
             for name, value in session.cookies.items():
                 if before.get(name) != value:
                     response.headers.append("set-cookie", f"{name}={value}; Path=/")
@@ -91,7 +93,7 @@ def _endpoint(service: Answers, path: str, traffic: _Traffic):
 
 
 def _session_of(request: Request, path: str) -> tuple[Session | None, bool]:
-    """The caller's session, and whether it was begun by this very request."""
+    """The caller's session, and whether this request begins it."""
     cookies = {name: value for name, value in request.cookies.items() if name != COOKIE}
     known = request.headers.get(HEADER) or request.cookies.get(COOKIE)
     if known:
@@ -124,7 +126,7 @@ def _refusal(error: RolloutError) -> Response:
 class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals are the process owner's: it drains, and only then stops its servers."""
+        """Leave signals to the process, which drains before it stops its servers."""
         yield
 
 
@@ -132,10 +134,10 @@ class _Server(uvicorn.Server):
 async def served(
     app: ASGIApp, sock: socket.socket, token: str = "", control: Iterable[str] = ()
 ) -> AsyncIterator[None]:
-    """`app` answers on `sock` while inside those whom `Access` lets in."""
+    """Context in which `app` answers on `sock` the requests that `Access` accepts."""
     server = _Server(
         uvicorn.Config(
-            guarded(app, Access.to(sock, token, control)),
+            guard(app, Access.to(sock, token, control)),
             log_level="warning",
             access_log=False,
             lifespan="off",
@@ -148,7 +150,7 @@ async def served(
         while not server.started and not running.done():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
         if running.done():
-            await running  # it could not serve, and says why
+            await running  # raises the reason why it could not serve
         yield
     finally:
         server.should_exit = True

@@ -1,13 +1,12 @@
-"""The seam between servers: `peers.call(server, path, body, returns)`.
+"""How servers call each other: `peers.call(server, path, body, returns)`.
 
-Whether the peer is in this process or behind HTTP is its transport's business. A request is always
-handed over as JSON bytes, so neither side can change the other's objects; a reply belongs to the
-caller.
+A transport reaches each peer, in this process or over HTTP. A request always crosses as JSON bytes,
+so neither side can change the other's objects. The reply belongs to the caller.
 """
 
 import asyncio
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from http.cookies import CookieError, SimpleCookie
 from typing import Any, Protocol
 
@@ -17,29 +16,26 @@ from pydantic import ValidationError
 from ..errors import (
     PeerError,
     PeerTimeout,
-    PeerUnreachable,
     RolloutError,
     from_wire,
     suggest,
     validation_summary,
 )
-from ..session import HEADER, SPENT_HEADER, Session, current_session
+from ..session import HEADER, SPENT_HEADER, STATS_HEADER, Session, current_session
 from ..time_limit import within
 from ..types import JsonObject
 from .cassette import Cassette
-from .http import CONNECT_TIMEOUT_S, HttpClient, Reply
+from .http import HttpClient, Reply
+from .retry import RECONNECT, retry
 from .wire import RESERVED, Answers, decode, encode
 
-RECONNECT_S = (0.05, 0.1, 0.2, 0.4, 0.8)
-"""Pauses between tries while nothing listens, the last one repeated: a server may be restarting."""
-
 LONG_AGO = "Thu, 01 Jan 1970"
-"""When a cookie expires that a server takes back."""
+"""Expiry of a cookie that a server deletes."""
 
 
 class Transport(Protocol):
     async def send(self, path: str, raw: bytes | None) -> Any:
-        """The reply to one request: an object, or bytes that are JSON or text. None asks by GET."""
+        """The reply to one request: an object, or bytes of JSON or text. With None, a GET."""
         ...
 
 
@@ -54,11 +50,10 @@ class Peers:
         self._descriptions: dict[str, JsonObject] = {}
 
     async def call(self, server: str, path: str, body: Any, returns: Any = dict) -> Any:
-        """POST `body` (a pydantic model or JSON) to a server; GET when it is None.
+        """POST `body` (a pydantic model or JSON) to a server; GET if it is None.
 
         `returns` is a pydantic model, `dict` or `list` for JSON, or `str` for the reply's text.
-        Raises the RolloutError that the server raised, or PeerError where there was no usable
-        reply.
+        Raises the RolloutError of the server, or PeerError if there is no usable reply.
         """
         transport, raw = self.transport(server), None if body is None else encode(body)
         cassette = self._cassette
@@ -70,21 +65,21 @@ class Peers:
             return reply
         try:
             return decode(reply if isinstance(reply, bytes) else encode(reply), returns)
-        except (TypeError, ValueError) as error:  # neither JSON, nor of the kind that was asked for
+        except (TypeError, ValueError) as error:  # not JSON, or not of the type `returns`
             reason = validation_summary(error) if isinstance(error, ValidationError) else error
             raise PeerError(
-                f"{path} answered what cannot be read: {reason}",
+                f"the reply of {path} cannot be read: {reason}",
                 server=server,
-                retryable=not isinstance(error, TypeError),  # garbage may pass; another type stays
+                retryable=not isinstance(error, TypeError),  # a wrong type will not change
             ) from error
 
     @property
     def is_taped(self) -> bool:
-        """Whether calls to models are recorded or played back."""
+        """Whether calls to models are recorded or replayed."""
         return self._cassette is not None
 
     async def _is_taped(self, server: str, path: str) -> bool:
-        """Calls to models, and to tools that leave nothing behind which a verdict may depend on."""
+        """Whether a call is recorded: calls to models, and to tools that change no state."""
         assert self._cassette is not None
         if server in self._cassette.models:
             return True
@@ -92,20 +87,19 @@ class Peers:
         return about.get("reverify") == "stateless" and path.removeprefix("/") not in RESERVED
 
     async def call_each(self, server: str, path: str) -> list[Any]:
-        """GET from every worker of a server: what each of them answers."""
+        """The replies of all workers of a server to a GET."""
         transport = self.transport(server)
         workers = transport.workers() if isinstance(transport, Http) else [transport]
         alone = Peers({f"{number}": worker for number, worker in enumerate(workers)})
         return await asyncio.gather(*(alone.call(name, path, None) for name in alone._transports))
 
     async def describe(self, server: str) -> JsonObject:
-        """What the server says of itself (see Service.describe); `{}` from a server of another
-        kind."""
+        """The server's description (see Service.describe); `{}` from a foreign server."""
         if server not in self._descriptions:
-            self._descriptions[server] = await self._described(server)
+            self._descriptions[server] = await self._ask_description(server)
         return self._descriptions[server]
 
-    async def _described(self, server: str) -> JsonObject:
+    async def _ask_description(self, server: str) -> JsonObject:
         transport = self.transport(server)
         if isinstance(transport, Local):
             return transport.service.describe()
@@ -128,7 +122,7 @@ class Peers:
 
 
 class Local:
-    """A server in this process. `round_trip` sends replies through JSON too, as the tests do."""
+    """A server in this process. With `round_trip`, replies cross as JSON too, for tests."""
 
     def __init__(
         self, service: Answers, *, timeout_s: float | None = None, round_trip: bool = False
@@ -148,8 +142,8 @@ class Local:
 
 
 class Http:
-    """A server behind one URL per worker; a session always goes to the same one. `headers` go with
-    every request."""
+    """A server with one URL per worker; all calls of a session go to the same worker. `headers` are
+    sent with every request."""
 
     def __init__(
         self,
@@ -175,14 +169,16 @@ class Http:
             raise
         if session:
             _keep_cookies(session, reply)
-            if told := reply.headers.get(SPENT_HEADER):
-                session.spent.add_header(told)
+            if spent := reply.headers.get(SPENT_HEADER):
+                session.spent.add_header(spent)
+            if stats := reply.headers.get(STATS_HEADER):
+                session.add_stats_header(stats)
         if reply.status >= 400:
             raise self._refusal(reply)
         return reply.raw
 
     def workers(self) -> list["Http"]:
-        """Each alone."""
+        """One transport per worker."""
         return [
             Http(self._name, [url], self._client, self._timeout_s, self._headers)
             for url in self._urls
@@ -194,19 +190,14 @@ class Http:
         return self._urls[zlib.crc32(session.id.encode()) % len(self._urls)]
 
     async def _reach(self, url: str, raw: bytes | None, headers: dict[str, str]) -> Reply:
-        """Send once; again only while nothing listens, since then nothing can have been
-        executed."""
-        give_up = asyncio.get_running_loop().time() + CONNECT_TIMEOUT_S
-        pauses = iter(RECONNECT_S)
-        while True:
-            try:
-                if raw is None:
-                    return await self._client.get(url, headers=headers, timeout_s=self._timeout_s)
-                return await self._client.post(url, raw, headers=headers, timeout_s=self._timeout_s)
-            except PeerUnreachable as error:
-                if not error.retryable or asyncio.get_running_loop().time() >= give_up:
-                    raise
-                await asyncio.sleep(next(pauses, RECONNECT_S[-1]))
+        """Send the request once; repeat it only while nothing listens at the URL."""
+
+        def send() -> Awaitable[Reply]:
+            if raw is None:
+                return self._client.get(url, headers=headers, timeout_s=self._timeout_s)
+            return self._client.post(url, raw, headers=headers, timeout_s=self._timeout_s)
+
+        return await retry(send, RECONNECT)
 
     def _refusal(self, reply: Reply) -> RolloutError:
         text = reply.text()
@@ -231,8 +222,8 @@ def _keep_cookies(session: Session, reply: Reply) -> None:
         try:
             for name, morsel in SimpleCookie(header).items():
                 if morsel["max-age"] == "0" or morsel["expires"].startswith(LONG_AGO):
-                    session.cookies.pop(name, None)  # how a server takes one back
+                    session.cookies.pop(name, None)  # the server deletes it
                 else:
                     session.cookies[name] = morsel.coded_value
         except CookieError:
-            continue  # a cookie that nobody can read is one that nobody set
+            continue  # a malformed cookie is ignored

@@ -2,9 +2,10 @@ import asyncio
 from collections import Counter
 
 import pytest
+from support import HANG_S
 
 from rollout_kit import GameRequest, TaskError, make_response, message_item
-from rollout_kit.serving.gymnasium import actions, observation_item, tagged
+from rollout_kit.serving.gymnasium import actions, find_tagged, observation_item
 from rollout_kit.serving.registry import load
 from rollout_kit.testing import making, mount
 
@@ -85,7 +86,7 @@ def verify(row, items):
         async with mount({"blackjack": making(Blackjack)}) as peers:
             asked = {"responses_create_params": {"input": "?"}, **row}
             asked["response"] = make_response("m", items, None)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(HANG_S):
                 return await peers.call("blackjack", "/verify", asked, dict)
 
     return asyncio.run(main())
@@ -140,4 +141,4 @@ def test_cards_come_as_often_as_each_other() -> None:
     ],
 )
 def test_the_last_tag_counts(text, found) -> None:
-    assert tagged(text, "a") == found
+    assert find_tagged(text, "a") == found

@@ -8,6 +8,7 @@ import orjson
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support import HANG_S, limit_only
 
 from rollout_kit import ConfigError, TaskError, make_response, message_item, reasoning_item
 from rollout_kit.serving.registry import load
@@ -41,7 +42,9 @@ def verdicts(pairs, **settings):
     """Of each (row, text or items), by one server."""
 
     async def run():
-        config = InstructionFollowing.Config(**{"num_verify_workers": 1, **settings})
+        config = InstructionFollowing.Config(
+            **{"num_verify_workers": 1, "verify_timeout_s": HANG_S, **settings}
+        )
         server = InstructionFollowing(config, None, "rules")
         await server.start()
         try:
@@ -334,11 +337,12 @@ def test_a_hundred_kilobytes_that_mean_harm_are_checked_in_time():
     pairs = [(every_kind(by_nltk=False), said) for said in HOSTILE]
     capitals = row(("change_case:capital_word_frequency", CAPITALS))
     pairs += [(capitals, said) for said in HOSTILE if said[0] in "[{.P"]
-    found = verdicts(pairs, verify_timeout_s=5)
+    found = verdicts(pairs)
     assert not any(verdict.verify_timed_out for verdict in found)
 
 
-def test_a_keyword_that_never_ends_is_cut_off_and_the_next_response_is_checked():
+def test_a_keyword_that_never_ends_is_cut_off_and_the_next_response_is_checked(monkeypatch):
+    limit_only("a" * 50, monkeypatch)
     endless = row(("keywords:existence", {"keywords": [r"(a+)+$"]}))
     found = verdicts(
         [(endless, "a" * 50 + "!"), (endless, "b a")], verify_timeout_s=0.5, num_verify_workers=1

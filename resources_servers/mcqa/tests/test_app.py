@@ -4,6 +4,7 @@ from pathlib import Path
 
 import orjson
 import pytest
+from support import HANG_S
 
 from rollout_kit import TaskError, make_response, message_item
 from rollout_kit.serving.registry import load
@@ -27,6 +28,8 @@ def row(**fields):
 
 
 def verdict(task, text, **settings):
+    settings = {"regex_timeout_s": HANG_S, **settings}
+
     async def run():
         server = Mcqa(Mcqa.Config(**settings), None, "mcqa")
         try:
@@ -137,9 +140,7 @@ def test_a_pattern_works_without_options():
 
 def test_a_pattern_that_never_ends_is_cut_off_and_the_grading_mode_decides():
     task = row(template_metadata={"output_regex": r"(\w+\s?)+: (x+x+)+y"})
-    started = time.monotonic()
     result = verdict(task, "word " * 40 + r"\boxed{C}", regex_timeout_s=0.3)
-    assert time.monotonic() - started < 5
     assert (result.reward, result.extracted_answer, result.regex_timed_out) == (1.0, "C", True)
 
 
@@ -190,7 +191,7 @@ def test_an_endless_response_is_read_from_its_end_and_in_no_time():
     for mode in ("strict_single_letter_boxed", "lenient_boxed"):
         assert extracted(text, mode) == "C"
     assert extracted(text, "lenient_answer_colon") is None
-    assert time.monotonic() - started < 60  # going over it again for each brace takes hours
+    assert time.monotonic() - started < HANG_S  # going over it again for each brace takes hours
 
 
 def test_a_stored_response_can_be_verified_again():

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import orjson
 import pytest
+from support import HANG_S
 
 from rollout_kit import TaskError, make_response, message_item
 from rollout_kit.serving.registry import load
@@ -43,6 +44,8 @@ FAMILIES = [
 
 
 def verdicts(pairs, **settings):
+    settings = {"verify_timeout_s": HANG_S, **settings}
+
     async def run():
         server = ReasoningGym(ReasoningGym.Config(**settings), None, "reasoning_gym")
         await server.start()
@@ -108,7 +111,6 @@ def test_a_family_that_is_unknown_is_refused_before_the_policy_is_asked():
 
 @pytest.mark.parametrize("text", ["<answer>" * 12_500, "\\boxed{" * 14_000, "{}" * 50_000])
 def test_a_long_answer_that_means_harm_takes_no_time(text):
-    sys.modules[ReasoningGym.__module__].extract(text)
-    began = time.process_time()
-    sys.modules[ReasoningGym.__module__].extract(text)
-    assert time.process_time() - began < 1
+    began = time.monotonic()
+    sys.modules[ReasoningGym.__module__].extract(text * 20)
+    assert time.monotonic() - began < HANG_S  # going over it again for each brace takes hours

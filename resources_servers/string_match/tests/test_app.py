@@ -3,6 +3,7 @@ from pathlib import Path
 
 import orjson
 import pytest
+from support import HANG_S, limit_only
 
 from rollout_kit import TaskError, make_response, message_item
 from rollout_kit.serving.registry import load
@@ -24,6 +25,8 @@ def row(expected="Yes", **fields):
 
 
 def verdicts(pairs, **settings):
+    settings = {"regex_timeout_s": HANG_S, **settings}
+
     async def run():
         server = StringMatch(StringMatch.Config(**settings), None, "string_match")
         try:
@@ -148,7 +151,8 @@ def test_the_result_is_the_row_with_what_was_extracted():
     )
 
 
-def test_a_pattern_that_never_ends_is_cut_off_and_the_next_answer_is_matched():
+def test_a_pattern_that_never_ends_is_cut_off_and_the_next_answer_is_matched(monkeypatch):
+    limit_only("a" * 50, monkeypatch)
     task = row(r"^(a+)+$", match_mode="regex", extraction_mode="full_response")
     found = verdicts([(task, "a" * 50 + "!"), (task, "aa")], regex_timeout_s=0.3)
     assert [(each.reward, getattr(each, "regex_timed_out", False)) for each in found] == [
@@ -198,9 +202,9 @@ def test_a_hundred_kilobytes_that_mean_harm_are_compared_within_the_deadline():
     ways += [{"match_mode": "regex", "extraction_mode": "full_response"}]
 
     async def run():
-        server = StringMatch(StringMatch.Config(regex_timeout_s=5), None, "string_match")
+        server = StringMatch(StringMatch.Config(regex_timeout_s=HANG_S), None, "string_match")
         try:
-            async with asyncio.timeout(20):  # going over it again for each brace takes hours
+            async with asyncio.timeout(HANG_S):  # going over it again for each brace takes hours
                 for said in HOSTILE:
                     response = make_response("m", [message_item("Answer: " + said)], None)
                     for fields in ways:

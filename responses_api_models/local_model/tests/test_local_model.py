@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from openai.types.responses import Response
+from support import HANG_S
 
 from rollout_kit.errors import ConfigError, ModelError, TaskError
 from rollout_kit.responses import function_call_output, output_text
@@ -418,14 +419,15 @@ def test_a_cancelled_request_leaves_the_others_alone():
         slow = {"input": "hello", "temperature": 50.0, "max_output_tokens": 2000, "seed": 0}
         doomed = [asyncio.create_task(model.responses(slow)) for _ in range(3)]
         kept = asyncio.create_task(model.responses({"input": LARGEST, "temperature": 0}))
-        await asyncio.sleep(0.05)
         load = await model.load()
-        assert (load["running"], load["waiting"]) == (1, 3)
+        while (load["running"], load["waiting"]) != (1, 3):
+            await asyncio.sleep(0)
+            load = await model.load()
         for task in doomed:
             task.cancel()
         results = await asyncio.gather(*doomed, return_exceptions=True)
         assert all(isinstance(result, asyncio.CancelledError) for result in results)
-        response = await asyncio.wait_for(kept, 2)
+        response = await asyncio.wait_for(kept, HANG_S)
         load = await model.load()
         return output_text(response), load["running"], load["waiting"]
 
@@ -437,7 +439,7 @@ def test_stopping_fails_what_is_pending_and_joins_the_threads():
         slow = {"input": "hello", "temperature": 50.0, "max_output_tokens": 2000, "seed": 0}
         pending = [asyncio.create_task(model.responses(slow)) for _ in range(5)]
         await asyncio.sleep(0.02)
-        await asyncio.wait_for(model.stop(), 2)
+        await asyncio.wait_for(model.stop(), HANG_S)
         results = await asyncio.gather(*pending, model.responses(slow), return_exceptions=True)
         assert all(isinstance(result, ModelError) for result in results), results
         assert "stopping" in str(results[0])

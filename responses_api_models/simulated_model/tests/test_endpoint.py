@@ -9,12 +9,15 @@ import orjson
 import pytest
 from openai import AsyncOpenAI
 from openai.types.responses import Response
+from support import HANG_S
+from virtual_time import run_linked
 
-from rollout_kit.errors import ConfigError, ModelError, RolloutError, TaskError
+from rollout_kit.errors import ConfigError, ModelError, PeerTimeout, RolloutError, TaskError
 from rollout_kit.launch.sockets import bound_socket
 from rollout_kit.serving.registry import load
 from rollout_kit.session import HEADER, Session, entered
 from rollout_kit.testing import OVERS, making, mount
+from rollout_kit.transport.http import HttpClient
 from rollout_kit.transport.peers import Peers
 
 SimulatedModel = load("responses_api_models", "simulated_model")
@@ -85,7 +88,7 @@ def raw_exchange(sent, **settings):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(sent)
             try:
-                return await asyncio.wait_for(reader.read(), 20), model
+                return await asyncio.wait_for(reader.read(), HANG_S), model
             finally:
                 writer.close()
 
@@ -448,13 +451,13 @@ def test_stats_count_what_came_and_can_begin_anew():
 def test_requests_beyond_the_capacity_wait_and_one_that_is_left_is_seen():
     async def main():
         settings = {"latency_s": 0.2, "max_concurrent_requests": 2}
-        async with listening(**settings) as (model, port), aiohttp.ClientSession() as client:
+        client = HttpClient()
+        async with listening(**settings) as (model, port):
             url = f"http://127.0.0.1:{port}/v1/responses"
 
             async def ask(seconds):
-                timeout = aiohttp.ClientTimeout(total=seconds)
-                async with client.post(url, json=HI, timeout=timeout) as reply:
-                    return reply.status
+                reply = await client.post(url, json.dumps(HI).encode(), timeout_s=seconds)
+                return reply.status
 
             began = asyncio.get_running_loop().time()
             asks = [ask(30) for _ in range(8)]
@@ -463,11 +466,12 @@ def test_requests_beyond_the_capacity_wait_and_one_that_is_left_is_seen():
             took_s = asyncio.get_running_loop().time() - began
             while model.stats.in_flight:  # noqa: ASYNC110  who left may not have been seen yet
                 await asyncio.sleep(0.01)
+            await client.close()
             return statuses, took_s, model.stats
 
-    statuses, took_s, stats = asyncio.run(main())
-    assert statuses[:8] == [200] * 8 and isinstance(statuses[8], TimeoutError)
-    assert took_s >= 0.79
+    statuses, took_s, stats = run_linked(main())
+    assert statuses[:8] == [200] * 8 and isinstance(statuses[8], PeerTimeout)
+    assert 0.79 <= took_s < 1
     assert stats.peak > 2 and stats.by_status == {"200": 8, "abandoned": 1}
 
 

@@ -6,7 +6,8 @@ What it does beside answering is told by FAKE_VLLM, JSON in the environment: `fa
 lines that it prints before it ends with status 1), `fails_after` (starts that go well before),
 `load_s`, `answer_s`, `refusals` (chats that are answered 429 first), `deaf` (never ready),
 `scale_out` (false: tokens are not taken), `log_prob` (of a token that is certain), `longest`
-(generation that is not refused), `param` (that this is refused with). Each start is appended to
+(generation that is not refused), `param` (that this is refused with), `gate` (a file without which
+no chat is answered). Each start is appended to
 the file `starts`, each request to the file `asked`. POST /crash ends it at once, POST /sick makes
 it answer 500 and its /health 503, and POST /well ends that.
 """
@@ -122,6 +123,8 @@ async def chat(request: web.Request) -> web.Response:
     if "bad" in text:
         return _error(400, "input_tokens is not a parameter", "BadRequestError", "temperature")
     await asyncio.sleep(PLAN.get("answer_s", 0))
+    while "gate" in PLAN and not os.path.exists(PLAN["gate"]):  # noqa: ASYNC110, ASYNC240
+        await asyncio.sleep(0.01)
     return web.json_response(_completion(body, _rendered(body)))
 
 

@@ -8,16 +8,17 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from support import HANG_S, eventually
 
 from rollout_kit.errors import ConfigError, ModelError, TaskError
 from rollout_kit.launch.sockets import bound_socket
 from rollout_kit.serving import registry
 from rollout_kit.session import Session, entered
 from rollout_kit.transport.http import HttpClient
+from rollout_kit.transport.retry import RetryPolicy
 
 VllmModel = registry.load("responses_api_models", "vllm_model")
 PARTS = VllmModel.__module__.rpartition(".")[0]
@@ -42,17 +43,16 @@ def children_of(pid):
 async def told_to(model, what, number=0):
     http = HttpClient()
     try:
-        await http.post(f"{model._endpoints.all[number].url}/{what}", b"{}", timeout_s=5)
+        await http.post(f"{model._endpoints.all[number].url}/{what}", b"{}", timeout_s=HANG_S)
     except Exception as error:
         assert what == "crash", error
     await http.close()
 
 
-async def until(condition, seconds=10.0):
-    ends = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < ends, "it did not come about"
-        await asyncio.sleep(0.02)
+async def until(condition):
+    async with asyncio.timeout(HANG_S):
+        while not condition():  # noqa: ASYNC110  a process decides
+            await asyncio.sleep(0.02)
 
 
 def test_it_starts_answers_and_ends(fakes):
@@ -92,13 +92,14 @@ def test_phases_are_told_once(fakes, caplog):
 
 
 def test_a_crash_is_noticed_and_the_request_asked_again(fakes):
-    fakes.plan(answer_s=0.5)
+    gate = fakes.folder / "gate"
+    fakes.plan(gate=str(gate))
 
     async def use(model):
         asking = asyncio.create_task(said(model))
-        await until(lambda: model.load_figures()["running"])
-        await asyncio.sleep(0.2)
+        await until(lambda: fakes.seen("asked"))
         os.kill(fakes.seen("starts")[0]["pid"], signal.SIGKILL)
+        gate.touch()
         text = await asking
         assert text == f"said by {fakes.seen('starts')[1]['pid']}"
         assert model.load_figures()["vllm_restarts"] == 1
@@ -108,6 +109,8 @@ def test_a_crash_is_noticed_and_the_request_asked_again(fakes):
 
 def test_a_429_is_waited_for_counted_and_shown(fakes):
     fakes.plan(refusals=1)
+    asking = importlib.import_module(f"{PARTS}.asking")
+    fakes.monkeypatch.setattr(asking, "THROTTLED_S", HANG_S)
 
     async def use(model):
         await said(model)
@@ -153,9 +156,9 @@ def test_a_request_that_waits_in_vain_may_be_tried_again(fakes):
         assert caught.value.retryable and caught.value.status == 503
 
     engine = importlib.import_module(f"{PARTS}.engine")
-    fakes.monkeypatch.setattr(engine, "PAUSES", engine.RetryPolicy(base_s=100, cap_s=100))
-    fakes.monkeypatch.setattr(engine, "random", lambda: 1.0)
-    fakes.run(use, request_timeout_s=1.5)
+    slow = RetryPolicy(base_s=100, cap_s=100, jitter=0)
+    fakes.monkeypatch.setattr(engine, "VLLM_RESTART", slow)
+    fakes.run(use, request_timeout_s=0.5)
 
 
 def test_the_port_is_kept_from_others(fakes):
@@ -192,12 +195,14 @@ def test_requests_go_to_the_least_busy_and_a_session_stays(fakes):
 
 
 def test_one_of_two_that_dies_costs_nothing(fakes):
-    fakes.plan(answer_s=0.3)
+    gate = fakes.folder / "gate"
+    fakes.plan(gate=str(gate))
 
     async def use(model):
         asking = [asyncio.create_task(said(model, Session())) for _ in range(20)]
         await until(lambda: model.load_figures()["running"] == 20)
         await told_to(model, "crash", number=0)
+        gate.touch()
         texts = await asyncio.gather(*asking)
         assert len(texts) == 20
         await until(lambda: not model._endpoints.all[0].ejected_for)
@@ -367,7 +372,6 @@ def test_vllm_s_own_responses_api_may_be_asked(fakes):
 
 
 def test_the_engine_s_own_figures_are_in_the_load(fakes):
-    fakes.plan(answer_s=0.3)
 
     async def use(model):
         await asyncio.gather(*(said(model) for _ in range(3)))
@@ -396,24 +400,17 @@ def ng_run(fakes, *words):
         )
 
 
-def waited_for(condition, seconds=20.0):
-    ends = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < ends, "it did not come about"
-        time.sleep(0.05)
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_vllm_does_not_outlive_an_ng_run(fakes, number):
     process = ng_run(fakes)
     said = fakes.folder / "ng_run.txt"
     try:
-        waited_for(lambda: "servers ready" in said.read_text())
+        eventually(lambda: "servers ready" in said.read_text())
         [start] = fakes.seen("starts")
         members = [start["pid"], *children_of(start["pid"])]
         assert len(members) == 2 and all(map(fakes.is_alive, members))
         process.send_signal(number)
-        waited_for(lambda: not any(map(fakes.is_alive, members)))
+        eventually(lambda: not any(map(fakes.is_alive, members)))
     finally:
         process.kill()
         process.wait()
@@ -427,22 +424,22 @@ def test_vllm_dies_with_its_server_process_and_comes_back_with_it(fakes):
     process = ng_run(fakes)
     said = fakes.folder / "ng_run.txt"
     try:
-        waited_for(lambda: "servers ready" in said.read_text())
+        eventually(lambda: "servers ready" in said.read_text())
         first = fakes.seen("starts")[0]["pid"]
         members = [first, *children_of(first)]
         status = Path(f"/proc/{first}/status").read_text()
         os.kill(int(re.search(r"PPid:\s+(\d+)", status)[1]), signal.SIGKILL)
-        waited_for(lambda: "is back" in said.read_text())
+        eventually(lambda: "is back" in said.read_text())
         assert len(fakes.seen("starts")) == 2 and not any(map(fakes.is_alive, members))
     finally:
         process.send_signal(signal.SIGINT)
-        process.wait(20)
+        process.wait(HANG_S)
 
 
 def test_a_failed_start_is_told_by_ng_run_with_the_log_s_path(fakes):
     fakes.plan(fails=OOM)
     process = ng_run(fakes)
-    assert process.wait(30) != 0
+    assert process.wait(HANG_S) != 0
     said = (fakes.folder / "ng_run.txt").read_text()
     assert "torch.OutOfMemoryError: CUDA out of memory." in said
     assert "gpu_memory_utilization" in said
@@ -450,9 +447,9 @@ def test_a_failed_start_is_told_by_ng_run_with_the_log_s_path(fakes):
 
 
 def test_ctrl_c_ends_one_that_is_still_loading(fakes):
-    fakes.plan(load_s=60)
+    fakes.plan(load_s=10_000)
     process = ng_run(fakes)
-    waited_for(lambda: fakes.seen("starts"))
+    eventually(lambda: fakes.seen("starts"))
     process.send_signal(signal.SIGINT)
-    process.wait(20)
+    process.wait(HANG_S)
     assert not fakes.is_alive(fakes.seen("starts")[0]["pid"])
