@@ -9,6 +9,7 @@ import termios
 import threading
 
 import pytest
+from support import made
 from tqdm import tqdm
 
 from rollout_kit.commands.progress import Progress
@@ -52,7 +53,7 @@ def drawn(
         for number in range(total):
             now += ROLLOUT_S
             is_failed = number >= total - failed
-            outcome = Failure(KEY, 0, ModelError("no")) if is_failed else Rollout(KEY, line)
+            outcome = Failure(KEY, 0, ModelError("no")) if is_failed else Rollout(*made(KEY, line))
             shown.update(outcome, in_flight=64)
         shown.close()
     listener.join()

@@ -3,6 +3,8 @@
 import asyncio
 import io
 import json
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ from virtual_time import run_linked
 from rollout_kit.commands.progress import Progress
 from rollout_kit.launch.sockets import bound_socket, url_of
 from rollout_kit.pacing.limiter import Adaptive
-from rollout_kit.pacing.watch import Watch, add_loads, load_of_server
+from rollout_kit.pacing.watch import SAY_EVERY_S, Watch, add_loads, load_of_server
 from rollout_kit.serving.service import get
 from rollout_kit.testing import Over, ScriptedModel, mount, run_virtual
 from rollout_kit.transport.http import HttpClient
@@ -41,13 +43,16 @@ class Seen(Adaptive):
         self.loads = [*getattr(self, "loads", []), dict(load)]
 
 
-def watch_of(peers: Peers, *models: str, as_json: bool = False) -> Watch:
+def watch_of(peers: Peers, *models: str, as_json: bool = False) -> tuple[Watch, Progress]:
     progress = Progress(as_json=as_json, out=io.StringIO(), err=io.StringIO())
-    return Watch(Seen(1, 4, 64), peers, models, progress)
+    ask = partial(peers.call_each, path="/load")
+    every_s = 0.0 if as_json else SAY_EVERY_S
+    watch = Watch(Seen(1, 4, 64), models, ask, progress.say, every_s)
+    return watch, progress
 
 
 async def watched(watch: Watch, seconds: float = 2.5) -> list[JsonObject]:
-    task = asyncio.create_task(watch.go())
+    task = asyncio.create_task(watch.watch())
     await asyncio.sleep(seconds)
     assert not task.done(), "nothing that a server does ends it"
     task.cancel()
@@ -60,7 +65,7 @@ def test_a_model_server_is_asked_once_a_second_over_every_transport(over: Over) 
 
     async def main() -> list[JsonObject]:
         async with mount({"policy_model": lambda peers, name: model}, over) as peers:
-            return await watched(watch_of(peers, "policy_model"))
+            return await watched(watch_of(peers, "policy_model")[0])
 
     loads = run_linked(main())
     assert loads[-1] == {"running": 3, "waiting": 1, "throttled": True}
@@ -74,7 +79,7 @@ def test_a_server_that_does_not_tell_does_no_harm(answer: Any) -> None:
     async def main() -> list[JsonObject]:
         servers = {name: lambda peers, _, each=each: each for name, each in models.items()}
         async with mount(servers) as peers:
-            return await watched(watch_of(peers, *models), 30)
+            return await watched(watch_of(peers, *models)[0], 30)
 
     assert run_virtual(main())[-1] == {"running": 1}
 
@@ -87,7 +92,7 @@ def test_a_server_that_is_silent_for_a_moment_keeps_its_load() -> None:
             asyncio.get_running_loop().call_later(
                 3.5, lambda: setattr(model, "figures", TimeoutError())
             )
-            return await watched(watch_of(peers, "policy_model"), 8)
+            return await watched(watch_of(peers, "policy_model")[0], 8)
 
     loads = run_virtual(main())
     assert loads[-1] == loads[0] == {"running": 1, "preemptions": 7}
@@ -121,13 +126,13 @@ def test_figures_of_workers_and_servers_add_up_and_those_of_an_engine_count_once
 def test_people_get_a_line_now_and_then_and_programs_every_change() -> None:
     told = {}
     for as_json in (False, True):
-        watch = watch_of(Peers({}), as_json=as_json)
+        watch, progress = watch_of(Peers({}), as_json=as_json)
         watch.limiter._begin(0.0)
         for second in range(40):
             watch.limiter.limit = 30.0 + second
             watch.limiter._say(second, "why not")
-            watch.tell(second)
-        told[as_json] = watch.progress.out.getvalue().splitlines()  # type: ignore[attr-defined]
+            watch.report(second)
+        told[as_json] = progress.out.getvalue().splitlines()  # type: ignore[attr-defined]
     assert told[False][:2] == [
         "parallelism 4→30: why not",
         "parallelism 30→40: why not (the last of 10 changes)",
@@ -147,6 +152,6 @@ def test_people_get_a_line_now_and_then_and_programs_every_change() -> None:
 def test_the_progress_line_shows_a_limit_that_moves() -> None:
     progress = Progress(err=io.StringIO(), in_flight=96)
     assert "in flight=96," in progress._postfix()
-    progress.limit = 128
+    progress.run = SimpleNamespace(limiter=Adaptive(128, 128, 128))
     assert "in flight=96/128," in progress._postfix()
     assert progress._figures()["limit"] == 128

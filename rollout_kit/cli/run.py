@@ -21,7 +21,7 @@ def main(argv: list[str] | None = None) -> None:
 
 def _run(config: "Config") -> int:
     from ..errors import ConfigError
-    from ..launch import loop  # not needed for --help
+    from ..transport import loop  # not needed for --help
 
     if not config.instances:
         raise ConfigError(

@@ -19,10 +19,10 @@ from ..serving.service import Service
 from ..transport.access import bearer, is_loopback
 from ..transport.cassette import Cassette, Tapes
 from ..transport.http import HttpClient
+from ..transport.loop import gather_all
 from ..transport.peers import Http, Local, Peers, Transport
 from ..types import JsonObject
 from .fleet import Fleet, Upkeep, demands_of
-from .loop import gather_all
 from .run import RunIdentity
 from .sockets import Sockets, bind_all, url_of
 from .supervise import Supervisor
