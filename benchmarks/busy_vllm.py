@@ -4,7 +4,7 @@
     python -m benchmarks.busy_vllm --url http://127.0.0.1:8000 --model NAME
 
 Both sides run alternately, with equal prompts, lengths (`ignore_eos`) and requests in flight.
-Prints medians of the time-mean of `vllm:num_requests_running` while there are any, and of the output
+Prints medians of the time-mean of `vllm:num_requests_running` while there are any, and of output
 tokens per second in that time. Exits 1 below 97 % and 90 % of the bare loop's.
 """
 
@@ -27,7 +27,7 @@ from pathlib import Path
 
 import aiohttp
 
-from .measure import ROOT, environment
+from .measure import ROOT, Unmeasured, environment
 from .sides import collector_keys
 
 CHECKPOINT = ROOT / "responses_api_models/local_model/checkpoint"
