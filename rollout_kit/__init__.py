@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOMES = {
-    "errors": "ConfigError ModelError OutputError RolloutError RolloutKitError TaskError ToolError"
-    " VerifyError",
+    "api.load": "Rollouts load",
+    "api.runs": "collect collect_sync reverify",
+    "api.servers": "connect servers",
+    "errors": "ConfigError ModelError OutputError RolloutError RolloutKitError StopRun TaskError"
+    " ToolError VerifyError",
     "responses": "Item content_texts function_call_item function_call_output function_calls"
     " input_items make_response message_item output_text reasoning_item",
     "sandbox.limits": "SandboxError SandboxLimits SandboxRun",
@@ -22,7 +25,8 @@ _HOMES = {
     "serving.resources_server": "ResourcesServer ResourcesServerConfig Reverify"
     " VerifyWorkersConfig",
     "serving.tools": "tool",
-    "types": "Failure JsonObject Rollout RunRequest SeedSessionResponse Unverified"
+    "launch.reach": "Servers",
+    "types": "Failure JsonObject Key Rollout RolloutInfo RunRequest SeedSessionResponse Unverified"
     " VerifyRequest VerifyResponse",
     "workers.pool": "WorkerPool",
 }
@@ -31,16 +35,21 @@ _HOMES = {
 _MODULES = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 if TYPE_CHECKING:
+    from .api.load import Rollouts, load
+    from .api.runs import collect, collect_sync, reverify
+    from .api.servers import connect, servers
     from .errors import (
         ConfigError,
         ModelError,
         OutputError,
         RolloutError,
         RolloutKitError,
+        StopRun,
         TaskError,
         ToolError,
         VerifyError,
     )
+    from .launch.reach import Servers
     from .responses import (
         Item,
         content_texts,
@@ -69,7 +78,9 @@ if TYPE_CHECKING:
     from .types import (
         Failure,
         JsonObject,
+        Key,
         Rollout,
+        RolloutInfo,
         RunRequest,
         SeedSessionResponse,
         Unverified,

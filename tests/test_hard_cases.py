@@ -355,7 +355,7 @@ def test_fresh_sets_sidecars_aside_even_where_there_is_no_main_file(bench: Bench
 def test_what_is_skipped_lets_others_have_their_turn(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rollout_kit.collector.plan.BREATH", 2)
+    monkeypatch.setattr("rollout_kit.store.tasks.BREATH", 2)
     rows = [row(f"q{number}") for number in range(30)]
     run_virtual(bench.collect(rows, limit=25))
     assert run_virtual(bench.collect()) == 0

@@ -23,6 +23,7 @@ PACKAGES = [
     "metrics",
     "pacing",
     "collector",
+    "api",
     "testing",
     "sandbox",
     "commands",

@@ -18,10 +18,10 @@ from ..launch.reach import Servers
 from ..pacing.bill import Bill
 from ..secrets import mask
 from ..store.contents import Contents
-from ..store.files import OutputPaths, set_aside
+from ..store.files import OutputPaths, check_apart, set_aside
 from ..store.journal import Journal, NoJournal
 from ..store.manifest import Manifest, differences
-from ..store.stored import StoredFile
+from ..store.stored import StoredFile, survey
 from ..types import JsonObject, Key, Say
 from .plan import AgentPlan, KnownAgent, Wanted, check_prices, know_agents, number_of, task_reader
 from .reverification import StoredSource, Verifiers, drop_stale
@@ -143,6 +143,19 @@ async def open_collection(
         warmup=Warmup(command.warmup, command.responses_create_params),
         audit=(command.audit_fraction, command.audit_seed),
     )
+
+
+async def survey_stored(name: str, path: Path, command: ReverifyConfig) -> StoredFile:
+    """The stored rollouts of a file; ConfigError if there are none, or the output is among its
+    files."""
+    check_apart(name, output_paths(command))
+    stored = await survey(name, path, command.limit, command.only)
+    if name != "-" and stored.collected.has(output_paths(command).main):
+        raise ConfigError(
+            f"{command.output_jsonl_fpath} belongs to the rollouts that are verified, and none of"
+            " them may change: give another output_jsonl_fpath"
+        )
+    return stored
 
 
 def open_reverification(

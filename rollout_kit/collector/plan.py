@@ -13,13 +13,10 @@ from ..errors import ConfigError
 from ..launch.reach import Servers
 from ..serving import registry
 from ..store.manifest import fingerprint_of
-from ..store.tasks import Malformed, Prompt, TaskReader, agent_named
+from ..store.tasks import BREATH, Malformed, Prompt, TaskReader, agent_named
 from ..transport.peers import Peers
 from ..types import Attempt, JsonObject, Key, Task
 from .schedule import LATER, Later
-
-BREATH = 1_000
-"""Rows read without a pause: about 20 ms in which the event loop does nothing else."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,9 +24,9 @@ from ..store.files import OutputPaths, leave_out
 from ..store.journal import Journal, NoJournal
 from ..store.lines import info_of, key_of
 from ..store.stored import Line, Stored, StoredFile, Survey, response_mark, stored_lines
-from ..store.tasks import Malformed
+from ..store.tasks import BREATH, Malformed
 from ..types import Attempt, JsonObject, Key, Outcome, Rollout, Say, Task
-from .plan import BREATH, AgentPlan, Counts, number_of
+from .plan import AgentPlan, Counts, number_of
 from .schedule import LATER, Attempts, End, Later
 
 AGAIN = "collect these rollouts again with ng_collect_rollouts"
@@ -57,9 +57,15 @@ async def reach_verifiers(
             yield await know_verifiers(here, names, agents)
         return
     async with reach(config, command, say) as there:
-        names = {name: await _verifier_name(there, name) for name in there.agents if name in agents}
-        others = {name: None for name in there.agents if name not in agents}
-        yield await know_verifiers(there, {**names, **others}, agents)
+        yield await verifiers_of(there, agents)
+
+
+async def verifiers_of(servers: Servers, agents: Collection[str]) -> Verifiers:
+    """Who verifies the rollouts of these agents, among servers that run."""
+    names: dict[str, str | None] = dict.fromkeys(servers.agents)
+    for name in names.keys() & set(agents):
+        names[name] = await _verifier_name(servers, name)
+    return await know_verifiers(servers, names, agents)
 
 
 async def know_verifiers(

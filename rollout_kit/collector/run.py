@@ -21,10 +21,10 @@ from ..pacing.meter import Meter
 from ..pacing.watch import SAY_EVERY_S, Watch
 from ..session import Session, entered
 from ..store.lines import rollout_of
+from ..store.tasks import BREATH
 from ..types import Attempt, Failure, JsonObject, Outcome, Rollout, Say
 from .audit import VerdictAudit
 from .collection import Collection
-from .plan import BREATH
 from .schedule import Attempts, Later, Schedule
 
 TICK_S = 1.0

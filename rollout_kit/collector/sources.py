@@ -22,9 +22,9 @@ from ..metrics.aggregate import Metrics
 from ..metrics.tally import Tally
 from ..store.journal import Journal, NoJournal
 from ..store.lines import row_of
-from ..store.tasks import NO_AGENT, Malformed, Reading, TaskReader
+from ..store.tasks import BREATH, NO_AGENT, Malformed, Reading, TaskReader
 from ..types import Attempt, JsonObject, Key, Outcome, Rollout, Say, Task
-from .plan import BREATH, Counts, Wanted, count, number_of, owed
+from .plan import Counts, Wanted, count, number_of, owed
 from .schedule import END, Attempts, End, Later
 
 COUNT_FIRST = 50_000

@@ -1,19 +1,16 @@
 """ng_reverify: stored responses verified again, or for the first time."""
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
-from ..collector.collection import open_reverification, output_paths
-from ..collector.plan import BREATH, number_of
+from ..collector.collection import open_reverification, survey_stored
 from ..collector.reverification import Verifiers, know_verifiers, reach_verifiers
-from ..config.inputs import parse_only, stored_path
+from ..config.inputs import stored_path
 from ..config.keys.commands import ReverifyConfig
 from ..config.load import Config
 from ..errors import ConfigError
 from ..launch.reach import Servers
-from ..store.files import check_apart
-from ..store.stored import StoredFile, Survey, stored_lines
+from ..store.stored import StoredFile
 from ..store.tasks import input_file
 from .command_line import command_lines
 from .progress import Progress
@@ -79,35 +76,5 @@ async def _reverify(
 async def stored_file(command: ReverifyConfig) -> AsyncIterator[StoredFile]:
     """The input, surveyed; ConfigError if it holds nothing to verify."""
     name = stored_path(command)
-    survey = Survey(command.limit, parse_only(command.only))
     with input_file(name) as path:
-        stored = StoredFile(name, path, survey)
-        check_apart(name, output_paths(command))
-        if name != "-" and stored.collected.has(output_paths(command).main):
-            raise ConfigError(
-                f"{command.output_jsonl_fpath} belongs to the rollouts that are verified, and none"
-                " of them may change: give another output_jsonl_fpath"
-            )
-        for read, line in enumerate(stored_lines(path), 1):
-            if not survey.take(line):
-                break
-            if read % BREATH == 0:
-                await asyncio.sleep(0)  # let signals and other work in
-        if not survey.rows:
-            raise ConfigError(_why_nothing(name, survey, command))
-        yield stored
-
-
-def _why_nothing(name: str, survey: Survey, command: ReverifyConfig) -> str:
-    if command.only is not None:
-        return f"only={command.only}: {name} has no such rollout"
-    if survey.malformed:
-        first = survey.malformed[0]
-        return (
-            f"{name}: there is no stored rollout in it; line {first.line}: {first.message}."
-            " Give a file that ng_collect_rollouts wrote"
-        )
-    if survey.without_response:
-        what = number_of(survey.without_response, "failure")
-        return f"{name}: {what}, and none carries a response: there is nothing to verify"
-    return f"{name}: there is no rollout in it"
+        yield await survey_stored(name, path, command)

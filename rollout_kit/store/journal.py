@@ -192,7 +192,8 @@ class Journal:
 
     def _write_failure(self, failure: Failure) -> None:
         key = failure.key
-        repro = f"{self._command_line} +only={key.task_id}:{key.rollout_index}"
+        only = f"only={key.task_id}:{key.rollout_index}"
+        repro = f"{self._command_line} +{only}" if self._command_line else only
         self._write(self.paths.failures, failure_line(failure, repro))
 
     def _write(self, path: Path, line: JsonObject) -> None:

@@ -4,6 +4,7 @@ or those of its failures that carry a response.
 The file is streamed. What is kept of a rollout is its key, where it stands, and its verdict.
 """
 
+import asyncio
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -12,10 +13,12 @@ from typing import NamedTuple
 
 import orjson
 
+from ..config.inputs import parse_only
+from ..errors import ConfigError
 from ..types import JsonObject, Key
 from .files import OutputPaths
 from .lines import key_of
-from .tasks import Malformed, numbered_lines
+from .tasks import BREATH, Malformed, numbered_lines
 
 TEXT_KEPT = 2048
 """Bytes of a malformed line that the failures file repeats."""
@@ -162,3 +165,31 @@ def _lack(line: JsonObject) -> str:
     if "response" not in line and "responses_create_params" in line:
         return "a task, without a response"
     return "its agent_ref, or the block 'rollout' that says which rollout it is, is not as written"
+
+
+async def survey(name: str, path: Path, limit: int | None, only: str | None) -> StoredFile:
+    """Read the file once; ConfigError if it holds no rollout. `name` is as the user gave it."""
+    found = Survey(limit, parse_only(only))
+    for read, line in enumerate(stored_lines(path), 1):
+        if not found.take(line):
+            break
+        if read % BREATH == 0:
+            await asyncio.sleep(0)  # let signals and other work in
+    if not found.rows:
+        raise ConfigError(_why_nothing(name, found, only))
+    return StoredFile(name, path, found)
+
+
+def _why_nothing(name: str, survey: Survey, only: str | None) -> str:
+    if only is not None:
+        return f"only={only}: {name} has no such rollout"
+    if survey.malformed:
+        first = survey.malformed[0]
+        return (
+            f"{name}: there is no stored rollout in it; line {first.line}: {first.message}."
+            " Give a file that ng_collect_rollouts wrote"
+        )
+    if number := survey.without_response:
+        what = f"{number:,} failure{'' if number == 1 else 's'}"
+        return f"{name}: {what}, and none carries a response: there is nothing to verify"
+    return f"{name}: there is no rollout in it"

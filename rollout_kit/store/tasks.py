@@ -29,6 +29,9 @@ from .compact import NumberTable
 IGNORED_IN_IDENTITY = "_ng_"
 """Fields with this prefix, and `agent_ref`, say where a row comes from rather than what it asks."""
 
+BREATH = 1_000
+"""Rows read without a pause: about 20 ms in which the event loop does nothing else."""
+
 NO_AGENT = "no agent: give +agent_name=…, or the row an agent_ref"
 
 

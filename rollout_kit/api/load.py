@@ -1,0 +1,73 @@
+"""Reading rollouts back, lazily: a file of any size takes the memory of one line."""
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ConfigError
+from ..store.compact import Keys
+from ..store.lines import key_of, rollout_of
+from ..store.scan import parse_line
+from ..store.tasks import numbered_lines
+from ..types import Rollout
+
+if TYPE_CHECKING:
+    from pandas import DataFrame  # type: ignore[import-not-found]
+
+
+class Rollouts:
+    """The rollouts of one or several files, each key once. Lines of other programs are skipped."""
+
+    def __init__(self, *paths: str | Path) -> None:
+        self.paths = [Path(path).expanduser() for path in paths]
+
+    def __iter__(self) -> Iterator[Rollout]:
+        """In the order of the files; ConfigError if one cannot be read."""
+        seen = Keys()
+        for path in self.paths:
+            for _, raw in numbered_lines(path):
+                line = parse_line(raw)
+                if line is None or not isinstance(line.get("response"), dict):
+                    continue
+                if (key := key_of(line)) is not None and seen.add(key):
+                    yield rollout_of(line)
+
+    def __repr__(self) -> str:
+        return f"Rollouts({', '.join(map(str, self.paths))})"
+
+    def to_pandas(self, limit: int | None = None) -> "DataFrame":
+        """One row per rollout: identity, reward, the verifier's fields, usage, cost, seconds, text.
+
+        ConfigError if pandas is not installed.
+        """
+        try:
+            import pandas  # type: ignore[import-not-found]
+        except ImportError:
+            raise ConfigError("to_pandas needs pandas: pip install pandas") from None
+        return pandas.DataFrame([_flatten(each) for each in islice(self, limit)])
+
+
+def load(*paths: str | Path) -> Rollouts:
+    """The rollouts of JSONL files that collections wrote; `.gz` and `.zst` too."""
+    if not paths:
+        raise ConfigError("load: name at least one file of rollouts")
+    return Rollouts(*paths)
+
+
+def _flatten(rollout: Rollout) -> dict[str, Any]:
+    info = rollout.info
+    scores = {name: rollout.line.get(name) for name in info.scores}
+    return {
+        **info.key._asdict(),
+        "reward": rollout.reward,
+        **scores,
+        "model": info.model,
+        "num_turns": info.num_turns,
+        "num_tool_calls": info.num_tool_calls,
+        "input_tokens": info.input_tokens,
+        "output_tokens": info.output_tokens,
+        "cost_usd": info.cost_usd,
+        "duration_s": info.duration_s,
+        "text": rollout.text,
+    }

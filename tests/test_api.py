@@ -1,0 +1,154 @@
+"""The public Python API: what docs/python.md shows, and what a program may rely on."""
+
+import ast
+import asyncio
+import inspect
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import pytest
+from support import blocks, read_jsonl
+
+import rollout_kit as rk
+
+ROOT = Path(__file__).resolve().parent.parent
+
+DEMO = "responses_api_models/local_model/data/demo.jsonl"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a few tasks of the demo."""
+    monkeypatch.chdir(tmp_path)
+    lines = (ROOT / DEMO).read_text().splitlines(keepends=True)
+    (tmp_path / "tasks.jsonl").write_text("".join(lines[:3]))
+    return tmp_path
+
+
+def compiled(text: str) -> CodeType:
+    """A block with `await` at the top level, as a notebook runs it."""
+    return compile(text, "docs/python.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
+def test_the_document_runs_as_it_stands(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    scope: dict[str, Any] = {}
+
+    async def run() -> None:
+        for block in blocks((ROOT / "docs/python.md").read_text()):
+            if block.language == "python" and not block.reason:
+                found = eval(compiled(block.text), scope)
+                if inspect.iscoroutine(found):
+                    await found
+
+    asyncio.run(run())
+    assert len(read_jsonl(folder / "rollouts.jsonl")) == 12
+    assert len(read_jsonl(folder / "reverified.jsonl")) == 12
+    assert scope["run"].metrics["verdicts"]["same"] == 12
+    assert "'reward'" in capsys.readouterr().out
+
+
+def test_a_collection_continues_and_can_be_left_early(folder: Path) -> None:
+    async def first() -> int:
+        async with rk.servers("configs/demo.yaml") as servers:
+            run = rk.collect(servers, "tasks.jsonl", output="out.jsonl", num_repeats=2)
+            async for outcome in run:
+                assert isinstance(outcome, rk.Rollout) and outcome.reward in (0.0, 1.0)
+                break
+        return len(read_jsonl(folder / "out.jsonl"))
+
+    async def rest() -> int:
+        async with rk.servers("configs/demo.yaml") as servers:
+            run = rk.collect(servers, "tasks.jsonl", output="out.jsonl", num_repeats=2)
+            number = len([outcome async for outcome in run])
+            assert run.status == 0 and run.metrics["counts"]["rollouts"] == 6
+            return number
+
+    done = asyncio.run(first())
+    assert 1 <= done < 6 and asyncio.run(rest()) == 6 - done
+    keys = [rollout.key for rollout in rk.load("out.jsonl")]
+    assert len(set(keys)) == len(keys) == 6
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_tasks_may_be_any_iterable_and_need_no_file(folder: Path, is_async: bool) -> None:
+    rows = read_jsonl(folder / "tasks.jsonl")
+
+    async def stream():  # type: ignore[no-untyped-def]
+        for each in rows:
+            await asyncio.sleep(0)
+            yield each
+
+    async def run() -> list[Any]:
+        async with rk.servers("configs/demo.yaml") as servers:
+            tasks = stream() if is_async else iter(rows)
+            return [outcome async for outcome in rk.collect(servers, tasks)]
+
+    outcomes = asyncio.run(run())
+    assert len({outcome.key for outcome in outcomes}) == 3
+    assert {path.name for path in folder.iterdir()} <= {"tasks.jsonl", "logs"}
+
+
+def test_an_iterable_that_fails_raises_in_the_loop(folder: Path) -> None:
+    def broken():  # type: ignore[no-untyped-def]
+        yield read_jsonl(folder / "tasks.jsonl")[0]
+        raise LookupError("the database is gone")
+
+    async def run() -> None:
+        async with rk.servers("configs/demo.yaml") as servers:
+            async for _ in rk.collect(servers, broken(), output="out.jsonl"):
+                pass
+
+    with pytest.raises(LookupError, match="the database is gone"):
+        asyncio.run(run())
+
+
+def test_bad_keys_are_named(folder: Path) -> None:
+    with pytest.raises(rk.ConfigError, match="num_repeat"):
+        rk.collect(None, "tasks.jsonl", num_repeat=2)  # type: ignore[arg-type]
+    with pytest.raises(rk.ConfigError, match="num_samples_in_parallel"):
+        rk.collect(None, "tasks.jsonl", num_samples_in_parallel="many")  # type: ignore[arg-type]
+    with pytest.raises(rk.ConfigError, match="expected a URL"):
+        asyncio.run(rk.connect("nowhere").__aenter__())
+    with pytest.raises(rk.ConfigError, match="no input file"):
+        list(rk.load("missing.jsonl"))
+
+
+def test_synchronous_code_may_stop_early_and_sees_errors(folder: Path) -> None:
+    found = rk.collect_sync("configs/demo.yaml", "tasks.jsonl", output="out.jsonl")
+    assert isinstance(next(iter(found)), rk.Rollout)
+    found.close()  # type: ignore[attr-defined]
+    with pytest.raises(rk.ConfigError, match=r"missing\.yaml"):
+        list(rk.collect_sync("missing.yaml", "tasks.jsonl"))
+
+
+def test_rollouts_become_a_table(folder: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    outcomes = list(rk.collect_sync("configs/demo.yaml", "tasks.jsonl", output="out.jsonl"))
+    table = rk.load("out.jsonl").to_pandas()
+    assert isinstance(table, pandas.DataFrame) and len(table) == len(outcomes) == 3
+    assert {"task_id", "reward", "text", "output_tokens"} <= set(table.columns)
+
+
+def test_lines_of_other_programs_are_skipped(folder: Path) -> None:
+    (folder / "mixed.jsonl").write_text('not json\n{"a": 1}\n' + json.dumps([1]) + "\n")
+    assert list(rk.load("mixed.jsonl")) == []
+
+
+def test_importing_the_package_imports_nothing_heavy() -> None:
+    program = "import sys, rollout_kit; print(len([n for n in sys.modules if '.' not in n]))"
+    heavy = "print({'pydantic', 'fastapi', 'orjson', 'asyncio', 'yaml'} & set(sys.modules))"
+    ran = subprocess.run(
+        [sys.executable, "-c", f"{program}; {heavy}"], capture_output=True, text=True, check=True
+    )
+    assert ran.stdout.splitlines()[-1] == "set()"
+
+
+def test_every_public_name_is_there() -> None:
+    for name in dir(rk):
+        assert getattr(rk, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'colect'"):
+        rk.colect  # noqa: B018
