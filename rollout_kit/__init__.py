@@ -14,6 +14,7 @@ _HOMES = {
     "api.servers": "connect servers",
     "errors": "ConfigError ModelError OutputError RolloutError RolloutKitError StopRun TaskError"
     " ToolError VerifyError",
+    "launch.reach": "Servers",
     "responses": "Item content_texts function_call_item function_call_output function_calls"
     " input_items make_response message_item output_text reasoning_item",
     "sandbox.limits": "SandboxError SandboxLimits SandboxRun",
@@ -25,7 +26,6 @@ _HOMES = {
     "serving.resources_server": "ResourcesServer ResourcesServerConfig Reverify"
     " VerifyWorkersConfig",
     "serving.tools": "tool",
-    "launch.reach": "Servers",
     "types": "Failure JsonObject Key Rollout RolloutInfo RunRequest SeedSessionResponse Unverified"
     " VerifyRequest VerifyResponse",
     "workers.pool": "WorkerPool",

@@ -25,7 +25,7 @@ pytest.importorskip("ctranslate2")
 INDEX = (ROOT / "docs/index.md").read_text()
 LINK = re.compile(r"\]\(([^)#:]+)\)")
 RUN_ELSEWHERE = {
-    "docs/python.md": "the tests of the Python API",
+    "docs/python.md": "tests/test_api.py",
     "docs/writing-a-resources-server.md": "tests/test_writing.py",
     "responses_api_models/vllm_model/README.md": "tests/test_config.py",
 }

@@ -42,7 +42,11 @@ class Tool:
     """Builds the command from a job and the folder of the environment's programs."""
 
     def install(self, cache: Path) -> Path:
+<<<<<<< HEAD
         """Install the tool once and return the folder of its programs, or CalledProcessError."""
+=======
+        """Install the tool once; return the folder of its programs. Raises CalledProcessError."""
+>>>>>>> h2
         home = cache / self.requirement.replace("==", "-")
         done = home / ".ready"
         if self.requirement and not done.exists():
