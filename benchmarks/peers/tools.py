@@ -42,11 +42,7 @@ class Tool:
     """Builds the command from a job and the folder of the environment's programs."""
 
     def install(self, cache: Path) -> Path:
-<<<<<<< HEAD
-        """Install the tool once and return the folder of its programs, or CalledProcessError."""
-=======
-        """Install the tool once; return the folder of its programs. Raises CalledProcessError."""
->>>>>>> h2
+        """Install the tool once; return its programs' folder. CalledProcessError on failure."""
         home = cache / self.requirement.replace("==", "-")
         done = home / ".ready"
         if self.requirement and not done.exists():
