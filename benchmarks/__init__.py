@@ -1,1 +1,1 @@
-"""What rollout_kit costs and carries: `python -m benchmarks`, beside a bare client loop."""
+"""Benchmarks of rollout_kit, compared with a bare HTTP loop: `python -m benchmarks`."""

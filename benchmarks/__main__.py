@@ -1,12 +1,12 @@
-"""What rollout_kit costs and carries, beside a bare client loop that does the same work.
+"""Benchmarks of rollout_kit, compared with a bare HTTP loop that does the same work.
 
-    python -m benchmarks                          medians of 3: a quarter of an hour if all is quiet
-    python -m benchmarks --quick                  two minutes, one run of the cases that tell most
-    python -m benchmarks --only 'local-*' resume  by name; --list tells the names
+    python -m benchmarks                          medians of 3: a quarter of an hour
+    python -m benchmarks --quick                  two minutes: one run of the most telling cases
+    python -m benchmarks --only 'local-*' resume  by name; --list prints the names
     python -m benchmarks --markdown docs/performance.md
 
-Both sides run alternately against one endpoint that answers with bytes it has already. Read the
-ratios: single figures depend on the machine and on what else it does.
+Both sides run alternately against one endpoint that answers with prepared bytes. Compare ratios,
+because absolute figures depend on the machine and its load.
 """
 
 import argparse
@@ -73,9 +73,9 @@ def run(cases: list[Case], groups: list[str], runs: int) -> int:
         try:
             if cases:
                 print(HEAD)
-            for compared in grid.compared(cases):
+            for compared in grid.compare(cases):
                 found.compared.append(compared)
-            for figure in figures.measured(groups):
+            for figure in figures.measure(groups):
                 found.figures.append(figure)
         except KeyboardInterrupt:
             found.failed.append("stopped before the end")

@@ -1,8 +1,8 @@
-"""The floor: POST every row, N in flight, parse the answer, write a line. Nothing else.
+"""The lower bound: POST every row, N in flight, parse the answer, write a line.
 
     python -m benchmarks.bare_loop report.json http://127.0.0.1:8000/v1 rows.jsonl 128
 
-A row whose answers call tools is answered by a constant and asked again, until a message comes.
+Tool calls get a constant output, and the row is sent again until the answer is a message.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from pathlib import Path
 import aiohttp
 import uvloop
 
-from .probe import probed
+from .probe import run_probed
 
 TOOL_OUTPUT = '{"synonym_value":711}'
 
@@ -43,4 +43,4 @@ async def main(url: str, path: str, parallel: int) -> None:
 
 if __name__ == "__main__":
     report, url, path, parallel = sys.argv[1:]
-    uvloop.run(probed(main(url, path, int(parallel)), Path(report)))
+    uvloop.run(run_probed(main(url, path, int(parallel)), Path(report)))

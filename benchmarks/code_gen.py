@@ -1,4 +1,4 @@
-"""How many solutions `code_gen` verifies a second, in this process and its sandboxes.
+"""Measure how many solutions `code_gen` verifies per second.
 
 python -m benchmarks.code_gen [number of solutions] [tests of each]
 """
@@ -33,14 +33,14 @@ async def main(num_solutions: int = 1000, num_tests: int = 1) -> None:
     places = asyncio.Semaphore(IN_FLIGHT)
     async with mount({"code_gen": making(server)}) as peers:
 
-        async def verified(number: int) -> float:
+        async def verify(number: int) -> float:
             async with places:
                 asked = request(number, num_tests)
                 return (await peers.call("code_gen", "/verify", asked, dict))["reward"]
 
-        await asyncio.gather(*(verified(number) for number in range(IN_FLIGHT)))  # warm up
+        await asyncio.gather(*(verify(number) for number in range(IN_FLIGHT)))  # warm up
         began = time.perf_counter()
-        rewards = await asyncio.gather(*(verified(number) for number in range(num_solutions)))
+        rewards = await asyncio.gather(*(verify(number) for number in range(num_solutions)))
         took_s = time.perf_counter() - began
     assert rewards == [1.0] * num_solutions
     each = "one test" if num_tests == 1 else f"{num_tests} tests"

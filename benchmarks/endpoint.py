@@ -1,9 +1,9 @@
-"""A model endpoint that costs next to nothing, so that it is never what is measured.
+"""A model endpoint that costs almost nothing, so that it does not affect measurements.
 
     python -m benchmarks.endpoint    # prints its port, and answers until it is killed
 
-Every answer is made of bytes that are there already. Which ones, and how late, is set over HTTP:
-`POST /config` with a Setting; `GET /stats` tells what has come in since then.
+Answers are prepared bytes. `POST /config` with a Setting selects them and their delay; `GET /stats`
+returns what arrived since then.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from .raised import raise_file_limit
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How the endpoint answers. `limit` is what the client keeps in flight, for the mean."""
+    """How the endpoint answers. `limit` is the number of requests in flight of the client."""
 
     answer: str = "short"
     latency_s: float = 0.0
@@ -28,18 +28,18 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What the endpoint has seen; times are CLOCK_MONOTONIC, which all processes share."""
+    """What the endpoint observed; times are CLOCK_MONOTONIC, which all processes share."""
 
     requests: int
     first_s: float
     last_s: float
     max_in_flight: int
     mean_in_flight: float
-    """Between the end of the ramp-up (the request that fills the limit) and the last request."""
+    """From the end of the ramp-up (the request that fills the limit) to the last request."""
 
 
 class Book:
-    """Arrivals and departures, one number each: cheap enough for every request."""
+    """Arrivals and departures as one number each, which is cheap enough for every request."""
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
@@ -65,7 +65,7 @@ class Book:
 
 
 def mean_in_flight(arrived: "array[float]", left: "array[float]", limit: int) -> float:
-    """The mean of arrived minus left, from the arrival that fills `limit` to the last one."""
+    """Mean number in flight, from the arrival that fills `limit` to the last one."""
     if len(arrived) <= limit:
         return 0.0
     begin, end = arrived[limit - 1], arrived[-1]
@@ -77,7 +77,7 @@ def mean_in_flight(arrived: "array[float]", left: "array[float]", limit: int) ->
 
 
 class Endpoint(asyncio.Protocol):
-    """One connection; requests on it come one after the other."""
+    """One connection; its requests are sequential."""
 
     book = Book(Setting())
 
@@ -125,7 +125,7 @@ class Endpoint(asyncio.Protocol):
 
 
 def configure(port: int, setting: Setting) -> None:
-    """From here on the endpoint answers so, and counts anew."""
+    """Change how the endpoint answers, and reset the counts."""
     body = json.dumps(asdict(setting)).encode()
     urlopen(Request(f"http://127.0.0.1:{port}/config", body), timeout=10).close()
 

@@ -1,4 +1,4 @@
-"""Single figures: starting, importing, long inputs, continuing, the last metrics, the journal."""
+"""Single figures: start, import, long inputs, continuing, final metrics, journal."""
 
 import os
 import signal
@@ -15,21 +15,21 @@ import orjson
 
 from . import endpoint, sides, work
 from .endpoint import Setting
-from .measure import Unmeasured, cpu_s, environment, measured
+from .measure import Unmeasured, cpu_s, environment, measure
 from .probe import peak_mb
 
 MILLION = 1_000_000
 MANY = 125_000
-"""Tasks that are really collected: an eighth, so that hash tables are as full as with a million."""
+"""Tasks to collect; an eighth of a million, so that hash tables are as full as with a million."""
 
 FEW = 1_000
 GIVEN_UP_S = 180.0
-"""A first request that does not come by then is not waited for any longer."""
+"""Time limit for the first request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One number with its unit; `name` is what the lines of the acceptance know it by."""
+    """A number with its unit; `name` identifies it in the list of targets."""
 
     name: str
     what: str
@@ -47,8 +47,8 @@ class Figures:
     say: Callable[[str], None]
     failed: list[str] = field(default_factory=list)
 
-    def measured(self, names: Sequence[str]) -> Iterator[Figure]:
-        """Those of the groups that are named; each is said as it is done."""
+    def measure(self, names: Sequence[str]) -> Iterator[Figure]:
+        """Measure the groups in `names`, and yield each figure when it is done."""
         for name in names:
             try:
                 for figure in GROUPS[name](self):
@@ -80,7 +80,7 @@ class Figures:
         yield Figure("first_request_through_s", what, statistics.median(through), "s")
 
     def long_input(self) -> Iterator[Figure]:
-        """A million rows: until they are all read and counted, beside the run."""
+        """Read a million rows: time until all are read and counted."""
         rows = work.write_rows(self.folder / "million.jsonl", MILLION)
         argv = sides.local(self.port, "short", rows, 16)
         # answers that take a while keep the run going without adding finished tasks
@@ -100,7 +100,7 @@ class Figures:
         yield Figure("input_bytes_per_task", "… of it, a task that was read", each, "bytes")
 
     def many(self) -> Iterator[Figure]:
-        """An eighth of a million tasks, collected: what each keeps, and what the end takes."""
+        """Collect an eighth of a million tasks: memory per task, and duration of the end."""
         few = self._collected(FEW)
         many = self._collected(MANY)
         each = (many[0] - few[0]) * 2**20 / (MANY - FEW)
@@ -113,7 +113,7 @@ class Figures:
         yield Figure("final_s_per_1000", what, end_s, "s")
 
     def million(self) -> Iterator[Figure]:
-        """The same, all of the million."""
+        """Collect the full million."""
         few = self._collected(FEW)
         found = self._collected(MILLION)
         each = (found[0] - few[0]) * 2**20 / (MILLION - FEW)
@@ -126,7 +126,7 @@ class Figures:
         yield Figure("million_per_s", "1,000,000 rollouts: a second", found[2], "1/s")
 
     def resume(self) -> Iterator[Figure]:
-        """A million finished rollouts on disk, and one that is new."""
+        """Continue behind a million finished rollouts with one new one."""
         output = self.folder / "resumed/rollouts.jsonl"
         _finish(self, output, MILLION)
         rows = work.write_rows(self.folder / "million_and_one.jsonl", MILLION + 1)
@@ -162,19 +162,19 @@ class Figures:
         return statistics.median(once() for _ in range(max(self.runs, 3)))
 
     def _first_request_s(self, argv: Sequence[str]) -> float:
-        return measured(argv, self.folder, self.port, Setting()).to_first_request_s
+        return measure(argv, self.folder, self.port, Setting()).to_first_request_s
 
     def _collected(self, number: int) -> tuple[float, float, float]:
-        """(peak MB, seconds from the last answer to the exit, rollouts a second)."""
+        """Return peak MB, seconds from the last answer to the exit, and rollouts per second."""
         rows = work.write_rows(self.folder / "some.jsonl", number)
         output = self.folder / f"some-{number}/rollouts.jsonl"
         argv = sides.local(self.port, "short", rows, 128, str(output))
-        run = measured(argv, self.folder, self.port, Setting())
+        run = measure(argv, self.folder, self.port, Setting())
         output.unlink()
         return run.peak_mb, run.after_last_answer_s, number / run.span_s
 
     def _wait_for_request(self, process: "subprocess.Popen[bytes]") -> float:
-        """When the first request came; Unmeasured where none comes."""
+        """Return the time of the first request; raise Unmeasured if there is none."""
         until = time.monotonic() + GIVEN_UP_S
         while time.monotonic() < until and process.poll() is None:
             if (seen := endpoint.stats(self.port)).requests:
@@ -188,7 +188,7 @@ class Figures:
 
 
 class _LeftEarly:
-    """A run that is looked at while it goes on, and then killed."""
+    """Start a run to observe, and kill it afterwards."""
 
     def __init__(self, argv: Sequence[str], folder: Path) -> None:
         self.said = folder / "said.txt"
@@ -212,12 +212,12 @@ class _LeftEarly:
 
 
 def _finish(figures: Figures, output: Path, number: int) -> None:
-    """An output with `number` finished rollouts: one is collected, the others are its likeness."""
+    """Write an output with `number` finished rollouts, copied from one that is collected."""
     from rollout_kit.store.tasks import task_id_of
 
     rows = work.write_rows(figures.folder / "one.jsonl", 1)
     argv = sides.local(figures.port, "short", rows, 1, str(output))
-    measured(argv, figures.folder, figures.port, Setting())
+    measure(argv, figures.folder, figures.port, Setting())
     line = orjson.loads(output.read_bytes())
     first = task_id_of(work.choice_row(0))
     assert line["rollout"]["task_id"] == first

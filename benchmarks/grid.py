@@ -1,4 +1,4 @@
-"""The grid: the same work through the bare loop and through ours, side by side, as ratios."""
+"""The grid: the same work with the bare loop and with rollout_kit, as ratios."""
 
 import json
 import statistics
@@ -11,10 +11,10 @@ from rollout_kit.launch.process_tree import family
 
 from . import sides, work
 from .endpoint import Setting
-from .measure import Measured, Unmeasured, cpu_s, measured, memory_mb
+from .measure import Measured, Unmeasured, cpu_s, measure, memory_mb
 
 EXPECTED_REWARD = {"short": 0.25, "long": 0.25, "tools": 1.0}
-"""What the endpoint's answers are worth: a run that scores otherwise did other work."""
+"""Expected mean reward; another one means that the work was not done."""
 
 LEAST_BARE = {"short": 6_000, "long": 600, "tools": 1_200}
 """Rows that take the bare loop about a second."""
@@ -22,7 +22,7 @@ LEAST_BARE = {"short": 6_000, "long": 600, "tools": 1_200}
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One cell: `kind` is the work (short, long, tools), `placement` where our servers are."""
+    """One cell: `kind` is the work (short, long, tools), `placement` where the servers run."""
 
     kind: str
     placement: str
@@ -30,11 +30,11 @@ class Case:
     rows: int
     latency_s: float = 0.0
     when: str = "usual"
-    """`quick`: a quick look has it, too · `full`: only --full has it."""
+    """`quick`: also part of --quick · `full`: only part of --full."""
 
     @property
     def bare_rows(self) -> int:
-        """The bare loop's: more, where ours would be over before its speed is seen."""
+        """Rows of the bare loop: more than for rollout_kit if it would finish too soon."""
         return self.rows if self.latency_s else max(self.rows, LEAST_BARE[self.kind])
 
     @property
@@ -45,8 +45,8 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What one side took for a case. The rate is of the time while requests flow, CPU is counted
-    from the first request on."""
+    """Cost of one side for a case. The rate covers the time of requests; CPU counts from the first
+    request."""
 
     per_s: float
     cpu_ms: float
@@ -76,7 +76,7 @@ class Compared:
         return self._ratio(lambda side: side.cpu_ms)
 
     def _ratio(self, of: Callable[[Side], float]) -> float:
-        """Median over the runs, each against the one beside it: they share the machine's mood."""
+        """Median ratio of adjacent runs, because the load of the machine varies."""
         pairs = zip(self.runs["ours"], self.runs["bare"], strict=True)
         return statistics.median(of(ours) / of(bare) for ours, bare in pairs)
 
@@ -120,8 +120,8 @@ class Grid:
         self.say = say
         self.failed: list[str] = []
 
-    def compared(self, cases: Sequence[Case]) -> Iterator[Compared]:
-        """Each case as it is done; those through servers of one kind share an ng_run."""
+    def compare(self, cases: Sequence[Case]) -> Iterator[Compared]:
+        """Run the cases and yield each; cases with the same servers share an ng_run."""
         groups = dict.fromkeys((case.placement, case.kind) for case in cases)
         for placement, kind in groups:
             with ExitStack() as stack:
@@ -163,13 +163,13 @@ class Grid:
         else:
             argv = sides.local(self.port, case.kind, rows, case.parallel)
         setting = Setting(case.kind, case.latency_s, case.parallel)
-        run = measured(argv, self.folder, self.port, setting)
+        run = measure(argv, self.folder, self.port, setting)
         if label == "ours":
             self._check(case, argv, run)
         return run
 
     def _check(self, case: Case, argv: Sequence[str], run: Measured) -> None:
-        """That the work was done: every row, every turn, and the reward that it is worth."""
+        """Check that the work was done: all rows, all turns, and the expected reward."""
         output = next(word for word in argv if word.startswith("+output_jsonl_fpath="))
         stem = self.folder / output.partition("=")[2].removesuffix(".jsonl")
         told = json.loads(stem.with_name(f"{stem.name}_aggregate_metrics.json").read_text())
@@ -201,7 +201,7 @@ def _side(number: int, run: Measured, servers_s: float, servers_mb: float) -> Si
 
 
 def median(found: Sequence[Side]) -> Side:
-    """Each figure's median by itself; of what must never be too high, the highest."""
+    """Median of each figure; for figures with an upper limit, the maximum."""
     names = asdict(found[0])
     middle = {name: statistics.median(getattr(side, name) for side in found) for name in names}
     return Side(**{**middle, "max_in_flight": max(side.max_in_flight for side in found)})

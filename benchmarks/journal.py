@@ -1,4 +1,4 @@
-"""Rows a second through the journal, and through a bare dump and write of the same lines.
+"""Rows per second with the journal, and with plain dump and write of the same lines.
 
 python -m benchmarks.journal short 50000    # prints both
 """

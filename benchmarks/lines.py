@@ -1,4 +1,4 @@
-"""What the figures must hold: each line with its bound, its figure, and whether it is held."""
+"""Targets for the figures: each with its bound, its value, and whether it holds."""
 
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,10 +23,10 @@ OF_FIGURES: list[tuple[str, str, str, float, str]] = [
     ("resume_peak_mb", "continuing behind 1,000,000: peak until then", "<", 450.0, "MB"),
     ("final_s_per_1000", "final metrics and exit, per 1,000 rollouts", "<", 0.1, "s"),
 ]
-"""Figure, what it is about, comparison, bound, unit."""
+"""Figure, description, comparison, bound, unit."""
 
 MIN_IN_FLIGHT = 0.97
-"""Of the limit, on average, from the end of the ramp-up to the last request."""
+"""Share of the limit, on average, from the end of the ramp-up to the last request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Line:
 
     @property
     def held(self) -> bool | None:
-        """None where it was not measured."""
+        """None if it was not measured."""
         if self.figure is None:
             return None
         return COMPARE[self.comparison](self.figure, self.bound)
@@ -57,8 +57,8 @@ class Line:
         return "–" if self.figure is None else f"{self.figure:,.4g} {self.unit}".strip()
 
 
-def judged(compared: Sequence[Compared], figures: Sequence[Figure]) -> list[Line]:
-    """Every line, in a fixed order, measured or not."""
+def judge(compared: Sequence[Compared], figures: Sequence[Figure]) -> list[Line]:
+    """Return every target in a fixed order, measured or not."""
     cases = {each.case.name: each for each in compared}
     values = {each.name: each.value for each in figures}
     lines = [*_of_cases(cases)]

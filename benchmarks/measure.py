@@ -1,4 +1,4 @@
-"""One process run and measured against the endpoint: what it took, and what the endpoint saw."""
+"""Run one process against the endpoint and measure it."""
 
 import json
 import os
@@ -18,18 +18,18 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 class Unmeasured(Exception):
-    """A run that failed; its own words."""
+    """A run failed; the message is its output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A whole run of one process; times in seconds."""
+    """Measurements of one run; times in seconds."""
 
     wall_s: float
     cpu_s: float
-    """Of the process, and of those that it started and waited for; start-up included."""
+    """CPU of the process and of the children that it waited for, including the start."""
     flow_cpu_s: float
-    """Of the process, from its first request to the end of its loop; 0 without a probe."""
+    """CPU of the process from its first request to the end of its loop; 0 without a probe."""
     peak_mb: float
     lag_p99_ms: float
     lag_max_ms: float
@@ -39,13 +39,13 @@ class Measured:
 
     @property
     def span_s(self) -> float:
-        """While requests flow: from the first request to the last answer."""
+        """Time of requests: from the first request to the last answer."""
         return self.seen.last_s - self.seen.first_s
 
 
 @contextmanager
 def running_endpoint() -> Iterator[int]:
-    """An endpoint in a process of its own; its port."""
+    """Start an endpoint in its own process and yield its port."""
     argv = [sys.executable, "-m", "benchmarks.endpoint"]
     with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -59,9 +59,9 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
-def measured(argv: Sequence[str], folder: Path, port: int, setting: Setting) -> Measured:
-    """Run `argv`, whose `{report}` is where its probe writes, to its end; Unmeasured if
-    it fails."""
+def measure(argv: Sequence[str], folder: Path, port: int, setting: Setting) -> Measured:
+    """Run `argv` to its end, with `{report}` replaced by the path for its probe; raise Unmeasured
+    if it fails."""
     report = folder / "report.json"
     report.unlink(missing_ok=True)
     argv = [word.replace("{report}", str(report)) for word in argv]
@@ -95,7 +95,7 @@ def measured(argv: Sequence[str], folder: Path, port: int, setting: Setting) -> 
 
 
 def cpu_at(samples: Sequence[Sample], at: float) -> float:
-    """CPU that had been used at a time, read between two samples."""
+    """CPU used at a time, interpolated between two samples."""
     before, after = samples[0], samples[-1]
     for sample in samples:
         if sample[0] > at:
@@ -109,9 +109,9 @@ def cpu_at(samples: Sequence[Sample], at: float) -> float:
 
 
 def lags_ms(samples: Sequence[Sample], begin: float, end: float) -> list[float]:
-    """What work would have waited that came up every PERIOD_S between `begin` and `end`, sorted.
+    """Delays of work that arrives every PERIOD_S between `begin` and `end`, sorted.
 
-    A loop that hangs for a second takes one sample where a hundred were due: they are added.
+    A loop that blocks for a second yields one sample instead of a hundred; the others are added.
     """
     found = [0.0]
     for at, lag, _ in samples:
@@ -123,7 +123,7 @@ def lags_ms(samples: Sequence[Sample], begin: float, end: float) -> list[float]:
 
 
 def cpu_s(pid: int) -> float:
-    """CPU time that a process and those it has waited for have used; 0 where it is gone."""
+    """CPU time of a process and the children it waited for; 0 if it ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -132,7 +132,7 @@ def cpu_s(pid: int) -> float:
 
 
 def memory_mb(pid: int) -> float:
-    """A process's share of memory; 0 where it is gone."""
+    """A process's share of memory; 0 if it ended."""
     try:
         text = Path(f"/proc/{pid}/smaps_rollup").read_text()
     except OSError:

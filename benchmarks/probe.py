@@ -1,9 +1,9 @@
-"""Runs a command of rollout_kit as it is, and looks from inside at how it does.
+"""Run a command of rollout_kit unchanged, and observe it from inside.
 
     python -m benchmarks.probe report.json collect_rollouts +config_paths=[…] …
 
-The report holds the event loop's lag and the CPU used over time, and the peak memory of this very
-process. (What `wait4` says of a child's memory can be its parent's, whose pages it had at first.)
+The report has the event loop's lag and the CPU over time, and the peak memory of this process. (The
+memory that `wait4` reports for a child can be its parent's, whose pages it shared at first.)
 """
 
 import asyncio
@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 Sample = tuple[float, float, float]
-"""When, how much later than asked for the loop came back, CPU used so far; all in seconds."""
+"""Time, delay of the event loop, CPU used so far; in seconds."""
 
 PERIOD_S = 0.01
-"""A hundred wake-ups a second cost about a thousandth of a core."""
+"""A hundred samples per second cost about a thousandth of a core."""
 
 
-async def probed(work: Coroutine[Any, Any, Any], report: Path) -> Any:
-    """`work`, with a probe beside it on the same loop; the report is written when it ends."""
+async def run_probed(work: Coroutine[Any, Any, Any], report: Path) -> Any:
+    """Run `work` with a probe on the same loop; write the report at the end."""
     samples: list[Sample] = [(time.monotonic(), 0.0, time.process_time())]
     task = asyncio.create_task(_probe(samples))
     try:
@@ -44,7 +44,7 @@ async def _probe(samples: list[Sample]) -> None:
 
 
 def peak_mb(pid: int | str) -> float:
-    """The most memory that a process has held so far; 0 where it is gone."""
+    """Peak memory of a process so far; 0 if it ended."""
     try:
         text = Path(f"/proc/{pid}/status").read_text()
     except OSError:
@@ -58,7 +58,7 @@ def main() -> None:
     from rollout_kit.transport import loop
 
     run = loop.run
-    loop.run = lambda work: run(probed(work, Path(report)))  # type: ignore[assignment]
+    loop.run = lambda work: run(run_probed(work, Path(report)))  # type: ignore[assignment]
     import_module(f"rollout_kit.cli.{command}").main(argv)
 
 

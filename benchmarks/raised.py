@@ -1,4 +1,4 @@
-"""Room for thousands of connections."""
+"""Allow thousands of connections."""
 
 import resource
 
@@ -6,7 +6,7 @@ OPEN_FILES = 65_536
 
 
 def raise_file_limit() -> int:
-    """Ask for as many descriptors as this machine gives; how many that is."""
+    """Raise the limit of open files as far as allowed; return it."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     given = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (given, hard))

@@ -1,4 +1,4 @@
-"""What a run found, as JSON to keep, as text to read, and as the tables of docs/performance.md."""
+"""Write results as JSON, as text, and as the tables of docs/performance.md."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from typing import Any
 
 from .figures import Figure
 from .grid import Compared
-from .lines import Line, judged
+from .lines import Line, judge
 from .measure import ROOT
 
 RESULTS = ROOT / "results/bench"
@@ -31,16 +31,16 @@ Json = dict[str, Any]
 
 @dataclass(slots=True)
 class Found:
-    """All that one run of the benchmark measured."""
+    """All measurements of one run of the benchmark."""
 
     compared: list[Compared] = field(default_factory=list)
     figures: list[Figure] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     load: float = 0.0
-    """Of the machine before the run: what else it had to do."""
+    """Load of the machine before the run."""
 
     def lines(self) -> list[Line]:
-        return judged(self.compared, self.figures)
+        return judge(self.compared, self.figures)
 
     def write(self, runs: int) -> Path:
         return write(
@@ -60,7 +60,7 @@ class Found:
 
 
 def write(folder: Path, content: Json) -> Path:
-    """`content` with date and machine, in a file of its own."""
+    """Write `content`, with date and machine, to a new file."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{time.strftime('%Y-%m-%d-%H%M%S')}.json"
     path.write_text(json.dumps({**circumstances(), **content}, indent=1) + "\n")
@@ -68,7 +68,7 @@ def write(folder: Path, content: Json) -> Path:
 
 
 def circumstances() -> Json:
-    """When and where, in general words."""
+    """Describe date and machine in general terms."""
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True
     )
@@ -95,7 +95,7 @@ def newest(folder: Path) -> Json | None:
 
 
 def renew(page: Path) -> None:
-    """Put the tables of the newest results into the page, between its marks."""
+    """Insert the tables of the newest results between the marks of the page."""
     ours, peers = newest(RESULTS), newest(PEERS)
     if ours is None:
         sys.exit(f"no results in {RESULTS}: run  python -m benchmarks  first")

@@ -1,4 +1,4 @@
-"""The two sides of a comparison as commands: the bare loop, and ours in either placement."""
+"""The two sides of a comparison as commands: the bare loop, and rollout_kit in each placement."""
 
 import itertools
 import signal
@@ -20,14 +20,14 @@ ENVIRONMENTS = {
 }
 
 PROBED = [sys.executable, "-m", "benchmarks.probe", "{report}", "collect_rollouts"]
-"""Our command as it is, with a probe beside it; see `probe`."""
+"""Our command with a probe; see `probe`."""
 
 _numbers = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """An ng_run that is up: agent, resources server and model server, each a process."""
+    """A running ng_run with agent, resources server and model server, each a process."""
 
     pid: int
     head_port: int
@@ -48,7 +48,7 @@ def local(port: int, kind: str, rows: Path, parallel: int, output: str = "") -> 
 
 
 def through(servers: Servers, rows: Path, parallel: int) -> list[str]:
-    """ng_collect_rollouts through servers that are up."""
+    """ng_collect_rollouts with running servers."""
     return [*PROBED, *collector_keys(rows, parallel), f"+head_server.port={servers.head_port}"]
 
 
@@ -71,7 +71,7 @@ def server_keys(port: int, kind: str) -> list[str]:
 
 @contextmanager
 def ng_run(port: int, kind: str, folder: Path) -> Iterator[Servers]:
-    """Servers in processes of their own, ended by Ctrl-C."""
+    """Start servers in their own processes; stop them with Ctrl-C."""
     code = "from rollout_kit.cli.run import main; main()"
     argv = [sys.executable, "-c", code, *server_keys(port, kind), "+head_server.port=0"]
     began = time.monotonic()

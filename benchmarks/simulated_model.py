@@ -1,10 +1,10 @@
-"""What the simulated model carries: requests a second on one core, beside a bare server.
+"""Measure the simulated model: requests per second on one core, compared with a bare server.
 
     python benchmarks/simulated_model.py [--seconds 3] [--connections 64] [--workers 1]
 
-The bare server answers every request with the same bytes and reads none of it: the floor of what
-Python can do on a socket. Rates are requests per second of the server's own CPU time, which
-does not depend on what else the machine does; the wall rate does, and on the client beside it.
+The bare server answers every request with the same bytes without reading it, which is the upper
+bound for Python on a socket. Rates are requests per second of the server's CPU time, which does not
+depend on other load; the wall rate does.
 """
 
 import argparse
@@ -37,7 +37,7 @@ CASES = {
 
 
 class Bare(asyncio.Protocol):
-    """Answers whatever comes, one request per read."""
+    """Answers everything, one request per read."""
 
     body = json.dumps({"output": [{"type": "message", "content": "hi"}], "pad": "x" * 500}).encode()
     head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
@@ -51,7 +51,7 @@ class Bare(asyncio.Protocol):
 
 
 def serve(case: str, port: int) -> None:
-    """One server process: prints its port, and answers until it is killed."""
+    """Run one server process: print its port and answer until killed."""
     from rollout_kit.launch.sockets import bound_socket
     from rollout_kit.serving import registry
     from rollout_kit.transport import loop
@@ -80,7 +80,7 @@ def serve(case: str, port: int) -> None:
 
 
 class Client(asyncio.Protocol):
-    """Sends the next request once the last one is answered."""
+    """Sends the next request after each answer."""
 
     def __init__(self, requests: list[bytes]) -> None:
         self.requests = requests
@@ -109,7 +109,7 @@ class Client(asyncio.Protocol):
 
 
 async def load(port: int, streams: bool, connections: int, seconds: float) -> tuple[int, float]:
-    """(requests, seconds) of a closed loop."""
+    """Run a closed loop; return requests and seconds."""
     loop = asyncio.get_running_loop()
     clients = []
     for number in range(connections):
@@ -136,13 +136,13 @@ async def load(port: int, streams: bool, connections: int, seconds: float) -> tu
 
 
 def cpu_s(pid: int) -> float:
-    """CPU time that a process has used, of Linux's /proc."""
+    """CPU time of a process, from /proc."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def measured(case: str, args: argparse.Namespace) -> tuple[float, float]:
-    """Requests per second of the servers' CPU, and per second of the clock."""
+def measure(case: str, args: argparse.Namespace) -> tuple[float, float]:
+    """Measure requests per second of the servers' CPU, and per second of wall time."""
     import uvloop
 
     shared = args.port if args.workers > 1 and CASES[case] is not None else 0
@@ -175,7 +175,7 @@ def main() -> None:
     print(f"{'':>22} {'per core s':>11} {'per wall s':>11} {'of bare':>8}")
     floor = 0.0
     for case in CASES:
-        per_core, per_wall = measured(case, args)
+        per_core, per_wall = measure(case, args)
         floor = floor or per_core
         print(f"{case:>22} {per_core:>11.0f} {per_wall:>11.0f} {per_core / floor:>8.2f}")
 

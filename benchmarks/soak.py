@@ -1,11 +1,11 @@
-"""What a long run leaves behind: memory, descriptors, sockets and sessions of every process.
+"""Measure leaks of a long run: memory, descriptors, sockets and sessions of every process.
 
     python -m benchmarks.soak [--tasks 10000] [--repeats 10] [--parallel 64]
 
 Collects through an ng_run whose servers keep a session per rollout, against an instant endpoint.
-What the collector keeps by design is a few counters a task (about 300 bytes), so the tasks are
-repeated. Exits 1 where a process's memory grew by more than 5 % over the last half of the
-rollouts, or where a session or a request is left over.
+The collector keeps a few counters per task by design (about 300 bytes), so tasks are repeated.
+Exits 1 if the memory of a process grew by more than 5 % over the last half of the rollouts, or if a
+session or request is left over.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from .work import write_rows
 
 GROWTH = 0.05
 SLACK_MB = 2.0
-"""Growth below this is the allocator's, also where it is more than 5 % of a small process."""
+"""Growth below this is caused by the allocator."""
 
 SAMPLE_S = 5.0
 STATUS = [sys.executable, "-m", "rollout_kit.cli.status"]
@@ -50,11 +50,11 @@ def main() -> None:
         folder = Path(name)
         rows = write_rows(folder / "tasks.jsonl", args.tasks)
         with ng_run(endpoint, "short", folder) as servers:
-            sys.exit(soaked(folder, servers, rows, args))
+            sys.exit(soak(folder, servers, rows, args))
 
 
-def soaked(folder: Path, servers: Servers, rows: Path, args: argparse.Namespace) -> int:
-    """Collect, and look at every process meanwhile; the exit status."""
+def soak(folder: Path, servers: Servers, rows: Path, args: argparse.Namespace) -> int:
+    """Collect and observe every process; return the exit status."""
     out = folder / "out/rollouts.jsonl"
     argv = [sys.executable, "-c", "from rollout_kit.cli.collect_rollouts import main; main()"]
     argv += collector_keys(rows, args.parallel, str(out))
@@ -99,7 +99,7 @@ def looked_at(pid: int, done: int) -> Sample | None:
 
 
 def report(samples: dict[int, list[Sample]], names: dict[int, str], planned: int) -> bool:
-    """Print a line for each process; whether one has grown."""
+    """Print a line per process; return whether one has grown."""
     print(f"{'process':<24}{'MB at half':>11}{'MB at end':>11}{'growth':>8}{'files':>12}")
     has_grown = False
     for pid, seen in samples.items():

@@ -1,4 +1,4 @@
-"""The work that every side does: the rows it reads, and the bytes that the endpoint answers."""
+"""The common work of all sides: rows, and the bytes that the endpoint answers."""
 
 import json
 import random
@@ -9,21 +9,21 @@ from pathlib import Path
 from typing import Any
 
 LONG_TOKENS = 6_200
-"""Tokens of a long answer: with their ids and log-probs about 200 KB of JSON."""
+"""Tokens of a long answer; with ids and log-probs about 200 KB of JSON."""
 
 MODELS = json.dumps({"object": "list", "data": [{"id": "fake", "object": "model"}]}).encode()
 
 SYNONYMS = ("Blazing", "Warm", "Scorching")
 VALUES = [sum(map(ord, word)) for word in SYNONYMS]
 NUM_TURNS = len(SYNONYMS) + 2
-"""A look-up each, all handed in, and a last word."""
+"""Two look-ups, a submission and a final message."""
 
 Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """Whole HTTP replies: by turn over the Responses API, and a single chat completion."""
+    """Complete HTTP replies: one per turn for the Responses API, and one chat completion."""
 
     turns: list[bytes]
     chat: bytes

@@ -1,5 +1,5 @@
-"""Doubles for tests, ours and our users': a model that is a function, servers that fail, a clock
-that jumps, and `mount`, which puts servers behind either transport."""
+"""Test doubles, also for users' tests: a scripted model, a failing server, a virtual clock, and
+`mount`, which starts servers over a transport."""
 
 import asyncio
 import selectors
@@ -20,12 +20,12 @@ from .types import JsonObject
 T = TypeVar("T")
 
 Over = Literal["local", "round_trip", "http"]
-"""The transports: in this process, the same through JSON, and over a real socket."""
+"""Transports: in this process, in this process through JSON, and over a socket."""
 
 OVERS: tuple[Over, ...] = ("local", "round_trip", "http")
 
 Answer = str | JsonObject
-"""What a scripted model says: a text, or a whole Responses object."""
+"""Answer of a scripted model: a text or a complete response."""
 
 
 @asynccontextmanager
@@ -34,8 +34,8 @@ async def mount(
     over: Over = "local",
     cassette: Cassette | None = None,
 ) -> AsyncIterator[Peers]:
-    """Peers that reach each server, made by its factory from `(peers, name)`, over one
-    transport."""
+    """Create each server with its factory `(peers, name)`, start it, and yield peers that reach all
+    of them over one transport."""
     transports: dict[str, Transport] = {}
     peers = Peers(transports, cassette)
     async with AsyncExitStack() as stack:
@@ -56,15 +56,15 @@ async def mount(
 
 
 def making(cls: type[Service], /, **settings: Any) -> Callable[[Peers, str], Service]:
-    """A factory for `mount`: the class with these settings."""
+    """Return a factory for `mount` that creates the class with these settings."""
     return lambda peers, name: cls(cls.Config.model_validate(settings), peers, name)
 
 
 class ScriptedModel(Model):
-    """A model server that is a function from create params to an answer.
+    """A model server that answers with a function of the create params, or from a list.
 
-    It keeps its `calls` and counts those `in_flight`; `delay_s` passes before each answer; what the
-    function raises is raised.
+    It records its `calls`, counts those `in_flight`, waits `delay_s` before each answer, and raises
+    what the function raises.
     """
 
     is_own = True
@@ -100,12 +100,12 @@ class ScriptedModel(Model):
 
 
 def text_response(text: str) -> JsonObject:
-    """A response that says `text`; every word counts as one output token."""
+    """Build a response with `text`; each word counts as one output token."""
     return make_response("scripted", [message_item(text)], _usage(len(text.split())))
 
 
 def call_response(*calls: tuple[str, str]) -> JsonObject:
-    """A response that calls tools: `(name, arguments as JSON text)` each."""
+    """Build a response with tool calls, each `(name, arguments as JSON text)`."""
     items = [function_call_item(name, arguments) for name, arguments in calls]
     return make_response("scripted", items, _usage(len(calls)))
 
@@ -115,7 +115,7 @@ def _usage(output_tokens: int) -> JsonObject:
 
 
 class FailingServer(Service):
-    """Stands in for a server that is down: every call raises what `error` makes."""
+    """A server that is down: every call raises the exception that `error` returns."""
 
     kind: ClassVar[str] = "resources_servers"
 
@@ -128,10 +128,8 @@ class FailingServer(Service):
 
 
 class VirtualClockLoop(asyncio.SelectorEventLoop):
-    """A loop whose clock jumps to the next timer when nothing else can run: hours pass in
-    milliseconds.
-
-    When nothing is ready and no timer is set, it raises: a deadlock is loud.
+    """An event loop whose clock jumps to the next timer when nothing else can run, so that hours
+    pass in milliseconds. It raises RuntimeError if nothing is ready and no timer is set.
     """
 
     def __init__(self) -> None:
@@ -157,6 +155,6 @@ class _JumpingSelector(selectors.DefaultSelector):
 
 
 def run_virtual(main: Coroutine[Any, Any, T]) -> T:
-    """Run `main` under a virtual clock."""
+    """Run `main` with a virtual clock."""
     with asyncio.Runner(loop_factory=VirtualClockLoop) as runner:
         return runner.run(main)

@@ -10,7 +10,7 @@ from benchmarks import report
 from benchmarks.endpoint import mean_in_flight
 from benchmarks.figures import Figure
 from benchmarks.grid import Case, Compared, Grid, Side, median
-from benchmarks.lines import judged
+from benchmarks.lines import judge
 from benchmarks.measure import cpu_at, lags_ms, running_endpoint
 
 
@@ -33,7 +33,7 @@ def test_a_ratio_is_the_median_of_pairs_that_ran_beside_each_other() -> None:
 def test_lines_say_held_not_held_and_not_measured() -> None:
     case = Case("short", "local", 1_024, 8_192, 1.0)
     full = compared(case, [side(1_000, 0.1)], [side(960, 0.2, mean=1_000, most=1_025)])
-    lines = {line.what: line for line in judged([full], [Figure("resume_first_s", "", 30, "s")])}
+    lines = {line.what: line for line in judge([full], [Figure("resume_first_s", "", 30, "s")])}
     said = {what: line.verdict for what, line in lines.items()}
     assert said["1 s latency, 1,024 in flight: rate"] == "held"
     assert said["1 s latency, 1,024 in flight: mean in flight"] == "held"
@@ -72,7 +72,7 @@ def test_the_grid_compares_the_same_work(tmp_path: Path, monkeypatch: pytest.Mon
     said: list[str] = []
     with running_endpoint() as port:
         grid = Grid(port, tmp_path, 1, said.append)
-        [found] = grid.compared([Case("tools", "local", 8, 40)])
+        [found] = grid.compare([Case("tools", "local", 8, 40)])
     assert grid.failed == []
     assert min(found.bare.per_s, found.ours.per_s, found.bare.cpu_ms, found.ours.cpu_ms) > 0
     assert found.ours.peak_mb > found.bare.peak_mb > 10
@@ -92,5 +92,5 @@ def test_the_grid_compares_the_same_work(tmp_path: Path, monkeypatch: pytest.Mon
 def test_work_that_is_not_done_is_no_figure(tmp_path: Path) -> None:
     with running_endpoint() as port:
         grid = Grid(port, tmp_path, 1, lambda text: None)
-        assert list(grid.compared([Case("short", "local", 4, 2)])) == []
+        assert list(grid.compare([Case("short", "local", 4, 2)])) == []
     assert "mean reward" in grid.failed[0]

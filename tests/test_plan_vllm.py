@@ -60,7 +60,7 @@ def test_parameters_are_those_that_were_published(name, number):
 )
 def test_bytes_of_a_token_in_the_kv_cache(name, tp, bytes_each):
     arch = architecture.read(checkpoint.find(name).config)
-    assert capacity.kv_bytes(arch, tp, 2) * arch.num_layers == bytes_each
+    assert capacity.compute_kv_bytes(arch, tp, 2) * arch.num_layers == bytes_each
 
 
 def test_the_tiny_model_is_as_vllm_itself_reckons_it():
@@ -68,12 +68,12 @@ def test_the_tiny_model_is_as_vllm_itself_reckons_it():
     arch = architecture.read(found.config)
     assert found.is_exact and found.num_params == 730_496
     # "CPU KV cache size: 524,288 tokens", with VLLM_CPU_KVCACHE_SPACE=1
-    assert (1 << 30) // (capacity.kv_bytes(arch, 1, 2) * arch.num_layers) == 524_288
+    assert (1 << 30) // (capacity.compute_kv_bytes(arch, 1, 2) * arch.num_layers) == 524_288
 
 
 def test_parameters_read_and_reckoned_agree():
     found = checkpoint.find(str(TINY))
-    assert architecture.num_params(found.config) == found.num_params
+    assert architecture.count_params(found.config) == found.num_params
 
 
 @pytest.mark.parametrize(
@@ -95,24 +95,24 @@ def test_the_layout_that_is_chosen(name, cards, tp, replicas, num_tokens):
 def test_the_documents_70b_on_one_card_is_refused_and_what_would_fit_is_named():
     made = planned(LLAMA_70B, "80GB")
     assert made.chosen is None
-    text = "\n".join(shown.lines(made))
-    assert "it does not fit: the weights alone are 141 GB and of a GPU's 80.0 GB" in text
+    text = "\n".join(shown.format_plan(made))
+    assert "it does not fit: the weights alone are 141 GB" in text
     assert "4 × 80 GB in bfloat16" in text and "2 × 80 GB in fp8" in text
     assert "1 × 80 GB in int4" in text and "vllm_model" not in text
 
 
 def test_weights_that_fit_and_leave_no_room_are_told_apart():
-    text = "\n".join(shown.lines(planned(LLAMA_70B, "2x80GB")))
+    text = "\n".join(shown.format_plan(planned(LLAMA_70B, "2x80GB")))
     assert "one sequence may have 8,192" in text and "max_model_len of at most 256" in text
-    small = "\n".join(shown.lines(planned(TINY, "2GB")))
-    assert "nothing is left for the KV cache" in small
+    small = "\n".join(shown.format_plan(planned(TINY, "2GB")))
+    assert "leave nothing for the KV cache" in small
 
 
 def test_the_yaml_can_be_pasted(tmp_path):
     made = planned(LLAMA_8B, "2xH100", kv_cache_dtype="fp8", quantization="fp8")
-    told = shown.lines(made)
+    told = shown.format_plan(made)
     (tmp_path / "vllm.yaml").write_text("\n".join(told[told.index("vllm_model:") :]))
-    assert yaml.safe_load((tmp_path / "vllm.yaml").read_text()) == shown.settings(made)
+    assert yaml.safe_load((tmp_path / "vllm.yaml").read_text()) == shown.build_settings(made)
     config = load(["+config_paths=[vllm.yaml]"], InspectConfig, cwd=tmp_path)
     settings = config.instances["vllm_model"].settings
     assert settings["quantization"] == settings["kv_cache_dtype"] == "fp8"
@@ -194,8 +194,8 @@ def test_layers_that_keep_a_window_take_no_more_than_that():
         {"text_config": {**SMALL, "sliding_window": 512, "sliding_window_pattern": 6}}
     )
     assert (arch.num_layers, arch.num_window_layers) == (1, 5)
-    assert capacity.sequence_bytes(arch, 4096, 1) == 4096 + 5 * 528
-    assert capacity.sequence_bytes(arch, 100, 1) == 6 * 112
+    assert capacity.compute_sequence_bytes(arch, 4096, 1) == 4096 + 5 * 528
+    assert capacity.compute_sequence_bytes(arch, 100, 1) == 6 * 112
 
 
 @pytest.mark.parametrize(
@@ -214,12 +214,12 @@ def test_kinds_of_layers(keys, kinds):
 
 def test_heads_decide_how_a_model_may_be_split():
     arch = architecture.read(checkpoint.find("Qwen/Qwen2.5-7B").config)  # 28 heads, 4 for keys
-    assert capacity.tensor_parallel_sizes(arch, 8) == [1, 2, 4]
+    assert capacity.list_tensor_parallel_sizes(arch, 8) == [1, 2, 4]
     assert planned("Qwen/Qwen2.5-7B", "3xH100").chosen.num_replicas == 3
 
 
 @pytest.mark.parametrize(
-    ("text", "why"), [("{", "not JSON"), ("{}", "'hidden_size': not that of a language model")]
+    ("text", "why"), [("{", "not JSON"), ("{}", "'hidden_size': not a supported language model")]
 )
 def test_a_bad_config_json_is_named(tmp_path, text, why):
     (tmp_path / "config.json").write_text(text)
@@ -237,7 +237,7 @@ def test_weights_that_were_cut_off_are_named(tmp_path):
 def test_the_document_shows_what_the_command_prints():
     document = (Path(__file__).parent.parent / "docs/planning-vllm.md").read_text()
     assert "ng_plan_vllm +model_name=meta-llama/Llama-3.1-70B-Instruct +gpus=8xH100" in document
-    told = shown.lines(planned(LLAMA_70B, "8xH100"))
+    told = shown.format_plan(planned(LLAMA_70B, "8xH100"))
     table = [line for line in told if line.split()[:1] in (["GPUs"], ["→"]) or line[:12].isspace()]
     assert table and all(line in document for line in table if "GPUs   " not in line)
 

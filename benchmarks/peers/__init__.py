@@ -1,1 +1,1 @@
-"""The same work through other collectors, each in an environment of its own."""
+"""The same work with other collectors, each in its own environment."""

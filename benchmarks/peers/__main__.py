@@ -1,9 +1,9 @@
-"""The same single-turn work through other collectors, beside ours and the bare loop.
+"""The same single-turn work with other collectors, rollout_kit and the bare loop.
 
     python -m benchmarks.peers [--runs 3] [--only inspect rollout_kit] [--quick]
 
-Each tool is installed once, at a pinned version, into an environment of its own (--cache). CPU and
-memory are those of the command and all that it starts.
+Each tool is installed once, at a pinned version, into its own environment (--cache). CPU and memory
+include all child processes.
 """
 
 import argparse
@@ -31,28 +31,28 @@ CASES = [(16, 0.0), (128, 0.0), (512, 0.0), (1_024, 0.0), (128, 1.0), (512, 1.0)
 
 QUICK = [(128, 0.0), (512, 1.0)]
 ROWS = {True: (4_000, 4_096), False: (400, 1_024)}
-"""Whether the tool is fast → rows without and with latency: some ten seconds of a slow one."""
+"""Whether the tool is fast → rows without and with latency; a slow tool takes ten seconds."""
 
 AT_MOST_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A tool's medians for one case; CPU without that of a run of one row."""
+    """Medians of a tool for one case; the CPU of a run with one row is subtracted."""
 
     tool: str
     parallel: int
     latency_s: float
     rows: int
     per_s: float
-    """While requests flow."""
+    """Rate during the time of requests."""
     overall_per_s: float
-    """Start-up and end included."""
+    """Rate including start and end."""
     cpu_ms: float
     peak_mb: float
     max_in_flight: int
     start_up_s: float
-    """A run of one row, from the command to its end."""
+    """Duration of a run with one row."""
 
 
 class Bench:
@@ -75,15 +75,15 @@ class Bench:
             raise Unmeasured(f"{seen.requests} requests for {number} rows")
         return run, seen
 
-    def compared(
+    def compare(
         self, tools: list[Tool], cases: list[tuple[int, float]], runs: int
     ) -> Iterator[list[Result]]:
-        """One case after the other: every tool that could do it."""
+        """Run the cases, each with every tool that is installed."""
         programs: dict[str, Path] = {}
         ones: dict[str, list[Took]] = {}
         for tool in tools:
             try:
-                programs[tool.name] = tool.installed(CACHE)
+                programs[tool.name] = tool.install(CACHE)
                 for _ in range(min(runs, 2) + 1):  # the first fills caches
                     one, _ = self.once(tool, programs[tool.name], 1, 16, 0.0)
                     ones.setdefault(tool.name, []).append(one)
@@ -167,7 +167,7 @@ def main() -> int:
         print(HEAD)
         results = []
         with suppress(KeyboardInterrupt):  # what there is by then is kept
-            for found in Bench(port, Path(name)).compared(tools, cases, runs):
+            for found in Bench(port, Path(name)).compare(tools, cases, runs):
                 results += found
                 print(*map(_row, found), sep="\n", flush=True)
     fast, slow = ([f"{number:,}" for number in ROWS[key]] for key in (True, False))

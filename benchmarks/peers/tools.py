@@ -1,8 +1,8 @@
-"""Which collectors are compared, how each is installed, and the command that does the work.
+"""The compared collectors, how to install each, and the command that does the work.
 
-Every one asks the same endpoint the same multiple-choice questions, compares the boxed letter with
-the row's, and keeps what it keeps by its own habit. Versions are pinned. Settings are the tools'
-defaults, but for what is known to hold one back: logs and displays, and a process per rollout.
+All send the same multiple-choice questions to the same endpoint, compare the boxed letter with the
+row's, and store results in their own way. Versions are pinned. Settings are defaults, except known
+obstacles: logs, displays, and a process per rollout.
 """
 
 import os
@@ -19,14 +19,14 @@ TASKS = Path(__file__).resolve().parent / "tasks"
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a command is to do."""
+    """Work for a command."""
 
     port: int
     rows: Path
     number: int
     parallel: int
     out: Path
-    """A folder that is not there yet."""
+    """A folder that does not exist yet."""
 
     @property
     def url(self) -> str:
@@ -37,12 +37,12 @@ class Job:
 class Tool:
     name: str
     requirement: str
-    """What pip installs; empty for what runs in our own environment."""
+    """Requirements for pip; empty for tools in our own environment."""
     command: Callable[[Job, Path], list[str]]
-    """Of a job and the folder with the environment's programs."""
+    """Builds the command from a job and the folder of the environment's programs."""
 
-    def installed(self, cache: Path) -> Path:
-        """The folder of its programs, set up once; CalledProcessError where that fails."""
+    def install(self, cache: Path) -> Path:
+        """Install the tool once; return the folder of its programs. May raise CalledProcessError."""
         home = cache / self.requirement.replace("==", "-")
         done = home / ".ready"
         if self.requirement and not done.exists():
@@ -129,4 +129,4 @@ TOOLS = [
     Tool("verifiers 0.4.0, harness in process", "verifiers==0.4.0", _verifiers_04),
 ]
 FAST = ("bare loop", "rollout_kit", "lm-eval 0.4.13")
-"""Those that need more rows before their speed is seen."""
+"""Tools that need more rows to measure their speed."""

@@ -1,4 +1,4 @@
-"""A command and all that it starts: wall time, CPU and the most memory that they held together."""
+"""Measure a command and its descendants: wall time, CPU and peak memory."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ from rollout_kit.launch.process_tree import family
 from ..measure import Unmeasured, cpu_s, memory_mb
 
 LOOK_S = 0.25
-"""How often memory is looked at: a shorter peak may be missed, for every tool alike."""
+"""Interval between samples of memory; shorter peaks are missed for every tool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Took:
 
 
 def took(argv: Sequence[str], folder: Path, env: Mapping[str, str], *, at_most_s: float) -> Took:
-    """Run it to its end; Unmeasured where it fails, or takes too long."""
+    """Run to the end; raise Unmeasured if it fails or takes too long."""
     with (folder / "said.txt").open("w+b") as said:
         began = time.monotonic()
         process = subprocess.Popen(

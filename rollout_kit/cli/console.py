@@ -1,7 +1,7 @@
-"""Standard output that never holds up the event loop, nor raises: from a thread of its own.
+"""Print from a thread, so that standard output never blocks or stops the event loop.
 
-A pager, a stopped terminal or a reader that has left must not stop the servers. What nobody takes
-is dropped, oldest first; the servers' logs have it.
+A pager, a stopped terminal or a closed pipe must not stop the servers. Lines that are not read are
+dropped, oldest first; the servers' logs are complete.
 """
 
 import sys
@@ -11,14 +11,14 @@ from contextlib import suppress
 from typing import TextIO
 
 MAX_WAITING = 10_000
-"""Lines that wait for a slow reader."""
+"""Lines kept for a slow reader."""
 
 FLUSH_S = 1.0
-"""Time for the last lines at the end."""
+"""Time limit for the last lines at the end."""
 
 
 class Console:
-    """Prints lines in the order they come, until `close`."""
+    """Prints lines in order, until `close`."""
 
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = out or sys.stdout
@@ -34,18 +34,18 @@ class Console:
         self._some.release()
 
     def close(self) -> None:
-        """Give what waits a moment to be read."""
+        """Print the remaining lines, within a time limit."""
         self._waiting.append(None)
         self._some.release()
         self._thread.join(FLUSH_S)
 
     def _write(self) -> None:
-        # a closed reader or stream: there is nobody to tell
+        # the pipe or stream was closed
         with suppress(OSError, ValueError):
             while True:
                 self._some.acquire()
                 if not self._waiting:
-                    continue  # what this stood for was dropped
+                    continue  # its line was dropped
                 line = self._waiting.popleft()
                 if line is None:
                     return

@@ -1,4 +1,4 @@
-"""ng_dump_config: the merged configuration, each value with its origin, secrets masked."""
+"""ng_dump_config: print the merged configuration, with origins and masked secrets."""
 
 import json
 import sys
@@ -21,27 +21,29 @@ def dump(config: "Config") -> int:
     if config.command.json_output:
         print(json.dumps({"values": values, "origins": config.origins}, ensure_ascii=False))
         return 0
-    for line in lines(values, config.origins, ()):
+    for line in format_lines(values, config.origins, ()):
         print(line)
     return 0
 
 
-def lines(values: dict[str, Any], origins: dict[str, str], path: tuple[str, ...]) -> Iterator[str]:
-    """YAML that reads back to `values`, a leaf's origin as the comment at its end."""
+def format_lines(
+    values: dict[str, Any], origins: dict[str, str], path: tuple[str, ...]
+) -> Iterator[str]:
+    """Format as YAML that parses to `values`, with origins as comments."""
     indent = "  " * len(path)
     for key, value in values.items():
         place = (*path, key)
         if isinstance(value, dict) and value:
-            # a mapping that came in whole through `${…}` has one origin
+            # a mapping from a `${…}` has one origin
             origin = origins.get(".".join(place))
-            yield f"{indent}{_inline(key)}:{f'  # {origin}' if origin else ''}"
-            yield from lines(value, origins, place)
+            yield f"{indent}{_to_yaml(key)}:{f'  # {origin}' if origin else ''}"
+            yield from format_lines(value, origins, place)
         else:
             origin = origins.get(".".join(place))
-            yield f"{indent}{_inline(key)}: {_inline(value)}{f'  # {origin}' if origin else ''}"
+            yield f"{indent}{_to_yaml(key)}: {_to_yaml(value)}{f'  # {origin}' if origin else ''}"
 
 
-def _inline(value: Any) -> str:
+def _to_yaml(value: Any) -> str:
     import yaml
 
     text = yaml.safe_dump(

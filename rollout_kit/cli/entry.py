@@ -1,6 +1,6 @@
-"""What every command does around its body: `--help`, loading the configuration, errors, exit codes.
+"""The common part of all commands: `--help`, loading the configuration, errors, exit codes.
 
-`--help` is printed without reading any file, and without importing what only a run needs.
+`--help` reads no files and imports nothing that only a run needs.
 """
 
 import json
@@ -100,23 +100,23 @@ def run(
     argv: Sequence[str] | None,
     body: Callable[["Config[Any]"], int],
 ) -> int:
-    """The exit code of command `name`, run with the configuration that `argv` describes."""
+    """Load the configuration that `argv` describes, run the command and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
 
-    def loaded() -> int:
+    def load_and_run() -> int:
         from ..config.load import load
 
         config = load(arguments, COMMANDS[name][0])
-        _keep_out_of_logs(config.secrets)
+        _mask_logs(config.secrets)
         for warning in config.warnings:
             print(f"warning: {warning}", file=sys.stderr)
         return body(config)
 
-    return guarded(name, arguments, loaded)
+    return guard(name, arguments, load_and_run)
 
 
-def _keep_out_of_logs(secrets: frozenset[str]) -> None:
-    """What servers in this process log goes to the terminal, secrets masked."""
+def _mask_logs(secrets: frozenset[str]) -> None:
+    """Log to the terminal with masked secrets."""
     import logging
 
     from ..secrets import mask
@@ -130,12 +130,11 @@ def _keep_out_of_logs(secrets: frozenset[str]) -> None:
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
 
 
-def guarded(name: str, arguments: Sequence[str], body: Callable[[], int]) -> int:
-    """The exit code of `body`, or of the help or version that was asked for; errors are one
-    message."""
+def guard(name: str, arguments: Sequence[str], body: Callable[[], int]) -> int:
+    """Run `body`, or print help or version; print an error as one message. Return the exit code."""
     try:
         if HELP & set(arguments):
-            print(help_text(name))
+            print(format_help(name))
             return 0
         if VERSION & set(arguments):
             print(f"{name} (rollout_kit {__version__}); for a bug report: ng_version")
@@ -144,20 +143,20 @@ def guarded(name: str, arguments: Sequence[str], body: Callable[[], int]) -> int
         sys.stdout.flush()
         return code
     except RolloutKitError as error:
-        print(f"error: {_indented(str(error))}", file=sys.stderr)
-        if JSON & set(arguments):  # whoever reads the output as JSON is told in JSON
+        print(f"error: {_indent(str(error))}", file=sys.stderr)
+        if JSON & set(arguments):  # readers of JSON get the error as JSON
             print(json.dumps({"error": str(error)}))
         return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # the reader has left; the interpreter must not complain when it flushes at exit
+        # the pipe was closed; avoid an error when the interpreter flushes at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
 
 
-def flags(arguments: Sequence[str], command: type[AnyCommand]) -> AnyCommand:
-    """The keys of a command that reads no file."""
+def parse_keys(arguments: Sequence[str], command: type[AnyCommand]) -> AnyCommand:
+    """Parse the keys of a command that reads no files."""
     if not arguments:
         return command.model_validate({})
     from ..config.load import parse_keys
@@ -165,41 +164,50 @@ def flags(arguments: Sequence[str], command: type[AnyCommand]) -> AnyCommand:
     return parse_keys(arguments, command)
 
 
-def help_text(name: str) -> str:
-    """Every key of a command with its type, default and one sentence, and two examples."""
+def format_help(name: str) -> str:
+    """Format every key of a command with its type, default and description, and examples."""
     model, summary = COMMANDS[name]
     lines = [f"{name}: {summary}", "", "Keys, given as +key=value:"]
-    for key, kind, default, description in _rows(model, ""):
+    for key, kind, default, description in _list_keys(model, ""):
         lines += [f"  {key}  ({kind}{default})", f"      {description}"]
-    lines += ["", "A server's: ++<instance>.<type>.<implementation>.<key>=value", "", "Examples:"]
+    lines += [
+        "",
+        "Keys of a server: ++<instance>.<type>.<implementation>.<key>=value",
+        "",
+        "Examples:",
+    ]
     lines += [f"  {example}" for example in EXAMPLES.get(name, ())]
     return "\n".join(lines)
 
 
-def _rows(model: Any, prefix: str) -> list[tuple[str, str, str, str]]:
+def _list_keys(model: Any, prefix: str) -> list[tuple[str, str, str, str]]:
     rows = []
     declared = [cls.__annotations__ for cls in model.__mro__ if cls is not object]
 
-    def rank(name: str) -> int:  # a command's own keys first, those of all commands last
+    def rank(name: str) -> int:  # the command's own keys first, common keys last
         return next(place for place, names in enumerate(declared) if name in names)
 
     for name, field in sorted(model.model_fields.items(), key=lambda item: rank(item[0])):
         key = f"{prefix}{field.alias or name}"
         nested = getattr(field.annotation, "model_fields", None)
         if nested:
-            rows += _rows(field.annotation, f"{key}.")
+            rows += _list_keys(field.annotation, f"{key}.")
             continue
-        default = "" if field.default is PydanticUndefined else f", default {_shown(field.default)}"
+        default = (
+            ""
+            if field.default is PydanticUndefined
+            else f", default {_format_default(field.default)}"
+        )
         rows.append((key, describe(field.annotation), default, field.description or ""))
     return rows
 
 
-def _shown(default: Any) -> str:
-    """A default as one would type it."""
+def _format_default(default: Any) -> str:
+    """Format a default as typed on the command line."""
     if default is None or isinstance(default, bool):
         return {None: "null", True: "true", False: "false"}[default]
     return f"{default:g}" if isinstance(default, float) else str(default)
 
 
-def _indented(text: str) -> str:
+def _indent(text: str) -> str:
     return text.replace("\n", "\n       ")

@@ -3,20 +3,20 @@
 import sys
 
 from ..config.keys.commands import EntrypointConfig
-from .entry import flags, guarded
+from .entry import guard, parse_keys
 
 NAME = "ng_init_resources_server"
 
 
 def main(argv: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if argv is None else argv
-    sys.exit(guarded(NAME, arguments, lambda: create_folder(arguments)))
+    sys.exit(guard(NAME, arguments, lambda: create_folder(arguments)))
 
 
 def create_folder(arguments: list[str]) -> int:
     from ..authoring.scaffold import write_server
 
-    entrypoint = flags(arguments, EntrypointConfig).entrypoint
+    entrypoint = parse_keys(arguments, EntrypointConfig).entrypoint
     paths = write_server(entrypoint)
     for path in paths:
         print(f"wrote {path}")

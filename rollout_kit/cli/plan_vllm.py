@@ -1,4 +1,4 @@
-"""ng_plan_vllm: will a model fit on these GPUs, and how many sequences with it."""
+"""ng_plan_vllm: compute whether a model fits on GPUs, and how many sequences it holds."""
 
 import json
 import sys
@@ -9,18 +9,18 @@ from . import entry
 
 def main(argv: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if argv is None else argv
-    sys.exit(entry.guarded("ng_plan_vllm", arguments, lambda: _plan(arguments)))
+    sys.exit(entry.guard("ng_plan_vllm", arguments, lambda: _plan(arguments)))
 
 
 def _plan(arguments: list[str]) -> int:
-    asked = entry.flags(arguments, PlanVllmConfig)
-    from ..plan_vllm import shown  # not needed to print the help
+    asked = entry.parse_keys(arguments, PlanVllmConfig)
+    from ..plan_vllm import shown  # not needed for --help
     from ..plan_vllm.plan import plan
 
     assert isinstance(asked, PlanVllmConfig)
     made = plan(asked)
     if asked.json_output:
-        print(json.dumps(shown.figures(made)))
+        print(json.dumps(shown.to_json(made)))
     else:
-        print("\n".join(shown.lines(made)))
+        print("\n".join(shown.format_plan(made)))
     return 0 if made.chosen else entry.FAILED

@@ -1,4 +1,4 @@
-"""ng_run: start every server of the configuration, and keep them until Ctrl-C."""
+"""ng_run: start every server of the configuration and keep them running until Ctrl-C."""
 
 import asyncio
 import signal
@@ -21,7 +21,7 @@ def main(argv: list[str] | None = None) -> None:
 
 def _run(config: "Config") -> int:
     from ..errors import ConfigError
-    from ..transport import loop  # the servers are not needed to print the help
+    from ..transport import loop  # not needed for --help
 
     if not config.instances:
         raise ConfigError(
@@ -51,7 +51,7 @@ async def _serve(config: "Config") -> int:
     def stop() -> None:
         stopping.set()
         if not ready:
-            task.cancel()  # nobody waits for servers that nobody wants any more
+            task.cancel()  # do not wait until the servers are ready
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop)
@@ -65,8 +65,8 @@ async def _serve(config: "Config") -> int:
                 config,
                 default="process",
                 host=command.default_host,
-                limits=_limits(command),
-                upkeep=_upkeep(command, console),
+                limits=_make_limits(command),
+                upkeep=_make_upkeep(command, console),
                 run=run,
                 tapes=Tapes.at(command.record, command.replay),
             ) as running,
@@ -74,8 +74,8 @@ async def _serve(config: "Config") -> int:
             ready = True
             head.announce(running.servers)
             _announce(running, head.url, time.monotonic() - began, console)
-            _say_where_the_agent_is(config, running, console)
-            return await _until_stopped(running, stopping, console)
+            _announce_agent(config, running, console)
+            return await _wait_until_stopped(running, stopping, console)
     except asyncio.CancelledError:
         if not stopping.is_set():
             raise
@@ -85,7 +85,7 @@ async def _serve(config: "Config") -> int:
         console.close()
 
 
-def _limits(command: Any) -> "HttpLimits":
+def _make_limits(command: Any) -> "HttpLimits":
     from ..launch.placement import HttpLimits
 
     return HttpLimits(
@@ -95,7 +95,7 @@ def _limits(command: Any) -> "HttpLimits":
     )
 
 
-def _upkeep(command: Any, console: Console) -> "Upkeep":
+def _make_upkeep(command: Any, console: Console) -> "Upkeep":
     from ..launch.fleet import Upkeep
 
     return Upkeep(
@@ -114,15 +114,15 @@ def _announce(running: "Placed", head: str, elapsed_s: float, console: Console) 
         pids = f"  pid {', '.join(map(str, each.pids))}" if each.pids else ""
         console.say(f"{each.name:<{width}}  {each.type}/{each.implementation}  {where}{pids}")
     if running.log_dir:
-        console.say(f"What they print is kept in {running.log_dir}/")
+        console.say(f"Logs: {running.log_dir}/")
     console.say(
         f"All {len(running.servers)} servers ready in {elapsed_s:.1f} s."
         f" Head server: {head}. Ctrl-C or ng_stop stops all."
     )
 
 
-def _say_where_the_agent_is(config: "Config", running: "Placed", console: Console) -> None:
-    """Whoever sends a warm-up request to the usual port must know that it is another's."""
+def _announce_agent(config: "Config", running: "Placed", console: Console) -> None:
+    """Report the agent's address if another program uses the default port."""
     from ..launch.sockets import WARM_UP_PORT, warm_up_agent
 
     agent = warm_up_agent(config.instances.values())
@@ -130,11 +130,11 @@ def _say_where_the_agent_is(config: "Config", running: "Placed", console: Consol
         return
     [url, *_] = next(each.urls for each in running.servers if each.name == agent.name)
     if not url.endswith(f":{WARM_UP_PORT}"):
-        console.say(f"Port {WARM_UP_PORT} is taken: {agent.name} listens at {url} instead")
+        console.say(f"Port {WARM_UP_PORT} is in use: {agent.name} listens at {url} instead")
 
 
-async def _until_stopped(running: "Placed", stopping: asyncio.Event, console: Console) -> int:
-    """0 when asked to stop while every server could be kept; else 1."""
+async def _wait_until_stopped(running: "Placed", stopping: asyncio.Event, console: Console) -> int:
+    """Wait until stopped; return 1 if a server was given up, else 0."""
     stop = asyncio.create_task(stopping.wait())
     ends = set(running.ends)
     try:
@@ -144,7 +144,7 @@ async def _until_stopped(running: "Placed", stopping: asyncio.Event, console: Co
                 console.say(f"error: {end.result()}")
             ends -= done
             if running.ends and not ends:
-                console.say("error: no server process is left: stopping")
+                console.say("error: no server process is left; stopping")
                 return entry.FAILED
     finally:
         stop.cancel()

@@ -1,4 +1,4 @@
-"""ng_status: the health and the load of every server that a running ng_run has started."""
+"""ng_status: show health and load of the servers of a running ng_run."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..types import JsonObject
 
 ASK_S = 5.0
-"""A server that takes longer over its `/health` is reported as one that does not answer."""
+"""Time limit for `/health`; a slower server is reported as not answering."""
 
 COLUMNS = ("name", "health", "pid", "uptime", "restarts", "load", "url")
 
@@ -25,14 +25,14 @@ def main(argv: list[str] | None = None) -> None:
 
 
 async def _status(config: "Config") -> int:
-    """0 when every server is well, 2 when one is not."""
+    """Return 0 if every server is healthy, else 2."""
     from ..launch.head import found_head
 
     command: Any = config.command
     async with found_head(command) as head:
         listed = await head.instances()
         workers = [(each, worker) for each in listed for worker in each["workers"]]
-        found = await asyncio.gather(*(_asked(each, worker, head) for each, worker in workers))
+        found = await asyncio.gather(*(_query(each, worker, head) for each, worker in workers))
     if command.json_output:
         print(json.dumps({"url": head.url, "run_id": head.run_id, "servers": found}))
     else:
@@ -40,8 +40,8 @@ async def _status(config: "Config") -> int:
     return 0 if all(each["health"] == "ok" for each in found) else 2
 
 
-async def _asked(server: "JsonObject", worker: "JsonObject", head: "HeadClient") -> "JsonObject":
-    """One server process as the table shows it."""
+async def _query(server: "JsonObject", worker: "JsonObject", head: "HeadClient") -> "JsonObject":
+    """Query one server process."""
     from ..errors import PeerError
     from ..transport.access import bearer
 
@@ -59,7 +59,7 @@ async def _asked(server: "JsonObject", worker: "JsonObject", head: "HeadClient")
         except PeerError as error:
             health = f"no answer: {error}"
         except ValueError:
-            health = "answers no JSON"
+            health = "answer is not JSON"
     elif health == "ready":
         health = "ok"
     return {
@@ -76,17 +76,17 @@ async def _asked(server: "JsonObject", worker: "JsonObject", head: "HeadClient")
 
 
 def _print_table(found: list["JsonObject"]) -> None:
-    rows = [COLUMNS, *map(_cells, found)]
+    rows = [COLUMNS, *map(_format_cells, found)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         print("  ".join(cells).rstrip())
 
 
-def _cells(one: "JsonObject") -> tuple[str, ...]:
+def _format_cells(one: "JsonObject") -> tuple[str, ...]:
     busy = {name.replace("_", " "): value for name, value in one["load"].items() if value}
     load = ", ".join(name if value is True else f"{name} {value}" for name, value in busy.items())
-    uptime = "-" if one["uptime_s"] is None else _duration(one["uptime_s"])
+    uptime = "-" if one["uptime_s"] is None else _format_duration(one["uptime_s"])
     return (
         one["name"],
         one["health"],
@@ -98,8 +98,8 @@ def _cells(one: "JsonObject") -> tuple[str, ...]:
     )
 
 
-def _duration(seconds: float) -> str:
-    """`3 d 4 h`, `12 min 5 s`: the two largest units."""
+def _format_duration(seconds: float) -> str:
+    """Format with the two largest units: `3 d 4 h`, `12 min 5 s`."""
     parts = []
     for name, size in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
         count, seconds = divmod(seconds, size)

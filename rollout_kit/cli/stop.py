@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ..config.load import Config
 
 STOP_S = 30.0
-"""Servers get five seconds before they are killed; the rest is for a busy machine."""
+"""Time limit for ng_run to stop. Servers are killed after five seconds; the rest is a reserve."""
 
 POLL_S = 0.1
 

@@ -5,21 +5,21 @@ from pathlib import Path
 
 from ..config.keys.commands import EntrypointConfig
 from ..errors import ConfigError, suggest
-from .entry import FAILED, flags, guarded
+from .entry import FAILED, guard, parse_keys
 
 NAME = "ng_test"
 
 
 def main(argv: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if argv is None else argv
-    sys.exit(guarded(NAME, arguments, lambda: check_folder(arguments)))
+    sys.exit(guard(NAME, arguments, lambda: check_folder(arguments)))
 
 
 def check_folder(arguments: list[str]) -> int:
     from ..authoring.examination import examine
     from ..serving import registry
 
-    entrypoint = flags(arguments, EntrypointConfig).entrypoint
+    entrypoint = parse_keys(arguments, EntrypointConfig).entrypoint
     kind, name = Path(entrypoint).parent.name, Path(entrypoint).name
     folder = registry.find(kind, name)
     if kind not in registry.TYPES or folder is None or Path(entrypoint) != Path(kind, name):

@@ -1,4 +1,4 @@
-"""ng_validate: check everything that can be checked without starting anything."""
+"""ng_validate: check the configuration without starting anything."""
 
 import sys
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def validate(config: "Config") -> int:
-    """One line per instance, and the verdict; ConfigError where it is not valid."""
+    """Print one line per instance; raise ConfigError if the configuration is invalid."""
     import json
 
     if not config.instances:

@@ -1,4 +1,4 @@
-"""ng_version: what a bug report needs to say."""
+"""ng_version: print the versions for a bug report."""
 
 import json
 import platform
@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from .. import __version__
 from ..config.keys.commands import InspectConfig
-from .entry import flags, guarded
+from .entry import guard, parse_keys
 
 DEPENDENCIES = (
     "fastapi",
@@ -19,21 +19,21 @@ DEPENDENCIES = (
     "uvicorn",
     "uvloop",
 )
-"""Packages whose version has explained a bug before."""
+"""Packages that have caused version-dependent bugs."""
 
 
 def main(argv: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if argv is None else argv
-    sys.exit(guarded("ng_version", arguments, lambda: show(arguments)))
+    sys.exit(guard("ng_version", arguments, lambda: show(arguments)))
 
 
 def show(arguments: list[str]) -> int:
-    wanted = flags(arguments, InspectConfig)
+    wanted = parse_keys(arguments, InspectConfig)
     found = {
         "rollout_kit": __version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "dependencies": {name: _version(name) for name in DEPENDENCIES},
+        "dependencies": {name: _get_version(name) for name in DEPENDENCIES},
     }
     if wanted.json_output:
         print(json.dumps(found))
@@ -45,7 +45,7 @@ def show(arguments: list[str]) -> int:
     return 0
 
 
-def _version(package: str) -> str:
+def _get_version(package: str) -> str:
     try:
         return version(package)
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""What of a model's `config.json` decides its memory: parameters, layers, heads."""
+"""Read from a model's `config.json` what determines its memory: parameters, layers, heads."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,39 +9,39 @@ from ..errors import ConfigError
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "half": 2, "float": 4}
 
 STATE_LAYERS = frozenset({"linear_attention", "mamba", "conv", "recurrent"})
-"""Kinds of layers that keep a state of one size for each sequence, and no keys and values."""
+"""Kinds of layers that keep a state of fixed size per sequence instead of keys and values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
     num_layers: int
-    """Those that keep keys and values of all tokens."""
+    """Layers that keep keys and values of all tokens."""
     num_window_layers: int
-    """Those that keep the last `window` only."""
+    """Layers that keep keys and values of the last `window` tokens."""
     window: int
     num_state_layers: int
     num_heads: int
     num_kv_heads: int
     head_dim: int
     latent_dim: int
-    """Multi-head latent attention: numbers that a layer keeps of a token; 0 = other attention."""
+    """With multi-head latent attention: values that a layer keeps per token; otherwise 0."""
     max_len: int
     dtype: str
     quantization: str
-    """How the checkpoint itself is quantized; empty if it is not."""
+    """Quantization of the checkpoint; empty for none."""
 
 
 def read(config: Mapping[str, Any]) -> Architecture:
-    """From the text part of a `config.json`; ConfigError where it is no language model's."""
-    text = text_part(config)
+    """Read the text part of a `config.json`; raise ConfigError if it is not a language model."""
+    text = get_text_part(config)
     try:
         heads = text["num_attention_heads"]
         num_layers = text["num_hidden_layers"]
         head_dim = text.get("head_dim") or text["hidden_size"] // heads
         max_len = text["max_position_embeddings"]
     except KeyError as missing:
-        raise _not_a_model(missing) from None
-    kinds = _kinds(text, num_layers)
+        raise _make_error(missing) from None
+    kinds = _list_kinds(text, num_layers)
     latent = text.get("kv_lora_rank")
     quantization = config.get("quantization_config") or text.get("quantization_config") or {}
     dtype = text.get("dtype") or text.get("torch_dtype") or config.get("torch_dtype") or "bfloat16"
@@ -60,44 +60,46 @@ def read(config: Mapping[str, Any]) -> Architecture:
     )
 
 
-def _not_a_model(missing: KeyError) -> ConfigError:
-    return ConfigError(f"config.json has no {missing}: not that of a language model known here")
+def _make_error(missing: KeyError) -> ConfigError:
+    return ConfigError(f"config.json has no {missing}: not a supported language model")
 
 
-def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A multimodal model keeps its language model's settings in a part of its own."""
+def get_text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the settings of the language model, which multimodal models nest."""
     return config.get("text_config") or config
 
 
-def _kinds(text: Mapping[str, Any], num_layers: int) -> list[str]:
-    """For each layer: `full`, `window` or `state`."""
+def _list_kinds(text: Mapping[str, Any], num_layers: int) -> list[str]:
+    """Return `full`, `window` or `state` for each layer."""
     if listed := text.get("layer_types"):
         of = {"sliding_attention": "window", "chunked_attention": "window"}
         return ["state" if kind in STATE_LAYERS else of.get(kind, "full") for kind in listed]
     if not text.get("sliding_window") or text.get("use_sliding_window") is False:
         return ["full"] * num_layers
-    every = text.get("sliding_window_pattern")  # Gemma's: each so-manieth layer is a full one
+    every = text.get("sliding_window_pattern")  # Gemma: every n-th layer is full
     return ["full" if every and (n + 1) % every == 0 else "window" for n in range(num_layers)]
 
 
-def num_params(config: Mapping[str, Any]) -> int:
-    """Parameters of the families Llama, Mistral, Qwen and DeepSeek, dense or of experts; exact for
-    those that `known.json` lists. ConfigError where the file does not tell."""
-    text = text_part(config)
+def count_params(config: Mapping[str, Any]) -> int:
+    """Count the parameters of Llama, Mistral, Qwen and DeepSeek models, dense or with experts.
+
+    Exact for the models in `known.json`. Raise ConfigError if a setting is missing.
+    """
+    text = get_text_part(config)
     try:
         hidden, layers = text["hidden_size"], text["num_hidden_layers"]
         embedding = text["vocab_size"] * hidden
         tied = text.get("tie_word_embeddings", config.get("tie_word_embeddings", False))
-        dense = _num_dense_layers(text, layers)
-        per_layer = _attention(text) + 2 * hidden
+        dense = _get_num_dense_layers(text, layers)
+        per_layer = _count_attention(text) + 2 * hidden
         mlp = dense * 3 * hidden * text.get("intermediate_size", 0)
-        experts = (layers - dense) * _experts(text)
+        experts = (layers - dense) * _count_experts(text)
     except KeyError as missing:
-        raise _not_a_model(missing) from None
+        raise _make_error(missing) from None
     return embedding * (1 if tied else 2) + layers * per_layer + mlp + experts + hidden
 
 
-def _attention(text: Mapping[str, Any]) -> int:
+def _count_attention(text: Mapping[str, Any]) -> int:
     hidden, heads = text["hidden_size"], text["num_attention_heads"]
     if rank := text.get("kv_lora_rank"):
         rope, nope, value = (
@@ -116,20 +118,20 @@ def _attention(text: Mapping[str, Any]) -> int:
     return 2 * hidden * heads * head + 2 * hidden * kv + bias + norms
 
 
-def _num_experts(text: Mapping[str, Any]) -> int:
+def _get_num_experts(text: Mapping[str, Any]) -> int:
     names = ("num_experts", "num_local_experts", "n_routed_experts")
     return next((text[name] for name in names if text.get(name)), 0)
 
 
-def _num_dense_layers(text: Mapping[str, Any], layers: int) -> int:
-    if not _num_experts(text):
+def _get_num_dense_layers(text: Mapping[str, Any], layers: int) -> int:
+    if not _get_num_experts(text):
         return layers
     return text.get("first_k_dense_replace", 0)
 
 
-def _experts(text: Mapping[str, Any]) -> int:
-    """Of one layer: the router, and all experts, the shared ones included."""
-    hidden, number = text["hidden_size"], _num_experts(text)
+def _count_experts(text: Mapping[str, Any]) -> int:
+    """Count the parameters of a layer's router and experts, including shared ones."""
+    hidden, number = text["hidden_size"], _get_num_experts(text)
     wide = text.get("moe_intermediate_size") or text["intermediate_size"]
     shared = text.get("n_shared_experts", 0) or 0
     corrections = number if text.get("topk_method") == "noaux_tc" else 0

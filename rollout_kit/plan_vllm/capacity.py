@@ -1,4 +1,4 @@
-"""The arithmetic: what a layout of GPUs can hold. Pure functions of numbers; bytes and tokens."""
+"""Compute the capacity of a layout of GPUs, in bytes and tokens. Pure functions of numbers."""
 
 from dataclasses import dataclass
 
@@ -8,38 +8,40 @@ UTILIZATION = 0.92
 """vLLM's own `gpu_memory_utilization`, since 0.21."""
 
 OVERHEAD_BYTES = 3_000_000_000
-"""Of each GPU, beside weights and KV cache: activations of a full step, CUDA graphs, NCCL, context.
-An assumption; vLLM measures it when it starts, and it is 2 to 4 GB for most models."""
+"""Memory of each GPU besides weights and KV cache: activations, CUDA graphs, NCCL, CUDA context.
+An assumption: vLLM measures it at start, and it is 2 to 4 GB for most models."""
 
 QUANTIZED_BYTES = {"fp8": 1.0, "int4": 0.56}
-"""Bytes of a parameter, scales included."""
+"""Bytes per parameter, including scales."""
 
 BLOCK = 16
-"""Tokens of a block of vLLM's KV cache."""
+"""Tokens per block of vLLM's KV cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """So many replicas of so many GPUs each."""
+    """Replicas, and GPUs per replica, with their capacity."""
 
     tensor_parallel_size: int
     num_replicas: int
     weight_bytes: int
-    """On each GPU."""
+    """Per GPU."""
     kv_bytes_per_token: int
-    """On each GPU, of a token that all layers keep."""
+    """Per GPU, for a token that all layers keep."""
     free_bytes: int
-    """For the KV cache of each GPU; negative where not even the weights fit."""
+    """Memory for the KV cache per GPU; negative if the weights do not fit."""
     num_tokens: int
-    """That one replica keeps, in sequences of `max_model_len`."""
+    """Tokens in the cache of one replica, with sequences of `max_model_len`."""
     num_sequences: int
-    """Of the expected length, over all replicas."""
+    """Sequences of the expected length, over all replicas."""
     num_longest: int
-    """Of `max_model_len`, over all replicas."""
+    """Sequences of `max_model_len`, over all replicas."""
 
 
-def weight_bytes(num_params: int, stored: int, arch: Architecture, dtype: str, quant: str) -> int:
-    """Of one copy in memory. `quant` quantizes what the checkpoint has not quantized itself."""
+def compute_weight_bytes(
+    num_params: int, stored: int, arch: Architecture, dtype: str, quant: str
+) -> int:
+    """Bytes of one copy in memory. `quant` applies to checkpoints that are not quantized."""
     if arch.quantization:
         return stored
     if quant:
@@ -47,23 +49,23 @@ def weight_bytes(num_params: int, stored: int, arch: Architecture, dtype: str, q
     return num_params * DTYPE_BYTES[arch.dtype if dtype == "auto" else dtype]
 
 
-def kv_bytes(arch: Architecture, tensor_parallel_size: int, cache_bytes: int) -> int:
-    """Of one token in one layer, on each GPU: heads are shared out, and repeated where there are
-    fewer than GPUs; what latent attention keeps is on each of them."""
+def compute_kv_bytes(arch: Architecture, tensor_parallel_size: int, cache_bytes: int) -> int:
+    """Bytes per token, layer and GPU. Heads are distributed, and repeated if there are fewer heads
+    than GPUs; the values of latent attention are on every GPU."""
     if arch.latent_dim:
         return arch.latent_dim * cache_bytes
     heads = max(1, arch.num_kv_heads // tensor_parallel_size)
     return 2 * heads * arch.head_dim * cache_bytes
 
 
-def sequence_bytes(arch: Architecture, length: int, per_layer: int) -> int:
-    """Of one sequence, on each GPU, in whole blocks."""
+def compute_sequence_bytes(arch: Architecture, length: int, per_layer: int) -> int:
+    """Bytes per sequence and GPU, in whole blocks."""
     whole = -(-length // BLOCK) * BLOCK
     windowed = min(whole, -(-arch.window // BLOCK) * BLOCK + BLOCK) if arch.window else whole
     return per_layer * (arch.num_layers * whole + arch.num_window_layers * windowed)
 
 
-def layout(
+def compute_layout(
     arch: Architecture,
     *,
     weights: int,
@@ -73,27 +75,28 @@ def layout(
     cache_bytes: int,
     utilization: float = UTILIZATION,
 ) -> Layout:
-    """`sizes`: tensor-parallel size, replicas. `lengths`: the expected one, and the longest."""
+    """Compute a layout. `sizes`: tensor-parallel size, replicas. `lengths`: expected, longest."""
     (tp, replicas), (expected, longest) = sizes, lengths
-    per_layer = kv_bytes(arch, tp, cache_bytes)
+    per_layer = compute_kv_bytes(arch, tp, cache_bytes)
     share = -(-weights // tp)
     free = int(utilization * memory) - share - OVERHEAD_BYTES
     room = max(free, 0)
-    num_longest = room // max(1, sequence_bytes(arch, longest, per_layer))
+    num_longest = room // max(1, compute_sequence_bytes(arch, longest, per_layer))
     return Layout(
         tensor_parallel_size=tp,
         num_replicas=replicas,
         weight_bytes=share,
         kv_bytes_per_token=per_layer * (arch.num_layers + arch.num_window_layers),
         free_bytes=free,
-        num_tokens=int(room * longest / max(1, sequence_bytes(arch, longest, per_layer))),
-        num_sequences=replicas * (room // max(1, sequence_bytes(arch, expected, per_layer))),
+        num_tokens=int(room * longest / max(1, compute_sequence_bytes(arch, longest, per_layer))),
+        num_sequences=replicas
+        * (room // max(1, compute_sequence_bytes(arch, expected, per_layer))),
         num_longest=replicas * num_longest,
     )
 
 
-def tensor_parallel_sizes(arch: Architecture, num_gpus: int) -> list[int]:
-    """Those that divide the heads and the GPUs, smallest first."""
+def list_tensor_parallel_sizes(arch: Architecture, num_gpus: int) -> list[int]:
+    """Sizes that divide the heads and the GPUs, smallest first."""
     return [
         size
         for size in range(1, num_gpus + 1)

@@ -1,5 +1,5 @@
-"""Where a model's settings are found, and the exact size of its weights: a folder, this machine's
-Hugging Face cache, or `known.json`. Nothing is downloaded."""
+"""Find a model's settings and the size of its weights, in a folder, the local Hugging Face cache or
+`known.json`. Downloads nothing."""
 
 import json
 import os
@@ -12,12 +12,12 @@ from typing import Any
 
 from ..errors import ConfigError
 from ..types import JsonObject
-from .architecture import num_params
+from .architecture import count_params
 
 KNOWN = Path(__file__).with_name("known.json")
 
 MAX_HEADER_BYTES = 100_000_000
-"""What safetensors itself allows."""
+"""Limit of safetensors itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,45 +25,49 @@ class Checkpoint:
     name: str
     config: JsonObject
     source: str
-    """Where the figures come from, for people."""
+    """Origin of the figures, for messages."""
     num_params: int
     stored_bytes: int
-    """What the weights take as they are stored."""
+    """Size of the stored weights."""
     is_exact: bool
-    """Read from the weights' own headers, not reckoned from the settings."""
+    """Whether the size was read from the weights instead of computed from the settings."""
 
 
 def find(name: str) -> Checkpoint:
-    """ConfigError, saying what to download, where nothing here knows the model."""
+    """Find a model by name; raise ConfigError, with the files to download, if it is unknown."""
     folder = Path(name).expanduser()
     if (folder / "config.json").is_file():
-        return _local(name, folder)
-    if cached := _in_cache(name):
-        return _local(name, cached)
+        return _read_folder(name, folder)
+    if cached := _find_in_cache(name):
+        return _read_folder(name, cached)
     known = json.loads(KNOWN.read_text("utf-8"))
     if name in known:
-        config, number = known[name], num_params(known[name])
-        return Checkpoint(name, config, "the architectures listed here", number, 2 * number, False)
+        config, number = known[name], count_params(known[name])
+        return Checkpoint(
+            name, config, "the built-in list of architectures", number, 2 * number, False
+        )
     near = get_close_matches(name, known, 1)
     hint = f" (did you mean '{near[0]}'?)" if near else ""
-    what = "has no config.json" if folder.is_dir() else "is no folder here, and not listed"
+    what = "has no config.json" if folder.is_dir() else "is neither a folder nor a listed model"
     raise ConfigError(
-        f"model_name: '{name}' {what}{hint}. Its settings are enough, the weights are not needed:\n"
+        f"model_name: '{name}' {what}{hint}. Only its settings are needed, not the weights:\n"
         f"    hf download {name} --include 'config.json' --local-dir model\n"
         "and then +model_name=model"
     )
 
 
-def _local(name: str, folder: Path) -> Checkpoint:
+def _read_folder(name: str, folder: Path) -> Checkpoint:
     try:
         config = json.loads((folder / "config.json").read_text("utf-8"))
     except ValueError as error:
         raise ConfigError(f"{folder / 'config.json'}: not JSON: {error}") from None
-    shapes = [header for path in sorted(folder.glob("*.safetensors")) for header in _tensors(path)]
+    shapes = [
+        header for path in sorted(folder.glob("*.safetensors")) for header in _read_header(path)
+    ]
     if _is_whole(folder) and shapes:
         number, stored = (sum(each[n] for each in shapes) for n in (0, 1))
         return Checkpoint(name, config, f"the weights in {folder}", number, stored, True)
-    number = num_params(config)
+    number = count_params(config)
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         stored = json.loads(index.read_text("utf-8")).get("metadata", {}).get("total_size")
@@ -73,7 +77,7 @@ def _local(name: str, folder: Path) -> Checkpoint:
 
 
 def _is_whole(folder: Path) -> bool:
-    """Whether all weights lie here: an index names every file."""
+    """Whether the folder has all files of the weights."""
     index = folder / "model.safetensors.index.json"
     if not index.is_file():
         return (folder / "model.safetensors").is_file()
@@ -81,16 +85,16 @@ def _is_whole(folder: Path) -> bool:
     return all((folder / each).is_file() for each in named)
 
 
-def _tensors(path: Path) -> list[tuple[int, int]]:
-    """Numbers and bytes of each tensor, from the header."""
+def _read_header(path: Path) -> list[tuple[int, int]]:
+    """Read the parameters and bytes of each tensor from the header."""
     with path.open("rb") as file:
         (length,) = struct.unpack("<Q", file.read(8).ljust(8, b"\0"))
         if not 2 <= length <= MAX_HEADER_BYTES:
-            raise ConfigError(f"{path} is no safetensors file, or was cut off")
+            raise ConfigError(f"{path} is not a safetensors file, or was cut off")
         try:
             header: dict[str, Any] = json.loads(file.read(length))
         except ValueError:
-            raise ConfigError(f"{path} is no safetensors file, or was cut off") from None
+            raise ConfigError(f"{path} is not a safetensors file, or was cut off") from None
     found = []
     for name, tensor in header.items():
         if name != "__metadata__":
@@ -99,8 +103,8 @@ def _tensors(path: Path) -> list[tuple[int, int]]:
     return found
 
 
-def _in_cache(name: str) -> Path | None:
-    """The newest snapshot of a Hub model that was downloaded before."""
+def _find_in_cache(name: str) -> Path | None:
+    """Return the newest downloaded snapshot of a model on the Hub."""
     home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
     hub = Path(os.environ.get("HF_HUB_CACHE", home / "hub"))
     found = hub.glob(f"models--{name.replace('/', '--')}/snapshots/*/config.json")

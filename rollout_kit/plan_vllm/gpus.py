@@ -1,4 +1,4 @@
-"""What `gpus` means: so many cards with so much memory each."""
+"""Parse `gpus`: a number of GPUs and their memory."""
 
 import re
 import shutil
@@ -37,16 +37,16 @@ class Gpus:
     number: int
     label: str
     memory: int
-    """Bytes of each."""
+    """Bytes per GPU."""
 
 
 def read(given: str | None) -> Gpus:
-    """`4xH100`, `2x80GB`, `H200`, `80GB`, or `8`, of this machine's; ConfigError otherwise."""
+    """Parse `4xH100`, `2x80GB`, `H200`, `80GB`, or `8` for this machine's; else ConfigError."""
     if given is None or given.strip().isdigit():
-        return _of_this_machine(int(given) if given else None)
+        return _query_this_machine(int(given) if given else None)
     found = GIVEN.fullmatch(given.strip())
     if not found or found["number"] == "0":
-        raise ConfigError(f"gpus: '{given}' is not read; write +gpus=4xH100 or +gpus=2x80GB")
+        raise ConfigError(f"gpus: cannot parse '{given}'; write +gpus=4xH100 or +gpus=2x80GB")
     number, what = int(found["number"] or 1), found["what"]
     if size := BYTES.fullmatch(what):
         is_binary = (size["unit"] or "").lower() == "gib"
@@ -56,17 +56,17 @@ def read(given: str | None) -> Gpus:
         if name.lower() == what.lower():
             return Gpus(number, name, mib * MIB)
     raise ConfigError(
-        f"gpus: '{what}' is not known; give its memory, as +gpus={number}x80GB. Known are "
+        f"gpus: unknown GPU '{what}'; give its memory, as +gpus={number}x80GB. Known: "
         + ", ".join(MEMORY_MIB)
     )
 
 
-def _of_this_machine(number: int | None) -> Gpus:
+def _query_this_machine(number: int | None) -> Gpus:
     query = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
     if not shutil.which(query[0]):
-        raise ConfigError("gpus: this machine has none; say which: +gpus=4xH100 or +gpus=2x80GB")
+        raise ConfigError("gpus: this machine has none; give them: +gpus=4xH100 or +gpus=2x80GB")
     lines = subprocess.run(query, capture_output=True, text=True, check=False).stdout.splitlines()
     if not lines:
-        raise ConfigError("gpus: nvidia-smi shows none; say which: +gpus=4xH100 or +gpus=2x80GB")
+        raise ConfigError("gpus: nvidia-smi shows none; give them: +gpus=4xH100 or +gpus=2x80GB")
     name, _, mib = lines[0].rpartition(",")
     return Gpus(number or len(lines), name.strip(), int(mib) * MIB)

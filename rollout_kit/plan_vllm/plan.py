@@ -1,4 +1,4 @@
-"""One model on so many GPUs: every layout, the one to take, and what would fit where none does."""
+"""Plan a model on GPUs: all layouts, the recommended one, and alternatives if none fits."""
 
 from dataclasses import dataclass
 
@@ -10,19 +10,19 @@ from .checkpoint import Checkpoint
 from .gpus import Gpus
 
 ENOUGH = 64
-"""Sequences that one replica should hold: fewer leave a GPU's arithmetic idle while it decodes."""
+"""Sequences that a replica should hold; with fewer, decoding does not use the GPU fully."""
 
 COMFORT = 0.8
-"""Of the KV cache, on average: sequences differ in length, and vLLM starts over those it evicts."""
+"""Average share of the KV cache to use; lengths vary, and vLLM restarts evicted sequences."""
 
 LARGE_BYTES, HUGE_BYTES = 70 << 30, 160 << 30
-"""Memory from which vLLM takes larger steps, and more sequences at once."""
+"""GPU memory from which vLLM uses larger steps and more concurrent sequences."""
 
 DEFAULT_LENGTH = 8192
-"""Of the longest sequence, where none is given: what most agents' conversations keep to."""
+"""Default length of the longest sequence; most conversations of agents are shorter."""
 
 CARDS = (1, 2, 4, 8, 16, 32, 64)
-"""Numbers of GPUs that are looked at where the given ones are too few."""
+"""Numbers of GPUs to try if the given ones are too few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +32,14 @@ class Plan:
     arch: Architecture
     gpus: Gpus
     weight_bytes: int
-    """Of one copy."""
+    """Of one replica."""
     max_model_len: int
     expected: int
     """Tokens of a sequence, prompt and response together."""
     layouts: list[Layout]
     chosen: Layout | None
     ways: list[str]
-    """What would fit, where nothing does."""
+    """Alternatives, if nothing fits."""
 
     @property
     def max_num_seqs(self) -> int:
@@ -65,28 +65,30 @@ class Plan:
 
 
 def plan(asked: PlanVllmConfig) -> Plan:
-    """ConfigError where the model or the GPUs are not known."""
+    """Make a plan; raise ConfigError if the model or the GPUs are unknown."""
     found = checkpoint.find(asked.model_name)
     arch = architecture.read(found.config)
     cards = gpus.read(asked.gpus)
     longest = asked.max_model_len or min(arch.max_len, DEFAULT_LENGTH)
     expected = min(asked.sequence_tokens or max(1, longest // 2), longest)
-    weights = _weights(asked, found, arch, asked.quantization or "")
+    weights = _compute_weights(asked, found, arch, asked.quantization or "")
     lengths = (expected, longest)
-    layouts = _layouts(asked, arch, cards, weights, lengths)
-    chosen = _chosen(layouts)
-    ways = [] if chosen else _ways(asked, found, arch, cards, lengths)
+    layouts = _compute_layouts(asked, arch, cards, weights, lengths)
+    chosen = _choose(layouts)
+    ways = [] if chosen else _find_alternatives(asked, found, arch, cards, lengths)
     return Plan(asked, found, arch, cards, weights, longest, expected, layouts, chosen, ways)
 
 
-def _weights(asked: PlanVllmConfig, found: Checkpoint, arch: Architecture, quant: str) -> int:
+def _compute_weights(
+    asked: PlanVllmConfig, found: Checkpoint, arch: Architecture, quant: str
+) -> int:
     stored = found.stored_bytes
     if arch.quantization and not found.is_exact:
         stored = int(found.num_params * capacity.QUANTIZED_BYTES.get(arch.quantization, 0.56))
-    return capacity.weight_bytes(found.num_params, stored, arch, asked.dtype, quant)
+    return capacity.compute_weight_bytes(found.num_params, stored, arch, asked.dtype, quant)
 
 
-def _layouts(
+def _compute_layouts(
     asked: PlanVllmConfig,
     arch: Architecture,
     cards: Gpus,
@@ -94,7 +96,7 @@ def _layouts(
     lengths: tuple[int, int],
 ) -> list[Layout]:
     return [
-        capacity.layout(
+        capacity.compute_layout(
             arch,
             weights=weights,
             memory=cards.memory,
@@ -103,38 +105,40 @@ def _layouts(
             cache_bytes=1 if asked.kv_cache_dtype == "fp8" else 2,
             utilization=asked.gpu_memory_utilization,
         )
-        for size in capacity.tensor_parallel_sizes(arch, cards.number)
+        for size in capacity.list_tensor_parallel_sizes(arch, cards.number)
     ]
 
 
-def _chosen(layouts: list[Layout]) -> Layout | None:
-    """The least split that keeps its GPUs busy; else what holds most."""
+def _choose(layouts: list[Layout]) -> Layout | None:
+    """Choose the smallest split that uses its GPUs fully, else the one with most sequences."""
     fit = [each for each in layouts if each.num_longest]
     busy = [each for each in fit if each.num_sequences >= ENOUGH * each.num_replicas]
     return busy[0] if busy else max(fit, key=lambda each: each.num_sequences, default=None)
 
 
-def _ways(
+def _find_alternatives(
     asked: PlanVllmConfig,
     found: Checkpoint,
     arch: Architecture,
     cards: Gpus,
     lengths: tuple[int, int],
 ) -> list[str]:
-    """The smallest numbers of GPUs, as the weights are and quantized; a shorter context."""
+    """List alternatives: more GPUs, quantization, or a shorter context."""
     own = arch.quantization or asked.quantization or ""
-    told = []
+    found_ways = []
     for quant in (own,) if own else ("", *capacity.QUANTIZED_BYTES):
-        weights = _weights(asked, found, arch, quant)
+        weights = _compute_weights(asked, found, arch, quant)
         for number in CARDS:
             more = Gpus(number, cards.label, cards.memory)
-            if chosen := _chosen(_layouts(asked, arch, more, weights, lengths)):
+            if chosen := _choose(_compute_layouts(asked, arch, more, weights, lengths)):
                 what = quant or (arch.dtype if asked.dtype == "auto" else asked.dtype)
-                told.append(
+                found_ways.append(
                     f"{number} × {cards.label} in {what}: weights {weights / 1e9:.0f} GB, room for"
                     f" {chosen.num_sequences:,} sequences of {lengths[0]:,} tokens"
                 )
                 break
-    present = _layouts(asked, arch, cards, _weights(asked, found, arch, own), lengths)
+    present = _compute_layouts(
+        asked, arch, cards, _compute_weights(asked, found, arch, own), lengths
+    )
     room = max((each.num_tokens for each in present), default=0) // 256 * 256
-    return [*told, f"max_model_len of at most {room:,} on these GPUs"] if room else told
+    return [*found_ways, f"max_model_len of at most {room:,} on these GPUs"] if room else found_ways

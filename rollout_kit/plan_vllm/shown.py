@@ -1,4 +1,4 @@
-"""A plan for people: a table, a verdict, and the YAML to paste."""
+"""Format a plan: a table, the result, and YAML to copy."""
 
 from ..types import JsonObject
 from .plan import Plan
@@ -6,30 +6,34 @@ from .plan import Plan
 GB = 1e9
 
 
-def lines(plan: Plan) -> list[str]:
+def format_plan(plan: Plan) -> list[str]:
     found, arch, cards = plan.checkpoint, plan.arch, plan.gpus
     how = "exactly" if found.is_exact else "about"
-    told = [
-        f"{found.name}: {_count(found.num_params)} parameters, from {found.source}",
-        f"weights      {how} {_gb(plan.weight_bytes)} in {_format(plan)}",
-        f"KV cache     {_cache(plan)}",
-        f"GPUs         {cards.number} × {cards.label} ({_gb(cards.memory)} each), of which"
-        f" {plan.asked.gpu_memory_utilization:.0%} less 3 GB for activations and the like",
+    lines = [
+        f"{found.name}: {_format_count(found.num_params)} parameters, from {found.source}",
+        f"weights      {how} {_format_gb(plan.weight_bytes)} in {_get_format(plan)}",
+        f"KV cache     {_describe_cache(plan)}",
+        f"GPUs         {cards.number} × {cards.label} ({_format_gb(cards.memory)} each), of which"
+        f" {plan.asked.gpu_memory_utilization:.0%} less 3 GB for activations etc.",
         f"sequences    {plan.expected:,} tokens expected, {plan.max_model_len:,} at most",
     ]
     if arch.num_state_layers:
-        told.append(f"             {arch.num_state_layers} layers keep a state that is not counted")
-    told += ["", *_table(plan), ""]
+        lines.append(
+            f"             {arch.num_state_layers} layers keep a state, which is not counted"
+        )
+    lines += ["", *_format_table(plan), ""]
     if plan.chosen is None:
-        ways = ["what would:", *(f"  {way}" for way in plan.ways)] if plan.ways else []
-        return [*told, f"it does not fit: {_shortage(plan)}", *ways]
+        ways = ["these would fit:", *(f"  {way}" for way in plan.ways)] if plan.ways else []
+        return [*lines, f"it does not fit: {_describe_shortage(plan)}", *ways]
     if plan.asked.quantization == "int4":
-        told.append("# model_name must be a checkpoint in int4 (AWQ, GPTQ): vLLM makes none itself")
-    return [*told, *_yaml(settings(plan))]
+        lines.append(
+            "# model_name must be an int4 checkpoint (AWQ, GPTQ): vLLM does not create one"
+        )
+    return [*lines, *_format_yaml(build_settings(plan))]
 
 
-def settings(plan: Plan) -> JsonObject:
-    """The block of a vllm_model, and the collector's parallelism."""
+def build_settings(plan: Plan) -> JsonObject:
+    """Return the block of `vllm_model`, and the collector's parallelism."""
     assert plan.chosen
     asked, chosen = plan.asked, plan.chosen
     block: JsonObject = {
@@ -48,8 +52,8 @@ def settings(plan: Plan) -> JsonObject:
     return {"vllm_model": block, "num_samples_in_parallel": plan.num_samples_in_parallel}
 
 
-def figures(plan: Plan) -> JsonObject:
-    """The same as JSON."""
+def to_json(plan: Plan) -> JsonObject:
+    """Convert a plan to JSON."""
     return {
         "model_name": plan.checkpoint.name,
         "num_params": plan.checkpoint.num_params,
@@ -61,19 +65,19 @@ def figures(plan: Plan) -> JsonObject:
         "layouts": [
             {name: getattr(each, name) for name in each.__slots__} for each in plan.layouts
         ],
-        **({"settings": settings(plan)} if plan.chosen else {"would_fit": plan.ways}),
+        **({"settings": build_settings(plan)} if plan.chosen else {"would_fit": plan.ways}),
     }
 
 
-def _count(number: int) -> str:
+def _format_count(number: int) -> str:
     return f"{number / 1e9:.2f} billion" if number >= 1e8 else f"{number / 1e6:.2f} million"
 
 
-def _gb(number: float) -> str:
+def _format_gb(number: float) -> str:
     return f"{number / GB:.1f} GB" if number < 100 * GB else f"{number / GB:.0f} GB"
 
 
-def _format(plan: Plan) -> str:
+def _get_format(plan: Plan) -> str:
     if plan.arch.quantization:
         return plan.arch.quantization
     if plan.asked.quantization:
@@ -81,7 +85,7 @@ def _format(plan: Plan) -> str:
     return plan.arch.dtype if plan.asked.dtype == "auto" else plan.asked.dtype
 
 
-def _cache(plan: Plan) -> str:
+def _describe_cache(plan: Plan) -> str:
     arch, first = plan.arch, plan.layouts[0] if plan.layouts else None
     if first is None:
         return "–"
@@ -90,15 +94,15 @@ def _cache(plan: Plan) -> str:
         if arch.latent_dim
         else f"2 × {arch.num_kv_heads} heads of {arch.head_dim}"
     )
-    window = f", {arch.num_window_layers} of them the last {arch.window:,} tokens only"
+    window = f", {arch.num_window_layers} of them with a window of {arch.window:,} tokens"
     layers = arch.num_layers + arch.num_window_layers
     return (
-        f"{first.kv_bytes_per_token:,} bytes a token: {layers} layers"
+        f"{first.kv_bytes_per_token:,} bytes per token: {layers} layers"
         f"{window if arch.num_window_layers else ''}, {numbers}"
     )
 
 
-def _table(plan: Plan) -> list[str]:
+def _format_table(plan: Plan) -> list[str]:
     head = ("", "GPUs each", "replicas", "weights", "KV cache", "tokens", "sequences", "longest")
     rows: list[tuple[str, ...]] = [head]
     for each in plan.layouts:
@@ -106,8 +110,8 @@ def _table(plan: Plan) -> list[str]:
             "→" if each is plan.chosen else "",
             str(each.tensor_parallel_size),
             str(each.num_replicas),
-            _gb(each.weight_bytes),
-            _gb(each.free_bytes) if each.free_bytes > 0 else "none",
+            _format_gb(each.weight_bytes),
+            _format_gb(each.free_bytes) if each.free_bytes > 0 else "none",
             f"{each.num_tokens:,}",
             f"{each.num_sequences:,}",
             f"{each.num_longest:,}",
@@ -120,37 +124,37 @@ def _table(plan: Plan) -> list[str]:
     ]
 
 
-def _shortage(plan: Plan) -> str:
+def _describe_shortage(plan: Plan) -> str:
     cards, arch = plan.gpus, plan.arch
     if not plan.layouts:
-        return f"{arch.num_heads} heads cannot be shared out among {cards.number} GPUs"
+        return f"{arch.num_heads} heads cannot be distributed over {cards.number} GPUs"
     best = max(plan.layouts, key=lambda each: each.free_bytes)
     split = best.tensor_parallel_size
     of = f" on each of {split}" if split > 1 else ""
     may_take = plan.asked.gpu_memory_utilization * cards.memory
     if best.free_bytes <= 0 and best.weight_bytes < may_take:
         return (
-            f"of a GPU's {_gb(cards.memory)} vLLM may take {_gb(may_take)}, and beside"
-            f" {_gb(best.weight_bytes)} of weights{of} and 3 GB for activations and the like"
-            " nothing is left for the KV cache"
+            f"vLLM may use {_format_gb(may_take)} of a GPU's {_format_gb(cards.memory)};"
+            f" {_format_gb(best.weight_bytes)} of weights{of} and 3 GB for activations etc."
+            " leave nothing for the KV cache"
         )
     if best.free_bytes <= 0:
-        each = f", {_gb(best.weight_bytes)}{of}," if split > 1 else ""
+        each = f", {_format_gb(best.weight_bytes)}{of}," if split > 1 else ""
         return (
-            f"the weights alone are {_gb(plan.weight_bytes)}{each} and of a GPU's"
-            f" {_gb(cards.memory)} vLLM may take {_gb(may_take)}"
+            f"the weights alone are {_format_gb(plan.weight_bytes)}{each} and vLLM may use"
+            f" {_format_gb(may_take)} of a GPU's {_format_gb(cards.memory)}"
         )
     return (
-        f"beside the weights {_gb(best.free_bytes)}{of} are left for the KV cache,"
-        f" {best.num_tokens:,} tokens, and one sequence may have {plan.max_model_len:,}"
+        f"the weights leave {_format_gb(best.free_bytes)}{of} for the KV cache,"
+        f" {best.num_tokens:,} tokens, but one sequence may have {plan.max_model_len:,}"
     )
 
 
-def _yaml(block: JsonObject) -> list[str]:
-    told = []
+def _format_yaml(block: JsonObject) -> list[str]:
+    lines = []
     for name, value in block.items():
         if isinstance(value, dict):
-            told += [f"{name}:", *(f"  {key}: {inner}" for key, inner in value.items())]
+            lines += [f"{name}:", *(f"  {key}: {inner}" for key, inner in value.items())]
         else:
-            told.append(f"{name}: {value}")
-    return told
+            lines.append(f"{name}: {value}")
+    return lines

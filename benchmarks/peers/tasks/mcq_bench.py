@@ -1,7 +1,7 @@
 """verifiers 0.4: multiple choice, one turn, through a harness in the evaluator's own process.
 
-Its built-in single-turn harness starts a Python process for every rollout; this one asks over
-aiohttp in the same process, which is the least that its interface allows.
+Its built-in single-turn harness starts a Python process per rollout; this one uses aiohttp in the
+same process, the minimum that its interface allows.
 """
 
 import json
