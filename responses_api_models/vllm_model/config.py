@@ -53,7 +53,10 @@ class VllmModelConfig(VllmOptions):  # type: ignore[misc, valid-type]
         READY_S, gt=0, json_schema_extra=OPERATIONAL, description="Most time for vLLM to load."
     )
     max_restarts: int = Field(
-        5, ge=0, json_schema_extra=OPERATIONAL, description="Failed starts in a row before giving up."
+        5,
+        ge=0,
+        json_schema_extra=OPERATIONAL,
+        description="Failed starts before giving up.",
     )
     request_timeout_s: float = Field(
         600.0,
