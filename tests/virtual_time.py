@@ -103,6 +103,7 @@ def run_virtual_once(holds: Callable[[], bool], main: Coroutine[Any, Any, T]) ->
 
         def select(timeout: float | None = None) -> Any:
             if holds():
+                selector.select = jump
                 return jump(timeout)
             began = time.monotonic()
             assert began < give_up, "it did not come true"
