@@ -78,8 +78,6 @@ class RolloutError(RolloutKitError):
         self.body = body[:BODY_LIMIT]
         self.retryable = self.status in TRANSIENT if retryable is None else retryable
         self.retry_after_s = retry_after_s
-        self.answered: dict[str, Any] | None = None
-        """The line of what the policy had answered, where the verifier refused it for good."""
 
     @property
     def terminal(self) -> bool:

@@ -1,20 +1,20 @@
-"""The words of the wire and of the journal.
+"""The values that every package shares: requests and replies, keys, attempts and outcomes.
 
-Wire models are loose on purpose: what a stage does not look into stays plain JSON, and fields that
-it does not know are carried along untouched.
+Wire models check the fields they name and carry all others along unchanged. What a stage does not
+look into stays plain JSON.
 """
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 from pydantic import BaseModel, ConfigDict
 
 from .errors import RolloutError, VerifyError
 
 JsonObject = dict[str, Any]
-"""A JSON object that is passed on rather than looked into."""
+"""A JSON object that is passed on unread."""
 
 
 STATS = "rollout_stats"
@@ -24,13 +24,13 @@ stored. An agent's: turns, calls and times; a model server's: what of the time w
 
 
 class Wire(BaseModel):
-    """A request or reply: named fields are checked, all others pass."""
+    """A request or reply. Named fields are checked; all others pass unchanged."""
 
     model_config = ConfigDict(extra="allow")
 
 
 class RunRequest(Wire):
-    """A task: what the policy is asked, and whatever the verifier needs."""
+    """A task: the create params for the policy, and any fields that the verifier needs."""
 
     responses_create_params: JsonObject
 
@@ -45,7 +45,7 @@ class VerifyRequest(RunRequest):
     response: JsonObject
 
     def scored(self, reward: float, **scores: Any) -> "VerifyResponse":
-        """This request with its reward and whatever else the verifier found out."""
+        """This request with its reward and further figures of the verifier."""
         return VerifyResponse.of(self, {"reward": reward, **scores})
 
 
@@ -60,21 +60,26 @@ class VerifyResponse(VerifyRequest):
 
 
 def given_fields(model: BaseModel) -> JsonObject:
-    """What was given to a model, its extra fields included and its defaults not."""
+    """The fields that were set, extra fields included, defaults left out."""
     given = {name: getattr(model, name) for name in model.model_fields_set}
     return {**given, **(model.model_extra or {})}
 
 
 def finite_reward(value: Any) -> float:
-    """`value` as a reward; VerifyError when it is not one finite number."""
+    """`value` as a reward; VerifyError if it is not a finite number."""
     if isinstance(value, bool | int | float) and math.isfinite(value):
         return float(value)
     raise VerifyError(f"reward must be a finite number, got {value!r}", retryable=False)
 
 
+class Say(Protocol):
+    """How a run reports to people: a line of text, and the same as fields for programs."""
+
+    def __call__(self, text: str, **fields: Any) -> None: ...
+
+
 class Key(NamedTuple):
-    """What makes a rollout itself: never a row position, so that sorting an input changes
-    nothing."""
+    """Identity of a rollout. It holds no row position, so sorting an input changes nothing."""
 
     task_id: str
     agent: str
@@ -83,13 +88,13 @@ class Key(NamedTuple):
 
     @property
     def rollout(self) -> tuple[str, int]:
-        """The task and the index, as a session tells them."""
+        """Task id and index, as a session id carries them."""
         return self.task_id, self.rollout_index
 
 
 class Task(NamedTuple):
-    """One row of the input; `row` is as it will be sent, `task_index` its position among distinct
-    tasks."""
+    """One row of the input. `row` is what will be sent; `task_index` is its position among the
+    distinct tasks."""
 
     task_id: str
     task_index: int
@@ -97,13 +102,15 @@ class Task(NamedTuple):
     agent: str
     row: JsonObject
     first_rollout: int = 0
-    """Rollouts that identical earlier rows already ask for: this row's repeats are numbered from
-    here."""
+    """Index of this row's first repeat; above 0 if identical rows came before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A key that is owed. `stored`: the line of its response, where only the verdict is owed."""
+    """One try at a key that is owed.
+
+    With a `stored` line only its verdict is owed; `is_copied` keeps that line as it is.
+    """
 
     key: Key
     task: Task
@@ -111,35 +118,99 @@ class Attempt:
     number: int = 1
     regenerated: bool = False
     """The stored response could not be verified alone, so the rollout is collected again."""
+    is_copied: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutInfo:
+    """The typed head of a line: identity, settings, usage, cost and timings (seconds).
+
+    None means that the value is unknown: the agent or server did not report it.
+    """
+
+    key: Key
+    task_index: int
+    settings: str
+    verifier: str
+    model: str
+    attempt: int
+    duration_s: float | None
+    queue_s: float | None
+    model_s: float | None
+    tool_s: float | None
+    verify_s: float | None
+    rate_limit_s: float | None
+    retry_s: float | None
+    first_turn_s: float | None
+    num_turns: int | None
+    num_tool_calls: int | None
+    cost_usd: float | None
+    input_tokens: int
+    output_tokens: int
+    total_tokens: int
+    scores: tuple[str, ...]
+    """Names of the fields that the verifier set."""
+    replay_differences: int
 
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """A finished rollout: `line` is what the journal writes."""
+    """A finished rollout. `line` is the JSON object that the journal writes."""
 
-    key: Key
+    info: RolloutInfo
     line: JsonObject
+
+    @property
+    def key(self) -> Key:
+        return self.info.key
+
+    @property
+    def reward(self) -> float | None:
+        """None if verification was skipped."""
+        return self.line.get("reward")
+
+    @property
+    def response(self) -> JsonObject:
+        """The Responses-API object: `output` holds the items of every turn."""
+        return self.line["response"]
+
+    @property
+    def text(self) -> str:
+        """The text of all assistant messages of the response."""
+        from .responses import output_text  # it is built on the types of this module
+
+        return output_text(self.line["response"])
 
 
 @dataclass(frozen=True, slots=True)
 class Unverified:
-    """A response in hand whose verdict is still out, or has failed."""
+    """A response without a verdict yet; `error` is set if its verification failed."""
 
-    key: Key
+    info: RolloutInfo
     line: JsonObject
     error: RolloutError | None = None
+    verifier: str = ""
+    """Fingerprint of the verifier that gave no verdict."""
+
+    @property
+    def key(self) -> Key:
+        return self.info.key
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A key that has no result in this run, with the last error and every attempt before it."""
+    """A key without a result in this run: its last error, and a block for each attempt."""
 
     key: Key
     task_index: int
     error: RolloutError
     attempts: list[JsonObject] = field(default_factory=list)
     cost_usd: float | None = None
-    """What its attempts have cost; None where that is not known, or no model was asked."""
+    """Cost of all attempts; None if it is unknown or no model was called."""
+    settings: str = ""
+    verifier: str = ""
+    answered: JsonObject | None = None
+    """The line of a response that the verifier refused permanently."""
 
 
 Outcome = Rollout | Unverified | Failure

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from rollout_kit.collector.reach import Reached
 from rollout_kit.commands.collect import collect_through
 from rollout_kit.commands.progress import Progress
 from rollout_kit.commands.reverify import reverify_through
 from rollout_kit.config.keys.commands import CollectConfig, ReverifyConfig
 from rollout_kit.config.load import Config
+from rollout_kit.launch.reach import Servers
 from rollout_kit.responses import output_text
 from rollout_kit.serving import registry
 from rollout_kit.serving.resources_server import ResourcesServer
@@ -163,7 +163,7 @@ class Bench:
         servers |= {name: making(agent, **wiring, **self.agent_settings) for name in agents}
         self.out = io.StringIO()
         async with mount(servers, self.collects_over) as peers:
-            reached = Reached(peers, agents, keys.pop("default_params", {}), {})
+            reached = Servers(peers, agents, keys.pop("default_params", {}), {})
             as_json = keys.get("json", False)
             progress = Progress(as_json=as_json, out=self.out, err=io.StringIO(), clock=self.clock)
             config = config_of(self.folder, **keys)
@@ -203,7 +203,7 @@ class Desk(Bench):
         self.out = io.StringIO()
         progress = Progress(out=self.out, err=io.StringIO(), generates=False)
         async with mount({"echo": self.verifier, **self.verifiers}, self.over) as peers:
-            servers = Reached(peers, [], {}, {})
+            servers = Servers(peers, [], {}, {})
             return await reverify_through(servers, self.names, config, ["+the=command"], progress)
 
     def new(self, suffix: str = "") -> list[JsonObject]:

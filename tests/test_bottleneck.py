@@ -17,7 +17,7 @@ from virtual_time import VirtualTime
 
 from rollout_kit.commands.progress import Progress
 from rollout_kit.pacing import meter
-from rollout_kit.pacing.bottleneck import Client, Growth, Spent, verdict
+from rollout_kit.pacing.bottleneck import Client, Growth, SlotTime, verdict
 from rollout_kit.pacing.limiter import Fixed
 from rollout_kit.pacing.meter import Meter
 from rollout_kit.serving import registry
@@ -226,9 +226,9 @@ def test_fewer_rollouts_than_slots_gain_nothing_from_more_slots(run: Run) -> Non
 CALM = Client(elapsed_s=100.0, busy=0.05, cpu=0.04, journal=0.0)
 
 
-def spent(**parts: float) -> Spent:
+def spent(**parts: float) -> SlotTime:
     """Of 10 slots for 100 seconds, over 500 rollouts; what is not named is the model's."""
-    found = Spent(10, slots=1000.0, longest=2.0, outcomes=500)
+    found = SlotTime(10, slots=1000.0, longest=2.0, outcomes=500)
     for part, seconds in {"model": 1000.0 - sum(parts.values()), **parts}.items():
         setattr(found, part, seconds)
     return found
@@ -316,7 +316,7 @@ def test_growth_of_which_too_little_was_seen_is_not_known() -> None:
 
 
 def test_nothing_is_said_of_a_run_that_did_nothing() -> None:
-    assert verdict(Spent(10), CALM) is None
+    assert verdict(SlotTime(10), CALM) is None
 
 
 def test_the_progress_line_shows_what_has_settled(tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from support import config_of, read_jsonl, row, write_jsonl
 
-from rollout_kit.collector.reach import Reached
 from rollout_kit.commands.collect import collect_through
 from rollout_kit.commands.progress import Progress
 from rollout_kit.errors import ConfigError, TaskError, ToolError
+from rollout_kit.launch.reach import Servers
 from rollout_kit.responses import output_text
 from rollout_kit.serving import registry
 from rollout_kit.serving.resources_server import ResourcesServer, tool
@@ -118,7 +118,7 @@ class Studio:
         cassette = Cassette(Tapes(tapes.record, tapes.replay, ["policy_model"]))
         async with mount(servers, over, cassette) as peers:
             return await collect_through(
-                Reached(peers, ["agent"], {}, {}),
+                Servers(peers, ["agent"], {}, {}),
                 config_of(
                     self.folder,
                     output_jsonl_fpath=self.folder / f"{output}.jsonl",

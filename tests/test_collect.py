@@ -258,7 +258,7 @@ def test_a_refusal_counts_for_the_settings_it_was_made_with(bench: Bench) -> Non
     assert run_virtual(bench.collect(ROWS, **wrong)) == 2
     assert run_virtual(bench.collect(**wrong)) == 2
     assert len(bench.model.calls) == len(bench.lines("_failures")) == 5
-    assert "5 failed for good" in bench.out.getvalue()
+    assert "5 failed permanently" in bench.out.getvalue()
     right = {"responses_create_params": {"temperature": 0.5}}
     assert run_virtual(bench.collect(**right)) == 0
     assert len(bench.lines()) == 5 and len(bench.model.calls) == 10
@@ -273,7 +273,7 @@ def test_rows_that_a_verifier_could_not_take_are_taken_again_by_one_that_is_mend
     rows = [{"responses_create_params": {"input": [{"role": "user", "content": "a"}]}}]
     assert run_virtual(bench.collect(rows)) == 2
     assert run_virtual(bench.collect()) == 2
-    assert "1 failed for good" in bench.out.getvalue() and not bench.model.calls
+    assert "1 failed permanently" in bench.out.getvalue() and not bench.model.calls
 
     class Lenient(ResourcesServer):
         async def verify(self, body: VerifyRequest) -> VerifyResponse:
@@ -428,7 +428,7 @@ def test_the_rest_of_an_interrupted_input_can_be_given_as_another_input(bench: B
 def test_a_long_input_is_counted_while_it_is_collected(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rollout_kit.commands.announce.COUNT_FIRST", 3)
+    monkeypatch.setattr("rollout_kit.collector.sources.COUNT_FIRST", 3)
     assert asyncio.run(bench.collect(ROWS)) == 0
     assert "counting on" in bench.out.getvalue()
     assert bench.metrics()["counts"]["planned"] == 5
@@ -521,10 +521,10 @@ def test_a_smaller_plan_than_the_file_counts_what_is_there(bench: Bench) -> None
 
 
 def test_the_command_that_continues_a_fresh_run_does_not_start_it_over(bench: Bench) -> None:
-    from rollout_kit.collector.prepare import command_line
+    from rollout_kit.commands.command_line import repeat_command
 
     words = ["+a=1", "+resume=fresh", "+only=x:1", "+dry_run=true", "+output_jsonl_fpath=a b"]
-    assert command_line("ng_collect_rollouts", words, frozenset()) == (
+    assert repeat_command("ng_collect_rollouts", words, frozenset()) == (
         "ng_collect_rollouts +a=1 '+output_jsonl_fpath=a b'"
     )
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from support import Bench, Echo, asked, config_of, read_jsonl, row, write_jsonl
 
-from rollout_kit.collector.reach import Reached
 from rollout_kit.commands.collect import collect_through
 from rollout_kit.commands.progress import Progress
 from rollout_kit.endpoints.prices import Prices
 from rollout_kit.errors import ConfigError, ModelError, VerifyError
+from rollout_kit.launch.reach import Servers
 from rollout_kit.pacing.bill import Bill, dollars
 from rollout_kit.serving.agent import Agent
 from rollout_kit.serving.model import Model
@@ -207,7 +207,7 @@ def test_an_agent_with_a_way_of_its_own_costs_what_it_asks_for_and_else_nobody_k
             "agent": making(agent, model_server={"name": "policy_model"}),
         }
         async with mount(servers, over) as peers:
-            reached = Reached(peers, ["agent"], {}, {})
+            reached = Servers(peers, ["agent"], {}, {})
             progress = Progress(out=io.StringIO(), err=io.StringIO())
             config = config_of(write_jsonl(tmp_path / "tasks.jsonl", ROWS[:2]).parent)
             return await collect_through(reached, config, [], progress)

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import HANG_S, Bench, asked, row
 
-from rollout_kit.commands import canary
+from rollout_kit.commands import estimate
 from rollout_kit.commands.collect import estimate_through
 from rollout_kit.endpoints.prices import Prices
 from rollout_kit.errors import ModelError
@@ -222,7 +222,7 @@ def say_yes(monkeypatch: pytest.MonkeyPatch) -> None:
     async def yes() -> str:
         return "y\n"
 
-    monkeypatch.setattr(canary, "_line", yes)
+    monkeypatch.setattr(estimate, "_read_line", yes)
     monkeypatch.setattr(sys, "stdin", type("Terminal", (), {"isatty": lambda self: True})())
 
 

@@ -365,9 +365,9 @@ def test_what_is_skipped_lets_others_have_their_turn(
 def test_other_settings_of_one_agent_leave_the_other_s_rollouts_done(bench: Bench) -> None:
     from support import config_of, write_jsonl
 
-    from rollout_kit.collector.reach import Reached
     from rollout_kit.commands.collect import collect_through
     from rollout_kit.commands.progress import Progress
+    from rollout_kit.launch.reach import Servers
 
     rows = [{**row(f"q{n}"), "agent_ref": {"name": f"a{n % 2}"}} for n in range(6)]
     write_jsonl(bench.folder / "tasks.jsonl", rows)
@@ -382,7 +382,7 @@ def test_other_settings_of_one_agent_leave_the_other_s_rollouts_done(bench: Benc
             "a1": making(agent, **wiring, max_steps=steps),
         }
         async with mount(servers) as peers:
-            reached = Reached(peers, ["a0", "a1"], {}, {})
+            reached = Servers(peers, ["a0", "a1"], {}, {})
             progress = Progress(out=bench.out, err=bench.out)
             return await collect_through(reached, config_of(bench.folder, **keys), [], progress)
 
@@ -402,7 +402,7 @@ def test_a_parked_response_that_is_refused_for_good_is_not_verified_again(bench:
     assert run_virtual(bench.collect(ROWS[:1])) == 2
     assert run_virtual(bench.collect()) == 2
     assert len(bench.lines("_failures")) == len(bench.model.calls) == 1
-    assert "1 failed for good" in bench.out.getvalue()
+    assert "1 failed permanently" in bench.out.getvalue()
     task_id = bench.lines("_failures")[0]["rollout"]["task_id"]
     bench.verifier = making(Echo)
     assert run_virtual(bench.collect(only=f"{task_id}:0")) == 0

@@ -10,7 +10,6 @@ import pytest
 from support import config_of, read_jsonl, write_jsonl
 from test_every_server import ENVIRONMENTS, examples
 
-from rollout_kit.collector.reach import Reached
 from rollout_kit.commands.collect import collect_through
 from rollout_kit.commands.progress import Progress
 from rollout_kit.commands.reverify import reverify
@@ -19,6 +18,7 @@ from rollout_kit.config.keys.commands import ReverifyConfig
 from rollout_kit.config.load import load
 from rollout_kit.config.verification import verifier_of
 from rollout_kit.errors import ConfigError
+from rollout_kit.launch.reach import Servers
 from rollout_kit.responses import input_items, make_response, message_item
 from rollout_kit.serving import registry
 from rollout_kit.testing import ScriptedModel, making, mount
@@ -76,7 +76,7 @@ async def collected(name: str, agent: Instance, folder: Path) -> str:
         progress = Progress(out=io.StringIO(), err=io.StringIO())
         config = config_of(folder, num_repeats=2, num_repeats_add_seed=True)
         assert (
-            await collect_through(Reached(peers, [agent.name], {}, {}), config, [], progress) == 0
+            await collect_through(Servers(peers, [agent.name], {}, {}), config, [], progress) == 0
         )
         return (await peers.describe(name))["reverify"]
 

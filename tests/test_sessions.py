@@ -13,13 +13,13 @@ import aiohttp
 import pytest
 from support import config_of, read_jsonl, write_jsonl
 
-from rollout_kit.collector.reach import Reached
 from rollout_kit.commands.collect import collect_through
 from rollout_kit.commands.progress import Progress
 from rollout_kit.config.keys.commands import InspectConfig
 from rollout_kit.config.load import load
 from rollout_kit.errors import SessionLost
 from rollout_kit.launch.placement import HttpLimits, placed
+from rollout_kit.launch.reach import Servers
 from rollout_kit.responses import function_calls
 from rollout_kit.serving import registry
 from rollout_kit.serving.model import Model
@@ -160,7 +160,7 @@ def test_every_session_stays_with_its_worker_and_none_is_left_open(folder: Path)
             transports["agent"] = Local(making(agent, **wiring)(peers, "agent"))
             config = config_of(folder, num_samples_in_parallel=NUM_ROLLOUTS)
             progress = Progress(out=io.StringIO(), err=io.StringIO())
-            status = await collect_through(Reached(peers, ["agent"], {}, {}), config, [], progress)
+            status = await collect_through(Servers(peers, ["agent"], {}, {}), config, [], progress)
             at_the_end.extend(await counter.reports())
             return status
 

@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 from support import config_of, read_jsonl, write_jsonl
 
-from rollout_kit.collector.reach import Reached
 from rollout_kit.commands.collect import collect_through
 from rollout_kit.commands.progress import Progress
 from rollout_kit.errors import VerifyError
+from rollout_kit.launch.reach import Servers
 from rollout_kit.serving import registry
 from rollout_kit.serving.resources_server import ResourcesServer, Reverify, tool
 from rollout_kit.testing import Over, ScriptedModel, call_response, making, mount
@@ -80,7 +80,7 @@ def test_only_tools_are_reached_by_name_when_collected_and_when_replayed(
         async with mount(servers, over) as peers:
             progress = Progress(out=io.StringIO(), err=io.StringIO())
             config = config_of(tmp_path)
-            await collect_through(Reached(peers, ["agent"], {}, {}), config, [], progress)
+            await collect_through(Servers(peers, ["agent"], {}, {}), config, [], progress)
         return [path for path in Guarded.asked[num_before:] if path != "/tools"]
 
     steps = ["/seed_session", "/add", "/verify", "/close_session"]

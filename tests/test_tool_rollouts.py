@@ -7,9 +7,9 @@ from typing import Any
 
 from support import config_of, read_jsonl, write_jsonl
 
-from rollout_kit.collector.reach import Reached
 from rollout_kit.commands.collect import collect_through
 from rollout_kit.commands.progress import Progress
+from rollout_kit.launch.reach import Servers
 from rollout_kit.serving import registry
 from rollout_kit.serving.resources_server import ResourcesServer, tool
 from rollout_kit.testing import Over, ScriptedModel, call_response, making, mount
@@ -73,7 +73,7 @@ def test_rewards_are_equal_and_no_session_is_left_over_any_transport(
             "agent": making(agent, **wiring),
         }
         async with mount(servers, over) as peers:
-            reached = Reached(peers, ["agent"], {}, {})
+            reached = Servers(peers, ["agent"], {}, {})
             progress = Progress(out=io.StringIO(), err=io.StringIO())
             config = config_of(tmp_path, num_samples_in_parallel=100)
             return await collect_through(reached, config, [], progress)

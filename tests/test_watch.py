@@ -11,7 +11,7 @@ from virtual_time import run_linked
 from rollout_kit.commands.progress import Progress
 from rollout_kit.launch.sockets import bound_socket, url_of
 from rollout_kit.pacing.limiter import Adaptive
-from rollout_kit.pacing.watch import Watch, merged, of_one_server
+from rollout_kit.pacing.watch import Watch, add_loads, load_of_server
 from rollout_kit.serving.service import get
 from rollout_kit.testing import Over, ScriptedModel, mount, run_virtual
 from rollout_kit.transport.http import HttpClient
@@ -110,12 +110,12 @@ def test_every_worker_of_a_server_is_asked() -> None:
 
 def test_figures_of_workers_and_servers_add_up_and_those_of_an_engine_count_once() -> None:
     worker = {"running": 2, "kv_cache": 0.5, "engine_running": 9, "preemptions": 1}
-    one = of_one_server([worker, {**worker, "running": 3, "kv_cache": 0.6}])
+    one = load_of_server([worker, {**worker, "running": 3, "kv_cache": 0.6}])
     assert one == {"running": 5, "kv_cache": 0.6, "engine_running": 9, "preemptions": 1}
-    both = merged([one, {"running": 1, "throttled": True, "kv_cache": 0.2, "preemptions": 4}])
+    both = add_loads([one, {"running": 1, "throttled": True, "kv_cache": 0.2, "preemptions": 4}])
     assert both["running"] == 6 and both["preemptions"] == 5
     assert both["kv_cache"] == 0.6 and both["throttled"]
-    assert merged([]) == {}
+    assert add_loads([]) == {}
 
 
 def test_people_get_a_line_now_and_then_and_programs_every_change() -> None:

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ..collector.prepare import output_paths
+from ..collector.collection import output_paths
 from ..config.keys.commands import ChaosConfig
 from ..config.load import Config
 from ..errors import ConfigError

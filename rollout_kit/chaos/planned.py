@@ -4,13 +4,14 @@ needed."""
 from collections.abc import Collection
 from pathlib import Path
 
+from ..collector.collection import task_reader
 from ..collector.plan import Wanted
-from ..collector.prepare import only_of, task_reader
-from ..collector.reach import Reached, chosen_agent, input_path
+from ..config.inputs import choose_agent, parse_only, task_path
 from ..config.instances import AGENTS
 from ..config.keys.commands import CollectConfig
 from ..config.load import Config
 from ..errors import ConfigError
+from ..launch.reach import Servers
 from ..store.tasks import Malformed
 from ..transport.peers import Peers
 from ..types import Key
@@ -21,16 +22,16 @@ def planned(config: Config, command: CollectConfig, held: Collection[Key]) -> Pl
     """The keys that the input asks for. Without a configuration the agents are those of the keys
     that are `held`; an agent's scope is the plain one, if it has rollouts there."""
     names = [each.name for each in config.of_type(AGENTS)] or sorted({key.agent for key in held})
-    servers = Reached(Peers({}), names, config.default_params, config.values)
-    agent = chosen_agent(servers, command)
-    source = input_path(command, config.values, agent)
+    servers = Servers(Peers({}), names, config.default_params, config.values)
+    agent = choose_agent(names, config.values, command)
+    source = task_path(command, config.values, agent)
     if source == "-":
         raise ConfigError("input_jsonl_fpath: - can be read once, and here it is read often")
     reader = task_reader(command, servers, Path(source))
     scopes: dict[str, str] = {}
     for key in held:
         scopes[key.agent] = min(key.scope, scopes.get(key.agent, key.scope))
-    wanted = Wanted(reader.repeats, scopes, only=only_of(command.only))
+    wanted = Wanted(reader.repeats, scopes, only=parse_only(command.only))
     keys: dict[Key, int] = {}
     malformed: set[int] = set()
     for task in reader.read():

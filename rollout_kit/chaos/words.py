@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from ..collector.prepare import key_of_word
+from ..commands.command_line import key_of_word
 from ..config.keys.commands import (
     ChaosConfig,
     CollectConfig,

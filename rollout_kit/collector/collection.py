@@ -1,251 +1,351 @@
-"""One collection over a prepared plan: plan → schedule → run → journal → aggregate."""
+"""Everything that is settled before the first request: who runs, what is wanted, what is there.
 
-import asyncio
-import itertools
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass
+Settings that differ from those of the output's rollouts are refused here, before anything is sent.
+"""
 
-import orjson
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
 
-from ..commands.announce import Announcement
-from ..commands.drain import End
-from ..commands.progress import Progress
-from ..commands.report import FINISHED, Report, record
-from ..errors import RolloutError
-from ..pacing.give_up import GiveUp
-from ..pacing.limiter import Adaptive, Limiter, limiter_of
-from ..pacing.watch import Watch
-from ..session import Session, entered
-from ..store.lines import malformed_line, row_of
-from ..store.tasks import Malformed
-from ..types import Attempt, Failure, JsonObject, Key, Outcome, Rollout, Task, Unverified
-from .drive import Drive
-from .flakes import Flakes
-from .plan import BREATH, owed
-from .prepare import Prepared
+from ..config.inputs import choose_agent, parse_only
+from ..config.keys.commands import CollectConfig, ReverifyConfig, RolloutsCommand
+from ..config.load import Config
+from ..endpoints.prices import Tariff
+from ..errors import ConfigError, OutputError
+from ..launch.reach import Servers
+from ..pacing.bill import Bill
+from ..secrets import mask
+from ..serving import registry
+from ..store.contents import Contents
+from ..store.files import OutputPaths, set_aside
+from ..store.journal import Journal, NoJournal
+from ..store.manifest import Manifest, differences
+from ..store.stored import StoredFile
+from ..store.tasks import Prompt, TaskReader
+from ..types import JsonObject, Key, Say
+from .plan import AgentPlan, KnownAgent, Wanted, know_agent, number_of
+from .reverification import StoredSource, Verifiers, drop_stale
+from .rollout import Runner
+from .sources import StreamSource, TaskSource
+from .steps import RolloutLimits
 
-MAX_NAMED = 5
-"""Malformed lines that are printed; a file of the wrong kind would fill the screen."""
+
+@dataclass(frozen=True, slots=True)
+class CommandLines:
+    """What a user can type to continue this run, and to verify its output again."""
+
+    again: str = ""
+    reverify: str = ""
+
+
+AnyConfig = TypeVar("AnyConfig", bound=RolloutsCommand, covariant=True)
+AnySource = TypeVar("AnySource", bound=TaskSource | StoredSource, covariant=True)
 
 
 @dataclass(slots=True)
-class Collection:
-    """One run over a prepared plan."""
+class Collection(Generic[AnyConfig, AnySource]):
+    """A run that may begin."""
 
-    run: Prepared
-    progress: Progress
-    plan: Announcement
-    report: Report
-    give_up: GiveUp
-    ends: list[asyncio.Task[str]]
-    limiter: Limiter
-    earlier: Iterator[JsonObject]
-    """Rollouts on disk that the metrics have not yet."""
-    also: Callable[[Outcome], object] | None = None
-    """Told of every outcome that is on disk, beside the metrics."""
-    is_counted: bool = False
-    finished: bool = False
-    named: int = 0
+    command: AnyConfig
+    source: AnySource
+    runner: Runner
+    journal: Journal | NoJournal
+    manifest: Manifest
+    lines: CommandLines
+    parallelism: int | str
+    tariffs: Mapping[str, Tariff | None] = field(default_factory=dict)
+    """Agent → price of its model, if known."""
+    notes: list[str] = field(default_factory=list)
+    """What people should know before the plan."""
+    num_warmups: int = 0
+    warmup_params: JsonObject = field(default_factory=dict)
+    audit_fraction: float = 0.0
+    audit_seed: int = 0
 
-    @classmethod
-    def of(cls, run: Prepared, progress: Progress, ends: list[asyncio.Task[str]]) -> "Collection":
-        plan = Announcement(run, progress)
-        models = {agent.model_server for agent in run.runner.agents.values()}
-        limiter = limiter_of(run.command.num_samples_in_parallel)
-        give_up = GiveUp(models, limiter(), owed=0)
-        done = run.journal.contents.done
-        give_up.succeeded = any(
-            scope == run.wanted.scope_of(agent) for agent, scope in done.kinds()
+    @property
+    def paths(self) -> OutputPaths | None:
+        return self.journal.paths if isinstance(self.journal, Journal) else None
+
+
+def output_paths(command: RolloutsCommand) -> OutputPaths:
+    path = Path(str(command.output_jsonl_fpath)).expanduser()
+    if path.suffix in (".gz", ".zst"):
+        raise ConfigError(f"{path}: rollouts are appended as plain lines: leave out {path.suffix}")
+    return OutputPaths(path)
+
+
+async def open_collection(
+    config: Config[CollectConfig],
+    servers: Servers,
+    tasks: Path | Iterable[JsonObject] | AsyncIterable[JsonObject],
+    name: str,
+    *,
+    bill: Bill,
+    lines: CommandLines,
+    say: Say,
+) -> Collection[CollectConfig, TaskSource]:
+    """Open the output and plan what the tasks ask for; ConfigError or OutputError if the run must
+    not begin.
+
+    `name` is the input as the user named it; the cost of the run is added to `bill`.
+    """
+    command = config.command
+    reader = task_reader(command, servers, tasks if isinstance(tasks, Path) else Path(name))
+    known = await _know_agents(command, servers, reader)
+    check_prices(command, known)
+    plans = {agent: each.plan for agent, each in known.items()}
+    journal, notes = _open_journal(command, command.resume, lines)
+    try:
+        manifest = _open_manifest(journal)
+        scopes = _scopes(command, known, journal, manifest)
+        journal.contents.keep_refused(
+            {agent: plan.settings for agent, plan in plans.items()},
+            {agent: plan.verifier for agent, plan in plans.items()},
         )
-        report, earlier = Report(run, progress, plan), run.journal.earlier_rows()
-        if run.command.audit_fraction:
-            report.flakes = Flakes(run.runner, run.command.audit_fraction, run.command.audit_seed)
-        return cls(run, progress, plan, report, give_up, ends, limiter, earlier)
-
-    async def shown(self) -> int:
-        """The plan and the first request, and nothing else."""
-        await self.plan.begin()
-        self.finished = True
-        attempt = next((each for each in self._attempts() if each is not None), None)
-        if attempt is None:
-            self.progress.say("Nothing is owed: no request would be sent.")
-            return FINISHED
-        request = orjson.dumps(attempt.task.row, option=orjson.OPT_INDENT_2).decode()
-        is_stored = attempt.stored is not None
-        what = "to verify only" if is_stored else f"POST {attempt.key.agent}/v1/responses"
-        self.progress.say(f"First request ({what}):\n{request}", request=attempt.task.row)
-        return FINISHED
-
-    async def collected(self) -> int:
-        """Run what is owed; the exit status."""
-        await self.begin()
-        return await self.gone_through()
-
-    async def gone_through(self) -> int:
-        """The same, once it has begun."""
-        plan = self.plan
-        self.progress.start(None if plan.open_ended else plan.counts.planned, plan.counts.done)
-        status = self.report.end(await self.driven(self._attempts()))
-        self.finished = True
-        return status
-
-    async def begin(self) -> None:
-        """Tell the plan; nothing has been sent before."""
-        await self.plan.begin()
-        self.give_up.owed = self.plan.counts.to_collect
-        if self.run.wanted.only is None:
-            self.run.manifest.write()
-        await self._warm_up()
-
-    async def driven(self, attempts: Iterator[Attempt | None]) -> End:
-        """Run these, and count what was there before."""
-        run = self.run
-        drive = Drive(
-            attempts,
-            run.runner,
-            run.runner.bill,
-            command=run.command,
-            limiter=self.limiter,
-            journal=run.journal,
-            progress=self.progress,
-            ends=self.ends,
-            take=self._taken,
-            write_metrics=self._write_metrics,
-            watch=self._watch(),
-        )
-        self.report.meter = drive.meter
-        end = await self._with_flakes(drive)
-        for row in self.earlier:  # what an interrupt has left
-            run.metrics.add(row)
-        return end
-
-    async def _with_flakes(self, drive: Drive) -> End:
-        """The drive's end, and that of the verdicts that are made again beside it."""
-        flakes = self.report.flakes
-        if flakes is None:
-            return await drive.run(self._counting)
-        before = self.also
-
-        def also(outcome: Outcome) -> None:
-            flakes.take(outcome)
-            if before:
-                before(outcome)
-
-        self.also = also
-        try:
-            end = await drive.run(self._counting)
-            if end is not End.INTERRUPTED:
-                await flakes.finish()
-            return end
-        finally:
-            self.also = before
-            await flakes.cancel()
-
-    def _watch(self) -> Watch | None:
-        if not isinstance(self.limiter, Adaptive):
-            return None
-        return Watch(self.limiter, self.run.runner.peers, self._models(), self.progress)
-
-    def _models(self) -> set[str]:
-        found = {plan.model_server for plan in self.run.runner.agents.values()}
-        return {name for name in found if name is not None}
-
-    async def _counting(self) -> None:
-        """What may wait until the first requests are sent: the rest of a long input, and the
-        metrics of the rollouts that were there."""
-        if self.plan.open_ended:
-            await self.plan.complete()
-        for number, row in enumerate(self.earlier, 1):
-            self.run.metrics.add(row)
-            if number % BREATH == 0:
-                await asyncio.sleep(0)
-        self.is_counted = True
-
-    def _write_metrics(self) -> None:
-        """Of a run that goes on, once it has all that was there before."""
-        if self.is_counted:
-            self.report.write_metrics(meanwhile=True)
-
-    def _taken(self, outcome: Outcome) -> None:
-        """Count an outcome that is on disk."""
-        journal, metrics = self.run.journal, self.run.metrics
-        if self.also:
-            self.also(outcome)
-        match outcome:
-            case Rollout(key=key, line=line):
-                metrics.add(line)
-                self.give_up.succeeded = True
-                if key in journal.contents.pending:
-                    self.report.unplanned += key not in self.plan.counts.to_verify
-                    self.report.replayed_otherwise += "replay_differences" in line["rollout"]
-            case Unverified(key=key, line=line, error=error):
-                if error is not None:
-                    index = line["_ng_task_index"]
-                    tried = line.get("failure") or {"message": error.message}
-                    self._record(Failure(key, index, error, [tried]))
-            case Failure():
-                self._record(outcome)
-
-    def _record(self, failure: Failure) -> None:
-        record(failure, self.run, self.report.reasons, self.give_up)
-
-    def _attempts(self) -> Iterator[Attempt | None]:
-        """Stored responses that wait for their verdict first, then what is to be collected."""
-        run = self.run
-        contents, only = run.journal.contents, run.wanted.only
-        parked = (
-            self._parked_attempt(key)
-            for key in contents.pending
-            if run.wanted.is_of_this_run(key)
-            and key.agent in run.runner.agents
-            and (
-                key not in contents.refused
-                if only is None
-                else (key.task_id, key.rollout_index) == only
-            )
-        )
-        return itertools.chain(parked, self.owed(self._named_malformed()))
-
-    def owed(self, tasks: Iterable[Task | Malformed]) -> Iterator[Attempt | None]:
-        """What is to be collected of these tasks."""
-        contents, wanted = self.run.journal.contents, self.run.wanted
-        refused = contents.refused if wanted.only is None else ()
-
-        def settled(key: Key) -> bool:
-            return key in contents.done or key in contents.pending or key in refused
-
-        return owed(tasks, wanted, settled)
-
-    def _parked_attempt(self, key: Key) -> Attempt:
-        line = self.run.journal.pending_line(key)
-        row = row_of(line)
-        task = Task(key.task_id, line["_ng_task_index"], 0, key.agent, row)
-        return Attempt(key, task, stored=line)
-
-    def _named_malformed(self) -> Iterator[Task | Malformed]:
-        """The input, each malformed line written to the failures file once."""
-        known = self.run.journal.contents.malformed
-        for task in self.run.reader.read():
-            if isinstance(task, Malformed) and (self.run.source, task.line) not in known:
-                self.named += 1
-                if not self.run.command.dry_run:
-                    self.run.journal.append_failure(malformed_line(task, self.run.source))
-                if self.named <= MAX_NAMED:
-                    self.progress.say(f"{self.run.source}:{task.line}: {task.message}")
-                elif self.named == MAX_NAMED + 1:
-                    self.progress.say("… further malformed lines are in the failures file only")
-            yield task
-
-    async def _warm_up(self) -> None:
-        run = self.run
-        params = {
-            "input": "warm-up",
-            "max_output_tokens": 16,
-            **run.command.responses_create_params,
+        verifiers = {plan.verifier: agent for agent, plan in plans.items() if plan.verifier}
+        manifest.begin(lines.again, mask(config.values, config.secrets), verifiers)
+        tariffs = {agent: each.tariff for agent, each in known.items()}
+        manifest.note_prices(tariffs)
+        for each in known.values():
+            manifest.know(each.plan.settings, mask(each.settings, config.secrets))
+        notes += [*journal.notes, *_older_verdicts(journal, plans, lines)]
+        given = {
+            "reader": reader,
+            "wanted": Wanted(
+                reader.repeats, scopes, command.num_repeats_add_seed, parse_only(command.only)
+            ),
+            "journal": journal,
+            "name": name,
+            "agents": plans,
+            "num_repeats": command.num_repeats,
+            "is_strict": command.strict_input,
+            "is_dry": command.dry_run,
+            "say": say,
         }
-        with entered(Session(spent=run.runner.bill.spent)):
-            for model in self._models():
-                for _ in range(run.command.warmup):
-                    with suppress(RolloutError):  # the run itself will say it better
-                        await run.runner.peers.call(model, "/v1/responses", params, dict)
+        source = (
+            TaskSource(**given) if isinstance(tasks, Path) else StreamSource(rows=tasks, **given)
+        )
+    except BaseException:
+        journal.close(clean=False)
+        raise
+    limits = _limits(
+        command, park_after_s=command.park_after_s, skip_verification=command.skip_verification
+    )
+    runner = Runner(servers.peers, plans, limits, bill=bill)
+    return Collection(
+        command=command,
+        source=source,
+        runner=runner,
+        journal=journal,
+        manifest=manifest,
+        lines=lines,
+        parallelism=command.num_samples_in_parallel,
+        tariffs=tariffs,
+        notes=notes,
+        num_warmups=command.warmup,
+        warmup_params=command.responses_create_params,
+        audit_fraction=command.audit_fraction,
+        audit_seed=command.audit_seed,
+    )
+
+
+def open_reverification(
+    config: Config[ReverifyConfig],
+    stored: StoredFile,
+    verifiers: Verifiers,
+    *,
+    lines: CommandLines,
+) -> Collection[ReverifyConfig, StoredSource]:
+    """Open the output of a re-verification; ConfigError or OutputError if it must not begin.
+
+    Rollouts of the output with the verdict of another verifier, or another response than the
+    input's, are taken out first and verified again. The file as it was is kept beside it.
+    """
+    command, plans = config.command, verifiers.plans
+    if not plans:
+        reasons = "\n".join(verifiers.left_out.values())
+        raise ConfigError(
+            f"no rollout of {stored.source} can be verified; nothing was sent\n{reasons}"
+        )
+    paths = output_paths(command)
+    notes: list[str] = []
+    stale: set[Key] = set()
+    if command.resume != "fresh":
+        stale, notes = drop_stale(paths, stored.survey, plans, is_dry=command.dry_run)
+    journal, opening = _open_journal(command, command.resume, lines)
+    try:
+        manifest = Manifest.load(paths.manifest)
+        manifest.explain_from(stored.collected.manifest)
+        names = {plan.verifier: str(plan.resources) for plan in plans.values()}
+        manifest.begin(lines.again, mask(config.values, config.secrets), names)
+        manifest.content["stored"] = {
+            "path": stored.source,
+            "rollouts": len(stored.survey.rows),
+        }
+        source = StoredSource(
+            stored,
+            verifiers,
+            journal,
+            copies_current=command.stale_only,
+            names_malformed=not command.dry_run and command.only is None,
+            stale=stale,
+        )
+    except BaseException:
+        journal.close(clean=False)
+        raise
+    runner = Runner(verifiers.servers.peers, plans, _limits(command, parks=False))
+    notes += [*opening, *journal.notes]
+    return Collection(
+        command=command,
+        source=source,
+        runner=runner,
+        journal=journal,
+        manifest=manifest,
+        lines=lines,
+        parallelism=command.num_samples_in_parallel,
+        notes=notes,
+    )
+
+
+def _open_journal(
+    command: RolloutsCommand, resume: str, lines: CommandLines
+) -> tuple[Journal | NoJournal, list[str]]:
+    """The journal, and what people should know about opening it."""
+    if command.output_jsonl_fpath is None:
+        return NoJournal(), []
+    paths, notes = output_paths(command), []
+    starts_over = resume == "fresh"
+    if starts_over and not command.dry_run and (moved := set_aside(paths)):
+        notes = [f"moved aside: {', '.join(map(str, moved))}"]
+    journal = Journal(paths, fsync=command.fsync, command_line=lines.again)
+    if starts_over and command.dry_run:  # show the plan as if the files had been moved
+        journal.contents = Contents()
+        notes = ["a real run would move the earlier files aside"]
+    return journal, notes
+
+
+def _open_manifest(journal: Journal | NoJournal) -> Manifest:
+    return Manifest.load(journal.paths.manifest) if isinstance(journal, Journal) else Manifest()
+
+
+def _limits(command: RolloutsCommand, **more: Any) -> RolloutLimits:
+    return RolloutLimits(
+        max_attempts=command.max_attempts,
+        rollout_timeout_s=command.rollout_timeout_s,
+        verify_timeout_s=command.verify_timeout_s,
+        **more,
+    )
+
+
+def task_reader(command: CollectConfig, servers: Servers, path: Path) -> TaskReader:
+    """How the lines of the input become tasks."""
+    prompt = None
+    if command.prompt_config is not None:
+        found = registry.resolve_path(command.prompt_config)
+        prompt = Prompt.load(found or Path(command.prompt_config))
+    return TaskReader(
+        path=path,
+        agents=frozenset(servers.agents),
+        agent_name=choose_agent(servers.agents, servers.values, command),
+        default_params=servers.default_params,
+        override_params=command.responses_create_params,
+        prompt=prompt,
+        limit=command.limit,
+        repeats=_repeats(command.num_repeats),
+    )
+
+
+def _repeats(asked: int | dict[str, int]) -> Callable[[str], int]:
+    if isinstance(asked, int):
+        return lambda agent: asked
+
+    def repeats(agent: str) -> int:
+        found = asked.get(agent, asked.get("_default"))
+        if found is None:
+            raise ConfigError(f"num_repeats: has neither '{agent}' nor '_default'")
+        return found
+
+    return repeats
+
+
+async def _know_agents(
+    command: CollectConfig, servers: Servers, reader: TaskReader
+) -> dict[str, KnownAgent]:
+    generation: JsonObject = {}
+    if servers.default_params:
+        generation["default_params"] = servers.default_params
+    if command.responses_create_params:
+        generation["responses_create_params"] = command.responses_create_params
+    if reader.prompt:
+        generation["prompt_config"] = {"user": reader.prompt.user, "system": reader.prompt.system}
+    if command.num_repeats_add_seed:
+        generation["num_repeats_add_seed"] = True
+    names = [reader.agent_name] if reader.agent_name else servers.agents
+    return {name: await know_agent(servers.peers, name, generation) for name in names}
+
+
+def check_prices(command: CollectConfig, known: Mapping[str, KnownAgent]) -> None:
+    """ConfigError if money is limited and the price of a model is unknown."""
+    for name, agent in known.items():
+        if command.max_cost_usd is not None and agent.tariff is None:
+            server, model = agent.plan.model_server, agent.plan.model
+            what = f"the price of '{model}' ({server})" if server else f"what '{name}' asks"
+            raise ConfigError(
+                f"max_cost_usd: {what} is not known. Give the model server its prices, in US"
+                " dollars per million tokens:  prices: {input: …, output: …}; or limit"
+                " max_total_tokens instead"
+            )
+
+
+def _scopes(
+    command: CollectConfig,
+    known: Mapping[str, KnownAgent],
+    journal: Journal | NoJournal,
+    manifest: Manifest,
+) -> dict[str, str]:
+    """Agent → scope, for agents whose rollouts on disk were generated with other settings."""
+    scopes = {}
+    for name, agent in known.items():
+        held = journal.contents.settings.get((name, ""), set()) - {agent.plan.settings}
+        if not held:
+            continue
+        if command.resume != "append":
+            changes = [
+                change
+                for fingerprint in sorted(held)
+                for change in differences(manifest.settings(fingerprint) or {}, agent.settings)
+            ]
+            raise OutputError(
+                f"{command.output_jsonl_fpath} holds rollouts of '{name}' that were generated with"
+                " other settings:\n"
+                + "".join(f"  {change}\n" for change in changes or ["(which ones is not known)"])
+                + "Nothing was sent. Ways on:\n"
+                "  another output:        +output_jsonl_fpath=…\n"
+                "  into the same file:    +resume=append  (kept apart under a scope of their own)\n"
+                "  start over:            +resume=fresh   (the old files are moved aside)"
+            )
+        scopes[name] = agent.plan.settings
+    return scopes
+
+
+def _older_verdicts(
+    journal: Journal | NoJournal, plans: Mapping[str, AgentPlan], lines: CommandLines
+) -> list[str]:
+    older = sum(
+        number
+        for (agent, verifier), number in journal.contents.verifiers.items()
+        if agent in plans and plans[agent].verifier not in ("", verifier)
+    )
+    notes = []
+    if older:
+        notes.append(
+            f"{number_of(older, 'rollout')} on disk carry verdicts of an older verifier: the"
+            f" metrics mix both. This renews them:\n  {lines.reverify}"
+        )
+    if journal.contents.foreign:
+        notes.append(
+            f"{journal.contents.foreign:,} lines of the output are no rollouts of this kind; they"
+            " are left as they are"
+        )
+    return notes

@@ -1,26 +1,83 @@
-"""Which rollouts are wanted, done, to be verified only, and owed. Pure: decides, and touches
-nothing."""
+"""What a run settles before its first request: how each agent makes its rollouts, and which
+rollouts are wanted, done and owed.
+"""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from ..endpoints.prices import Tariff
+from ..store.manifest import fingerprint_of
 from ..store.tasks import Malformed, agent_named
-from ..types import Attempt, Key, Task
+from ..transport.peers import Peers
+from ..types import Attempt, JsonObject, Key, Task
+from .schedule import LATER, Later
 
 BREATH = 1_000
-"""Rows that are read at a stretch: some 20 ms in which nothing else of the process happens."""
+"""Rows read without a pause: about 20 ms in which the event loop does nothing else."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentPlan:
+    """How the rollouts of one agent are made. `settings` and `verifier` are fingerprints."""
+
+    resources: str | None
+    model_server: str | None
+    settings: str
+    verifier: str
+    model: str
+    reverify: str = "stateless"
+    opaque: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class KnownAgent:
+    """An agent's plan, and the settings behind its fingerprint."""
+
+    plan: AgentPlan
+    settings: JsonObject
+    tariff: Tariff | None
+    """Of its model, if that server reports one."""
+
+
+async def know_agent(peers: Peers, name: str, generation: JsonObject) -> KnownAgent:
+    """Ask an agent and its servers to describe themselves; `generation` holds the settings that
+    the command adds."""
+    about = await peers.describe(name)
+    model_name, resources = about.get("model_server"), about.get("resources_server")
+    model = await peers.describe(model_name) if model_name else {}
+    verifier = await peers.describe(resources) if resources else {}
+    own = {
+        key: value
+        for key, value in about.get("settings", {}).items()
+        if key not in ("model_server", "resources_server")
+    }
+    settings = {
+        "agent": own,
+        "model": {"name": model.get("model"), **model.get("settings", {})},
+        **generation,
+    }
+    plan = AgentPlan(
+        resources=resources,
+        model_server=model_name,
+        settings=fingerprint_of(settings),
+        verifier=verifier.get("verifier", ""),
+        model=str(model.get("model") or ""),
+        reverify=verifier.get("reverify", "never"),  # a foreign server does not say
+        opaque=about.get("opaque", True),
+    )
+    return KnownAgent(plan, settings, Tariff.from_json(model.get("prices")))
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What this run asks for of each task."""
+    """Which rollouts of each task this run asks for."""
 
     repeats: Callable[[str], int]
     scopes: Mapping[str, str] = field(default_factory=dict)
-    """Agent → scope, where it is not the plain one."""
+    """Agent → scope, for agents whose scope is not empty."""
     add_seed: bool = False
     only: tuple[str, int] | None = None
-    """(task_id, rollout_index): just this one, whatever has become of it before."""
+    """(task_id, rollout_index): only this rollout, even if it failed permanently before."""
 
     def scope_of(self, agent: str) -> str:
         return self.scopes.get(agent, "")
@@ -29,7 +86,7 @@ class Wanted:
         return key.scope == self.scope_of(key.agent)
 
     def keys(self, task: Task) -> list[Key]:
-        """A task's keys, its repeats together."""
+        """The keys of a task, its repeats in order."""
         task_id, agent, first = task.task_id, task.agent, task.first_rollout
         scope, indices = self.scope_of(agent), range(first, first + self.repeats(agent))
         return [
@@ -41,58 +98,49 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The plan in numbers. `planned` = done + to verify + refused + to_collect."""
+    """The plan of a run in numbers.
+
+    `planned` = done + to_verify + to_copy + to_collect + refused + left_out.
+    """
 
     tasks: int = 0
     planned: int = 0
     done: int = 0
-    to_verify: frozenset[Key] = frozenset()
+    to_verify: int = 0
+    to_copy: int = 0
     refused: int = 0
+    """Permanent failures of earlier runs."""
+    left_out: int = 0
+    """Stored rollouts that no running server can verify."""
     malformed: int = 0
+    without_response: int = 0
+    """Stored failures that hold no response to verify."""
+    older: int = 0
+    """Stored verdicts of another verifier than the present one."""
+    current: int = 0
+    """Stored verdicts of the present verifier."""
+    none: int = 0
+    """Stored responses without a verdict."""
     renamed: int = 0
-    """Tasks whose row names another agent than the one that it runs with."""
+    """Tasks whose row names another agent than the one it runs with."""
     first_renamed: Task | None = None
 
     @property
     def to_collect(self) -> int:
-        return self.planned - self.done - len(self.to_verify) - self.refused
+        others = self.done + self.to_verify + self.to_copy + self.refused + self.left_out
+        return self.planned - others
 
     def __add__(self, other: "Counts") -> "Counts":
-        return Counts(
-            self.tasks + other.tasks,
-            self.planned + other.planned,
-            self.done + other.done,
-            self.to_verify | other.to_verify,
-            self.refused + other.refused,
-            self.malformed + other.malformed,
-            self.renamed + other.renamed,
-            self.first_renamed or other.first_renamed,
-        )
-
-    def line(self) -> str:
-        """The plan as people read it."""
-        repeats, uneven = divmod(self.planned, self.tasks) if self.tasks else (0, 1)
-        times = ": " if uneven else f" × {number_of(repeats, 'repeat')} = "
-        wanted = f"{number_of(self.tasks, 'task')}{times}{number_of(self.planned, 'rollout')}"
-        parts = [f"Plan: {wanted}", f"{self.done:,} done"]
-        parts += [f"{len(self.to_verify):,} to verify only", f"{self.to_collect:,} to collect"]
-        if self.refused:
-            parts.append(f"{self.refused:,} failed for good")
-        if self.malformed:
-            parts.append(number_of(self.malformed, "malformed line"))
-        return " · ".join(parts)
-
-    def figures(self) -> dict[str, int]:
-        """The same for a program to read."""
-        return {
-            "tasks": self.tasks,
-            "planned": self.planned,
-            "done": self.done,
-            "to_verify": len(self.to_verify),
-            "to_collect": self.to_collect,
-            "refused": self.refused,
-            "malformed": self.malformed,
+        sums = {
+            name: getattr(self, name) + getattr(other, name)
+            for name in Counts.__slots__
+            if name != "first_renamed"
         }
+        return Counts(**sums, first_renamed=self.first_renamed or other.first_renamed)
+
+    def figures(self, *names: str) -> dict[str, int]:
+        """Some of the numbers, for a program to read."""
+        return {name: getattr(self, name) for name in names}
 
 
 def number_of(number: int, what: str) -> str:
@@ -104,24 +152,24 @@ def owed(
     tasks: Iterable[Task | Malformed],
     wanted: Wanted,
     settled: Callable[[Key], bool],
-) -> Iterator[Attempt | None]:
-    """Every key that is still to be collected, in input order, a task's repeats together.
+) -> Iterator[Attempt | Later]:
+    """Every key that is still to be collected, in input order, the repeats of a task together.
 
-    `settled` says of a key that it is done, waits for its verdict, or has failed for good. A None
-    now and then, while there is much to skip, gives the caller a chance to do something else.
+    `settled` tells whether a key is done, waits for its verdict or failed permanently. While many
+    rows are skipped, a Later lets other work of the event loop go on.
     """
     for number, task in enumerate(tasks, 1):
         if number % BREATH == 0:
-            yield None
+            yield LATER
         if isinstance(task, Malformed):
             continue
         for key in wanted.keys(task):
             if not settled(key):
-                yield Attempt(key, seeded(task, key.rollout_index) if wanted.add_seed else task)
+                yield Attempt(key, with_seed(task, key.rollout_index) if wanted.add_seed else task)
 
 
-def seeded(task: Task, seed: int) -> Task:
-    """The task with a `seed` of its own, unless its row brings one."""
+def with_seed(task: Task, seed: int) -> Task:
+    """The task with a `seed`, unless its row has one."""
     params = {"seed": seed, **task.row["responses_create_params"]}
     return task._replace(row={**task.row, "responses_create_params": params})
 
@@ -133,8 +181,8 @@ def count(
     done: Callable[[Key], bool],
     pending: Collection[Key],
     refused: Collection[Key],
-) -> Counts:
-    """Some of the input, in numbers."""
+) -> tuple[Counts, set[Key]]:
+    """A part of the input in numbers, and the keys whose response only needs a verdict."""
     num_tasks = planned = num_done = num_refused = malformed = renamed = 0
     first_renamed: Task | None = None
     to_verify: set[Key] = set()
@@ -142,27 +190,28 @@ def count(
         if isinstance(task, Malformed):
             malformed += wanted.only is None
             continue
-        asked = False
-        for key in wanted.keys(task):
-            asked = True
-            planned += 1
+        keys = wanted.keys(task)
+        planned += len(keys)
+        for key in keys:
             if done(key):
                 num_done += 1
             elif key in refused:
                 num_refused += 1
             elif key in pending:
                 to_verify.add(key)
-        num_tasks += asked
-        if asked and agent_named(task.row) not in (None, task.agent):
-            renamed += 1
-            first_renamed = first_renamed or task
-    return Counts(
-        num_tasks,
-        planned,
-        num_done,
-        frozenset(to_verify),
-        num_refused,
-        malformed,
-        renamed,
-        first_renamed,
+        if keys:
+            num_tasks += 1
+            if agent_named(task.row) not in (None, task.agent):
+                renamed += 1
+                first_renamed = first_renamed or task
+    counts = Counts(
+        tasks=num_tasks,
+        planned=planned,
+        done=num_done,
+        to_verify=len(to_verify),
+        refused=num_refused,
+        malformed=malformed,
+        renamed=renamed,
+        first_renamed=first_renamed,
     )
+    return counts, to_verify

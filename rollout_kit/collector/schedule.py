@@ -1,102 +1,172 @@
 """Attempts in, outcomes out as they finish: never more than `limit()` in flight, and always as
-many.
+many as there are attempts for.
 
-O(1) per completion, whatever the number in flight.
+The work per completion does not grow with the number in flight.
 """
 
 import asyncio
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
 from time import perf_counter, thread_time
+from typing import Protocol
 
 from ..session import Spent
 from ..types import Attempt, Outcome, Unverified
 
 WAVE = 16
-"""Attempts that are started at a stretch."""
+"""Attempts that are started without a pause."""
 
 PAUSE = 2
-"""After it, in times of the CPU that it took."""
+"""Pause after a wave, as a multiple of the CPU time that the wave took."""
 
 
-class Slot:
-    """One attempt's place among those in flight. `stage` says what it is waiting for."""
+@dataclass(frozen=True, slots=True)
+class Later:
+    """A source has nothing yet: ask again once `ready` is set, or after other work if None."""
 
-    __slots__ = ("_schedule", "earlier_usd", "freed_at", "limited_s", "parked", "spent", "stage")
+    ready: asyncio.Event | None = None
 
-    def __init__(self, schedule: "Schedule") -> None:
-        self._schedule = schedule
-        self.parked: Unverified | None = None
+
+class End:
+    """A source has nothing more."""
+
+
+LATER, END = Later(), End()
+
+
+class Source(Protocol):
+    """Where attempts come from."""
+
+    def next(self) -> Attempt | Later | End: ...
+
+
+class Sink(Protocol):
+    """Where outcomes go."""
+
+    def append(self, outcome: Outcome) -> Outcome:
+        """Keep an outcome; returns it, or the failure to keep it."""
+        ...
+
+
+class Attempts:
+    """A source over an iterator."""
+
+    def __init__(self, attempts: Iterator[Attempt | Later]) -> None:
+        self._attempts = attempts
+
+    def next(self) -> Attempt | Later | End:
+        return next(self._attempts, END)
+
+
+class Place:
+    """One attempt's place among those in flight. This base class is a place among no others."""
+
+    __slots__ = ("freed_at", "stage")
+
+    def __init__(self) -> None:
         self.stage = "starting"
+        """What the attempt is waiting for."""
         self.freed_at: float | None = None
-        """When the place was given to others, by `perf_counter`."""
-        self.limited_s = 0.0
-        """What earlier attempts and the pauses after them took because of a rate limit."""
-        self.spent = Spent()
-        """By the attempt and those before it."""
-        self.earlier_usd: float | None = 0.0
-        """What the response has cost that an earlier run left; None where that is not known."""
+        """`perf_counter` time at which the place was given to other attempts."""
+
+    def hand_out(self, unverified: Unverified) -> None:
+        """Have a response written to disk now."""
+
+    def free(self) -> None:
+        """Let another attempt start, unless too many verdicts are awaited already."""
+
+    async def regain(self) -> bool:
+        """Wait for a place again; False if nothing more may start."""
+        return True
+
+
+@dataclass(slots=True)
+class Ledger:
+    """What an attempt and those before it have cost."""
+
+    spent: Spent = field(default_factory=Spent)
+    earlier_usd: float | None = 0.0
+    """Cost of a response that an earlier run left; None if it is unknown."""
+    limited_s: float = 0.0
+    """Time that earlier attempts, and the pauses after them, lost to a rate limit."""
 
     @property
     def cost_usd(self) -> float | None:
-        """What the rollout has cost by now; None where that is not known."""
+        """US dollars so far; None if unknown."""
         if self.earlier_usd is None or self.spent.unpriced:
             return None
         return round(self.earlier_usd + self.spent.usd, 9)
 
-    def keep(self, unverified: Unverified) -> None:
-        """Hand the response out now, to be put on disk.
 
-        From here on the attempt is about this response, unless `regain` allows another.
-        """
+@dataclass(slots=True)
+class Slot:
+    """One attempt in flight."""
+
+    place: Place = field(default_factory=Place)
+    ledger: Ledger = field(default_factory=Ledger)
+    parked: Unverified | None = None
+    """The response that is on disk and waits for its verdict. While there is one the attempt is
+    about this response, unless `regain` allows another."""
+
+    @property
+    def freed_at(self) -> float | None:
+        return self.place.freed_at
+
+    @property
+    def limited_s(self) -> float:
+        return self.ledger.limited_s
+
+    def keep(self, unverified: Unverified) -> None:
+        """Have the first response of this slot written to disk."""
         if self.parked is None:
             self.parked = unverified
-            self._schedule.hand_out(unverified)
+            self.place.hand_out(unverified)
 
     def park(self, unverified: Unverified) -> None:
-        """The same and, unless too many verdicts are out already, free the place."""
+        """Keep the response and free the place; a response of an earlier run keeps its place."""
         self.keep(unverified)
-        if self.parked is unverified:  # one that an earlier run left keeps its place
-            self._schedule.free(self)
+        if self.parked is unverified:
+            self.place.free()
 
     async def regain(self) -> bool:
-        """Wait for a place to attempt anew what was parked; False when nothing more may start."""
-        if await self._schedule.place(self):
+        """Wait for a place to collect the parked rollout again; False if nothing may start."""
+        if await self.place.regain():
             self.parked = None
             return True
         return False
 
 
 class Schedule:
-    """Runs attempts; iterate over `outcomes()` to drive it.
+    """Runs the attempts of `source`; iterate over `outcomes()` to drive it.
 
-    `attempts` may yield None where finding the next one takes long, so that others get their turn.
-    `keep` puts an outcome on disk, and returns it or what became of it. It is called in the very
-    moment that the outcome is there: others that are ready too must not come in between.
+    An outcome reaches `sink` in the moment it is there, before this loop or any other sees it.
     """
 
     def __init__(
         self,
-        attempts: Iterator[Attempt | None],
-        run: Callable[[Attempt, Slot], Awaitable[Outcome]],
+        source: Source,
+        work: Callable[[Attempt, Slot], Awaitable[Outcome]],
+        sink: Sink,
         limit: Callable[[], int],
+        *,
         max_parked: int = 1024,
-        keep: Callable[[Outcome], Outcome] = lambda outcome: outcome,
     ) -> None:
-        self._attempts = attempts
-        self._run = run
+        self._source = source
+        self._work = work
+        self._sink = sink
         self._limit = limit
-        self._keep = keep
         self._max_parked = max_parked
         self._ready: asyncio.Queue[_Ready] = asyncio.Queue()
-        self._slots: dict[asyncio.Task[Outcome], Slot] = {}
-        self._freed: set[Slot] = set()
-        self._regaining: deque[tuple[Slot, asyncio.Future[bool]]] = deque()
+        self._slots: dict[asyncio.Task[Outcome], Place] = {}
+        self._freed: set[Place] = set()
+        self._regaining: deque[tuple[Place, asyncio.Future[bool]]] = deque()
         self.begun = asyncio.Event()
-        """The first places are taken, or nothing is to be attempted."""
+        """Set once the first places are taken, or nothing is to be attempted."""
         self._filled = WAVE
-        """Places that may be taken yet."""
+        """Places that may be taken by now."""
         self._is_filling = False
+        self._wake: asyncio.Task[None] | None = None
         self._stopping = False
         self._exhausted = False
 
@@ -109,12 +179,12 @@ class Schedule:
     def num_parked(self) -> int:
         return len(self._freed)
 
-    def waiting_for(self) -> Counter[str]:
-        """What everything that runs is waiting for."""
-        return Counter(slot.stage for slot in self._slots.values())
+    def stages(self) -> Counter[str]:
+        """What the attempts in flight are waiting for."""
+        return Counter(place.stage for place in self._slots.values())
 
     def stop(self) -> None:
-        """Start nothing more; what runs may finish."""
+        """Start nothing more; attempts in flight may finish."""
         self._stopping = True
         self._exhausted = True
         while self._regaining:
@@ -122,29 +192,29 @@ class Schedule:
         self._ready.put_nowait(None)
 
     def cancel(self) -> None:
-        """Start nothing more and end what runs now; responses in hand still come out, parked."""
+        """Start nothing more and cancel what runs; responses in hand still come out, parked."""
         self.stop()
         for task in self._slots:
             task.cancel()
 
-    def free(self, slot: Slot) -> None:
+    def free(self, place: Place) -> None:
         if len(self._freed) < self._max_parked:
-            self._freed.add(slot)
-            slot.freed_at = perf_counter()
+            self._freed.add(place)
+            place.freed_at = perf_counter()
             self._ready.put_nowait(None)
 
     def hand_out(self, unverified: Unverified) -> None:
         try:
-            self._ready.put_nowait(self._keep(unverified))
-        except Exception as error:  # the run's, and not that of the attempt that is parked
+            self._ready.put_nowait(self._sink.append(unverified))
+        except Exception as error:  # it ends the run, not the attempt that is parked
             self._ready.put_nowait(error)
 
-    async def place(self, slot: Slot) -> bool:
-        """A place for a slot that was freed, before any new attempt; False once stopping."""
-        if self._stopping or slot not in self._freed:
+    async def regain(self, place: Place) -> bool:
+        """A place for a freed slot, before any new attempt; False once stopping."""
+        if self._stopping or place not in self._freed:
             return not self._stopping
         given: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._regaining.append((slot, given))
+        self._regaining.append((place, given))
         self._ready.put_nowait(None)
         return await given
 
@@ -152,21 +222,23 @@ class Schedule:
         """Each attempt's outcome as it finishes, and each response as it is parked."""
         try:
             while True:
-                looking = self._dispatch()
-                if looking and self._ready.empty():
-                    await asyncio.sleep(0)  # what is to be attempted takes long to find: let others
+                pause = self._dispatch()
+                if pause is not None and pause.ready is None and self._ready.empty():
+                    await asyncio.sleep(0)
                     continue
-                if not looking and not self._slots and self._ready.empty():
+                if pause is None and not self._slots and self._ready.empty():
                     return
                 if (outcome := self._outcome(await self._ready.get())) is not None:
                     yield outcome
         finally:
+            if self._wake:
+                self._wake.cancel()
             for task in self._slots:
                 task.cancel()
             await asyncio.gather(*self._slots, return_exceptions=True)
 
-    async def _attempted(self, attempt: Attempt, slot: Slot) -> Outcome:
-        return self._keep(await self._run(attempt, slot))
+    async def _attempt(self, attempt: Attempt, place: Place) -> Outcome:
+        return self._sink.append(await self._work(attempt, Slot(place)))
 
     def _outcome(self, ready: "_Ready") -> Outcome | None:
         if isinstance(ready, Exception):
@@ -176,37 +248,47 @@ class Schedule:
         self._freed.discard(self._slots.pop(ready))
         return None if ready.cancelled() else ready.result()
 
-    def _dispatch(self) -> bool:
-        """Fill the free places; True when the attempts asked for a pause before the next one."""
+    def _dispatch(self) -> Later | None:
+        """Fill the free places; Later if the source asked for a pause."""
         while self._regaining and self.in_flight < self._limit():
-            slot, given = self._regaining.popleft()
+            place, given = self._regaining.popleft()
             if not given.done():
-                self._freed.discard(slot)
-                slot.freed_at = None
+                self._freed.discard(place)
+                place.freed_at = None
                 given.set_result(True)
         while not self._exhausted and self.in_flight < (limit := self._limit()):
             if self.in_flight >= self._filled:
                 self._fill_on(limit)
                 break
-            try:
-                attempt = next(self._attempts)
-            except StopIteration:
+            found = self._source.next()
+            if isinstance(found, Later):
+                if found.ready is not None:
+                    self._wake_after(found.ready)
+                return found
+            if isinstance(found, End):
                 self._exhausted = True
                 break
-            if attempt is None:
-                return True
-            slot = Slot(self)
-            task = asyncio.ensure_future(self._attempted(attempt, slot))
-            self._slots[task] = slot
+            place = _Place(self)
+            task = asyncio.ensure_future(self._attempt(found, place))
+            self._slots[task] = place
             task.add_done_callback(self._ready.put_nowait)
         self.begun.set()
-        return False
+        return None
+
+    def _wake_after(self, ready: asyncio.Event) -> None:
+        async def wake() -> None:
+            await ready.wait()
+            self._ready.put_nowait(None)
+
+        self.begun.set()
+        if self._wake is None or self._wake.done():
+            self._wake = asyncio.create_task(wake())
 
     def _fill_on(self, limit: int) -> None:
-        """The places are filled for the first time in waves, a third as fast as they could be.
+        """Fill the places for the first time in waves, at a third of the possible speed.
 
-        Requests that go out together are answered together, and while all that is worked through
-        the model has little to do, time after time.
+        Requests that are sent together are answered together, and the model would be idle while
+        all those answers are worked on.
         """
         if self._is_filling:
             return
@@ -218,12 +300,31 @@ class Schedule:
             self._filled = min(self._filled + WAVE, limit)
             self._ready.put_nowait(None)
 
-        # when it is called, what was dispatched has taken its first steps
+        # it runs after the dispatched attempts have taken their first steps
         loop.call_soon(lambda: loop.call_later(PAUSE * (thread_time() - began), next_wave))
 
 
+class _Place(Place):
+    """A place of a schedule."""
+
+    __slots__ = ("_schedule",)
+
+    def __init__(self, schedule: Schedule) -> None:
+        super().__init__()
+        self._schedule = schedule
+
+    def hand_out(self, unverified: Unverified) -> None:
+        self._schedule.hand_out(unverified)
+
+    def free(self) -> None:
+        self._schedule.free(self)
+
+    async def regain(self) -> bool:
+        return await self._schedule.regain(self)
+
+
 _Ready = asyncio.Task[Outcome] | Outcome | Exception | None
-"""An attempt that has ended, a response that is parked, why it could not be, or just a nudge."""
+"""A finished attempt, a parked response, the reason that it could not be kept, or a wake-up."""
 
 
 def _settle(given: "asyncio.Future[bool]", answer: bool) -> None:

@@ -1,65 +1,73 @@
-"""The wiring of a collection: reach the servers, prepare, ask first where that is wanted, run."""
+"""ng_collect_rollouts and ng_estimate: reach the servers, plan, ask first if wanted, run."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..collector.collection import Collection
-from ..collector.prepare import output_paths, prepared
-from ..collector.reach import Reached, chosen_agent, input_path, reached
+from ..collector.collection import Collection, open_collection, output_paths
+from ..collector.sources import TaskSource
+from ..config.inputs import choose_agent, task_path
 from ..config.keys.commands import CollectConfig
 from ..config.load import Config
 from ..errors import ConfigError
+from ..launch.reach import Servers, reach
 from ..pacing.bill import Bill
 from ..pacing.limiter import limiter_of
 from ..store.files import check_apart
 from ..store.tasks import input_file
-from .canary import confirmed, estimated
+from .command_line import command_lines
+from .estimate import confirm
+from .estimate import estimate as estimate_all
 from .progress import Progress
+from .run import prepare, run_to_end, show_first_request
 from .throughput_log import check_log
 
 
-async def collect(config: Config, argv: Sequence[str], progress: Progress) -> int:
+async def collect(config: Config[CollectConfig], argv: Sequence[str], progress: Progress) -> int:
     """Collect what is owed into the output; returns the exit status."""
-    async with reached(config, checked(config), progress.say) as servers:
+    check(config.command)
+    async with reach(config, config.command, progress.say) as servers:
         return await collect_through(servers, config, argv, progress)
 
 
 async def collect_through(
-    servers: Reached, config: Config, argv: Sequence[str], progress: Progress
+    servers: Servers, config: Config[CollectConfig], argv: Sequence[str], progress: Progress
 ) -> int:
-    """The same through servers that are there already."""
-    async with given(servers, config, argv) as work:
-        command = work.command
+    """The same through servers that run already."""
+    command = config.command
+    async with open_work(servers, config, argv) as work:
         if command.confirm and not command.dry_run and command.only is None:
             async with work.collection(progress) as first:
-                status = await confirmed(first)
+                status = await confirm(first, servers.ends, progress)
             if status is not None:
                 return status
-            progress = progress.anew()
+            progress = progress.for_another_run()
         async with work.collection(progress) as collection:
-            return await (collection.shown() if command.dry_run else collection.collected())
+            if command.dry_run:
+                return show_first_request(collection, progress)
+            return await run_to_end(collection, servers.ends, progress)
 
 
-async def estimate(config: Config, argv: Sequence[str], progress: Progress) -> int:
-    """Tell what a collection will take, from a few of its rollouts; returns the exit status."""
-    async with reached(config, checked(config), progress.say) as servers:
+async def estimate(config: Config[CollectConfig], argv: Sequence[str], progress: Progress) -> int:
+    """Show what a collection will take, from a few of its rollouts; returns the exit status."""
+    check(config.command)
+    async with reach(config, config.command, progress.say) as servers:
         return await estimate_through(servers, config, argv, progress)
 
 
 async def estimate_through(
-    servers: Reached, config: Config, argv: Sequence[str], progress: Progress
+    servers: Servers, config: Config[CollectConfig], argv: Sequence[str], progress: Progress
 ) -> int:
-    """The same through servers that are there already."""
-    async with given(servers, config, argv) as work, work.collection(progress) as collection:
-        return await (collection.shown() if work.command.dry_run else estimated(collection))
+    """The same through servers that run already."""
+    async with open_work(servers, config, argv) as work, work.collection(progress) as collection:
+        if config.command.dry_run:
+            return show_first_request(collection, progress)
+        return await estimate_all(collection, servers.ends, progress)
 
 
-def checked(config: Config) -> CollectConfig:
-    """The command; ConfigError for what the keys' types cannot say."""
-    command = config.command
-    assert isinstance(command, CollectConfig)
+def check(command: CollectConfig) -> None:
+    """ConfigError for what the types of the keys cannot express."""
     if command.output_jsonl_fpath is None:
         raise ConfigError("output_jsonl_fpath is missing: add +output_jsonl_fpath=rollouts.jsonl")
     repeats = command.num_repeats
@@ -71,45 +79,52 @@ def checked(config: Config) -> CollectConfig:
     except ValueError as error:
         raise ConfigError(f"num_samples_in_parallel: {error}") from None
     check_log(command)
-    return command
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
     """What one command was given. It may take two runs: a canary, and then the rest."""
 
-    servers: Reached
-    config: Config
+    servers: Servers
+    config: Config[CollectConfig]
     argv: Sequence[str]
-    source: str
+    name: str
     path: Path
     bill: Bill = field(default_factory=Bill)
-    """Of both."""
-
-    @property
-    def command(self) -> CollectConfig:
-        assert isinstance(self.config.command, CollectConfig)
-        return self.config.command
+    """Cost of both runs."""
 
     @asynccontextmanager
-    async def collection(self, progress: Progress) -> AsyncIterator[Collection]:
-        """A run over what is there now, and its output closed in the end."""
-        run = await prepared(
-            self.config, self.argv, self.servers, self.source, self.path, self.bill
+    async def collection(
+        self, progress: Progress
+    ) -> AsyncIterator[Collection[CollectConfig, TaskSource]]:
+        """A prepared collection over what is on disk now; its output is closed in the end."""
+        config = self.config
+        collection = await open_collection(
+            config,
+            self.servers,
+            self.path,
+            self.name,
+            bill=self.bill,
+            lines=command_lines("ng_collect_rollouts", self.argv, config, config.command),
+            say=progress.say,
         )
-        collection = Collection.of(run, progress, self.servers.ends)
+        is_clean = False
         try:
+            await prepare(collection, progress)
             yield collection
+            is_clean = True
         finally:
-            run.journal.close(clean=collection.finished)
+            collection.journal.close(clean=is_clean)
 
 
 @asynccontextmanager
-async def given(servers: Reached, config: Config, argv: Sequence[str]) -> AsyncIterator[Work]:
-    """The command's input, as a file while inside."""
+async def open_work(
+    servers: Servers, config: Config[CollectConfig], argv: Sequence[str]
+) -> AsyncIterator[Work]:
+    """The command, with its input as a file while the context lasts."""
     command = config.command
-    assert isinstance(command, CollectConfig)
-    source = input_path(command, servers.values, chosen_agent(servers, command))
-    check_apart(source, output_paths(command))
-    with input_file(source) as path:
-        yield Work(servers, config, argv, source, path)
+    agent = choose_agent(servers.agents, servers.values, command)
+    name = task_path(command, servers.values, agent)
+    check_apart(name, output_paths(command))
+    with input_file(name) as path:
+        yield Work(servers, config, argv, name, path)

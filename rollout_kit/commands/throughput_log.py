@@ -14,12 +14,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ..collector.run import Run
 from ..config.keys.commands import RolloutsCommand
 from ..errors import ConfigError
-from ..pacing.meter import Meter
 from ..store.files import OutputPaths
 from ..store.lines import now_text
-from .progress import Progress
 
 COLUMNS = (
     "date",
@@ -52,24 +51,25 @@ def check_log(command: RolloutsCommand) -> None:
             _write(path, descriptor, HEADER)
 
 
-def log_run(command: RolloutsCommand, progress: Progress, meter: Meter) -> None:
-    """The line of a run that has just ended; ConfigError where it cannot be written."""
+def log_run(run: Run) -> None:
+    """Append the line of a run that has just ended; ConfigError if it cannot be written."""
+    command, tally = run.command, run.tally
     if command.throughput_log is None:
         return
-    seconds, verdict = max(progress.elapsed_s, 1e-6), meter.verdict()
-    tokens = (progress.tokens, progress.output_tokens) if progress.generates else ()
+    seconds, bottleneck = max(run.meter.elapsed_s, 1e-6), run.meter.verdict()
+    tokens = (tally.tokens, tally.output_tokens) if run.source.generates else ()
     per_s = [f"{number / seconds:.2f}" for number in tokens] or ["", ""]
     figures = {
         "date": now_text(),
-        "rollouts": progress.rollouts,
+        "rollouts": tally.rollouts,
         "seconds": f"{seconds:.3f}",
-        "rollouts_per_s": f"{progress.rollouts / seconds:.3f}",
+        "rollouts_per_s": f"{tally.rollouts / seconds:.3f}",
         "tokens_per_s": per_s[0],
-        "mean_reward": f"{progress.reward / progress.scored:.4f}" if progress.scored else "",
+        "mean_reward": f"{tally.reward / tally.scored:.4f}" if tally.scored else "",
         "output_tokens_per_s": per_s[1],
-        "failed": progress.failed,
-        "parallelism": meter.limit,
-        "bottleneck": verdict.short() if verdict else "",
+        "failed": tally.failed,
+        "parallelism": run.meter.limit,
+        "bottleneck": bottleneck.short() if bottleneck else "",
         "output": command.output_jsonl_fpath,
     }
     append_line(command.throughput_log, figures)

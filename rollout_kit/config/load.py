@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from pydantic import ValidationError
 
@@ -24,6 +24,8 @@ from .overrides import Override
 from .sources import COMMAND_LINE, Merged
 
 __all__ = ["Config", "Instance", "Sources", "load", "read"]
+
+AnyCommand = TypeVar("AnyCommand", bound=Command)
 
 PARAMS = "responses_create_params"
 
@@ -79,14 +81,14 @@ TYPO = 0.85
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
+class Config(Generic[AnyCommand]):
     """What one command runs with.
 
     `command.responses_create_params` holds what the command line gave, `default_params` what the
     files gave. `values` is the merged, resolved tree, `origins` the source of each of its leaves.
     """
 
-    command: Command
+    command: AnyCommand
     instances: dict[str, Instance]
     default_params: JsonObject
     values: JsonObject
@@ -106,7 +108,9 @@ class Sources:
     overrides: list[Override] = field(default_factory=list)
 
 
-def load(argv: Sequence[str], command: type[Command], cwd: Path | None = None) -> Config:
+def load(
+    argv: Sequence[str], command: type[AnyCommand], cwd: Path | None = None
+) -> Config[AnyCommand]:
     """The configuration of a command started with `argv`; ConfigError names every problem."""
     cwd = cwd or Path.cwd()
     given = read(argv, command, cwd)
@@ -161,7 +165,7 @@ def read(argv: Sequence[str], command: type[Command], cwd: Path | None = None) -
     return Sources(merged, parsed)
 
 
-def typed_only(argv: Sequence[str], command: type[Command]) -> Command:
+def typed_only(argv: Sequence[str], command: type[AnyCommand]) -> AnyCommand:
     """The keys of a command that reads neither files nor `env.yaml`."""
     merged = Merged()
     parsed = overrides.parse(argv, _text_keys({}, command, Path()))
@@ -286,7 +290,7 @@ def _owners(key: str) -> str:
     return " and ".join(names)
 
 
-def _validated(values: JsonObject, given: Sources, command: type[Command]) -> Command:
+def _validated(values: JsonObject, given: Sources, command: type[AnyCommand]) -> AnyCommand:
     known = fields.keys(command)
     own = {key: value for key, value in values.items() if key in known}
     if PARAMS in own:

@@ -1,15 +1,17 @@
-"""Metrics over rollouts, one row at a time: a few counters a task, no servers, no second pass.
+"""Metrics over rollouts in one pass, with a few counters per task.
 
-`aggregate(a) + aggregate(b) = aggregate(a ⊎ b)`: everything kept is a count, a sum or a sketch.
+Everything kept is a count, a sum or a sketch, so the aggregates of two parts add up to the
+aggregate of the whole.
 """
 
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from heapq import nsmallest
 from typing import Any
 
-from ..types import JsonObject
+from ..types import JsonObject, Rollout, RolloutInfo
 from .groups import Groups, Moments
 from .sketch import Sketch
 
@@ -17,15 +19,10 @@ Z_95 = 1.96
 """Half-width of a 95 % normal interval, in standard errors."""
 
 MAX_GROUPS = 10_000
-"""Tasks up to which the metrics file lists each one."""
+"""The metrics file lists each task up to this many."""
 
-TIMES = {
-    "rollout": "duration_s",
-    "model": "model_s",
-    "tool": "tool_s",
-    "verify": "verify_s",
-    "queue": "queue_s",
-}
+TIMES = ("rollout", "model", "tool", "verify", "queue")
+"""Latencies of the metrics file."""
 
 
 @dataclass(slots=True)
@@ -41,41 +38,40 @@ class Aggregate:
     unscored: int = 0
     cost_usd: float = 0.0
     unpriced: int = 0
-    """Rollouts whose cost is not known."""
+    """Rollouts of unknown cost."""
 
-    def add(self, line: Mapping[str, Any]) -> None:
-        """Take one rollout line in."""
-        rollout = line["rollout"]
+    def add(self, rollout: Rollout) -> None:
+        """Count one rollout."""
+        info = rollout.info
         self.rollouts += 1
-        used = line.get("usage") or {}
-        for name in ("input_tokens", "output_tokens", "total_tokens"):
-            self.usage[name] = self.usage.get(name, 0) + (used.get(name) or 0)
-        if (cost := rollout.get("cost_usd")) is None:
+        usage = self.usage
+        usage["input_tokens"] = usage.get("input_tokens", 0) + info.input_tokens
+        usage["output_tokens"] = usage.get("output_tokens", 0) + info.output_tokens
+        usage["total_tokens"] = usage.get("total_tokens", 0) + info.total_tokens
+        if info.cost_usd is None:
             self.unpriced += 1
         else:
-            self.cost_usd += cost
-        for name, source in TIMES.items():
-            if (seconds := rollout.get(source)) is not None:
+            self.cost_usd += info.cost_usd
+        for name, seconds in _times(info):
+            if seconds is not None:
                 self.times[name].add(seconds)
-        groups = self.groups
-        index = line.get("_ng_task_index", 0)
-        row = groups.row(line["agent_ref"]["name"], rollout["task_id"], index)
-        reward = line.get("reward")
+        groups, reward = self.groups, rollout.reward
+        row = groups.row(info.key.agent, info.key.task_id, info.task_index)
         if reward is None:
             self.unscored += 1
         else:
             groups.counts[row] += 1
             groups.successes[row] += reward >= self.pass_threshold
-        for name, value in _numbers(line, rollout):
+        for name, value in _numbers(rollout):
             moments = self.numbers.get(name)
             if moments is None:
                 moments = self.numbers[name] = Moments()
             moments.add(value)
-            if name == "reward" or len(groups) <= MAX_GROUPS:  # else nobody is told of them
+            if name == "reward" or len(groups) <= MAX_GROUPS:  # larger runs list no tasks
                 groups.column(name).add(row, value)
 
     def merge(self, other: "Aggregate") -> None:
-        """Take in what another counted over other rollouts."""
+        """Add the counts of another aggregate over other rollouts."""
         self.rollouts += other.rollouts
         self.unscored += other.unscored
         self.cost_usd += other.cost_usd
@@ -91,8 +87,8 @@ class Aggregate:
     def interval(self, name: str) -> list[float] | None:
         """95 % interval of a mean, its standard error clustered by task; None for a single task.
 
-        Of numbers from 0 to 1 it is Wilson's, for as many independent ones as would have that
-        standard error: it stays within 0 and 1, and is none too narrow where all are alike.
+        For numbers from 0 to 1 it is Wilson's interval at the number of independent samples that
+        has the same standard error. So it stays within [0, 1] and keeps a width if all are equal.
         """
         whole, column = self.numbers.get(name), self.groups.numbers.get(name)
         if whole is None or column is None:
@@ -100,7 +96,7 @@ class Aggregate:
         mean, number, spread = whole.mean, 0, 0.0
         for count, total in column.sums():
             apart = total - count * mean
-            spread += apart * apart  # a power would overflow where this is inf
+            spread += apart * apart  # `**` raises OverflowError on large values
             number += 1
         if number < 2:
             return None
@@ -110,7 +106,7 @@ class Aggregate:
         return [mean - Z_95 * error, mean + Z_95 * error]
 
     def bracket(self, planned: int) -> list[float] | None:
-        """The mean reward if everything that is missing scored 0, and if it scored 1."""
+        """The mean reward if every missing rollout scored 0, and if each scored 1."""
         reward = self.numbers.get("reward")
         if reward is None:
             return None
@@ -119,7 +115,7 @@ class Aggregate:
         return [reward.total / wanted, (reward.total + missing) / wanted]
 
     def cost(self) -> JsonObject | None:
-        """In US dollars, of the rollouts whose cost is known; None where nothing costs anything."""
+        """US dollars, over the rollouts of known cost; None if nothing has a price."""
         known = self.rollouts - self.unpriced
         if not (self.cost_usd or self.unpriced):
             return None
@@ -143,9 +139,21 @@ class Aggregate:
             found[str(k)] = total / tasks
         return found
 
+    def worst_tasks(self, number: int) -> list[tuple[str, float, int]]:
+        """Task id, mean reward and number of rollouts of the tasks with the lowest mean."""
+        column = self.groups.numbers.get("reward")
+        if column is None:
+            return []
+        means = ((column[row].mean, row) for row, count in enumerate(self.groups.counts) if count)
+        lowest = nsmallest(number, means)
+        if not lowest:
+            return []
+        task_ids = self.groups.task_ids()
+        return [(task_ids[row], mean, self.groups.counts[row]) for mean, row in lowest]
+
     def agent_entry(self, agent: str, repeats: int | None) -> JsonObject:
-        """The agent's part of the metrics file, in the shape of NeMo Gym's; no groups are listed
-        without `repeats`."""
+        """The agent's part of the metrics file, in NeMo Gym's shape; without `repeats` it lists no
+        groups."""
         stats: dict[str, float] = {}
         for name, moments in sorted(self.numbers.items()):
             stats |= moments.named(name)
@@ -177,11 +185,11 @@ def _wilson(whole: Moments, error: float, num_tasks: int) -> list[float]:
     """Wilson's score interval of a mean between 0 and 1 with this standard error."""
     mean = whole.mean
     spread = mean * (1 - mean)
-    if spread <= 0:  # all 0 or all 1: repeats of a task are then no more evidence than one
+    if spread <= 0:  # all 0 or all 1: repeats of a task add no evidence
         number = float(num_tasks)
     else:
         number = spread / (error * error) if error * error > 0 else math.inf
-        if whole.squares == whole.total:  # nothing but 0 and 1: no more than there are
+        if whole.squares == whole.total:  # only 0 and 1: no more independent samples than rollouts
             number = min(number, whole.count)
     shift = Z_95 * Z_95 / number
     middle = (mean + shift / 2) / (1 + shift)
@@ -189,15 +197,22 @@ def _wilson(whole: Moments, error: float, num_tasks: int) -> list[float]:
     return [max(0.0, middle - half), min(1.0, middle + half)]
 
 
-def _numbers(line: Mapping[str, Any], rollout: Mapping[str, Any]) -> Iterable[tuple[str, float]]:
-    """What counts as a metric: the reward, numbers that the verifier set, turns and tool calls."""
-    for name in ("reward", *rollout.get("scores", ())):
+def _times(info: RolloutInfo) -> Iterable[tuple[str, float | None]]:
+    seconds = (info.duration_s, info.model_s, info.tool_s, info.verify_s, info.queue_s)
+    return zip(TIMES, seconds, strict=True)
+
+
+def _numbers(rollout: Rollout) -> Iterable[tuple[str, float]]:
+    """The metrics of a rollout: reward, numbers that the verifier set, turns and tool calls."""
+    line, info = rollout.line, rollout.info
+    for name in ("reward", *info.scores):
         value = line.get(name)
         if isinstance(value, (int, float)) and math.isfinite(value):
             yield name, float(value)
-    for name in ("num_turns", "num_tool_calls"):
-        if (value := rollout.get(name)) is not None:
-            yield name, float(value)
+    if info.num_turns is not None:
+        yield "num_turns", float(info.num_turns)
+    if info.num_tool_calls is not None:
+        yield "num_tool_calls", float(info.num_tool_calls)
 
 
 def _powers_up_to(most: int) -> list[int]:
@@ -212,22 +227,22 @@ def _chance_of_none(n: int, successes: int, k: int) -> float:
 
 
 ScopeOf = Callable[[str], str]
-"""From an agent to the scope that its rollouts are collected under."""
+"""Agent → the scope that its rollouts are collected under."""
 
 
 @dataclass(slots=True)
 class Metrics:
-    """The aggregates of an output's agents and scopes, and the object that the metrics file
-    holds."""
+    """The aggregates of an output by agent and scope, and the content of the metrics file."""
 
     pass_threshold: float = 1.0
     parts: dict[tuple[str, str], Aggregate] = field(default_factory=dict)
 
-    def add(self, line: Mapping[str, Any]) -> None:
-        which = (line["agent_ref"]["name"], line["rollout"].get("scope", ""))
-        if which not in self.parts:
-            self.parts[which] = Aggregate(self.pass_threshold)
-        self.parts[which].add(line)
+    def add(self, rollout: Rollout) -> None:
+        key = rollout.info.key
+        part = self.parts.get(which := (key.agent, key.scope))
+        if part is None:
+            part = self.parts[which] = Aggregate(self.pass_threshold)
+        part.add(rollout)
 
     def of(self, scope_of: ScopeOf) -> dict[str, Aggregate]:
         """Agent → its aggregate in the scope that it is collected under."""
@@ -250,10 +265,10 @@ class Metrics:
         *,
         lists_groups: bool = True,
     ) -> JsonObject:
-        """The metrics file: each agent in one scope.
+        """The content of the metrics file: each agent in one scope.
 
-        `counts` as the plan knows them; `run` has this run's `rollouts`, `output_tokens`,
-        `elapsed_s`. The list of groups is long: without it little memory and time is taken.
+        `counts` are those of the plan; `run` has `rollouts`, `output_tokens` and `elapsed_s` of
+        this run. Without the list of groups the report takes little memory and time.
         """
         agents = self.of(scope_of)
         whole = next(iter(agents.values())) if len(agents) == 1 else self._added_up(agents)

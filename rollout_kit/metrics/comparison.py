@@ -1,13 +1,13 @@
-"""What a second verification changed: old rewards against new ones. Pure, a few counters."""
+"""What a second verification changed: old rewards compared with new ones, in a few counters."""
 
 from dataclasses import dataclass
 
-from ..types import JsonObject
+from ..types import JsonObject, Rollout
 
 
 @dataclass(slots=True)
 class Comparison:
-    """Of rollouts that had a verdict and have one now; those that had none are counted apart."""
+    """Counts of rollouts that had a verdict and have a new one; first verdicts count apart."""
 
     up: int = 0
     down: int = 0
@@ -16,13 +16,13 @@ class Comparison:
     after: float = 0.0
     first: int = 0
     replay_differences: int = 0
-    """Rollouts whose tools answered otherwise when they were called again."""
+    """Rollouts whose tools gave other answers when their calls were replayed."""
 
-    def add(self, old: float | None, line: JsonObject) -> None:
-        """Take in one rollout: the reward it had, and its line now."""
-        if line["rollout"].get("replay_differences"):
+    def add(self, old: float | None, rollout: Rollout) -> None:
+        """Count one rollout; `old` is the reward that it had."""
+        if rollout.info.replay_differences:
             self.replay_differences += 1
-        new = line.get("reward")
+        new = rollout.reward
         if new is None:
             return
         if old is None:
@@ -54,7 +54,7 @@ class Comparison:
         }
 
     def lines(self) -> list[str]:
-        """For people: one line per thing that there is to say."""
+        """Text for people, one line per finding."""
         said = []
         if self.compared:
             before, after = self.before / self.compared, self.after / self.compared
@@ -67,8 +67,7 @@ class Comparison:
             said.append(f"First verdicts: {self.first:,}")
         if self.replay_differences:
             said.append(
-                f"Replays: the tools of {self.replay_differences:,} answered otherwise than when"
-                " they were collected ('replay_differences' in the line); they are verified all"
-                " the same"
+                f"Replays: the tools of {self.replay_differences:,} gave other answers than when"
+                " they were collected ('replay_differences' in the line); they are verified anyway"
             )
         return said

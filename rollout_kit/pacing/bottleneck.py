@@ -91,7 +91,7 @@ class Growth:
 
 
 @dataclass(slots=True)
-class Spent:
+class SlotTime:
     """Seconds of the slots by part, over all outcomes so far; `longest`: of one rollout."""
 
     limit: int
@@ -141,7 +141,7 @@ class Client:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Bottleneck:
     """`part` is one of PARTS, `client_cpu`, `blocked` or `journal`; `share` of the slots' time, or,
     for the last three, of the run's. `gain`: at most so many times the rollouts per second."""
 
@@ -172,14 +172,14 @@ class Verdict:
         }
 
 
-def verdict(spent: Spent, client: Client) -> Verdict | None:
+def verdict(spent: SlotTime, client: Client) -> Bottleneck | None:
     """None before anything has come out."""
     if not spent.outcomes or not spent.slots or not client.elapsed_s:
         return None
     shares = spent.shares()
     if client.held >= HELD:
         part, share, sentence = _of_the_client(client)
-        return Verdict(part, share, shares, client, spent.limit, 1.0, sentence)
+        return Bottleneck(part, share, shares, client, spent.limit, 1.0, sentence)
     part, share = next(iter(shares.items()))
     gain, why = _gain(part, share, spent, client)
     rest = [
@@ -196,7 +196,7 @@ def verdict(spent: Spent, client: Client) -> Verdict | None:
         f"Bottleneck: {PARTS[part]}, {_percent(share)} of the slots' time ({', '.join(rest)});"
         f" {full}: {why}"
     )
-    return Verdict(part, share, shares, client, spent.limit, gain, sentence)
+    return Bottleneck(part, share, shares, client, spent.limit, gain, sentence)
 
 
 def _of_the_client(client: Client) -> tuple[str, float, str]:
@@ -229,7 +229,7 @@ def _of_the_client(client: Client) -> tuple[str, float, str]:
     )
 
 
-def _gain(part: str, share: float, spent: Spent, client: Client) -> tuple[float, str]:
+def _gain(part: str, share: float, spent: SlotTime, client: Client) -> tuple[float, str]:
     """At most how many times faster MORE times the parallelism would be, and the words for it.
 
     A bound, not a forecast: each limit that was seen lowers it, and none is guessed.

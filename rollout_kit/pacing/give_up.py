@@ -1,50 +1,56 @@
-"""When going on is pointless: a pure judge of a run's first failures.
+"""When a run cannot succeed: a judge of its first failures.
 
-It only speaks before anything has succeeded: a wrong key, URL or model name, or a model that nobody
-reaches, would fail every row. One row's trouble is never a reason to end the run.
+It stops a run only before anything has succeeded: a wrong key, URL or model name, or a model that
+is unreachable, fails every row. One row's failure never stops a run.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from ..errors import REFUSED, RolloutError
+from ..types import Failure, Outcome, Rollout, Unverified
 
 UNREACHED = frozenset({502, 503, 504})
-"""Statuses of a server that is not there, or has nobody behind it."""
+"""Statuses of a server that is down, or of a gateway without one behind it."""
 
 MIN_REFUSED = 8
-"""Refusals that are the set-up's fault and not one row's."""
+"""Refusals that show a wrong set-up rather than a wrong row."""
 
 MIN_UNREACHED = 20
-"""So many first rollouts must fail before the run gives up: fewer may be a server's hiccup."""
+"""Rollouts that must fail before an unreachable server ends the run; fewer may be a restart."""
 
 
 @dataclass(slots=True)
 class GiveUp:
-    """`models`: the servers whose refusals count; `owed`: rollouts that this run may send."""
+    """`servers`: those whose refusals count; `owed()`: rollouts that this run may send."""
 
-    models: Collection[str | None]
+    servers: Collection[str | None]
     parallel: int
-    owed: int
-    succeeded: bool = False
-    """Some rollout of these settings has come out well, in this run or an earlier one."""
+    owed: Callable[[], int]
+    has_succeeded: bool = False
+    """Whether a rollout of these settings succeeded, in this run or an earlier one."""
     refused: int = 0
     unreached: int = 0
+    reason: str | None = None
+    """Why to stop; None to go on."""
 
-    def reason_after(self, error: RolloutError) -> str | None:
-        """Why to stop now that another rollout has failed; None to go on."""
-        if self.succeeded:
-            return None
-        self.refused += error.status in REFUSED and error.server in {*self.models, ""}
+    def take(self, outcome: Outcome) -> None:
+        match outcome:
+            case Rollout():
+                self.has_succeeded = True
+            case Failure(error=error) | Unverified(error=error) if error and not self.has_succeeded:
+                self._count(error)
+
+    def _count(self, error: RolloutError) -> None:
+        self.refused += error.status in REFUSED and error.server in {*self.servers, ""}
         self.unreached += error.status in UNREACHED
-        if self.refused >= max(1, min(self.parallel, MIN_REFUSED, self.owed)):
-            return (
+        if self.refused >= max(1, min(self.parallel, MIN_REFUSED, self.owed())):
+            self.reason = (
                 f"stopped: the first requests are refused with {error.status}: {error}\nCheck the"
                 " key, the URL and the model's name."
             )
-        if self.unreached >= max(self.parallel, MIN_UNREACHED):
-            return (
+        elif self.unreached >= max(self.parallel, MIN_UNREACHED):
+            self.reason = (
                 f"stopped: the first {self.unreached} rollouts all failed, the last one with:"
                 f" {error}\nThe same command goes on once that is mended."
             )
-        return None

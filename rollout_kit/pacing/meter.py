@@ -1,7 +1,7 @@
-"""Measures a run where its time goes: a few sums per outcome, and a look at the clock now and then.
+"""Measures where the time of a run goes: a few sums per outcome, and a regular look at the clock.
 
-`Meter` stands around what runs an attempt. The times of a rollout's parts are those that its line
-has; what the meter adds is how long the slot was held, and how busy the process was meanwhile.
+`Meter` wraps the function that runs an attempt. The outcome says how long the parts of a rollout
+took; the meter adds how long its slot was held, and how busy the process was meanwhile.
 """
 
 import asyncio
@@ -10,12 +10,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter, process_time
+from typing import Any, Protocol
 
-from ..collector.schedule import Slot
 from ..errors import THROTTLED
-from ..store.journal import Journal
 from ..types import Attempt, Failure, Outcome, Unverified
-from .bottleneck import Client, Spent, Verdict, verdict
+from .bottleneck import Bottleneck, Client, SlotTime, verdict
 from .limiter import Fixed, Limiter
 
 PROBE_S = 0.125
@@ -35,14 +34,30 @@ MOVED = 0.05
 """A share that has moved less is shown as before."""
 
 
+class Held(Protocol):
+    """A slot as the meter sees it."""
+
+    @property
+    def freed_at(self) -> float | None: ...
+
+    @property
+    def limited_s(self) -> float: ...
+
+
+class Writes(Protocol):
+    """A journal as the meter sees it."""
+
+    writing_s: float
+
+
 @dataclass(slots=True)
 class Meter:
-    """Called in place of `run`."""
+    """Called in place of `work`, the function that runs an attempt in a slot."""
 
-    run: Callable[[Attempt, Slot], Awaitable[Outcome]]
+    work: Callable[[Attempt, Any], Awaitable[Outcome]]
     limiter: Limiter
-    journal: Journal
-    spent: Spent = field(init=False)
+    journal: Writes
+    spent: SlotTime = field(init=False)
     running: int = 0
     began: float = 0.0
     _cpu_began: float = 0.0
@@ -51,29 +66,29 @@ class Meter:
     _probed_s: float = 0.0
     _client: Client | None = None
     """Once the run has ended."""
-    _shown: Verdict | None = None
+    _shown: Bottleneck | None = None
     _candidate: str = ""
 
     def __post_init__(self) -> None:
-        self.spent = Spent(self.limit)
+        self.spent = SlotTime(self.limit)
 
     @property
     def limit(self) -> int:
         """The present one."""
         return self.limiter()
 
-    async def __call__(self, attempt: Attempt, slot: Slot) -> Outcome:
+    async def __call__(self, attempt: Attempt, slot: Held) -> Outcome:
         self.running += 1
         in_flight, began = min(self.running, self.limit), perf_counter()
         try:
-            outcome = await self.run(attempt, slot)
+            outcome = await self.work(attempt, slot)
         finally:
             self.running -= 1
         self._add(outcome, slot, in_flight, began, is_stored=attempt.stored is not None)
         return outcome
 
     def _add(
-        self, outcome: Outcome, slot: Slot, in_flight: int, began: float, *, is_stored: bool
+        self, outcome: Outcome, slot: Held, in_flight: int, began: float, *, is_stored: bool
     ) -> None:
         ended, spent = perf_counter(), self.spent
         held = (ended if slot.freed_at is None else slot.freed_at) - began
@@ -85,16 +100,15 @@ class Meter:
             spent.rate_limit += limited
             spent.failed += held - limited
             return
-        block = outcome.line["rollout"]
-        verify = block.get("verify_s", 0.0)
-        if is_stored:  # its other times are another run's
+        info = outcome.info
+        verify = info.verify_s or 0.0
+        if is_stored:  # its other times belong to another run
             model = tools = limited = retries = queue = 0.0
             duration = verify
         else:
-            model, tools = block.get("model_s", 0.0), block.get("tool_s", 0.0)
-            limited, retries = block.get("rate_limit_s", 0.0), block.get("retry_s", 0.0)
-            queue = block.get("queue_s", 0.0)
-            duration = block.get("duration_s", 0.0)
+            model, tools = info.model_s or 0.0, info.tool_s or 0.0
+            limited, retries = info.rate_limit_s or 0.0, info.retry_s or 0.0
+            queue, duration = info.queue_s or 0.0, info.duration_s or 0.0
         if isinstance(outcome, Unverified):
             verify = max(0.0, ended - began - queue - duration)
             duration += verify
@@ -110,8 +124,8 @@ class Meter:
         spent.rate_limit += limited
         spent.failed += failed
         spent.sessions += max(0.0, held - model - tools - verify - agent - limited - failed)
-        if block.get("attempt", 1) == 1:
-            first_turn = block.get("first_turn_s", model)
+        if info.attempt == 1:
+            first_turn = model if info.first_turn_s is None else info.first_turn_s
             if not is_stored:  # an agent that does not say how long its model took: the whole
                 now, waited = asyncio.get_running_loop().time(), first_turn or agent
                 self.limiter.timed(now, in_flight, waited)
@@ -120,6 +134,13 @@ class Meter:
             growth["tools"].add(in_flight, tools)
             growth["verification"].add(in_flight, verify)
             growth["agent"].add(in_flight, agent)
+
+    @property
+    def elapsed_s(self) -> float:
+        """Time of the run so far, or of the whole run once it has ended; 0 before it begins."""
+        if not self.began:
+            return 0.0
+        return self._client.elapsed_s if self._client else perf_counter() - self.began
 
     @contextmanager
     def running_now(self) -> Iterator[None]:
@@ -157,11 +178,11 @@ class Meter:
             journal=self.journal.writing_s / elapsed_s,
         )
 
-    def verdict(self) -> Verdict | None:
+    def verdict(self) -> Bottleneck | None:
         """On the run so far, or the whole of it once it has ended."""
         return verdict(self.spent, self._client or self._client_now())
 
-    def shown(self) -> Verdict | None:
+    def shown(self) -> Bottleneck | None:
         """The verdict that has settled: asked once a second, it stays as it is until another one
         has come up twice, or its share has moved."""
         if perf_counter() - self.began < SETTLED_S or (found := self.verdict()) is None:

@@ -1,100 +1,97 @@
-"""Beside a run whose limit adapts itself: asks the model servers for their load, and tells what
-became of the limit."""
+"""Asks the model servers for their load while a run goes on, and reports changes of its limit."""
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..commands.progress import Progress
 from ..errors import RolloutError
-from ..transport.peers import Peers
-from ..types import JsonObject
+from ..types import JsonObject, Say
 from .limiter import Adaptive, Change
 
 EVERY_S = 1.0
 
 PATIENCE_S = 5.0
-"""For one answer; a server that is too busy for it is asked again later."""
+"""Time for one answer; a server that needs longer is asked again later."""
 
 SAY_EVERY_S = 10.0
-"""People get one line for what changed meanwhile."""
+"""People get at most one line per this time; changes in between are summed up."""
 
 UNKNOWN = frozenset({404, 405, 501})
-"""Statuses of a server that knows nothing of its load."""
+"""Statuses of a server without a `/load` route."""
 
 OF_THE_ENGINE = ("kv_cache", "engine_running", "engine_waiting", "preemptions")
-"""Figures that all workers of a server have from the same engine."""
+"""Figures that all workers of a server get from the same engine."""
 
 
 @dataclass(slots=True)
 class Watch:
-    """`models`: the names of the model servers."""
+    """`ask(server)` returns the load of each worker of a model server."""
 
     limiter: Adaptive
-    peers: Peers
     models: Collection[str]
-    progress: Progress
+    ask: Callable[[str], Awaitable[list[Any]]]
+    say: Say
+    say_every_s: float = SAY_EVERY_S
+    """0 reports each change on its own."""
     _last: dict[str, JsonObject] = field(default_factory=dict)
-    """What each server said last: one that is silent for a moment has not lost its load."""
-    _mute: set[str] = field(default_factory=set)
-    """Servers that know nothing of their load."""
-    _num_told: int = 0
+    """The last load of each server, kept while a server does not answer."""
+    _without_load: set[str] = field(default_factory=set)
+    _num_said: int = 0
     _said_at: float = float("-inf")
 
-    async def go(self) -> None:
-        """For as long as the run goes on; never fails."""
+    async def watch(self) -> None:
+        """Run until cancelled; never raises."""
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.gather(*(self._ask(name) for name in set(self.models) - self._mute))
-            self.limiter.observed(loop.time(), merged(list(self._last.values())))
-            self.progress.limit = self.limiter()
-            self.tell(loop.time())
+            asked = set(self.models) - self._without_load
+            await asyncio.gather(*(self._ask(name) for name in asked))
+            self.limiter.observed(loop.time(), add_loads(list(self._last.values())))
+            self.report(loop.time())
             await asyncio.sleep(EVERY_S)
 
     async def _ask(self, name: str) -> None:
         try:
             async with asyncio.timeout(PATIENCE_S):
-                answers = await self.peers.call_each(name, "/load")
+                answers = await self.ask(name)
         except RolloutError as error:
             if error.status in UNKNOWN:
-                self._mute.add(name)
-        except Exception:  # a server's mistake in what nobody needs: the run goes on without
+                self._without_load.add(name)
+        except Exception:  # the load is optional, so no answer to it may end the run
             return
         else:
-            self._last[name] = of_one_server([_figures(each) for each in answers])
+            self._last[name] = load_of_server([_figures(each) for each in answers])
 
-    def tell(self, now: float) -> None:
-        """What has changed since the last time, unless people have had a line only just now."""
-        number = self.limiter.num_changes - self._num_told
-        if not number or not (self.progress.as_json or now - self._said_at >= SAY_EVERY_S):
+    def report(self, now: float) -> None:
+        """Report the changes since the last report, unless that was a moment ago."""
+        number = self.limiter.num_changes - self._num_said
+        if not number or now - self._said_at < self.say_every_s:
             return
-        self._num_told, self._said_at = self.limiter.num_changes, now
+        self._num_said, self._said_at = self.limiter.num_changes, now
         changes = list(self.limiter.changes)[-number:]
-        for change in changes if self.progress.as_json else [summed(changes)]:
-            self.progress.say(f"parallelism {change}", event="parallelism", **change._asdict())
+        for change in [sum_up(changes)] if self.say_every_s else changes:
+            self.say(f"parallelism {change}", event="parallelism", **change._asdict())
 
 
-def summed(changes: list[Change]) -> Change:
-    """Several in a row as one, whose reason is the last one's."""
+def sum_up(changes: list[Change]) -> Change:
+    """Consecutive changes as one, with the reason of the last."""
     last = changes[-1]
     why = f"{last.why} (the last of {len(changes)} changes)" if len(changes) > 1 else last.why
     return Change(last.at, changes[0].before, last.after, why)
 
 
-def of_one_server(workers: list[JsonObject]) -> JsonObject:
-    """Its workers' figures together."""
+def load_of_server(workers: list[JsonObject]) -> JsonObject:
+    """The load of one server from those of its workers."""
     engine = {
         name: max(each[name] for each in workers if name in each)
         for name in OF_THE_ENGINE
         if any(name in each for each in workers)
     }
-    return merged(workers) | engine
+    return add_loads(workers) | engine
 
 
-def merged(loads: list[JsonObject]) -> JsonObject:
-    """Of several servers: numbers add up; the fullest cache counts, and any limit that is
-    reached."""
+def add_loads(loads: list[JsonObject]) -> JsonObject:
+    """Sums over several servers; of `kv_cache` and `throttled` the maximum."""
     whole: JsonObject = {}
     for load in loads:
         for name, value in load.items():
@@ -106,6 +103,6 @@ def merged(loads: list[JsonObject]) -> JsonObject:
 
 
 def _figures(answer: Any) -> JsonObject:
-    """What is a number: a server of another kind may say anything."""
+    """The numbers of an answer; foreign servers may answer anything."""
     found = answer if isinstance(answer, dict) else {}
     return {name: value for name, value in found.items() if isinstance(value, int | float)}

@@ -1,7 +1,7 @@
 """`<stem>_run.json`: what was run into an output, and with which settings.
 
-Settings are what decides what is generated. They are known by a fingerprint; the manifest keeps
-what each one stands for, so that a difference can be told in words.
+Settings decide what is generated. Lines carry their fingerprint; the manifest keeps the settings
+behind each fingerprint, so that a difference can be shown in words.
 """
 
 import hashlib
@@ -9,6 +9,7 @@ import os
 import platform
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,17 +24,18 @@ from .files import write_json
 from .lines import now_text
 
 MAX_INPUTS = 200
-"""Inputs that are remembered, the latest: enough for any number of chunks into one output."""
+"""Number of latest inputs that are remembered."""
 
 
 @dataclass(slots=True)
 class Manifest:
-    path: Path
+    path: Path | None = None
+    """None for a run without an output."""
     content: JsonObject = field(default_factory=dict)
 
     @classmethod
     def load(cls, path: Path) -> "Manifest":
-        """The manifest as it is, or an empty one; OutputError when it cannot be read."""
+        """The manifest at `path`, or an empty one; OutputError if it cannot be read."""
         try:
             content = orjson.loads(path.read_bytes())
         except FileNotFoundError:
@@ -51,7 +53,7 @@ class Manifest:
         return cls(path, content)
 
     def begin(self, command: str, config: JsonObject, verifiers: Mapping[str, str]) -> None:
-        """This process runs now."""
+        """Note that this process runs now."""
         self.content |= {
             "command": command,
             "pid": os.getpid(),
@@ -62,16 +64,18 @@ class Manifest:
             "verifiers": {**self.content.get("verifiers", {}), **verifiers},
         }
 
-    def take_over(self, collected: "Manifest") -> None:
-        """What is known of the settings and inputs that the rollouts were collected with."""
-        for name, kind in (("settings", {}), ("inputs", [])):
-            self.content.setdefault(name, collected.content.get(name, kind))
+    def explain_from(self, collected: Path) -> None:
+        """Take over the settings and inputs that another manifest explains, if it is readable."""
+        with suppress(OutputError):
+            known = Manifest.load(collected).content
+            for name, empty in (("settings", {}), ("inputs", [])):
+                self.content.setdefault(name, known.get(name, empty))
 
     def know(self, fingerprint: str, settings: JsonObject) -> None:
         self.content.setdefault("settings", {})[fingerprint] = settings
 
     def note_prices(self, tariffs: Mapping[str, Tariff | None]) -> None:
-        """What costs are counted by, agent by agent: a price table changes with the weeks."""
+        """Note the prices of each agent's model: the price table changes over time."""
         self.content["prices"] = {
             agent: tariff.to_json()
             for agent, tariff in tariffs.items()
@@ -87,7 +91,7 @@ class Manifest:
         return [each for each in inputs if "path" in each and not _same_input(each, current)]
 
     def note_input(self, current: JsonObject) -> None:
-        """Remember an input, once, with its latest figures."""
+        """Remember an input with its latest figures."""
         self.content["inputs"] = [*self.earlier_inputs(current), current][-MAX_INPUTS:]
 
     def finish(self, counts: Mapping[str, int], exit_status: int) -> None:
@@ -99,7 +103,8 @@ class Manifest:
         }
 
     def write(self) -> None:
-        write_json(self.path, self.content)
+        if self.path:
+            write_json(self.path, self.content)
 
 
 def _same_input(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

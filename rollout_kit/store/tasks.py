@@ -57,50 +57,23 @@ class TaskReader:
     positions: NumberTable = field(default_factory=NumberTable)
     """Each distinct task's, the same whoever reads, and however far."""
 
-    def read(self) -> Iterator[Task | Malformed]:
-        """The tasks in input order, with what is malformed in between."""
-        positions, num_distinct = self.positions, 0
-        repeated: dict[tuple[int, str], int] = {}
-        num_tasks = 0
-        for number, raw in numbered_lines(self.path):
-            if self.limit and num_tasks >= self.limit:
+    def read(self) -> "Iterator[Task | Malformed]":
+        """The tasks of the file in input order, malformed lines among them."""
+        return self.tasks(numbered_lines(self.path))
+
+    def tasks(self, rows: "Iterable[tuple[int, bytes | JsonObject]]") -> Iterator[Task | Malformed]:
+        """The tasks of numbered rows, given as JSON or as objects."""
+        reading = Reading(self)
+        for number, row in rows:
+            if self.limit and reading.num_tasks >= self.limit:
                 return
-            try:
-                row, agent = self._parse(raw)
-                sent = self._sent_row(row)
-            except ValueError as error:
-                yield Malformed(number, str(error), raw[:2048].decode("utf-8", "replace"))
-                continue
-            num_tasks += 1
-            task_id = task_id_of(row)
-            small_id = int(task_id, 16)
-            position = positions.setdefault(small_id, num_distinct)
-            known, which = position < num_distinct, (small_id, agent)
-            num_distinct += not known
-            # with one agent for all, only rows that come again need a count of their own
-            asked = self.repeats(agent) if known and self.agent_name else 0
-            first = repeated.get(which, asked)
-            if known or self.agent_name is None:
-                repeated[which] = first + self.repeats(agent)
-            index = row.get("_ng_task_index")
-            yield Task(
-                task_id, index if type(index) is int else position, number, agent, sent, first
-            )
+            yield reading.task(number, row)
 
     def of_input(self, path: str, limit: int | None) -> "TaskReader":
         """The same reader over another input."""
         return replace(self, path=Path(path), limit=limit, positions=NumberTable())
 
-    def _parse(self, raw: bytes) -> tuple[JsonObject, str]:
-        try:
-            row = orjson.loads(raw)
-        except orjson.JSONDecodeError as error:
-            raise ValueError(f"not JSON: {error}") from None
-        if not isinstance(row, dict):
-            raise ValueError(f"not a JSON object but {type(row).__name__}")
-        return row, self._agent_of(row)
-
-    def _agent_of(self, row: JsonObject) -> str:
+    def agent_of(self, row: JsonObject) -> str:
         agent = self.agent_name or agent_named(row)
         if agent is None:
             raise ValueError(NO_AGENT)
@@ -109,7 +82,9 @@ class TaskReader:
             raise ValueError(f"agent_ref names '{agent}', which does not run here{hint}")
         return agent
 
-    def _sent_row(self, row: JsonObject) -> JsonObject:
+    def row_to_send(self, row: JsonObject) -> JsonObject:
+        """The row with the prompt and the create params that the command adds; ValueError if it is
+        no task."""
         own = row.get("responses_create_params", {} if self.prompt else None)
         if not isinstance(own, dict):
             raise ValueError(
@@ -123,6 +98,55 @@ class TaskReader:
         if params is row.get("responses_create_params"):
             return row
         return {**row, "responses_create_params": params}
+
+
+class Reading:
+    """One pass over rows: it numbers distinct tasks, and the repeats of identical rows."""
+
+    def __init__(self, reader: TaskReader) -> None:
+        self._reader = reader
+        self._num_distinct = 0
+        self._repeated: dict[tuple[int, str], int] = {}
+        self.num_tasks = 0
+
+    def task(self, number: int, given: bytes | JsonObject) -> Task | Malformed:
+        """The task of one row; `number` is its line."""
+        reader = self._reader
+        try:
+            row = _parse(given) if isinstance(given, bytes) else given
+            agent = reader.agent_of(row)
+            sent = reader.row_to_send(row)
+        except ValueError as error:
+            return Malformed(number, str(error), _start_of(given))
+        self.num_tasks += 1
+        task_id = task_id_of(row)
+        small_id = int(task_id, 16)
+        position = reader.positions.setdefault(small_id, self._num_distinct)
+        is_known, which = position < self._num_distinct, (small_id, agent)
+        self._num_distinct += not is_known
+        # with one agent for all, only rows that come again need a count
+        asked = reader.repeats(agent) if is_known and reader.agent_name else 0
+        first = self._repeated.get(which, asked)
+        if is_known or reader.agent_name is None:
+            self._repeated[which] = first + reader.repeats(agent)
+        index = row.get("_ng_task_index")
+        return Task(task_id, index if type(index) is int else position, number, agent, sent, first)
+
+
+def _parse(raw: bytes) -> JsonObject:
+    try:
+        row = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise ValueError(f"not JSON: {error}") from None
+    if not isinstance(row, dict):
+        raise ValueError(f"not a JSON object but {type(row).__name__}")
+    return row
+
+
+def _start_of(given: Any) -> str:
+    return (given[:2048].decode("utf-8", "replace") if isinstance(given, bytes) else repr(given))[
+        :2048
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from support import HANG_S
 
-from rollout_kit.collector.reach import reached
 from rollout_kit.config.keys.commands import CollectConfig
 from rollout_kit.config.load import load as load_config
 from rollout_kit.errors import ConfigError, TaskError, VerifyError
+from rollout_kit.launch.reach import reach
 from rollout_kit.responses import make_response, message_item
 from rollout_kit.sandbox.pool import Sandbox
 from rollout_kit.serving.registry import load
@@ -359,7 +359,7 @@ def test_unsafe_code_is_one_word_on_the_command_line() -> None:
 def test_an_ng_run_that_is_up_is_not_told_by_a_collector() -> None:
     async def main():
         config = load_config(["+unsafe_code=true"], CollectConfig)
-        async with reached(config, config.command, print):
+        async with reach(config, config.command, print):
             pass
 
     with pytest.raises(ConfigError, match="unsafe_code: the servers are those of an ng_run"):

@@ -1,110 +1,114 @@
-"""A few of the rollouts that are owed, drawn at random and run, and what all will take by them.
+"""A few of the rollouts that are owed, drawn at random and run, and an estimate for all of them.
 
-They are rollouts like any other: they stay in the output, and the collection goes on behind them.
+They are rollouts like any other: they stay in the output, and the collection continues after them.
 """
 
 import asyncio
 import math
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import NamedTuple
 
 from ..collector.collection import Collection
 from ..collector.plan import number_of
-from ..endpoints.prices import TIERS
+from ..collector.results import Status, finish
+from ..collector.run import Ending
+from ..collector.schedule import Later
+from ..collector.sources import TaskSource
+from ..config.keys.commands import CollectConfig
+from ..endpoints.prices import TIERS, Tariff
 from ..metrics.intervals import MIN_DRAWN, Interval, share, total
 from ..pacing.bill import dollars
-from ..types import Attempt, Failure, JsonObject, Outcome, Rollout, Unverified
-from .drain import End
-from .report import FINISHED, INTERRUPTED, LIMIT_REACHED
+from ..types import Attempt, Failure, JsonObject, Outcome, Rollout, RolloutInfo, Unverified
+from .progress import Progress
+from .report import say_reasons
+from .run import Ends, drive, make_run, run_to_end
+
+Planned = Collection[CollectConfig, TaskSource]
 
 LARGE = 2
-"""A run of fewer rollouts than so many canaries is not worth a question."""
+"""A run of fewer rollouts than this many canaries runs without a question."""
 
 
-async def confirmed(collection: Collection) -> int | None:
-    """Tell what the collection will take, and ask; None to go on, else the exit status. One that is
-    small is simply run."""
-    await collection.begin()
-    command, plan = collection.run.command, collection.plan
-    if plan.counts.to_collect < LARGE * command.num_canary and not plan.open_ended:
-        return await collection.gone_through()
-    if (status := await _told(collection)) is not None:
+async def confirm(collection: Planned, ends: Ends, progress: Progress) -> Status | None:
+    """Show what the prepared collection will take, and ask; None to go on. A small collection runs
+    at once."""
+    command, counts = collection.command, collection.source.counts
+    is_long = collection.source.is_open_ended
+    if counts.to_collect < LARGE * command.num_canary and not is_long:
+        return await run_to_end(collection, ends, progress)
+    if (status := await run_canary(collection, ends, progress)) is not None:
         return status
-    say = collection.progress.say
-    if collection.progress.as_json or not sys.stdin.isatty():
+    say, again = progress.say, collection.lines.again
+    if progress.as_json or not sys.stdin.isatty():
         say(
-            f"There is nobody to ask whether to go on. This does:\n  {collection.run.command_line}",
+            f"There is nobody to ask whether to go on. This does:\n  {again}",
             event="unconfirmed",
-            command=collection.run.command_line,
+            command=again,
         )
-        return LIMIT_REACHED
+        return Status.LIMIT_REACHED
     say("Collect the rest? [y/N]")
-    if (await _line()).strip().lower() in ("y", "yes"):
+    if (await _read_line()).strip().lower() in ("y", "yes"):
         return None
-    say(f"Nothing more was sent. This goes on:\n  {collection.run.command_line}")
-    return LIMIT_REACHED
+    say(f"Nothing more was sent. This goes on:\n  {again}")
+    return Status.LIMIT_REACHED
 
 
-async def estimated(collection: Collection) -> int:
-    """Tell what the collection will take; the exit status."""
-    await collection.begin()
-    if (status := await _told(collection)) is not None:
+async def estimate(collection: Planned, ends: Ends, progress: Progress) -> Status:
+    """Show what the prepared collection will take."""
+    if (status := await run_canary(collection, ends, progress)) is not None:
         return status
-    line = collection.run.command_line
-    collection.progress.say(f"This collects the rest:\n  {line}", event="next", command=line)
-    return FINISHED
+    line = collection.lines.again
+    progress.say(f"This collects the rest:\n  {line}", event="next", command=line)
+    return Status.FINISHED
 
 
-async def _told(collection: Collection) -> int | None:
-    """Run the canary and print the estimate; the exit status where there is nothing to go on
-    with."""
-    run, progress, command = collection.run, collection.progress, collection.run.command
-    if collection.plan.open_ended:
-        await collection.plan.complete()
-    attempts = await drawn(collection, command.num_canary, command.canary_seed)
+async def run_canary(collection: Planned, ends: Ends, progress: Progress) -> Status | None:
+    """Run the canary and print the estimate; a status if there is nothing to go on with."""
+    source, command = collection.source, collection.command
+    if source.is_open_ended:
+        await source.count_rest()
+    attempts = await draw(source, command.num_canary, command.canary_seed)
     if not attempts:
-        collection.finished = True
         progress.say("Nothing is owed: there is nothing to estimate.")
-        return FINISHED
-    canary = Canary(collection)
-    collection.also = canary.add
-    progress.start(len(attempts), 0)
-    end = await collection.driven(iter(attempts))
-    collection.finished = True
-    status = {End.DONE: FINISHED, End.LIMIT: LIMIT_REACHED, End.INTERRUPTED: INTERRUPTED}[end]
-    collection.report.note(collection.report.write_metrics(), status)
-    is_whole = len(canary.samples) == len(attempts)
-    if end is End.INTERRUPTED or not is_whole:  # those that have ended are the short ones
+        return Status.FINISHED
+    run = make_run(collection, ends, progress, iter(attempts))
+    await run.warm_up()
+    canary = Canary(collection.tariffs)
+    run.observe(canary)
+    await drive(run, progress, total=len(attempts))
+    _, status = finish(run)
+    if run.ending is Ending.INTERRUPTED or len(canary.samples) < len(attempts):
+        # those that have ended are the short ones
         progress.say(
-            f"The canary was stopped before its end: no estimate. This goes on collecting:\n"
-            f"  {run.command_line}"
+            "The canary was stopped before its end: no estimate. This goes on collecting:\n"
+            f"  {collection.lines.again}"
         )
         return status
     if len(canary.samples) < MIN_DRAWN:
         progress.say("A single rollout is no ground for an estimate.")
         return None
-    owed = collection.plan.counts.to_collect
+    owed = source.counts.to_collect
     what = f"{number_of(len(attempts), 'rollout')} of {owed:,}, drawn at random"
-    kept = run.journal.paths.main
-    progress.say(f"Canary: {what} (canary_seed={command.canary_seed}); kept in {kept}")
-    collection.report.reasons.say(progress)
-    estimate = canary.estimate(owed, collection.limiter())
-    text = "\n".join([f"Estimate for all {owed:,}, with 95 % intervals:", *estimate.lines()])
-    progress.say(text, event="estimate", drawn=len(attempts), **estimate.figures())
+    kept = f"; kept in {collection.paths.main}" if collection.paths else ""
+    progress.say(f"Canary: {what} (canary_seed={command.canary_seed}){kept}")
+    say_reasons(run, progress.say)
+    found = canary.estimate(owed, run.limiter())
+    text = "\n".join([f"Estimate for all {owed:,}, with 95 % intervals:", *found.lines()])
+    progress.say(text, event="estimate", drawn=len(attempts), **found.figures())
     return None
 
 
-async def drawn(collection: Collection, number: int, seed: int) -> list[Attempt]:
-    """So many of the attempts that are owed, each as likely as any other, in input order: they are
-    picked in one pass (Vitter's algorithm R)."""
+async def draw(source: TaskSource, number: int, seed: int) -> list[Attempt]:
+    """So many of the attempts that are owed, each with the same chance, in input order: one pass
+    of reservoir sampling (Vitter's algorithm R)."""
     chooser, seen = random.Random(seed), count()
     chosen: list[tuple[int, Attempt]] = []
-    for attempt in collection.owed(collection.run.reader.read()):
-        if attempt is None:
+    for attempt in source.owed(source.reader.read()):
+        if isinstance(attempt, Later):
             await asyncio.sleep(0)
             continue
         place = next(seen)
@@ -116,7 +120,7 @@ async def drawn(collection: Collection, number: int, seed: int) -> list[Attempt]
 
 
 class Sample(NamedTuple):
-    """What one rollout took. `usd` is None where its cost is not known."""
+    """What one rollout took. `usd` is None if its cost is unknown."""
 
     usd: float | None
     seconds: float
@@ -126,15 +130,15 @@ class Sample(NamedTuple):
 
 @dataclass(slots=True)
 class Canary:
-    """What was seen of each rollout; those that failed count too."""
+    """One sample of each rollout; failed ones count too."""
 
-    collection: Collection
+    tariffs: Mapping[str, Tariff | None]
     samples: list[Sample] = field(default_factory=list)
     failed: int = 0
     tiers: dict[str, float] = field(default_factory=dict)
-    """US dollars under each service tier that a model's prices know, all rollouts together."""
+    """Service tier → US dollars that all samples would cost under it."""
 
-    def add(self, outcome: Outcome) -> None:
+    def take(self, outcome: Outcome) -> None:
         match outcome:
             case Failure(attempts=tried, cost_usd=cost):
                 self.failed += 1
@@ -142,27 +146,28 @@ class Canary:
                 self.samples.append(Sample(cost or 0.0, seconds, 0, 0))
             case Unverified(error=None):
                 return  # its verdict is still to come
-            case Rollout(line=line) | Unverified(line=line):
+            case Rollout(info=info, line=line) | Unverified(info=info, line=line):
                 self.failed += isinstance(outcome, Unverified)
-                block, usage = line["rollout"], line.get("usage") or {}
-                seconds = block.get("duration_s", 0.0) + block.get("queue_s", 0.0)
-                asked, given = usage.get("input_tokens") or 0, usage.get("output_tokens") or 0
-                self.samples.append(Sample(block.get("cost_usd"), seconds, asked, given))
-                self._add_tiers(line, block.get("cost_usd") or 0.0)
+                seconds = (info.duration_s or 0.0) + (info.queue_s or 0.0)
+                sample = Sample(info.cost_usd, seconds, info.input_tokens, info.output_tokens)
+                self.samples.append(sample)
+                self._add_tiers(info, line)
 
-    def _add_tiers(self, line: JsonObject, usd: float) -> None:
-        """What the rollout would have cost: its judges and failed attempts as they did."""
-        tariffs = self.collection.run.tariffs
-        if (tariff := tariffs.get(line["agent_ref"]["name"])) is None:
+    def _add_tiers(self, info: RolloutInfo, line: JsonObject) -> None:
+        """What the rollout would have cost under each tier; judges and failed attempts cost the
+        same under all."""
+        if (tariff := self.tariffs.get(info.key.agent)) is None:
             return
-        usage, turns = line.get("usage") or {}, line["rollout"].get("num_turns", 1)
+        usage = line.get("usage") or {}
+        turns = 1 if info.num_turns is None else info.num_turns
+        usd = info.cost_usd or 0.0
         billed = tariff.cost(usage, line["response"].get("service_tier"), turns)
-        for tier in {tier for each in tariffs.values() if each for tier in each.tiers}:
+        for tier in {tier for each in self.tariffs.values() if each for tier in each.tiers}:
             would = usd - billed + tariff.cost(usage, tier, turns)
             self.tiers[tier] = self.tiers.get(tier, 0.0) + max(0.0, would)
 
     def estimate(self, number: int, parallel: int) -> "Estimate":
-        """Of all `number` rollouts, the canary's included."""
+        """What all `number` rollouts will take, those of the canary included."""
         samples = self.samples
         costs = [each.usd for each in samples if each.usd is not None]
         cost = total(costs, number) if len(costs) == len(samples) else None
@@ -175,7 +180,7 @@ class Canary:
             number=number,
             parallel=slots,
             cost=cost,
-            prices=sorted({each.words() for each in self.collection.run.tariffs.values() if each}),
+            prices=sorted({each.words() for each in self.tariffs.values() if each}),
             tiers={tier: tiers[tier] for tier in TIERS if tier in tiers},
             input_tokens=total([each.input_tokens for each in samples], number),
             output_tokens=total([each.output_tokens for each in samples], number),
@@ -187,7 +192,7 @@ class Canary:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What `number` rollouts take; `cost` is None where it is not known."""
+    """What `number` rollouts take; `cost` is None if it is unknown."""
 
     number: int
     parallel: int
@@ -201,7 +206,7 @@ class Estimate:
     failed: Interval
 
     def lines(self) -> list[str]:
-        """As people read it."""
+        """Text for people."""
         rows = [*self._cost_rows()]
         parts = f"{_count(self.input_tokens.value)} in, {_count(self.output_tokens.value)} out"
         rows.append(_row("tokens", self.tokens, _count, parts))
@@ -226,7 +231,7 @@ class Estimate:
                 yield f"  {'prices':<11} {words}"
 
     def figures(self) -> JsonObject:
-        """For a program: `[value, low, high]` each."""
+        """Figures for a program: `[value, low, high]` each."""
         return {
             "rollouts": self.number,
             "cost_usd": None if self.cost is None else [*self.cost],
@@ -263,8 +268,8 @@ def _duration(seconds: float) -> str:
     return f"{seconds:.3g} s"
 
 
-async def _line() -> str:
-    """One line that is typed; the loop goes on meanwhile, and Ctrl-C ends it."""
+async def _read_line() -> str:
+    """A typed line. The event loop goes on while it waits."""
     loop, ready = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(sys.stdin.fileno(), ready.set)
     try:

@@ -1,7 +1,7 @@
-"""Verdicts made again while a collection goes on: how often a verifier contradicts itself.
+"""Verdicts made a second time while a run goes on: how often a verifier contradicts itself.
 
-A sample of the rollouts that this run finishes, drawn by their keys, so that it is the same in
-every run over them. Nothing waits for it but the end of the run.
+The sample is drawn by key, so every run over the same rollouts draws the same ones. Only the end of
+the run waits for it.
 """
 
 import asyncio
@@ -13,13 +13,13 @@ from ..pacing.bill import Bill
 from ..types import Attempt, JsonObject, Key, Outcome, Rollout, Task
 from .plan import number_of
 from .rollout import Runner
-from .schedule import Schedule, Slot
+from .schedule import Slot
 
 AT_ONCE = 4
-"""Verdicts that are made again at the same time: the run's own come first."""
+"""Second verdicts at the same time; few, because the run's own verdicts come first."""
 
 MAX_WAITING = 1_000
-"""Rollouts that are kept for it in memory; beyond, the sample gets thinner, and it is told."""
+"""Rollouts that may wait for their second verdict; further ones are skipped and counted."""
 
 MAX_LISTED = 100
 """Flips that the metrics file names."""
@@ -27,7 +27,7 @@ MAX_LISTED = 100
 
 @dataclass(frozen=True, slots=True)
 class Flip:
-    """A rollout that got another reward the second time."""
+    """A rollout whose second verdict has another reward."""
 
     key: Key
     first: float
@@ -41,8 +41,8 @@ class Flip:
 
 
 @dataclass(slots=True)
-class Flakes:
-    """Of one run. `again` and `flips` are those whose second verdict is there."""
+class VerdictAudit:
+    """The audit of one run. `again` counts second verdicts, `flips` lists those that differ."""
 
     runner: Runner
     fraction: float
@@ -50,15 +50,15 @@ class Flakes:
     again: int = 0
     flips: list[Flip] = field(default_factory=list)
     failed: int = 0
-    """Second verdicts that did not come."""
+    """Second verdicts that failed."""
     spared: int = 0
-    """Drawn, and left out, as too many waited."""
+    """Rollouts skipped because too many waited."""
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
 
     def take(self, outcome: Outcome) -> None:
-        """Have the verdict of a rollout made again, if it is drawn and can be."""
-        if not isinstance(outcome, Rollout) or "reward" not in outcome.line:
+        """Start a second verification if the rollout is in the sample and can be verified."""
+        if not isinstance(outcome, Rollout) or outcome.reward is None:
             return
         plan = self.runner.agents[outcome.key.agent]
         if plan.opaque or plan.reverify != "stateless" or not self._is_drawn(outcome.key):
@@ -71,7 +71,7 @@ class Flakes:
         task.add_done_callback(self.tasks.discard)
 
     async def finish(self) -> None:
-        """Wait for what is under way."""
+        """Wait for the second verdicts that are under way."""
         await asyncio.gather(*self.tasks)
 
     async def cancel(self) -> None:
@@ -117,7 +117,7 @@ class Flakes:
         return [text, *shown]
 
     def _not_audited(self) -> dict[str, str]:
-        """Agent → why."""
+        """Agent → why its verdicts are not audited."""
         found = {}
         for name, plan in self.runner.agents.items():
             if plan.opaque:
@@ -133,14 +133,17 @@ class Flakes:
     async def _compare(self, rollout: Rollout) -> None:
         line, key = rollout.line, rollout.key
         apart = replace(self.runner, slow=set(), bill=Bill())
-        slot = Slot(Schedule(iter(()), apart, int))  # a place among no others
-        task = Task(key.task_id, line["_ng_task_index"], 0, key.agent, {})
+        slot = Slot()
+        task = Task(key.task_id, rollout.info.task_index, 0, key.agent, {})
         async with self.places:
             outcome = await apart(Attempt(key, task, stored=line), slot)
-        self.runner.bill.spent.add(slot.spent)  # a judge's; it is no rollout of its own
-        if not isinstance(outcome, Rollout):
+        self.runner.bill.spent.add(
+            slot.ledger.spent
+        )  # cost of a judge; it is no rollout of its own
+        first = rollout.reward
+        if not isinstance(outcome, Rollout) or outcome.reward is None or first is None:
             self.failed += 1
             return
         self.again += 1
-        if outcome.line["reward"] != line["reward"]:
-            self.flips.append(Flip(key, line["reward"], outcome.line["reward"]))
+        if outcome.reward != first:
+            self.flips.append(Flip(key, first, outcome.reward))

@@ -1,0 +1,321 @@
+"""Stored responses as a source of attempts, and who verifies them.
+
+Neither an agent nor the policy model is started: the configuration of an agent names its resources
+server.
+"""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+import orjson
+
+from ..config.instances import AGENTS
+from ..config.keys.commands import ReverifyConfig
+from ..config.load import Config
+from ..config.verification import needed, verifier_of
+from ..errors import ConfigError, OutputError, RolloutError, suggest
+from ..launch.reach import Servers, reach
+from ..metrics.aggregate import Metrics
+from ..metrics.comparison import Comparison
+from ..metrics.tally import Tally
+from ..store.files import OutputPaths, leave_out
+from ..store.journal import Journal, NoJournal
+from ..store.lines import info_of, key_of
+from ..store.stored import Line, Stored, StoredFile, Survey, response_mark, stored_lines
+from ..store.tasks import Malformed
+from ..types import Attempt, JsonObject, Key, Outcome, Rollout, Say, Task
+from .plan import BREATH, AgentPlan, Counts, number_of
+from .schedule import LATER, Attempts, End, Later
+
+AGAIN = "collect these rollouts again with ng_collect_rollouts"
+
+
+@dataclass(frozen=True, slots=True)
+class Verifiers:
+    """`plans`: agent → how its rollouts are verified; `left_out`: agent → why they are not."""
+
+    servers: Servers
+    plans: dict[str, AgentPlan]
+    left_out: dict[str, str] = field(default_factory=dict)
+
+
+@asynccontextmanager
+async def reach_verifiers(
+    config: Config, command: ReverifyConfig, agents: Collection[str], say: Say
+) -> AsyncIterator[Verifiers]:
+    """The resources servers of these agents: started here with `config_paths`, with the judges
+    that they refer to, or those of a running `ng_run`."""
+    if config.instances:
+        known = {name: each for name, each in config.instances.items() if each.type == AGENTS}
+        names = {name: verifier_of(each) for name, each in known.items()}
+        servers = needed(config.instances, {names.get(agent) or "" for agent in agents})
+        if not servers:
+            raise ConfigError("\n".join(_unknown(agent, names) for agent in agents))
+        async with reach(replace(config, instances=servers), command, say) as here:
+            yield await know_verifiers(here, names, agents)
+        return
+    async with reach(config, command, say) as there:
+        names = {name: await _verifier_name(there, name) for name in there.agents if name in agents}
+        others = {name: None for name in there.agents if name not in agents}
+        yield await know_verifiers(there, {**names, **others}, agents)
+
+
+async def know_verifiers(
+    servers: Servers, names: Mapping[str, str | None], agents: Collection[str]
+) -> Verifiers:
+    """Ask the resources servers to describe themselves.
+
+    `names` maps all known agents to their resources server; `agents` are those whose rollouts are
+    to be verified.
+    """
+    found = Verifiers(servers, {})
+    for agent in agents:
+        resources = names.get(agent)
+        if resources is None:
+            found.left_out[agent] = _unknown(agent, names)
+            continue
+        about = await servers.peers.describe(resources)
+        mode = about.get("reverify")
+        if mode in ("stateless", "replay"):
+            verifier = about.get("verifier", "")
+            found.plans[agent] = AgentPlan(resources, None, "", verifier, "", mode)
+        elif mode == "never":
+            found.left_out[agent] = (
+                f"agent '{agent}': its resources server '{resources}' keeps a state that a stored"
+                f" response does not bring back (reverify: never): {AGAIN}"
+            )
+        else:
+            found.left_out[agent] = (
+                f"agent '{agent}': its resources server '{resources}' does not say that a stored"
+                f" response can be verified again (no 'reverify' in its /health): {AGAIN}"
+            )
+    return found
+
+
+def _unknown(agent: str, names: Mapping[str, str | None]) -> str:
+    if agent in names:
+        return (
+            f"agent '{agent}': its configuration names no resources_server: give it one, as"
+            f" {agent}: {{responses_api_agents: {{…: {{resources_server: {{name: …}}}}}}}}"
+        )
+    known = ", ".join(names) or "none"
+    return (
+        f"agent '{agent}': none is called so here{suggest(agent, names)}; there are: {known}. Give"
+        " the configuration that its rollouts were collected with"
+    )
+
+
+async def _verifier_name(servers: Servers, agent: str) -> str | None:
+    """The resources server of a running agent: from the configuration, or from the agent."""
+    blocks = servers.values.get(agent)
+    kinds = blocks.get(AGENTS) if isinstance(blocks, dict) else None
+    settings = next(iter(kinds.values()), None) if isinstance(kinds, dict) else blocks
+    named = settings.get("resources_server") if isinstance(settings, dict) else None
+    if isinstance(named, dict) and isinstance(named.get("name"), str):
+        return named["name"]
+    try:
+        about = await servers.peers.describe(agent)
+    except RolloutError:
+        return None  # an agent that does not answer names no verifier
+    return about.get("resources_server")
+
+
+class StoredSource:
+    """Stored responses whose verdict is owed, in the order of their file.
+
+    `stale` are keys whose verdict in the output is outdated but still there, in a dry run.
+    """
+
+    is_open_ended = False
+    generates = False
+
+    def __init__(
+        self,
+        stored: StoredFile,
+        verifiers: Verifiers,
+        journal: Journal | NoJournal,
+        *,
+        copies_current: bool,
+        names_malformed: bool,
+        stale: Collection[Key] = (),
+    ) -> None:
+        self.stored, self.name, self.survey = stored, stored.source, stored.survey
+        self.comparison = Comparison()
+        self._plans, self._journal, self._stale = verifiers.plans, journal, stale
+        self.left_out = verifiers.left_out
+        self._copies_current, self._names_malformed = copies_current, names_malformed
+        self._scopes: dict[str, str] = {}
+        for key in self.survey.rows:
+            self._scopes[key.agent] = min(key.scope, self._scopes.get(key.agent, key.scope))
+        in_scope = [key for key in self.survey.rows if key.scope == self.scope_of(key.agent)]
+        self.num_in_scope = len(in_scope)
+        self._per_task = Counter((key.agent, key.task_id) for key in in_scope)
+        self.counts = self._counts()
+        self._attempts = Attempts(self._owed())
+
+    def next(self) -> Attempt | Later | End:
+        return self._attempts.next()
+
+    async def count(self) -> None:
+        return
+
+    async def count_rest(self) -> None:
+        return
+
+    def scope_of(self, agent: str) -> str:
+        return self._scopes.get(agent, "")
+
+    def take(self, outcome: Outcome) -> None:
+        if isinstance(outcome, Rollout) and (found := self.survey.rows.get(outcome.key)):
+            self.comparison.add(found.reward, outcome)
+
+    def add_earlier(self, rollout: Rollout) -> None:
+        self.take(rollout)
+
+    def verifiers(self) -> Collection[str | None]:
+        return {plan.resources for plan in self._plans.values()}
+
+    @property
+    def num_owed(self) -> int:
+        return self.counts.to_verify
+
+    def is_of_this_run(self, key: Key) -> bool:
+        return True
+
+    def input_entry(self) -> JsonObject | None:
+        return None
+
+    def own_results(self) -> JsonObject:
+        return {"verdicts": self.comparison.figures()}
+
+    def num_missing(self, tally: Tally) -> int:
+        return self.counts.planned - self.counts.done - tally.rollouts
+
+    def metric_counts(self, metrics: Metrics, tally: Tally, num_parked: int) -> JsonObject:
+        return {
+            "tasks": max(len(self._per_task), metrics.tasks(self.scope_of)),
+            "planned": max(self.num_in_scope, metrics.rollouts(self.scope_of)),
+            "unverified": num_parked,
+            "failed": tally.failed,
+            "malformed": self.counts.malformed,
+            "left_out": self.counts.left_out,
+        }
+
+    @property
+    def repeats(self) -> int:
+        return max(self._per_task.values())
+
+    def plan_figures(self) -> JsonObject:
+        held = ("older", "current", "none")
+        plan = ("planned", "done", "to_verify", "to_copy", "left_out", "malformed")
+        return self.counts.figures(*plan, "without_response", *held)
+
+    def plan_line(self) -> str:
+        counts = self.counts
+        kinds = {
+            "with an older verifier's verdict": counts.older,
+            "up to date": counts.current,
+            "without a verdict": counts.none,
+        }
+        held = ", ".join(f"{number:,} {what}" for what, number in kinds.items() if number)
+        planned = number_of(counts.planned, "stored rollout")
+        parts = [f"Plan: {planned}{f' ({held})' if held else ''}"]
+        parts += [f"{counts.done:,} done", f"{counts.to_verify:,} to verify"]
+        parts += [f"{counts.to_copy:,} to copy"] if counts.to_copy else []
+        parts += [f"{counts.left_out:,} left out"] if counts.left_out else []
+        parts += [number_of(counts.malformed, "malformed line")] if counts.malformed else []
+        if counts.without_response:
+            parts.append(f"{number_of(counts.without_response, 'failure')} without a response")
+        return " · ".join(parts)
+
+    def _counts(self) -> Counts:
+        tally: Counter[str] = Counter()
+        for key, stored in self.survey.rows.items():
+            if key.agent not in self._plans:
+                tally["left_out"] += 1
+                continue
+            is_current = self._is_current(key, stored)
+            kind = "none" if stored.reward is None else "current" if is_current else "older"
+            is_copied = is_current and self._copies_current
+            tally[kind] += 1
+            tally["done" if self._is_done(key) else "to_copy" if is_copied else "to_verify"] += 1
+        return Counts(
+            planned=len(self.survey.rows),
+            malformed=self.survey.num_malformed,
+            without_response=self.survey.without_response,
+            done=tally["done"],
+            to_verify=tally["to_verify"],
+            to_copy=tally["to_copy"],
+            left_out=tally["left_out"],
+            older=tally["older"],
+            current=tally["current"],
+            none=tally["none"],
+        )
+
+    def _owed(self) -> Iterator[Attempt | Later]:
+        for read, line in enumerate(stored_lines(self.stored.path), 1):
+            if read % BREATH == 0:
+                yield LATER
+            if line.line > self.survey.last_line:
+                return
+            match line:
+                case Malformed() if self._names_malformed:
+                    self._journal.append_malformed(line, self.name)
+                case Line(number, key, content):
+                    chosen = self.survey.rows.get(key)
+                    if chosen and chosen.line == number and self._is_owed(key):
+                        task = Task(key.task_id, content["_ng_task_index"], number, key.agent, {})
+                        is_copied = self._copies_current and self._is_current(key, chosen)
+                        yield Attempt(key, task, stored=content, is_copied=is_copied)
+
+    def _is_owed(self, key: Key) -> bool:
+        return key.agent in self._plans and not self._is_done(key)
+
+    def _is_done(self, key: Key) -> bool:
+        return key in self._journal.contents.done and key not in self._stale
+
+    def _is_current(self, key: Key, stored: Stored) -> bool:
+        """Whether the verdict is the present verifier's; a verifier without a fingerprint has
+        none."""
+        verifier = self._plans[key.agent].verifier
+        return stored.reward is not None and bool(verifier) and stored.verifier == verifier
+
+
+def drop_stale(
+    paths: OutputPaths, survey: Survey, plans: Mapping[str, AgentPlan], *, is_dry: bool
+) -> tuple[set[Key], list[str]]:
+    """Take outdated rollouts out of the output. In a dry run they stay, and their keys are
+    returned."""
+
+    def stale_key(raw: bytes) -> Key | None:
+        """The key of a line with another verdict or response than this run will write."""
+        try:
+            row = orjson.loads(raw)
+        except orjson.JSONDecodeError:
+            return None
+        key = key_of(row) if isinstance(row, dict) else None
+        if key is None or key not in survey.rows or key.agent not in plans:
+            return None
+        is_verified = isinstance(row.get("response"), dict) and "reward" in row
+        held = (info_of(row).verifier, response_mark(row)) if is_verified else None
+        return key if held != (plans[key.agent].verifier, survey.rows[key].mark) else None
+
+    try:
+        with paths.main.open("rb") as stream:
+            stale = {key for raw in stream if (key := stale_key(raw)) is not None}
+    except FileNotFoundError:
+        return set(), []
+    except OSError as error:
+        raise OutputError(f"cannot read {paths.main}: {error.strerror}") from None
+    if not stale:
+        return set(), []
+    what = (
+        f"{number_of(len(stale), 'rollout')} of {paths.main} with another verifier's verdict, or"
+        " another response: verified anew"
+    )
+    if is_dry:
+        return stale, [what]
+    kept = leave_out(paths, lambda raw: stale_key(raw) is not None)
+    return set(), [f"{what}; the file as it was is kept in {kept}"]

@@ -1,0 +1,298 @@
+"""One run: attempts of a source through a runner into the journal, within the command's limits.
+
+The loop only observes. An outcome is on disk before the loop sees it, and what is in flight goes on
+while the loop waits for its consumer.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from enum import Enum
+from functools import partial
+from typing import Any, Protocol
+
+from ..errors import OutputError, RolloutError, StopRun
+from ..metrics.aggregate import Metrics
+from ..metrics.tally import Tally
+from ..pacing.budget import Budget, within
+from ..pacing.give_up import GiveUp
+from ..pacing.limiter import Adaptive, limiter_of
+from ..pacing.meter import Meter
+from ..pacing.watch import SAY_EVERY_S, Watch
+from ..session import Session, entered
+from ..store.lines import rollout_of
+from ..types import Attempt, Failure, JsonObject, Outcome, Rollout, Say
+from .audit import VerdictAudit
+from .collection import Collection
+from .plan import BREATH
+from .schedule import Attempts, Later, Schedule
+
+TICK_S = 1.0
+"""How often written lines are forced to disk."""
+
+METRICS_EVERY_S = 60.0
+"""How often the metrics file is written during a run."""
+
+QUIET_S = 60.0
+"""After this time without an outcome, a line says what the attempts in flight wait for."""
+
+OVERLOADED = frozenset({429, 503, 529})
+"""Statuses after which an adaptive limit is cut."""
+
+
+class Ending(Enum):
+    """How a run has ended."""
+
+    DONE = "done"
+    INTERRUPTED = "interrupted"
+    LIMIT = "limit"
+
+
+class Observer(Protocol):
+    """Follows the outcomes of a run."""
+
+    def take(self, outcome: Outcome) -> object: ...
+
+
+class Run:
+    """`attempts` are those of the collection's source unless others are given."""
+
+    def __init__(
+        self,
+        collection: Collection[Any, Any],
+        *,
+        say: Say,
+        ends: Sequence["asyncio.Task[str]"] = (),
+        attempts: Iterator[Attempt | Later] | None = None,
+        write_metrics: Callable[["Run"], object] = lambda run: None,
+        on_counted: Callable[[], object] = lambda: None,
+    ) -> None:
+        command, runner, source = collection.command, collection.runner, collection.source
+        self.collection = collection
+        self.command, self.runner, self.source = command, runner, source
+        self.ending = Ending.DONE
+        self.tally, self.metrics = Tally(), Metrics(command.pass_threshold)
+        self.limiter = limiter_of(collection.parallelism)
+        self.meter = Meter(runner, self.limiter, collection.journal)
+        self.audit: VerdictAudit | None = None
+        self.is_counted = False
+        """Whether the metrics hold everything that was on disk before the run."""
+        self._say, self._ends = say, ends
+        self._write_metrics, self._on_counted = write_metrics, on_counted
+        self._earlier = collection.journal.earlier_rows()
+        self._budget = Budget.of(command, runner.bill)
+        self._schedule = Schedule(
+            source if attempts is None else Attempts(attempts),
+            self.meter,
+            collection.journal,
+            within(self.limiter, self._budget),
+        )
+        self._give_up = self._judge()
+        self._observers: list[Observer] = [
+            source,
+            self._give_up,
+            *([self.audit] if self.audit else []),
+        ]
+        if collection.audit_fraction:
+            self.audit = VerdictAudit(runner, collection.audit_fraction, collection.audit_seed)
+            self.observe(self.audit)
+        self._fatal: StopRun | None = None
+        self._timers: list[asyncio.TimerHandle] = []
+        self._last_outcome = 0.0
+        self._has_warned = False
+
+    @property
+    def in_flight(self) -> int:
+        return self._schedule.in_flight
+
+    def observe(self, observer: Observer) -> None:
+        """Have an observer follow every outcome."""
+        self._observers.append(observer)
+
+    async def outcomes(self) -> AsyncGenerator[Outcome, None]:
+        """Each outcome once it is on disk. StopRun if the run cannot go on."""
+        loop, schedule = asyncio.get_running_loop(), self._schedule
+        self._last_outcome = loop.time()
+        async with AsyncExitStack() as stack:
+            stack.enter_context(self.meter.running_now())
+            stack.callback(self._stop_timers)
+            for work in self._beside():
+                await stack.enter_async_context(beside(work))
+            counted = await stack.enter_async_context(beside(self._count_rest()))
+            if self.audit:
+                stack.push_async_callback(self.audit.cancel)
+            self._start_clock()
+            self._check_budget()  # an estimate before this run may have spent it all
+            outcomes = schedule.outcomes()
+            stack.push_async_callback(outcomes.aclose)
+            async for outcome in outcomes:
+                self._observe(outcome, loop.time())
+                yield outcome
+            if self._fatal:
+                raise self._fatal
+            if self.ending is not Ending.INTERRUPTED:
+                await counted
+                if self.audit:
+                    await self.audit.finish()
+        self._count_earlier()
+
+    def interrupt(self) -> None:
+        """Let attempts in flight finish; called again, cancel them."""
+        if self.ending is Ending.INTERRUPTED:
+            self._schedule.cancel()
+            return
+        self.ending = Ending.INTERRUPTED
+        self._drain("", "; once more ends them at once", in_time=True)
+
+    async def warm_up(self) -> None:
+        """Ask each model for a few tokens; errors are left to the run itself."""
+        given = self.collection.warmup_params
+        params = {"input": "warm-up", "max_output_tokens": 16, **given}
+        with entered(Session(spent=self.runner.bill.spent)):
+            for model in self._models():
+                for _ in range(self.collection.num_warmups):
+                    with suppress(RolloutError):
+                        await self.runner.peers.call(model, "/v1/responses", params, dict)
+
+    def _judge(self) -> GiveUp:
+        """What decides that the run cannot succeed."""
+        source, done = self.source, self.collection.journal.contents.done
+        return GiveUp(
+            {*self._models(), *source.verifiers()},
+            self.limiter(),
+            owed=lambda: source.num_owed,
+            has_succeeded=any(scope == source.scope_of(agent) for agent, scope in done.kinds()),
+        )
+
+    def _models(self) -> set[str]:
+        plans = self.runner.agents.values()
+        return {plan.model_server for plan in plans if plan.model_server is not None}
+
+    def _observe(self, outcome: Outcome, now: float) -> None:
+        is_final = self.tally.take(outcome)
+        if isinstance(outcome, Rollout):
+            self.metrics.add(outcome)
+        for observer in self._observers:
+            observer.take(outcome)
+        if self._give_up.reason:
+            raise StopRun(self._give_up.reason)
+        if is_final:
+            self._last_outcome = now
+            is_overloaded = isinstance(outcome, Failure) and outcome.error.status in OVERLOADED
+            self.limiter.completed(now, self._schedule.in_flight, overloaded=is_overloaded)
+            self._check_budget()
+
+    def _beside(self) -> Iterator[Coroutine[Any, Any, None]]:
+        """What goes on beside the loop."""
+        yield self.meter.probe()
+        yield self._tick()
+        yield self._watch_servers()
+        if isinstance(self.limiter, Adaptive):
+            ask = partial(self.runner.peers.call_each, path="/load")
+            every_s = 0.0 if self.command.json_output else SAY_EVERY_S
+            yield Watch(self.limiter, self._models(), ask, self._say, every_s).watch()
+
+    async def _tick(self) -> None:
+        """Each second force lines to disk; now and then write metrics, or report a silence."""
+        loop = asyncio.get_running_loop()
+        written = reported = loop.time()
+        while True:
+            await asyncio.sleep(TICK_S)
+            now = loop.time()
+            try:
+                if self.command.fsync == "second":
+                    await asyncio.to_thread(self.collection.journal.sync)
+                if now - written >= METRICS_EVERY_S and self.is_counted:
+                    written = now
+                    self._write_metrics(self)
+            except (OSError, OutputError) as error:
+                self._say(f"warning: {error}")
+            if now - max(self._last_outcome, reported) >= QUIET_S:
+                reported = now
+                self._report_silence(now - self._last_outcome)
+
+    def _report_silence(self, quiet_s: float) -> None:
+        stages = self._schedule.stages()
+        what = ", ".join(f"{number} for {stage}" for stage, number in stages.most_common(5))
+        text = f"nothing has finished for {quiet_s:.0f} s; in flight and waiting: {what}"
+        self._say(text, event="waiting", quiet_s=quiet_s, stages=dict(stages))
+
+    async def _watch_servers(self) -> None:
+        """End the run when a server of its own is given up, instead of failing row by row."""
+        if self._ends:
+            done, _ = await asyncio.wait(self._ends, return_when=asyncio.FIRST_COMPLETED)
+            self._fatal = StopRun(f"stopped: {done.pop().result()}")
+            self._schedule.cancel()
+
+    async def _count_rest(self) -> None:
+        """What can wait for the first requests: a long input, and the metrics of earlier rows."""
+        await self._schedule.begun.wait()
+        if self.source.is_open_ended:
+            await self.source.count_rest()
+            self._on_counted()
+        for number, row in enumerate(self._earlier, 1):
+            self._add_earlier(row)
+            if number % BREATH == 0:
+                await asyncio.sleep(0)
+        self.is_counted = True
+
+    def _count_earlier(self) -> None:
+        """The rows that an interrupt left uncounted."""
+        for row in self._earlier:
+            self._add_earlier(row)
+
+    def _add_earlier(self, row: JsonObject) -> None:
+        rollout = rollout_of(row)
+        self.metrics.add(rollout)
+        self.source.add_earlier(rollout)
+
+    def _start_clock(self) -> None:
+        if self.command.max_minutes is not None:
+            self._after(self.command.max_minutes * 60, self._end_in_time)
+
+    def _end_in_time(self) -> None:
+        if self.ending is Ending.DONE:
+            self.ending = Ending.LIMIT
+            self._drain(f"max_minutes={self.command.max_minutes:g} are over; ", "", in_time=True)
+
+    def _check_budget(self) -> None:
+        budget = self._budget
+        if budget is None or self.ending is not Ending.DONE:
+            return
+        if budget.max_cost_usd and budget.bill.spent.unpriced and not self._has_warned:
+            self._has_warned = True
+            self._say(
+                "warning: the price of a model that is asked is not known, and max_cost_usd cannot"
+                " count it: give its server `prices`"
+            )
+        if not budget.room():
+            self.ending = Ending.LIMIT
+            # attempts in flight are paid for already, so they may take their time
+            self._drain(f"{budget.reached()}; ", "", in_time=False)
+
+    def _drain(self, why: str, more: str, *, in_time: bool) -> None:
+        """Start nothing more; in time, cancel after `drain_timeout_s`."""
+        number = self._schedule.in_flight + self._schedule.num_parked
+        limit = f", for up to {self.command.drain_timeout_s:g} s" if in_time else ""
+        self._say(f"{why}stopping: {number} in flight may finish{limit}{more}")
+        self._schedule.stop()
+        if in_time:
+            self._after(self.command.drain_timeout_s, self._schedule.cancel)
+
+    def _after(self, seconds: float, act: Callable[[], None]) -> None:
+        self._timers.append(asyncio.get_running_loop().call_later(seconds, act))
+
+    def _stop_timers(self) -> None:
+        for timer in self._timers:
+            timer.cancel()
+
+
+@asynccontextmanager
+async def beside(work: Coroutine[Any, Any, None]) -> AsyncIterator["asyncio.Task[None]"]:
+    """Context in which `work` goes on; it is cancelled at the end."""
+    task = asyncio.create_task(work)
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

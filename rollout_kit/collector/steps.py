@@ -1,0 +1,302 @@
+"""The steps of one attempt: seed_session → respond → response in hand → verify → close_session.
+
+A stored response takes the same way from its verification on. Errors rise to `rollout`, except
+those of a verification, which leave the response in hand.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+from ..errors import PeerTimeout, RolloutError, SessionLost, VerifyError
+from ..pacing.bill import Bill
+from ..responses import answered_calls, total_tokens
+from ..serving.agent import open_session
+from ..serving.tools import NO_TOOL, arguments_of, is_callable, refusal_text
+from ..session import Session, entered
+from ..store.lines import (
+    answered_line,
+    count_calls,
+    info_of,
+    is_sound,
+    now_text,
+    row_of,
+    scores_of,
+    tried_block,
+    with_verdict,
+    without_verdict,
+)
+from ..time_limit import later, within
+from ..transport.peers import Peers
+from ..transport.retry import RetryPolicy, delay_s
+from ..types import STATS, Attempt, JsonObject, Outcome, Rollout, Task, Unverified, finite_reward
+from .plan import AgentPlan
+from .schedule import Slot
+
+log = logging.getLogger(__name__)
+
+PAUSES = RetryPolicy(max_tries=1_000, base_s=0.5, cap_s=30)
+"""Pauses between attempts and between verifications; the run decides how many there are."""
+
+VERIFY_TRIES = 3
+"""Verifications of one response in one run; after that it waits, parked, for the next run."""
+
+
+KEEP_AFTER_S = 0.05
+"""A verdict that takes longer has its response written to disk meanwhile. The following responses
+are written at once, until a verdict is quick again; so a quick verifier costs no second line."""
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutLimits:
+    """Bounds of one rollout, in seconds unless they count."""
+
+    max_attempts: int = 3
+    rollout_timeout_s: float = 3600
+    verify_timeout_s: float = 120
+    park_after_s: float = 1
+    skip_verification: bool = False
+    parks: bool = True
+    """Whether a response without a verdict is parked; it is not if the input has it anyway."""
+
+
+@dataclass(frozen=True, slots=True)
+class Equipment:
+    """What all attempts of a run share."""
+
+    peers: Peers
+    agents: dict[str, AgentPlan]
+    limits: RolloutLimits
+    random: Callable[[], float] = field(default=random.random)
+    slow: set[str] = field(default_factory=set)
+    """Agents whose last verdict was slow."""
+    bill: Bill = field(default_factory=Bill)
+    """Cost of all finished attempts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A response whose verification failed in a way that ends this attempt."""
+
+    line: JsonObject
+    error: RolloutError
+
+
+@dataclass(slots=True)
+class Steps:
+    """One attempt at one key. `queue_s`: time since the first attempt at it began."""
+
+    shared: Equipment
+    attempt: Attempt
+    agent: AgentPlan
+    slot: Slot
+    queue_s: float
+    num_different: int = 0
+    """Replayed tool calls with another answer than the stored one."""
+
+    def outcome(self) -> Awaitable[Outcome | Refused]:
+        """Verify the stored response if there is one, else collect one."""
+        stored = self.attempt.stored
+        return self._collect() if stored is None else self._verify_stored(stored)
+
+    async def _collect(self) -> Outcome | Refused:
+        task, agent = self.attempt.task, self.agent
+        if agent.opaque or agent.resources is None:
+            return await self._collect_opaque()
+        async with self._session(agent.resources):
+            await self._call(agent.resources, "/seed_session", task.row)
+            started_at, began = now_text(), perf_counter()
+            params = task.row["responses_create_params"]
+            response = await self._call(self.attempt.key.agent, "/v1/responses", params)
+            line = self._line(task, response, started_at, perf_counter() - began)
+            if self.shared.limits.skip_verification:
+                return Rollout(info_of(line), line)
+            return await self._verify({**task.row, "response": line["response"]}, line)
+
+    async def _collect_opaque(self) -> Outcome:
+        """An agent with its own loop: its `/run` returns the verdict, or the reason for none."""
+        task, agent = self.attempt.task, self.attempt.key.agent
+        started_at, began = now_text(), perf_counter()
+        with entered(Session.of(self.attempt.key.rollout, self.slot.ledger.spent)):
+            row = await self._call(agent, "/run", task.row)
+        if not isinstance(response := row.get("response"), dict):
+            raise RolloutError("/run answered without a 'response'", server=agent, retryable=True)
+        line = self._line(task, response, started_at, perf_counter() - began)
+        if "reward" not in row:
+            why = str(row.get("verify_error", "/run gave no reward"))
+            return self._unverified(line, VerifyError(why, server=agent))
+        return self._rollout(task.row, line, row, None)
+
+    async def _verify_stored(self, stored: JsonObject) -> Outcome | Refused:
+        """Verify a stored response in a fresh session, without the policy."""
+        resources = self.agent.resources
+        assert resources is not None
+        line = without_verdict(stored)
+        row = row_of(line)
+        if self.shared.limits.skip_verification:
+            return Rollout(info_of(line), line)
+        self.slot.parked = self._unverified(line)  # it is on disk already
+        async with self._session(resources):
+            await self._call(resources, "/seed_session", row)
+            if self.agent.reverify == "replay":
+                self.num_different = await self._replay(resources, line["response"])
+            return await self._verify({**row, "response": line["response"]}, line)
+
+    async def _replay(self, resources: str, response: JsonObject) -> int:
+        """Execute the stored tool calls again, in order; returns how many answers differ."""
+        different = 0
+        for call, stored in answered_calls(response["output"]):
+            name = str(call.get("name"))
+            if not is_callable(name) or stored.startswith(NO_TOOL):
+                continue
+            self.slot.place.stage = f"{resources} /{name}"
+            try:
+                answer = await self.shared.peers.call(
+                    resources, f"/{name}", arguments_of(call), str
+                )
+            except RolloutError as error:
+                if (answer := refusal_text(error)) is None:
+                    raise
+            different += not _is_same_answer(stored, answer)
+        return different
+
+    def _session(self, resources: str) -> open_session:
+        rollout, spent = self.attempt.key.rollout, self.slot.ledger.spent
+        return open_session(self.shared.peers, resources, rollout, spent)
+
+    async def _call(self, server: str, path: str, body: JsonObject) -> JsonObject:
+        self.slot.place.stage = f"{server} {path}"
+        return await self.shared.peers.call(server, path, body, dict)
+
+    def _line(
+        self, task: Task, response: JsonObject, started_at: str, duration_s: float
+    ) -> JsonObject:
+        """The line of the response in hand."""
+        stats = response.pop(STATS, None) or {}
+        if "num_tool_calls" not in stats:
+            stats = {"num_tool_calls": count_calls(response), **stats}
+        incomplete = response.get("incomplete_details") or {}
+        known = {
+            "attempt": self.attempt.number,
+            "settings": self.agent.settings,
+            "model": response.get("model") or self.agent.model,
+            "started_at": started_at,
+            "duration_s": round(duration_s, 6),
+            "queue_s": round(self.queue_s, 6),
+            "finish_reason": incomplete.get("reason") or "stop",
+            **{name: _rounded(value) for name, value in stats.items() if is_sound(name, value)},
+        }
+        if self.attempt.regenerated:
+            known["regenerated"] = True
+        ledger = self.slot.ledger
+        if not ledger.spent.calls:  # a foreign agent, whose reply reports no model calls
+            ledger.spent.call(total_tokens(response), None)
+        if (cost := ledger.cost_usd) is not None:
+            known["cost_usd"] = cost
+        return answered_line(task, self.attempt.key, response, known)
+
+    async def _verify(self, request: JsonObject, line: JsonObject) -> Outcome | Refused:
+        """Wait for the verdict within the limits of the run."""
+        limits = self.shared.limits
+        waiting = parked_when_slow(
+            self.slot, self._unverified(line), self.shared.slow, limits.park_after_s
+        )
+        began = perf_counter()
+        try:
+            with waiting, within(limits.verify_timeout_s):
+                verdict = await self._verdict(request)
+                return self._rollout(request, line, verdict, perf_counter() - began)
+        except TimeoutError:
+            why = f"no verdict within verify_timeout_s={limits.verify_timeout_s:g}"
+            error: RolloutError = PeerTimeout(why, server=self.agent.resources or "")
+        except RolloutError as failed:
+            if failed.terminal or isinstance(failed, SessionLost):
+                return Refused(line, failed)
+            error = failed
+        except Exception as bug:
+            log.exception("an unexpected error in a verification")
+            error = VerifyError(f"{type(bug).__name__}: {bug}", retryable=False)
+        return self._unverified(
+            {**line, "failure": tried_block(error, perf_counter() - began)}, error
+        )
+
+    async def _verdict(self, request: JsonObject) -> JsonObject:
+        resources = self.agent.resources
+        assert resources is not None
+        for number in range(1, VERIFY_TRIES + 1):
+            try:
+                return await self._call(resources, "/verify", request)
+            except SessionLost:
+                raise
+            except RolloutError as error:
+                if not error.retryable or number == VERIFY_TRIES:
+                    raise
+                pause = delay_s(PAUSES, number, error.retry_after_s, self.shared.random)
+                await asyncio.sleep(pause)
+        raise AssertionError("unreachable")
+
+    def _unverified(self, line: JsonObject, error: RolloutError | None = None) -> Unverified:
+        return Unverified(info_of(line), line, error, self.agent.verifier)
+
+    def _rollout(
+        self, request: JsonObject, line: JsonObject, verdict: JsonObject, verify_s: float | None
+    ) -> Rollout:
+        scores = scores_of(request, verdict)
+        scores["reward"] = finite_reward(verdict.get("reward"))
+        known = {
+            "verifier": self.agent.verifier,
+            "verify_s": None if verify_s is None else round(verify_s, 6),
+            "cost_usd": self.slot.ledger.cost_usd,  # None if the price of a judge is unknown
+            "replay_differences": self.num_different or None,
+        }
+        verified = with_verdict(line, scores, known)
+        return Rollout(info_of(verified), verified)
+
+
+class parked_when_slow:
+    """Context around the wait for one verdict. `slow` holds the agents whose last one was slow."""
+
+    __slots__ = ("_park_after_s", "_slot", "_slow", "_timer", "_took_long", "_unverified")
+
+    def __init__(
+        self, slot: Slot, unverified: Unverified, slow: set[str], park_after_s: float
+    ) -> None:
+        self._slot, self._unverified = slot, unverified
+        self._slow, self._park_after_s = slow, park_after_s
+        self._took_long = False
+
+    def __enter__(self) -> None:
+        if self._unverified.key.agent in self._slow:
+            self._slot.keep(self._unverified)
+        soon_s = min(KEEP_AFTER_S, self._park_after_s)
+        self._timer = later(soon_s, self._takes_long)
+
+    def __exit__(self, raised: type[BaseException] | None, *_: object) -> None:
+        self._timer.cancel()
+        if raised is None and not self._took_long:
+            self._slow.discard(self._unverified.key.agent)
+        elif raised is asyncio.CancelledError:
+            self._slot.park(self._unverified)
+
+    def _takes_long(self) -> None:
+        self._took_long = True
+        self._slow.add(self._unverified.key.agent)
+        self._slot.keep(self._unverified)
+        left_s = max(0.0, self._park_after_s - KEEP_AFTER_S)
+        self._timer = later(left_s, partial(self._slot.park, self._unverified))
+
+
+def _is_same_answer(stored: str, answer: str) -> bool:
+    """Whether a tool repeated what an agent stored, which may have been cut for the policy."""
+    start, cut, _ = stored.rpartition("…")
+    is_start = bool(cut) and len(answer) > len(start) and answer.startswith(start)
+    return stored == answer or is_start
+
+
+def _rounded(value: Any) -> Any:
+    return round(value, 6) if isinstance(value, float) else value

@@ -1,0 +1,115 @@
+"""A run as a command drives it: the plan, progress, Ctrl-C, and the report at the end."""
+
+import asyncio
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import orjson
+
+from ..collector.collection import Collection
+from ..collector.results import Status, write_metrics
+from ..collector.run import Run
+from ..collector.schedule import Later
+from ..collector.sources import TaskSource
+from ..store.lines import row_of, without_verdict
+from ..types import Attempt
+from .announce import announce, say_plan, say_renamed
+from .progress import Progress
+from .report import report
+
+Ends = Sequence["asyncio.Task[str]"]
+
+
+async def run_to_end(collection: Collection[Any, Any], ends: Ends, progress: Progress) -> Status:
+    """Run what is owed, and report how it went."""
+    run = make_run(collection, ends, progress)
+    await run.warm_up()
+    await drive(run, progress)
+    return report(run, progress)
+
+
+async def prepare(collection: Collection[Any, Any], progress: Progress) -> None:
+    """Count the plan, show it and note the run in the manifest; nothing has been sent before."""
+    await collection.source.count()
+    announce(collection, progress.say)
+    if collection.command.only is None and not collection.command.dry_run:
+        collection.manifest.write()
+
+
+def make_run(
+    collection: Collection[Any, Any],
+    ends: Ends,
+    progress: Progress,
+    attempts: Iterator[Attempt | Later] | None = None,
+) -> Run:
+    """The run of a prepared collection; of all that is owed unless `attempts` are given."""
+    return Run(
+        collection,
+        say=progress.say,
+        ends=ends,
+        attempts=attempts,
+        write_metrics=partial(write_metrics, lists_groups=False),
+        on_counted=partial(_show_total, collection, progress),
+    )
+
+
+async def drive(run: Run, progress: Progress, total: int | None = None) -> None:
+    """Run to the end while people see the progress, of `total` rollouts or of the whole plan."""
+    counts = run.source.counts
+    if total is not None:
+        progress.start(total, 0, run)
+    elif run.source.is_open_ended:
+        progress.start(None, counts.done, run)
+    else:
+        progress.start(counts.planned - counts.left_out, counts.done, run)
+    with interrupts(run):
+        try:
+            async for outcome in run.outcomes():
+                progress.update(outcome, run.in_flight)
+        finally:
+            progress.close()
+
+
+def _show_total(collection: Collection[Any, Any], progress: Progress) -> None:
+    """Show the plan of a long input, once it is counted."""
+    source = collection.source
+    progress.set_total(source.counts.planned)
+    say_plan(source, progress.say)
+    if isinstance(source, TaskSource):
+        say_renamed(source, progress.say)
+
+
+@contextmanager
+def interrupts(run: Run) -> Iterator[None]:
+    """Context in which Ctrl-C and SIGTERM let the run finish what is in flight."""
+    loop, numbers = asyncio.get_running_loop(), (signal.SIGINT, signal.SIGTERM)
+    for number in numbers:
+        loop.add_signal_handler(number, run.interrupt)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)
+
+
+def show_first_request(collection: Collection[Any, Any], progress: Progress) -> Status:
+    """For a dry run: the first request in full, and nothing is sent."""
+    attempt = collection.source.next()
+    while isinstance(attempt, Later) or (isinstance(attempt, Attempt) and attempt.is_copied):
+        attempt = collection.source.next()
+    if not isinstance(attempt, Attempt):
+        progress.say("Nothing is owed: no request would be sent.")
+        return Status.FINISHED
+    agent = collection.runner.agents[attempt.key.agent]
+    if attempt.stored is None:
+        request, what = attempt.task.row, f"POST {attempt.key.agent}/v1/responses"
+    else:
+        line = without_verdict(attempt.stored)
+        request = {**row_of(line), "response": line["response"]}
+        what = f"POST {agent.resources}/verify"
+    text = orjson.dumps(request, option=orjson.OPT_INDENT_2).decode()
+    progress.say(f"First request ({what}):\n{text}", request=request)
+    return Status.FINISHED

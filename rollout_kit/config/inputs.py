@@ -1,0 +1,81 @@
+"""Which file a command reads, which agent runs its rows, and which rollout it is about."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..errors import ConfigError, suggest
+from ..serving import registry
+from ..types import JsonObject
+from .instances import AGENTS
+from .keys.commands import CollectConfig, ReverifyConfig
+
+
+def choose_agent(agents: Sequence[str], values: JsonObject, command: CollectConfig) -> str | None:
+    """The agent that every row runs with; None if the rows name their agents."""
+    asked = command.agent_name
+    if asked is None:
+        listing = _datasets(values, None).get(command.dataset or "", {})
+        candidates = list(listing) or agents
+        return candidates[0] if len(candidates) == 1 else None
+    if asked not in agents:
+        known = ", ".join(agents) or "none"
+        raise ConfigError(
+            f"agent_name: no agent is called '{asked}'{suggest(asked, agents)}; there are: {known}"
+        )
+    return asked
+
+
+def task_path(command: CollectConfig, values: JsonObject, agent: str | None) -> str:
+    """The input file, given as a path or as a dataset's name; ConfigError if there is none."""
+    if command.input_jsonl_fpath is not None and command.dataset is not None:
+        raise ConfigError("input_jsonl_fpath and dataset were both given: leave one of them out")
+    if command.input_jsonl_fpath:
+        return _path(command.input_jsonl_fpath)
+    if command.dataset is None:
+        raise ConfigError("input_jsonl_fpath is missing: add +input_jsonl_fpath=tasks.jsonl")
+    listed = _datasets(values, agent)
+    if command.dataset not in listed:
+        known = ", ".join(sorted(listed)) or "none"
+        hint = suggest(command.dataset, listed)
+        raise ConfigError(f"dataset: no '{command.dataset}'{hint}; the agent lists: {known}")
+    if len(listed[command.dataset]) > 1:
+        agents = " and ".join(listed[command.dataset])
+        raise ConfigError(f"dataset: {agents} each list a '{command.dataset}': add +agent_name=…")
+    [path] = listed[command.dataset].values()
+    return str(registry.resolve_path(path) or path)
+
+
+def stored_path(command: ReverifyConfig) -> str:
+    """The file of stored rollouts; ConfigError if none is given."""
+    if not command.input_jsonl_fpath:
+        raise ConfigError("input_jsonl_fpath is missing: add +input_jsonl_fpath=rollouts.jsonl")
+    return _path(command.input_jsonl_fpath)
+
+
+def _path(given: str) -> str:
+    if given == "-":
+        return "-"
+    expanded = str(Path(given).expanduser())
+    return str(registry.resolve_path(expanded) or expanded)
+
+
+def _datasets(values: JsonObject, agent: str | None) -> dict[str, dict[str, str]]:
+    """Dataset → agent → path, for one agent or for all."""
+    listed: dict[str, dict[str, str]] = {}
+    for name, block in values.items():
+        kinds = block.get(AGENTS) if isinstance(block, dict) and agent in (None, name) else None
+        for settings in (kinds or {}).values():
+            for dataset in settings.get("datasets") or ():
+                if dataset.get("jsonl_fpath"):  # others need ng_prepare_data first
+                    listed.setdefault(dataset["name"], {})[name] = dataset["jsonl_fpath"]
+    return listed
+
+
+def parse_only(asked: str | None) -> tuple[str, int] | None:
+    """Task id and rollout index of `only=<task_id>:<rollout_index>`."""
+    if asked is None:
+        return None
+    task_id, _, index = asked.rpartition(":")
+    if not task_id or not (index.isascii() and index.isdecimal()):
+        raise ConfigError(f"only={asked}: expected <task_id>:<rollout_index>")
+    return task_id, int(index)

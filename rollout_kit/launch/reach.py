@@ -1,0 +1,117 @@
+"""The servers that a command works with: its own, or those of a running `ng_run`."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from ..config.instances import AGENTS
+from ..config.keys.commands import CollectConfig, ReverifyConfig
+from ..config.load import Config
+from ..errors import ConfigError
+from ..launch.fleet import Upkeep
+from ..launch.head import Head
+from ..launch.placement import HttpLimits, placed
+from ..launch.run import Run
+from ..transport.access import bearer
+from ..transport.cassette import Tapes
+from ..transport.http import HttpClient
+from ..transport.peers import Http, Peers
+from ..types import JsonObject, Say
+
+SPARE_CONNECTIONS = 1100
+"""Connections beyond the rollouts in flight: parked verdicts, closing sessions, health."""
+
+
+WATCH_S, MISSED_ANSWERS = 2.0, 3
+"""Seconds between two looks at a running `ng_run`, and failed looks until it counts as gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """Running servers: how to reach them, the names of the agents, and their configuration."""
+
+    peers: Peers
+    agents: list[str]
+    default_params: JsonObject
+    values: JsonObject
+    ends: list[asyncio.Task[str]] = field(default_factory=list)
+    """Each ends, with the reason, when the run cannot go on: a server process of its own was given
+    up, or its `ng_run` no longer answers."""
+
+
+@asynccontextmanager
+async def reach(
+    config: Config, command: CollectConfig | ReverifyConfig, say: Say
+) -> AsyncIterator[Servers]:
+    """Start the servers if `config_paths` are given, else ask the head server where they are."""
+    if config.instances:
+        agents = [each.name for each in config.instances.values() if each.type == AGENTS]
+        async with placed(
+            config,
+            default="local",
+            limits=http_limits(command),
+            upkeep=Upkeep(max_restarts=command.max_restarts, log_dir=command.log_dir, tell=say),
+            run=Run.with_token(command.auth_token),
+            tapes=Tapes.at(command.record, command.replay),
+            start=not command.dry_run,
+        ) as running:
+            yield Servers(running.peers, agents, config.default_params, config.values, running.ends)
+        return
+    for name in ("record", "replay"):
+        if getattr(command, name) is not None:
+            raise ConfigError(f"{name}: the servers are those of an ng_run: give it to that")
+    if command.unsafe_code:
+        raise ConfigError("unsafe_code: the servers are those of an ng_run: give it to that")
+    limits = http_limits(command)
+    client = HttpClient(limits.limit, limits.limit_per_host)
+    try:
+        head = await Head.at(command.head_server, client, command.auth_token)
+        servers, values = await head.instances(), await head.values()
+        transports = {
+            each["name"]: Http(
+                each["name"],
+                each["urls"],
+                client,
+                limits.timeout_s(each["server_type"]),
+                bearer(head.token if each["asks_token"] else None),
+            )
+            for each in servers
+            if each["urls"]
+        }
+        agents = [each["name"] for each in servers if each["server_type"] == AGENTS]
+        for each in servers:
+            if each["state"] == "failed":
+                name = each["name"]
+                say(f"warning: the ng_run has given up server '{name}': its log says why")
+        defaults = values.get("responses_create_params") or {}
+        gone = asyncio.create_task(_wait_until_gone(head))
+        try:
+            yield Servers(Peers(transports), agents, defaults, values, [gone])
+        finally:
+            gone.cancel()
+            await asyncio.gather(gone, return_exceptions=True)
+    finally:
+        await client.close()
+
+
+async def _wait_until_gone(head: Head) -> str:
+    """Wait until the `ng_run` no longer answers; returns the reason to stop."""
+    missed = 0
+    while missed < MISSED_ANSWERS:
+        await asyncio.sleep(WATCH_S)
+        missed = 0 if await head.answers() else missed + 1
+    return f"the ng_run at {head.url} is gone: start it again, and then the same command"
+
+
+def http_limits(command: CollectConfig | ReverifyConfig) -> HttpLimits:
+    parallel = command.num_samples_in_parallel
+    limit = command.global_aiohttp_connector_limit
+    if limit is None:  # an adaptive parallelism has no known bound
+        limit = 2 * parallel + SPARE_CONNECTIONS if isinstance(parallel, int) else 0
+    return HttpLimits(
+        limit=limit,
+        limit_per_host=command.global_aiohttp_connector_limit_per_host or 0,
+        request_timeout_s=command.global_aiohttp_client_timeout_s or command.request_timeout_s,
+        rollout_timeout_s=command.rollout_timeout_s,
+    )
