@@ -11,13 +11,20 @@ __version__ = "0.1.0"
 _HOMES = {
     "errors": "ConfigError ModelError OutputError RolloutError RolloutKitError TaskError ToolError"
     " VerifyError",
-    "responses": "function_calls output_text",
+    "responses": "Item content_texts function_call_item function_call_output function_calls"
+    " input_items make_response message_item output_text reasoning_item",
+    "sandbox.limits": "SandboxError SandboxLimits SandboxRun",
+    "sandbox.pool": "Sandbox",
     "serving.agent": "Agent AgentConfig",
+    "serving.gymnasium": "Game GameRequest GymnasiumServer Step",
+    "serving.judge": "Evaluation Judge JudgeConfig",
     "serving.model": "Model ModelConfig",
-    "serving.resources_server": "ResourcesServer ResourcesServerConfig",
+    "serving.resources_server": "ResourcesServer ResourcesServerConfig Reverify"
+    " VerifyWorkersConfig",
     "serving.tools": "tool",
-    "types": "Failure Rollout RunRequest SeedSessionResponse Unverified VerifyRequest"
-    " VerifyResponse",
+    "types": "Failure JsonObject Rollout RunRequest SeedSessionResponse Unverified"
+    " VerifyRequest VerifyResponse",
+    "workers.pool": "WorkerPool",
 }
 """Module of this package → the public names that it defines."""
 
@@ -34,13 +41,34 @@ if TYPE_CHECKING:
         ToolError,
         VerifyError,
     )
-    from .responses import function_calls, output_text
+    from .responses import (
+        Item,
+        content_texts,
+        function_call_item,
+        function_call_output,
+        function_calls,
+        input_items,
+        make_response,
+        message_item,
+        output_text,
+        reasoning_item,
+    )
+    from .sandbox.limits import SandboxError, SandboxLimits, SandboxRun
+    from .sandbox.pool import Sandbox
     from .serving.agent import Agent, AgentConfig
+    from .serving.gymnasium import Game, GameRequest, GymnasiumServer, Step
+    from .serving.judge import Evaluation, Judge, JudgeConfig
     from .serving.model import Model, ModelConfig
-    from .serving.resources_server import ResourcesServer, ResourcesServerConfig
+    from .serving.resources_server import (
+        ResourcesServer,
+        ResourcesServerConfig,
+        Reverify,
+        VerifyWorkersConfig,
+    )
     from .serving.tools import tool
     from .types import (
         Failure,
+        JsonObject,
         Rollout,
         RunRequest,
         SeedSessionResponse,
@@ -48,6 +76,7 @@ if TYPE_CHECKING:
         VerifyRequest,
         VerifyResponse,
     )
+    from .workers.pool import WorkerPool
 
 
 def __getattr__(name: str) -> Any:

@@ -65,7 +65,7 @@ def _parts(secret: str) -> Iterator[str]:
 
 def mask(shown: Shown, secrets: Iterable[str] = ()) -> Shown:
     """A copy with secrets replaced: in any text by value, in mappings by key too."""
-    return _masked(shown, _pattern(frozenset(secrets)))
+    return _mask_text(shown, _pattern(frozenset(secrets)))
 
 
 @lru_cache(maxsize=64)
@@ -94,25 +94,25 @@ def _secrets(tree: Any, is_secret: bool) -> Iterator[str]:
         yield str(tree)
 
 
-def _masked(shown: Any, pattern: re.Pattern[str] | None) -> Any:
+def _mask_text(shown: Any, pattern: re.Pattern[str] | None) -> Any:
     if isinstance(shown, str):
         return pattern.sub(MASK, shown) if pattern else shown
     if isinstance(shown, dict):
         return {
-            _masked(key, pattern): _starred(value)
+            _mask_text(key, pattern): _mask_match(value)
             if is_secret_key(str(key))
-            else _masked(value, pattern)
+            else _mask_text(value, pattern)
             for key, value in shown.items()
         }
     if isinstance(shown, list | tuple):
-        return type(shown)(_masked(value, pattern) for value in shown)
+        return type(shown)(_mask_text(value, pattern) for value in shown)
     return shown
 
 
-def _starred(value: Any) -> Any:
+def _mask_match(value: Any) -> Any:
     """What stands for a secret: null and empty stay visible, so that a missing one can be seen."""
     if isinstance(value, dict):
-        return {key: _starred(item) for key, item in value.items()}
+        return {key: _mask_match(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_starred(item) for item in value]
+        return [_mask_match(item) for item in value]
     return value if value is None or value == "" or isinstance(value, bool) else MASK

@@ -1,14 +1,17 @@
 """The session that a call belongs to. Each attempt has one of its own.
 
 A session travels in a ContextVar inside a process and as a header between processes. It keeps the
-cookies that servers set, and counts the tokens and the money that its model calls use, whoever
-makes them: the agent, a judge inside a verifier, or a try that failed.
+cookies that servers set. It counts the tokens and the money of all its model calls: those of the
+agent, of a judge inside a verifier, and of tries that failed. It also collects the statistics of
+the rollout. Servers in other processes report usage and statistics in reply headers.
 """
 
+import json
 import os
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
 from secrets import token_hex
+from typing import Any
 
 ID_BYTES = 16
 
@@ -20,6 +23,13 @@ HEADER = "x-rollout-session"
 
 SPENT_HEADER = "x-rollout-spent"
 """Name of the HTTP reply header with the usage: calls, tokens, US dollars, unpriced calls."""
+
+STATS_HEADER = "x-rollout-stats"
+"""Name of the HTTP reply header with the statistics: a JSON object, in ASCII."""
+
+LOST_TIMES: tuple[str, ...] = ("rate_limit_s", "retry_s")
+"""Statistics that add up over the calls of a session: time that model servers spent waiting because
+of rate limits, and time of failed tries. Any other statistic replaces its earlier value."""
 
 LOST_CODE = -32041
 """JSON-RPC error code, over MCP, of a call to a session that no longer exists."""
@@ -88,6 +98,8 @@ class Session:
     cookies: dict[str, str] = field(default_factory=dict)
     spent: Spent = field(default_factory=Spent)
     """Usage of the model calls made in this session."""
+    stats: dict[str, Any] = field(default_factory=dict)
+    """Statistics of the rollout: the agent's turns, calls and times, and LOST_TIMES."""
     calls: dict[str, int] = field(default_factory=dict)
     """How often each call was made, counted while calls are recorded or replayed."""
 
@@ -106,6 +118,31 @@ class Session:
         index = rest.partition(".")[0]
         return (task_id, int(index)) if index.isdecimal() else None
 
+    @property
+    def lost_s(self) -> dict[str, float]:
+        """The LOST_TIMES so far."""
+        return {name: self.stats.get(name, 0.0) for name in LOST_TIMES}
+
+    def lose(self, name: str, seconds: float) -> None:
+        """Add `seconds` to one of the LOST_TIMES."""
+        self.stats[name] = self.stats.get(name, 0.0) + seconds
+
+    def stats_to_header(self) -> str:
+        """The value of the `STATS_HEADER` header."""
+        return json.dumps(self.stats, separators=(",", ":"))
+
+    def add_stats_header(self, text: str) -> None:
+        """Add the header of another process; ignore one that does not parse."""
+        try:
+            stats = json.loads(text)
+        except ValueError:
+            return
+        for name, value in stats.items() if isinstance(stats, dict) else ():
+            if name not in LOST_TIMES:
+                self.stats[name] = value
+            elif isinstance(value, int | float):
+                self.lose(name, value)
+
 
 _current: ContextVar[Session | None] = ContextVar("session", default=None)
 
@@ -122,8 +159,9 @@ class entered:
     def __init__(self, session: Session | None) -> None:
         self._session = session
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Session | None:
         self._token: Token[Session | None] = _current.set(self._session)
+        return self._session
 
     def __exit__(self, *_: object) -> None:
         _current.reset(self._token)

@@ -17,12 +17,6 @@ JsonObject = dict[str, Any]
 """A JSON object that is passed on unread."""
 
 
-STATS = "rollout_stats"
-"""Key under which a response tells what is known of how it came about; taken out before it is
-stored. An agent's: turns, calls and times; a model server's: what of the time was not the model's
-(see model.Lost)."""
-
-
 class Wire(BaseModel):
     """A request or reply. Named fields are checked; all others pass unchanged."""
 

@@ -12,6 +12,7 @@ from rollout_kit.endpoints.events import completion_events, response_events
 from rollout_kit.launch.sockets import bound_socket, url_of
 from rollout_kit.responses import make_response, message_item
 from rollout_kit.serving import registry
+from rollout_kit.session import entered
 
 RESPONSE = {**make_response("m", [message_item("Hi")], None), "unknown_to_us": [1]}
 CHAT = {
@@ -131,11 +132,12 @@ def with_model(endpoint, use, make, *, run=run_linked):
     return run(main())
 
 
-def asks(params=None):
+def asks(params=None, session=None):
     """As a peer does."""
 
     async def use(model):
-        return await model.handle("/v1/responses", orjson.dumps(params or HI))
+        with entered(session):
+            return await model.handle("/v1/responses", orjson.dumps(params or HI))
 
     return use
 

@@ -17,8 +17,8 @@ from workplace import Workplace
 
 from rollout_kit.config.keys.commands import HeadServerConfig
 from rollout_kit.errors import ConfigError
-from rollout_kit.launch.head import IDENTITY, Head
-from rollout_kit.launch.run import Run, keep_token, read_token
+from rollout_kit.launch.head import IDENTITY, HeadClient
+from rollout_kit.launch.run import RunIdentity, keep_token, read_token
 from rollout_kit.launch.sockets import bound_socket, url_of
 from rollout_kit.testing import making
 from rollout_kit.transport.app import served
@@ -175,12 +175,12 @@ def test_tokens_of_runs_that_were_killed_are_swept(
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     url = "http://127.0.0.1:11000"
-    with keep_token(Run("one", "t1"), url):
+    with keep_token(RunIdentity("one", "t1"), url):
         stale: dict[str, Any] = json.loads((tmp_path / "rollout_kit/runs/one.json").read_text())
     dead = tmp_path / "rollout_kit/runs/dead.json"
     dead.write_text(json.dumps({**stale, "pid": 2**22 + 1}))
     (tmp_path / "rollout_kit/runs/cut.json").write_text("{")
-    with keep_token(Run("two", "t2"), url):
+    with keep_token(RunIdentity("two", "t2"), url):
         assert not dead.exists() and read_token("two", "http://localhost:11000") == "t2"
         assert read_token("two", "http://127.0.0.1:11001") == "", "another's address"
     assert read_token("two", url) == read_token("cut", url) == ""
@@ -209,8 +209,8 @@ def test_no_token_is_sent_to_who_does_not_know_it(
         client = HttpClient()
         try:
             where = HeadServerConfig(port=sock.getsockname()[1])
-            with keep_token(Run("one", TOKEN), url_of(sock)):
-                head = await Head.at(where, client, token)
+            with keep_token(RunIdentity("one", TOKEN), url_of(sock)):
+                head = await HeadClient.at(where, client, token)
             assert head.token == ""
             with pytest.raises(ConfigError):
                 await head.instances()

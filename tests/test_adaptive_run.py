@@ -14,11 +14,9 @@ from typing import Any
 import pytest
 import yaml
 from hosted import through_openai_model
-from support import Bench, config_of, row, write_jsonl
+from support import Bench, row, write_jsonl
 from virtual_time import VirtualTime
 
-from rollout_kit.commands.collect import checked
-from rollout_kit.errors import ConfigError
 from rollout_kit.serving import registry
 
 SimulatedModel = registry.load("responses_api_models", "simulated_model")
@@ -201,6 +199,7 @@ def test_each_change_is_told_with_its_reason(bench: Bench, virtual_time: Virtual
     assert [each["after"] for each in told] == [after for _, _, after, _ in kept["changes"]]
 
 
-def test_what_cannot_be_asked_for_is_said_by_the_key_s_name(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="num_samples_in_parallel: 8-4-16: of min-start-max"):
-        checked(config_of(tmp_path, num_samples_in_parallel="8-4-16"))
+def test_what_cannot_be_asked_for_is_said_by_the_key_s_name(place: Place) -> None:
+    process = place.start(*place.argv(1, "8-4-16"))
+    assert process.wait(60) == 1
+    assert "num_samples_in_parallel=8-4-16: of min-start-max" in place.out.read_text()

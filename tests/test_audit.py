@@ -142,13 +142,13 @@ def found(folder: Path) -> dict[str, dict[str, Any]]:
     ("name", "flags"),
     [
         ("sound", {}),
-        ("random", {"not deterministic": "scored otherwise in another process just like it"}),
-        ("yes", {"always 1": "whatever the answer"}),
-        ("no", {"always 0": "whatever the answer", "misses gold": "'row 1, gold'"}),
+        ("random", {"not deterministic": "scored differently in an identical process"}),
+        ("yes", {"always 1": "for every answer"}),
+        ("no", {"always 0": "for every answer", "misses gold": "'row 1, gold'"}),
         ("remembers", {"leaks state between sessions": "again in the same process"}),
         ("mixes_up", {"leaks state between sessions": "32 were verified at once"}),
         ("asks", {"reads the network": "connect 127.0.0.1:"}),
-        ("out_of_date", {"reads the clock": "scored otherwise 400 days later"}),
+        ("out_of_date", {"reads the clock": "scored differently 400 days later"}),
         ("hashes", {"misses gold": "row 1", "differs after a restart": "another hash seed"}),
         (
             "has_several",
@@ -158,7 +158,7 @@ def found(folder: Path) -> dict[str, dict[str, Any]]:
                 "reads the clock": "time.time at worker.py:4, in work, datetime.now at app.py:",
             },
         ),
-        ("hangs", {"slow on long answers": "it did not come back over 'row 1, adversarial"}),
+        ("hangs", {"slow on long answers": "it did not return over 'row 1, adversarial"}),
     ],
 )
 def test_a_fault_is_named_and_no_other(
@@ -178,7 +178,7 @@ def test_the_figures_say_what_was_seen(found: dict[str, dict[str, Any]]) -> None
     assert "took_s" in sound["remarks"][0]
     assert 0 < sound["latency_s"]["p50"] <= sound["latency_s"]["max"]
     asked = [each["evidence"] for each in found["asks"]["flags"]]
-    assert "scored otherwise without network" in asked[0]
+    assert "scored differently without network" in asked[0]
 
 
 def test_the_command_prints_a_table_and_fails_on_a_flag(
@@ -190,7 +190,7 @@ def test_the_command_prints_a_table_and_fails_on_a_flag(
         audit_verifier.main([*words, "+input_jsonl_fpath=rows.jsonl", "+output_fpath=a/audit.json"])
     assert ended.value.code == 1
     said = capsys.readouterr().out
-    assert "Accuracy on gold: 1.000" in said and "FLAG always 1: whatever the answer" in said
+    assert "Accuracy on gold: 1.000" in said and "FLAG always 1: for every answer" in said
     assert json.loads(Path("a/audit.json").read_text())["flags"][0]["flag"] == "always 1"
 
 
@@ -296,8 +296,8 @@ print(json.dumps([time.time(), time.time_ns() / 1e9, datetime.now(d.UTC).timesta
 def test_an_entrypoint_stands_for_its_configuration() -> None:
     given = ["+entrypoint=resources_servers/mcqa", "+num_rows=3"]
     path = "+config_paths=[resources_servers/mcqa/configs/mcqa.yaml]"
-    assert audit_verifier.with_config(given) == [*given, path]
-    assert audit_verifier.with_config([path, *given]) == [path, *given]
+    assert audit_verifier.add_config(given) == [*given, path]
+    assert audit_verifier.add_config([path, *given]) == [path, *given]
 
 
 @pytest.mark.parametrize(
@@ -305,7 +305,7 @@ def test_an_entrypoint_stands_for_its_configuration() -> None:
     [
         (["+resources_server_name=remember"], "did you mean 'remembers'"),
         ([], "which resources server"),
-        (["+resources_server_name=yes"], "known to be right"),
+        (["+resources_server_name=yes"], "known to be correct"),
         (["+resources_server_name=yes", "+input_jsonl_fpath=no.jsonl"], "no input file no.jsonl"),
         (["+resources_server_name=yes", "+input_jsonl_fpath=all.yaml"], "no row of"),
     ],

@@ -13,13 +13,13 @@ from endpoint import endpoint, says
 from support import asked, read_jsonl
 from test_writing import DOCUMENT
 
-from rollout_kit.authoring.examination import examined
-from rollout_kit.authoring.scaffold import written
+from rollout_kit.authoring.examination import examine
+from rollout_kit.authoring.scaffold import write_server
 from rollout_kit.errors import ConfigError
 
-LAST_BUT_TESTS = "the same verdict twice"
+LAST_BUT_TESTS = "equal verdicts when repeated"
 
-SECTION = DOCUMENT[DOCUMENT.index("## In five commands") : DOCUMENT.index("## A verifier")]
+SECTION = DOCUMENT[DOCUMENT.index("## Start from the template") : DOCUMENT.index("## A verifier")]
 
 
 def solved(body: dict[str, Any]) -> str:
@@ -54,14 +54,14 @@ def test_five_commands_lead_to_a_rollout_with_a_rule_of_one_s_own(tmp_path: Path
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    written("resources_servers/my_env")
+    write_server("resources_servers/my_env")
     return Path("resources_servers/my_env")
 
 
 def problems(folder: Path) -> list[str]:
     """But for those of its own tests, which come last and take longest."""
     found = []
-    for each in examined(folder):
+    for each in examine(folder):
         found += [f"{each.what}: {each.problem}"] if each.problem else []
         if each.what.startswith(LAST_BUT_TESTS):
             break
@@ -69,7 +69,7 @@ def problems(folder: Path) -> list[str]:
 
 
 def test_a_new_folder_holds(folder: Path) -> None:
-    assert [each.what for each in examined(folder) if each.problem] == []
+    assert [each.what for each in examine(folder) if each.problem] == []
 
 
 def test_a_row_that_does_not_fit_is_named(folder: Path) -> None:
@@ -95,9 +95,9 @@ def test_a_verifier_that_is_always_content_is_seen(folder: Path) -> None:
 
 def test_verdicts_that_change_are_seen(folder: Path) -> None:
     app = folder / "app.py"
-    text = app.read_text().replace("len(said)", "time.monotonic_ns()")
-    app.write_text(text.replace("from rollout_kit.resp", "import time\nfrom rollout_kit.resp", 1))
-    assert any("the same verdict twice" in problem for problem in problems(folder))
+    text = app.read_text().replace("len(text)", "time.monotonic_ns()")
+    app.write_text(text.replace("from rollout_kit", "import time\nfrom rollout_kit", 1))
+    assert any("equal verdicts when repeated" in problem for problem in problems(folder))
 
 
 @pytest.mark.parametrize(
@@ -115,12 +115,12 @@ def test_a_name_that_cannot_be_is_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=reason):
-        written(entrypoint)
+        write_server(entrypoint)
     assert not list(tmp_path.iterdir())
 
 
 def test_what_is_there_is_left_alone(folder: Path) -> None:
     (folder / "app.py").write_text("mine")
-    with pytest.raises(ConfigError, match="is there already"):
-        written("resources_servers/my_env")
+    with pytest.raises(ConfigError, match="already exists"):
+        write_server("resources_servers/my_env")
     assert (folder / "app.py").read_text() == "mine"

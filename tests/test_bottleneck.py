@@ -22,10 +22,11 @@ from rollout_kit.pacing.limiter import Fixed
 from rollout_kit.pacing.meter import Meter
 from rollout_kit.serving import registry
 from rollout_kit.serving.resources_server import ResourcesServer, tool
+from rollout_kit.session import current_session
 from rollout_kit.store.files import OutputPaths
 from rollout_kit.store.journal import Journal
 from rollout_kit.testing import OVERS, Over, making, run_virtual
-from rollout_kit.types import STATS, JsonObject
+from rollout_kit.types import JsonObject
 
 SimulatedModel = registry.load("responses_api_models", "simulated_model")
 
@@ -175,7 +176,6 @@ def test_a_rate_limit_that_the_model_server_waits_for(run: Run, over: Over) -> N
     found = run.collect(120, 16)
     assert found["name"] == "rate_limit" and found["share"] > 0.7, found
     lines = run.desk.lines()
-    assert all("rollout_stats" not in line["response"] for line in lines)
     waited = [line["rollout"] for line in lines if "rate_limit_s" in line["rollout"]]
     assert len(waited) > 10 and all(each["model_s"] < each["duration_s"] for each in waited)
 
@@ -353,8 +353,10 @@ def test_nonsense_that_an_agent_tells_of_its_times_costs_no_rollout(
     respond = agent.respond
 
     async def odd(self: Any, params: Any) -> Any:
-        response = await respond(self, params)
-        return {**response, STATS: {"model_s": "long", "tool_s": -1, "mood": "fine"}}
+        response, session = await respond(self, params), current_session()
+        assert session
+        session.stats |= {"model_s": "long", "tool_s": -1, "mood": "fine"}
+        return response
 
     monkeypatch.setattr(agent, "respond", odd)
     assert run_virtual(bench.collect([row("a"), row("b")])) == 0

@@ -14,12 +14,12 @@ from support import Bench, asked, read_jsonl, row, write_jsonl
 from workplace import VERIFIER, Workplace
 
 from rollout_kit.chaos.chaos import chaos
-from rollout_kit.chaos.drill import Progress
-from rollout_kit.chaos.findings import MAX_SHOWN, Invariant, Report
-from rollout_kit.chaos.kills import kill_plan
+from rollout_kit.chaos.drill import LineCounter
+from rollout_kit.chaos.findings import MAX_SHOWN, ChaosReport, Invariant
+from rollout_kit.chaos.kills import draw_kills
 from rollout_kit.chaos.processes import Processes
 from rollout_kit.chaos.witness import Witness
-from rollout_kit.chaos.words import words
+from rollout_kit.chaos.words import build_words
 from rollout_kit.config.keys.commands import ChaosConfig, KillsConfig
 from rollout_kit.config.load import Config, load
 from rollout_kit.errors import ConfigError
@@ -37,7 +37,7 @@ def collected(bench: Bench) -> Bench:
     return bench
 
 
-def check(bench: Bench, **keys: Any) -> Report:
+def check(bench: Bench, **keys: Any) -> ChaosReport:
     given = {
         "input_jsonl_fpath": str(bench.folder / "tasks.jsonl"),
         "output_jsonl_fpath": bench.folder / "rollouts.jsonl",
@@ -57,7 +57,7 @@ def test_sound_files_hold(collected: Bench) -> None:
     assert report.holds, "\n".join(report.lines())
     assert report.state(Invariant.ENDS) == report.state(Invariant.GONE) == "not checked"
     assert report.notes[Invariant.ACCOUNTED] == "8 planned: 8 with a result"
-    assert report.notes[Invariant.SECRET].startswith("1 looked for in ")
+    assert report.notes[Invariant.SECRET].startswith("1 searched for in ")
     assert not (collected.folder / "rollouts_chaos").exists()
 
 
@@ -78,17 +78,22 @@ def without(place: int, name: str, block: str = "") -> Callable[[Lines], Lines]:
 @pytest.mark.parametrize(
     ("corrupt", "invariant", "line", "words"),
     [
-        (lambda lines: lines[1:], Invariant.ACCOUNTED, 1, "is planned, and in none of the files"),
-        (lambda lines: [*lines, lines[2]], Invariant.ONCE, 9, "a second time, first in line 3"),
-        (lambda lines: [*lines, "[1]"], Invariant.KEPT, 9, "no JSON object"),
-        (lambda lines: [*lines, '{"reward": NaN}'], Invariant.KEPT, 9, "no JSON ("),
-        (lambda lines: [*lines, {"reward": 1}], Invariant.KEPT, 9, "no line of a rollout"),
-        (changed(3, reward=None), Invariant.HONEST, 4, "no finite number: None"),
-        (changed(3, reward="1"), Invariant.HONEST, 4, "no finite number: '1'"),
+        (lambda lines: lines[1:], Invariant.ACCOUNTED, 1, "is planned, but in none of the files"),
+        (lambda lines: [*lines, lines[2]], Invariant.ONCE, 9, "duplicate of line 3"),
+        (lambda lines: [*lines, "[1]"], Invariant.KEPT, 9, "not a JSON object"),
+        (lambda lines: [*lines, '{"reward": NaN}'], Invariant.KEPT, 9, "not JSON ("),
+        (lambda lines: [*lines, {"reward": 1}], Invariant.KEPT, 9, "not a rollout"),
+        (changed(3, reward=None), Invariant.HONEST, 4, "not a finite number: None"),
+        (changed(3, reward="1"), Invariant.HONEST, 4, "not a finite number: '1'"),
         (changed(3, response={"id": "x"}), Invariant.HONEST, 4, "has no response"),
-        (without(3, "reward"), Invariant.HONEST, 4, "was verified, and has no reward"),
-        (without(3, "verifier", "rollout"), Invariant.HONEST, 4, "a reward (1) that no verifier"),
-        (changed(3, said=f"the key {SECRET}"), Invariant.SECRET, 4, "holds a secret"),
+        (without(3, "reward"), Invariant.HONEST, 4, "was verified, but has no reward"),
+        (
+            without(3, "verifier", "rollout"),
+            Invariant.HONEST,
+            4,
+            "has a reward (1) but no verifier",
+        ),
+        (changed(3, said=f"the key {SECRET}"), Invariant.SECRET, 4, "contains a secret"),
     ],
 )
 def test_what_is_wrong_with_a_rollouts_file_is_named(
@@ -105,11 +110,11 @@ def test_what_is_wrong_with_a_rollouts_file_is_named(
     [finding] = report.findings
     assert finding.invariant is invariant and finding.line == line and words in finding.what
     named = path if invariant is not Invariant.ACCOUNTED else collected.folder / "tasks.jsonl"
-    assert finding.path == named and f"{named}:{line}: " in finding.text()
+    assert finding.path == named and f"{named}:{line}: " in finding.format()
     if invariant in (Invariant.ACCOUNTED, Invariant.ONCE, Invariant.HONEST):
         about = before[{1: 0, 9: 2, 4: 3}[line]]["rollout"]
         assert finding.key is not None and finding.key.task_id == about["task_id"]
-        assert f"{about['task_id']}:{about['rollout_index']} of echo_agent" in finding.text()
+        assert f"{about['task_id']}:{about['rollout_index']} of echo_agent" in finding.format()
     assert SECRET not in "\n".join(report.lines())
     assert f"{invariant.value:<38}  BROKEN" in "\n".join(report.lines())
 
@@ -192,8 +197,9 @@ def test_a_witness_names_what_changed_or_went(collected: Bench) -> None:
     lines[2]["reward"] = 0.5
     write_jsonl(paths.main, lines[:6])
     witness.look()
-    words = [(each.line, each.what.rpartition(", and ")[2]) for each in witness.findings]
-    assert words == [(3, "is another now"), (7, "is gone"), (8, "is gone")]
+    words = [(each.line, each.what) for each in witness.findings]
+    gone = "its line has disappeared"
+    assert words == [(3, "its line has changed"), (7, gone), (8, gone)]
     assert {each.key.task_id for each in witness.findings if each.key} >= {
         lines[7]["rollout"]["task_id"]
     }
@@ -209,11 +215,11 @@ def test_a_parked_response_that_goes_nowhere_is_lost(collected: Bench) -> None:
     paths.unverified.unlink()
     witness.look()
     [finding] = witness.findings
-    assert finding.path == paths.unverified and "no longer" in finding.what
+    assert finding.path == paths.unverified and "is missing now" in finding.what
 
 
 def test_the_same_seed_kills_the_same_way_and_another_does_not() -> None:
-    plans = [kill_plan(KillsConfig(collector=5, servers=4, ng_run=3, seed=s)) for s in (1, 1, 2)]
+    plans = [draw_kills(KillsConfig(collector=5, servers=4, ng_run=3, seed=s)) for s in (1, 1, 2)]
     assert plans[0] == plans[1] != plans[2]
     assert len(plans[0]) == 12 and [each.at for each in plans[0]] == sorted(
         each.at for each in plans[0]
@@ -227,7 +233,7 @@ def test_each_command_gets_the_words_that_are_its_own(workplace: Workplace) -> N
     folder = workplace.folder / "out"
     folder.mkdir()
     config = load(argv, ChaosConfig, workplace.folder)
-    told = words(config, argv, folder)
+    told = build_words(config, argv, folder)
     logs, port = f"+log_dir={folder}/logs", f"+head_server.port={told.head_server.port}"
     where = ["+head_server.host=127.0.0.1", port]
     assert told.head_server.port != 11000 and told.through_ng_run
@@ -237,21 +243,21 @@ def test_each_command_gets_the_words_that_are_its_own(workplace: Workplace) -> N
     assert (folder / "collect.yaml").read_text() == "num_repeats: 3\n"
     assert told.ng_reverify == [argv[0], argv[3]]
     alone = load([*argv, "+kills.servers=0", "+kills.ng_run=0"], ChaosConfig, workplace.folder)
-    told = words(alone, argv, folder)
+    told = build_words(alone, argv, folder)
     assert not told.through_ng_run
     assert told.collector == [argv[0], argv[1], argv[3], argv[4], logs]
 
 
 def test_progress_counts_each_line_once(tmp_path: Path) -> None:
     paths = OutputPaths(tmp_path / "rollouts.jsonl")
-    progress = Progress(paths)
-    assert progress.lines() == 0
+    progress = LineCounter(paths)
+    assert progress.count() == 0
     paths.main.write_text("{}\n{}\n{")
     paths.failures.write_text("{}\n")
-    assert progress.lines() == 3
+    assert progress.count() == 3
     with paths.main.open("a") as stream:
         stream.write("}\n")
-    assert progress.lines() == 4 == progress.lines()
+    assert progress.count() == 4 == progress.count()
 
 
 def test_what_is_left_over_is_found_named_and_ended(
@@ -263,10 +269,10 @@ def test_what_is_left_over_is_found_named_and_ended(
     subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, "ROLLOUT_KIT_CHAOS": processes.mark}
     )
-    assert len(processes.alive()) == 1
-    [named] = processes.left_over()
+    assert len(processes.find_alive()) == 1
+    [named] = processes.kill_left_over()
     assert "sleep 98765" in named
-    assert processes.left_over() == []
+    assert processes.kill_left_over() == []
 
 
 @pytest.mark.parametrize(
@@ -275,7 +281,7 @@ def test_what_is_left_over_is_found_named_and_ended(
         ({"check_only": False}, r"no server to start: add '\+config_paths"),
         ({"output_jsonl_fpath": None}, "output_jsonl_fpath is missing"),
         ({"output_jsonl_fpath": Path("nowhere.jsonl")}, r"no output file nowhere\.jsonl to check"),
-        ({"input_jsonl_fpath": "-"}, "can be read once"),
+        ({"input_jsonl_fpath": "-"}, "can be read only once"),
     ],
 )
 def test_what_cannot_be_checked_is_one_line(
@@ -330,7 +336,7 @@ def test_a_verifier_that_makes_rewards_up_is_found_out(workplace: Workplace) -> 
         "no reward without its verdict           BROKEN       6 rewards · 6 verified again"
         in output
     )
-    assert "and its verifier says" in output and "… and 1 more" in output
+    assert "but verifying the same response again" in output and "… and 1 more" in output
 
 
 @pytest.mark.chaos

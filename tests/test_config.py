@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from rollout_kit.cli import dump_config, help, validate, version
 from rollout_kit.config.keys.commands import CollectConfig, InspectConfig, RunConfig
+from rollout_kit.config.keys.parallelism import Parallelism
 from rollout_kit.config.load import Config, load
 from rollout_kit.config.sources import Layer, Merged
 from rollout_kit.errors import ConfigError
@@ -224,8 +225,8 @@ def test_a_missing_file_lists_the_places_and_a_close_name():
     ("argument", "key", "expected"),
     [
         ("+limit=null", "limit", None),
-        ("+num_samples_in_parallel=20", "num_samples_in_parallel", 20),
-        ("+num_samples_in_parallel=8-16-64", "num_samples_in_parallel", "8-16-64"),
+        ("+num_samples_in_parallel=20", "num_samples_in_parallel", Parallelism(20, 20, 20)),
+        ("+num_samples_in_parallel=8-16-64", "num_samples_in_parallel", Parallelism(8, 16, 64)),
         ("+agent_name=007", "agent_name", "007"),
         ("+num_repeats={a: 2, _default: 1}", "num_repeats", {"a": 2, "_default": 1}),
         ("+input_jsonl_fpath=a=b,c (1)#é.jsonl", "input_jsonl_fpath", "a=b,c (1)#é.jsonl"),

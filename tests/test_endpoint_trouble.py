@@ -91,7 +91,7 @@ def test_an_endpoint_that_is_gone_for_two_minutes_costs_time_and_no_rollout(
     assert not bench.lines("_failures")
     assert line.num_asked <= number + parallel + 30  # it is not run down meanwhile
     told = [record.message for record in caplog.records]
-    assert len(told) == 2 and "policy_model is gone, and is waited for: " in told[0]
+    assert len(told) == 2 and "policy_model is down; waiting until it answers: " in told[0]
     assert "policy_model answers again, after 1" in told[1]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support import NO_NAMESPACES, blocks, may_isolate
 
-from rollout_kit.authoring.examination import rows_of, trusting, verified
+from rollout_kit.authoring.examination import check_verdicts, make_trusting, read_rows
 from rollout_kit.config.instances import UNSAFE_CODE
 from rollout_kit.config.keys.commands import InspectConfig
 from rollout_kit.config.load import load
@@ -36,7 +36,7 @@ VARIABLES = {
 
 
 def examples(name: str) -> list[JsonObject]:
-    return rows_of(ROOT / "resources_servers" / name / "data/example.jsonl")
+    return read_rows(ROOT / "resources_servers" / name / "data/example.jsonl")
 
 
 @pytest.mark.parametrize(("kind", "name"), SERVERS)
@@ -110,7 +110,7 @@ def test_a_shipped_config_is_valid(
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
 def test_gold_scores_and_wrong_does_not_the_same_twice_and_over_every_transport(name: str) -> None:
-    findings = list(verified(ROOT / "resources_servers" / name, name))
+    findings = list(check_verdicts(ROOT / "resources_servers" / name, name))
     assert not [str(each) for each in findings if each.problem]
     told = " ".join(each.what for each in findings)
     assert re.search(r"[1-9]\d* gold answers", told) and re.search(r"[1-9]\d* wrong answers", told)
@@ -120,7 +120,7 @@ def test_gold_scores_and_wrong_does_not_the_same_twice_and_over_every_transport(
 @pytest.mark.parametrize("name", ENVIRONMENTS)
 def test_a_row_that_is_none_is_refused_for_good(name: str) -> None:
     async def main() -> None:
-        async with mount({name: trusting(registry.load("resources_servers", name))}) as peers:
+        async with mount({name: make_trusting(registry.load("resources_servers", name))}) as peers:
             for broken in ({"responses_create_params": 5}, {}):
                 with entered(Session()), pytest.raises(RolloutError) as caught:
                     await peers.call(name, "/seed_session", broken, dict)

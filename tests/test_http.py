@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from rollout_kit.testing import making
 from rollout_kit.transport.app import served
 from rollout_kit.transport.http import HttpClient, Reply
 from rollout_kit.transport.peers import Http, Peers
+from rollout_kit.transport.retry import RECONNECT
 
 
 @asynccontextmanager
@@ -176,12 +178,14 @@ def test_a_server_that_comes_back_is_reached_and_one_that_does_not_is_named(
 
         client = Client()
         peers = Peers({"echo": Http("echo", [url], client)})
-        monkeypatch.setattr("rollout_kit.transport.peers.CONNECT_TIMEOUT_S", HANG_S)
+        patient = replace(RECONNECT, deadline_s=HANG_S)
+        monkeypatch.setattr("rollout_kit.transport.peers.RECONNECT", patient)
         call = asyncio.create_task(peers.call("echo", "/tools", None, list))
         await refused.wait()
         async with served(service.build_app(), bound_socket("127.0.0.1", port)):
             assert await call == []
-        monkeypatch.setattr("rollout_kit.transport.peers.CONNECT_TIMEOUT_S", 0.2)
+        soon = replace(RECONNECT, deadline_s=0.2)
+        monkeypatch.setattr("rollout_kit.transport.peers.RECONNECT", soon)
         with pytest.raises(PeerUnreachable, match=f"cannot connect to {url}/tools"):
             await peers.call("echo", "/tools", None, list)
         await client.close()

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from test_rate_limit import Endpoint, sent_through
 
 from rollout_kit.collector.schedule import Schedule, Slot
-from rollout_kit.endpoints.rate_limit import Allowances, Turns
+from rollout_kit.config.keys.parallelism import Parallelism
+from rollout_kit.endpoints.rate_limit import Allowances, RequestQueue
 from rollout_kit.pacing.limiter import Adaptive, Fixed, limiter_of
 from rollout_kit.testing import run_virtual
 from rollout_kit.types import Attempt, Key, Rollout, Task
@@ -30,7 +31,7 @@ class Run:
 
     def __init__(self, limiter: Adaptive, endpoint: Endpoint) -> None:
         self.limiter, self.endpoint = limiter, endpoint
-        self.turns = Turns(Allowances())
+        self.queue = RequestQueue(Allowances())
         self.open = self.sent = 0
         self.limits: list[tuple[float, int]] = []
 
@@ -39,7 +40,7 @@ class Run:
         self.open += 1
         in_flight = self.open
         waited = loop.time()
-        times = await sent_through(self.turns, self.endpoint)
+        times = await sent_through(self.queue, self.endpoint)
         self.sent += times
         self.limiter.timed(loop.time(), in_flight, loop.time() - waited - self.lost(waited))
         self.open -= 1
@@ -52,7 +53,7 @@ class Run:
 
     @property
     def throttled(self) -> bool:
-        return bool(self.turns.allowances.buckets)
+        return bool(self.queue.allowances.buckets)
 
     async def watch(self) -> None:
         loop = asyncio.get_running_loop()
@@ -60,7 +61,7 @@ class Run:
             await asyncio.sleep(1)
             running = self.endpoint.running
             load = {"running": running, "waiting": self.open - running}
-            load["throttled"] = self.turns.is_throttled()
+            load["throttled"] = self.queue.is_throttled()
             self.limiter.observed(loop.time(), load)
             self.limits.append((loop.time(), self.limiter()))
 
@@ -261,11 +262,13 @@ def test_the_limit_stays_between_its_bounds(floor, more, most, happened) -> None
 
 
 def test_what_can_be_asked_for() -> None:
-    assert limiter_of(7) == Fixed(7)
-    assert isinstance(limiter_of("auto"), Adaptive)
-    limiter = limiter_of("4-16-100")
+    assert limiter_of(Parallelism.parse(7)) == Fixed(7)
+    assert isinstance(limiter_of(Parallelism.parse("auto")), Adaptive)
+    limiter = limiter_of(Parallelism.parse("4-16-100"))
     assert isinstance(limiter, Adaptive)
     assert (limiter.floor, limiter.start, limiter.ceiling) == (4, 16, 100)
-    for wrong in (0, "many", "1-2", "8-4-16", "0-1-2", "1-2-x"):
+    for asked in (7, "auto", "4-16-100"):
+        assert Parallelism.parse(asked).spell() == asked
+    for wrong in (0, "many", "1-2", "8-4-16", "0-1-2", "1-2-x", None, True, 1.5):
         with pytest.raises(ValueError, match=r"at least|give a number"):
-            limiter_of(wrong)
+            Parallelism.parse(wrong)

@@ -12,7 +12,7 @@ from support import read_jsonl, write_jsonl
 from rollout_kit.cli import prepare_data
 from rollout_kit.config.keys.authoring import PrepareDataConfig
 from rollout_kit.config.load import load
-from rollout_kit.data.mapping import Mapping, shape
+from rollout_kit.data.mapping import Mapping, get_shape
 from rollout_kit.data.prepare import prepare
 from rollout_kit.errors import ConfigError
 from rollout_kit.types import JsonObject
@@ -100,8 +100,8 @@ def test_duplicates_missing_fields_and_overlap_are_reported(folder: Path) -> Non
     ]
     assert found["train.jsonl"]["fields"]["level"]["missing"] == 3
     assert found["validation.jsonl"]["notes"] == [
-        "a, dataset 'validation' names no license",
-        "1 of its prompts stand in train.jsonl too",
+        "a, dataset 'validation' has no license",
+        "1 of its prompts are also in train.jsonl",
     ]
     assert len(read_jsonl(folder / "out/train.jsonl")) == 5
     assert prepared(drop_duplicates=True)["train.jsonl"]["written"] == 3
@@ -125,7 +125,7 @@ def test_an_earlier_file_stays_whole_where_there_is_no_next_one(folder: Path) ->
     prepared()
     configured(entry(), {**entry(), "name": "gone", "jsonl_fpath": "gone.jsonl"})
     before = (folder / "out/train.jsonl").read_bytes()
-    with pytest.raises(ConfigError, match=r"dataset 'gone': no file gone\.jsonl: looked for"):
+    with pytest.raises(ConfigError, match=r"dataset 'gone': no file gone\.jsonl: searched"):
         prepared()
     assert (folder / "out/train.jsonl").read_bytes() == before
     assert sorted(each.name for each in (folder / "out").iterdir()) == [
@@ -171,7 +171,7 @@ def test_an_earlier_file_stays_whole_where_there_is_no_next_one(folder: Path) ->
 def test_shapes_that_many_datasets_have(
     name: str, row: JsonObject, fields: JsonObject, asked: str
 ) -> None:
-    made = Mapping.model_validate(shape(name)).task(row)
+    made = Mapping.model_validate(get_shape(name)).build_task(row)
     params = made.pop("responses_create_params")
     assert made == fields
     assert asked in params["input"][-1]["content"]
@@ -238,7 +238,7 @@ def test_without_network_or_library_it_is_said_what_to_do(
         raise ConnectionError("Couldn't reach the Hub")
 
     hub(monkeypatch, load_dataset)
-    with pytest.raises(ConfigError, match=r"cannot be fetched: ConnectionError: .* jsonl_fpath"):
+    with pytest.raises(ConfigError, match=r"cannot download .*: ConnectionError: .* jsonl_fpath"):
         prepared()
     monkeypatch.setitem(sys.modules, "datasets", None)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"pip install 'rollout-kit\[huggingface\]'"):
@@ -254,9 +254,9 @@ def test_without_network_or_library_it_is_said_what_to_do(
         (entry(mapping="gsm9k"), "did you mean 'gsm8k'"),
         (entry(num_repeat=2), "num_repeats"),
         (entry("trian"), "type"),
-        (entry(mapping={"fields": {"a": {"from": "b", "regex": "("}}}), "no regular expression"),
+        (entry(mapping={"fields": {"a": {"from": "b", "regex": "("}}}), "not a regular expression"),
         (entry(mapping={"fields": {"a": {"from": "b", "regex": "c"}}}), "needs a group"),
-        (entry(gitlab_identifier={"dataset_name": "d"}), "only Hugging Face"),
+        (entry(gitlab_identifier={"dataset_name": "d"}), "only datasets on Hugging Face"),
     ],
 )
 def test_what_is_wrong_with_an_entry_is_said(
@@ -279,4 +279,4 @@ def test_the_command_prints_what_it_found(folder: Path, capsys: pytest.CaptureFi
         and "1 row left out" in said
         and "1 × not JSON" in said
     )
-    assert "1 repetition of an earlier row: " in said and "All of it: out/summary.json" in said
+    assert "1 repetition of an earlier row: " in said and "Details: out/summary.json" in said

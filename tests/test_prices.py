@@ -12,7 +12,7 @@ from rollout_kit.endpoints.chat import from_chat
 from rollout_kit.endpoints.prices import FREE, Prices, Tariff, tariff_of
 from rollout_kit.responses import make_response
 from rollout_kit.serving.model import Model
-from rollout_kit.session import Spent
+from rollout_kit.session import Session, Spent
 from rollout_kit.testing import ScriptedModel, text_response
 from rollout_kit.transport.peers import Peers
 
@@ -160,6 +160,18 @@ def test_what_was_spent_crosses_processes_and_garbage_adds_nothing() -> None:
     for garbage in ("", "1 2", "a b c d", "1 2 3 4 5"):
         here.add_header(garbage)
     assert here == there
+
+
+def test_statistics_cross_processes_and_lost_times_add_up() -> None:
+    there, here = Session(), Session()
+    there.stats |= {"num_turns": 2, "finish_reason": "ünfinished", "retry_s": 0.5}
+    assert there.stats_to_header().isascii()
+    here.add_stats_header(there.stats_to_header())
+    assert here.stats == there.stats
+    garbage = ("", "1", "[2]", "{", '{"rate_limit_s": "x"}')
+    for header in (*garbage, '{"num_turns": 3, "retry_s": 1}'):
+        here.add_stats_header(header)
+    assert here.stats == {"num_turns": 3, "finish_reason": "ünfinished", "retry_s": 1.5}
 
 
 def test_a_chat_completion_keeps_its_tier() -> None:

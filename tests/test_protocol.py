@@ -23,7 +23,7 @@ from rollout_kit.config.keys.commands import HeadServerConfig
 from rollout_kit.errors import BY_NAME, TRANSIENT, ModelError, from_wire
 from rollout_kit.launch.head import HeadServer
 from rollout_kit.launch.placement import Server
-from rollout_kit.launch.run import Run
+from rollout_kit.launch.run import RunIdentity
 from rollout_kit.launch.sockets import bound_socket, url_of
 from rollout_kit.responses import function_calls, input_items
 from rollout_kit.serving import registry
@@ -133,7 +133,7 @@ async def the_servers(state: Path) -> AsyncIterator[tuple[dict[str, str], HttpCl
             app = make(Peers(transports), name).build_app()
             await stack.enter_async_context(served(app, sockets[name]))
         listed = Server("counter", counter.kind, "example_session_state_mgmt", [urls["counter"]])
-        run = Run("run", "the-token-of-this-run")
+        run = RunIdentity("run", "the-token-of-this-run")
         stack.enter_context(pytest.MonkeyPatch.context()).setenv("XDG_STATE_HOME", str(state))
         head = HeadServer(run, HeadServerConfig(port=0), {"counter": {}}, lambda: None)
         await stack.enter_async_context(head)
@@ -197,9 +197,11 @@ def test_a_difference_from_the_document_is_seen() -> None:
 def test_the_tables_of_errors_and_of_reserved_names_are_complete() -> None:
     table = {cells[0].strip("`"): int(cells[1]) for cells in rows_of_table("`type` | status")}
     assert table == {name: kind.default_status for name, kind in BY_NAME.items()}
-    [transient] = re.findall(r"the status says it: ([\d, and\n]+) may pass", DOCUMENT)
+    [transient] = re.findall(r"by default true for the status ([\d, and\n]+)\)", DOCUMENT)
     assert {int(number) for number in re.findall(r"\d+", transient)} == TRANSIENT
-    [names] = re.findall(r"^The names (.*?) are no\s+tools", DOCUMENT, re.DOTALL | re.MULTILINE)
+    [names] = re.findall(
+        r"^The names (.*?) cannot\s+be\s+tools", DOCUMENT, re.DOTALL | re.MULTILINE
+    )
     assert set(re.findall(r"`(\w+)`", names)) == RESERVED
 
 

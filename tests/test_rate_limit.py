@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from rollout_kit.endpoints.rate_limit import HEADROOM, Allowances, Turns
+from rollout_kit.endpoints.rate_limit import HEADROOM, Allowances, RequestQueue
 from rollout_kit.serving.registry import load
 from rollout_kit.testing import run_virtual
 
@@ -42,26 +42,26 @@ class Endpoint:
         return None, headers
 
 
-async def sent_through(turns: Turns, endpoint: Endpoint, tokens: int = 100) -> int:
+async def sent_through(turns: RequestQueue, endpoint: Endpoint, tokens: int = 100) -> int:
     """One request, until it is answered; how often it was sent."""
     loop, number, times = asyncio.get_running_loop(), turns.number(), 0
     while True:
         times += 1
-        expected = await turns.come(number)
+        expected = await turns.wait(number)
         sent_at = loop.time()
         wait_s, headers = await endpoint.ask(tokens)
-        turns.allowances.told(loop.time(), headers)
+        turns.allowances.read_headers(loop.time(), headers)
         if wait_s is None:
-            turns.allowances.answered(loop.time(), expected, tokens)
+            turns.allowances.record_answer(loop.time(), expected, tokens)
             return times
-        turns.allowances.refused(loop.time(), sent_at, wait_s)
+        turns.allowances.record_refusal(loop.time(), sent_at, wait_s)
 
 
 def rate_of(endpoint: Endpoint, parallel: int, minutes: float, **configured: float) -> float:
     """Requests a minute that passed in the last half of so many minutes."""
 
     async def main() -> None:
-        turns = Turns(Allowances(dict(configured)))
+        turns = RequestQueue(Allowances(dict(configured)))
 
         async def worker() -> None:
             while True:
@@ -122,12 +122,12 @@ def test_a_configured_limit_holds_though_the_endpoint_allows_more() -> None:
 
 def test_a_refusal_holds_up_everybody_to_the_millisecond() -> None:
     async def main() -> list[float]:
-        loop, turns = asyncio.get_running_loop(), Turns(Allowances())
-        await turns.come(turns.number())
-        turns.allowances.refused(loop.time(), 0.0, 1.234)
+        loop, turns = asyncio.get_running_loop(), RequestQueue(Allowances())
+        await turns.wait(turns.number())
+        turns.allowances.record_refusal(loop.time(), 0.0, 1.234)
 
         async def one() -> float:
-            await turns.come(turns.number())
+            await turns.wait(turns.number())
             return loop.time()
 
         return await asyncio.gather(*(one() for _ in range(3)))
@@ -138,11 +138,11 @@ def test_a_refusal_holds_up_everybody_to_the_millisecond() -> None:
 
 def test_first_come_first_served_and_who_was_refused_keeps_its_place() -> None:
     async def main() -> list[str]:
-        turns = Turns(Allowances({"requests": 60.0}))
+        turns = RequestQueue(Allowances({"requests": 60.0}))
         order: list[str] = []
 
         async def one(name: str, number: int) -> None:
-            await turns.come(number)
+            await turns.wait(number)
             order.append(name)
 
         early = turns.number()
@@ -161,8 +161,8 @@ def test_refusals_of_the_same_moment_count_once() -> None:
     for _ in range(100):
         allowances.send(0.0)
     for _ in range(50):
-        allowances.refused(0.5, 0.0, None)
+        allowances.record_refusal(0.5, 0.0, None)
     assert allowances.paused_until == 1.5
     allowances.send(1.6)
-    allowances.refused(1.7, 1.6, None)
+    allowances.record_refusal(1.7, 1.6, None)
     assert allowances.paused_until == pytest.approx(3.7)

@@ -1,7 +1,7 @@
-"""A newcomer's walk: what the README says, done from top to bottom in a fresh folder.
+"""The README and then the guides of docs/index.md, followed from top to bottom in a fresh folder.
 
-A block with a file's name behind its language is written to that file; a shell block is run, or
-says above it why not.
+A code block with a file name after its language is written to that file. A shell block is run,
+unless the line above it gives a reason not to.
 """
 
 import json
@@ -22,14 +22,31 @@ from rollout_kit.testing import text_response
 
 pytest.importorskip("ctranslate2")
 
-README = (ROOT / "README.md").read_text()
+INDEX = (ROOT / "docs/index.md").read_text()
+LINK = re.compile(r"\]\(([^)#:]+)\)")
+RUN_ELSEWHERE = {
+    "docs/python.md": "the tests of the Python API",
+    "docs/writing-a-resources-server.md": "tests/test_writing.py",
+    "responses_api_models/vllm_model/README.md": "tests/test_config.py",
+}
+
+
+def guides() -> list[str]:
+    """README, then the guides that are run here, in the order of the index."""
+    listed = [f"docs/{name}" for name in LINK.findall(INDEX.partition("## Reference")[0])]
+    return ["README.md", *(name for name in listed[1:] if name not in RUN_ELSEWHERE)]
+
+
+WALKED = {name: (ROOT / name).read_text() for name in guides()}
+"""Document → its text."""
+
 BIN = Path(sys.executable).parent
 
 HEAD_PORT = 11000
 
 
 class Walk:
-    """A folder in which a reader types what is shown, and what came of it, by block."""
+    """A folder in which a reader types what is shown, and the output of each block."""
 
     def __init__(self, folder: Path, hosted: Endpoint) -> None:
         self.folder = folder
@@ -60,13 +77,13 @@ class Walk:
         return done.stdout
 
     def at_hand(self, script: str) -> str:
-        """With the agent's port where another program has the one that the README names."""
+        """`script` with the agent's port, in case another program uses port 8000."""
         said = "".join(self.said.values())
         ports = re.findall(r"responses_api_agents/\S+\s+http://\S+:(\d+)", said)
         return script.replace("localhost:8000", f"localhost:{ports[0]}") if ports else script
 
     def stay(self, script: str) -> str:
-        """In another terminal; what it says until it is ready."""
+        """Start a server; return its output up to the line that says it is ready."""
         self.servers = subprocess.Popen(
             ["bash", "-ec", f"exec {script}"],
             cwd=self.folder,
@@ -83,7 +100,7 @@ class Walk:
         raise AssertionError(said)
 
     def after(self, part: str) -> str:
-        """What the block that contains `part` has said."""
+        """The output of the one block that contains `part`."""
         [said] = [said for text, said in self.said.items() if part in text]
         return said
 
@@ -96,18 +113,19 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
     if not (BIN / "ng_help").exists():
         pytest.skip("the commands are not installed beside this interpreter")
     if not all(map(shutil.which, ("bash", "curl", "jq"))):
-        pytest.skip("the README's own tools are not installed")
+        pytest.skip("bash, curl or jq is not installed")
     from rollout_kit.launch.sockets import bound_socket
 
     try:
         bound_socket("127.0.0.1", HEAD_PORT).close()
     except OSError:
-        pytest.skip(f"port {HEAD_PORT} is taken, and the README's commands use it")
+        pytest.skip(f"port {HEAD_PORT} is in use, and the documents' commands need it")
     with endpoint(lambda body: (200, text_response("B"))) as hosted:
         walk = Walk(tmp_path_factory.mktemp("walk"), hosted)
         try:
-            for block in blocks(README):
-                walk.take(block)
+            for document in WALKED.values():
+                for block in blocks(document):
+                    walk.take(block)
             yield walk
         finally:
             if walk.servers:
@@ -156,31 +174,47 @@ def test_the_recipe_over_the_output(walk: Walk) -> None:
 
 
 def test_every_command_is_run_or_says_why_not() -> None:
-    walked = [block for block in blocks(README) if block.language == "bash" and not block.reason]
-    assert len(walked) >= 10, "the walk is longer than that"
-    run_elsewhere = {
-        "docs/writing-a-resources-server.md": "tests/test_writing.py",
-        "responses_api_models/vllm_model/README.md": "tests/test_config.py",
-    }
-    documents = [ROOT / "docs", *ROOT.glob("resources_servers/*"), *ROOT.glob("responses_api_*/*")]
-    for path in sorted({path for folder in documents for path in folder.glob("*.md")}):
+    for path in documents():
         name = str(path.relative_to(ROOT))
         commands = [block for block in blocks(path.read_text()) if block.language == "bash"]
-        if name not in run_elsewhere and not name.startswith("resources_servers/"):
+        if name not in {*WALKED, *RUN_ELSEWHERE} and not name.startswith("resources_servers/"):
             assert all(block.reason for block in commands), f"{name}: neither run nor excused"
 
 
-def test_every_command_that_the_readme_names_exists() -> None:
+def documents() -> list[Path]:
+    servers = (
+        path for kind in ("resources_servers", "responses_api_*") for path in ROOT.glob(f"{kind}/*")
+    )
+    return sorted(
+        path for folder in (ROOT, ROOT / "docs", *servers) for path in folder.glob("*.md")
+    )
+
+
+def test_the_index_lists_every_document() -> None:
+    listed = set(LINK.findall(INDEX))
+    assert {path.name for path in (ROOT / "docs").glob("*.md")} - {"index.md"} <= listed
+
+
+def test_every_command_that_a_document_names_exists() -> None:
     from rollout_kit.config.keys.commands import COMMANDS
 
-    named = set(re.findall(r"\bng_\w+", README))
-    assert named <= set(COMMANDS), named - set(COMMANDS)
+    for path in documents():
+        named = set(re.findall(r"\bng_\w+", path.read_text()))
+        assert named <= set(COMMANDS), (path, named - set(COMMANDS))
 
 
-def test_every_file_that_the_readme_names_exists() -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", README):
-        assert (ROOT / target).exists(), target
-    for path in re.findall(r"[\w/]+/[\w/]+\.(?:yaml|jsonl|py)\b", README):
-        assert (ROOT / path).exists() or path.startswith(("results/", "resources_servers/exact")), (
-            path
-        )
+def test_every_link_leads_to_a_file() -> None:
+    for path in documents():
+        for target in LINK.findall(path.read_text()):
+            assert (path.parent / target).exists(), f"{path}: {target}"
+
+
+def test_every_file_that_a_guide_names_exists() -> None:
+    made = ("results/", "data/", "resources_servers/exact", "resources_servers/my_env")
+    for document in WALKED.values():
+        for path in re.findall(r"(?<![\w/])[a-z_]\w*/[\w/]+\.(?:yaml|jsonl|py)\b", document):
+            assert (ROOT / path).exists() or path.startswith(made), path
+
+
+def test_the_readme_stays_short() -> None:
+    assert len(WALKED["README.md"].splitlines()) <= 220

@@ -5,14 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollout_kit.errors import ModelError
-from rollout_kit.transport.retry import RetryPolicy, delay_s, retried, retry_after_s
+from rollout_kit.transport.retry import RetryPolicy, delay_s, retry, retry_after_s
 
 NOON = 1_445_412_480.0
 """Wed, 21 Oct 2015 07:28:00 GMT."""
 
 
 def tried(failures, policy, *, took_s=0.0, random=lambda: 1.0):
-    """Run `retried` over a call that fails with each of `failures` in turn; what came of it."""
+    """Run `retry` over a call that fails with each of `failures` in turn; what came of it."""
     now, pauses, calls = [0.0], [], []
 
     async def sleep(pause):
@@ -27,7 +27,7 @@ def tried(failures, policy, *, took_s=0.0, random=lambda: 1.0):
         return "done"
 
     async def run():
-        return await retried(call, policy, sleep=sleep, clock=lambda: now[0], random=random)
+        return await retry(call, policy, sleep=sleep, clock=lambda: now[0], random=random)
 
     try:
         return asyncio.run(run()), calls, pauses

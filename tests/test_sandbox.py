@@ -18,11 +18,11 @@ from support import HANG_S, NO_NAMESPACES, alive, eventually, may_isolate
 
 from rollout_kit.errors import ConfigError
 from rollout_kit.launch.process_tree import family
-from rollout_kit.sandbox.limits import Limits, Run
+from rollout_kit.sandbox.limits import SandboxLimits, SandboxRun
 from rollout_kit.sandbox.pool import Sandbox
 from rollout_kit.sandbox.protections import ESSENTIAL, FURTHER
 
-USUAL = Limits(time_s=HANG_S, memory_mb=256, output_bytes=1 << 16)
+USUAL = SandboxLimits(time_s=HANG_S, memory_mb=256, output_bytes=1 << 16)
 
 SHORT = replace(USUAL, time_s=0.4)
 """For code that is never done."""
@@ -34,7 +34,7 @@ class Held:
     def __init__(self, runner: asyncio.Runner, sandbox: Sandbox) -> None:
         self.runner, self.sandbox = runner, sandbox
 
-    def run(self, code: str, *, limits: Limits = USUAL, **how: Any) -> Run:
+    def run(self, code: str, *, limits: SandboxLimits = USUAL, **how: Any) -> SandboxRun:
         return self.runner.run(self.sandbox.run(code, limits=limits, **how))
 
 
@@ -179,7 +179,7 @@ for _ in range(3): os.fork()
 x = bytearray(100 << 20)
 time.sleep(10_000)
 """
-    run = held.run(code, limits=Limits(time_s=HANG_S, memory_mb=400))
+    run = held.run(code, limits=SandboxLimits(time_s=HANG_S, memory_mb=400))
     assert run.end == "memory"
 
 
@@ -442,7 +442,7 @@ def test_standard_input_has_its_usual_names(held: Held, code: str) -> None:
 
 
 def test_runs_side_by_side_do_not_meet(held: Held) -> None:
-    async def main() -> list[Run]:
+    async def main() -> list[SandboxRun]:
         code = "import os, time\nopen('/tmp/me', 'w').write(input())\ntime.sleep(0.2)\n"
         code += "print(open('/tmp/me').read(), os.listdir('/tmp'))"
         async with Sandbox(4) as sandbox:
@@ -466,7 +466,7 @@ def test_a_cancelled_run_is_ended_and_a_dead_zygote_replaced(held: Held, tmp_pat
             while not _runs():  # noqa: ASYNC110 - another process's doing
                 await asyncio.sleep(0.01)
 
-    async def main() -> Run:
+    async def main() -> SandboxRun:
         async with Sandbox(1, folders=[tmp_path]) as sandbox:
             task = asyncio.create_task(sandbox.run("while True: pass", limits=USUAL))
             await running()
@@ -476,7 +476,7 @@ def test_a_cancelled_run_is_ended_and_a_dead_zygote_replaced(held: Held, tmp_pat
             assert _runs() == []
             task = asyncio.create_task(sandbox.run(waiting, limits=USUAL))
             await running()
-            for zygote in sandbox._busy:
+            for zygote in sandbox._zygotes._busy:
                 zygote._process.kill()
             (tmp_path / "go").touch()
             return await task
@@ -486,13 +486,13 @@ def test_a_cancelled_run_is_ended_and_a_dead_zygote_replaced(held: Held, tmp_pat
 
 KILLED = """
 import asyncio
-from rollout_kit.sandbox.limits import Limits
+from rollout_kit.sandbox.limits import SandboxLimits
 from rollout_kit.sandbox.pool import Sandbox
 
 async def main():
     async with Sandbox(1) as sandbox:
         print("running", flush=True)
-        await sandbox.run("import time; time.sleep(1000)", limits=Limits(time_s=1000))
+        await sandbox.run("import time; time.sleep(1000)", limits=SandboxLimits(time_s=1000))
 
 asyncio.run(main())
 """
@@ -517,14 +517,14 @@ def test_protections_are_tried_out_and_told(held: Held) -> None:
 ELSEWHERE = """
 import asyncio, json, sys
 from rollout_kit.errors import ConfigError
-from rollout_kit.sandbox.limits import Limits
+from rollout_kit.sandbox.limits import SandboxLimits
 from rollout_kit.sandbox.pool import Sandbox
 
 async def main():
     try:
         async with Sandbox(1, unsafe=sys.argv[1] == "unsafe") as sandbox:
             codes = json.load(sys.stdin)
-            runs = [await sandbox.run(code, limits=Limits(time_s=s)) for code, s in codes]
+            runs = [await sandbox.run(code, limits=SandboxLimits(time_s=s)) for code, s in codes]
             print(json.dumps([sandbox.protections.holding, [run.stdout.decode() for run in runs]]))
     except ConfigError as error:
         print(json.dumps(str(error)))
@@ -621,7 +621,7 @@ def test_folders_that_are_named_can_be_imported_from(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     (tmp_path / "helpful.py").write_text("ANSWER = 42")
 
-    async def main() -> Run:
+    async def main() -> SandboxRun:
         async with Sandbox(1, folders=[tmp_path]) as sandbox:
             return await sandbox.run("import helpful; print(helpful.ANSWER)")
 
@@ -630,5 +630,5 @@ def test_folders_that_are_named_can_be_imported_from(tmp_path: Path) -> None:
 
 def test_another_system_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
-    with pytest.raises(ConfigError, match="this is not Linux"):
+    with pytest.raises(ConfigError, match="it does not run Linux"):
         asyncio.run(Sandbox(1).start())

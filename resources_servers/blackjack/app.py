@@ -3,7 +3,8 @@
 import random
 from typing import ClassVar
 
-from rollout_kit.serving.gymnasium import GameRequest, GymnasiumServer, Step, tagged
+from rollout_kit import GameRequest, GymnasiumServer, Step
+from rollout_kit.serving.gymnasium import find_tagged
 
 RANKS = ("2", "3", "4", "5", "6", "7", "8", "9", "10", "J", "Q", "K", "A")
 
@@ -36,7 +37,7 @@ class Hand:
 
     def step(self, action: str) -> Step:
         """Whatever is no `hit` is a `stand`."""
-        if (tagged(action, "action") or "").lower() == "hit":
+        if (find_tagged(action, "action") or "").lower() == "hit":
             self.player.append(self._card())
             if value(self.player) > LIMIT:
                 return self._over("bust", -1.0)

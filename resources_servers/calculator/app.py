@@ -5,14 +5,16 @@ from typing import ClassVar
 
 from pydantic import ConfigDict
 
-from rollout_kit.responses import function_calls, output_text
-from rollout_kit.serving.resources_server import (
+from rollout_kit import (
     ResourcesServer,
     ResourcesServerConfig,
     Reverify,
+    VerifyRequest,
+    VerifyResponse,
+    function_calls,
+    output_text,
     tool,
 )
-from rollout_kit.types import VerifyRequest, VerifyResponse
 
 WHOLE_NUMBER = re.compile(r"-?\d+")
 

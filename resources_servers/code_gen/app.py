@@ -12,13 +12,21 @@ from typing import Any, ClassVar
 
 from pydantic import ConfigDict, Field
 
-from rollout_kit.errors import VerifyError
-from rollout_kit.responses import output_text
-from rollout_kit.sandbox.limits import Limits, Run, SandboxError
-from rollout_kit.sandbox.pool import Sandbox
-from rollout_kit.serving.resources_server import ResourcesServer, ResourcesServerConfig, Reverify
+from rollout_kit import (
+    JsonObject,
+    ResourcesServer,
+    ResourcesServerConfig,
+    Reverify,
+    Sandbox,
+    SandboxError,
+    SandboxLimits,
+    SandboxRun,
+    VerifyError,
+    VerifyRequest,
+    VerifyResponse,
+    output_text,
+)
 from rollout_kit.serving.service import OPERATIONAL
-from rollout_kit.types import JsonObject, VerifyRequest, VerifyResponse
 
 from .extraction import code_of, is_reasoning_misplaced
 from .rows import Case, Metadata, cases_of
@@ -124,8 +132,8 @@ class CodeGen(ResourcesServer):
                 return results, judgement
         return results, judgement
 
-    async def _run(self, code: str, case: Case) -> Run:
-        limits = Limits(
+    async def _run(self, code: str, case: Case) -> SandboxRun:
+        limits = SandboxLimits(
             time_s=self.config.unit_test_timeout_secs,
             memory_mb=self.config.unit_test_memory_mb,
             output_bytes=SPARE_OUTPUT + 2 * len(case.expected_text.encode()),
@@ -150,7 +158,7 @@ class CodeGen(ResourcesServer):
             raise VerifyError(f"the sandbox failed: {error}") from error
 
 
-async def _judged(case: Case, run: Run) -> Judgement:
+async def _judged(case: Case, run: SandboxRun) -> Judgement:
     if len(run.stdout) + len(case.expected_text) < LARGE:
         return judged(case, run)
     return await asyncio.to_thread(judged, case, run)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from rollout_kit.responses import content_texts, output_text
+from rollout_kit import content_texts, output_text
 
 FENCE = "```"
 

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from rollout_kit.errors import TaskError
+from rollout_kit import TaskError
 
 
 class UnitTests(BaseModel):

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from rollout_kit.sandbox.limits import Run
-from rollout_kit.types import JsonObject
+from rollout_kit import JsonObject, SandboxRun
 
 from .rows import Case
 
@@ -37,7 +36,7 @@ class Judgement:
     details: JsonObject
 
 
-def judged(case: Case, run: Run) -> Judgement:
+def judged(case: Case, run: SandboxRun) -> Judgement:
     asked = {"inputs": _short(case.input_text), "expected": _short(case.expected_text)}
     if run.end != "finished":
         code = {"time": TOO_SLOW, "output": WRONG}.get(run.end, BROKEN)

@@ -10,12 +10,20 @@ from typing import Any, ClassVar
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from rollout_kit.responses import content_texts
-from rollout_kit.serving.judge import Evaluation, Judge, JudgeConfig, issue_of, question_of
-from rollout_kit.serving.resources_server import ResourcesServer, Reverify
+from rollout_kit import (
+    Evaluation,
+    JsonObject,
+    Judge,
+    JudgeConfig,
+    ResourcesServer,
+    Reverify,
+    VerifyRequest,
+    VerifyResponse,
+    WorkerPool,
+    content_texts,
+)
+from rollout_kit.serving.judge import issue_of, question_of
 from rollout_kit.serving.service import OPERATIONAL, ServerRef
-from rollout_kit.types import JsonObject, VerifyRequest, VerifyResponse
-from rollout_kit.workers.pool import WorkerPool
 
 from .extraction import check
 

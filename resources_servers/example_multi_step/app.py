@@ -5,14 +5,16 @@ from typing import Annotated, Any, ClassVar
 import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
-from rollout_kit.responses import function_calls
-from rollout_kit.serving.resources_server import (
+from rollout_kit import (
+    JsonObject,
     ResourcesServer,
     ResourcesServerConfig,
     Reverify,
+    VerifyRequest,
+    VerifyResponse,
+    function_calls,
     tool,
 )
-from rollout_kit.types import JsonObject, VerifyRequest, VerifyResponse
 
 
 class ExampleMultiStepConfig(ResourcesServerConfig):

@@ -4,13 +4,16 @@ from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
-from rollout_kit.serving.resources_server import (
+from rollout_kit import (
     ResourcesServer,
     ResourcesServerConfig,
     Reverify,
+    RunRequest,
+    SeedSessionResponse,
+    VerifyRequest,
+    VerifyResponse,
     tool,
 )
-from rollout_kit.types import RunRequest, SeedSessionResponse, VerifyRequest, VerifyResponse
 
 
 class ExampleSessionStateMgmtConfig(ResourcesServerConfig):

@@ -5,14 +5,16 @@ from typing import Any, ClassVar
 import orjson
 from pydantic import BaseModel, ConfigDict
 
-from rollout_kit.responses import Item, content_texts
-from rollout_kit.serving.resources_server import (
+from rollout_kit import (
+    Item,
     ResourcesServer,
     ResourcesServerConfig,
     Reverify,
+    VerifyRequest,
+    VerifyResponse,
+    content_texts,
     tool,
 )
-from rollout_kit.types import VerifyRequest, VerifyResponse
 
 
 class ExampleSingleToolCallConfig(ResourcesServerConfig):

@@ -9,9 +9,15 @@ from typing import Any, ClassVar
 import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
-from rollout_kit.responses import function_calls
-from rollout_kit.serving.resources_server import ResourcesServer, ResourcesServerConfig, Reverify
-from rollout_kit.types import JsonObject, VerifyRequest, VerifyResponse
+from rollout_kit import (
+    JsonObject,
+    ResourcesServer,
+    ResourcesServerConfig,
+    Reverify,
+    VerifyRequest,
+    VerifyResponse,
+    function_calls,
+)
 
 THIRD = 1 / 3
 

@@ -10,11 +10,18 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from rollout_kit.errors import TaskError
-from rollout_kit.responses import output_text
-from rollout_kit.serving.resources_server import ResourcesServer, Reverify, VerifyWorkersConfig
-from rollout_kit.types import JsonObject, RunRequest, VerifyRequest, VerifyResponse
-from rollout_kit.workers.pool import WorkerPool
+from rollout_kit import (
+    JsonObject,
+    ResourcesServer,
+    Reverify,
+    RunRequest,
+    TaskError,
+    VerifyRequest,
+    VerifyResponse,
+    VerifyWorkersConfig,
+    WorkerPool,
+    output_text,
+)
 
 GradingMode = Literal["binary", "fraction"]
 Instruction = tuple[str, JsonObject]

@@ -5,9 +5,9 @@ from collections import Counter
 
 from pydantic import Field, ValidationError
 
-from rollout_kit.errors import TaskError, validation_summary
-from rollout_kit.serving.gymnasium import GameRequest, GymnasiumServer, Step, tagged
-from rollout_kit.types import JsonObject
+from rollout_kit import GameRequest, GymnasiumServer, JsonObject, Step, TaskError
+from rollout_kit.errors import validation_summary
+from rollout_kit.serving.gymnasium import find_tagged
 
 
 class MastermindRequest(GameRequest):
@@ -44,7 +44,7 @@ class Code:
     def step(self, action: str) -> Step:
         """A guess that is none uses up a guess."""
         self._left -= 1
-        guess = "".join((tagged(action, "guess") or "").split())
+        guess = "".join((find_tagged(action, "guess") or "").split())
         is_valid = len(guess) == len(self.secret) and set(guess) <= set(self._symbols)
         if is_valid and guess == self.secret:
             return Step(reward=1.0, terminated=True, info=self._info(guess))

@@ -10,11 +10,20 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from rollout_kit.responses import output_text
-from rollout_kit.serving.judge import Evaluation, Judge, JudgeConfig, issue_of, question_of
-from rollout_kit.serving.resources_server import ResourcesServer, Reverify, VerifyWorkersConfig
-from rollout_kit.types import JsonObject, VerifyRequest, VerifyResponse
-from rollout_kit.workers.pool import WorkerPool
+from rollout_kit import (
+    Evaluation,
+    JsonObject,
+    Judge,
+    JudgeConfig,
+    ResourcesServer,
+    Reverify,
+    VerifyRequest,
+    VerifyResponse,
+    VerifyWorkersConfig,
+    WorkerPool,
+    output_text,
+)
+from rollout_kit.serving.judge import issue_of, question_of
 
 from .answers import ANSWER_LIMIT, are_equal, expected_text, extract
 

@@ -9,11 +9,17 @@ from typing import Any, ClassVar
 
 from pydantic import ConfigDict, Field, field_validator
 
-from rollout_kit.responses import output_text
-from rollout_kit.serving.resources_server import ResourcesServer, ResourcesServerConfig, Reverify
+from rollout_kit import (
+    JsonObject,
+    ResourcesServer,
+    ResourcesServerConfig,
+    Reverify,
+    VerifyRequest,
+    VerifyResponse,
+    WorkerPool,
+    output_text,
+)
 from rollout_kit.serving.service import OPERATIONAL
-from rollout_kit.types import JsonObject, VerifyRequest, VerifyResponse
-from rollout_kit.workers.pool import WorkerPool
 
 from .grading import GradingMode, Options, extract, patterns_of
 

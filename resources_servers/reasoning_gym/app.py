@@ -11,11 +11,17 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
-from rollout_kit.errors import TaskError
-from rollout_kit.responses import output_text
-from rollout_kit.serving.resources_server import ResourcesServer, Reverify, VerifyWorkersConfig
-from rollout_kit.types import JsonObject, VerifyRequest, VerifyResponse
-from rollout_kit.workers.pool import WorkerPool
+from rollout_kit import (
+    JsonObject,
+    ResourcesServer,
+    Reverify,
+    TaskError,
+    VerifyRequest,
+    VerifyResponse,
+    VerifyWorkersConfig,
+    WorkerPool,
+    output_text,
+)
 
 TEXT_LIMIT = 200_000
 """Characters of a response, from its end, that are searched for the answer."""

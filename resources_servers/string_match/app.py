@@ -10,11 +10,16 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from rollout_kit.responses import output_text
-from rollout_kit.serving.resources_server import ResourcesServer, ResourcesServerConfig, Reverify
+from rollout_kit import (
+    ResourcesServer,
+    ResourcesServerConfig,
+    Reverify,
+    VerifyRequest,
+    VerifyResponse,
+    WorkerPool,
+    output_text,
+)
 from rollout_kit.serving.service import OPERATIONAL
-from rollout_kit.types import VerifyRequest, VerifyResponse
-from rollout_kit.workers.pool import WorkerPool
 
 from .answers import ExtractionMode, collapsed, extract, grade
 

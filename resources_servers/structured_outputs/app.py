@@ -12,11 +12,19 @@ from typing import Any, ClassVar, Literal
 import orjson
 from pydantic import Field
 
-from rollout_kit.errors import TaskError
-from rollout_kit.responses import content_texts, function_calls
-from rollout_kit.serving.resources_server import ResourcesServer, Reverify, VerifyWorkersConfig
-from rollout_kit.types import JsonObject, RunRequest, VerifyRequest, VerifyResponse
-from rollout_kit.workers.pool import WorkerPool
+from rollout_kit import (
+    JsonObject,
+    ResourcesServer,
+    Reverify,
+    RunRequest,
+    TaskError,
+    VerifyRequest,
+    VerifyResponse,
+    VerifyWorkersConfig,
+    WorkerPool,
+    content_texts,
+    function_calls,
+)
 
 WORKER_MEMORY_MB = 1024
 """Address space of a worker: an answer that needs more is none."""

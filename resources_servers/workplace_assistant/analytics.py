@@ -3,7 +3,7 @@
 from collections import defaultdict
 from typing import Any
 
-from rollout_kit.serving.tools import tool
+from rollout_kit import tool
 
 from .tables import Row, Table, Tables, quoted
 

@@ -10,11 +10,19 @@ from typing import Any, ClassVar
 import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
-from rollout_kit.errors import TaskError, ToolError
-from rollout_kit.responses import function_calls
-from rollout_kit.serving.resources_server import ResourcesServer, ResourcesServerConfig, Reverify
+from rollout_kit import (
+    JsonObject,
+    ResourcesServer,
+    ResourcesServerConfig,
+    Reverify,
+    RunRequest,
+    TaskError,
+    ToolError,
+    VerifyRequest,
+    VerifyResponse,
+    function_calls,
+)
 from rollout_kit.serving.tools import arguments_of
-from rollout_kit.types import JsonObject, RunRequest, VerifyRequest, VerifyResponse
 
 from .office import TOOLS, Office, OfficeTool
 from .tables import load_tables

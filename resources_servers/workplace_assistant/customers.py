@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from rollout_kit.serving.tools import tool
+from rollout_kit import tool
 
 from .tables import Table, Tables, holds, page_of, quoted
 

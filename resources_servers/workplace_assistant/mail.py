@@ -3,7 +3,7 @@
 from datetime import date
 from typing import Any
 
-from rollout_kit.serving.tools import tool
+from rollout_kit import tool
 
 from .tables import ADDRESSES, Row, Table, Tables, page_of
 

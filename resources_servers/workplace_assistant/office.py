@@ -10,9 +10,8 @@ from typing import Any
 import orjson
 from pydantic import BaseModel
 
-from rollout_kit.errors import ToolError
+from rollout_kit import JsonObject, ToolError
 from rollout_kit.serving.tools import Tool, arguments_of, find_tools
-from rollout_kit.types import JsonObject
 
 from .analytics import Analytics
 from .customers import Customers

@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from rollout_kit.serving.tools import tool
+from rollout_kit import tool
 
 from .tables import Table, Tables, holds, quoted
 

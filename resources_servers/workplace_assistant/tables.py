@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rollout_kit.errors import ConfigError
+from rollout_kit import ConfigError
 
 Row = dict[str, str]
 Tables = dict[str, list[Row]]

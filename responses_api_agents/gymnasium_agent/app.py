@@ -5,10 +5,9 @@ import time
 from pydantic import ConfigDict, Field
 
 from rollout_kit.responses import function_call_output, input_items, message_item
-from rollout_kit.serving.agent import Agent, AgentConfig
+from rollout_kit.serving.agent import Agent, AgentConfig, Turns
 from rollout_kit.serving.gymnasium import observation_item
 from rollout_kit.serving.service import ServerRef
-from rollout_kit.serving.turns import Turns
 from rollout_kit.types import JsonObject
 
 
@@ -43,7 +42,7 @@ class GymnasiumAgent(Agent):
             if incomplete := response.get("incomplete_details"):
                 finish_reason = incomplete.get("reason") or "incomplete"
                 break
-        return turns.whole(response, output, finish_reason)
+        return turns.finish(response, output, finish_reason)
 
     async def _play(self, turns: Turns, path: str, body: JsonObject) -> JsonObject:
         began = time.perf_counter()

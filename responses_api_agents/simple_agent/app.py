@@ -11,10 +11,9 @@ from pydantic import ConfigDict, Field
 
 from rollout_kit.errors import PeerError, RolloutError
 from rollout_kit.responses import function_call_output, function_calls, input_items
-from rollout_kit.serving.agent import Agent, AgentConfig
+from rollout_kit.serving.agent import Agent, AgentConfig, Turns
 from rollout_kit.serving.service import ServerRef
 from rollout_kit.serving.tools import NO_TOOL, arguments_of, is_callable, refusal_text
-from rollout_kit.serving.turns import Turns
 from rollout_kit.types import JsonObject
 
 from .mcp_tools import NO_MCP, McpServer, McpTools, check_sdk, connected
@@ -53,11 +52,11 @@ class SimpleAgent(Agent):
 
     async def respond(self, params: JsonObject) -> JsonObject:
         if not self.config.mcp_servers:
-            return await self._responded(params, NO_MCP)
+            return await self._respond(params, NO_MCP)
         async with connected(self.config.mcp_servers) as mcp:
-            return await self._responded(params, mcp)
+            return await self._respond(params, mcp)
 
-    async def _responded(self, params: JsonObject, mcp: McpTools) -> JsonObject:
+    async def _respond(self, params: JsonObject, mcp: McpTools) -> JsonObject:
         offered = await self._offered_tools()
         request = dict(params)
         own = request.pop("tools", offered)
@@ -86,7 +85,7 @@ class SimpleAgent(Agent):
             output = output + await asyncio.gather(*said)
             turns.num_calls += len(calls)
             turns.tool_s += time.perf_counter() - answered
-        return turns.whole(response, output, finish_reason)
+        return turns.finish(response, output, finish_reason)
 
     async def _offered_tools(self) -> list[JsonObject]:
         """The resources server's own tools, asked for once; a foreign server has none to tell."""

@@ -97,9 +97,9 @@ class AzureOpenAIModel(HostedModel):
             proof = {"authorization": f"Bearer {await self._tokens.current()}"}
         return {**proof, **self.config.openai_default_headers}
 
-    async def renewed(self, headers: Mapping[str, str]) -> bool:
+    async def renew_headers(self, headers: Mapping[str, str]) -> bool:
         shown = headers.get("authorization", "").removeprefix("Bearer ")
-        return self._tokens is not None and await self._tokens.renewed(shown)
+        return self._tokens is not None and await self._tokens.renew_headers(shown)
 
     def secrets(self) -> Iterable[str]:
         return (self.config.api_key or "", *(self._tokens.known if self._tokens else ()))

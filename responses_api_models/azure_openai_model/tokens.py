@@ -60,7 +60,7 @@ class Tokens:
             token = await self._another(token)
         return token.value
 
-    async def renewed(self, refused: str) -> bool:
+    async def renew_headers(self, refused: str) -> bool:
         """Whether there is another than the one that was refused."""
         token = self._token
         if token is None or token.value == refused:

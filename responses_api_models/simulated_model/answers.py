@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from .arguments import made_for
+from .arguments import make_arguments
 from .asked import CHARS_PER_TOKEN, Asked, num_tokens
 from .config import SimulatedModelConfig
 from .draws import Draws
@@ -68,7 +68,7 @@ class Answers:
 
     def _turn(self, asked: Asked, draws: Draws) -> Turn:
         if asked.tools and asked.num_turns < self._config.num_tool_turns:
-            made = ((tool.name, made_for(tool.parameters, draws)) for tool in asked.tools)
+            made = ((tool.name, make_arguments(tool.parameters, draws)) for tool in asked.tools)
             return Turn("", tuple((name, orjson.dumps(each).decode()) for name, each in made))
         if self._script:
             return self._script.turn(asked, self._config.accuracy, draws)

@@ -139,7 +139,7 @@ class SimulatedModel(Model):
     def _outcome(self, decision: Decision) -> JsonObject:
         if decision.refusal:
             if decision.refusal.is_overflow:
-                return bodies.overflowed(decision.asked, self.model_name())
+                return bodies.overflow_response(decision.asked, self.model_name())
             raise decision.refusal.error()
         if not decision.is_answered:
             assert decision.fault

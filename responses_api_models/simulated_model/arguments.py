@@ -10,14 +10,14 @@ MAX_DEPTH = 4
 """A schema that contains itself is filled in so far."""
 
 
-def made_for(schema: JsonObject, draws: Draws) -> JsonObject:
+def make_arguments(schema: JsonObject, draws: Draws) -> JsonObject:
     """An object with every property that `schema` names."""
     value = _value(schema, schema, draws, 0)
     return value if isinstance(value, dict) else {}
 
 
 def _value(schema: Any, root: JsonObject, draws: Draws, depth: int) -> Any:
-    schema = _resolved(schema, root)
+    schema = _resolve(schema, root)
     if depth > MAX_DEPTH:
         return None
     if "const" in schema:
@@ -48,7 +48,7 @@ def _value(schema: Any, root: JsonObject, draws: Draws, depth: int) -> Any:
             return {name: _value(each, root, draws, depth + 1) for name, each in properties.items()}
 
 
-def _resolved(schema: Any, root: JsonObject) -> JsonObject:
+def _resolve(schema: Any, root: JsonObject) -> JsonObject:
     """`schema`, or what it refers to inside of `root`."""
     for _ in range(MAX_DEPTH):
         if not isinstance(schema, dict) or not str(schema.get("$ref", "")).startswith("#"):

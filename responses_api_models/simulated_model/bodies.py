@@ -51,6 +51,6 @@ def usage(asked: Asked, answer: Answer) -> dict[str, int]:
     return {"input_tokens": read, "output_tokens": written, "total_tokens": read + written}
 
 
-def overflowed(asked: Asked, model: str) -> JsonObject:
+def overflow_response(asked: Asked, model: str) -> JsonObject:
     """What a model server answers where its endpoint says that the prompt is too long."""
     return make_response(model, [], None, incomplete_reason="max_output_tokens", params=asked.body)

@@ -34,7 +34,7 @@ def starts_s(decision: Decision) -> float:
     return decision.first_s if streams else decision.end_s
 
 
-def refused(refusal: Refusal, headers: wire.Headers = ()) -> Delivery:
+def deliver_refusal(refusal: Refusal, headers: wire.Headers = ()) -> Delivery:
     return _json(refusal.status, orjson.dumps(refusal.body()), headers + retry_after(refusal))
 
 
@@ -46,17 +46,17 @@ def retry_after(refusal: Refusal) -> wire.Headers:
     return ("retry-after", str(whole_s)), ("retry-after-ms", f"{wait_s * 1000:.0f}")
 
 
-def delivered(decision: Decision, model: str) -> Delivery:
+def deliver(decision: Decision, model: str) -> Delivery:
     """To an OpenAI client."""
     kind = decision.fault.kind if decision.fault else None
     if kind == "hang":
         return Delivery("none", [], then="hang")
     if decision.refusal:
-        return refused(decision.refusal, decision.headers)
+        return deliver_refusal(decision.refusal, decision.headers)
     if kind == "wrong_content_type":
         return Delivery("200", [wire.head(200, HTML, length=len(PAGE)) + PAGE])
     if decision.asked.body.get("stream"):
-        return _streamed(decision, model)
+        return _stream(decision, model)
     assert decision.answer
     return _whole(decision, orjson.dumps(bodies.whole(decision.asked, decision.answer, model)))
 
@@ -85,7 +85,7 @@ def _whole(decision: Decision, body: bytes) -> Delivery:
     return _json(200, body, decision.headers)
 
 
-def _streamed(decision: Decision, model: str) -> Delivery:
+def _stream(decision: Decision, model: str) -> Delivery:
     assert decision.answer
     events = bodies.events(decision.asked, decision.answer, model)
     over_s, fault = decision.end_s - decision.first_s, decision.fault

@@ -18,7 +18,7 @@ from rollout_kit.transport.wire import encode
 from rollout_kit.types import JsonObject
 
 from . import bodies, wire
-from .delivery import JSON, Delivery, delivered, refused, starts_s
+from .delivery import JSON, Delivery, deliver, deliver_refusal, starts_s
 from .simulation import Decision, Refusal
 
 if TYPE_CHECKING:
@@ -111,12 +111,12 @@ class Exchange:
         self._fault = ""
 
     def begin(self) -> None:
-        self._connection.when_lost = self._abandoned
+        self._connection.when_lost = self._abandon
         self._model.stats.begin(self._request.path, self._began)
         try:
-            decision = self._decided()
+            decision = self._decide()
         except RolloutError as error:
-            self._play(self._refused(error))
+            self._play(self._refuse(error))
             return
         self._fault = str(decision.fault.kind) if decision.fault else ""
         if wait_s := starts_s(decision):
@@ -124,7 +124,7 @@ class Exchange:
         else:
             self._deliver(decision)
 
-    def _decided(self) -> Decision:
+    def _decide(self) -> Decision:
         try:
             body = orjson.loads(self._request.body)
         except orjson.JSONDecodeError as error:
@@ -138,25 +138,26 @@ class Exchange:
         name = self._model.model_name()
         if decision.refusal and self._is_peer:
             if decision.refusal.is_overflow:
-                body = orjson.dumps(bodies.overflowed(decision.asked, name))
+                body = orjson.dumps(bodies.overflow_response(decision.asked, name))
                 self._play(Delivery("200", [wire.head(200, JSON, length=len(body)) + body]))
             else:
-                self._play(self._refused(decision.refusal.error()))
+                self._play(self._refuse(decision.refusal.error()))
             return
         if decision.is_answered:
             self._model.count(decision, self._first_at - self._began, decision.end_s)
             if self._is_peer:
-                told = self._model.spent_on(decision).told()
+                told = self._model.spent_on(decision).to_header()
                 decision = replace(decision, headers=(*decision.headers, (SPENT_HEADER, told)))
-        self._play(delivered(decision, name))
+        self._play(deliver(decision, name))
 
     @property
     def _is_peer(self) -> bool:
         return any(name == SESSION for name, _ in self._request.headers)
 
-    def _refused(self, error: RolloutError) -> Delivery:
+    def _refuse(self, error: RolloutError) -> Delivery:
         if not self._is_peer:
-            return refused(Refusal(error.status, error.message, "BadRequestError", error.status))
+            refusal = Refusal(error.status, error.message, "BadRequestError", error.status)
+            return deliver_refusal(refusal)
         error.server = error.server or self._model.name
         status, body = _refusal(error)
         return Delivery(str(status), [wire.head(status, JSON, length=len(body)) + body])
@@ -183,7 +184,7 @@ class Exchange:
             case _:
                 self._connection.done()
 
-    def _abandoned(self) -> None:
+    def _abandon(self) -> None:
         if self._timer:
             self._timer.cancel()
         self._model.stats.end(self._loop.time(), "abandoned", self._fault)

@@ -7,14 +7,15 @@ took along is asked for again, of another replica if there is one.
 import asyncio
 import time
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
-from rollout_kit.launch.loop import together
-from rollout_kit.serving.model import Lost, Model
+from rollout_kit.launch.loop import gather_all
+from rollout_kit.serving.model import Model, record_lost_time
 from rollout_kit.serving.service import Demands, get
 from rollout_kit.session import current_session
 from rollout_kit.transport.http import HttpClient
-from rollout_kit.transport.retry import RetryPolicy, retried
+from rollout_kit.transport.retry import MODEL_REQUEST, retry
 from rollout_kit.types import JsonObject
 
 from .asking import Asking
@@ -40,9 +41,11 @@ class VllmModel(Model):
         self._headers = {"authorization": f"Bearer {key}"} if key else {}
         limit = config.max_concurrent_requests
         self._free = asyncio.Semaphore(limit) if limit else None
-        self._policy = RetryPolicy(config.max_tries, deadline_s=config.request_timeout_s)
+        self._policy = replace(
+            MODEL_REQUEST, max_tries=config.max_tries, deadline_s=config.request_timeout_s
+        )
         self._engines: list[Engine] = []
-        self._keepers: list[asyncio.Task[None]] = []
+        self._supervising: list[asyncio.Task[None]] = []
         self._http: HttpClient | None = None
         self._endpoints: Endpoints | None = None
         self._asking: Asking | None = None
@@ -60,20 +63,20 @@ class VllmModel(Model):
         if not config.urls:
             # the first time it asks vLLM for its options, which takes seconds
             self._engines = await asyncio.to_thread(replicas, config, self.name, http)
-            await together(engine.start() for engine in self._engines)
+            await gather_all(engine.load() for engine in self._engines)
         urls = config.urls or [engine.url for engine in self._engines]
         self._endpoints = endpoints = Endpoints(urls, http, self._headers, self._hopeless)
         endpoints.start()
         self._asking = Asking(config, self.name, http, self._headers, endpoints)
-        self._keepers = [
-            asyncio.create_task(self._kept(engine, endpoint))
+        self._supervising = [
+            asyncio.create_task(self._keep(engine, endpoint))
             for engine, endpoint in zip(self._engines, endpoints.all, strict=False)
         ]
 
     async def stop(self) -> None:
-        for task in self._keepers:
+        for task in self._supervising:
             task.cancel()
-        await asyncio.gather(*self._keepers, return_exceptions=True)
+        await asyncio.gather(*self._supervising, return_exceptions=True)
         await asyncio.gather(*(engine.stop() for engine in self._engines))
         if self._endpoints:
             await self._endpoints.stop()
@@ -103,7 +106,7 @@ class VllmModel(Model):
     @get("/load")
     async def load(self) -> JsonObject:
         """`load_figures`, and each endpoint's own."""
-        told = [each.told() for each in self._endpoints.all] if self._endpoints else []
+        told = [each.to_json() for each in self._endpoints.all] if self._endpoints else []
         return {**self.load_figures(), "endpoints": told}
 
     async def responses(self, params: JsonObject) -> JsonObject:
@@ -115,20 +118,20 @@ class VllmModel(Model):
         try:
             async with self._free or nullcontext():
                 ends = time.monotonic() + self.config.request_timeout_s
-                lost = Lost()
-                response = await retried(
-                    lambda: self._try(asked, session_id, ends), self._policy, lost=lost.add
+                return await retry(
+                    lambda: self._try(asked, session_id, ends),
+                    self._policy,
+                    on_retry=record_lost_time,
                 )
-                return lost.told(response)
         finally:
             self._open -= 1
 
     async def _try(self, asked: Asked, session: str | None, ends: float) -> JsonObject:
         assert self._endpoints and self._asking
-        endpoint = await self._endpoints.chosen(session, max(ends - time.monotonic(), 0.001))
+        endpoint = await self._endpoints.choose(session, max(ends - time.monotonic(), 0.001))
         return await self._asking.answer(endpoint, asked, ends)
 
-    async def _kept(self, engine: Engine, endpoint: Endpoint) -> None:
+    async def _keep(self, engine: Engine, endpoint: Endpoint) -> None:
         assert self._endpoints
         endpoints = self._endpoints
         await engine.keep(lambda: endpoints.eject(endpoint, "vLLM died, and is started again"))
@@ -137,4 +140,4 @@ class VllmModel(Model):
     def _hopeless(self) -> str:
         if not self._engines or not all(engine.given_up for engine in self._engines):
             return ""
-        return f"vLLM is not started any more: {self._engines[0].given_up}"
+        return self._engines[0].given_up

@@ -9,10 +9,10 @@ import orjson
 
 from rollout_kit.endpoints.refusals import (
     is_context_overflow,
-    overflowed,
-    parsed,
+    mask_words,
+    overflow_response,
+    parse_json,
     wait_s,
-    without_secrets,
 )
 from rollout_kit.errors import ModelError, PeerError, PeerTimeout, PeerUnreachable, summary
 from rollout_kit.trajectory import RESTART
@@ -71,7 +71,7 @@ class Asking:
     def asked(self, params: JsonObject) -> turns.Asked:
         """What to ask for; TaskError where vLLM cannot be asked for it."""
         if self._config.upstream_api == "responses":
-            return turns.passed_on(params, self._lowest, reasoning=self._reasoning)
+            return turns.pass_on(params, self._lowest, reasoning=self._reasoning)
         return turns.asked(params, self._lowest, reasoning=self._reasoning)
 
     async def answer(self, endpoint: Endpoint, asked: turns.Asked, ends: float) -> JsonObject:
@@ -83,30 +83,30 @@ class Asking:
         try:
             if asked.wants_token_ids:
                 return await self._with_token_ids(endpoint, asked, ends)
-            return await self._answered(endpoint, asked, ends)
+            return await self._ask_text(endpoint, asked, ends)
         finally:
             endpoint.in_flight -= 1
             self.running -= 1
 
-    async def _answered(
+    async def _ask_text(
         self, endpoint: Endpoint, asked: turns.Asked, ends: float, **told: Any
     ) -> JsonObject:
         """From the conversation as vLLM renders it; `told`: for `turns.answer`."""
         context = endpoint.max_model_len
         if context and (asked.max_tokens or 0) > context:
-            asked = asked.shortened(context)
-        reply = await self._sent(endpoint, PATHS[self._config.upstream_api], asked.raw, ends)
-        payload = parsed(reply.raw)
+            asked = asked.shorten(context)
+        reply = await self._send(endpoint, PATHS[self._config.upstream_api], asked.raw, ends)
+        payload = parse_json(reply.raw)
         if reply.status == 200 and isinstance(payload, dict) and not payload.get("error"):
             return self._response(payload, asked, **told)
         if not _may_be_of_length(reply, payload):
-            raise await self._refused(endpoint, reply)
+            raise await self._handle_refusal(endpoint, reply)
         room = await self._room(endpoint, asked, ends)
         if room is not None and 0 < room < (asked.max_tokens or 0):
-            return await self._answered(endpoint, asked.shortened(room), ends, **told)
+            return await self._ask_text(endpoint, asked.shorten(room), ends, **told)
         if room == 0 or is_context_overflow(reply.status, payload):
-            return overflowed(asked.params, self._config.served_name)
-        raise await self._refused(endpoint, reply)
+            return overflow_response(asked.params, self._config.served_name)
+        raise await self._handle_refusal(endpoint, reply)
 
     def _response(self, payload: JsonObject, asked: turns.Asked, **told: Any) -> JsonObject:
         if self._config.upstream_api == "chat_completions":
@@ -119,7 +119,7 @@ class Asking:
         self, endpoint: Endpoint, asked: turns.Asked, ends: float
     ) -> JsonObject:
         async def ask(path: str, body: JsonObject) -> Reply:
-            return await self._sent(endpoint, path, orjson.dumps(body), ends)
+            return await self._send(endpoint, path, orjson.dumps(body), ends)
 
         drawn = await self._drawn.of(endpoint.url, asked.body["model"], ask)
         restart = asked.restart
@@ -133,7 +133,7 @@ class Asking:
             except Restart as why:
                 restart = str(why)
         told = {"temperature": drawn.temperature, "restart": restart}
-        response = await self._answered(endpoint, asked, ends, **told)
+        response = await self._ask_text(endpoint, asked, ends, **told)
         for item in response["output"][-1:]:
             if (why := item.get(RESTART)) and why not in self._told:
                 self._told.add(why)
@@ -146,21 +146,21 @@ class Asking:
         if refused.reply.status == 400 and not endpoint.max_model_len:
             await self._room(endpoint, asked, ends)
         if 0 < endpoint.max_model_len <= refused.num_prompt_tokens:
-            return overflowed(asked.params, self._config.served_name)
-        raise await self._refused(endpoint, refused.reply)
+            return overflow_response(asked.params, self._config.served_name)
+        raise await self._handle_refusal(endpoint, refused.reply)
 
     async def _room(self, endpoint: Endpoint, asked: turns.Asked, ends: float) -> int | None:
         """Tokens that the conversation leaves of the context; None where vLLM does not tell."""
         chat = turns.body(asked.params, self._lowest, reasoning=self._reasoning)
         prompt = {key: chat[key] for key in OF_PROMPT if key in chat}
-        reply = await self._sent(endpoint, "/tokenize", orjson.dumps(prompt), ends)
-        told = parsed(reply.raw)
+        reply = await self._send(endpoint, "/tokenize", orjson.dumps(prompt), ends)
+        told = parse_json(reply.raw)
         if reply.status != 200 or not isinstance(told, dict) or not told.get("max_model_len"):
             return None
         endpoint.max_model_len = told["max_model_len"]
         return max(0, endpoint.max_model_len - told["count"])
 
-    async def _sent(self, endpoint: Endpoint, path: str, raw: bytes, ends: float) -> Reply:
+    async def _send(self, endpoint: Endpoint, path: str, raw: bytes, ends: float) -> Reply:
         """The reply; a ModelError that may pass where there is none: nothing but time is lost by
         asking for a turn twice."""
         try:
@@ -175,16 +175,16 @@ class Asking:
                 await self._endpoints.suspect(endpoint, error.message)
             raise ModelError(error.message, status=error.status, retryable=True) from error
 
-    async def _refused(self, endpoint: Endpoint, reply: Reply) -> ModelError:
+    async def _handle_refusal(self, endpoint: Endpoint, reply: Reply) -> ModelError:
         endpoint.num_failed += 1
         if reply.status >= 500:
             await self._endpoints.suspect(endpoint, f"answered {reply.status}")
-        return self._refusal(endpoint, parsed(reply.raw), reply)
+        return self._refusal(endpoint, parse_json(reply.raw), reply)
 
     def _refusal(self, endpoint: Endpoint, payload: Any, reply: Reply) -> ModelError:
         status, secrets = reply.status, [self._config.api_key or ""]
-        text = without_secrets(reply.text(), secrets)
-        said = without_secrets(summary(payload, text), secrets)
+        text = mask_words(reply.text(), secrets)
+        said = mask_words(summary(payload, text), secrets)
         retry_after_s = wait_s(reply)
         if status == 429:
             self.num_429 += 1

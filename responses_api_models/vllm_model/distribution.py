@@ -8,7 +8,7 @@ import asyncio
 import logging
 from dataclasses import dataclass
 
-from rollout_kit.endpoints.refusals import parsed
+from rollout_kit.endpoints.refusals import parse_json
 from rollout_kit.errors import ModelError
 from rollout_kit.transport.http import Reply
 from rollout_kit.types import JsonObject
@@ -64,5 +64,5 @@ async def _found(url: str, model: str, ask: Ask) -> Distribution:
 
 
 def _object(reply: Reply) -> JsonObject:
-    payload = parsed(reply.raw)
+    payload = parse_json(reply.raw)
     return payload if reply.status == 200 and isinstance(payload, dict) else {}

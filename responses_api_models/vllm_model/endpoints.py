@@ -4,6 +4,7 @@ One that fails is left out until it is well again; who finds none waits for one.
 """
 
 import asyncio
+import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
@@ -12,12 +13,10 @@ from typing import Any
 from rollout_kit.errors import ModelError, PeerError
 from rollout_kit.time_limit import within
 from rollout_kit.transport.http import HttpClient
+from rollout_kit.transport.retry import VLLM_PROBE, delay_s
 from rollout_kit.types import JsonObject
 
 from . import metrics
-
-PROBE_S = (0.2, 0.5, 1.0, 2.0, 5.0)
-"""Pauses between questions to one that is left out, the last one repeated."""
 
 PROBE_TIMEOUT_S = 5.0
 
@@ -42,7 +41,7 @@ class Endpoint:
     max_model_len: int = 0
     """Its context, once that has mattered."""
 
-    def told(self) -> JsonObject:
+    def to_json(self) -> JsonObject:
         return {
             "url": self.url,
             "up": not self.ejected_for,
@@ -80,7 +79,7 @@ class Endpoints:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def chosen(self, session: str | None, timeout_s: float) -> Endpoint:
+    async def choose(self, session: str | None, timeout_s: float) -> Endpoint:
         """Who answers next; ModelError when none is well again in time."""
         try:
             with within(timeout_s):
@@ -135,9 +134,8 @@ class Endpoints:
         return min(well, key=lambda each: (each.in_flight, each.num_requests), default=None)
 
     async def _probe(self, endpoint: Endpoint) -> None:
-        pauses = iter(PROBE_S)
-        while True:
-            await asyncio.sleep(next(pauses, PROBE_S[-1]))
+        for tries in itertools.count(1):
+            await asyncio.sleep(delay_s(VLLM_PROBE, tries))
             if await self._is_well(endpoint):
                 endpoint.ejected_for = ""
                 self.wake()

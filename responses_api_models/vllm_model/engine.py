@@ -1,233 +1,140 @@
-"""One `vllm serve` and those that follow it on the same port: started, watched, started again.
+"""One `vllm serve` process at a time, always on the same port.
 
-Nothing of it outlives us: it carries the mark of the server process that it belongs to, and where
-there is none, a reaper of its own looks after it.
+vLLM carries the mark of the server process that starts it, so it ends with that process. Outside of
+a server process, a reaper of its own ends it.
 """
 
-import asyncio
 import os
 import secrets
-import signal
 import socket
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
-from random import random
 
 from rollout_kit.errors import ConfigError, PeerError
-from rollout_kit.launch.process_tree import MARK, kill_family
-from rollout_kit.launch.processes import Reaper
+from rollout_kit.launch.process_tree import MARK
+from rollout_kit.launch.processes import Child, Reaper, spawn, stop
+from rollout_kit.launch.supervise import Supervisor, Terms
 from rollout_kit.transport.http import HttpClient
-from rollout_kit.transport.retry import RetryPolicy, delay_s
+from rollout_kit.transport.retry import VLLM_RESTART
 
 from . import words
 
 POLL_S = 0.2
-"""Between questions to a vLLM that loads: short against its start."""
-
-WATCH_S = 0.05
-"""Between looks at whether it lives."""
+"""Pause between health checks of a vLLM that is loading."""
 
 STOP_S = 2.0
-"""For vLLM to end by itself: less than the server process that it belongs to is given."""
+"""Time for vLLM to end by itself; shorter than the time that its server process has."""
 
 STEADY_S = 30.0
-"""A vLLM that was ready for this long was at work: its death does not count against it."""
-
-SHORT_LIFE = 1 / 6
-"""Of a start in vain: it may be well, and meet a request that ends it each time, until the rollout
-that sends it is given up."""
-
-PAUSES = RetryPolicy(base_s=1.0, cap_s=60.0)
-"""Before another start: longer with each that was in vain."""
+"""A vLLM that was ready for this long did work: its end is not a failed start."""
 
 KEPT_LINES = 400
-"""Last lines that the reason of a failure is looked for in: each process has its traceback."""
+"""Last lines of output in which the reason of a failure is searched: each of vLLM's processes
+writes a traceback."""
 
 
-@dataclass(slots=True, eq=False)
-class Engine:
-    """One replica. `say` tells people a line, `note` keeps one of vLLM's own."""
+def terms_of(ready_timeout_s: float, max_restarts: int) -> Terms:
+    return Terms(ready_timeout_s, max_restarts, STEADY_S, POLL_S, VLLM_RESTART)
 
-    label: str
-    command: list[str]
-    env: Mapping[str, str]
-    http: HttpClient
-    say: Callable[[str], None]
-    note: Callable[[str], None]
-    ready_timeout_s: float = 1800.0
-    max_restarts: int = 5
-    restarts: int = 0
-    pid: int | None = None
-    given_up: str = ""
-    """Why it is not started any more."""
-    mark: str = field(default_factory=lambda: os.environ.get(MARK) or secrets.token_hex(8))
-    _port: socket.socket = field(default_factory=lambda: _held_port())
-    _process: asyncio.subprocess.Process | None = None
-    _lines: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
-    _reader: asyncio.Task[None] | None = None
-    _reaper: Reaper | None = None
-    _ready_at: float | None = None
-    _strikes: float = 0.0
+
+class Engine(Supervisor):
+    """One replica. `say` shows a line to people; `note` keeps a line of vLLM's own output."""
+
+    def __init__(
+        self,
+        title: str,
+        command: list[str],
+        env: Mapping[str, str],
+        http: HttpClient,
+        *,
+        say: Callable[[str], None],
+        note: Callable[[str], None],
+        terms: Terms,
+    ) -> None:
+        # in a server process, that process and its own supervisor end vLLM
+        super().__init__(title, terms, None if MARK in os.environ else Reaper())
+        self.command = command
+        self.env = env
+        self._http, self._say, self._note = http, say, note
+        self._port = _held_port()
+        self._lines: deque[str] = deque(maxlen=KEPT_LINES)
+        self._phases: set[str] = set()
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self._port.getsockname()[1]}"
 
-    async def start(self) -> None:
-        """Start vLLM and wait until it answers; ConfigError, with its own words, where it cannot
-        load."""
-        if MARK not in os.environ:  # in nobody's server process: nobody else would end it
-            self._reaper = Reaper()
-            await self._reaper.start()
-        await self._start_once()
-
-    async def keep(self, died: Callable[[], None]) -> None:
-        """Start it again whenever it dies, until that is given up; `died` is called at once."""
-        while not self.given_up:
-            assert self._process
-            await _ended(self._process)
-            died()
-            self._count()
-            why = await self._epitaph()
-            if self._strikes > self.max_restarts:
-                self.given_up = f"{why}\ngiven up: {self.max_restarts} starts were in vain"
-                self.say(self.given_up)
-                return
-            tries = int(self._strikes)
-            pause_s = delay_s(PAUSES, tries, None, random) if tries else 0.0
-            self.say(why)
-            await asyncio.sleep(pause_s)
-            self.restarts += 1
-            with suppress(ConfigError):  # the next round of the loop says it
-                await self._start_once()
-
-    async def stop(self) -> None:
-        if self._process and self._process.returncode is None:
-            self._process.terminate()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(STOP_S):
-                    await _ended(self._process)
-        await self._bury()
-        if self._reaper:
-            self._reaper.forgets(self)
-            await self._reaper.close()
-        self._port.close()
-
-    async def _start_once(self) -> None:
-        began = time.monotonic()
-        self._ready_at = None
-        self._lines.clear()
-        self.say(f"starting {self.label}: {' '.join(self.command[:3])} …")
-        await self._spawn()
+    async def load(self) -> None:
+        """Start vLLM and wait until it answers; ConfigError, with vLLM's reason, if it cannot."""
+        if self.reaper:
+            await self.reaper.start()
         try:
-            async with asyncio.timeout(self.ready_timeout_s):
-                await self._until_it_answers()
-        except TimeoutError:
-            self._lines.append(f"TimeoutError: not ready within {self.ready_timeout_s:g} s")
-            self.say(f"{self.label} is not ready in ready_timeout_s={self.ready_timeout_s:g}")
-            await self._bury()
-            raise ConfigError(await self._epitaph()) from None
+            await self.start()
+            await self.wait_ready()
         except BaseException:
-            await self._bury()
+            await self.bury()
             raise
-        self._ready_at = time.monotonic()
-        self.say(f"{self.label} is ready after {self._ready_at - began:.0f} s at {self.url}")
 
-    async def _spawn(self) -> None:
+    async def spawn(self) -> Child:
+        self._lines.clear()
+        self._phases.clear()
+        self.tell(f"starting {self.title}: {' '.join(self.command[:3])} …")
+        mark = secrets.token_hex(8) if self.reaper else ""
         port = str(self._port.getsockname()[1])
         try:
-            self._process = await asyncio.create_subprocess_exec(
-                *self.command,
-                *("--host", "127.0.0.1", "--port", port),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.STDOUT,
-                env={**self.env, MARK: self.mark},
-                start_new_session=True,  # a Ctrl-C is for us: what is in flight is to be drained
-                limit=1 << 20,
+            return await spawn(
+                [*self.command, "--host", "127.0.0.1", "--port", port],
+                {**self.env, MARK: mark or os.environ[MARK]},
+                take=self._take,
+                mark=mark,
             )
         except OSError as error:
             message = f"{self.command[0]} cannot be started: {error.strerror}"
             raise ConfigError(message) from None
-        self.pid = self._process.pid
-        if self._reaper:
-            self._reaper.knows(self)
-        self._reader = asyncio.create_task(self._read(self._process))
 
-    async def _read(self, process: asyncio.subprocess.Process) -> None:
-        assert process.stdout
-        told: set[str] = set()
-        while True:
-            try:
-                raw = await process.stdout.readline()
-            except ValueError:
-                continue  # longer than any line that is meant for people
-            if not raw:
-                return
-            # a progress bar is one line to the pipe: its last state is enough
-            line = raw.decode("utf-8", "replace").rstrip().rpartition("\r")[2]
-            self._lines.append(line)
-            self.note(line)
-            if (phase := words.phase(line)) and phase not in told:
-                told.add(phase)
-                self.say(f"{self.label} {phase}")
+    def _take(self, raw: bytes) -> None:
+        # a progress bar is one line to the pipe: its last state is enough
+        line = raw.decode("utf-8", "replace").rstrip().rpartition("\r")[2]
+        self._lines.append(line)
+        self._note(line)
+        if (phase := words.phase(line)) and phase not in self._phases:
+            self._phases.add(phase)
+            self.tell(f"{self.title} {phase}")
 
-    async def _until_it_answers(self) -> None:
-        assert self._process
-        while self._process.returncode is None:
-            with suppress(PeerError):
-                reply = await self.http.get(f"{self.url}/health", timeout_s=5)
-                if reply.status == 200:
-                    return
-            await asyncio.sleep(POLL_S)
-        raise ConfigError(await self._epitaph())
+    def tell(self, line: str) -> None:
+        self._say(line)
 
-    def _count(self) -> None:
-        if self._ready_at is None:
-            self._strikes += 1
-        elif time.monotonic() - self._ready_at < STEADY_S:
-            self._strikes += SHORT_LIFE
-        else:
-            self._strikes = 0
+    async def wait_ready(self) -> None:
+        began = time.monotonic()
+        await super().wait_ready()
+        self.tell(f"{self.title} is ready after {time.monotonic() - began:.0f} s at {self.url}")
 
-    async def _epitaph(self) -> str:
-        """How it ended, why in its own words, and what to do about it."""
-        assert self._process
-        await self._bury()
-        code = self._process.returncode or 0
-        ending = f"was killed by {signal.Signals(-code).name}" if code < 0 else "ended"
-        when = "while it was loading" if self._ready_at is None else "while it was at work"
+    async def is_ready(self) -> bool:
+        try:
+            return (await self._http.get(f"{self.url}/health", timeout_s=5)).status == 200
+        except PeerError:
+            return False
+
+    def tell_end(self) -> None:
+        self.tell(self.obituary())
+
+    def last_words(self) -> list[str]:
+        """vLLM's reason, and advice where the cause is known."""
         said = words.reason(self._lines)
-        if not said and code >= 0:  # who is killed from outside has said nothing about it
+        if not said and self.child and (self.child.process.returncode or 0) >= 0:
             said = [each for each in self._lines if each.strip()][-words.NUM_SHOWN :]
         advice = words.advice(self._lines)
-        return "\n".join(
-            [
-                f"{self.label} (pid {self.pid}) {ending} {when}" + (f" ({code})" if code else ""),
-                *(f"    {line}" for line in said),
-                *([advice] if advice else []),
-            ]
-        )
+        return [*said, *([advice] if advice else [])]
 
-    async def _bury(self) -> None:
-        """End all of it: its main process may be dead and its workers alive."""
-        if self._process is None:
-            return
-        await asyncio.to_thread(kill_family, self._process.pid)
-        await _ended(self._process)
-        if self._reader:
-            await asyncio.wait({self._reader}, timeout=0.5)
-            self._reader.cancel()
-
-
-async def _ended(process: asyncio.subprocess.Process) -> None:
-    """Until it has: `process.wait()` waits for its workers too, who may hold its output open."""
-    while process.returncode is None:  # noqa: ASYNC110
-        await asyncio.sleep(WATCH_S)
+    async def stop(self) -> None:
+        if self.child:
+            await stop([self.child], STOP_S)
+            self.forget()
+        if self.reaper:
+            await self.reaper.close()
+        self._port.close()
 
 
 def _held_port() -> socket.socket:

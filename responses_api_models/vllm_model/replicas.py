@@ -16,7 +16,7 @@ from rollout_kit.types import JsonObject
 
 from . import gpus, installed
 from .config import VllmModelConfig
-from .engine import Engine, environment
+from .engine import Engine, environment, terms_of
 from .options import OPTIONS, arguments, further
 
 log = logging.getLogger(__name__)
@@ -37,10 +37,9 @@ def replicas(config: VllmModelConfig, name: str, http: HttpClient) -> list[Engin
             [executable, "serve", config.model, *words],
             {**own, **share},
             http,
-            say=partial(_said, ALOUD, ""),
-            note=partial(_said, QUIET, f"[{number}] " if several else ""),
-            ready_timeout_s=config.ready_timeout_s,
-            max_restarts=config.max_restarts,
+            say=partial(_say, ALOUD, ""),
+            note=partial(_say, QUIET, f"[{number}] " if several else ""),
+            terms=terms_of(config.ready_timeout_s, config.max_restarts),
         )
         for number, share in enumerate(shares)
     ]
@@ -63,7 +62,7 @@ def _known_to(
     """The options, less those that nobody gave and that the installed vLLM has not; ConfigError
     where it has not one that was given."""
     if installed.known(executable) is None:
-        _said(QUIET, "", f"asking {executable} which options it has, once")
+        _say(QUIET, "", f"asking {executable} which options it has, once")
     if (found := installed.options(executable)) is None:
         return options
     missing = [each for each in options if each in OPTIONS and each not in found]
@@ -87,7 +86,7 @@ def _executable(given: str, name: str) -> str:
     )
 
 
-def _said(loudness: str, prefix: str, text: str) -> None:
+def _say(loudness: str, prefix: str, text: str) -> None:
     """Lines for the output of this server's process: for people, or for the log alone."""
     if MARK not in os.environ:  # in somebody else's process
         log.log(logging.WARNING if loudness == ALOUD else logging.DEBUG, "%s%s", prefix, text)

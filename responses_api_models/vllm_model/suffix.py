@@ -25,7 +25,7 @@ class Aligned:
     """What follows the last turn."""
 
 
-def aligned(
+def align(
     turns: Sequence[SampledTurn],
     rendered: list[int],
     until_last: list[int],

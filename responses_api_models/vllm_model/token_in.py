@@ -8,13 +8,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from rollout_kit.endpoints.refusals import parsed
-from rollout_kit.launch.loop import together
+from rollout_kit.endpoints.refusals import parse_json
+from rollout_kit.launch.loop import gather_all
 from rollout_kit.trajectory import SampledTurn
 from rollout_kit.transport.http import Reply
 from rollout_kit.types import JsonObject
 
-from .suffix import Aligned, Restart, aligned, is_verbatim
+from .suffix import Aligned, Restart, align, is_verbatim
 
 RENDER = "/v1/chat/completions/render"
 GENERATE = "/inference/v1/generate"
@@ -59,12 +59,12 @@ async def completion(turn: LaterTurn, ask: Ask) -> JsonObject:
         if turn.whole.get(key) is not None:
             sampling["max_tokens"] = turn.whole[key]
     reply = await ask(GENERATE, {**request, "token_ids": prompt})
-    generated = parsed(reply.raw)
+    generated = parse_json(reply.raw)
     if reply.status != 200 or not isinstance(generated, dict) or not generated.get("choices"):
         raise Refused(reply, len(prompt))
     choice = generated["choices"][0]
     token_ids = choice["token_ids"] or []
-    made = await _parsed(turn, generated, prompt, ask)
+    made = await _parse(turn, generated, prompt, ask)
     stop = choice.get("stop_reason")
     message = made["choices"][0]["message"]
     if isinstance(stop, str) and stop in (message.get("content") or ""):
@@ -78,21 +78,21 @@ async def _request(turn: LaterTurn, ask: Ask) -> tuple[JsonObject, list[int]]:
     """What vLLM makes of the whole conversation, and the prompt to ask with instead of its own."""
     if not turn.turns[-1].is_ended:
         raise Restart("the turn before was cut off")
-    request, until_last = await together(
-        _rendered(each, ask) for each in (turn.whole, turn.until_last)
+    request, until_last = await gather_all(
+        _render(each, ask) for each in (turn.whole, turn.until_last)
     )
     if request.get("features"):
         raise Restart("the conversation holds more than text")
     opening: list[int] = []
     try:
-        found = aligned(turn.turns, request["token_ids"], until_last["token_ids"])
+        found = align(turn.turns, request["token_ids"], until_last["token_ids"])
     except Restart:
         # many templates write into the generation prompt what they leave out of history: <think>
-        bare = await _rendered({**turn.whole, "add_generation_prompt": False}, ask)
+        bare = await _render({**turn.whole, "add_generation_prompt": False}, ask)
         opening = _behind(request["token_ids"], bare["token_ids"])
         if not opening:
             raise
-        found = aligned(turn.turns, request["token_ids"], until_last["token_ids"], opening)
+        found = align(turn.turns, request["token_ids"], until_last["token_ids"], opening)
     await _check_thoughts(turn, found, until_last["token_ids"], opening, ask)
     before = [each for one in turn.turns for each in (*one.added, *one.generation)]
     return request, before + found.rest
@@ -110,18 +110,18 @@ async def _check_thoughts(
     ]
     if not doubtful:
         return
-    rendered = await _rendered(turn.unthought, ask)
-    unthought = aligned(turn.turns, rendered["token_ids"], until_last, opening)
+    rendered = await _render(turn.unthought, ask)
+    unthought = align(turn.turns, rendered["token_ids"], until_last, opening)
     if any(found.said[number] == unthought.said[number] for number in doubtful):
         raise Restart("the chat template leaves the reasoning of earlier turns out")
 
 
-async def _rendered(body: JsonObject, ask: Ask) -> JsonObject:
+async def _render(body: JsonObject, ask: Ask) -> JsonObject:
     # the prompt that counts is another: its length is not this one's
     reply = await ask(RENDER, {key: body[key] for key in body if key not in MAX_TOKENS})
     if reply.status in (403, 404, 405):
         raise Restart("vLLM runs without --enable-scale-out, and takes no tokens")
-    request = parsed(reply.raw)
+    request = parse_json(reply.raw)
     if reply.status >= 500 or reply.status == 429:
         raise Refused(reply, 0)
     if reply.status != 200 or not isinstance(request, dict) or not request.get("token_ids"):
@@ -129,7 +129,7 @@ async def _rendered(body: JsonObject, ask: Ask) -> JsonObject:
     return request
 
 
-async def _parsed(turn: LaterTurn, generated: JsonObject, prompt: list[int], ask: Ask) -> Any:
+async def _parse(turn: LaterTurn, generated: JsonObject, prompt: list[int], ask: Ask) -> Any:
     """The generation as a chat completion: tool calls and reasoning found by vLLM's own parsers."""
     choice = generated["choices"][0]
     token_ids = choice["token_ids"] or []
@@ -145,7 +145,7 @@ async def _parsed(turn: LaterTurn, generated: JsonObject, prompt: list[int], ask
     }
     body = {"model": turn.whole.get("model"), "generate_response": shown}
     reply = await ask(DERENDER, {**body, "chat_request": turn.whole, "prompt_tokens": len(prompt)})
-    made = parsed(reply.raw)
+    made = parse_json(reply.raw)
     if reply.status != 200 or not isinstance(made, dict) or not made.get("choices"):
         raise Refused(reply, len(prompt))
     return made

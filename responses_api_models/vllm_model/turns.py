@@ -50,7 +50,7 @@ class Asked:
         given = [self.body[key] for key in MAX_TOKENS if self.body.get(key) is not None]
         return max(given, default=None)
 
-    def shortened(self, limit: int) -> "Asked":
+    def shorten(self, limit: int) -> "Asked":
         """The same, for a generation of `limit` tokens."""
         body = {key: limit if key in MAX_TOKENS else value for key, value in self.body.items()}
         return replace(self, body=body, raw=orjson.dumps(body))
@@ -86,7 +86,7 @@ def asked(params: Mapping[str, Any], lowest: JsonObject, *, reasoning: bool) -> 
     return replace(plain, before=before, later=later)
 
 
-def passed_on(params: Mapping[str, Any], lowest: JsonObject, *, reasoning: bool) -> Asked:
+def pass_on(params: Mapping[str, Any], lowest: JsonObject, *, reasoning: bool) -> Asked:
     """For vLLM's own Responses API, which tells no token ids."""
     row = {key: value for key, value in params.items() if value is not None and key != "stream"}
     wants_token_ids = row.pop("return_token_ids", lowest.get("return_token_ids", False))

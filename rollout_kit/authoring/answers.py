@@ -1,7 +1,8 @@
-"""Answers that a verifier is audited with: right, cut, empty, endless, hostile, misshapen, wrong.
+"""Build the answers for an audit: gold answers and variants of them (cut, empty, endless, hostile,
+malformed), deterministically.
 
-Made from rows that bring a gold answer, the same ones every time. None of them is known to be
-wrong, so that what they score is told and not judged: an answer that is cut may still be right.
+Only gold answers have a known reward. The rewards of variants are reported but raise no flag,
+because a cut answer may still be correct.
 """
 
 import re
@@ -24,12 +25,12 @@ from .examination import GOLD, has_response
 LONG_CHARS = 100_000
 
 NUM_HOSTILE_ROWS = 3
-"""Rows that the costly kinds are tried on; what they find out hardly depends on the row."""
+"""Expensive kinds use only so many rows, because their results hardly depend on the row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One answer to one row. `name` tells it from the others of its kind."""
+    """One answer to one row; `name` is unique."""
 
     kind: str
     name: str
@@ -45,15 +46,15 @@ def has_gold(row: JsonObject) -> bool:
     return has_response(row, GOLD)
 
 
-def cases(rows: Sequence[JsonObject]) -> list[Case]:
-    """Every answer to these rows, each of which has a gold one."""
+def build_cases(rows: Sequence[JsonObject]) -> list[Case]:
+    """Build every answer to these rows, each of which has a gold answer."""
     found = []
-    golds = [_gold(row) for row in rows]
+    golds = [_read_gold(row) for row in rows]
     for number, (row, gold) in enumerate(zip(rows, golds, strict=True)):
-        others = [other for other in golds if _texts(other) != _texts(gold)]
-        kinds = dict(_of_every_row(gold, others[number % len(others)] if others else None))
+        others = [other for other in golds if _read_texts(other) != _read_texts(gold)]
+        kinds = dict(_vary(gold, others[number % len(others)] if others else None))
         if number < NUM_HOSTILE_ROWS:
-            kinds |= _of_some_rows(gold)
+            kinds |= _vary_expensively(gold)
         found += [
             Case(kind.partition(":")[0], f"row {number + 1}, {kind}", row, response)
             for kind, response in kinds.items()
@@ -61,33 +62,33 @@ def cases(rows: Sequence[JsonObject]) -> list[Case]:
     return found
 
 
-def _of_every_row(gold: list[Item], other: list[Item] | None) -> Iterator[tuple[str, JsonObject]]:
-    yield "gold", _response(gold)
-    yield "gold, spaced", _response(_with_text(gold, lambda text: f"\n\n  {text} \n\n"))
-    yield "truncated", _response(_halved(gold), incomplete_reason="max_output_tokens")
-    yield "changed", _response(_with_text(gold, _changed, and_arguments=True))
+def _vary(gold: list[Item], other: list[Item] | None) -> Iterator[tuple[str, JsonObject]]:
+    yield "gold", _make_response(gold)
+    yield "gold, spaced", _make_response(_map_texts(gold, lambda text: f"\n\n  {text} \n\n"))
+    yield "truncated", _make_response(_halve(gold), incomplete_reason="max_output_tokens")
+    yield "changed", _make_response(_map_texts(gold, _change, and_arguments=True))
     if other is not None:
-        yield "another row's gold", _response(other)
+        yield "another row's gold", _make_response(other)
 
 
-def _of_some_rows(gold: list[Item]) -> dict[str, JsonObject]:
+def _vary_expensively(gold: list[Item]) -> dict[str, JsonObject]:
     filler = ("Let me think about it once more. " * LONG_CHARS)[:LONG_CHARS]
     found = {
-        "empty": _response([]),
-        "empty: a message without text": _response([message_item("")]),
-        "long": _response([message_item(filler)]),
-        "long, then gold": _response(_with_text(gold, lambda text: f"{filler}\n\n{text}")),
+        "empty": _make_response([]),
+        "empty: a message without text": _make_response([message_item("")]),
+        "long": _make_response([message_item(filler)]),
+        "long, then gold": _make_response(_map_texts(gold, lambda text: f"{filler}\n\n{text}")),
     }
-    for name, text in hostile_texts().items():
-        found[f"adversarial: {name}"] = _response([message_item(text)])
-    for name, items in misshapen_outputs().items():
-        found[f"malformed: {name}"] = _response(items)
+    for name, text in build_hostile_texts().items():
+        found[f"adversarial: {name}"] = _make_response([message_item(text)])
+    for name, items in build_malformed_outputs().items():
+        found[f"malformed: {name}"] = _make_response(items)
     return found
 
 
-def hostile_texts() -> dict[str, str]:
-    """By name, each of at most LONG_CHARS characters: what regexes, parsers and computer algebra
-    choke on, and what talks a judge round."""
+def build_hostile_texts() -> dict[str, str]:
+    """Name → text of at most LONG_CHARS characters that is hard for patterns, parsers or computer
+    algebra, or that gives orders to a judge."""
     texts = {
         "one letter": "a" * LONG_CHARS,
         "digits": "9" * LONG_CHARS,
@@ -108,8 +109,8 @@ def hostile_texts() -> dict[str, str]:
     return {name: text[:LONG_CHARS] for name, text in texts.items()}
 
 
-def misshapen_outputs() -> dict[str, list[Any]]:
-    """By name: outputs that a policy can bring about, and that nobody thinks of."""
+def build_malformed_outputs() -> dict[str, list[Any]]:
+    """Name → unusual output that a model can produce."""
     message = message_item("")
     return {
         "a refusal": [{**message, "content": [{"type": "refusal", "refusal": "I cannot."}]}],
@@ -122,51 +123,49 @@ def misshapen_outputs() -> dict[str, list[Any]]:
     }
 
 
-def _response(items: list[Item], incomplete_reason: str | None = None) -> JsonObject:
+def _make_response(items: list[Item], incomplete_reason: str | None = None) -> JsonObject:
     response = make_response("audit", items, None, incomplete_reason=incomplete_reason)
-    return {**response, "id": "resp_audit", "created_at": 0}  # the same in every run
+    return {**response, "id": "resp_audit", "created_at": 0}  # identical in every run
 
 
-def _gold(row: JsonObject) -> list[Item]:
+def _read_gold(row: JsonObject) -> list[Item]:
     return row.get("gold_items") or [message_item(str(row["gold_output"]))]
 
 
-def _texts(items: list[Item]) -> list[Any]:
-    """What an answer says and calls, without the ids."""
+def _read_texts(items: list[Item]) -> list[Any]:
+    """Texts and calls of an answer, without ids."""
     return [
         (item.get("name"), item.get("arguments"), *content_texts(item.get("content")))
         for item in items
     ]
 
 
-def _halved(items: list[Item]) -> list[Item]:
+def _halve(items: list[Item]) -> list[Item]:
     if len(items) > 1:
         return items[: len(items) // 2]
-    return _with_text(items, lambda text: text[: len(text) // 2])
+    return _map_texts(items, lambda text: text[: len(text) // 2])
 
 
-def _with_text(
+def _map_texts(
     items: list[Item], changed: Callable[[str], str], *, and_arguments: bool = False
 ) -> list[Item]:
-    """The items with the text of their messages changed, and the arguments of their calls."""
+    """Copy the items, with changed texts and optionally changed arguments of calls."""
     found = []
     for item in items:
         if item.get("type") == "message":
             text = changed("\n".join(content_texts(item.get("content"))))
             item = {**item, "content": [{"type": "output_text", "text": text, "annotations": []}]}
         elif and_arguments and item.get("type") == "function_call":
-            item = {**item, "arguments": _changed_digits(str(item.get("arguments") or ""))}
+            item = {**item, "arguments": _change_digits(str(item.get("arguments") or ""))}
         found.append(item)
     return found
 
 
-def _changed(text: str) -> str:
-    """Every digit is another one, and so is every capital that stands alone."""
-    return re.sub(
-        r"\b[A-Z]\b", lambda one: chr((ord(one[0]) - 64) % 26 + 65), _changed_digits(text)
-    )
+def _change(text: str) -> str:
+    """Replace every non-zero digit and every single capital letter by another one."""
+    return re.sub(r"\b[A-Z]\b", lambda one: chr((ord(one[0]) - 64) % 26 + 65), _change_digits(text))
 
 
-def _changed_digits(text: str) -> str:
-    """1 to 8 become the next one, so that a number stays one, and 9 becomes 1."""
+def _change_digits(text: str) -> str:
+    """Replace 1…8 by the next digit and 9 by 1, so that numbers stay valid."""
     return re.sub(r"[1-9]", lambda one: str(int(one[0]) % 9 + 1), text)

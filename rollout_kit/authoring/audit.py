@@ -1,9 +1,8 @@
-"""Whether a verifier can be trusted: the same answers verified in several fresh processes, and what
-the differences between those mean.
+"""Test a verifier: verify the same answers in several processes and explain the differences.
 
-Two processes that are alike must agree, else the verdict is drawn by lot. If they do, then what
-differs between two that are not alike (another hash seed, another order, another date, no network)
-is the doing of what they differ in.
+Two identical processes must agree; otherwise the verdict is random. If they agree, any difference
+between two other processes is caused by the one setting in which they differ: hash seed, order,
+date or network.
 """
 
 import random
@@ -12,23 +11,23 @@ from dataclasses import dataclass, field
 
 from ..types import JsonObject
 from .answers import Case
-from .audit_run import ONCE_S, Played, Setting, Stage, Step, Verdict
+from .audit_run import ONCE_S, AuditStep, AuditVerdict, Played, Setting, Stage
 
 AT_ONCE = 32
-"""Verdicts in flight, where many are asked for together."""
+"""Verdicts in flight in the concurrent step."""
 
 AHEAD_S = 400 * 86_400 + 11 * 3_600 + 1_234
-"""Another year, month, day, half of the day and minute."""
+"""Shift of the clock that changes year, month, day, half of the day and minute."""
 
 LEAKS = "leaks state between sessions"
 
 MAX_SHOWN = 3
-"""Cases that a finding names."""
+"""Number of cases that a message lists."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """What is wrong with a verifier, in a word, and what of it was seen."""
+    """A fault of the verifier, and the evidence for it."""
 
     name: str
     evidence: str
@@ -36,22 +35,22 @@ class Flag:
 
 @dataclass(slots=True)
 class Audit:
-    """Of one verifier. `remarks`: what is worth knowing and no fault."""
+    """Result of auditing one verifier. `remarks` are notes that are not faults."""
 
     cases: list[Case]
     about: JsonObject
     base: Played
     is_elsewhere: bool
     had_own_network: bool
-    """Whether programs in any language were kept from the network, where it was denied."""
+    """Whether the network was blocked for programs in any language, not only for Python."""
     flags: list[Flag] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     num_processes: int = 1
 
-    def verdicts(self, step: str = "first") -> dict[int, Verdict]:
+    def verdicts(self, step: str = "first") -> dict[int, AuditVerdict]:
         return self.base.steps.get(step, {})
 
-    def of_kind(self, kind: str) -> list[Verdict]:
+    def of_kind(self, kind: str) -> list[AuditVerdict]:
         found = self.verdicts()
         return [found[n] for n, case in enumerate(self.cases) if case.kind == kind and n in found]
 
@@ -63,11 +62,13 @@ class Audit:
 
     @property
     def quick(self) -> list[int]:
-        """Cases that are verified more than once."""
+        """Cases that are fast enough to be verified more than once."""
         return [number for number, each in self.verdicts().items() if each.verify_s <= ONCE_S]
 
-    def differing(self, other: Played, step: str = "first", other_step: str = "") -> list[int]:
-        """Cases whose reward is not what it was in `step`; one without any verdict differs too."""
+    def find_differences(
+        self, other: Played, step: str = "first", other_step: str = ""
+    ) -> list[int]:
+        """Return the cases whose reward differs from `step`, or that have no verdict."""
         one, another = self.verdicts(step), other.steps.get(other_step or step, {})
         return [
             number
@@ -87,26 +88,26 @@ class Audit:
 
 
 class _BrokenOff(Exception):
-    """A process did not come to its end: there is nothing to compare with."""
+    """A process did not finish, so its verdicts cannot be compared."""
 
     def __init__(self, played: Played) -> None:
         super().__init__(played.stopped)
         self.played = played
 
 
-async def audited(
+async def run_audit(
     stage: Stage, cases: list[Case], slow_s: float, tell: Callable[[str], None]
 ) -> Audit:
-    """Everything that is looked into; `tell` gets a line before each process."""
+    """Run all tests of an audit; `tell` gets a line before each process."""
     everything = range(len(cases))
     has_process = stage.verifier["name"] not in stage.urls
     script = [
-        Step("first", everything),
-        Step("again", everything),
-        Step("at once", everything, AT_ONCE),
+        AuditStep("first", everything),
+        AuditStep("again", everything),
+        AuditStep("at once", everything, AT_ONCE),
     ]
     tell(f"{len(cases):,} answers, twice, and {AT_ONCE} at once")
-    base = await stage.played(script)
+    base = await stage.play(script)
     audit = Audit(cases, base.about, base, not has_process, stage.can_unshare_network)
     _judge_rewards(audit, slow_s)
     _judge_observations(audit)
@@ -114,7 +115,7 @@ async def audited(
         _judge_end(audit, base)
         return audit
     if audit.is_constant:
-        return audit  # there is nothing to compare
+        return audit  # equal rewards cannot differ
     if has_process:
         try:
             await _compare_processes(audit, stage, script, tell)
@@ -123,9 +124,7 @@ async def audited(
             return audit
     else:
         _judge_state(audit)
-        audit.remarks.append(
-            "it runs elsewhere: a restart, the clock and the network were not looked into"
-        )
+        audit.remarks.append("it runs elsewhere: restart, clock and network were not tested")
     _note_varying_fields(audit)
     return audit
 
@@ -134,24 +133,24 @@ def _judge_rewards(audit: Audit, slow_s: float) -> None:
     found = audit.verdicts()
     if audit.is_constant:
         always = next(each.reward for each in found.values() if each.reward is not None)
-        audit.flag(f"always {always:g}", f"whatever the answer, in {len(found):,} verdicts")
+        audit.flag(f"always {always:g}", f"for every answer, in {len(found):,} verdicts")
     missed = [
         number
         for number, case in enumerate(audit.cases)
         if case.kind == "gold" and number in found and (found[number].reward or 0.0) < 1.0
     ]
     if missed:
-        audit.flag("misses gold", f"{_named(audit, missed)} scored less than 1.0")
+        audit.flag("misses gold", f"{_list_cases(audit, missed)} scored less than 1.0")
     raised = [number for number, verdict in found.items() if verdict.reward is None]
     if raised:
         first = found[raised[0]].error
-        audit.flag("raises on malformed", f"{_named(audit, raised)} got no verdict: {first}")
+        audit.flag("raises on malformed", f"{_list_cases(audit, raised)} got no verdict: {first}")
     _judge_times(audit, slow_s)
 
 
 def _judge_times(audit: Audit, slow_s: float) -> None:
-    """A short answer may well be hard: only what is long must not take long for it, and nothing may
-    keep others waiting."""
+    """Flag slow verdicts on long answers, and verdicts that block the event loop. Short answers may
+    be hard to verify, so slow ones give only a remark."""
     found = audit.verdicts()
     slow = [n for n, verdict in found.items() if verdict.verify_s > slow_s]
     held = [n for n in slow if found[n].held_s > slow_s]
@@ -160,60 +159,61 @@ def _judge_times(audit: Audit, slow_s: float) -> None:
     for numbers, name in ((long, "slow on long answers"), (held, "holds up the event loop")):
         if numbers:
             slowest = max(found[n].verify_s for n in numbers)
-            audit.flag(name, f"{_named(audit, numbers)} took up to {slowest:.1f} s")
+            audit.flag(name, f"{_list_cases(audit, numbers)} took up to {slowest:.1f} s")
     if hard:
         slowest = max(found[n].verify_s for n in hard)
         audit.remarks.append(
-            f"{_named(audit, hard)}, short as they are, took up to {slowest:.1f} s"
+            f"{_list_cases(audit, hard)} took up to {slowest:.1f} s although they are short"
         )
 
 
 def _judge_observations(audit: Audit) -> None:
     for kind in ("clock", "network"):
         if seen := audit.base.seen.get(kind):
-            audit.flag(f"reads the {kind}", _listed(seen))
+            audit.flag(f"reads the {kind}", _join(seen))
 
 
 def _judge_end(audit: Audit, played: Played) -> None:
     which = "" if played.hung is None else f" over '{audit.cases[played.hung].name}'"
     is_long = played.hung is not None and audit.cases[played.hung].is_long
     name = "slow on long answers" if is_long and played.is_late else "breaks off"
-    audit.flag(name, f"{played.stopped}{which}; nothing else was looked into")
+    audit.flag(name, f"{played.stopped}{which}; the remaining tests were skipped")
 
 
 async def _compare_processes(
-    audit: Audit, stage: Stage, script: Sequence[Step], tell: Callable[[str], None]
+    audit: Audit, stage: Stage, script: Sequence[AuditStep], tell: Callable[[str], None]
 ) -> None:
-    async def run(why: str, steps: Sequence[Step], setting: Setting) -> Played:
+    async def run(why: str, steps: Sequence[AuditStep], setting: Setting) -> Played:
         tell(why)
         audit.num_processes += 1
-        played = await stage.played(steps, setting)
+        played = await stage.play(steps, setting)
         if played.stopped:
             raise _BrokenOff(played)
         return played
 
-    first = [Step("first", audit.quick)]
-    fresh = await run("the same after a restart", first, Setting(hash_seed=1))
-    after_restart = audit.differing(fresh)
-    if after_restart or _within(audit):
-        twin = await run("the same in a twin of the first process", script, Setting())
-        lots = {number for step in script for number in audit.differing(twin, step.name)}
+    first = [AuditStep("first", audit.quick)]
+    fresh = await run("again after a restart", first, Setting(hash_seed=1))
+    after_restart = audit.find_differences(fresh)
+    if after_restart or _compare_steps(audit):
+        twin = await run("again in an identical process", script, Setting())
+        lots = {n for step in script for n in audit.find_differences(twin, step.name)}
         if lots:
             audit.flag(
                 "not deterministic",
-                f"{_named(audit, sorted(lots))} scored otherwise in another process just like it;"
-                " so it cannot be said what else the verdicts depend on",
+                f"{_list_cases(audit, sorted(lots))} scored differently in an identical process, so"
+                " other causes cannot be determined",
             )
             return
     _judge_state(audit)
     if after_restart and not audit.has(LEAKS):
-        evidence = f"{_named(audit, after_restart)} scored otherwise under another hash seed"
+        evidence = f"{_list_cases(audit, after_restart)} scored differently under another hash seed"
         audit.flag("differs after a restart", evidence)
     order = audit.quick
-    if not audit.has(LEAKS):  # else another order would hide what else a difference comes from
+    if not audit.has(LEAKS):  # else another order would hide other causes
         random.Random(0).shuffle(order)
-    shuffled, far = [Step("first", order)], Setting(shift_s=AHEAD_S, without_network=True)
-    if not audit.differing(await run("elsewhere, later, in another order", shuffled, far)):
+    shuffled, far = [AuditStep("first", order)], Setting(shift_s=AHEAD_S, without_network=True)
+    together = await run("later, without network, in another order", shuffled, far)
+    if not audit.find_differences(together):
         return
     apart = (
         (LEAKS, "in another order", shuffled, Setting()),
@@ -221,28 +221,29 @@ async def _compare_processes(
         ("reads the network", "without network", first, Setting(without_network=True)),
     )
     for name, when, steps, setting in apart:
-        if numbers := audit.differing(await run(f"the same, but {when}", steps, setting)):
-            audit.flag(name, f"{_named(audit, numbers)} scored otherwise {when}")
+        if numbers := audit.find_differences(await run(f"again, {when}", steps, setting)):
+            audit.flag(name, f"{_list_cases(audit, numbers)} scored differently {when}")
 
 
-def _within(audit: Audit) -> dict[str, list[int]]:
-    """What differed within the first process, by how."""
+def _compare_steps(audit: Audit) -> dict[str, list[int]]:
+    """Description of the circumstance → cases that differed within the first process."""
     steps = {
         "again": "when verified again in the same process",
         "at once": f"when {AT_ONCE} were verified at once",
     }
-    found = {when: audit.differing(audit.base, "first", step) for step, when in steps.items()}
+    find = audit.find_differences
+    found = {when: find(audit.base, "first", step) for step, when in steps.items()}
     return {when: numbers for when, numbers in found.items() if numbers}
 
 
 def _judge_state(audit: Audit) -> None:
-    for when, numbers in _within(audit).items():
-        audit.flag(LEAKS, f"{_named(audit, numbers)} scored otherwise {when}")
+    for when, numbers in _compare_steps(audit).items():
+        audit.flag(LEAKS, f"{_list_cases(audit, numbers)} scored differently {when}")
 
 
 def _note_varying_fields(audit: Audit) -> None:
-    """Fields beside the reward may vary, as a time that is measured does; whoever reads them as
-    metrics should know, unless the server says so itself (`measured`)."""
+    """Remark on fields that vary between verdicts, unless the server declares them as `measured`;
+    they become metrics."""
     first, again = audit.verdicts(), audit.verdicts("again")
     names = {
         name
@@ -255,16 +256,16 @@ def _note_varying_fields(audit: Audit) -> None:
         audit.remarks.append(f"fields that vary from one verdict to the next: {listed}")
     if not (audit.is_elsewhere or audit.had_own_network):
         audit.remarks.append(
-            "only Python was kept from the network: there is no namespace of its own for a user"
-            " here, or for a verifier that asks other servers"
+            "only Python was kept from the network: a network namespace needs a permission that"
+            " is missing here, or the verifier calls other servers"
         )
 
 
-def _named(audit: Audit, numbers: Sequence[int]) -> str:
-    """Some cases, for people."""
-    return _listed([f"'{audit.cases[number].name}'" for number in numbers])
+def _list_cases(audit: Audit, numbers: Sequence[int]) -> str:
+    """Format some cases for a message."""
+    return _join([f"'{audit.cases[number].name}'" for number in numbers])
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join(names: Sequence[str]) -> str:
     more = f" and {len(names) - MAX_SHOWN:,} more" if len(names) > MAX_SHOWN else ""
     return ", ".join(names[:MAX_SHOWN]) + more

@@ -1,7 +1,7 @@
-"""One run of an audit, in a process of its own: `python -m rollout_kit.authoring.audit_child`.
+"""The process of one audit run: `python -m rollout_kit.authoring.audit_child`.
 
-Standard input is the plan as JSON. A line of JSON is appended to its `results` before and after
-each verdict, so that what hangs is known by name when this process has to be killed.
+Reads the plan as JSON from standard input. Appends a line of JSON to the plan's `results` before
+and after each verdict, so that the parent knows which case hangs if it has to kill this process.
 """
 
 import asyncio
@@ -27,17 +27,17 @@ from ..types import JsonObject, finite_reward
 from .audit_run import ONCE_S
 
 TICK_S = 0.01
-"""How often the loop is asked whether it is held up."""
+"""Interval of the timer that detects a blocked event loop."""
 
 
 def main() -> None:
     plan = orjson.loads(sys.stdin.buffer.read())
     with Path(plan["results"]).open("ab", buffering=0) as results:
-        asyncio.run(_audited(plan, results))  # not uvloop: no hook is told what that connects to
+        asyncio.run(_play(plan, results))  # not uvloop: audit hooks do not see its connections
 
 
-async def _audited(plan: JsonObject, results: RawIOBase) -> None:
-    async with _verifier(plan) as (peers, about):
+async def _play(plan: JsonObject, results: RawIOBase) -> None:
+    async with _connect(plan) as (peers, about):
         run = _Run(peers, plan, about.get("reverify", "never"), results)
         run.write({"about": about})
         for step in plan["script"]:
@@ -46,8 +46,8 @@ async def _audited(plan: JsonObject, results: RawIOBase) -> None:
 
 
 @asynccontextmanager
-async def _verifier(plan: JsonObject) -> AsyncIterator[tuple[Peers, JsonObject]]:
-    """The verifier in this process, or where its URL says; whatever it refers to by URL."""
+async def _connect(plan: JsonObject) -> AsyncIterator[tuple[Peers, JsonObject]]:
+    """Connect to the verifier, in this process or by URL, and to the servers it refers to."""
     name, client = plan["verifier"]["name"], HttpClient()
     transports: dict[str, Transport] = {
         other: Http(other, urls, client) for other, urls in plan["urls"].items()
@@ -79,7 +79,7 @@ class _Run:
         self.loop_held = _LoopHeld()
 
     async def step(self, step: JsonObject) -> None:
-        """The verdicts on the step's cases, begun in its order; none again that took long."""
+        """Verify the cases in order; skip cases that were slow in an earlier step."""
         places = asyncio.Semaphore(step["at_once"])
         cases = [number for number in step["cases"] if number not in self.slow]
 
@@ -87,8 +87,8 @@ class _Run:
             async with places:
                 self.write({"begun": number, "step": step["name"]})
                 self.loop_held.most_s = 0.0
-                found = await self._found(**self.cases[number])
-                await asyncio.sleep(0)  # the ticker's turn
+                found = await self._verify(**self.cases[number])
+                await asyncio.sleep(0)  # lets the timer run
                 held_s = self.loop_held.most_s
                 if step["at_once"] == 1 and found["verify_s"] > ONCE_S:
                     self.slow.add(number)
@@ -99,8 +99,8 @@ class _Run:
     def write(self, line: JsonObject) -> None:
         self.results.write(orjson.dumps(line, default=repr) + b"\n")
 
-    async def _found(self, row: JsonObject, response: JsonObject) -> JsonObject:
-        """The verdict's own fields and its time, or what was raised instead."""
+    async def _verify(self, row: JsonObject, response: JsonObject) -> JsonObject:
+        """Return the verdict's fields and duration, or the error."""
         began = perf_counter()
         try:
             with within(self.timeout_s):
@@ -122,7 +122,7 @@ class _Run:
         return await self.peers.call(self.name, path, body, dict)
 
     async def _tool(self, call: JsonObject) -> None:
-        """As the policy would have called it; what it says is the policy's to read."""
+        """Call the tool as an agent does; ignore its output and errors meant for the model."""
         name = str(call.get("name"))
         try:
             if is_callable(name):
@@ -133,7 +133,7 @@ class _Run:
 
 
 class _LoopHeld:
-    """`most_s`: the longest time since it was set to 0 in which the event loop ran nothing else."""
+    """Measures in `most_s` how long the event loop was blocked since `most_s` was set to 0."""
 
     def __init__(self) -> None:
         self.most_s = 0.0

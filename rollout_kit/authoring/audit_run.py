@@ -1,7 +1,7 @@
-"""One run of an audit: a fresh process that is watched, its verdicts, and what it was seen to do.
+"""One run of an audit: start a watched process, collect its verdicts and observations.
 
-It never hangs with what it runs: a process that says nothing for longer than one verdict may take
-is killed, with everything that it has started, and the case that it hung on is known.
+A process that reports nothing for longer than one verdict may take is killed with its descendants,
+and the case that it hung on is reported.
 """
 
 import asyncio
@@ -25,24 +25,23 @@ from ..types import JsonObject
 WATCH = Path(__file__).with_name("watch")
 
 READY_S = 120.0
-"""Time until the verifier is loaded."""
+"""Time limit for loading the verifier."""
 
 GRACE_S = 5.0
-"""Beyond the time of one verdict: what a process may take to say that it is late."""
+"""Added to the time limit of one verdict before a silent process is killed."""
 
 ONCE_S = 1.0
-"""A verdict that takes longer is asked for once in an audit: it would take most of its time."""
+"""A case whose verdict takes longer is verified only once, to keep the audit short."""
 
 POLL_S = 0.05
 
 OWN_NETWORK = ("unshare", "--map-root-user", "--net", "--")
-"""A network namespace of its own, in which there is nobody: programs that no hook sees are in it
-too."""
+"""Runs a command in an empty network namespace, which also covers programs other than Python."""
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """Some of the cases, by number, in this order; so many of them at once."""
+class AuditStep:
+    """Cases to verify, by number and in order, `at_once` of them concurrently."""
 
     name: str
     cases: Sequence[int]
@@ -51,7 +50,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is peculiar to a run."""
+    """How a run differs from the first one."""
 
     hash_seed: int = 0
     shift_s: float = 0
@@ -59,8 +58,8 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """Of one case: `reward` is None where something was raised, which `error` tells."""
+class AuditVerdict:
+    """AuditVerdict on one case; if it failed, `reward` is None and `error` is set."""
 
     reward: float | None
     scores: JsonObject
@@ -71,11 +70,11 @@ class Verdict:
 
 @dataclass(slots=True)
 class Played:
-    """Verdicts by step and case. `stopped`: why the run did not come to its end (`is_late`: it had
-    to be killed), and `hung` is the case that was being verified."""
+    """Result of a run: verdicts by step and case. If the run did not finish, `stopped` is the
+    reason, `is_late` says whether it was killed, and `hung` is the case in progress."""
 
     about: JsonObject = field(default_factory=dict)
-    steps: dict[str, dict[int, Verdict]] = field(default_factory=dict)
+    steps: dict[str, dict[int, AuditVerdict]] = field(default_factory=dict)
     seen: dict[str, list[str]] = field(default_factory=dict)
     stopped: str = ""
     is_late: bool = False
@@ -84,8 +83,8 @@ class Played:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What all runs of an audit share. `verifier`: its name, implementation and settings; `urls`:
-    the servers that it refers to, itself where it runs elsewhere."""
+    """Settings common to all runs of an audit. `verifier`: name, implementation and settings.
+    `urls`: servers that it refers to, and itself if it runs elsewhere."""
 
     verifier: JsonObject
     folder: Path | None
@@ -95,11 +94,11 @@ class Stage:
 
     @property
     def can_unshare_network(self) -> bool:
-        """Not where other servers must be reached."""
+        """False if other servers must be reached."""
         return not self.urls and can_unshare_network()
 
-    async def played(self, script: Sequence[Step], setting: Setting = Setting()) -> Played:
-        """The script, in a fresh process."""
+    async def play(self, script: Sequence[AuditStep], setting: Setting = Setting()) -> Played:
+        """Execute the script in a new process."""
         with tempfile.TemporaryDirectory(prefix="audit-") as place:
             results, seen, said = (Path(place, name) for name in ("results", "seen", "said"))
             steps = [{"name": s.name, "cases": list(s.cases), "at_once": s.at_once} for s in script]
@@ -129,14 +128,14 @@ class Stage:
                 assert process.stdin
                 process.stdin.write(orjson.dumps(plan))
                 process.stdin.close()
-                is_late = await self._watched(process, results)
+                is_late = await self._wait(process, results)
             finally:
                 await asyncio.to_thread(kill_family, process.pid, mark)
                 status = await process.wait()
             return self._read(results, seen, said, "" if is_late else f"status {status}")
 
     def _environment(self, setting: Setting, mark: str, seen: Path) -> dict[str, str]:
-        allow = [_address(url) for urls in self.urls.values() for url in urls]
+        allow = [_parse_address(url) for urls in self.urls.values() for url in urls]
         watch: JsonObject = {"log": str(seen), "shift_s": setting.shift_s, "allow": allow}
         watch |= {"folder": str(self.folder or ""), "deny": setting.without_network}
         package = Path(__file__).resolve().parents[2]
@@ -149,13 +148,13 @@ class Stage:
             MARK: mark,
         }
 
-    async def _watched(self, process: asyncio.subprocess.Process, results: Path) -> bool:
-        """Until it ends, or True once it is late."""
+    async def _wait(self, process: asyncio.subprocess.Process, results: Path) -> bool:
+        """Wait for the end of the process; return True if it is late."""
         loop = asyncio.get_running_loop()
         size, heard_at = 0, loop.time()
         while process.returncode is None:
             await asyncio.sleep(POLL_S)
-            now = _size(results)
+            now = _get_size(results)
             if now != size:
                 size, heard_at = now, loop.time()
             patience_s = self.timeout_s + GRACE_S if size else READY_S
@@ -165,12 +164,12 @@ class Stage:
 
     def _read(self, results: Path, seen: Path, said: Path, status: str) -> Played:
         found, begun, finished = Played(), {}, False
-        for line in _lines(results):
+        for line in _read_lines(results):
             if "begun" in line:
                 begun[line["step"], line["begun"]] = True
             elif "case" in line:
                 begun.pop((line["step"], line["case"]), None)
-                verdict = Verdict(
+                verdict = AuditVerdict(
                     line.get("reward"),
                     line.get("scores", {}),
                     line.get("error", ""),
@@ -181,35 +180,35 @@ class Stage:
             else:
                 found.about = line.get("about", found.about)
                 finished = finished or "finished" in line
-        for line in _lines(seen):
+        for line in _read_lines(seen):
             found.seen.setdefault(line["kind"], []).append(line["what"])
         if not finished:
             tail = said.read_text(errors="replace").strip()[-1000:]
             found.is_late = not status
-            found.stopped = f"its process ended with {status}" if status else "it did not come back"
+            found.stopped = f"its process ended with {status}" if status else "it did not return"
             found.stopped += f": {tail}" if tail else ""
             found.hung = next((case for _, case in begun), None)
         return found
 
 
-def _size(path: Path) -> int:
+def _get_size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
 @cache
 def can_unshare_network() -> bool:
-    """Whether this user may make a network namespace here."""
+    """Whether this user can create a network namespace."""
     if shutil.which(OWN_NETWORK[0]) is None:
         return False
     return subprocess.run([*OWN_NETWORK, "true"], capture_output=True).returncode == 0
 
 
-def _address(url: str) -> tuple[str, int]:
+def _parse_address(url: str) -> tuple[str, int]:
     parts = urlsplit(url)
     return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
 
 
-def _lines(path: Path) -> list[dict[str, Any]]:
-    """Whole lines alone: its writer may have been killed."""
+def _read_lines(path: Path) -> list[dict[str, Any]]:
+    """Read complete lines; a killed writer may have left an incomplete one."""
     text = path.read_bytes() if path.exists() else b""
     return [orjson.loads(line) for line in text.splitlines(keepends=True) if line.endswith(b"\n")]

@@ -1,4 +1,4 @@
-"""What an audit starts from: which verifier, with what around it, and rows with a gold answer."""
+"""Set up an audit: select the verifier and rows with gold answers, start the servers it needs."""
 
 import random
 from collections.abc import AsyncIterator, Callable
@@ -20,23 +20,23 @@ from ..launch.placement import HttpLimits, placed
 from ..serving import registry
 from ..store.tasks import numbered_lines
 from ..types import JsonObject
-from .answers import cases, has_gold
-from .audit import audited
-from .audit_report import figures
+from .answers import build_cases, has_gold
+from .audit import run_audit
+from .audit_report import summarize_audit
 from .audit_run import Stage
 from .examination import GOLD
 
 
 async def audit(config: Config, tell: Callable[[str], None]) -> JsonObject:
-    """The figures of one verifier's audit; ConfigError where it cannot begin."""
+    """Audit the configured verifier; raise ConfigError if the audit cannot start."""
     command = config.command
     assert isinstance(command, AuditConfig)
-    verifier = _verifier(config, command)
+    verifier = _select_verifier(config, command)
     folder = registry.find(RESOURCES, verifier.implementation)
-    rows = _rows(command, folder)
+    rows = _sample_rows(command, folder)
     tell(f"{verifier.name}: {number_of(len(rows), 'row')} with a gold answer")
-    answers = cases(rows)
-    async with _urls(config, verifier, tell) as urls:
+    answers = build_cases(rows)
+    async with _start_servers(config, verifier, tell) as urls:
         stage = Stage(
             verifier={
                 "name": verifier.name,
@@ -48,11 +48,11 @@ async def audit(config: Config, tell: Callable[[str], None]) -> JsonObject:
             cases=[{"row": case.row, "response": case.response} for case in answers],
             timeout_s=command.verify_timeout_s,
         )
-        found = figures(await audited(stage, answers, command.slow_s, tell))
+        found = summarize_audit(await run_audit(stage, answers, command.slow_s, tell))
         return {**found, "verifier": verifier.name, "rows": len(rows)}
 
 
-def _verifier(config: Config, command: AuditConfig) -> Instance:
+def _select_verifier(config: Config, command: AuditConfig) -> Instance:
     there = {each.name: each for each in config.of_type(RESOURCES)}
     wanted = command.resources_server_name
     if wanted is not None and wanted in there:
@@ -60,12 +60,12 @@ def _verifier(config: Config, command: AuditConfig) -> Instance:
     known = ", ".join(there) or "none"
     if wanted is not None:
         raise ConfigError(
-            f"resources_server_name={wanted}: there is no such resources server"
-            f"{suggest(wanted, there)}; there are: {known}"
+            f"resources_server_name={wanted}: no such resources server{suggest(wanted, there)};"
+            f" configured: {known}"
         )
     if len(there) != 1:
         raise ConfigError(
-            f"which resources server? Add +resources_server_name=…; there are: {known}"
+            f"which resources server? Add +resources_server_name=…; configured: {known}"
             if there
             else "no resources server is configured: give '+config_paths=[<file>.yaml]', or"
             " +entrypoint=resources_servers/<name>"
@@ -73,8 +73,8 @@ def _verifier(config: Config, command: AuditConfig) -> Instance:
     return next(iter(there.values()))
 
 
-def _rows(command: AuditConfig, folder: Path | None) -> list[JsonObject]:
-    """Rows with a gold answer, `num_rows` of them drawn at random."""
+def _sample_rows(command: AuditConfig, folder: Path | None) -> list[JsonObject]:
+    """Return a random sample of `num_rows` rows with a gold answer."""
     if command.input_jsonl_fpath is not None:
         given = registry.resolve_path(command.input_jsonl_fpath)
         if given is None:
@@ -86,18 +86,18 @@ def _rows(command: AuditConfig, folder: Path | None) -> list[JsonObject]:
         row
         for path in paths
         for number, raw in numbered_lines(path)
-        if has_gold(row := _row(path, number, raw))
+        if has_gold(row := _parse_row(path, number, raw))
     ]
     if not found:
         where = ", ".join(map(str, paths)) or "its folder's data/"
         raise ConfigError(
-            f"no row of {where} has a {' or '.join(GOLD)}: an audit starts from answers that are"
-            " known to be right"
+            f"no row of {where} has a {' or '.join(GOLD)}: an audit needs answers that are known to"
+            " be correct"
         )
     return random.Random(command.seed).sample(found, min(command.num_rows, len(found)))
 
 
-def _row(path: Path, number: int, raw: bytes) -> JsonObject:
+def _parse_row(path: Path, number: int, raw: bytes) -> JsonObject:
     try:
         row = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
@@ -108,11 +108,11 @@ def _row(path: Path, number: int, raw: bytes) -> JsonObject:
 
 
 @asynccontextmanager
-async def _urls(
+async def _start_servers(
     config: Config, verifier: Instance, tell: Callable[[str], None]
 ) -> AsyncIterator[dict[str, list[str]]]:
-    """Where the servers are that the verifier refers to, such as a judge; started as processes of
-    their own. The verifier is among them where it runs elsewhere."""
+    """Start the servers that the verifier refers to, such as a judge, as processes; yield the URLs
+    by name. They include the verifier if it runs elsewhere."""
     own = {verifier.name: [str(verifier.placement)]} if is_url(verifier.placement or "") else {}
     around = needed(config.instances, [verifier.name])
     around.pop(verifier.name)

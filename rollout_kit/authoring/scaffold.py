@@ -1,4 +1,5 @@
-"""A folder for a new resources server: all that `ng_test` asks for, and a rule to replace."""
+"""Write the folder of a new resources server, with everything that `ng_test` checks and an example
+rule to replace."""
 
 import keyword
 import re
@@ -20,9 +21,9 @@ FILES = {
 KIND = "resources_servers"
 
 
-def written(entrypoint: str) -> list[Path]:
-    """The files of a new server in `resources_servers/<name>`; ConfigError where that is no such
-    path, or there is something already."""
+def write_server(entrypoint: str) -> list[Path]:
+    """Write a new server to `resources_servers/<name>` and return its files; raise ConfigError for
+    another path or an existing folder."""
     folder = Path(entrypoint)
     name = folder.name
     if folder != Path(KIND, name):
@@ -31,10 +32,10 @@ def written(entrypoint: str) -> list[Path]:
         )
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
         raise ConfigError(
-            f"entrypoint={entrypoint}: the name is a Python module's: small letters, digits and _"
+            f"entrypoint={entrypoint}: the name must be small letters, digits and _, no keyword"
         )
     if folder.exists():
-        raise ConfigError(f"{folder} is there already: choose another name, or remove it first")
+        raise ConfigError(f"{folder} already exists: choose another name, or remove it")
     class_name = "".join(word.title() for word in name.split("_"))
     paths = []
     for template, target in FILES.items():

@@ -1,4 +1,4 @@
-"""Verdicts made again, by ng_reverify as its own process, and compared with those on disk."""
+"""Verify a sample of rollouts again with ng_reverify, and compare with the rewards on disk."""
 
 import random
 from collections.abc import Sequence
@@ -16,18 +16,18 @@ from .processes import Processes
 
 @dataclass(slots=True)
 class Again:
-    """`why_not` says why nothing could be verified again."""
+    """Result of the comparison; `why_not` is set if nothing could be verified again."""
 
     compared: int = 0
     why_not: str = ""
     findings: list[Finding] = field(default_factory=list)
 
 
-def verified_again(
+def verify_sample(
     main: Path, number: int, seed: int, argv: Sequence[str], processes: Processes, timeout_s: float
 ) -> Again:
-    """A sample of the rollouts with a verdict; `argv`: the servers."""
-    chosen = _sample(main, number, seed)
+    """Verify a random sample of the rollouts with a reward; `argv` configures the servers."""
+    chosen = _draw_lines(main, number, seed)
     if not chosen:
         return Again(why_not="no rollout has a verdict")
     sample = processes.folder / "sample.jsonl"
@@ -43,16 +43,16 @@ def verified_again(
     if started.status not in (0, 2):
         said = started.log.read_text(errors="replace").splitlines()
         reason = next((line for line in said if line.startswith("error:")), f"see {started.log}")
-        return Again(why_not=f"ng_reverify could not: {reason}")
-    return _compared(main, chosen, renewed.main)
+        return Again(why_not=f"ng_reverify failed: {reason}")
+    return _compare(main, chosen, renewed.main)
 
 
-def _sample(main: Path, number: int, seed: int) -> list[tuple[int, bytes]]:
-    """So many lines with a reward, each with its number; every line is as likely as any other."""
+def _draw_lines(main: Path, number: int, seed: int) -> list[tuple[int, bytes]]:
+    """Draw lines with a reward, with equal probability, each with its number."""
     rng, chosen, met = random.Random(seed), [], 0
     with main.open("rb") as stream:
         for line, raw in enumerate(stream, 1):
-            if _reward(raw) is None:
+            if _read_reward(raw) is None:
                 continue
             met += 1
             if len(chosen) < number:
@@ -62,27 +62,27 @@ def _sample(main: Path, number: int, seed: int) -> list[tuple[int, bytes]]:
     return chosen
 
 
-def _compared(main: Path, chosen: list[tuple[int, bytes]], renewed: Path) -> Again:
+def _compare(main: Path, chosen: list[tuple[int, bytes]], renewed: Path) -> Again:
     rewards: dict[Key | None, float | None] = {}
     if renewed.exists():
         for raw in renewed.read_bytes().splitlines():
-            rewards[key_of(orjson.loads(raw))] = _reward(raw)
+            rewards[key_of(orjson.loads(raw))] = _read_reward(raw)
     found = Again()
     for line, raw in chosen:
         key = key_of(orjson.loads(raw))
         if (new := rewards.get(key)) is None:
             continue
         found.compared += 1
-        if (old := _reward(raw)) != new:
-            what = f"its reward is {old:g}, and its verifier says {new:g} of the same response"
+        if (old := _read_reward(raw)) != new:
+            what = f"its reward is {old:g}, but verifying the same response again gives {new:g}"
             found.findings.append(Finding(Invariant.HONEST, what, key, main, line))
     if not found.compared:
         found.why_not = "ng_reverify gave no verdict on any of them"
     return found
 
 
-def _reward(raw: bytes) -> float | None:
-    """The reward of a sound line."""
+def _read_reward(raw: bytes) -> float | None:
+    """The reward of a valid line, or None."""
     try:
         row = orjson.loads(raw)
     except orjson.JSONDecodeError:

@@ -1,4 +1,4 @@
-"""ng_chaos: the plan, the drill, the check of what it leaves. The wiring."""
+"""ng_chaos: read the plan, run the drill, check its files, report."""
 
 import time
 from collections import deque
@@ -9,21 +9,21 @@ from ..collector.collection import output_paths
 from ..config.keys.commands import ChaosConfig
 from ..config.load import Config
 from ..errors import ConfigError
-from .again import verified_again
-from .check import Checked, Planned, check_plan, checked
+from .again import verify_sample
+from .check import CheckedFiles, Planned, check_files, check_plan
 from .drill import Drill
-from .findings import Invariant, Report
-from .kills import kill_plan
-from .leaks import files_below, leaks
-from .planned import planned
+from .findings import ChaosReport, Invariant
+from .kills import draw_kills
+from .leaks import find_leaks, list_files
+from .planned import read_plan
 from .processes import Processes
-from .words import Words, has_own_log_dir, words
+from .words import Words, build_words, has_own_log_dir
 
-UNSEEN = "only a run shows it"
+UNSEEN = "needs a run, not only files"
 
 
-def chaos(config: Config, argv: Sequence[str], say: Callable[[str], None]) -> Report:
-    """Everything that was looked at; ConfigError where there is nothing to look at."""
+def chaos(config: Config, argv: Sequence[str], say: Callable[[str], None]) -> ChaosReport:
+    """Run and check a collection; raise ConfigError if there is nothing to run or check."""
     command = config.command
     assert isinstance(command, ChaosConfig)
     _check(config, command)
@@ -31,31 +31,31 @@ def chaos(config: Config, argv: Sequence[str], say: Callable[[str], None]) -> Re
     folder = paths.beside("_chaos")
     if config.instances:
         folder.mkdir(parents=True, exist_ok=True)
-    report = Report(unchecked=dict.fromkeys(Invariant, UNSEEN))
-    told, processes = words(config, argv, folder), Processes(folder)
+    report = ChaosReport(unchecked=dict.fromkeys(Invariant, UNSEEN))
+    told, processes = build_words(config, argv, folder), Processes(folder)
     if not command.check_only:
-        _drilled(config, command, told, processes, report, say)
-    found = checked(paths)
-    asked = planned(config, command, {*found.rollouts, *found.unverified, *found.failed})
+        _run_drill(config, command, told, processes, report, say)
+    found = check_files(paths)
+    asked = read_plan(config, command, {*found.rollouts, *found.unverified, *found.failed})
     if not asked.keys:
-        raise ConfigError(f"{asked.source}: no task in it that this command would collect")
+        raise ConfigError(f"{asked.source}: contains no task that this command would collect")
     check_plan(found, asked)
-    _judged(report, found, asked)
+    _report_files(report, found, asked)
     if config.instances and command.num_reverified and found.rewards:
-        _renewed(config, command, told, processes, report)
+        _report_sample(config, command, told, processes, report)
     places = [*paths.all(), folder]
     places += [command.log_dir] if command.log_dir and has_own_log_dir(command) else []
     if config.secrets:
-        files = files_below(places)
-        note = f"{len(config.secrets):,} looked for in {len(files):,} files"
-        report.checked(Invariant.SECRET, note, leaks(files, config.secrets))
+        files = list_files(places)
+        note = f"{len(config.secrets):,} searched for in {len(files):,} files"
+        report.record(Invariant.SECRET, note, find_leaks(files, config.secrets))
     else:
         report.unchecked[Invariant.SECRET] = "the configuration has none"
     return report
 
 
 def _check(config: Config, command: ChaosConfig) -> None:
-    """What the keys' types cannot say."""
+    """Check what the types of the keys cannot express."""
     if command.output_jsonl_fpath is None:
         raise ConfigError("output_jsonl_fpath is missing: add +output_jsonl_fpath=rollouts.jsonl")
     if command.check_only:
@@ -66,26 +66,26 @@ def _check(config: Config, command: ChaosConfig) -> None:
         raise ConfigError("no server to start: add '+config_paths=[…]', or +check_only=true")
     if command.resume != "auto" or command.dry_run:
         raise ConfigError(
-            "ng_chaos continues what it kills: leave out resume and dry_run, and start over with"
-            " another output_jsonl_fpath"
+            "ng_chaos continues the collection that it kills: leave out resume and dry_run; to"
+            " start over, give another output_jsonl_fpath"
         )
 
 
-def _drilled(
+def _run_drill(
     config: Config,
     command: ChaosConfig,
     told: Words,
     processes: Processes,
-    report: Report,
+    report: ChaosReport,
     say: Callable[[str], None],
 ) -> None:
     paths = output_paths(command)
-    held = checked(paths)
-    asked = planned(config, command, held.rollouts)
+    held = check_files(paths)
+    asked = read_plan(config, command, held.rollouts)
     owed = sum(key not in held.rollouts for key in asked.keys)
     if not owed:
         raise ConfigError(f"{paths.main} is complete already: give another output_jsonl_fpath")
-    kills = kill_plan(command.kills)
+    kills = draw_kills(command.kills)
     say(f"{len(asked.keys):,} rollouts planned, {owed:,} owed; {len(kills):,} kills to come")
     began = time.monotonic()
     drill = Drill(
@@ -98,28 +98,28 @@ def _drilled(
         say=say,
     )
     drill.run()
-    counts = ", ".join(f"{name} {number}×" for name, number in drill.killed.items()) or "nobody"
+    counts = ", ".join(f"{name} {number}×" for name, number in drill.killed.items()) or "nothing"
     ran = f"{drill.num_runs:,} runs in {time.monotonic() - began:.0f} s, {drill.longest_s:.1f} s"
     say(f"killed: {counts}")
     if drill.kills:
-        say(f"{len(drill.kills):,} kills too late: all was done (+num_repeats=… makes it longer)")
-    report.checked(Invariant.ENDS, f"{ran} the longest collector")
-    report.checked(Invariant.GONE, "looked for after each kill and at the end")
-    report.checked(Invariant.KEPT, drill.looks, drill.findings)
+        say(f"{len(drill.kills):,} kills left at the end: increase +num_repeats for a longer run")
+    report.record(Invariant.ENDS, f"{ran} the longest collector")
+    report.record(Invariant.GONE, "checked after each kill and at the end")
+    report.record(Invariant.KEPT, drill.looks, drill.findings)
 
 
-def _judged(report: Report, found: Checked, asked: Planned) -> None:
-    report.checked(Invariant.ACCOUNTED, found.counted(asked))
-    report.checked(Invariant.ONCE, f"{len(found.rollouts):,} keys")
-    report.checked(Invariant.KEPT, f"{len(found.rollouts):,} read")
-    report.checked(Invariant.HONEST, f"{found.rewards:,} rewards", found.findings)
+def _report_files(report: ChaosReport, found: CheckedFiles, asked: Planned) -> None:
+    report.record(Invariant.ACCOUNTED, found.count_planned(asked))
+    report.record(Invariant.ONCE, f"{len(found.rollouts):,} keys")
+    report.record(Invariant.KEPT, f"{len(found.rollouts):,} read")
+    report.record(Invariant.HONEST, f"{found.rewards:,} rewards", found.findings)
 
 
-def _renewed(
-    config: Config, command: ChaosConfig, told: Words, processes: Processes, report: Report
+def _report_sample(
+    config: Config, command: ChaosConfig, told: Words, processes: Processes, report: ChaosReport
 ) -> None:
     main: Path = output_paths(command).main
-    again = verified_again(
+    again = verify_sample(
         main,
         command.num_reverified,
         command.kills.seed,
@@ -129,4 +129,4 @@ def _renewed(
     )
     processes.end()
     note = again.why_not or f"{again.compared:,} verified again"
-    report.checked(Invariant.HONEST, note, again.findings)
+    report.record(Invariant.HONEST, note, again.findings)

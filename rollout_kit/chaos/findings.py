@@ -1,4 +1,4 @@
-"""What must hold of every collection, and what was found of it. Pure: no file is read here."""
+"""Invariants of a collection, and a report of the faults found. Reads no files."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -9,24 +9,24 @@ from typing import Any
 from ..types import Key
 
 MAX_SHOWN = 5
-"""Findings that are printed of each kind: they mostly have one cause."""
+"""Faults printed per invariant; most have a common cause."""
 
 
 class Invariant(Enum):
-    """Each in the words that people read."""
+    """The value is the text of the report."""
 
     ACCOUNTED = "every planned rollout is accounted for"
-    ONCE = "no rollout is there twice"
+    ONCE = "no rollout is written twice"
     KEPT = "no line is lost or broken"
     HONEST = "no reward without its verdict"
-    ENDS = "every run ends, in time"
+    ENDS = "every run ends in time"
     GONE = "no process is left over"
     SECRET = "no secret is in any file"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that does not hold, and where."""
+    """A fault: the violated invariant, and where."""
 
     invariant: Invariant
     what: str
@@ -34,9 +34,9 @@ class Finding:
     path: Path | None = None
     line: int | None = None
 
-    def text(self) -> str:
+    def format(self) -> str:
         place = f"{self.path}{f':{self.line}' if self.line else ''}: " if self.path else ""
-        return f"{place}{named(self.key)}{': ' if self.key else ''}{self.what}"
+        return f"{place}{format_key(self.key)}{': ' if self.key else ''}{self.what}"
 
     def figures(self) -> dict[str, Any]:
         return {
@@ -48,8 +48,8 @@ class Finding:
         }
 
 
-def named(key: Key | None) -> str:
-    """A key as `+only=` takes it, with the agent."""
+def format_key(key: Key | None) -> str:
+    """Format a key as for `+only=`, followed by the agent."""
     if key is None:
         return ""
     scope = f", scope {key.scope}" if key.scope else ""
@@ -57,15 +57,15 @@ def named(key: Key | None) -> str:
 
 
 @dataclass(slots=True)
-class Report:
-    """What was looked at: a note for each invariant that was checked, and the findings."""
+class ChaosReport:
+    """Result of a check: a note for each checked invariant, and the faults."""
 
     notes: dict[Invariant, str] = field(default_factory=dict)
     unchecked: dict[Invariant, str] = field(default_factory=dict)
-    """Why one could not be checked."""
+    """Reason why an invariant could not be checked."""
     findings: list[Finding] = field(default_factory=list)
 
-    def checked(self, invariant: Invariant, note: str, findings: Iterable[Finding] = ()) -> None:
+    def record(self, invariant: Invariant, note: str, findings: Iterable[Finding] = ()) -> None:
         self.unchecked.pop(invariant, None)
         before = self.notes.get(invariant)
         self.notes[invariant] = f"{before} · {note}" if before else note
@@ -84,18 +84,18 @@ class Report:
         return "held" if invariant in self.notes else "not checked"
 
     def lines(self) -> Iterator[str]:
-        """The table, what broke below its invariant."""
+        """Format as a table, with faults below their invariant."""
         width = max(len(each.value) for each in Invariant)
         for invariant in Invariant:
             note = self.notes.get(invariant) or self.unchecked.get(invariant, "")
             yield f"{invariant.value:<{width}}  {self.state(invariant):<11}  {note}".rstrip()
             found = self.of(invariant)
-            yield from (f"    {each.text()}" for each in found[:MAX_SHOWN])
+            yield from (f"    {each.format()}" for each in found[:MAX_SHOWN])
             if len(found) > MAX_SHOWN:
                 yield f"    … and {len(found) - MAX_SHOWN:,} more"
 
     def figures(self) -> Mapping[str, Any]:
-        """The same for a program to read."""
+        """Convert to JSON."""
         return {
             "holds": self.holds,
             "invariants": {

@@ -1,4 +1,4 @@
-"""Who is killed, and when: drawn from a seed before anything starts."""
+"""Choose what to kill and when, from a seed, before the drill starts."""
 
 import itertools
 import random
@@ -10,18 +10,18 @@ from ..config.keys.commands import KillsConfig
 Victim = Literal["collector", "server", "ng_run"]
 
 LAST, LATEST = 0.9, 0.95
-"""The share of the plan after which nobody is picked, and by which a pause is over: what is left
-shows that it ends."""
+"""Share of the plan after which no kill is planned, and at which a pause ends, so that the end of
+the collection runs undisturbed."""
 
 MAX_PAUSE_S = 0.3
-"""A kill comes so much later, at most, than its share of the plan was reached: else each would find
-the same thing going on, a line just written."""
+"""Maximum delay of a kill after its share of the plan is reached. Without a delay, every kill would
+strike just after a line is written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """`at`: the share of the plan that is on disk before it strikes, `pause_s` later. `draw` picks
-    among several victims."""
+    """A kill, `pause_s` after the share `at` of the plan is on disk. `draw` selects one of several
+    servers."""
 
     victim: Victim
     at: float
@@ -29,8 +29,8 @@ class Kill:
     draw: float
 
 
-def kill_plan(kills: KillsConfig) -> list[Kill]:
-    """In their order. The same seed gives the same plan."""
+def draw_kills(kills: KillsConfig) -> list[Kill]:
+    """Return kills in order of time; equal seeds give equal kills."""
     rng = random.Random(kills.seed)
     victims: list[Victim] = [
         *itertools.repeat("collector", kills.collector),

@@ -1,4 +1,4 @@
-"""Secrets that got into files. Says where one stands, and never which."""
+"""Find secrets in files. Reports the place of a secret, never its value."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -7,8 +7,8 @@ from ..secrets import mask
 from .findings import Finding, Invariant
 
 
-def files_below(paths: Iterable[Path]) -> list[Path]:
-    """The files among `paths`, and all in the folders among them."""
+def list_files(paths: Iterable[Path]) -> list[Path]:
+    """Return the files among `paths` and in the folders among them."""
     found = set()
     for path in paths:
         inside = path.rglob("*") if path.is_dir() else [path]
@@ -16,9 +16,9 @@ def files_below(paths: Iterable[Path]) -> list[Path]:
     return sorted(found)
 
 
-def leaks(paths: Iterable[Path], secrets: frozenset[str]) -> Iterator[Finding]:
+def find_leaks(paths: Iterable[Path], secrets: frozenset[str]) -> Iterator[Finding]:
     for path in paths:
         with path.open(encoding="utf-8", errors="replace") as stream:
             for number, line in enumerate(stream, 1):
                 if mask(line, secrets) != line:
-                    yield Finding(Invariant.SECRET, "holds a secret", None, path, number)
+                    yield Finding(Invariant.SECRET, "contains a secret", None, path, number)

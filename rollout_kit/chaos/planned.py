@@ -1,5 +1,4 @@
-"""What a collection was asked for, worked out from its input and its keys alone: no server is
-needed."""
+"""Compute the planned keys of a collection from its input and settings, without any server."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -18,15 +17,17 @@ from ..types import Key
 from .check import Planned
 
 
-def planned(config: Config, command: CollectConfig, held: Collection[Key]) -> Planned:
-    """The keys that the input asks for. Without a configuration the agents are those of the keys
-    that are `held`; an agent's scope is the plain one, if it has rollouts there."""
+def read_plan(config: Config, command: CollectConfig, held: Collection[Key]) -> Planned:
+    """Return the keys that the input asks for. Without a configuration, the agents and their scopes
+    are taken from the keys `held` on disk; the default scope is preferred."""
     names = [each.name for each in config.of_type(AGENTS)] or sorted({key.agent for key in held})
     servers = Servers(Peers({}), names, config.default_params, config.values)
     agent = choose_agent(names, config.values, command)
     source = task_path(command, config.values, agent)
     if source == "-":
-        raise ConfigError("input_jsonl_fpath: - can be read once, and here it is read often")
+        raise ConfigError(
+            "input_jsonl_fpath: standard input (-) can be read only once; ng_chaos needs a file"
+        )
     reader = task_reader(command, servers, Path(source))
     scopes: dict[str, str] = {}
     for key in held:

@@ -1,4 +1,4 @@
-"""The real commands as processes of their own, what they say as files, and what they leave."""
+"""Start commands as processes with output files, and find processes that outlive them."""
 
 import os
 import secrets
@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..launch.process_tree import kill, marked
+from ..launch.process_tree import find_marked, kill
 
 MARK = "ROLLOUT_KIT_CHAOS"
-"""The environment variable by which whatever the commands start is found again."""
+"""Environment variable that marks all descendants of the commands."""
 
 POLL_S = 0.02
 
 LEFT_S = 10.0
-"""Time that processes have to be gone after the one that they belong to."""
+"""Time limit for descendants to end after their command."""
 
 SHOWN_LINES = 12
 
@@ -47,21 +47,21 @@ class Started:
         return time.monotonic() - self.began
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether it has ended within that time."""
+        """Wait for the end of the command; return False after the time limit."""
         try:
             self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             return False
         return True
 
-    def last_words(self) -> str:
-        said = self.log.read_text(errors="replace").splitlines()[-SHOWN_LINES:]
-        return "".join(f"\n    {line}" for line in said) + f"\n    (its log: {self.log})"
+    def read_last_lines(self) -> str:
+        lines = self.log.read_text(errors="replace").splitlines()[-SHOWN_LINES:]
+        return "".join(f"\n    {line}" for line in lines) + f"\n    (its log: {self.log})"
 
 
 @dataclass(slots=True)
 class Processes:
-    """Starts commands; `folder` gets what each says, secrets masked by the commands themselves."""
+    """Starts commands, with one output file each in `folder`; the commands mask secrets."""
 
     folder: Path
     mark: str = field(default_factory=lambda: secrets.token_hex(8))
@@ -80,35 +80,35 @@ class Processes:
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C is for ng_chaos, which ends them itself
+                start_new_session=True,  # Ctrl-C reaches only ng_chaos, which kills them
             )
         return Started(command, process, log)
 
-    def alive(self, *but: Started) -> dict[int, str]:
-        """Whatever was started here and runs, by pid, with its start time."""
+    def find_alive(self, *but: Started) -> dict[int, str]:
+        """Running descendants except `but`: pid → start time."""
         spared = {each.process.pid for each in but}
-        found = marked(MARK, self.mark)
+        found = find_marked(MARK, self.mark)
         return {pid: start for pid, start in found.items() if pid not in spared}
 
-    def left_over(self, *but: Started) -> list[str]:
-        """What does not end by itself, each as people know it; it is killed then."""
+    def kill_left_over(self, *but: Started) -> list[str]:
+        """Kill descendants that do not end in time; return their descriptions."""
         give_up = time.monotonic() + LEFT_S
-        while (left := self.alive(*but)) and time.monotonic() < give_up:
+        while (left := self.find_alive(*but)) and time.monotonic() < give_up:
             time.sleep(POLL_S)
-        named = [f"pid {pid}: {_command_line(pid)}" for pid in sorted(left)]
+        named = [f"pid {pid}: {_read_command_line(pid)}" for pid in sorted(left)]
         kill(left)
         return named
 
     def end(self) -> None:
-        """Kill all that runs."""
-        while left := self.alive():
+        """Kill all descendants."""
+        while left := self.find_alive():
             kill(left)
             time.sleep(POLL_S)
 
 
-def _command_line(pid: int) -> str:
+def _read_command_line(pid: int) -> str:
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
     except OSError:
-        return "(gone by now)"
+        return "(ended)"
     return shlex.join(word.decode(errors="replace") for word in words)[:200]

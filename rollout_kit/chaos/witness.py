@@ -1,4 +1,4 @@
-"""Who saw a line stand whole remembers it, and says so when it is there no more."""
+"""Detect lines of an output that change or disappear between looks."""
 
 import hashlib
 from dataclasses import dataclass, field
@@ -14,29 +14,29 @@ from .findings import Finding, Invariant
 
 @dataclass(slots=True)
 class Witness:
-    """Looks at an output again and again. A rollout's line must stay as it was, byte for byte; a
-    parked response may leave its file only for another one."""
+    """Remembers the lines of an output. A rollout's line must never change; an unverified response
+    may only move to another file."""
 
     paths: OutputPaths
     looks: int = 0
     lines: list[bytes] = field(default_factory=list)
-    """A digest of every line of the main file."""
+    """Digests of the lines of the main file."""
     keys: list[Key | None] = field(default_factory=list)
     parked: set[Key] = field(default_factory=set)
     findings: list[Finding] = field(default_factory=list)
 
     def look(self) -> None:
-        """Compare with the last look, and remember what is new."""
+        """Compare the files with the last look, and remember new lines."""
         self.looks += 1
-        # in the order in which they are written: what leaves one file is in a later one already
-        parked = {key for raw in _whole(self.paths.unverified) if (key := _key_of(raw))}
-        self._look_at_rollouts()
-        settled = {*self.keys, *(_key_of(raw) for raw in _whole(self.paths.failures))}
+        # read in the order of writing: a response is in the next file before it leaves this one
+        parked = {key for raw in _read_lines(self.paths.unverified) if (key := _read_key(raw))}
+        self._compare_rollouts()
+        settled = {*self.keys, *(_read_key(raw) for raw in _read_lines(self.paths.failures))}
         gone = self.parked - parked - settled
         self.findings += [
             Finding(
                 Invariant.KEPT,
-                "its response was on disk, and is no longer",
+                "its response was on disk and is missing now",
                 key,
                 self.paths.unverified,
             )
@@ -44,39 +44,39 @@ class Witness:
         ]
         self.parked = (self.parked | parked) - gone - settled
 
-    def _look_at_rollouts(self) -> None:
+    def _compare_rollouts(self) -> None:
         path = self.paths.main
-        whole = _whole(path)
+        whole = _read_lines(path)
         for number, raw in enumerate(whole[: len(self.lines)]):
-            if (digest := _digest(raw)) != self.lines[number]:
-                what = "its line was whole, and is another now"
-                self._found(what, number)
+            if (digest := _compute_digest(raw)) != self.lines[number]:
+                what = "its line has changed"
+                self._record(what, number)
                 self.lines[number] = digest
         for number in range(len(whole), len(self.lines)):
-            self._found("its line was whole, and is gone", number)
+            self._record("its line has disappeared", number)
         del self.lines[len(whole) :], self.keys[len(whole) :]
         for raw in whole[len(self.lines) :]:
-            self.lines.append(_digest(raw))
-            self.keys.append(_key_of(raw))
+            self.lines.append(_compute_digest(raw))
+            self.keys.append(_read_key(raw))
 
-    def _found(self, what: str, number: int) -> None:
+    def _record(self, what: str, number: int) -> None:
         found = Finding(Invariant.KEPT, what, self.keys[number], self.paths.main, number + 1)
         self.findings.append(found)
 
 
-def _whole(path: Path) -> list[bytes]:
-    """The lines that are complete, without what stands after the last newline."""
+def _read_lines(path: Path) -> list[bytes]:
+    """Read complete lines, without an incomplete last one."""
     try:
         return path.read_bytes().split(b"\n")[:-1]
     except FileNotFoundError:
         return []
 
 
-def _digest(raw: bytes) -> bytes:
+def _compute_digest(raw: bytes) -> bytes:
     return hashlib.blake2b(raw, digest_size=8).digest()
 
 
-def _key_of(raw: bytes) -> Key | None:
+def _read_key(raw: bytes) -> Key | None:
     try:
         row = orjson.loads(raw)
     except orjson.JSONDecodeError:

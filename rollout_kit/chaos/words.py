@@ -1,4 +1,4 @@
-"""The command line of ng_chaos as those of the commands that it runs."""
+"""Derive the command lines of ng_run, collector and ng_reverify from that of ng_chaos."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,13 +18,13 @@ from ..config.load import Config
 from ..launch.sockets import bound_socket
 
 OTHERS = {"config_paths", "head_server", "auth_token", "responses_create_params", "json_output"}
-"""What a collector through an ng_run is not given as from the files: it has no servers of its own,
-the ng_run tells it the parameters, and how ng_chaos prints is not its business."""
+"""Keys from files that a collector with ng_run does not get: it starts no servers, receives the
+parameters from ng_run, and has its own output format."""
 
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """What to give to each command. Without `through_ng_run` the collector starts the servers."""
+    """Arguments of each command. Without `through_ng_run` the collector starts the servers."""
 
     through_ng_run: bool
     head_server: HeadServerConfig
@@ -33,8 +33,8 @@ class Words:
     ng_reverify: list[str]
 
 
-def words(config: Config, argv: Sequence[str], folder: Path) -> Words:
-    """`folder` gets the servers' logs, and the keys of the collector that the files set."""
+def build_words(config: Config, argv: Sequence[str], folder: Path) -> Words:
+    """Build the arguments; write logs and a configuration of the collector to `folder`."""
     command = config.command
     assert isinstance(command, ChaosConfig)
     own = {*ChaosConfig.model_fields.keys() - CollectConfig.model_fields.keys(), "json"}
@@ -44,7 +44,7 @@ def words(config: Config, argv: Sequence[str], folder: Path) -> Words:
     alone = Words(False, command.head_server, [], [*given, *logs], servers)
     if command.check_only or not (command.kills.servers or command.kills.ng_run):
         return alone
-    head = _head_server(command)
+    head = _choose_head_server(command)
     where = [f"+head_server.host={head.host}", f"+head_server.port={head.port}"]
     upkeep = [word for word in given if key_of_word(word) in ServersConfig.model_fields]
     others = CollectConfig.model_fields.keys() - {"config_paths"}
@@ -54,25 +54,25 @@ def words(config: Config, argv: Sequence[str], folder: Path) -> Words:
         through_ng_run=True,
         head_server=head,
         ng_run=[*servers, *upkeep, *logs, *where],
-        collector=[*asked, *_filed(command, asked, folder), *where],
+        collector=[*asked, *_write_keys(command, asked, folder), *where],
     )
 
 
 def has_own_log_dir(command: ChaosConfig) -> bool:
-    """Whether the logs are wanted elsewhere than beside the output."""
+    """Whether log_dir was set by the user."""
     return command.log_dir != ChaosConfig.model_fields["log_dir"].default
 
 
-def _head_server(command: ChaosConfig) -> HeadServerConfig:
-    """A port of its own, unless one is asked for: an ng_run of the user's may be at work."""
+def _choose_head_server(command: ChaosConfig) -> HeadServerConfig:
+    """Choose a free port unless one is given, because another ng_run may be running."""
     if "head_server" in command.model_fields_set:
         return command.head_server
     with bound_socket("127.0.0.1", 0) as sock:
         return HeadServerConfig(port=sock.getsockname()[1])
 
 
-def _filed(command: ChaosConfig, asked: Sequence[str], folder: Path) -> list[str]:
-    """The collector's keys that stand in the files, in a file without servers."""
+def _write_keys(command: ChaosConfig, asked: Sequence[str], folder: Path) -> list[str]:
+    """Write the collector's keys that come from files to a file without servers."""
     names = CollectConfig.model_fields.keys() & command.model_fields_set - OTHERS
     names -= {key_of_word(word) for word in asked}
     if not names:

@@ -1,4 +1,4 @@
-"""ng_audit_verifier: whether a verifier's verdicts can be trusted, and how long they take."""
+"""ng_audit_verifier: test whether verdicts are reproducible, and measure their duration."""
 
 import sys
 from pathlib import PurePath
@@ -10,11 +10,11 @@ NAME = "ng_audit_verifier"
 
 def main(argv: list[str] | None = None) -> None:
     argv = sys.argv[1:] if argv is None else argv
-    sys.exit(entry.run(NAME, with_config(argv), _audit))
+    sys.exit(entry.run(NAME, add_config(argv), _audit))
 
 
-def with_config(argv: list[str]) -> list[str]:
-    """An entrypoint's own configuration, where none is named."""
+def add_config(argv: list[str]) -> list[str]:
+    """Add the entrypoint's own configuration if none is given."""
     given = dict(word.lstrip("+").split("=", 1) for word in argv if "=" in word)
     folder = PurePath(given.get("entrypoint") or "")
     if not folder.name or "config_paths" in given:
@@ -25,9 +25,9 @@ def with_config(argv: list[str]) -> list[str]:
 def _audit(config) -> int:
     import json
 
-    from ..authoring.audit_report import lines
+    from ..authoring.audit_report import format_audit
     from ..authoring.audit_stage import audit
-    from ..launch import loop  # no server is needed to print the help
+    from ..launch import loop  # not needed for --help
     from ..store.files import write_json
 
     def tell(line: str) -> None:
@@ -40,5 +40,5 @@ def _audit(config) -> int:
     if config.command.json_output:
         print(json.dumps(found, ensure_ascii=False))
     else:
-        print("\n".join([*lines(found), *([f"All of it: {path}"] if path else [])]))
+        print("\n".join([*format_audit(found), *([f"Details: {path}"] if path else [])]))
     return entry.FAILED if found["flags"] else 0

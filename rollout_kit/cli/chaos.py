@@ -1,4 +1,4 @@
-"""ng_chaos: collect while killing what collects, then check that nothing is lost or made up."""
+"""ng_chaos: kill a collection repeatedly, then check that no data is lost or invented."""
 
 import json
 import sys
@@ -12,7 +12,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def _chaos(config, argv: list[str]) -> int:
-    from ..chaos.chaos import chaos  # the pipeline is not needed to print the help
+    from ..chaos.chaos import chaos  # not needed for --help
 
     def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic_core import PydanticUndefined
 
@@ -98,7 +98,7 @@ EXAMPLES = {
 def run(
     name: str,
     argv: Sequence[str] | None,
-    body: Callable[["Config"], int],
+    body: Callable[["Config[Any]"], int],
 ) -> int:
     """The exit code of command `name`, run with the configuration that `argv` describes."""
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -160,9 +160,9 @@ def flags(arguments: Sequence[str], command: type[AnyCommand]) -> AnyCommand:
     """The keys of a command that reads no file."""
     if not arguments:
         return command.model_validate({})
-    from ..config.load import typed_only
+    from ..config.load import parse_keys
 
-    return cast(AnyCommand, typed_only(arguments, command))
+    return parse_keys(arguments, command)
 
 
 def help_text(name: str) -> str:

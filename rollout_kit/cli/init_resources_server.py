@@ -1,4 +1,4 @@
-"""ng_init_resources_server: a folder for an environment of one's own."""
+"""ng_init_resources_server: create the folder of a new environment."""
 
 import sys
 
@@ -10,16 +10,16 @@ NAME = "ng_init_resources_server"
 
 def main(argv: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if argv is None else argv
-    sys.exit(guarded(NAME, arguments, lambda: begin(arguments)))
+    sys.exit(guarded(NAME, arguments, lambda: create_folder(arguments)))
 
 
-def begin(arguments: list[str]) -> int:
-    from ..authoring.scaffold import written
+def create_folder(arguments: list[str]) -> int:
+    from ..authoring.scaffold import write_server
 
     entrypoint = flags(arguments, EntrypointConfig).entrypoint
-    paths = written(entrypoint)
+    paths = write_server(entrypoint)
     for path in paths:
         print(f"wrote {path}")
-    print(f"\nYour own rule goes into {paths[0]}, your rows into {paths[2]}. Then:")
+    print(f"\nWrite your rule into {paths[0]} and your rows into {paths[2]}. Then run:")
     print(f"  ng_test +entrypoint={entrypoint}")
     return 0

@@ -1,4 +1,4 @@
-"""ng_prepare_data: the datasets that agents list, as files of tasks that fit their verifiers."""
+"""ng_prepare_data: turn the datasets that agents list into checked task files."""
 
 import sys
 
@@ -14,13 +14,13 @@ def main(argv: list[str] | None = None) -> None:
 def _prepare(config) -> int:
     import json
 
-    from ..data.prepare import prepare  # nothing of it is needed to print the help
-    from ..data.summary import lines
+    from ..data.prepare import prepare  # not needed for --help
+    from ..data.summary import format_summaries
 
     files = prepare(config, lambda line: print(line, file=sys.stderr, flush=True))
     if config.command.json_output:
         print(json.dumps(files, ensure_ascii=False))
     else:
-        print("\n".join(lines(files)))
-        print(f"All of it: {config.command.output_dirpath / 'summary.json'}")
+        print("\n".join(format_summaries(files)))
+        print(f"Details: {config.command.output_dirpath / 'summary.json'}")
     return ROWS_LEFT_OUT if any(each["left_out"] for each in files.values()) else 0

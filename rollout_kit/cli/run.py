@@ -36,7 +36,7 @@ def _run(config: "Config") -> int:
 async def _serve(config: "Config") -> int:
     from ..launch.head import HeadServer
     from ..launch.placement import placed
-    from ..launch.run import Run
+    from ..launch.run import RunIdentity
     from ..secrets import mask
     from ..transport.cassette import Tapes
 
@@ -55,7 +55,7 @@ async def _serve(config: "Config") -> int:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop)
-    run = Run.with_token(command.auth_token)
+    run = RunIdentity.with_token(command.auth_token)
     shown = mask(config.values, config.secrets)
     console = Console()
     try:

@@ -11,7 +11,7 @@ from . import entry
 
 if TYPE_CHECKING:
     from ..config.load import Config
-    from ..launch.head import Head
+    from ..launch.head import HeadClient
     from ..types import JsonObject
 
 ASK_S = 5.0
@@ -40,7 +40,7 @@ async def _status(config: "Config") -> int:
     return 0 if all(each["health"] == "ok" for each in found) else 2
 
 
-async def _asked(server: "JsonObject", worker: "JsonObject", head: "Head") -> "JsonObject":
+async def _asked(server: "JsonObject", worker: "JsonObject", head: "HeadClient") -> "JsonObject":
     """One server process as the table shows it."""
     from ..errors import PeerError
     from ..transport.access import bearer

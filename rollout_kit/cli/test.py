@@ -1,4 +1,4 @@
-"""ng_test: whether a server's folder holds what is asked of every server."""
+"""ng_test: check the folder of a server."""
 
 import sys
 from pathlib import Path
@@ -12,11 +12,11 @@ NAME = "ng_test"
 
 def main(argv: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if argv is None else argv
-    sys.exit(guarded(NAME, arguments, lambda: examine(arguments)))
+    sys.exit(guarded(NAME, arguments, lambda: check_folder(arguments)))
 
 
-def examine(arguments: list[str]) -> int:
-    from ..authoring.examination import examined
+def check_folder(arguments: list[str]) -> int:
+    from ..authoring.examination import examine
     from ..serving import registry
 
     entrypoint = flags(arguments, EntrypointConfig).entrypoint
@@ -27,14 +27,14 @@ def examine(arguments: list[str]) -> int:
             f"{each}/{one}" for each in registry.TYPES for one in registry.implementations(each)
         ]
         raise ConfigError(
-            f"entrypoint={entrypoint}: no server is there{suggest(entrypoint, known)};"
-            " ng_init_resources_server makes a new one"
+            f"entrypoint={entrypoint}: no such server{suggest(entrypoint, known)};"
+            " ng_init_resources_server creates one"
         )
     failed = 0
-    for finding in examined(folder):
+    for finding in examine(folder):
         print(f"{'FAILED' if finding.problem else 'ok':<8}{finding.what}", flush=True)
         for line in finding.problem.splitlines():
             print(f"          {line}")
         failed += bool(finding.problem)
-    print(f"{entrypoint}: {f'{failed} of these do not hold' if failed else 'all of it holds'}")
+    print(f"{entrypoint}: {f'{failed} checks failed' if failed else 'all checks passed'}")
     return FAILED if failed else 0

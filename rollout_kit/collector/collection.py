@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from ..config.inputs import choose_agent, parse_only
 from ..config.keys.commands import CollectConfig, ReverifyConfig, RolloutsCommand
+from ..config.keys.parallelism import Parallelism
 from ..config.load import Config
 from ..endpoints.prices import Tariff
 from ..errors import ConfigError, OutputError
@@ -53,7 +54,7 @@ class Collection(Generic[AnyConfig, AnySource]):
     journal: Journal | NoJournal
     manifest: Manifest
     lines: CommandLines
-    parallelism: int | str
+    parallelism: Parallelism
     tariffs: Mapping[str, Tariff | None] = field(default_factory=dict)
     """Agent → price of its model, if known."""
     notes: list[str] = field(default_factory=list)
@@ -203,7 +204,7 @@ def open_reverification(
         journal=journal,
         manifest=manifest,
         lines=lines,
-        parallelism=command.num_samples_in_parallel,
+        parallelism=Parallelism.parse(command.num_samples_in_parallel),
         notes=notes,
     )
 

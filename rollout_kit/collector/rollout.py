@@ -12,16 +12,12 @@ from time import perf_counter
 from ..errors import THROTTLED, PeerLost, PeerTimeout, RolloutError, SessionLost
 from ..store.lines import info_of, tried_block
 from ..time_limit import within
-from ..transport.retry import delay_s
+from ..transport.retry import ATTEMPT, LOST_ATTEMPT, delay_s
 from ..types import Attempt, Failure, JsonObject, Outcome, Rollout, Unverified
 from .schedule import Slot
-from .steps import PAUSES, Equipment, Refused, Steps
+from .steps import Equipment, Refused, Steps
 
 log = logging.getLogger(__name__)
-
-MAX_LOST = 10
-"""Attempts that may be lost to servers that died, beside the `max_attempts` that fail on their own.
-A restart is not the rollout's fault, but a row whose every attempt kills its server must end."""
 
 
 class Runner(Equipment):
@@ -72,12 +68,12 @@ class Runner(Equipment):
                 error = RolloutError(message, server=attempt.key.agent, retryable=False)
                 log.exception("an unexpected error in a rollout")
             tried.append(tried_block(error, perf_counter() - started))
-            pause_s = delay_s(PAUSES, len(tried), error.retry_after_s, self.random)
+            pause_s = delay_s(ATTEMPT, len(tried), error.retry_after_s, self.random)
             lost += isinstance(error, SessionLost | PeerLost)
             own = len(tried) - lost
             is_last = (
                 own >= self.limits.max_attempts
-                or lost >= MAX_LOST
+                or lost >= LOST_ATTEMPT.max_tries
                 or not error.retryable
                 or perf_counter() + pause_s > ends
             )

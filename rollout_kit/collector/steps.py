@@ -33,19 +33,12 @@ from ..store.lines import (
 )
 from ..time_limit import later, within
 from ..transport.peers import Peers
-from ..transport.retry import RetryPolicy, delay_s
-from ..types import STATS, Attempt, JsonObject, Outcome, Rollout, Task, Unverified, finite_reward
+from ..transport.retry import VERIFICATION, delay_s
+from ..types import Attempt, JsonObject, Outcome, Rollout, Unverified, finite_reward
 from .plan import AgentPlan
 from .schedule import Slot
 
 log = logging.getLogger(__name__)
-
-PAUSES = RetryPolicy(max_tries=1_000, base_s=0.5, cap_s=30)
-"""Pauses between attempts and between verifications; the run decides how many there are."""
-
-VERIFY_TRIES = 3
-"""Verifications of one response in one run; after that it waits, parked, for the next run."""
-
 
 KEEP_AFTER_S = 0.05
 """A verdict that takes longer has its response written to disk meanwhile. The following responses
@@ -108,12 +101,13 @@ class Steps:
         task, agent = self.attempt.task, self.agent
         if agent.opaque or agent.resources is None:
             return await self._collect_opaque()
-        async with self._session(agent.resources):
+        async with self._session(agent.resources) as session:
             await self._call(agent.resources, "/seed_session", task.row)
             started_at, began = now_text(), perf_counter()
             params = task.row["responses_create_params"]
             response = await self._call(self.attempt.key.agent, "/v1/responses", params)
-            line = self._line(task, response, started_at, perf_counter() - began)
+            duration_s = perf_counter() - began
+            line = self._line(response, session.stats, started_at, duration_s)
             if self.shared.limits.skip_verification:
                 return Rollout(info_of(line), line)
             return await self._verify({**task.row, "response": line["response"]}, line)
@@ -122,11 +116,12 @@ class Steps:
         """An agent with its own loop: its `/run` returns the verdict, or the reason for none."""
         task, agent = self.attempt.task, self.attempt.key.agent
         started_at, began = now_text(), perf_counter()
-        with entered(Session.of(self.attempt.key.rollout, self.slot.ledger.spent)):
+        session = Session.of(self.attempt.key.rollout, self.slot.ledger.spent)
+        with entered(session):
             row = await self._call(agent, "/run", task.row)
         if not isinstance(response := row.get("response"), dict):
             raise RolloutError("/run answered without a 'response'", server=agent, retryable=True)
-        line = self._line(task, response, started_at, perf_counter() - began)
+        line = self._line(response, session.stats, started_at, perf_counter() - began)
         if "reward" not in row:
             why = str(row.get("verify_error", "/run gave no reward"))
             return self._unverified(line, VerifyError(why, server=agent))
@@ -174,10 +169,9 @@ class Steps:
         return await self.shared.peers.call(server, path, body, dict)
 
     def _line(
-        self, task: Task, response: JsonObject, started_at: str, duration_s: float
+        self, response: JsonObject, stats: JsonObject, started_at: str, duration_s: float
     ) -> JsonObject:
-        """The line of the response in hand."""
-        stats = response.pop(STATS, None) or {}
+        """The line of the response in hand; `stats` are those of its session."""
         if "num_tool_calls" not in stats:
             stats = {"num_tool_calls": count_calls(response), **stats}
         incomplete = response.get("incomplete_details") or {}
@@ -198,7 +192,7 @@ class Steps:
             ledger.spent.call(total_tokens(response), None)
         if (cost := ledger.cost_usd) is not None:
             known["cost_usd"] = cost
-        return answered_line(task, self.attempt.key, response, known)
+        return answered_line(self.attempt.task, self.attempt.key, response, known)
 
     async def _verify(self, request: JsonObject, line: JsonObject) -> Outcome | Refused:
         """Wait for the verdict within the limits of the run."""
@@ -228,15 +222,15 @@ class Steps:
     async def _verdict(self, request: JsonObject) -> JsonObject:
         resources = self.agent.resources
         assert resources is not None
-        for number in range(1, VERIFY_TRIES + 1):
+        for number in range(1, VERIFICATION.max_tries + 1):
             try:
                 return await self._call(resources, "/verify", request)
             except SessionLost:
                 raise
             except RolloutError as error:
-                if not error.retryable or number == VERIFY_TRIES:
+                if not error.retryable or number == VERIFICATION.max_tries:
                     raise
-                pause = delay_s(PAUSES, number, error.retry_after_s, self.shared.random)
+                pause = delay_s(VERIFICATION, number, error.retry_after_s, self.shared.random)
                 await asyncio.sleep(pause)
         raise AssertionError("unreachable")
 

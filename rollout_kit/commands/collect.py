@@ -13,7 +13,6 @@ from ..config.load import Config
 from ..errors import ConfigError
 from ..launch.reach import Servers, reach
 from ..pacing.bill import Bill
-from ..pacing.limiter import limiter_of
 from ..store.files import check_apart
 from ..store.tasks import input_file
 from .command_line import command_lines
@@ -74,10 +73,6 @@ def check(command: CollectConfig) -> None:
     for number in repeats.values() if isinstance(repeats, dict) else [repeats]:
         if number < 1:
             raise ConfigError(f"num_repeats: must be at least 1, got {number}")
-    try:
-        limiter_of(command.num_samples_in_parallel)
-    except ValueError as error:
-        raise ConfigError(f"num_samples_in_parallel: {error}") from None
     check_log(command)
 
 

@@ -13,6 +13,7 @@ from pydantic.fields import FieldInfo
 
 from ..errors import suggest
 from ..secrets import MASK, is_secret_key
+from .keys.parallelism import Parallelism
 
 WORDS: dict[Any, str] = {
     int: "an int",
@@ -24,6 +25,7 @@ WORDS: dict[Any, str] = {
     dict: "a mapping",
     list: "a list",
     Any: "anything",
+    Parallelism: "an int or text",
 }
 
 

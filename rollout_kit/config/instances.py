@@ -84,7 +84,7 @@ class Reference(NamedTuple):
 
 
 @dataclass(slots=True)
-class Checked:
+class CheckedBlock:
     """An instance with what its own check found."""
 
     instance: Instance
@@ -125,7 +125,7 @@ def check_all(
     for one in checked:
         if not with_policy and one.instance.type == AGENTS:
             one.references = [ref for ref in one.references if ref.path[-1] != "model_server"]
-        wired, unwired = _wired(one, known, merged)
+        wired, unwired = _wire(one, known, merged)
         instances[wired.name] = wired
         problems += unwired
     if problems:
@@ -133,7 +133,7 @@ def check_all(
     return instances
 
 
-def check(block: Block, merged: Merged, cwd: Path) -> Checked:
+def check(block: Block, merged: Merged, cwd: Path) -> CheckedBlock:
     """One instance against its implementation's Config."""
     title = f"{block.name} ({block.implementation})"
     common = {key: value for key, value in block.given.items() if key in CommonKeys.model_fields}
@@ -158,7 +158,7 @@ def check(block: Block, merged: Merged, cwd: Path) -> Checked:
             if not (elsewhere and isinstance(error.__cause__, ImportError)):
                 lines.append(f"{block.name}: {error} [{merged.origin(*block.path)}]")
         else:
-            settings = _meant(own, config)
+            settings = _likely_meant(own, config)
             try:
                 validated = config.model_validate(settings)
             except ValidationError as error:
@@ -166,7 +166,7 @@ def check(block: Block, merged: Merged, cwd: Path) -> Checked:
     for problem in problems:
         origin = merged.origin(*block.path, *problem.path)
         lines.append(_line(title, problem, origin))
-    return Checked(
+    return CheckedBlock(
         Instance(
             block.name,
             block.type,
@@ -238,7 +238,7 @@ def _missing_agent(blocks: list[Block], cwd: Path, with_policy: bool) -> list[Bl
     return [Block(name, AGENTS, "simple_agent", given, (name,))]
 
 
-def _meant(own: JsonObject, config: type[BaseModel]) -> JsonObject:
+def _likely_meant(own: JsonObject, config: type[BaseModel]) -> JsonObject:
     """The settings that the implementation has to answer for."""
     known = fields.keys(config)
     takes_any = config.model_config.get("extra") == "allow"
@@ -283,7 +283,7 @@ def _look_alikes(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any,
             yield from _look_alikes(child, (*path, index))
 
 
-def _wired(one: Checked, known: dict[str, str], merged: Merged) -> tuple[Instance, list[str]]:
+def _wire(one: CheckedBlock, known: dict[str, str], merged: Merged) -> tuple[Instance, list[str]]:
     """The instance with its references resolved to names that exist."""
     instance, problems = one.instance, []
     settings = instance.settings

@@ -25,8 +25,6 @@ from .sources import COMMAND_LINE, Merged
 
 __all__ = ["Config", "Instance", "Sources", "load", "read"]
 
-AnyCommand = TypeVar("AnyCommand", bound=Command)
-
 PARAMS = "responses_create_params"
 
 TEXT_PARAMS = frozenset(
@@ -80,15 +78,18 @@ TYPO = 0.85
 """An unused YAML scalar that resembles a command's key this much is a slip, not a note."""
 
 
+CommandT = TypeVar("CommandT", bound=Command, covariant=True)
+
+
 @dataclass(frozen=True, slots=True)
-class Config(Generic[AnyCommand]):
+class Config(Generic[CommandT]):
     """What one command runs with.
 
     `command.responses_create_params` holds what the command line gave, `default_params` what the
     files gave. `values` is the merged, resolved tree, `origins` the source of each of its leaves.
     """
 
-    command: AnyCommand
+    command: CommandT
     instances: dict[str, Instance]
     default_params: JsonObject
     values: JsonObject
@@ -108,15 +109,13 @@ class Sources:
     overrides: list[Override] = field(default_factory=list)
 
 
-def load(
-    argv: Sequence[str], command: type[AnyCommand], cwd: Path | None = None
-) -> Config[AnyCommand]:
+def load(argv: Sequence[str], command: type[CommandT], cwd: Path | None = None) -> Config[CommandT]:
     """The configuration of a command started with `argv`; ConfigError names every problem."""
     cwd = cwd or Path.cwd()
     given = read(argv, command, cwd)
     merged = given.merged
     resolved = interpolation.resolve(merged.tree)
-    blocks, problems = _classified(resolved.values, merged, command, cwd)
+    blocks, problems = _classify(resolved.values, merged, command, cwd)
     if not command.asks_policy:
         blocks = verification.without_policy(blocks)
     used = [*fields.keys(command), PARAMS, *(block.name for block in blocks)]
@@ -130,7 +129,7 @@ def load(
     except ConfigError as error:
         problems.append(str(error))
     try:
-        validated = _validated(resolved.values, given, command)
+        validated = _validate(resolved.values, given, command)
     except ConfigError as error:
         problems.append(str(error))
     if problems or validated is None:
@@ -141,7 +140,7 @@ def load(
     return Config(
         command=validated,
         instances=found,
-        default_params=_chosen(resolved.values.get(PARAMS), merged, (PARAMS,), False),
+        default_params=_choose(resolved.values.get(PARAMS), merged, (PARAMS,), False),
         values=resolved.values,
         origins=dict(merged.origins),
         secrets=secrets,
@@ -165,7 +164,7 @@ def read(argv: Sequence[str], command: type[Command], cwd: Path | None = None) -
     return Sources(merged, parsed)
 
 
-def typed_only(argv: Sequence[str], command: type[AnyCommand]) -> AnyCommand:
+def parse_keys(argv: Sequence[str], command: type[CommandT]) -> CommandT:
     """The keys of a command that reads neither files nor `env.yaml`."""
     merged = Merged()
     parsed = overrides.parse(argv, _text_keys({}, command, Path()))
@@ -174,7 +173,7 @@ def typed_only(argv: Sequence[str], command: type[AnyCommand]) -> AnyCommand:
     for key in merged.tree:
         if key not in fields.keys(command):
             raise ConfigError(_unknown(key, True, merged, [*fields.keys(command)], Path()))
-    return _validated(merged.tree, Sources(merged, parsed), command)
+    return _validate(merged.tree, Sources(merged, parsed), command)
 
 
 def _text_keys(tree: JsonObject, command: type[Command], cwd: Path) -> Callable[[str, str], bool]:
@@ -226,7 +225,7 @@ def _with(tree: JsonObject, path: list[str]) -> Any:
     return inner
 
 
-def _classified(
+def _classify(
     values: JsonObject, merged: Merged, command: type[Command], cwd: Path
 ) -> tuple[list[Block], list[str]]:
     """The instances among the top-level keys, and a line for each key that nothing knows."""
@@ -290,11 +289,11 @@ def _owners(key: str) -> str:
     return " and ".join(names)
 
 
-def _validated(values: JsonObject, given: Sources, command: type[AnyCommand]) -> AnyCommand:
+def _validate(values: JsonObject, given: Sources, command: type[CommandT]) -> CommandT:
     known = fields.keys(command)
     own = {key: value for key, value in values.items() if key in known}
     if PARAMS in own:
-        own[PARAMS] = _chosen(own[PARAMS], given.merged, (PARAMS,), True)
+        own[PARAMS] = _choose(own[PARAMS], given.merged, (PARAMS,), True)
     try:
         return command.model_validate(own)
     except ValidationError as error:
@@ -302,7 +301,7 @@ def _validated(values: JsonObject, given: Sources, command: type[AnyCommand]) ->
         raise ConfigError("\n".join(lines)) from None
 
 
-def _chosen(value: Any, merged: Merged, path: tuple[str, ...], typed: bool) -> Any:
+def _choose(value: Any, merged: Merged, path: tuple[str, ...], typed: bool) -> Any:
     """The part of a mapping that the command line set, or the part that it did not."""
     if not isinstance(value, dict):
         return {}
@@ -310,7 +309,7 @@ def _chosen(value: Any, merged: Merged, path: tuple[str, ...], typed: bool) -> A
     for key, child in value.items():
         place = (*path, key)
         if isinstance(child, dict) and child:
-            if inner := _chosen(child, merged, place, typed):
+            if inner := _choose(child, merged, place, typed):
                 chosen[key] = inner
         elif (merged.origin(*place) == COMMAND_LINE) == typed:
             chosen[key] = child

@@ -100,7 +100,7 @@ def _value(argument: str, key: str, raw: str, is_text: Callable[[str, str], bool
     if is_text(key, raw):
         return _text(raw)
     _check_brackets(argument, raw)
-    return _parsed_by_hydra(argument, key, raw)
+    return _parse_like_hydra(argument, key, raw)
 
 
 def _check_brackets(argument: str, raw: str) -> None:
@@ -138,7 +138,7 @@ def _split_paths(raw: str) -> list[str]:
     return [text for text in texts if text]
 
 
-def _parsed_by_hydra(argument: str, key: str, raw: str) -> Any:
+def _parse_like_hydra(argument: str, key: str, raw: str) -> Any:
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 

@@ -1,4 +1,4 @@
-"""Whether a row fits its verifier, asked of the verifier's own code in this process."""
+"""Check rows with their verifier's own code, in this process."""
 
 import asyncio
 from types import TracebackType
@@ -17,8 +17,7 @@ from ..types import JsonObject
 
 
 class Check:
-    """`problem(row)` for the rows of one verifier; started only where seeding a session is its
-    own."""
+    """Checks rows of one verifier. Starts it only if it overrides `seed_session`."""
 
     def __init__(self, verifier: Instance | None) -> None:
         self.note = ""
@@ -33,7 +32,7 @@ class Check:
             cls = registry.load(verifier.type, verifier.implementation)
             service = cls(cls.Config.model_validate(verifier.settings), Peers({}), verifier.name)
             if not isinstance(service, ResourcesServer):
-                raise ConfigError(f"'{verifier.name}' is no resources server")
+                raise ConfigError(f"'{verifier.name}' is not a resources server")
             self._service = service
             self._seeds = type(service).seed_session is not ResourcesServer.seed_session
 
@@ -52,17 +51,17 @@ class Check:
             self._runner.run(self._service.stop())
         self._runner.close()
 
-    def problem(self, row: JsonObject) -> str:
-        """Why the verifier cannot take it; empty where it can."""
+    def find_problem(self, row: JsonObject) -> str:
+        """Return why the verifier refuses the row; empty if it accepts it."""
         if self._service is None:
             return ""
         try:
-            self._runner.run(self._seeded(orjson.dumps(row)))
+            self._runner.run(self._seed(orjson.dumps(row)))
         except RolloutError as error:
             return error.message
         return ""
 
-    async def _seeded(self, raw: bytes) -> None:
+    async def _seed(self, raw: bytes) -> None:
         assert self._service
         with entered(Session()):
             try:

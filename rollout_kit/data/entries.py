@@ -1,5 +1,4 @@
-"""The datasets that agents list, as YAML writes them: NeMo Gym's keys, and how foreign rows are
-mapped to ours."""
+"""Datasets that agents list in YAML: NeMo Gym's keys, plus a mapping for other formats."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,11 +11,11 @@ from ..config.instances import AGENTS, Instance
 from ..config.load import Config
 from ..config.verification import verifier_of
 from ..errors import ConfigError
-from .mapping import Mapping, shape
+from .mapping import Mapping, get_shape
 
 
 class HuggingFace(BaseModel):
-    """A dataset of the hub, or one file of it."""
+    """A dataset on Hugging Face, or one file of it."""
 
     model_config = ConfigDict(extra="forbid")
     repo_id: str
@@ -46,7 +45,7 @@ class Entry(BaseModel):
     @field_validator("mapping", mode="before")
     @classmethod
     def _by_name(cls, value: Any) -> Any:
-        return shape(value) if isinstance(value, str) else value
+        return get_shape(value) if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _comes_from_somewhere(self) -> "Entry":
@@ -61,8 +60,8 @@ class Entry(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
-    """An entry, the agent that lists it, and who verifies that agent's rollouts."""
+class ListedDataset:
+    """An entry, the agent that lists it, and that agent's verifier."""
 
     entry: Entry
     agent: str
@@ -72,23 +71,23 @@ class Listed:
         return f"{self.agent}, dataset '{self.entry.name}'"
 
 
-def listed(config: Config) -> list[Listed]:
-    """Every entry of every agent; ConfigError with all that is wrong with them, one a line."""
-    found: list[Listed] = []
+def list_datasets(config: Config) -> list[ListedDataset]:
+    """Return all entries of all agents; raise ConfigError with one line per problem."""
+    found: list[ListedDataset] = []
     wrong: list[str] = []
     for agent in config.of_type(AGENTS):
         verifier = config.instances.get(verifier_of(agent) or "")
         for given in agent.datasets:
             try:
-                found.append(Listed(Entry.model_validate(given), agent.name, verifier))
+                found.append(ListedDataset(Entry.model_validate(given), agent.name, verifier))
             except ValidationError as error:
-                wrong += _lines(f"{agent.name}: datasets", given, error)
+                wrong += _describe_problems(f"{agent.name}: datasets", given, error)
     if wrong:
         raise ConfigError("\n".join(wrong))
     return found
 
 
-def _lines(where: str, given: dict[str, Any], error: ValidationError) -> Iterator[str]:
+def _describe_problems(where: str, given: dict[str, Any], error: ValidationError) -> Iterator[str]:
     for problem in problems(error, Entry):
         place = ".".join(problem.path)
         got = "" if problem.value is None or problem.is_unknown else f" (got {shown(problem)})"

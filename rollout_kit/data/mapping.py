@@ -1,8 +1,8 @@
-"""From a row of somebody else's dataset to a task: which field becomes which, and the prompt.
+"""Map rows of other formats to tasks.
 
-A mapping is YAML: `fields` gives each of our fields its source, `prompt` builds the input from both
-rows' fields. What is called `_something` only serves the prompt. Some shapes that many datasets
-have are known by name: `shapes.yaml`.
+A mapping is YAML. `fields` names the source of each field of the task. `prompt` builds the input
+from the fields of both. Fields whose name starts with `_` are for the prompt only. Mappings of
+common formats have names, in `shapes.yaml`.
 """
 
 import re
@@ -25,8 +25,8 @@ MISSING = object()
 
 
 class Source(BaseModel):
-    """Where a field's value comes from: a field of the foreign row (`a.b` is one inside another),
-    the first group of `regex` in its text, what it is taken `as`; or always the same `value`."""
+    """Source of a field: the field `from` of the source row (`a.b` for nested ones), reduced to the
+    first group of `regex` and converted with `as`; or a constant `value`."""
 
     model_config = ConfigDict(extra="forbid")
     path: str | None = Field(None, alias="from")
@@ -43,13 +43,13 @@ class Source(BaseModel):
             try:
                 groups = re.compile(value).groups
             except re.error as error:
-                raise ValueError(f"is no regular expression: {error}") from None
+                raise ValueError(f"is not a regular expression: {error}") from None
             if groups < 1:
                 raise ValueError("needs a group, as in  ####\\s*(.+)")
         return value
 
-    def of(self, row: JsonObject) -> Any:
-        """Its value; ValueError where the row has none."""
+    def read(self, row: JsonObject) -> Any:
+        """Read the value from a row; raise ValueError if it is missing."""
         if self.path is None:
             return self.value
         value: Any = row
@@ -66,7 +66,7 @@ class Source(BaseModel):
 
 
 class Template(BaseModel):
-    """Texts whose `{field}` is filled."""
+    """Texts with placeholders `{field}`."""
 
     model_config = ConfigDict(extra="forbid")
     user: str
@@ -74,13 +74,13 @@ class Template(BaseModel):
 
 
 class Mapping(BaseModel):
-    """How a dataset's rows become tasks."""
+    """Mapping of a dataset."""
 
     model_config = ConfigDict(extra="forbid")
     prompt: Template | None = None
     input: str | None = Field(None, description="Field that holds a list of messages.")
     fields: dict[str, Source] = {}
-    keep: bool = Field(False, description="Keep the foreign row's other fields.")
+    keep: bool = Field(False, description="Keep the other fields of the source row.")
 
     @field_validator("fields", mode="before")
     @classmethod
@@ -89,62 +89,62 @@ class Mapping(BaseModel):
             return value
         return {k: {"from": each} if isinstance(each, str) else each for k, each in value.items()}
 
-    def task(self, row: JsonObject) -> JsonObject:
-        """The task; ValueError where a field is missing."""
-        found = {name: source.of(row) for name, source in self.fields.items()}
+    def build_task(self, row: JsonObject) -> JsonObject:
+        """Build the task; raise ValueError if a field is missing."""
+        found = {name: source.read(row) for name, source in self.fields.items()}
         params = dict(row.get("responses_create_params") or {})
         if self.input is not None:
-            params["input"] = Source.model_validate({"from": self.input}).of(row)
+            params["input"] = Source.model_validate({"from": self.input}).read(row)
         if self.prompt is not None:
             prompt = Prompt(self.prompt.user, self.prompt.system)
             params = prompt.applied(params, {**row, **found})
         kept = row if self.keep else {}
         own = {name: value for name, value in found.items() if not name.startswith("_")}
-        return {"responses_create_params": params, **_without_params(kept), **own}
+        return {"responses_create_params": params, **_drop_params(kept), **own}
 
 
-def shape(name: str) -> JsonObject:
-    """One that is known by name; ValueError for others."""
-    known = _shapes()
+def get_shape(name: str) -> JsonObject:
+    """Return a named mapping; raise ValueError for an unknown name."""
+    known = _load_shapes()
     if name not in known:
         raise ValueError(
-            f"no shape is called '{name}'{suggest(name, known)}; there are: {', '.join(known)}"
+            f"unknown mapping '{name}'{suggest(name, known)}; known: {', '.join(known)}"
         )
     return known[name]
 
 
 @cache
-def _shapes() -> dict[str, JsonObject]:
+def _load_shapes() -> dict[str, JsonObject]:
     return yaml.safe_load(SHAPES.read_text())
 
 
-def _without_params(row: JsonObject) -> JsonObject:
+def _drop_params(row: JsonObject) -> JsonObject:
     return {name: value for name, value in row.items() if name != "responses_create_params"}
 
 
-def _letter(value: Any) -> str:
-    """An index as the letter of an option; a letter as it is."""
+def _to_letter(value: Any) -> str:
+    """Convert an index to the letter of an option; keep a letter."""
     if isinstance(value, str) and value.strip().upper() in ascii_uppercase:
         return value.strip().upper()
     try:
         return ascii_uppercase[int(value)]
     except (TypeError, ValueError, IndexError):
-        raise ValueError(f"{value!r} is neither an option's letter nor its number") from None
+        raise ValueError(f"{value!r} is neither the letter nor the number of an option") from None
 
 
-def _options(value: Any) -> list[dict[str, str]]:
+def _to_options(value: Any) -> list[dict[str, str]]:
     if not isinstance(value, list):
-        raise ValueError(f"options are a list, got {type(value).__name__}")
+        raise ValueError(f"options must be a list, not {type(value).__name__}")
     return [{letter: str(text)} for letter, text in zip(ascii_uppercase, value, strict=False)]
 
 
-def _lettered(value: Any) -> str:
-    lines = (f"{letter}: {text}" for one in _options(value) for letter, text in one.items())
+def _to_lettered(value: Any) -> str:
+    lines = (f"{letter}: {text}" for one in _to_options(value) for letter, text in one.items())
     return "\n".join(lines)
 
 
-def _last_boxed(value: Any) -> str:
-    """What stands in the last `\\boxed{…}` of a text, whose braces may be nested."""
+def _find_last_boxed(value: Any) -> str:
+    """Return the content of the last `\\boxed{…}`, which may contain nested braces."""
     text, start = str(value), str(value).rfind("\\boxed{")
     if start < 0:
         raise ValueError("has no \\boxed{…}")
@@ -154,13 +154,13 @@ def _last_boxed(value: Any) -> str:
         depth += {"{": 1, "}": -1}.get(text[place], 0)
         if depth == 0:
             return text[start:place]
-    raise ValueError("has a \\boxed{ that nothing closes")
+    raise ValueError("has an unclosed \\boxed{")
 
 
 CONVERSIONS: dict[str, Callable[[Any], Any]] = {
     "text": str,
-    "letter": _letter,
-    "options": _options,
-    "lettered": _lettered,
-    "last_boxed": _last_boxed,
+    "letter": _to_letter,
+    "options": _to_options,
+    "lettered": _to_lettered,
+    "last_boxed": _find_last_boxed,
 }

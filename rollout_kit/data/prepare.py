@@ -1,4 +1,4 @@
-"""Datasets → one file of tasks a type, whose rows fit their verifiers, and what they hold."""
+"""Write one file of checked tasks per dataset type, and a summary."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -16,24 +16,24 @@ from ..store.files import write_atomically, write_json
 from ..store.tasks import Prompt
 from ..types import JsonObject
 from .check import Check
-from .entries import Listed, listed
-from .rows import Row, rows
-from .summary import Summary, overlap
+from .entries import ListedDataset, list_datasets
+from .rows import Row, open_rows
+from .summary import Summary, count_shared_prompts
 
 TYPES = {
     "train_preparation": ("train", "validation"),
     "example_validation": ("example",),
     None: ("train", "validation", "example", "benchmark"),
 }
-"""Of datasets, by mode."""
+"""Mode → dataset types."""
 
 
 def prepare(config: Config, tell: Callable[[str], None]) -> JsonObject:
-    """Write `<output_dirpath>/<type>.jsonl` and `summary.json`; returns what the latter holds."""
+    """Write `<output_dirpath>/<type>.jsonl` and `summary.json`; return the summary."""
     command = config.command
     assert isinstance(command, PrepareDataConfig)
     wanted = TYPES[command.mode]
-    found = [each for each in listed(config) if each.entry.type in wanted]
+    found = [each for each in list_datasets(config) if each.entry.type in wanted]
     if not found:
         raise ConfigError(
             f"no agent lists a dataset of type {' or '.join(wanted)}: add one under its"
@@ -44,7 +44,7 @@ def prepare(config: Config, tell: Callable[[str], None]) -> JsonObject:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OutputError(
-            f"output_dirpath={folder}: cannot be a folder: {error.strerror}"
+            f"output_dirpath={folder}: cannot create the folder: {error.strerror}"
         ) from None
     summaries: dict[str, Summary] = {}
     for kind in wanted:
@@ -52,47 +52,47 @@ def prepare(config: Config, tell: Callable[[str], None]) -> JsonObject:
         if group:
             path = folder / f"{kind}.jsonl"
             tell(f"{path}: {', '.join(map(str, group))}")
-            writing = Writing(command, summaries.setdefault(kind, Summary()))
-            write_atomically(path, writing.lines(group))
+            file = TaskFile(command, summaries.setdefault(kind, Summary()))
+            write_atomically(path, file.write_lines(group))
     if "train" in summaries and "validation" in summaries:
         summary = summaries["validation"]
-        if shared := overlap(summary, summaries["train"]):
-            summary.notes.append(f"{shared:,} of its prompts stand in train.jsonl too")
-    files = {str(folder / f"{kind}.jsonl"): each.figures() for kind, each in summaries.items()}
+        if shared := count_shared_prompts(summary, summaries["train"]):
+            summary.notes.append(f"{shared:,} of its prompts are also in train.jsonl")
+    files = {str(folder / f"{kind}.jsonl"): each.to_json() for kind, each in summaries.items()}
     write_json(folder / "summary.json", files)
     return files
 
 
 @dataclass(frozen=True, slots=True)
-class Writing:
-    """One file that is being written."""
+class TaskFile:
+    """Produces the lines of one file and updates its summary."""
 
     command: PrepareDataConfig
     summary: Summary
 
-    def lines(self, group: list[Listed]) -> Iterator[bytes]:
+    def write_lines(self, group: list[ListedDataset]) -> Iterator[bytes]:
         for each in group:
             with ExitStack() as stack:
                 check = stack.enter_context(Check(each.verifier))
-                yield from self._of(each, check)
+                yield from self._write_dataset(each, check)
 
-    def _of(self, each: Listed, check: Check) -> Iterator[bytes]:
+    def _write_dataset(self, each: ListedDataset, check: Check) -> Iterator[bytes]:
         entry, summary = each.entry, self.summary
-        where, found = rows(each, should_download=self.command.should_download)
+        where, found = open_rows(each, should_download=self.command.should_download)
         if entry.type in ("train", "validation") and entry.license is None:
-            summary.notes.append(f"{each} names no license")
+            summary.notes.append(f"{each} has no license")
         if entry.prepare_script is not None:
-            summary.notes.append(f"{each}: its prepare_script is not run: run it yourself before")
+            summary.notes.append(f"{each}: its prepare_script is not executed; run it first")
         if check.note:
             summary.notes.append(f"{each}: {check.note}")
-        prompt = _prompt(each)
+        prompt = _load_prompt(each)
         for taken, row in enumerate(found):
             if self.command.limit and taken >= self.command.limit:
                 return
             place = f"{where}:{row.number}"
             try:
-                task = _task(each, row, prompt)
-                if problem := check.problem(task):
+                task = _build_task(each, row, prompt)
+                if problem := check.find_problem(task):
                     raise ValueError(problem)
                 is_new = summary.is_new(task, place)
             except (TypeError, ValueError) as error:
@@ -105,19 +105,19 @@ class Writing:
             yield line * entry.num_repeats
 
 
-def _prompt(each: Listed) -> Prompt | None:
+def _load_prompt(each: ListedDataset) -> Prompt | None:
     path = each.entry.prompt_config
     return None if path is None else Prompt.load(registry.resolve_path(path) or Path(path))
 
 
-def _task(each: Listed, row: Row, prompt: Prompt | None) -> JsonObject:
-    """ValueError where the row makes no task."""
+def _build_task(each: ListedDataset, row: Row, prompt: Prompt | None) -> JsonObject:
+    """Build the task of a row; raise ValueError if that is impossible."""
     if row.content is None:
         raise ValueError(row.problem)
-    task = each.entry.mapping.task(row.content) if each.entry.mapping else row.content
+    task = each.entry.mapping.build_task(row.content) if each.entry.mapping else row.content
     params = task.get("responses_create_params", {} if prompt else None)
     if not isinstance(params, dict):
-        raise ValueError("no responses_create_params object (a 'mapping' makes one)")
+        raise ValueError("no responses_create_params object (add a 'mapping' to build one)")
     if prompt is not None:
         params = prompt.applied(params, task)
     if not isinstance(params.get("input"), str | list):

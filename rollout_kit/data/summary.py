@@ -1,4 +1,4 @@
-"""What a file of tasks holds, gathered while its rows pass: memory does not grow with them."""
+"""Summarize a file of tasks while it is written; memory does not grow with the rows."""
 
 import math
 from collections import Counter
@@ -16,17 +16,17 @@ from ..store.tasks import task_id_of
 from ..types import JsonObject
 
 MAX_VALUES = 20
-"""Different values of a field that are counted one by one; with more it is no category."""
+"""Values are counted only for fields with at most this many different ones."""
 
 MAX_NAMED = 5
-"""Rows that are named of those left out, and of duplicates."""
+"""Listed examples of rows left out, and of duplicates."""
 
 KINDS = {str: "text", bool: "bool", int: "number", float: "number", list: "list", dict: "object"}
 
 
 @dataclass(slots=True)
 class Numbers:
-    """Of many, their least, largest, mean and standard deviation (Welford's)."""
+    """Minimum, maximum, mean and standard deviation of numbers (Welford's algorithm)."""
 
     count: int = 0
     least: float = math.inf
@@ -41,7 +41,7 @@ class Numbers:
         self.mean += step / self.count
         self.squares += step * (value - self.mean)
 
-    def figures(self) -> JsonObject:
+    def to_json(self) -> JsonObject:
         if not self.count:
             return {}
         spread = math.sqrt(self.squares / (self.count - 1)) if self.count > 1 else 0.0
@@ -50,8 +50,8 @@ class Numbers:
 
 
 @dataclass(slots=True)
-class Field:
-    """One top-level field: numbers by their value, texts and lists by their length."""
+class FieldSummary:
+    """Statistics of a top-level field: values of numbers, lengths of texts and lists."""
 
     present: int = 0
     kinds: Counter[str] = field(default_factory=Counter)
@@ -71,13 +71,13 @@ class Field:
             if len(self.values) > MAX_VALUES:
                 self.values = None
 
-    def figures(self, rows: int) -> JsonObject:
+    def to_json(self, rows: int) -> JsonObject:
         found: JsonObject = {"present": self.present, "kinds": dict(self.kinds)}
         if self.present < rows:
             found["missing"] = rows - self.present
-        found |= self.numbers.figures()
+        found |= self.numbers.to_json()
         if self.lengths.count:
-            found["length"] = self.lengths.figures()
+            found["length"] = self.lengths.to_json()
         if self.values and len(self.values) < self.present:
             found["values"] = dict(self.values.most_common())
         return found
@@ -85,7 +85,7 @@ class Field:
 
 @dataclass(slots=True)
 class Summary:
-    """Of one file."""
+    """Summary of one file."""
 
     rows: int = 0
     written: int = 0
@@ -93,7 +93,7 @@ class Summary:
     duplicate_rows: list[str] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
     left_out_rows: list[str] = field(default_factory=list)
-    fields: dict[str, Field] = field(default_factory=dict)
+    fields: dict[str, FieldSummary] = field(default_factory=dict)
     prompt_words: Numbers = field(default_factory=Numbers)
     messages: Numbers = field(default_factory=Numbers)
     tools: Numbers = field(default_factory=Numbers)
@@ -108,7 +108,7 @@ class Summary:
             self.left_out_rows.append(f"{where}: {problem}")
 
     def is_new(self, row: JsonObject, where: str) -> bool:
-        """Whether no row before had the same content. TypeError where it is not JSON."""
+        """Count a row; return False if its content occurred before. TypeError if it is not JSON."""
         self.rows += 1
         if self.tasks.setdefault(int(task_id_of(row), 16), self.rows) == self.rows:
             return True
@@ -118,20 +118,20 @@ class Summary:
         return False
 
     def add(self, row: JsonObject) -> None:
-        """A row that is written."""
+        """Add a written row."""
         self.written += 1
         for name, value in row.items():
             if name not in ("responses_create_params", "agent_ref"):
-                self.fields.setdefault(name, Field()).add(value)
+                self.fields.setdefault(name, FieldSummary()).add(value)
         params = row["responses_create_params"]
         items = input_items(params)
         texts = [text for item in items for text in content_texts(item.get("content"))]
         self.prompt_words.add(sum(len(text.split()) for text in texts))
         self.messages.add(len(items))
         self.tools.add(len(params.get("tools") or ()))
-        self.prompts.setdefault(prompt_number(row), self.written)
+        self.prompts.setdefault(hash_prompt(row), self.written)
 
-    def figures(self) -> JsonObject:
+    def to_json(self) -> JsonObject:
         return {
             "rows": self.rows,
             "written": self.written,
@@ -141,16 +141,16 @@ class Summary:
             "left_out": self.left_out.total(),
             "left_out_reasons": dict(self.left_out.most_common(MAX_NAMED)),
             "left_out_rows": self.left_out_rows,
-            "prompt_words": self.prompt_words.figures(),
-            "messages": self.messages.figures(),
-            "tools": self.tools.figures(),
-            "fields": {name: each.figures(self.written) for name, each in self.fields.items()},
+            "prompt_words": self.prompt_words.to_json(),
+            "messages": self.messages.to_json(),
+            "tools": self.tools.to_json(),
+            "fields": {name: each.to_json(self.written) for name, each in self.fields.items()},
             "notes": self.notes,
         }
 
 
-def prompt_number(row: JsonObject) -> int:
-    """What the policy is asked, as a 64-bit number: two tasks that ask the same have the same."""
+def hash_prompt(row: JsonObject) -> int:
+    """Hash the prompt to 64 bits."""
     asked = [
         (item.get("role"), *content_texts(item.get("content")))
         for item in input_items(row["responses_create_params"])
@@ -158,14 +158,14 @@ def prompt_number(row: JsonObject) -> int:
     return int.from_bytes(blake2b(orjson.dumps(asked), digest_size=8).digest())
 
 
-def overlap(one: Summary, other: Summary) -> int:
-    """Prompts of `one` that `other` has too."""
+def count_shared_prompts(one: Summary, other: Summary) -> int:
+    """Count the prompts of `one` that occur in `other`."""
     held = {number for number, _ in other.prompts.items()}
     return sum(number in held for number, _ in one.prompts.items())
 
 
-def lines(files: JsonObject) -> Iterable[str]:
-    """What people read of the figures of each file."""
+def format_summaries(files: JsonObject) -> Iterable[str]:
+    """Format the summary of each file as text."""
     for path, found in files.items():
         counts = f"{number_of(found['written'], 'row')}, {number_of(found['tasks'], 'task')}"
         yield f"{path}: {counts}"
@@ -173,19 +173,19 @@ def lines(files: JsonObject) -> Iterable[str]:
         if words:
             yield f"  prompt: {words['min']:g} … {words['max']:g} words, mean {words['mean']:.1f}"
         for name, each in found["fields"].items():
-            yield f"  {name}: {_shown(each)}"
+            yield f"  {name}: {_format_field(each)}"
         if found["duplicates"]:
             named = ", ".join(found["duplicate_rows"])
             yield f"  {number_of(found['duplicates'], 'repetition')} of an earlier row: {named}"
         if found["left_out"]:
-            yield f"  {number_of(found['left_out'], 'row')} left out; most often, and the first:"
+            yield f"  {number_of(found['left_out'], 'row')} left out; reasons, and the first rows:"
         for reason, number in found["left_out_reasons"].items():
             yield f"    {number:,} × {reason}"
         yield from (f"    {each}" for each in found["left_out_rows"])
         yield from (f"  {note}" for note in found["notes"])
 
 
-def _shown(each: JsonObject) -> str:
+def _format_field(each: JsonObject) -> str:
     parts = [" or ".join(each["kinds"])]
     if "min" in each:
         parts.append(f"{each['min']:g} … {each['max']:g}, mean {each['mean']:.4g}")

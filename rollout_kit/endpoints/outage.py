@@ -1,35 +1,32 @@
-"""An endpoint that is gone for a while: one request looks for it, and the others wait.
+"""An endpoint that is down for a while: one request probes it, and the others wait.
 
-So an outage costs time, and uses up nobody's tries. Only one that has answered before is waited
-for: where nobody ever did, the address is most likely wrong.
+An outage therefore costs time and uses up no tries. It is declared only for an endpoint that has
+answered before; if it never did, the address is most likely wrong and the error rises at once.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from copy import copy
-from itertools import chain, repeat
 from typing import TypeVar
 
 from ..errors import RolloutError
 from ..time_limit import within
+from ..transport.retry import ENDPOINT_PROBE, delay_s
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 ENOUGH = 5
-"""So many requests in a row must find nobody: fewer may be a hiccup."""
-
-PAUSES_S = (0.5, 0.5, 1.0, 1.0, 2.0, 2.0, 4.0, 4.0, 8.0, 15.0)
-"""Before each look, the last one repeated: what comes back is found soon, and not run down."""
+"""Requests in a row that must fail before an outage is declared."""
 
 GONE = frozenset({502, 503, 504})
-"""Statuses of a gateway that has nobody behind it."""
+"""Statuses of a gateway that cannot reach its server."""
 
 
 class Outage:
-    """Of one endpoint, which is called `name` in the log."""
+    """State of one endpoint; `name` is its name in the log."""
 
     def __init__(self, name: str) -> None:
         self.is_on = False
@@ -37,18 +34,21 @@ class Outage:
         self._has_answered = False
         self._num_failed = 0
         self._since = 0.0
-        self._error = RolloutError(f"{name} is gone")
-        self._pauses: Iterator[float] = iter(())
-        self._looking = asyncio.Lock()
+        self._error = RolloutError(f"{name} is down")
+        self._probes = 0
+        self._probing = asyncio.Lock()
 
-    async def through(
+    async def call(
         self,
         work: Callable[[], Awaitable[T]],
         left: Callable[[], float],
         lost: Callable[[float], None],
     ) -> T:
-        """What `work` comes to. Where it finds nobody it is tried again, in turns with all others,
-        for as many seconds as are `left`. `lost` is told the seconds of each wait."""
+        """Return the result of `work`. During an outage, retry it, taking turns with other callers.
+
+        `left()` is the time (s) that the caller still has. `lost` receives the seconds of each
+        wait. Raises the error of `work`, or that of the outage if the time is too short.
+        """
         if not self.is_on:
             try:
                 return await work()
@@ -58,59 +58,61 @@ class Outage:
         now = asyncio.get_running_loop().time
         ends = now() + left()
         while True:
-            looks = self.is_on and await self._may_look(ends, lost)
+            probes = self.is_on and await self._wait_for_probe(ends, lost)
             try:
                 return await work()
             except RolloutError:
                 if not self.is_on or now() >= ends:
                     raise
             finally:
-                if looks:
-                    self._looking.release()
+                if probes:
+                    self._probing.release()
 
-    async def _may_look(self, ends: float, lost: Callable[[float], None]) -> bool:
-        """Wait for the turn to look, which is then to be released; False where the endpoint came
-        back meanwhile."""
+    async def _wait_for_probe(self, ends: float, lost: Callable[[float], None]) -> bool:
+        """Return True, holding the lock, when the caller may probe; False if the outage is over."""
         now = asyncio.get_running_loop().time
         came = now()
         try:
             with within(ends - came):
-                await self._looking.acquire()
+                await self._probing.acquire()
         except TimeoutError:
             raise copy(self._error) from None
         finally:
             lost(now() - came)
-        looks = False
+        probes = False
         try:
             if self.is_on:
-                pause_s = max(next(self._pauses), self._error.retry_after_s or 0.0)
+                self._probes += 1
+                pause_s = max(
+                    delay_s(ENDPOINT_PROBE, self._probes), self._error.retry_after_s or 0.0
+                )
                 if now() + pause_s > ends:
                     raise copy(self._error)
                 await asyncio.sleep(pause_s)
                 lost(pause_s)
-                looks = True
+                probes = True
         finally:
-            if not looks:
-                self._looking.release()
-        return looks
+            if not probes:
+                self._probing.release()
+        return probes
 
-    def answered(self, sent_at: float) -> None:
-        """Somebody is there, whatever the answer; `sent_at` is the loop's time."""
+    def record_answer(self, sent_at: float) -> None:
+        """The endpoint sent a reply of any kind; `sent_at` is the loop's time of the request."""
         if self.is_on and sent_at < self._since:
-            return  # it was on its way when the others found nobody
+            return  # the request was sent before the outage began
         self._has_answered, self._num_failed = True, 0
         if self.is_on:
             self.is_on = False
-            log.warning("%s answers again, after %.0f s", self._name, self._gone_s())
+            log.warning("%s answers again, after %.0f s", self._name, self._down_s())
 
-    def failed(self, error: RolloutError) -> None:
-        """Nobody is there, or only a gateway."""
+    def record_failure(self, error: RolloutError) -> None:
+        """The endpoint could not be reached, or only its gateway."""
         self._num_failed += 1
         self._error = error
         if self._has_answered and self._num_failed >= ENOUGH and not self.is_on:
             self.is_on, self._since = True, asyncio.get_running_loop().time()
-            self._pauses = chain(PAUSES_S, repeat(PAUSES_S[-1]))
-            log.warning("%s is gone, and is waited for: %s", self._name, error.message)
+            self._probes = 0
+            log.warning("%s is down; waiting until it answers: %s", self._name, error.message)
 
-    def _gone_s(self) -> float:
+    def _down_s(self) -> float:
         return asyncio.get_running_loop().time() - self._since

@@ -1,8 +1,8 @@
-"""What an endpoint allows in a minute, and whose turn it is.
+"""How fast one endpoint may be asked.
 
-`Allowances` is pure: what is configured, what the endpoint's headers tell and what its refusals
-teach become a pace. `Turns` lets requests go at that pace, in the order they came; one refusal
-holds up everybody, so that nobody runs into it again.
+`Allowances` is a pure state machine: configured limits, the endpoint's headers and its refusals
+determine a pace. `RequestQueue` sends requests at that pace, in the order of their arrival. After a
+refusal all requests wait, so that they are not refused one by one.
 """
 
 import asyncio
@@ -13,37 +13,38 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 HEADROOM = 0.97
-"""Of what is allowed: the endpoint's clock and ours differ, and requests overtake each other."""
+"""Share of the allowed pace that is used: clocks differ, and requests overtake each other."""
 
 BURST_S = 1.0
-"""Requests that may go at once are those of so many seconds."""
+"""A bucket holds the requests or tokens of this many seconds."""
 
 UNTOLD_PAUSE_S = 1.0
-"""After a refusal that names no time; twice as long after each that follows at once."""
+"""Pause after a refusal that names no time; doubled after each further refusal in a row."""
 
 MAX_PAUSE_S = 60.0
 
 CUT = 0.8
-"""Of the pace that was refused is tried next, where the endpoint tells no limit."""
+"""Factor on a pace that was refused, if the endpoint names no limit."""
 
 GROWTH, GROWTH_EVERY_S = 1.03, 5.0
-"""By so much the pace grows again where nothing is refused."""
+"""Factor by which the request rate grows, once in this many seconds, while nothing is refused."""
 
 MANY = 0.15
-"""Share of refusals for which the pace is always to blame."""
+"""With a larger share of refused requests, the pace is always regarded as the cause."""
 
 ENOUGH = 3
-"""Refusals since the pace was cut that tell whether it helped."""
+"""Refusals after a cut that are needed to judge whether the cut helped."""
 
 TOLD = "x-ratelimit-"
-"""How the headers begin that tell what is allowed."""
+"""Prefix of the reply headers that name the endpoint's limits."""
 
 UNITS = ("requests", "tokens")
 
 
 @dataclass(slots=True)
 class Bucket:
-    """Fills evenly; `left` as of `at` may be below zero where more was used than was expected."""
+    """A token bucket that fills evenly. `left` is its content at the time `at`; it is negative if
+    requests used more than expected."""
 
     per_minute: float
     at: float
@@ -61,32 +62,32 @@ class Bucket:
         self.at = now
 
     def missing_s(self, wanted: float) -> float:
-        """Seconds until `wanted` are there: all that it holds, where more are wanted."""
+        """Seconds until `wanted` (at most `size`) are available."""
         return max(0.0, (min(wanted, self.size) - self.left) * 60 / self.per_minute)
 
 
 @dataclass(slots=True)
 class Guess:
-    """Of a limit that nobody tells, from how many requests are refused at which pace.
+    """Estimate of a limit that the endpoint does not name, from the refusals at each pace.
 
-    At a pace above a limit the share beyond it is refused, so that a slower pace has fewer
-    refusals. Where it has as many as before, their cause is another, and slowing down is no use.
+    Above the limit, the excess share of the requests is refused, so a slower pace has fewer
+    refusals. If it has as many as before, they have another cause and slowing down is useless.
     """
 
     is_in_use: bool = False
     first_sent: float | None = None
     num_sent: int = 0
     num_refused: int = 0
-    """Both since the last cut."""
+    """`num_sent` and `num_refused` count since the last cut."""
     _sent_before: int = 0
     _refused_before: int = 0
     _cut_at: float = 0.0
     _cut_from: float = 0.0
-    """The pace before it."""
+    """The pace before the last cut."""
     _grown_at: float = 0.0
 
-    def sent(self, now: float) -> float:
-        """A request goes; by what factor the pace may grow."""
+    def record_sent(self, now: float) -> float:
+        """Count a request that is sent; return the factor by which the pace may grow."""
         if self.first_sent is None:
             self.first_sent = now
         self.num_sent += 1
@@ -95,14 +96,14 @@ class Guess:
         self._grown_at = now
         return GROWTH
 
-    def refused(self, sent_at: float) -> None:
+    def record_refusal(self, sent_at: float) -> None:
         if sent_at < self._cut_at:
             self._refused_before += 1
         else:
             self.num_refused += 1
 
     def pace_so_far(self, now: float) -> float:
-        """Requests a minute."""
+        """Requests per minute since the first one."""
         began = now if self.first_sent is None else self.first_sent
         return 60 * self.num_sent / max(1.0, now - began)
 
@@ -124,15 +125,15 @@ class Guess:
 
 @dataclass(slots=True)
 class Allowances:
-    """Of one endpoint and key. Times are seconds on any one clock."""
+    """What one endpoint allows for one key. All times are seconds of the same clock."""
 
     configured: dict[str, float | None] = field(default_factory=dict)
     buckets: dict[str, Bucket] = field(default_factory=dict)
     paused_until: float = 0.0
     tokens_each: float = 0.0
-    """Tokens of a request, by those that were answered."""
+    """Running mean of the tokens of answered requests."""
     _refusals: int = 0
-    """In a row."""
+    """Refusals in a row."""
     _refused_at: float = 0.0
     _guess: Guess = field(default_factory=Guess)
 
@@ -143,11 +144,11 @@ class Allowances:
 
     @property
     def is_limited(self) -> bool:
-        """Whether anything has ever held a request up, or was said to."""
+        """Whether a limit is known or a request was ever refused."""
         return bool(self.buckets) or self.paused_until > 0
 
     def wait_s(self, now: float) -> float:
-        """Until the next request may go."""
+        """Seconds until the next request may be sent."""
         waits = [self.paused_until - now]
         for unit, bucket in self.buckets.items():
             bucket.refill(now)
@@ -155,8 +156,8 @@ class Allowances:
         return max(0.0, *waits)
 
     def send(self, now: float) -> float:
-        """A request goes; the tokens that it is expected to cost."""
-        if (factor := self._guess.sent(now)) > 1:
+        """Count a request that is sent; return the tokens that it is expected to use."""
+        if (factor := self._guess.record_sent(now)) > 1:
             self.buckets["requests"].per_minute *= factor
         for unit, bucket in self.buckets.items():
             bucket.refill(now)
@@ -164,19 +165,19 @@ class Allowances:
         return self.tokens_each
 
     def _cost(self, unit: str) -> float:
-        """Of one request, as far as is known before it is answered."""
+        """Expected use of one request."""
         return self.tokens_each if unit == "tokens" else 1.0
 
-    def answered(self, now: float, expected: float, used: float) -> None:
-        """It passed, and cost `used` tokens."""
+    def record_answer(self, now: float, expected: float, used: float) -> None:
+        """Count an answered request that used `used` tokens."""
         self._refusals = 0
         self.tokens_each = used if not self.tokens_each else 0.9 * self.tokens_each + 0.1 * used
         if tokens := self.buckets.get("tokens"):
             tokens.refill(now)
             tokens.left -= used - expected
 
-    def told(self, now: float, headers: Mapping[str, str]) -> None:
-        """Take the `x-ratelimit-*` of a reply in, in OpenAI's spelling."""
+    def read_headers(self, now: float, headers: Mapping[str, str]) -> None:
+        """Adopt the limits in the `x-ratelimit-*` headers of a reply, as OpenAI spells them."""
         for unit in UNITS if headers else ():
             limit = _number(headers.get(f"{TOLD}limit-{unit}", ""))
             if not limit:
@@ -193,9 +194,10 @@ class Allowances:
             if remaining is not None:
                 bucket.left = min(bucket.left, remaining)
 
-    def refused(self, now: float, sent_at: float, retry_after_s: float | None) -> None:
-        """It was turned away for now; everybody waits."""
-        is_news = sent_at >= self._refused_at  # the others of the same moment say the same
+    def record_refusal(self, now: float, sent_at: float, retry_after_s: float | None) -> None:
+        """Pause all requests because one was refused because of a limit."""
+        # requests that were in flight at an earlier refusal add no information
+        is_news = sent_at >= self._refused_at
         if is_news:
             self._refusals += 1
             self._refused_at = now
@@ -203,12 +205,12 @@ class Allowances:
         if pause is None:
             pause = min(MAX_PAUSE_S, UNTOLD_PAUSE_S * 2.0 ** (min(self._refusals, 10) - 1))
         self.paused_until = max(self.paused_until, now + pause)
-        self._guess.refused(sent_at)
+        self._guess.record_refusal(sent_at)
         if is_news and ("requests" not in self.buckets or self._guess.is_in_use):
             self._slow_down(now)
 
     def _slow_down(self, now: float) -> None:
-        """No limit is told: somewhat less than the pace that was refused."""
+        """Reduce the pace that was refused; the endpoint names no limit."""
         bucket, guess = self.buckets.get("requests"), self._guess
         if bucket is None:
             bucket = self.buckets["requests"] = Bucket(guess.pace_so_far(now), now)
@@ -219,9 +221,9 @@ class Allowances:
         bucket.left = min(bucket.left, 1.0)
 
 
-class Turns:
-    """Requests at the pace of `allowances`, first come, first served; one that was refused and
-    comes again keeps its place."""
+class RequestQueue:
+    """Requests at the pace of `allowances`, in order of arrival. A request that was refused and is
+    sent again keeps its place."""
 
     def __init__(self, allowances: Allowances) -> None:
         self.allowances = allowances
@@ -230,22 +232,22 @@ class Turns:
         self._timer: asyncio.TimerHandle | None = None
 
     def is_throttled(self) -> bool:
-        """Whether somebody waits, or would because of a refusal."""
+        """Whether a request waits, or a refusal would make one wait."""
         now = asyncio.get_running_loop().time()
         return bool(self._queue) or now < self.allowances.paused_until
 
     def is_held_up(self) -> bool:
-        """Whether who comes now has to wait."""
+        """Whether a new request would have to wait."""
         if not (self._queue or self.allowances.is_limited):
             return False
         return bool(self._queue) or self.allowances.wait_s(asyncio.get_running_loop().time()) > 0
 
     def number(self) -> int:
-        """A place in the order."""
+        """Return the next place in the queue."""
         return next(self._numbers)
 
-    async def come(self, number: int) -> float:
-        """Wait for the turn; the tokens that the request is expected to cost."""
+    async def wait(self, number: int) -> float:
+        """Wait until the request may be sent; return the tokens that it is expected to use."""
         loop = asyncio.get_running_loop()
         if not self.is_held_up():
             return self.allowances.send(loop.time())
@@ -255,14 +257,14 @@ class Turns:
         return await turn
 
     def _serve(self) -> None:
-        """Let go who may; come back when the next may."""
+        """Let requests go as far as allowed; set a timer for the next one."""
         if self._timer:
             self._timer.cancel()
             self._timer = None
         loop = asyncio.get_running_loop()
         while self._queue:
             _, turn = self._queue[0]
-            if turn.done():  # given up
+            if turn.done():  # cancelled
                 heapq.heappop(self._queue)
                 continue
             now = loop.time()

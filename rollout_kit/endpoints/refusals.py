@@ -1,5 +1,5 @@
-"""What model servers share that ask an OpenAI-compatible endpoint: what rows add to a request, and
-what its refusals mean."""
+"""OpenAI-compatible endpoints: parameters that rows add to a request, and the meaning of
+refusals."""
 
 import time
 from collections.abc import Iterable, Mapping
@@ -15,8 +15,8 @@ from ..transport.retry import retry_after_s
 from ..types import JsonObject
 
 
-def parsed(raw: Any) -> Any:
-    """JSON as a value; None where it is not JSON."""
+def parse_json(raw: Any) -> Any:
+    """The JSON value; None if `raw` is not JSON."""
     try:
         return orjson.loads(raw)
     except (orjson.JSONDecodeError, TypeError):
@@ -24,7 +24,7 @@ def parsed(raw: Any) -> Any:
 
 
 def extra_body(row: JsonObject) -> JsonObject:
-    """Take `metadata.extra_body`, NeMo Gym's way for a row to add parameters, out of `row`."""
+    """Remove `metadata.extra_body` from `row` and return it; NeMo Gym's rows add parameters so."""
     metadata = row.get("metadata")
     if not isinstance(metadata, dict) or "extra_body" not in metadata:
         return {}
@@ -32,7 +32,7 @@ def extra_body(row: JsonObject) -> JsonObject:
     row.pop("metadata")
     if rest:
         row["metadata"] = rest
-    extra = parsed(metadata["extra_body"])
+    extra = parse_json(metadata["extra_body"])
     if not isinstance(extra, dict):
         raise TaskError(
             "metadata.extra_body must be the JSON text of an object, "
@@ -44,7 +44,7 @@ def extra_body(row: JsonObject) -> JsonObject:
 def is_context_overflow(status: int, payload: Any) -> bool:
     """Whether the input is longer than the model's context, by the fields that OpenAI and vLLM set.
 
-    Never by words in the message, which a mistake in a parameter may use as well.
+    The message is not used: errors about parameters may contain the same words.
     """
     inner = payload.get("error", payload) if isinstance(payload, dict) else None
     if not isinstance(inner, dict):
@@ -53,8 +53,8 @@ def is_context_overflow(status: int, payload: Any) -> bool:
     return inner.get("code") == "context_length_exceeded" or is_vllms
 
 
-def overflowed(params: Mapping[str, Any], model: str) -> JsonObject:
-    """The response where the input leaves no room for one."""
+def overflow_response(params: Mapping[str, Any], model: str) -> JsonObject:
+    """The empty response to an input that fills the whole context."""
     given = {key: value for key, value in params.items() if value is not None}
     named = str(given.get("model") or model)
     return make_response(named, [], None, incomplete_reason="max_output_tokens", params=given)
@@ -70,7 +70,7 @@ def is_wrong_key(payload: Any) -> bool:
     )
 
 
-def status_told(payload: Any) -> int:
+def read_status(payload: Any) -> int:
     """The status that an error means which came with a 200, as errors in a stream do."""
     inner = payload.get("error") if isinstance(payload, dict) else None
     code = inner.get("code") if isinstance(inner, dict) else None
@@ -87,7 +87,7 @@ def is_out_of_money(payload: Any) -> bool:
     return "insufficient_quota" in (inner.get("code"), inner.get("type"))
 
 
-def without_secrets(text: str, secrets: Iterable[str]) -> str:
+def mask_words(text: str, secrets: Iterable[str]) -> str:
     """An endpoint that repeats its key in a refusal must not put it into our files."""
     return mask(text, [secret for secret in secrets if len(secret) >= MIN_LENGTH])
 

@@ -1,30 +1,49 @@
-"""The server processes of one run: which instance runs in which, and all of them kept alive."""
+"""The server processes of one run: which instance runs in which process, all of them supervised.
+
+The parent binds every socket and keeps it, so no other program can take a port. Callers that
+connect while a server is restarted wait in the socket's queue; the sockets of a server that is
+given up are closed, so its callers get an error at once.
+"""
 
 import asyncio
+import os
+import secrets as random
+import sys
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from socket import socket
 
+import orjson
+
 from ..config.instances import Instance
-from ..errors import ConfigError
+from ..errors import ConfigError, PeerError
 from ..serving import registry
 from ..serving.service import Demands
 from ..transport.http import HttpClient
 from ..types import JsonObject
-from . import processes
 from .output import Output
-from .sockets import Sockets
-from .supervise import Keeper, Terms
+from .process_tree import MARK
+from .processes import Child, Reaper, python_path, spawn, stop
+from .sockets import Sockets, url_of
+from .supervise import Supervisor, Terms
+
+STOP_S = 5.0
+"""Time between asking a server to stop and killing it with everything that it started."""
+
+SHOWN_LINES = 12
+"""Last lines of a server's output that an error about it shows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Upkeep:
-    """How server processes are kept. `show` gets each line of their output with its label, `tell`
-    what befalls them; a log per server goes to a folder of the run's own in `log_dir`."""
+    """How server processes are kept.
+
+    `show` receives each line of their output with its label, `tell` each event. Each server has a
+    log in a folder of the run below `log_dir`.
+    """
 
     ready_timeout_s: float = 600
     max_restarts: int = 5
@@ -34,15 +53,15 @@ class Upkeep:
 
 
 class Fleet:
-    """Started, ready and supervised one after the other; what `stack` leaves is stopped.
+    """Starts the processes and supervises them; closing `stack` stops them.
 
-    `ends` are the supervisions: one is done, with the reason, once its process is given up.
+    `ends` are the supervising tasks: one is done, with the reason, once its process is given up.
     """
 
     def __init__(self, stack: AsyncExitStack, upkeep: Upkeep) -> None:
         self._stack = stack
         self._upkeep = upkeep
-        self._keepers: dict[_Group, Keeper] = {}
+        self._processes: list[ServerProcess] = []
         self.ends: list[asyncio.Task[str]] = []
         self.log_dir: Path | None = None
 
@@ -60,26 +79,23 @@ class Fleet:
         upkeep, run_id = self._upkeep, str(plan["run_id"])
         if upkeep.log_dir:
             self.log_dir = upkeep.log_dir / f"{time.strftime('%F_%H-%M-%S')}_{run_id[:4]}"
-        reaper = processes.Reaper()
+        reaper = Reaper()
         await reaper.start()
         self._stack.push_async_callback(reaper.close)
-        self._stack.push_async_callback(self._stop, reaper)
-        terms = Terms(
-            run_id, client, reaper, upkeep.max_restarts, upkeep.ready_timeout_s, upkeep.tell
-        )
+        self._stack.push_async_callback(self._stop)
+        run = _Run(plan, client, reaper, upkeep)
         for group in _groups(instances):
             output = self._output(group.label, secrets)
             self._stack.callback(output.close)
             own = {each.name: sockets[each.name][group.worker] for each in group.instances}
-            start = partial(group.spawned, plan, own, output)
-            patient = replace(terms, ready_timeout_s=group.ready_timeout_s(terms.ready_timeout_s))
-            keeper = self._keepers[group] = Keeper(group.label, own, output, patient, start)
+            process = ServerProcess(group, own, output, run)
+            self._processes.append(process)
             try:
-                await keeper.start()
+                await process.start()
             except OSError as error:
                 python = group.instances[0].python or "python"
                 raise ConfigError(
-                    f"server '{group.label}' cannot be started by {python}: {error.strerror}"
+                    f"{process.title} cannot be started by {python}: {error.strerror}"
                 ) from None
 
     def _output(self, label: str, secrets: Iterable[str]) -> Output:
@@ -88,25 +104,34 @@ class Fleet:
         return Output(label, path=path, secrets=secrets, show=show, tell=tell)
 
     def readiness(self) -> list[Coroutine[None, None, None]]:
-        """One to await per process; ConfigError where it cannot start."""
-        return [keeper.ready() for keeper in self._keepers.values()]
+        """Coroutines that wait until each process is ready; ConfigError if one cannot start."""
+        return [process.wait_ready() for process in self._processes]
 
     def keep(self) -> None:
-        """From here on whoever dies is started again."""
-        self.ends = [asyncio.create_task(keeper.keep()) for keeper in self._keepers.values()]
+        """Restart processes that die from now on."""
+        self.ends = [asyncio.create_task(process.keep()) for process in self._processes]
 
-    def of(self, instance: Instance) -> list[Keeper]:
+    def of(self, instance: Instance) -> list[Supervisor]:
         """The processes that serve an instance."""
-        return [keeper for group, keeper in self._keepers.items() if instance in group.instances]
+        return [process for process in self._processes if instance in process.group.instances]
 
-    async def _stop(self, reaper: processes.Reaper) -> None:
+    async def _stop(self) -> None:
         for task in self.ends:
             task.cancel()
         await asyncio.gather(*self.ends, return_exceptions=True)
-        children = [keeper.child for keeper in self._keepers.values() if keeper.child]
-        await processes.stop(children)
-        for child in children:
-            reaper.forgets(child)  # else it would wait for its grace, and look for what is gone
+        await stop([process.child for process in self._processes if process.child], STOP_S)
+        for process in self._processes:
+            process.forget()
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What all server processes of a run share."""
+
+    plan: JsonObject
+    client: HttpClient
+    reaper: Reaper
+    upkeep: Upkeep
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -117,13 +142,27 @@ class _Group:
     instances: list[Instance]
     worker: int = 0
 
-    def ready_timeout_s(self, usual_s: float) -> float:
-        """The usual one, or more where a server asks for it."""
-        return max(usual_s, *(demands_of(each).ready_timeout_s for each in self.instances))
 
-    async def spawned(
-        self, plan: JsonObject, sockets: Mapping[str, socket], output: Output
-    ) -> processes.Child:
+class ServerProcess(Supervisor):
+    """One process that serves a group of instances on its sockets."""
+
+    def __init__(
+        self, group: _Group, sockets: dict[str, socket], output: Output, run: _Run
+    ) -> None:
+        asked = [demands_of(each).ready_timeout_s for each in group.instances]
+        terms = Terms(max(run.upkeep.ready_timeout_s, *asked), run.upkeep.max_restarts)
+        super().__init__(f"server '{group.label}'", terms, run.reaper)
+        self.group = group
+        self._sockets, self._output, self._run = sockets, output, run
+        self._answering: set[str] = set()
+
+    async def spawn(self) -> Child:
+        """Start it. The plan, with its secrets, goes through a pipe: other users can read
+        arguments and environments."""
+        self._output.tail.clear()
+        self._answering.clear()
+        instances, mark = self.group.instances, random.token_hex(8)
+        descriptors = {name: sock.fileno() for name, sock in self._sockets.items()}
         served = [
             {
                 "name": each.name,
@@ -131,20 +170,58 @@ class _Group:
                 "implementation": each.implementation,
                 "settings": each.settings,
             }
-            for each in self.instances
+            for each in instances
         ]
-        return await processes.spawn(
-            self.label,
-            {**plan, "instances": served},
-            sockets,
-            output,
-            python=self.instances[0].python,
-            env={key: value for each in self.instances for key, value in each.env.items()},
+        plan = {**self._run.plan, "instances": served, "sockets": descriptors}
+        return await spawn(
+            [instances[0].python or sys.executable, "-m", "rollout_kit.launch.serve"],
+            {
+                **os.environ,
+                "PYTHONPATH": python_path(),
+                "PYTHONUNBUFFERED": "1",
+                **{key: value for each in instances for key, value in each.env.items()},
+                MARK: mark,
+            },
+            take=self._output.take,
+            mark=mark,
+            line=orjson.dumps(plan) + b"\n",
+            pass_fds=list(descriptors.values()),
         )
+
+    async def is_ready(self) -> bool:
+        """Whether every instance has answered with this run's id."""
+        for name, sock in self._sockets.items():
+            if name not in self._answering and not await self._answers(url_of(sock)):
+                return False
+            self._answering.add(name)
+        return True
+
+    async def _answers(self, url: str) -> bool:
+        try:
+            reply = await self._run.client.get(f"{url}/health", timeout_s=5)
+            run_id = orjson.loads(reply.raw).get("run_id")
+            return reply.status == 200 and run_id == self._run.plan["run_id"]
+        except (PeerError, orjson.JSONDecodeError):
+            return False
+
+    def tell(self, line: str) -> None:
+        """Show a line to people, and write it to the server's own log."""
+        line = f"{time.strftime('%F %T')} {line}"
+        self._output.note(line)
+        self._run.upkeep.tell(line)
+
+    def last_words(self) -> list[str]:
+        path = self._output.path
+        log = [f"(its log: {path})"] if path else []
+        return [*list(self._output.tail)[-SHOWN_LINES:], *log]
+
+    def close(self) -> None:
+        for sock in self._sockets.values():
+            sock.close()
 
 
 def demands_of(instance: Instance) -> Demands:
-    """What the implementation asks; nothing where it is known to another interpreter only."""
+    """What the implementation demands; nothing if only another interpreter can import it."""
     try:
         cls = registry.load(instance.type, instance.implementation)
     except ConfigError:

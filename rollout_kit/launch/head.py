@@ -22,7 +22,7 @@ from ..transport.app import served
 from ..transport.http import HttpClient, Reply
 from ..types import JsonObject
 from .placement import Server
-from .run import Run, keep_token, read_token
+from .run import RunIdentity, keep_token, read_token
 from .sockets import bound_socket, url_of
 
 IDENTITY = "rollout_kit head server"
@@ -44,7 +44,11 @@ class HeadServer:
     """
 
     def __init__(
-        self, run: Run, where: HeadServerConfig, values: JsonObject, stop: Callable[[], None]
+        self,
+        run: RunIdentity,
+        where: HeadServerConfig,
+        values: JsonObject,
+        stop: Callable[[], None],
     ) -> None:
         self.url = ""
         self._run = run
@@ -101,7 +105,7 @@ class HeadServer:
         serve("/", self._hello)
         serve("/health", self._hello)
         serve(CONFIG, lambda request: config_yaml)
-        serve(INSTANCES, lambda request: self._listed())
+        serve(INSTANCES, lambda request: self._entry())
         serve(STOP, stopping, "POST")
         return app
 
@@ -113,15 +117,15 @@ class HeadServer:
             hello["proof"] = _proof(self._run.token, nonce)
         return hello
 
-    def _listed(self) -> list[JsonObject]:
-        return [_listed(server, self._started) for server in self._servers or ()]
+    def _entry(self) -> list[JsonObject]:
+        return [_entry(server, self._started) for server in self._servers or ()]
 
 
 def _proof(token: str, nonce: str) -> str:
     return hmac.new(token.encode(), nonce.encode(), "sha256").hexdigest()
 
 
-def _listed(server: Server, started: float) -> JsonObject:
+def _entry(server: Server, started: float) -> JsonObject:
     pids = server.pids
     return {
         "name": server.name,
@@ -144,26 +148,26 @@ def _listed(server: Server, started: float) -> JsonObject:
 
 def _workers(server: Server, started: float) -> list[JsonObject]:
     """One entry per process; a server in ng_run's own, or by URL, is one too."""
-    if not server.keepers:
+    if not server.processes:
         whole: JsonObject = {"label": server.name, "state": "ready", "restarts": 0, "pid": None}
         url = server.urls[0] if server.urls else None
         return [{**whole, "url": url, "uptime_s": time.time() - started}]
-    several = len(server.keepers) > 1
+    several = len(server.processes) > 1
     return [
         {
             "label": f"{server.name}-{index}" if several else server.name,
-            "state": keeper.state,
-            "restarts": keeper.restarts,
-            "pid": keeper.pid,
+            "state": process.state,
+            "restarts": process.restarts,
+            "pid": process.pid,
             "url": url,
-            "uptime_s": keeper.uptime_s,
+            "uptime_s": process.uptime_s,
         }
-        for index, (keeper, url) in enumerate(zip(server.keepers, server.urls, strict=True))
+        for index, (process, url) in enumerate(zip(server.processes, server.urls, strict=True))
     ]
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class HeadClient:
     """A running `ng_run`, found at its head server."""
 
     url: str
@@ -173,7 +177,9 @@ class Head:
     client: HttpClient
 
     @classmethod
-    async def at(cls, where: HeadServerConfig, client: HttpClient, token: str | None) -> "Head":
+    async def at(
+        cls, where: HeadServerConfig, client: HttpClient, token: str | None
+    ) -> "HeadClient":
         """ConfigError when none is there. Without `token` it is read from the file that `ng_run`
         keeps for its own user. It is sent to nobody who does not know it already."""
         url = f"http://{where.host}:{where.port}"
@@ -218,7 +224,7 @@ class Head:
         reply = await self.client.post(
             f"{self.url}{STOP}", b"{}", headers=bearer(self.token), timeout_s=ASK_S
         )
-        self._checked(reply)
+        self._check(reply)
 
     async def answers(self) -> bool:
         """Whether this very run is still there."""
@@ -232,9 +238,9 @@ class Head:
         reply = await self.client.get(
             f"{self.url}{path}", headers=bearer(self.token), timeout_s=ASK_S
         )
-        return _read(self._checked(reply))
+        return _read(self._check(reply))
 
-    def _checked(self, reply: Reply) -> Reply:
+    def _check(self, reply: Reply) -> Reply:
         if reply.status == 401:
             raise ConfigError(
                 f"the ng_run at {self.url} asks for its token: run this command as the user who"
@@ -246,11 +252,11 @@ class Head:
 
 
 @asynccontextmanager
-async def found_head(command: ControlConfig) -> AsyncIterator[Head]:
+async def found_head(command: ControlConfig) -> AsyncIterator[HeadClient]:
     """The ng_run that a command is about, with a client of its own while inside."""
     client = HttpClient()
     try:
-        yield await Head.at(command.head_server, client, command.auth_token)
+        yield await HeadClient.at(command.head_server, client, command.auth_token)
     finally:
         await client.close()
 

@@ -31,7 +31,7 @@ def run(main: Coroutine[None, None, T]) -> T:
         return runner.run(main)
 
 
-async def together(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+async def gather_all(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """All side by side; the first error as it is, once the others have been cancelled."""
     tasks = [asyncio.create_task(each) for each in coroutines]
     try:

@@ -22,10 +22,10 @@ from ..transport.http import HttpClient
 from ..transport.peers import Http, Local, Peers, Transport
 from ..types import JsonObject
 from .fleet import Fleet, Upkeep, demands_of
-from .loop import together
-from .run import Run
+from .loop import gather_all
+from .run import RunIdentity
 from .sockets import Sockets, bind_all, url_of
-from .supervise import Keeper
+from .supervise import Supervisor
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,21 +60,21 @@ class Server:
     implementation: str
     urls: list[str]
     asks_token: bool = False
-    keepers: list[Keeper] = field(default_factory=list)
+    processes: list[Supervisor] = field(default_factory=list)
 
     @property
     def pids(self) -> list[int]:
-        return [keeper.pid for keeper in self.keepers if keeper.pid]
+        return [process.pid for process in self.processes if process.pid]
 
     @property
     def state(self) -> str:
         """The worst of its processes."""
-        states = {keeper.state for keeper in self.keepers}
+        states = {process.state for process in self.processes}
         return next((s for s in ("failed", "restarting", "starting") if s in states), "ready")
 
     @property
     def restarts(self) -> int:
-        return sum(keeper.restarts for keeper in self.keepers)
+        return sum(process.restarts for process in self.processes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ async def placed(
     host: str = "127.0.0.1",
     limits: HttpLimits,
     upkeep: Upkeep = Upkeep(),
-    run: Run | None = None,
+    run: RunIdentity | None = None,
     tapes: Tapes = Tapes(),
     start: bool = True,
 ) -> AsyncIterator[Placed]:
@@ -116,7 +116,7 @@ async def placed(
     async with AsyncExitStack() as stack:
         client = HttpClient(limits.limit, limits.limit_per_host)
         stack.push_async_callback(client.close)
-        run = run or Run()
+        run = run or RunIdentity()
         sockets = bind_all(instances, [*spawned, *(local if spawned else ())], host)
         for sock in itertools.chain.from_iterable(sockets.values()):
             stack.callback(sock.close)
@@ -138,16 +138,16 @@ async def placed(
         fleet = Fleet(stack, upkeep)
         await fleet.start(spawned, sockets, plan, client, {*config.secrets, run.token})
         await _start(services, idle, sockets, run, stack)
-        await together(fleet.readiness())
+        await gather_all(fleet.readiness())
         fleet.keep()
         servers = [
-            _listed(each, urls.get(each.name, []), fleet, asks_token=each.name in tokens)
+            _server_of(each, urls.get(each.name, []), fleet, asks_token=each.name in tokens)
             for each in instances
         ]
         yield Placed(peers, servers, fleet.ends, fleet.log_dir)
 
 
-def _listed(instance: Instance, urls: list[str], fleet: Fleet, *, asks_token: bool) -> Server:
+def _server_of(instance: Instance, urls: list[str], fleet: Fleet, *, asks_token: bool) -> Server:
     name, type_, implementation = instance.name, instance.type, instance.implementation
     return Server(name, type_, implementation, urls, asks_token, fleet.of(instance))
 
@@ -183,7 +183,7 @@ async def _start(
     services: list[Service],
     idle: Collection[str],
     sockets: Sockets,
-    run: Run,
+    run: RunIdentity,
     stack: AsyncExitStack,
 ) -> None:
     """Start the services of this process side by side, but for the idle; where others must reach
@@ -191,7 +191,7 @@ async def _start(
     started = [each for each in services if each.name not in idle]
     for service in started:
         stack.push_async_callback(service.stop)
-    await together(service.start() for service in started)
+    await gather_all(service.start() for service in started)
     for service in services:
         if service.name in sockets:
             [sock] = sockets[service.name]

@@ -45,7 +45,7 @@ def family(root: int, mark: str = "") -> dict[int, str]:
     return {pid: started[pid] for pid in members}
 
 
-def marked(variable: str, value: str) -> dict[int, str]:
+def find_marked(variable: str, value: str) -> dict[int, str]:
     """Live processes with `variable=value` in their environment, each with its start time."""
     return {
         pid: fields[19]

@@ -10,14 +10,14 @@ from ..config.keys.commands import CollectConfig, ReverifyConfig
 from ..config.load import Config
 from ..errors import ConfigError
 from ..launch.fleet import Upkeep
-from ..launch.head import Head
 from ..launch.placement import HttpLimits, placed
-from ..launch.run import Run
+from ..launch.run import RunIdentity
 from ..transport.access import bearer
 from ..transport.cassette import Tapes
 from ..transport.http import HttpClient
 from ..transport.peers import Http, Peers
 from ..types import JsonObject, Say
+from .head import HeadClient
 
 SPARE_CONNECTIONS = 1100
 """Connections beyond the rollouts in flight: parked verdicts, closing sessions, health."""
@@ -52,7 +52,7 @@ async def reach(
             default="local",
             limits=http_limits(command),
             upkeep=Upkeep(max_restarts=command.max_restarts, log_dir=command.log_dir, tell=say),
-            run=Run.with_token(command.auth_token),
+            run=RunIdentity.with_token(command.auth_token),
             tapes=Tapes.at(command.record, command.replay),
             start=not command.dry_run,
         ) as running:
@@ -66,7 +66,7 @@ async def reach(
     limits = http_limits(command)
     client = HttpClient(limits.limit, limits.limit_per_host)
     try:
-        head = await Head.at(command.head_server, client, command.auth_token)
+        head = await HeadClient.at(command.head_server, client, command.auth_token)
         servers, values = await head.instances(), await head.values()
         transports = {
             each["name"]: Http(
@@ -95,7 +95,7 @@ async def reach(
         await client.close()
 
 
-async def _wait_until_gone(head: Head) -> str:
+async def _wait_until_gone(head: HeadClient) -> str:
     """Wait until the `ng_run` no longer answers; returns the reason to stop."""
     missed = 0
     while missed < MISSED_ANSWERS:
@@ -108,7 +108,8 @@ def http_limits(command: CollectConfig | ReverifyConfig) -> HttpLimits:
     parallel = command.num_samples_in_parallel
     limit = command.global_aiohttp_connector_limit
     if limit is None:  # an adaptive parallelism has no known bound
-        limit = 2 * parallel + SPARE_CONNECTIONS if isinstance(parallel, int) else 0
+        most = parallel if isinstance(parallel, int) else parallel.fixed
+        limit = 2 * most + SPARE_CONNECTIONS if most else 0
     return HttpLimits(
         limit=limit,
         limit_per_host=command.global_aiohttp_connector_limit_per_host or 0,

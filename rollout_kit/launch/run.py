@@ -18,20 +18,20 @@ from ..errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RunIdentity:
     """`id` is public; `token` is the secret that guarded routes ask for."""
 
     id: str = field(default_factory=lambda: secrets.token_hex(8))
     token: str = field(default_factory=lambda: secrets.token_urlsafe(32))
 
     @classmethod
-    def with_token(cls, token: str | None) -> "Run":
+    def with_token(cls, token: str | None) -> "RunIdentity":
         """A new run with this token, or with a random one."""
         return cls(token=token) if token else cls()
 
 
 @contextmanager
-def keep_token(run: Run, url: str) -> Iterator[Path]:
+def keep_token(run: RunIdentity, url: str) -> Iterator[Path]:
     """Context in which the token file exists; `url` is that of the run's head server."""
     folder = _folder()
     path = folder / f"{run.id}.json"

@@ -1,143 +1,188 @@
-"""Keeps one server process alive: its death is noticed at once, and another takes over its sockets.
+"""Keeps one process alive: a server of ours, or vLLM.
 
-Callers that connect meanwhile wait in the sockets' queues. Once restarting is given up the sockets
-are closed, so that callers learn it at once.
+The supervisor notices the end of the process at once, kills what it left behind, and starts it
+again after a pause. It gives up after too many failed starts in a row. It does not know what the
+process is: a subclass starts it, checks whether it is ready, and tells people about it.
 """
 
 import asyncio
-import random
-import socket
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
 from ..errors import ConfigError
-from ..transport.http import HttpClient
-from ..transport.retry import RetryPolicy, delay_s
-from .output import Output
-from .processes import Child, Reaper, bury, wait_ready
-
-PAUSES = RetryPolicy(base_s=0.2, cap_s=30.0)
-"""Before a restart: almost none after a server that had been at work, longer with each strike."""
-
-STEADY_S = 0.5
-"""A server that was ready for this long was at work: its death is no strike."""
+from ..transport.retry import SERVER_RESTART, RetryPolicy, delay_s
+from .processes import Child, Reaper
 
 SHORT_LIFE = 1 / 6
-"""Of a strike: a server that dies as soon as it is ready may be fine, and meet a request that kills
-it each time, until the rollout that sends it is given up."""
+"""Part of a failed start that a short life counts as. The process may be sound and receive a
+request that kills it, until the rollout that sends the request is given up."""
 
 State = Literal["starting", "ready", "restarting", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What every server process of a run is kept by. `tell` shows a line to people."""
+    """How long to wait for a process, and when to stop restarting it."""
 
-    run_id: str
-    client: HttpClient
-    reaper: Reaper
-    max_strikes: int = 5
     ready_timeout_s: float = 600
-    tell: Callable[[str], None] = lambda line: None
+    max_restarts: int = 5
+    """Failed starts in a row after which the process is given up."""
+    steady_s: float = 0.5
+    """A process that was ready for this long did work: its end is not a failed start."""
+    poll_s: float = 0.03
+    """Pause between checks whether a starting process is ready."""
+    pauses: RetryPolicy = SERVER_RESTART
 
 
-@dataclass(slots=True)
-class Keeper:
-    """One server process after another, under one label and on the same sockets."""
+class Supervisor:
+    """One process after another, under one `title`."""
 
-    label: str
-    sockets: Mapping[str, socket.socket]
-    output: Output
-    terms: Terms
-    spawn: Callable[[], Awaitable[Child]]
-    child: Child | None = None
-    state: State = "starting"
-    restarts: int = 0
-    ready_at: float = 0.0
-    """`time.monotonic()` when it last became ready."""
-    _strikes: float = field(default=0.0)
-    _deaths: int = field(default=0)
-    """In a row, since it was last at work."""
+    def __init__(self, title: str, terms: Terms, reaper: Reaper | None = None) -> None:
+        self.title = title
+        self.terms = terms
+        self.reaper = reaper
+        self.child: Child | None = None
+        self.state: State = "starting"
+        self.restarts = 0
+        self.given_up = ""
+        """Why the process is not started any more; empty before."""
+        self._ready_at = 0.0
+        self._failed_starts = 0.0
+        self._num_short_lives = 0
+
+    async def spawn(self) -> Child:
+        """Start the process; raise OSError or ConfigError if that is impossible."""
+        raise NotImplementedError
+
+    async def is_ready(self) -> bool:
+        raise NotImplementedError
+
+    def tell(self, line: str) -> None:
+        """Show a line to people."""
+        raise NotImplementedError
+
+    def last_words(self) -> list[str]:
+        """Lines of the process's output that explain its end."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Release what callers of the process wait on; called when it is given up."""
 
     @property
     def pid(self) -> int | None:
         """None while there is no process."""
-        alive = self.child is not None and self.child.process.returncode is None
-        return self.child.pid if self.child and alive else None
+        return self.child.pid if self.child and self.child.is_running else None
 
     @property
     def uptime_s(self) -> float | None:
-        """Since it was last ready; None while it is not."""
-        return time.monotonic() - self.ready_at if self.state == "ready" else None
+        """Time since the process became ready; None while it is not ready."""
+        return time.monotonic() - self._ready_at if self.state == "ready" else None
 
     async def start(self) -> None:
         """Start the process; it is not ready yet."""
-        self.output.tail.clear()
         self.child = await self.spawn()
-        self.terms.reaper.knows(self.child)
+        if self.reaper:
+            self.reaper.add(self.child)
 
-    async def ready(self) -> None:
-        """Until it answers; ConfigError when it cannot start."""
+    async def wait_ready(self) -> None:
+        """Return when the process is ready; ConfigError if it ends before or takes too long."""
         assert self.child is not None
-        terms = self.terms
-        await wait_ready(self.child, terms.run_id, terms.client, terms.ready_timeout_s)
-        self.state, self.ready_at = "ready", time.monotonic()
+        timeout_s = self.terms.ready_timeout_s
+        ready = asyncio.create_task(self._poll())
+        ending = asyncio.create_task(self.child.wait())
+        try:
+            done, _ = await asyncio.wait(
+                {ready, ending}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            ready.cancel()
+            ending.cancel()
+            await asyncio.gather(ready, ending, return_exceptions=True)
+        if ending in done:
+            await self.child.read_rest()
+            raise ConfigError(self.obituary())
+        if not done:
+            raise ConfigError(
+                f"{self.title} was not ready within {timeout_s:g} s (raise ready_timeout_s):"
+                f" {self.obituary()}"
+            )
+        ready.result()
+        self.state, self._ready_at = "ready", time.monotonic()
 
-    async def keep(self) -> str:
-        """Restart it whenever it dies; returns, with the reason, once that is given up."""
+    async def _poll(self) -> None:
+        while not await self.is_ready():  # noqa: ASYNC110
+            await asyncio.sleep(self.terms.poll_s)
+
+    async def keep(self, on_death: Callable[[], None] = lambda: None) -> str:
+        """Restart the process whenever it ends; return the reason once it is given up.
+
+        `on_death` is called as soon as the process has ended.
+        """
         while True:
             assert self.child is not None
-            await self.child.process.wait()
-            self._count_strikes()
+            await self.child.wait()
+            self._count()
             self.state = "restarting"
-            await self._buried(self.child)
-            if self._strikes >= self.terms.max_strikes:
-                return self._given_up(self.child)
-            await self._restarted(self.child)
+            on_death()
+            await self.bury()
+            if self._failed_starts >= self.terms.max_restarts:
+                return self._give_up()
+            await self._restart()
 
-    def _count_strikes(self) -> None:
-        if self.state != "ready":
-            self._strikes, self._deaths = self._strikes + 1, self._deaths + 1
-        elif time.monotonic() - self.ready_at < STEADY_S:
-            self._strikes, self._deaths = self._strikes + SHORT_LIFE, self._deaths + 1
-        else:
-            self._strikes, self._deaths = 0.0, 0
+    def _count(self) -> None:
+        if self.state == "ready" and time.monotonic() - self._ready_at >= self.terms.steady_s:
+            self._failed_starts, self._num_short_lives = 0.0, 0
+            return
+        self._failed_starts += SHORT_LIFE if self.state == "ready" else 1
+        self._num_short_lives += 1
 
-    async def _restarted(self, dead: Child) -> None:
-        pause_s = (
-            delay_s(PAUSES, int(self._strikes) + 1, None, random.random) if self._strikes else 0.0
-        )
-        self._tell(f"server '{dead.label}' (pid {dead.pid}) {dead.ending}: restarting it")
+    async def _restart(self) -> None:
+        failed = self._failed_starts
+        pause_s = delay_s(self.terms.pauses, int(failed) + 1) if failed else 0.0
+        self.tell_end()
         await asyncio.sleep(pause_s)
         began = time.monotonic()
         self.restarts += 1
         try:
             await self.start()
-            await self.ready()
+            await self.wait_ready()
         except OSError as error:
-            self._tell(f"server '{self.label}' cannot be started: {error}")
+            self.tell(f"{self.title} cannot be started: {error}")
         except ConfigError:
-            assert self.child is not None
-            await self._buried(self.child)  # dead, or alive and never ready
+            await self.bury()
         else:
             took_s = time.monotonic() - began
-            self._tell(f"server '{self.label}' is back (pid {self.pid}, {took_s:.1f} s)")
+            self.tell(f"{self.title} is back (pid {self.pid}, {took_s:.1f} s)")
 
-    def _tell(self, line: str) -> None:
-        """To people, and into the server's own log."""
-        line = f"{time.strftime('%F %T')} {line}"
-        self.output.note(line)
-        self.terms.tell(line)
+    def tell_end(self) -> None:
+        """Tell people that the process has ended and is restarted."""
+        assert self.child is not None
+        self.tell(f"{self.title} (pid {self.child.pid}) {self.child.ending}: restarting it")
 
-    async def _buried(self, child: Child) -> None:
-        await bury(child)
-        self.terms.reaper.forgets(child)
+    async def bury(self) -> None:
+        """Kill what is left of the process and of its descendants."""
+        if self.child:
+            await self.child.end()
+            self.forget()
 
-    def _given_up(self, child: Child) -> str:
+    def forget(self) -> None:
+        """The process is gone: the reaper need not look for it."""
+        if self.child and self.reaper:
+            self.reaper.remove(self.child)
+
+    def obituary(self) -> str:
+        """How the process ended, and the lines that explain it."""
+        assert self.child is not None
+        lines = "".join(f"\n    {line}" for line in self.last_words())
+        return f"{self.title} (pid {self.child.pid}) {self.child.ending}{lines}"
+
+    def _give_up(self) -> str:
         self.state = "failed"
-        for sock in self.sockets.values():
-            sock.close()
-        again = f" {self._deaths} times in a row" if self._deaths > 1 else ""
-        return f"{child.obituary()}\n    given up: it ended{again}, and is not started any more"
+        self.close()
+        again = f" {self._num_short_lives} times in a row" if self._num_short_lives > 1 else ""
+        self.given_up = (
+            f"{self.obituary()}\n    given up: it ended{again}, and is not started any more"
+        )
+        return self.given_up

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+from ..config.keys.parallelism import Parallelism
 from ..types import JsonObject
 from .knee import EXPLORED, Times
 
@@ -240,24 +241,8 @@ class Adaptive:
             self.num_changes += 1
 
 
-def limiter_of(asked: int | str) -> Limiter:
-    """From `num_samples_in_parallel`: a number, `auto`, or `min-start-max`; ValueError else."""
-    if isinstance(asked, int):
-        if asked < 1:
-            raise ValueError(f"must be at least 1, got {asked}")
-        return Fixed(asked)
-    if asked == "auto":
-        return Adaptive(AUTO_FLOOR, AUTO_START, AUTO_CEILING)
-    try:
-        floor, start, ceiling = (int(each) for each in asked.split("-"))
-    except ValueError:
-        raise ValueError(
-            f"give a number, auto, or min-start-max as in 4-64-1024, not '{asked}'"
-        ) from None
-    if not 1 <= floor <= start <= ceiling:
-        raise ValueError(f"{asked}: of min-start-max, each must be at least the one before")
-    return Adaptive(floor, start, ceiling)
-
-
-AUTO_FLOOR, AUTO_START, AUTO_CEILING = 1, 32, 4096
-"""Of `auto`."""
+def limiter_of(asked: Parallelism) -> Limiter:
+    """A limiter that keeps to `num_samples_in_parallel`."""
+    if asked.fixed:
+        return Fixed(asked.fixed)
+    return Adaptive(asked.floor, asked.start, asked.ceiling)

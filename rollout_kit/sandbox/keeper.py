@@ -1,4 +1,4 @@
-"""A zygote as seen from here: a process that is asked for one run after another."""
+"""The parent's side of a zygote: start the process, send it runs, read their results."""
 
 import asyncio
 import json
@@ -15,8 +15,8 @@ from typing import Any, Self
 import orjson
 
 from ..launch.process_tree import kill_family
-from .limits import Limits, Run, SandboxError
-from .memory import held_mb
+from .limits import SandboxError, SandboxLimits, SandboxRun
+from .memory import measure_mb
 from .pipes import Capture, nowhere, sealed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,36 +31,40 @@ main(*sys.argv[2:])
 ENVIRONMENT = {
     "HOME": "/tmp",
     "LANG": "C.UTF-8",
-    "MALLOC_ARENA_MAX": "2",  # address space is what is limited
+    "MALLOC_ARENA_MAX": "2",  # arenas use up the limited address space
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "PATH": "/usr/bin:/bin",
-    "PYTHONHASHSEED": "0",  # the same code, the same output
+    "PYTHONHASHSEED": "0",  # makes output reproducible
 }
-"""All that a run finds in its environment."""
+"""The complete environment of a run."""
 
 GRACE_S = 5.0
-"""Beyond a run's time limit; then its zygote does not answer, and is killed."""
+"""A zygote that has not replied this long after a run's time limit is killed."""
+
+START_S = 30.0
+"""Time limit for starting a zygote."""
 
 LARGE = 1 << 16
-"""Bytes of an answer from which it is read in a thread."""
+"""Answers of at least this many bytes are parsed in a thread."""
 
 WATCH_S = 0.1
-"""How often the memory of a run's processes is added up."""
+"""Interval between measurements of a run's memory."""
 
 
 class Zygote:
-    """One process, spoken to over a socket that keeps messages apart."""
+    """A process that executes one run at a time; the socket preserves message boundaries."""
 
     def __init__(self, kind: str, folders: Sequence[str]) -> None:
         self._is_bare = kind == "bare"
+        self._is_ready = False
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control.setblocking(False)
         python = getattr(sys, "_base_executable", "") or sys.executable
         paths = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
         with theirs:
             self._process = subprocess.Popen(
-                # -S: no packages of this process; -P: nothing of the working folder
+                # -S: no site-packages; -P: the working folder is not importable
                 [python, "-SsPB", "-c", START, str(ROOT), kind, str(os.getpid()), *folders],
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
@@ -69,7 +73,22 @@ class Zygote:
                 start_new_session=True,
             )
 
-    async def run(self, program: bytes, stdin: bytes, with_stdout: bool, limits: Limits) -> Run:
+    async def ready(self) -> None:
+        """Wait, once, until it has started; SandboxError if it cannot."""
+        if self._is_ready:
+            return
+        try:
+            async with asyncio.timeout(START_S):
+                reply = await self.receive()
+        except TimeoutError:
+            raise SandboxError(f"a zygote did not start within {START_S:g} s") from None
+        if problem := reply.get("error"):
+            raise SandboxError(problem)
+        self._is_ready = True
+
+    async def run(
+        self, program: bytes, stdin: bytes, with_stdout: bool, limits: SandboxLimits
+    ) -> SandboxRun:
         loop = asyncio.get_running_loop()
         try:
             with (
@@ -86,36 +105,36 @@ class Zygote:
                 stdout.begin()
                 answer.begin()
                 async with asyncio.timeout(limits.time_s + GRACE_S):
-                    report = await self.heard()
+                    report = await self.receive()
                     await stdout.end
                     await answer.end
         except TimeoutError:
-            raise SandboxError("a run was not ended by its limit") from None
+            raise SandboxError("a run did not end at its time limit") from None
         except OSError as error:
-            raise SandboxError(f"a zygote could not be asked: {error}") from None
+            raise SandboxError(f"cannot send a run to a zygote: {error}") from None
         if len(answer.data) < LARGE:
-            return _told(report, stdout, answer, memory)
-        return await asyncio.to_thread(_told, report, stdout, answer, memory)
+            return _read_result(report, stdout, answer, memory)
+        return await asyncio.to_thread(_read_result, report, stdout, answer, memory)
 
     def _stop(self) -> None:
         with suppress(OSError):
             self._control.send(b"stop")
 
-    async def heard(self) -> dict[str, Any]:
-        """Its next message."""
+    async def receive(self) -> dict[str, Any]:
+        """Return the next message of the zygote."""
         loop = asyncio.get_running_loop()
         try:
             raw = await loop.sock_recv(self._control, 1 << 16)
         except OSError as error:
-            raise SandboxError(f"a zygote is gone: {error}") from None
+            raise SandboxError(f"a zygote died: {error}") from None
         if not raw:
-            raise SandboxError("a zygote is gone")
+            raise SandboxError("a zygote died")
         return orjson.loads(raw)
 
     async def kill(self) -> None:
-        """End it with all that it has started."""
+        """Kill the zygote and its descendants."""
         if self._process.poll() is None:
-            if self._is_bare:  # nothing else ties what it has started to it
+            if self._is_bare:  # outside of a namespace, descendants are found through /proc
                 await asyncio.to_thread(kill_family, self._process.pid)
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -123,14 +142,16 @@ class Zygote:
         self._control.close()
 
 
-def _told(report: dict[str, Any], stdout: Capture, answer: Capture, memory: "_Watch") -> Run:
-    said: Any = None
-    with suppress(ValueError, RecursionError):  # Python's own: orjson knows no infinity, no 2**100
-        said = json.loads(bytes(answer.data))
-    told = said if isinstance(said, dict) else {}
+def _read_result(
+    report: dict[str, Any], stdout: Capture, answer: Capture, memory: "_Watch"
+) -> SandboxRun:
+    decoded: Any = None
+    with suppress(ValueError, RecursionError):  # json, because orjson rejects infinity and 2**100
+        decoded = json.loads(bytes(answer.data))
+    reply = decoded if isinstance(decoded, dict) else {}
     if report["fault"]:
-        raise SandboxError(f"a run could not begin: {report['fault']}")
-    error = str(told.get("error", ""))
+        raise SandboxError(f"a run could not start: {report['fault']}")
+    error = str(reply.get("error", ""))
     if stdout.is_full or answer.is_full:
         end = "output"
     elif report["timed_out"]:
@@ -141,11 +162,11 @@ def _told(report: dict[str, Any], stdout: Capture, answer: Capture, memory: "_Wa
         end = "raised"
     else:
         end = "finished" if report["status"] == 0 else "died"
-    return Run(
+    return SandboxRun(
         end,
         bytes(stdout.data),
-        answered="value" in told,
-        value=told.get("value"),
+        answered="value" in reply,
+        value=reply.get("value"),
         error=error,
         duration_s=report["duration_s"],
         cpu_s=report["cpu_s"],
@@ -153,8 +174,7 @@ def _told(report: dict[str, Any], stdout: Capture, answer: Capture, memory: "_Wa
 
 
 class _Watch:
-    """Looks at what the processes of a run hold together; `stop` is called once that is too
-    much."""
+    """Measures the memory of a run's processes and calls `stop` when it exceeds the limit."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, root: int, most_mb: int, stop: Callable[[], None]
@@ -167,7 +187,7 @@ class _Watch:
         return self
 
     def _look(self) -> None:
-        if held_mb(self._root) <= self._most_mb:
+        if measure_mb(self._root) <= self._most_mb:
             self._timer = self._loop.call_later(WATCH_S, self._look)
             return
         self.is_too_much = True

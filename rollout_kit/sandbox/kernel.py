@@ -1,4 +1,4 @@
-"""Linux's own words for isolation, through libc. Standard library only."""
+"""Linux system calls for isolation, through libc. Standard library only."""
 
 import ctypes
 import os
@@ -28,7 +28,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 def call(name: str, *arguments: object) -> int:
-    """A function of libc; OSError with its name when it says no."""
+    """Call a function of libc; raise OSError with its name if it fails."""
     result = getattr(libc, name)(*arguments)
     if result == -1:
         number = ctypes.get_errno()
@@ -53,26 +53,26 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str
 
 
 def bind_read_only(source: str, target: str) -> None:
-    """Show `source`, a folder or a file, at `target`, which nobody can write through."""
+    """Mount `source`, a folder or a file, read-only at `target`."""
     mount(source, target, flags=MS_BIND | MS_REC)
     attributes = (ctypes.c_uint64 * 4)(MS_RDONLY | MS_NOSUID | MS_NODEV, 0, 0, 0)
     path, size = target.encode(), ctypes.sizeof(attributes)
     if libc.syscall(MOUNT_SETATTR, AT_FDCWD, path, AT_RECURSIVE, attributes, size) == 0:
         return
-    kept = os.statvfs(target).f_flag & 0x40F  # a user namespace must keep what was set outside
+    kept = os.statvfs(target).f_flag & 0x40F  # a user namespace must keep the outer flags
     flags = MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV | kept
     mount("", target, flags=flags)
 
 
-def forgo_capabilities() -> None:
-    """None can be had again by executing a file; it takes CAP_SETPCAP to say so."""
+def forbid_capabilities() -> None:
+    """Forbid gaining capabilities by executing a file; needs CAP_SETPCAP."""
     for number in range(NUM_CAPABILITIES):
-        libc.prctl(PR_CAPBSET_DROP, number, 0, 0, 0)  # those that the kernel does not know: EINVAL
+        libc.prctl(PR_CAPBSET_DROP, number, 0, 0, 0)  # unknown numbers give EINVAL
     libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
 
 
 def drop_capabilities() -> None:
-    """None is left, and no file that is executed brings rights along."""
+    """Drop all capabilities, and gain no privileges by executing a file."""
     header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION, 0)
     call("capset", header, (ctypes.c_uint32 * 6)())
     prctl(PR_SET_NO_NEW_PRIVS, 1)

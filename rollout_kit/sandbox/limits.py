@@ -1,4 +1,4 @@
-"""What a run may take, and what came of it."""
+"""Limits of a run in the sandbox, and its result."""
 
 from dataclasses import asdict, dataclass
 from typing import Literal
@@ -8,44 +8,44 @@ from ..types import JsonObject
 
 
 class SandboxError(RolloutKitError):
-    """The sandbox itself failed: nothing is known of the code that was to run."""
+    """The sandbox itself failed; this says nothing about the submitted code."""
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """Bounds of one run; `time_s` is on the wall clock and for all of its processes together."""
+class SandboxLimits:
+    """Limits of one run; `time_s` is wall-clock time and covers all its processes."""
 
     time_s: float = 10.0
     memory_mb: int = 1024
-    """Address space of one process, and what all of a run's processes may hold together."""
+    """Address space of each process, and memory of all processes of a run together."""
     files_mb: int = 64
-    """Of all files together, which lie in memory."""
+    """Total size of all files; they are kept in memory."""
     num_processes: int = 16
-    """Threads are counted too."""
+    """Includes threads."""
     open_files: int = 64
     output_bytes: int = 1 << 20
-    """Of standard output, and of a returned value; more ends the run."""
+    """Limit on standard output and on the returned value; exceeding it ends the run."""
 
     def to_json(self) -> JsonObject:
         return asdict(self)
 
 
 End = Literal["finished", "raised", "time", "memory", "output", "died"]
-"""How a run ended: by itself, with an exception, at a limit, or by a signal or `os._exit`."""
+"""How a run ended: normally, with an exception, at a limit, or by a signal or `os._exit`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """What is known of a run. All but `duration_s` and `cpu_s` is what the code wanted it to be."""
+class SandboxRun:
+    """Result of a run. The code can forge every field except `duration_s` and `cpu_s`."""
 
     end: End
     stdout: bytes
-    """What it wrote, up to `output_bytes`."""
+    """Standard output, up to `output_bytes`."""
     answered: bool
-    """Whether a called function has returned."""
+    """Whether the called function returned."""
     value: object
-    """What it returned, as JSON has it."""
+    """The returned value, decoded from JSON."""
     error: str
-    """The exception, as `repr` has it; empty where there was none."""
+    """`repr` of the exception; empty if there was none."""
     duration_s: float
     cpu_s: float

@@ -1,5 +1,5 @@
-"""How much memory a process and all that it started hold together: no limit of the kernel's counts
-that, outside of control groups."""
+"""Measure the memory of a process and its descendants together. The kernel limits this sum only in
+control groups, which need privileges."""
 
 import os
 from pathlib import Path
@@ -7,8 +7,8 @@ from pathlib import Path
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-def held_mb(root: int) -> int:
-    """Of `root` and its descendants, what each has for itself; 0 where /proc does not tell."""
+def measure_mb(root: int) -> int:
+    """Sum of the unshared memory of `root` and its descendants; 0 if /proc is restricted."""
     total, waiting = 0, [root]
     while waiting:
         process = Path("/proc", str(waiting.pop()))
@@ -17,6 +17,6 @@ def held_mb(root: int) -> int:
             for thread in (process / "task").iterdir():
                 waiting += map(int, (thread / "children").read_text().split())
         except OSError:
-            continue  # it is gone
+            continue  # the process ended
         total += (int(resident) - int(shared)) * PAGE
     return total >> 20

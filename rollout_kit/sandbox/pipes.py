@@ -1,4 +1,4 @@
-"""What lies between a run and us: bytes that it reads, bytes that it writes."""
+"""Descriptors for the input and output of a run."""
 
 import asyncio
 import fcntl
@@ -9,7 +9,7 @@ from typing import Self
 
 
 class Capture:
-    """A pipe whose reading end is ours: bytes up to a limit, then `stop` is called once."""
+    """A pipe that is read up to a limit; then `stop` is called once."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, limit: int, stop: Callable[[], None]
@@ -25,7 +25,7 @@ class Capture:
         return self
 
     def begin(self) -> None:
-        """Read from now on; our copy of the other end is closed, so that the end is seen."""
+        """Start to read. Closes our copy of the writing end, so that end-of-file is detected."""
         os.close(self.sink)
         self.sink = -1
         self._loop.add_reader(self._source, self._ready)
@@ -54,7 +54,7 @@ class Capture:
 
 @contextmanager
 def nowhere() -> Iterator[int]:
-    """A descriptor to write to what nobody reads."""
+    """A descriptor that discards what is written to it."""
     descriptor = os.open(os.devnull, os.O_WRONLY)
     try:
         yield descriptor
@@ -64,7 +64,7 @@ def nowhere() -> Iterator[int]:
 
 @contextmanager
 def sealed(data: bytes) -> Iterator[int]:
-    """A descriptor to read `data` from, which nobody can write to."""
+    """A descriptor to read `data` from; it cannot be written to."""
     descriptor = os.memfd_create("run", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         rest = memoryview(data)

@@ -1,10 +1,9 @@
-"""Runs of code that a model wrote, each in a fork of a warm interpreter in a closed room.
+"""Run code that a model wrote, each time in a fork of a prepared, isolated interpreter.
 
-What comes of a run is what its code wanted to come of it; so a verdict is made of it out here, by
-comparing, and never taken from it.
+The code controls its own output, so callers compare the output themselves and never trust a
+verdict computed inside a run.
 """
 
-import asyncio
 import logging
 import sys
 from collections.abc import Sequence
@@ -14,20 +13,19 @@ from typing import Any, Self
 import orjson
 
 from ..errors import ConfigError
+from ..workers.warm import WarmPool
 from .keeper import Zygote
-from .limits import Limits, Run, SandboxError
-from .protections import Protections, probed
+from .limits import SandboxError, SandboxLimits, SandboxRun
+from .protections import Protections, probe_protections
 
 log = logging.getLogger(__name__)
 
-START_S = 30.0
-
 
 class Sandbox:
-    """At most `num_processes` runs at a time, in as many warm zygotes.
+    """Executes at most `num_processes` runs at a time, each in a zygote of its own.
 
-    `folders` may be read and imported from. Without the essential protections `start` raises
-    ConfigError, unless `unsafe`.
+    Runs may read and import from `folders`. If an essential protection does not work, `start`
+    raises ConfigError, unless `unsafe` is set.
     """
 
     def __init__(
@@ -40,31 +38,27 @@ class Sandbox:
         self._folders = [str(folder.resolve()) for folder in folders]
         self._unsafe = unsafe
         self._kind = "isolated"
-        self._free = asyncio.Semaphore(num_processes)
-        self._idle: list[Zygote] = []
-        self._busy: set[Zygote] = set()
-        self._is_closed = False
+        self._zygotes = WarmPool(num_processes, lambda: Zygote(self._kind, self._folders))
         self.protections = Protections()
 
     async def start(self) -> None:
-        """Start the first zygote and try out what holds; the others start when they are needed."""
-        refusal = "this is not Linux" if sys.platform != "linux" else ""
-        if not refusal:
-            try:
-                self._idle.append(await self._started())
-            except SandboxError as error:
-                refusal = str(error)
-        if refusal and self._unsafe and sys.platform == "linux":
-            self._kind = "bare"
-            self._idle.append(await self._started())
-        if self._idle:
-            self.protections = await probed(self)
-            level = logging.WARNING if self.protections.missing else logging.INFO
-            log.log(level, "sandbox: %s", self.protections)
+        """Start the first zygote and test the protections; other zygotes start on demand."""
+        if sys.platform != "linux":
+            raise ConfigError(_describe_refusal("it does not run Linux", []))
+        refusal = ""
+        try:
+            await self._zygotes.start(1)
+        except SandboxError as error:
+            if not self._unsafe:
+                raise ConfigError(_describe_refusal(str(error), [])) from None
+            refusal, self._kind = str(error), "bare"
+            await self._zygotes.start(1)
+        self.protections = await probe_protections(self)
         missing = self.protections.missing
-        if (refusal or missing) and not (self._unsafe and self._idle):
+        log.log(logging.WARNING if missing else logging.INFO, "sandbox: %s", self.protections)
+        if missing and not self._unsafe:
             await self.close()
-            raise ConfigError(_refused(refusal, missing))
+            raise ConfigError(_describe_refusal(refusal, missing))
 
     async def run(
         self,
@@ -74,58 +68,30 @@ class Sandbox:
         function: str | None = None,
         arguments: Sequence[Any] = (),
         starter: bool = False,
-        limits: Limits = Limits(),
-    ) -> Run:
-        """Execute `code` as a program, and then call its `function` (of `Solution`, if it has one)
-        where one is named. `starter`: with LiveCodeBench's imports. SandboxError when the sandbox
-        fails."""
+        limits: SandboxLimits = SandboxLimits(),
+    ) -> SandboxRun:
+        """Execute `code` as a program; then call `function`, if given, of its class `Solution` or
+        of the module. With `starter`, LiveCodeBench's imports are available. Raise SandboxError if
+        the sandbox itself fails."""
         program = {"code": code, "function": function, "arguments": arguments, "starter": starter}
         raw = orjson.dumps(program)
         text = stdin.encode("utf-8", "surrogatepass")
-        async with self._free:
-            try:
-                return await self._once(raw, text, function is None, limits)
-            except SandboxError:  # its zygote was ended from outside, for want of memory perhaps
-                if self._is_closed:
-                    raise
-                return await self._once(raw, text, function is None, limits)
-
-    async def _once(self, program: bytes, stdin: bytes, with_stdout: bool, limits: Limits) -> Run:
-        zygote = self._idle.pop() if self._idle else await self._started()
-        self._busy.add(zygote)
-        is_sound = False
         try:
-            run = await zygote.run(program, stdin, with_stdout, limits)
-            is_sound = True
-            return run
-        finally:
-            self._busy.discard(zygote)
-            if is_sound:
-                self._idle.append(zygote)
-            else:
-                await zygote.kill()
+            return await self._run_once(raw, text, function is None, limits)
+        except SandboxError:  # the zygote may have been killed from outside, to free memory
+            if self._zygotes.is_closed:
+                raise
+            return await self._run_once(raw, text, function is None, limits)
 
-    async def _started(self) -> Zygote:
-        zygote = Zygote(self._kind, self._folders)
-        try:
-            async with asyncio.timeout(START_S):
-                told = await zygote.heard()
-        except BaseException as error:
-            await zygote.kill()
-            if isinstance(error, TimeoutError):
-                raise SandboxError(f"no zygote within {START_S:g} s") from None
-            raise
-        if problem := told.get("error"):
-            await zygote.kill()
-            raise SandboxError(problem)
-        return zygote
+    async def _run_once(
+        self, program: bytes, stdin: bytes, with_stdout: bool, limits: SandboxLimits
+    ) -> SandboxRun:
+        async with self._zygotes.lease() as zygote:
+            return await zygote.run(program, stdin, with_stdout, limits)
 
     async def close(self) -> None:
-        """End every run and every zygote."""
-        self._is_closed = True
-        idle, self._idle = self._idle, []
-        for zygote in [*idle, *self._busy]:
-            await zygote.kill()
+        """Kill every run and every zygote."""
+        await self._zygotes.close()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -135,11 +101,11 @@ class Sandbox:
         await self.close()
 
 
-def _refused(refusal: str, missing: Sequence[str]) -> str:
+def _describe_refusal(refusal: str, missing: Sequence[str]) -> str:
     found = refusal or f"missing: {', '.join(missing)}"
     return (
-        f"code that a model wrote cannot be run safely on this machine ({found}). It takes user "
-        "namespaces, or root with CAP_SYS_ADMIN: in a container, for instance, docker run "
-        "--security-opt seccomp=unconfined --security-opt apparmor=unconfined. To run it all the "
-        "same, with all rights of this process: +unsafe_code=true"
+        f"code that a model wrote cannot be run safely on this machine ({found}). The sandbox "
+        "needs user namespaces, or root with CAP_SYS_ADMIN; in Docker: docker run "
+        "--security-opt seccomp=unconfined --security-opt apparmor=unconfined. To run the code "
+        "without a sandbox, with all rights of this process: +unsafe_code=true"
     )

@@ -1,7 +1,8 @@
-"""The last hands that are ours in a run: they execute the code, and say what it returned.
+"""Runs inside the sandbox: executes the submitted code and reports its return value. Standard
+library only.
 
-Whatever is said here may be the code's own doing, which shares the process: so nothing that decides
-a verdict is known here, neither what is expected nor what other tests ask. Standard library only.
+The code shares this process and can forge the report. So nothing that decides a verdict is known
+here: neither expected values nor other tests.
 """
 
 import atexit
@@ -17,16 +18,16 @@ from collections.abc import Sequence
 from typing import Any
 
 RECURSION_LIMIT = 50_000
-"""As LiveCodeBench has it."""
+"""The limit that LiveCodeBench sets."""
 
 STARTER = (
     *("string", "re", "datetime", "collections", "heapq", "bisect", "copy", "math", "random"),
     *("statistics", "itertools", "functools", "operator", "io", "sys", "json"),
 )
-"""Modules that LiveCodeBench imports before a solution, whole and by name."""
+"""Modules that LiveCodeBench imports before a solution, with `import` and `from … import *`."""
 
 STDIN_COPY = "/tmp/.stdin"
-"""Where `/dev/stdin` leads: there is no `/proc` to lead it to a descriptor."""
+"""Target of the link `/dev/stdin`, because there is no `/proc` with descriptors."""
 
 HEADER = "\n".join(
     [*(f"from {name} import *" for name in (*STARTER, "builtins", "typing"))]
@@ -34,20 +35,20 @@ HEADER = "\n".join(
 )
 
 
-def starter() -> dict[str, Any]:
-    """The names that code may use without importing them; made once, as it costs milliseconds."""
+def load_starter() -> dict[str, Any]:
+    """Names that code may use without import. The zygote loads them once; it takes milliseconds."""
     names: dict[str, Any] = {}
     exec(HEADER, names)
     return {name: value for name, value in names.items() if not name.startswith("__")}
 
 
 def perform(raw: bytes, answers: int, folders: Sequence[str], names: dict[str, Any]) -> int:
-    """Execute what the request says, and write the answer; returns the exit status."""
+    """Execute the request, write the answer and return the exit status."""
     request = json.loads(raw)
     code, function = request["code"], request.get("function")
-    say = _sayer(answers)
-    module = _as_main(names if request["starter"] else {})
-    _own_streams(code)
+    report = _make_reporter(answers)
+    module = _make_main(names if request["starter"] else {})
+    _open_streams(code)
     sys.path[:] = [*sys.path, *folders]
     sys.argv = ["solution.py"]
     sys.setrecursionlimit(RECURSION_LIMIT)
@@ -56,38 +57,38 @@ def perform(raw: bytes, answers: int, folders: Sequence[str], names: dict[str, A
         if function is not None:
             owner = module.Solution() if "class Solution" in code else module
             value = getattr(owner, function)(*request["arguments"])
-            say({"value": _plain(list(value) if isinstance(value, tuple) else value)})
+            report({"value": _to_json(list(value) if isinstance(value, tuple) else value)})
     except SystemExit as error:
         if function is not None:
-            say({"error": repr(error)})
+            report({"error": repr(error)})
     except BaseException as error:
-        say({"error": _shown(error)})
+        report({"error": _format_error(error)})
         return 1
-    _leave_none_behind()
+    _finish_threads()
     return 0
 
 
-def _sayer(answers: int) -> Any:
+def _make_reporter(answers: int) -> Any:
     write, dumps = os.write, json.dumps
 
-    def say(answer: dict[str, Any]) -> None:
+    def report(answer: dict[str, Any]) -> None:
         rest = memoryview(dumps(answer).encode())
         while rest:
             rest = rest[write(answers, rest) :]
 
-    return say
+    return report
 
 
-def _as_main(names: dict[str, Any]) -> types.ModuleType:
-    """`names` stand beside the built-in ones: a function that is asked for has to be the code's."""
+def _make_main(names: dict[str, Any]) -> types.ModuleType:
+    """Create `__main__`, with `names` as built-ins, so that only the code defines functions."""
     module = types.ModuleType("__main__")
     module.__dict__["__builtins__"] = {**vars(builtins), **names}
     sys.modules["__main__"] = module
     return module
 
 
-def _own_streams(code: str) -> None:
-    """Fresh ones: those of the zygote were made for other descriptors."""
+def _open_streams(code: str) -> None:
+    """Open new standard streams; those of the zygote belong to other descriptors."""
     if "/dev/stdin" in code and not os.path.exists("/proc/self"):
         data = b"".join(iter(lambda: os.read(0, 1 << 20), b""))
         with open(STDIN_COPY, "wb") as copy:
@@ -98,22 +99,22 @@ def _own_streams(code: str) -> None:
     sys.stderr = sys.__stderr__ = io.TextIOWrapper(open(2, "wb", closefd=False))  # noqa: SIM115
 
 
-def _leave_none_behind() -> None:
-    """What ends a program of its own accord: threads that are waited for, and `atexit`."""
+def _finish_threads() -> None:
+    """End like a normal program: wait for threads and call `atexit` functions."""
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()
     atexit._run_exitfuncs()
 
 
-def _plain(value: Any) -> Any:
-    """As JSON; what JSON has no word for becomes what equals nothing that it has."""
+def _to_json(value: Any) -> Any:
+    """Convert to JSON; other values become an object that equals no expected value."""
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, list):
-        return [_plain(each) for each in value]
+        return [_to_json(each) for each in value]
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return {str(key): _plain(each) for key, each in value.items()}
+        return {str(key): _to_json(each) for key, each in value.items()}
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, numbers.Number) and not isinstance(value, complex):
@@ -123,7 +124,7 @@ def _plain(value: Any) -> Any:
     return {f"not JSON: {type(value).__name__}": repr(value)[:200]}
 
 
-def _shown(error: BaseException) -> str:
+def _format_error(error: BaseException) -> str:
     try:
         return repr(error)[:500]
     except BaseException:

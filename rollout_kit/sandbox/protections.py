@@ -1,6 +1,7 @@
-"""What keeps code from doing harm on this machine: tried out, never guessed.
+"""Find out which protections of the sandbox work on this machine.
 
-A run of the sandbox itself tries what no run may do, and says what it could.
+A run in the sandbox attempts everything that is forbidden and reports what succeeded, because
+settings do not reveal it reliably.
 """
 
 import os
@@ -12,21 +13,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from .limits import Limits, Run
+from .limits import SandboxLimits, SandboxRun
 
 ESSENTIAL = {
-    "no network": "reaches nothing, not even this machine",
-    "contained processes": "sees and signals its own processes only, and all of them end with it",
-    "hidden files": "reads nothing but the interpreter, so no secret either",
-    "unwritable files": "writes to its own empty folder only",
+    "no network": "a run reaches no address, not even this machine",
+    "contained processes": "a run sees and signals only its own processes, and they end with it",
+    "hidden files": "a run reads the interpreter and nothing else",
+    "unwritable files": "a run writes only to its own empty folder",
     "limits": "CPU, memory, file size, processes, open files",
 }
-"""Without one of these no code is run, unless told so; what each means for a run."""
+"""Protections that are required unless the sandbox is `unsafe` → effect."""
 
 FURTHER = {
-    "closed environment": "finds no variable of this process",
-    "no privileges": "has no capability, and can gain none",
-    "filtered system calls": "rarely used corners of the kernel say no",
+    "closed environment": "a run sees no environment variable of this process",
+    "no privileges": "a run has no capabilities and cannot gain any",
+    "filtered system calls": "rarely used system calls are refused",
 }
 
 PROBE = """
@@ -66,24 +67,24 @@ def probe(port, folder, process, secret):
 """
 
 
-PROBE_LIMITS = Limits(time_s=10)
+PROBE_LIMITS = SandboxLimits(time_s=10)
 
 
 class Runs(Protocol):
     async def run(
-        self, code: str, *, function: str | None, arguments: Any, limits: Limits
-    ) -> Run: ...
+        self, code: str, *, function: str | None, arguments: Any, limits: SandboxLimits
+    ) -> SandboxRun: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Protections:
-    """Which of ESSENTIAL and FURTHER hold, by name."""
+    """Which of ESSENTIAL and FURTHER work."""
 
     holding: dict[str, bool] = field(default_factory=dict)
 
     @property
     def missing(self) -> list[str]:
-        """The essential ones that do not hold."""
+        """Essential protections that do not work."""
         return [name for name in ESSENTIAL if not self.holding.get(name)]
 
     def __str__(self) -> str:
@@ -93,8 +94,8 @@ class Protections:
         return f"{', '.join(held) or 'none'}" + (f"; missing: {', '.join(gone)}" if gone else "")
 
 
-async def probed(sandbox: Runs) -> Protections:
-    """What a run of `sandbox` could not do, though it tried."""
+async def probe_protections(sandbox: Runs) -> Protections:
+    """Return the protections that a test run of `sandbox` could not break."""
     with _bait() as folder, socket.create_server(("127.0.0.1", 0)) as listening:
         arguments = [listening.getsockname()[1], folder, os.getpid(), folder]
         run = await sandbox.run(PROBE, function="probe", arguments=arguments, limits=PROBE_LIMITS)
@@ -104,10 +105,10 @@ async def probed(sandbox: Runs) -> Protections:
 
 @contextmanager
 def _bait() -> Iterator[str]:
-    """A folder that every user of this machine may write to, with a file that all may read."""
+    """A folder that every user may write to, with a file that every user may read."""
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o777)
         secret = Path(folder, "secret")
-        secret.write_text("anybody may read this")
+        secret.write_text("every user may read this")
         secret.chmod(0o644)
         yield folder

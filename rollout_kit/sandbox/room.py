@@ -1,10 +1,10 @@
-"""The closed room that runs happen in: namespaces, and a file system with nothing of this machine
-but an interpreter. Standard library only.
+"""Isolate a process: namespaces, and a root directory with only an interpreter. Standard library
+only.
 
-The zygote makes the room once, and for each run a fork of itself adds what no two runs may share:
-processes, System V IPC and `/tmp`. As root no user namespace is needed, since each run gives root
-up; else it is what makes the others possible. These are the calls that bubblewrap makes, made here,
-so that a run costs no more than a fork.
+The zygote enters the room once. Each run, a fork of it, adds its own process namespace, System V
+IPC and `/tmp`. Root needs no user namespace, because each run drops root; for other users it makes
+the other namespaces possible. These are the system calls of bubblewrap, made here so that a run
+costs only a fork.
 """
 
 import os
@@ -16,11 +16,11 @@ from . import kernel
 NOBODY = 65534
 
 USER_ID, NUM_USER_IDS = 60_000, 5_000
-"""Runs under root are under one of these ids, so that those of one room count together and no
-others do."""
+"""Range of user ids for runs started by root: one id per room, so that the limit on processes
+counts the runs of one room only."""
 
 LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache")
-"""What the interpreter's own extension modules may load."""
+"""Libraries that the interpreter's extension modules load."""
 
 DEVICES = ("null", "zero", "urandom", "random")
 
@@ -28,16 +28,16 @@ OLD = "/.old"
 
 
 def enter() -> int | None:
-    """Leave the machine's namespaces: what this process forks next is in new ones. Returns the user
-    id that runs are to take, None where the user namespace has but one."""
+    """Create new namespaces for the next fork of this process. Return the user id for runs, or None
+    if the user namespace has only one."""
     flags = kernel.NEWNS | kernel.NEWNET | kernel.NEWIPC | kernel.NEWUTS | kernel.NEWPID
     if os.geteuid() == 0 and _has_user_ids():
         try:
             kernel.unshare(flags)
             return USER_ID + os.getpid() % NUM_USER_IDS
-        except PermissionError:  # in a container that may not: nobody's user namespace is as good
-            give_root_up(NOBODY)
-            kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # else /proc/self/uid_map is still root's
+        except PermissionError:  # in a restricted container: use a user namespace as nobody
+            drop_root(NOBODY)
+            kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # else root still owns /proc/self/uid_map
     user, group = os.geteuid(), os.getegid()
     kernel.unshare(flags | kernel.NEWUSER)
     write("/proc/self/setgroups", "deny")
@@ -47,26 +47,24 @@ def enter() -> int | None:
 
 
 def _has_user_ids() -> bool:
-    """Whether this user namespace has all the ids that are used here."""
+    """Whether this user namespace contains all ids used here."""
     with open("/proc/self/uid_map") as file:
         ranges = [list(map(int, line.split())) for line in file]
     return any(first == 0 and number > NOBODY for first, _, number in ranges)
 
 
-def give_root_up(user: int) -> None:
-    """For good, and every capability with it."""
+def drop_root(user: int) -> None:
+    """Change to `user` permanently, which drops all capabilities."""
     os.setgroups([])
     os.setresgid(user, user, user)
     os.setresuid(user, user, user)
 
 
-def furnish(folders: Iterable[str]) -> list[str]:
-    """Change the root to a new one, where all is read-only, and nothing is shown but `folders` and
-    what the interpreter needs. Returns where `folders` are then."""
+def build_root(folders: Iterable[str]) -> list[str]:
+    """Change to a read-only root with only `folders` and the files of the interpreter. Return the
+    new paths of `folders`."""
     if sys.base_prefix.startswith("/tmp/"):
-        raise OSError(
-            f"the interpreter lies in {sys.base_prefix}, and runs have a /tmp of their own"
-        )
+        raise OSError(f"the interpreter is in {sys.base_prefix}, which each run's own /tmp hides")
     interpreter = os.path.realpath(sys.base_prefix)
     kernel.mount("", "/", flags=kernel.MS_REC | kernel.MS_PRIVATE)
     kernel.mount("tmpfs", "/tmp", "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=755,size=1m")
@@ -74,8 +72,8 @@ def furnish(folders: Iterable[str]) -> list[str]:
     kernel.call("pivot_root", b"/tmp", f"/tmp{OLD}".encode())
     os.chdir("/")
     for path in LIBRARIES:
-        _show(path)
-    if not _is_shown(sys.base_prefix):
+        _mount_path(path)
+    if not _is_mounted(sys.base_prefix):
         os.makedirs(sys.base_prefix, exist_ok=True)
         _bind(interpreter, sys.base_prefix)
     if not os.path.exists(os.__file__):
@@ -99,16 +97,16 @@ def furnish(folders: Iterable[str]) -> list[str]:
     return places
 
 
-def _show(path: str) -> None:
-    """The same path in the new root, and what a link leads to; nothing where there is none."""
+def _mount_path(path: str) -> None:
+    """Mount `path` and its link targets at the same place in the new root, if it exists."""
     before = f"{OLD}{path}"
-    if not os.path.lexists(before) or _is_shown(path):
+    if not os.path.lexists(before) or _is_mounted(path):
         return
     os.makedirs(os.path.dirname(path), exist_ok=True)
     if os.path.islink(before):
         target = os.readlink(before)
         os.symlink(target, path)
-        _show(os.path.normpath(os.path.join(os.path.dirname(path), target)))
+        _mount_path(os.path.normpath(os.path.join(os.path.dirname(path), target)))
     elif os.path.isdir(before):
         os.makedirs(path, exist_ok=True)
         _bind(path, path)
@@ -121,10 +119,10 @@ def _bind(source: str, target: str) -> None:
     try:
         kernel.bind_read_only(f"{OLD}{source}", target)
     except OSError as error:
-        raise OSError(f"{source} cannot be shown: {error}") from None
+        raise OSError(f"cannot mount {source}: {error}") from None
 
 
-def _is_shown(path: str) -> bool:
+def _is_mounted(path: str) -> bool:
     while path != "/":
         if os.path.ismount(path) or os.path.islink(path):
             return True
@@ -132,8 +130,8 @@ def _is_shown(path: str) -> bool:
     return False
 
 
-def own_part(files_mb: int) -> None:
-    """What this run alone has: its mounts, its IPC, and an empty `/tmp` to work in."""
+def mount_own_tmp(files_mb: int) -> None:
+    """Give this run its own mounts, IPC, and an empty `/tmp`."""
     kernel.unshare(kernel.NEWNS | kernel.NEWIPC)
     options = f"mode=1777,size={files_mb}m,nr_inodes=4096"
     kernel.mount("tmpfs", "/tmp", "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, options)

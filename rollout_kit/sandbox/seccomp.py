@@ -1,7 +1,7 @@
-"""The system calls that no run needs: a filter that says no to them. Standard library only.
+"""A seccomp filter that refuses system calls which no run needs. Standard library only.
 
-The namespaces hold without it; it keeps the kernel's rarely used corners out of reach, and memory
-that no limit counts.
+The namespaces isolate without it. The filter reduces the reachable kernel code, and blocks calls
+that allocate memory outside every limit.
 """
 
 import ctypes
@@ -14,16 +14,16 @@ PR_SET_SECCOMP, MODE_FILTER = 22, 2
 ALLOW, REFUSE, KILL = 0x7FFF0000, 0x00050000, 0x80000000
 LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 NUMBER, ARCHITECTURE, ARGUMENT = 0, 4, 16
-"""Offsets in what the filter is shown: the call's number, the architecture, the first argument."""
+"""Offsets in the filter's input: number of the call, architecture, first argument."""
 
 X32 = 0x40000000
-"""The bit of a second set of numbers for the same calls, on x86."""
+"""Bit that marks the x32 numbers of the same calls on x86."""
 
 FAMILIES = (1, 2, 10)
-"""Unix, IPv4 and IPv6, which stay in the network namespace; others, such as vsock, do not."""
+"""Unix, IPv4 and IPv6: confined by the network namespace, unlike others such as vsock."""
 
 NEW_NAMESPACES = 0x7E020000
-"""What `clone` may not be asked for."""
+"""Flags that `clone` must not have."""
 
 ARCHITECTURES: dict[str, tuple[int, dict[str, int]]] = {
     "x86_64": (
@@ -52,7 +52,7 @@ REFUSED: dict[str, tuple[int, ...]] = {
 }
 
 CLONE3 = 435
-"""Its flags lie behind a pointer, so it is not known here; libc then takes `clone`."""
+"""A filter cannot read its flags, which are behind a pointer; libc falls back to `clone`."""
 
 
 class _Program(ctypes.Structure):
@@ -60,7 +60,7 @@ class _Program(ctypes.Structure):
 
 
 def install() -> bool:
-    """Refuse those calls to this process and all that it starts; False where there is no table."""
+    """Refuse the calls for this process and its children; False for an unknown architecture."""
     known = ARCHITECTURES.get(platform.machine())
     if known is None:
         return False
@@ -85,7 +85,7 @@ def install() -> bool:
 def _program(
     architecture: int, numbers: dict[str, int], refused: tuple[int, ...]
 ) -> list[tuple[int, int, int, int]]:
-    """Instructions: operation, how many to skip if it holds, if it does not, value."""
+    """Instructions: operation, number to skip if true, number to skip if false, value."""
     no = (RETURN, 0, 0, REFUSE | errno.EPERM)
     program = [
         (LOAD, 0, 0, ARCHITECTURE),

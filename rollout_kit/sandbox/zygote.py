@@ -1,11 +1,11 @@
-"""A warm interpreter in a closed room, which forks itself for each run. Standard library only.
+"""An isolated interpreter that forks itself for each run. Standard library only.
 
-Started by `pool` with a socket as standard input; each message on it is the limits of one run, with
-its descriptors: program, standard input, standard output, answer. It sees neither code nor results:
-whatever it held, the next run's memory would hold too.
+`keeper` starts it with a socket as standard input. Each message has the limits of one run and its
+descriptors: program, standard input, standard output, answer. The zygote reads neither code nor
+results, because the memory of later runs is a copy of its own.
 
 Processes: the one that was started, which waits outside; the zygote, first in its own process
-namespace; a run, first in one below. Each ends with the one before it.
+namespace; a run, first in a nested one. Each dies with its parent.
 """
 
 import gc
@@ -27,44 +27,44 @@ from typing import Any, NoReturn
 from . import kernel, program, room, seccomp
 
 STOP = b"stop"
-"""Ends the run; also what is heard of a run that had just ended."""
+"""Message that ends the current run; ignored if the run has just ended."""
 
 MESSAGE_SIZE = 1 << 16
 
 STACK_BYTES = 64 << 20
-"""For recursion in C; Python's own needs none."""
+"""Recursion in C needs it; recursion in Python does not."""
 
 OOM_SCORE = "1000"
-"""When the machine's memory runs out, runs are what the kernel ends first."""
+"""The kernel kills runs first when memory runs out."""
 
 INTERPRETER_SECONDS = 1
-"""Of CPU, beside the run's own limit: it is the wall clock that ends a run, as a rule."""
+"""CPU seconds added to a run's limit, so that usually the wall clock ends it."""
 
 ANSWERS = 3
-"""The descriptor behind the usual three."""
+"""The descriptor after the three standard ones."""
 
 SPARE = 32
-"""Descriptors from here on are free: a zygote has about ten."""
+"""Descriptors from this number are free; a zygote has about ten."""
 
 
 def main(kind: str, parent: str, *folders: str) -> None:
-    """A zygote, in a room (`isolated`) or in the open (`bare`), until its socket ends. `parent`:
-    the process that it ends with; `folders`: what else may be imported and read."""
+    """Serve runs until the socket ends. `kind`: `isolated`, or `bare` without namespaces. `parent`:
+    the id of the process to die with. `folders`: readable and importable by runs."""
     kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(parent):
         os._exit(1)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.umask(0o022)
-    sys.path.pop()  # where this file is: runs need not know
+    sys.path.pop()  # hides the folder of this file from runs
     sys.argv = [""]
-    site.setquit()  # `exit` and `quit`, which -S leaves out
+    site.setquit()  # defines `exit` and `quit`, which -S leaves out
     control = socket.socket(fileno=os.dup(0))
     os.dup2(os.open(os.devnull, os.O_RDWR), 0)
-    names = program.starter()
+    names = program.load_starter()
     with suppress(OSError):
         room.write("/proc/self/oom_score_adj", OOM_SCORE)
     try:
-        maker = Room(folders) if kind == "isolated" else Open(folders)
+        maker = Room(folders) if kind == "isolated" else Bare(folders)
     except OSError as error:
         control.send(json.dumps({"error": str(error)}).encode())
         return
@@ -81,21 +81,21 @@ def main(kind: str, parent: str, *folders: str) -> None:
 
 
 class Room:
-    """Runs in namespaces of their own: with the first process of a run all its others end."""
+    """Isolates runs in namespaces; all processes of a run end with its first one."""
 
     def __init__(self, folders: Sequence[str]) -> None:
         self._user = room.enter()
-        kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)  # another user id has cleared it
+        kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)  # the change of user id cleared it
         if zygote := os.fork():
             os.closerange(3, 1 << 10)  # the socket ends with the zygote
             os.waitpid(zygote, 0)
             os._exit(1)
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
         self._own = os.open("/proc/self/ns/pid", os.O_RDONLY)
-        self.folders = room.furnish(folders)
+        self.folders = room.build_root(folders)
 
     def fork(self) -> int:
-        """As os.fork, and the child is the first of a new process namespace."""
+        """Like os.fork, with the child as first process of a new namespace."""
         kernel.unshare(kernel.NEWPID)
         child = os.fork()
         if child:
@@ -103,24 +103,23 @@ class Room:
         return child
 
     def settle(self, files_mb: int) -> None:
-        os.setsid()  # signals to a process group know no namespace
-        room.own_part(files_mb)
+        os.setsid()  # signals to a process group cross namespaces
+        room.mount_own_tmp(files_mb)
         os.chdir("/tmp")
 
-    def give_up_rights(self) -> None:
-        kernel.forgo_capabilities()
+    def drop_rights(self) -> None:
+        kernel.forbid_capabilities()
         if self._user is not None:
-            room.give_root_up(self._user)
+            room.drop_root(self._user)
         kernel.drop_capabilities()
-        kernel.prctl(kernel.PR_SET_DUMPABLE, 0)  # else a crash may start the machine's collector
+        kernel.prctl(kernel.PR_SET_DUMPABLE, 0)  # else a crash may start the core dump handler
 
     def clear(self) -> None:
-        """Nothing is left: it went with the namespaces."""
+        """Nothing to do: everything ended with the namespaces."""
 
 
-class Open:
-    """Runs that nothing but limits holds, for `unsafe_code`; what they start is ended one by
-    one."""
+class Bare:
+    """Runs with limits only, for `unsafe_code`; kills leftover processes one by one."""
 
     def __init__(self, folders: Sequence[str]) -> None:
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
@@ -135,12 +134,12 @@ class Open:
         os.setsid()
         os.chdir(self._folder)
 
-    def give_up_rights(self) -> None:
+    def drop_rights(self) -> None:
         kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
 
     def clear(self) -> None:
-        """What its first process has left is now ours, one generation after the other."""
-        while children := _children():
+        """Kill orphans, which become children of this process, generation by generation."""
+        while children := _list_children():
             for child in children:
                 with suppress(ProcessLookupError):
                     os.kill(child, signal.SIGKILL)
@@ -148,24 +147,24 @@ class Open:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def _children() -> list[int]:
+def _list_children() -> list[int]:
     with open(f"/proc/self/task/{os.getpid()}/children") as file:
         return [int(each) for each in file.read().split()]
 
 
 def _run(
-    maker: Room | Open,
+    maker: Room | Bare,
     request: dict[str, Any],
     descriptors: list[int],
     control: socket.socket,
     names: dict[str, Any],
 ) -> dict[str, Any]:
-    """One run from fork to its last process: how it ended, its CPU seconds."""
+    """Execute one run, wait for its last process, and report how it ended."""
     began = time.monotonic()
     fault, to_fault = os.pipe()
     child = maker.fork()
     if not child:
-        _be_the_run(maker, request, [*descriptors, to_fault], names)
+        _execute(maker, request, [*descriptors, to_fault], names)
     for each in (*descriptors, to_fault):
         os.close(each)
     process = os.pidfd_open(child)
@@ -178,7 +177,7 @@ def _run(
         if stopped:
             signal.pidfd_send_signal(process, signal.SIGKILL)
         _, status, used = os.wait4(child, 0)
-        told = os.read(fault, 1 << 10)
+        message = os.read(fault, 1 << 10)
     finally:
         os.close(process)
         os.close(fault)
@@ -186,25 +185,25 @@ def _run(
     return {
         "stopped": stopped,
         "timed_out": stopped and not ready,
-        "fault": told.decode(),
+        "fault": message.decode(),
         "status": os.waitstatus_to_exitcode(status),
         "duration_s": time.monotonic() - began,
         "cpu_s": used.ru_utime + used.ru_stime,
     }
 
 
-def _be_the_run(
-    maker: Room | Open, request: dict[str, Any], descriptors: list[int], names: dict[str, Any]
+def _execute(
+    maker: Room | Bare, request: dict[str, Any], descriptors: list[int], names: dict[str, Any]
 ) -> NoReturn:
-    """The child's life. A fault before the code is reached is none of the code's, which cannot
-    report one: nothing leads there any more."""
+    """Set up the child and execute the code. Errors before the code starts are reported through the
+    fault descriptor, which is closed before the code runs, so the code cannot forge them."""
     status, fault = 1, descriptors[-1]
     try:
         try:
-            raw, fault = _placed(descriptors)
+            raw, fault = _place_descriptors(descriptors)
             maker.settle(request["files_mb"])
             _limit(request)
-            maker.give_up_rights()
+            maker.drop_rights()
             seccomp.install()
             gc.enable()
         except BaseException as error:
@@ -217,9 +216,9 @@ def _be_the_run(
         os._exit(status)
 
 
-def _placed(descriptors: list[int]) -> tuple[bytes, int]:
-    """The program. 0, 1, 2 and 3 are then input, output, nothing and the answer, and no other is
-    open but the one for faults, which is returned too."""
+def _place_descriptors(descriptors: list[int]) -> tuple[bytes, int]:
+    """Arrange the descriptors: 0 input, 1 output, 2 null device, 3 answer, 4 faults; close all
+    others. Return the program and the fault descriptor."""
     source, stdin, stdout, answers, fault = descriptors
     with open(source, "rb") as file:
         raw = file.read()
@@ -254,5 +253,5 @@ def _limit(request: dict[str, Any]) -> None:
 def _flush() -> None:
     for stream in (sys.stdout, sys.__stdout__):
         if stream is not None:
-            with suppress(BaseException):  # it may be whatever the code has made of it
+            with suppress(BaseException):  # the code may have replaced it
                 stream.flush()

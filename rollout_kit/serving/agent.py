@@ -1,37 +1,41 @@
-"""Base of agents: the loop that turns a task into a response, and the five steps around it.
+"""Base of agents: the loop that turns a task into a response, and the steps around it.
 
-seed_session → respond → (response in hand) → verify → close_session. The collector drives the same
-steps itself, so that a response is safe before its verdict is asked for; `/run` serves whoever
-asks.
+The steps are seed_session, respond, verify and close_session. The collector takes them itself, so
+that it can store a response before it is verified; `/run` takes all of them for other clients.
 """
 
+import time
 from contextlib import suppress
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from ..errors import RolloutError, TaskError
-from ..session import Session, Spent, current_session, entered
+from ..errors import PeerError, RolloutError, TaskError
+from ..responses import sum_usage
+from ..session import LOST_TIMES, Session, Spent, current_session, entered
 from ..time_limit import within
 from ..transport.peers import Peers
-from ..types import STATS, JsonObject
+from ..transport.retry import TURN, retry
+from ..types import JsonObject
 from .service import ServerConfig, ServerRef, Service, post
 
 CLOSE_TIMEOUT_S = 5.0
-"""Closing a session is a courtesy to the server: a rollout does not wait longer for it."""
+"""Time limit of close_session: the rollout does not need its result."""
 
 
 class AgentConfig(ServerConfig):
-    """What every agent may be given."""
+    """Keys of every agent."""
 
     resources_server: ServerRef | None = None
     model_server: ServerRef | None = None
 
 
 class open_session(entered):
-    """A fresh session for one attempt at a rollout (task id, index): every call inside belongs to
-    it; closed whatever happens. What its model calls use is added to `spent`. What is not given is
-    that of the session outside."""
+    """Context with a new session for one attempt at `rollout` (task id, index). The session is
+    always closed at the end.
 
-    __slots__ = ("_peers", "_resources")
+    The usage of its model calls is added to `spent`. Both default to those of the outer session.
+    """
+
+    __slots__ = ("_peers", "_resources", "session")
 
     def __init__(
         self,
@@ -42,11 +46,13 @@ class open_session(entered):
     ) -> None:
         if (outside := current_session()) is not None:
             rollout, spent = rollout or outside.rollout, spent or outside.spent
-        super().__init__(Session.of(rollout, spent))
+        self.session = Session.of(rollout, spent)
+        super().__init__(self.session)
         self._peers, self._resources = peers, resources
 
-    async def __aenter__(self) -> None:
+    async def __aenter__(self) -> Session:
         self.__enter__()
+        return self.session
 
     async def __aexit__(self, *_: object) -> None:
         try:
@@ -57,8 +63,8 @@ class open_session(entered):
 
 
 class Agent(Service):
-    """Subclasses write `respond`. One that overrides `run` is opaque: the collector only calls
-    `/run`."""
+    """Subclasses write `respond`. A subclass that overrides `run` is opaque: the collector calls
+    `/run` instead of taking the steps."""
 
     kind: ClassVar[str] = "responses_api_agents"
     Config: ClassVar[type[ServerConfig]] = AgentConfig
@@ -73,14 +79,13 @@ class Agent(Service):
 
     @post("/v1/responses")
     async def respond(self, params: JsonObject) -> JsonObject:
-        """The response of a whole rollout: `output` holds every item of every turn, `usage` their
+        """The response of a whole rollout: `output` holds the items of all turns, `usage` is their
         sum."""
         raise NotImplementedError
 
     @post("/run")
     async def run(self, row: JsonObject) -> JsonObject:
-        """A verified row; or the row with its `response` and `verify_error` when there is no
-        verdict."""
+        """The verified row; the row with `response` and `verify_error` if there is no verdict."""
         params = row.get("responses_create_params")
         if not isinstance(params, dict):
             raise TaskError("the row has no responses_create_params")
@@ -89,19 +94,14 @@ class Agent(Service):
                 await self.peers.call(self.resources, "/seed_session", row, dict)
             except TaskError as error:
                 without_tools = {**params, "tools": []}  # there is no session to call them in
-                response = await self._plain(without_tools)
+                response = await self.respond(without_tools)
                 return {**row, "response": response, "verify_error": str(error)}
-            response = await self._plain(params)
+            response = await self.respond(params)
             answered = {**row, "response": response}
             try:
                 return await self.peers.call(self.resources, "/verify", answered, dict)
             except RolloutError as error:
                 return {**answered, "verify_error": str(error)}
-
-    async def _plain(self, params: JsonObject) -> JsonObject:
-        response = await self.respond(params)
-        response.pop(STATS, None)
-        return response
 
     def describe(self) -> JsonObject:
         refs = {
@@ -109,3 +109,57 @@ class Agent(Service):
             "model_server": getattr(self.config.model_server, "name", None),
         }
         return {**super().describe(), **refs, "opaque": type(self).run is not Agent.run}
+
+
+class Turns:
+    """The model calls of one rollout, one after the other, and their statistics.
+
+    The agent adds its tool calls to `num_calls` and their seconds to `tool_s`.
+    """
+
+    def __init__(self, peers: Peers, model: str) -> None:
+        self.num_calls = 0
+        self.tool_s = 0.0
+        self._peers, self._model = peers, model
+        self._model_s = self._first_s = 0.0
+        self._usages: list[Any] = []
+        self._session = current_session() or Session()
+        self._lost_s = dict.fromkeys(LOST_TIMES, 0.0)
+
+    async def ask(self, request: JsonObject) -> JsonObject:
+        """Return the response of the next turn; retry as TURN says."""
+        began, lost_before = time.perf_counter(), self._session.lost_s
+        response = await retry(lambda: self._ask_once(request), TURN)
+        seconds = time.perf_counter() - began
+        for name, total in self._session.lost_s.items():
+            self._lost_s[name] += total - lost_before[name]
+            seconds -= total - lost_before[name]
+        self._model_s += max(0.0, seconds)
+        if not self._usages:
+            self._first_s = self._model_s
+        self._usages.append(response.get("usage"))
+        return response
+
+    async def _ask_once(self, request: JsonObject) -> JsonObject:
+        response = await self._peers.call(self._model, "/v1/responses", request, dict)
+        if not isinstance(response.get("output"), list):
+            raise PeerError("answered without an 'output' list", server=self._model, retryable=True)
+        return response
+
+    def finish(self, last: JsonObject, output: list[JsonObject], finish_reason: str) -> JsonObject:
+        """Put the statistics into the session; return the response of the whole rollout: the last
+        turn's, with every item and the sum of usage."""
+        stats = {
+            "num_turns": len(self._usages),
+            "num_tool_calls": self.num_calls,
+            "model_s": self._model_s,
+            "tool_s": self.tool_s,
+            "finish_reason": finish_reason,
+        }
+        if len(self._usages) > 1:
+            stats["first_turn_s"] = self._first_s
+        for name in LOST_TIMES:  # of the turns only, without those of models that tools called
+            self._session.stats.pop(name, None)
+        stats |= {name: seconds for name, seconds in self._lost_s.items() if seconds}
+        self._session.stats |= stats
+        return {**last, "output": output, "usage": sum_usage(self._usages)}

@@ -136,7 +136,7 @@ def actions(items: Iterable[JsonObject]) -> list[str]:
     return [output_text({"output": turn}) for is_observation, turn in turns if not is_observation]
 
 
-def tagged(text: str, tag: str) -> str | None:
+def find_tagged(text: str, tag: str) -> str | None:
     """What stands in the last `<tag>…</tag>`, in whatever case; None where there is none."""
     opened, found = -1, None
     for match in re.finditer(f"<(/?){tag}>", text, re.IGNORECASE):

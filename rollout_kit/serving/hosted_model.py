@@ -1,14 +1,15 @@
-"""A model behind somebody else's OpenAI-compatible endpoint: Responses as it is, or Chat
-Completions translated, whole or streamed.
+"""Base of model servers that ask an OpenAI-compatible endpoint.
 
-What is transient is tried again within one time limit for the whole request; what is not becomes a
-ModelError with the endpoint's own status and words. An infrastructure failure is never an answer.
+The endpoint may speak Responses or Chat Completions, streamed or not. Transient failures are
+retried within one time limit for the whole request. All others become a ModelError with the
+endpoint's own status and message. An infrastructure failure is never returned as an answer.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import orjson
@@ -17,30 +18,31 @@ from pydantic import ConfigDict, Field
 from ..endpoints.chat import MaxTokensField, from_chat, to_chat
 from ..endpoints.events import Assembly, CompletionAssembly, ResponseAssembly
 from ..endpoints.outage import GONE, Outage
-from ..endpoints.rate_limit import TOLD, Allowances, Turns
+from ..endpoints.rate_limit import TOLD, Allowances, RequestQueue
 from ..endpoints.refusals import (
     extra_body,
     is_context_overflow,
     is_out_of_money,
     is_wrong_key,
-    overflowed,
-    parsed,
-    status_told,
+    mask_words,
+    overflow_response,
+    parse_json,
+    read_status,
     wait_s,
-    without_secrets,
 )
 from ..errors import THROTTLED, ModelError, PeerError, PeerLost, PeerUnreachable, summary
+from ..session import current_session
 from ..transport.connection import Headers
 from ..transport.http import HttpClient, Reply
-from ..transport.retry import RetryPolicy, retried
+from ..transport.retry import MODEL_REQUEST, retry
 from ..types import JsonObject
-from .model import Lost, Model, ModelConfig
+from .model import Model, ModelConfig, record_lost_time
 from .service import OPERATIONAL
 
 PATHS = {"responses": "/responses", "chat_completions": "/chat/completions"}
 
-HOW_IT_COMES = ("stream", "stream_options")
-"""Params that say how an answer is delivered; that is settled here, and not by the row."""
+DELIVERY_PARAMS = ("stream", "stream_options")
+"""Params about the delivery of an answer: the server decides them, not the row."""
 
 
 class HostedModelConfig(ModelConfig):
@@ -54,43 +56,44 @@ class HostedModelConfig(ModelConfig):
     service_tier: str | None = Field(
         None,
         json_schema_extra=OPERATIONAL,
-        description="auto, default, flex, priority or scale; a row's own wins.",
+        description="auto, default, flex, priority or scale, for rows that do not set it.",
     )
     unsupported_params: list[str] = Field(
-        [], description="Parameters that the endpoint does not take: they are not sent."
+        [], description="Parameters that the endpoint rejects; they are not sent."
     )
     drop_input_reasoning_items: bool = Field(
-        False, description="Leave reasoning items out of what is sent back to the model."
+        False, description="Send earlier turns to the model without their reasoning items."
     )
     upstream_api: Literal["responses", "chat_completions"] = Field(
         "responses", description="The API that the endpoint speaks."
     )
     max_tokens_field: MaxTokensField = Field(
-        "max_completion_tokens", description="What its Chat Completions call the most tokens."
+        "max_completion_tokens",
+        description="Name of the token limit in the endpoint's Chat Completions.",
     )
     stream: bool = Field(
         False,
         json_schema_extra=OPERATIONAL,
-        description="Have answers streamed, so that no gateway takes a long one for dead.",
+        description="Ask for streamed answers, so that no gateway times out during a long one.",
     )
     request_timeout_s: float = Field(
         600.0,
         gt=0,
         json_schema_extra=OPERATIONAL,
-        description="Most time for a request once it has its turn, all tries and pauses included;"
-        " the time in which a streamed answer comes does not count.",
+        description="Time limit of a request with all tries and pauses, without the wait for a rate"
+        " limit and without the time in which a streamed answer arrives.",
     )
     max_tries: int = Field(
         4,
         ge=1,
         json_schema_extra=OPERATIONAL,
-        description="Tries of a request that fails with 408, 409, 429, 5xx or its connection.",
+        description="Tries of a request that fails with 408, 409, 429, 5xx or a lost connection.",
     )
 
 
 class HostedModel(Model):
-    """Base of the servers that ask a hosted model. A subclass says where it is (`url`), who asks
-    (`headers`), and what it is called (`model_name`)."""
+    """A subclass provides the endpoint's `url`, the credentials (`headers`) and the
+    `model_name`."""
 
     Config = HostedModelConfig
     config: HostedModelConfig
@@ -99,14 +102,16 @@ class HostedModel(Model):
         super().__init__(config, peers, name)
         limit = config.max_concurrent_requests
         self._free = asyncio.Semaphore(limit) if limit else None
-        self._policy = RetryPolicy(config.max_tries, deadline_s=config.request_timeout_s)
+        self._policy = replace(
+            MODEL_REQUEST, max_tries=config.max_tries, deadline_s=config.request_timeout_s
+        )
         self._http: HttpClient | None = None
         self._open = self._running = self._num_429 = 0
         allowed = {"requests": config.requests_per_minute, "tokens": config.tokens_per_minute}
-        self._turns = Turns(Allowances(allowed))
+        self._queue = RequestQueue(Allowances(allowed))
         self._outage = Outage(name)
         self._is_chat = config.upstream_api == "chat_completions"
-        self._not_sent = (*HOW_IT_COMES, *config.unsupported_params)
+        self._not_sent = (*DELIVERY_PARAMS, *config.unsupported_params)
         self._lowest: JsonObject = {"model": self.model_name()}
         if config.service_tier:
             self._lowest["service_tier"] = config.service_tier
@@ -116,19 +121,19 @@ class HostedModel(Model):
             self._delivery["stream_options"] = {"include_usage": True}
 
     def url(self, model: str) -> str:
-        """Where requests for this model go."""
+        """The URL for requests to this model."""
         raise NotImplementedError
 
     async def headers(self) -> Mapping[str, str]:
-        """Who asks."""
+        """The headers with the credentials."""
         raise NotImplementedError
 
     def secrets(self) -> Iterable[str]:
-        """What must not be seen in an endpoint's words."""
+        """Texts to mask in the endpoint's messages."""
         return ()
 
-    async def renewed(self, headers: Mapping[str, str]) -> bool:
-        """Whether there is another proof of who asks, now that this one has been refused."""
+    async def renew_headers(self, headers: Mapping[str, str]) -> bool:
+        """Replace credentials that the endpoint refused; return whether there are others."""
         return False
 
     async def start(self) -> None:
@@ -142,50 +147,50 @@ class HostedModel(Model):
         return {
             "running": self._running,
             "waiting": self._open - self._running,
-            "throttled": self._turns.is_throttled(),
+            "throttled": self._queue.is_throttled(),
             "num_429": self._num_429,
             **({"endpoints_down": 1} if self._outage.is_on else {}),
         }
 
     async def responses(self, params: JsonObject) -> JsonObject:
         body = self._body(params)
-        asked = _Asked(params, str(body["model"]), orjson.dumps(body))
+        asked = _Request(params, str(body["model"]), orjson.dumps(body))
         self._open += 1
         try:
-            # a request that is turned away keeps its slot: another in its place would be, too
+            # a refused request keeps its slot: another in its place would be refused as well
             async with self._free or nullcontext():
-                return await self._answered(asked)
+                return await self._send(asked)
         finally:
             self._open -= 1
 
-    async def _answered(self, asked: "_Asked") -> JsonObject:
-        now, lost, number = asyncio.get_running_loop().time, Lost(), self._turns.number()
-        is_held_up, came = self._turns.is_held_up(), now()
-        turns = [await self._turns.come(number)]
-        if is_held_up:
-            lost.rate_limit_s = now() - came
+    async def _send(self, asked: "_Request") -> JsonObject:
+        now, number = asyncio.get_running_loop().time, self._queue.number()
+        is_held_up, came = self._queue.is_held_up(), now()
+        first = [await self._queue.wait(number)]
+        if is_held_up and (session := current_session()):
+            session.lose("rate_limit_s", now() - came)
         clock = _Waited(now) if self.config.stream else now
         began = clock()
 
         def left() -> float:
             return max(began + self.config.request_timeout_s - clock(), 0.001)
 
-        async def sent() -> JsonObject:
-            expected = turns.pop() if turns else await self._turns.come(number)
+        async def send() -> JsonObject:
+            expected = first.pop() if first else await self._queue.wait(number)
             assembly = self._assembly(clock) if isinstance(clock, _Waited) else None
             return await self._try(asked, left(), expected, assembly)
 
-        def one_try() -> Awaitable[JsonObject]:
-            return self._outage.through(sent, left, lost.waited)
+        def try_once() -> Awaitable[JsonObject]:
+            return self._outage.call(send, left, partial(record_lost_time, None))
 
-        return lost.told(await retried(one_try, self._policy, clock=clock, lost=lost.add))
+        return await retry(try_once, self._policy, clock=clock, on_retry=record_lost_time)
 
     def _assembly(self, waited: "_Waited") -> Assembly:
         waited.begin()
-        return (CompletionAssembly if self._is_chat else ResponseAssembly)(waited.heard)
+        return (CompletionAssembly if self._is_chat else ResponseAssembly)(waited.hear)
 
     def _body(self, params: JsonObject) -> JsonObject:
-        """What is sent: the configured `extra_body`, over it the row, over that the row's own."""
+        """The request body. The row replaces configured values, the row's `extra_body` both."""
         row = {key: value for key, value in params.items() if value is not None}
         extra = extra_body(row)
         if self.config.drop_input_reasoning_items and isinstance(row.get("input"), list):
@@ -197,11 +202,11 @@ class HostedModel(Model):
         return {**self._lowest, **row, **extra, **self._delivery}
 
     async def _try(
-        self, asked: "_Asked", timeout_s: float, expected: float, assembly: Assembly | None
+        self, asked: "_Request", timeout_s: float, expected: float, assembly: Assembly | None
     ) -> JsonObject:
-        """`expected`: the tokens that the request was let go for."""
+        """Send the request once; `expected` are the tokens that the queue reserved for it."""
         assert self._http, "start() opens the connection pool"
-        allowances, now = self._turns.allowances, asyncio.get_running_loop().time
+        allowances, now = self._queue.allowances, asyncio.get_running_loop().time
         url, headers = self.url(asked.model), await self.headers()
         sent_at = now()
         self._running += 1
@@ -217,31 +222,31 @@ class HostedModel(Model):
             if assembly is None or assembly.whole() is None:
                 failed = ModelError(error.message, status=error.status, retryable=error.retryable)
                 if isinstance(error, PeerUnreachable | PeerLost):
-                    self._outage.failed(failed)
+                    self._outage.record_failure(failed)
                 raise failed from error
-            reply = Reply(200, Headers([]), b"")  # the whole answer was there before it broke off
+            reply = Reply(200, Headers([]), b"")  # the answer was complete before the failure
         finally:
             self._running -= 1
         if reply.status not in GONE:
-            self._outage.answered(sent_at)
+            self._outage.record_answer(sent_at)
         streamed = assembly is not None and assembly.has_begun
-        payload = assembly.whole() if assembly and streamed else parsed(reply.raw)
-        allowances.told(now(), reply.headers.starting_with(TOLD))
+        payload = assembly.whole() if assembly and streamed else parse_json(reply.raw)
+        allowances.read_headers(now(), reply.headers.starting_with(TOLD))
         if reply.status == 200 and not (isinstance(payload, dict) and payload.get("error")):
             response = self._answer(payload, url, reply, asked.params, streamed)
             used = (response.get("usage") or {}).get("total_tokens") or 0
-            allowances.answered(now(), expected, used)
+            allowances.record_answer(now(), expected, used)
             return response
         if is_context_overflow(reply.status, payload):
-            return overflowed(asked.params, self.model_name())
+            return overflow_response(asked.params, self.model_name())
         error = self._refusal(payload, url, reply, asked.model)
         if reply.status in GONE:
-            self._outage.failed(error)
-        if error.status == 401 and await self.renewed(headers):
+            self._outage.record_failure(error)
+        if error.status == 401 and await self.renew_headers(headers):
             error.retryable = True
         elif error.status in THROTTLED and error.retryable:
             self._num_429 += 1
-            allowances.refused(now(), sent_at, error.retry_after_s)
+            allowances.record_refusal(now(), sent_at, error.retry_after_s)
         raise error
 
     def _answer(
@@ -259,12 +264,12 @@ class HostedModel(Model):
         raise ModelError(f"{url} answered 200: {what}", body=reply.text(), retryable=True)
 
     def _refusal(self, payload: Any, url: str, reply: Reply, model: str) -> ModelError:
-        status = status_told(payload) if reply.status == 200 else reply.status
+        status = read_status(payload) if reply.status == 200 else reply.status
         if is_wrong_key(payload):
             status = 401
         text = reply.text() or (orjson.dumps(payload).decode() if payload else "")
-        text = without_secrets(text, self.secrets())
-        said = without_secrets(summary(payload, text), self.secrets())
+        text = mask_words(text, self.secrets())
+        said = mask_words(summary(payload, text), self.secrets())
         if status == 404 and model not in said:
             said = f"{said} (asked for the model '{model}')"
         return ModelError(
@@ -278,8 +283,8 @@ class HostedModel(Model):
 
 
 @dataclass(slots=True)
-class _Asked:
-    """A request as the row means it and as it is sent."""
+class _Request:
+    """A request: the row's params, and the bytes that are sent."""
 
     params: JsonObject
     model: str
@@ -287,7 +292,7 @@ class _Asked:
 
 
 class _Waited:
-    """A clock that stands still while an answer comes: it tells how long one waits for nothing."""
+    """A clock that stops while a streamed answer arrives, so that it measures waiting only."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -298,10 +303,11 @@ class _Waited:
         return self._now() - self._came_s
 
     def begin(self) -> None:
-        """Another try, of which nothing has come."""
+        """A new try begins; nothing has arrived yet."""
         self._heard_at = None
 
-    def heard(self) -> None:
+    def hear(self) -> None:
+        """A piece of the answer has arrived."""
         at = self._now()
         if self._heard_at is not None:
             self._came_s += at - self._heard_at

@@ -55,18 +55,18 @@ class OpenSessions:
         """KeyError where there is no such session."""
         self._open[id].state = state
 
-    def called(self, id: str) -> _Open | None:
-        """A call in it begins; its end is told to `ended`."""
+    def begin_call(self, id: str) -> _Open | None:
+        """A call in it begins; its end is told to `end_call`."""
         if (found := self._open.get(id)) is not None:
             found.num_calls += 1
         return found
 
-    def ended(self, id: str, called: _Open | None) -> None:
-        if called is None:
+    def end_call(self, id: str, begin_call: _Open | None) -> None:
+        if begin_call is None:
             return
-        called.num_calls -= 1
-        called.used_at = asyncio.get_running_loop().time()
-        if self._open.get(id) is called:
+        begin_call.num_calls -= 1
+        begin_call.used_at = asyncio.get_running_loop().time()
+        if self._open.get(id) is begin_call:
             self._open.move_to_end(id)
 
     def _arm(self, delay_s: float) -> None:
@@ -85,11 +85,11 @@ class OpenSessions:
                 found.is_closing = True
                 task = asyncio.ensure_future(self._close(id))
                 self._closing.add(task)
-                task.add_done_callback(self._closed)
+                task.add_done_callback(self._forget)
         if self._open:
             self._arm(self._timeout_s)
 
-    def _closed(self, task: "asyncio.Future[Any]") -> None:
+    def _forget(self, task: "asyncio.Future[Any]") -> None:
         self._closing.discard(task)  # type: ignore[arg-type]
         if not task.cancelled():
             task.exception()  # the server has logged what its close_session raised

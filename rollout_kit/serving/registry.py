@@ -79,7 +79,7 @@ def load(type_: str, implementation: str, cwd: Path | None = None) -> type[Servi
             f"no implementation '{implementation}' among the {type_}{hint}: "
             f"looked for {implementation}/app.py in {looked}"
         )
-    return server_class(type_, _imported(type_, implementation, folder))
+    return server_class(type_, _import(type_, implementation, folder))
 
 
 def server_class(type_: str, module: ModuleType) -> type[Service]:
@@ -108,7 +108,7 @@ def _services(module: ModuleType) -> list[type[Service]]:
     return [one for one in named if isinstance(one, type) and issubclass(one, Service)]
 
 
-def _imported(type_: str, implementation: str, folder: Path) -> ModuleType:
+def _import(type_: str, implementation: str, folder: Path) -> ModuleType:
     app = folder / "app.py"
     package = f"{PACKAGE}.{type_}.{implementation}"
     taken = sys.modules.get(package)

@@ -38,7 +38,7 @@ from ..types import (
     given_fields,
 )
 from .open_sessions import OpenSessions
-from .service import OPERATIONAL, ServerConfig, Service, awaited, get, post
+from .service import OPERATIONAL, ServerConfig, Service, get, invoke, post
 from .tools import Tool, find_tools, tool
 
 __all__ = ["ResourcesServer", "ResourcesServerConfig", "VerifyWorkersConfig", "tool"]
@@ -119,7 +119,7 @@ class ResourcesServer(Service):
     def __init__(self, config: Any, peers: Any, name: str) -> None:
         super().__init__(config, peers, name)
         timeout_s = config.get("session_timeout_s") or SESSION_TIMEOUT_S
-        self._sessions = OpenSessions(timeout_s, self._expired)
+        self._sessions = OpenSessions(timeout_s, self._expire)
 
     @post("/seed_session")
     async def seed_session(self, body: JsonObject) -> SeedSessionResponse:
@@ -163,7 +163,7 @@ class ResourcesServer(Service):
         """Sessions that are open now."""
         return len(self._sessions)
 
-    async def begin_unasked(self, session: Session) -> None:
+    async def ensure_session(self, session: Session) -> None:
         """Open a session, unless it is, for a caller that brings no row."""
         if session.id in self._sessions:
             return
@@ -171,7 +171,7 @@ class ResourcesServer(Service):
         if self._seeds:
             try:
                 with entered(session):
-                    await self._answered("/seed_session", b"{}")
+                    await self._answer("/seed_session", b"{}")
             except BaseException:
                 self._sessions.end(session.id)
                 raise
@@ -193,39 +193,39 @@ class ResourcesServer(Service):
     async def handle(self, path: str, raw: bytes) -> Any:
         session = current_session()
         if session is None:
-            return await self._answered(path, raw)
+            return await self._answer(path, raw)
         if path == "/seed_session":
             self._check_task(raw)
             self._sessions.begin(session.id)
         elif path == "/close_session":
-            return await self._closed(session, raw)
+            return await self._close_session(session, raw)
         elif path != "/tools" and self._keeps_state and session.id not in self._sessions:
             raise SessionLost(
                 "this session is not open here: the server was restarted, or the session expired",
                 server=self.name,
             )
-        called = self._sessions.called(session.id)
+        begun = self._sessions.begin_call(session.id)
         try:
-            return await self._answered(path, raw)
+            return await self._answer(path, raw)
         except BaseException:
             if path == "/seed_session":
                 self._sessions.end(session.id)
             raise
         finally:
-            self._sessions.ended(session.id, called)
+            self._sessions.end_call(session.id, begun)
 
-    async def _answered(self, path: str, raw: bytes) -> Any:
+    async def _answer(self, path: str, raw: bytes) -> Any:
         if path == "/seed_session" and not self._seeds:
             return {}
         if path == "/verify":
             return await self._verdict(raw)
-        if (called := self.tools.get(path[1:])) is not None:
+        if (begun := self.tools.get(path[1:])) is not None:
             with boundary(self.name, ToolError):
-                method, arguments = called.bound(self, called.parse(raw))
-                return await awaited(method, *arguments)
+                method, arguments = begun.bind(self, begun.parse(raw))
+                return await invoke(method, *arguments)
         return await super().handle(path, raw)
 
-    async def _closed(self, session: Session, raw: bytes) -> Any:
+    async def _close_session(self, session: Session, raw: bytes) -> Any:
         """The session is gone afterwards, whatever the server's own `close_session` does."""
         try:
             is_open = session.id in self._sessions
@@ -233,11 +233,11 @@ class ResourcesServer(Service):
         finally:
             self._sessions.end(session.id)
 
-    async def _expired(self, id: str) -> None:
+    async def _expire(self, id: str) -> None:
         log.warning("%s: a session that nobody closed has expired", self.name)
         with entered(Session(id)):
             try:
-                await self._closed(Session(id), b"{}")
+                await self._close_session(Session(id), b"{}")
             except RolloutError as error:
                 log.error("%s: closing it failed: %s", self.name, error.message)
 
@@ -247,9 +247,9 @@ class ResourcesServer(Service):
             request = (wanted or VerifyRequest).model_validate_json(raw)
             if wanted is None:
                 task = orjson.loads(raw)
-                found = await awaited(self.verify, task, task.pop("response"))
+                found = await invoke(self.verify, task, task.pop("response"))
             else:
-                found = await awaited(self.verify, request)
+                found = await invoke(self.verify, request)
             return _as_verdict(request, found)
 
     def _check_task(self, raw: bytes) -> None:

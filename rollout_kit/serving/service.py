@@ -78,15 +78,15 @@ def _check_names(cls: type) -> None:
 
 def post(path: str) -> Callable[[Handler], Handler]:
     """Serve the method at `POST path`; its one parameter's annotation is the request's type."""
-    return _marked("POST", path)
+    return _mark("POST", path)
 
 
 def get(path: str) -> Callable[[Handler], Handler]:
     """Serve the method, which takes nothing, at `GET path`."""
-    return _marked("GET", path)
+    return _mark("GET", path)
 
 
-def _marked(method: str, path: str) -> Callable[[Handler], Handler]:
+def _mark(method: str, path: str) -> Callable[[Handler], Handler]:
     def mark(function: Handler) -> Handler:
         function.__route__ = (method, path)  # type: ignore[attr-defined]
         return function
@@ -184,7 +184,7 @@ class Service:
             raise RolloutError(f"has no route {path}", server=self.name, status=404)
         with boundary(self.name):
             handler = getattr(self, route.handler)
-            return await awaited(handler, *((route.parse(raw),) if route.takes_body else ()))
+            return await invoke(handler, *((route.parse(raw),) if route.takes_body else ()))
 
     def generation_settings(self) -> JsonObject:
         """The configuration that decides what is generated: what a resumed run must share. Secrets
@@ -205,7 +205,7 @@ class Service:
         return {"name": self.name, "type": self.kind, "settings": self.generation_settings()}
 
 
-async def awaited(handler: Callable[..., Any], *arguments: Any) -> Any:
+async def invoke(handler: Callable[..., Any], *arguments: Any) -> Any:
     """Call a method; a plain (not async) one runs in a thread, so that it cannot block the loop.
 
     In one of its own, which nobody waits for at the end: a verifier that hangs can neither take

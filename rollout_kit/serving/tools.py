@@ -48,7 +48,7 @@ class Tool:
         except ValidationError as error:
             raise ToolError(f"bad arguments: {validation_summary(error)}") from None
 
-    def bound(self, server: object, arguments: BaseModel) -> tuple[Callable[..., Any], list[Any]]:
+    def bind(self, server: object, arguments: BaseModel) -> tuple[Callable[..., Any], list[Any]]:
         """The server's method, and what to call it with."""
         if self.takes_model:
             return getattr(server, self.name), [arguments]

@@ -71,7 +71,7 @@ class Access:
         return bool(self.token) and hmac.compare_digest(given, self.token.encode())
 
 
-def guarded(app: ASGIApp, access: Access) -> ASGIApp:
+def guard(app: ASGIApp, access: Access) -> ASGIApp:
     """`app` for those whom `access` lets in."""
 
     async def checked(scope: Scope, receive: Receive, send: Send) -> None:

@@ -19,9 +19,9 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from ..errors import RolloutError
-from ..session import HEADER, SPENT_HEADER, Session, entered
+from ..session import HEADER, SPENT_HEADER, STATS_HEADER, Session, entered
 from ..types import JsonObject
-from .access import TRUSTED, Access, guarded
+from .access import TRUSTED, Access, guard
 from .wire import Answers, EventStream, Route, encode
 
 log = logging.getLogger(__name__)
@@ -82,6 +82,8 @@ def _endpoint(service: Answers, path: str, traffic: _Traffic):
                 response.set_cookie(COOKIE, session.id, httponly=True)
             if session.spent.calls:
                 response.headers[SPENT_HEADER] = session.spent.to_header()
+            if session.stats:
+                response.headers[STATS_HEADER] = session.stats_to_header()
             for name, value in session.cookies.items():
                 if before.get(name) != value:
                     response.headers.append("set-cookie", f"{name}={value}; Path=/")
@@ -135,7 +137,7 @@ async def served(
     """`app` answers on `sock` while inside those whom `Access` lets in."""
     server = _Server(
         uvicorn.Config(
-            guarded(app, Access.to(sock, token, control)),
+            guard(app, Access.to(sock, token, control)),
             log_level="warning",
             access_log=False,
             lifespan="off",

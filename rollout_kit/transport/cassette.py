@@ -19,7 +19,7 @@ import orjson
 
 from ..errors import ConfigError, RolloutError, from_wire
 from ..session import Session, current_session
-from ..types import STATS, JsonObject
+from ..types import JsonObject
 from .wire import encode
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class Cassette:
         self.models = frozenset(tapes.models)
         self._replay = tapes.replay
         self._recorded: dict[str, Place] = {}
-        self._tape = None if tapes.record is None else _appended(Path(tapes.record), name)
+        self._tape = None if tapes.record is None else _open_to_append(Path(tapes.record), name)
         if tapes.replay is not None:
             self._recorded = _index(Path(tapes.replay), may_lack=tapes.record is not None)
 
@@ -85,7 +85,7 @@ class Cassette:
             descriptor, offset, size = place
             return _reply(orjson.loads(os.pread(descriptor, size, offset)), server)
         if self._tape is None:
-            call.was_in_vain()
+            call.uncount()
             raise RolloutError(self._lack(path), server=server, retryable=False)
         try:
             reply = await live(path, raw)
@@ -93,9 +93,9 @@ class Cassette:
             if isinstance(error, RolloutError) and not error.retryable:
                 self._write(call.line(error.to_wire()))
             else:
-                call.was_in_vain()
+                call.uncount()
             raise
-        self._write(call.line(_as_recorded(reply)))
+        self._write(call.line(_to_record(reply)))
         return reply
 
     def _lack(self, path: str) -> str:
@@ -134,7 +134,7 @@ class _Call:
     def key(self) -> str:
         return f"{self._which}-{self.number}"
 
-    def was_in_vain(self) -> None:
+    def uncount(self) -> None:
         """It will be made again, and is the same call then."""
         self._of_session[self._which] -= 1
 
@@ -165,9 +165,8 @@ def _without_ids(request: JsonObject) -> JsonObject:
     return {**request, "input": bare}
 
 
-def _as_recorded(reply: Any) -> JsonObject:
-    """`reply` where it is a JSON object, else `text`. What its server measured stays behind: it
-    was the time of that call."""
+def _to_record(reply: Any) -> JsonObject:
+    """`reply` if it is a JSON object, else `text`."""
     raw = encode(reply)
     try:
         value = orjson.loads(raw)
@@ -175,7 +174,6 @@ def _as_recorded(reply: Any) -> JsonObject:
         value = None
     if not isinstance(value, dict) or orjson.dumps(value) != raw:
         return {"text": raw.decode("utf-8", "replace")}
-    value.pop(STATS, None)
     return {"reply": value}
 
 
@@ -185,7 +183,7 @@ def _reply(line: JsonObject, server: str) -> bytes:
     return orjson.dumps(line["reply"]) if "reply" in line else line["text"].encode()
 
 
-def _appended(folder: Path, name: str) -> int:
+def _open_to_append(folder: Path, name: str) -> int:
     """A file of the folder, open for whole lines."""
     path = folder / f"calls{name and f'-{name}'}.jsonl"
     try:

@@ -111,7 +111,7 @@ class Connection(asyncio.Protocol):
         if self._waiter is None:
             return
         if exc is None and self._lasts_to_the_end:
-            self._answered(keep=False)
+            self._finish(keep=False)
         else:
             self.end(str(exc) if exc else "the server closed the connection without a whole reply")
 
@@ -133,7 +133,7 @@ class Connection(asyncio.Protocol):
         if self._parser.get_status_code() < 200:  # such as 100 Continue: the reply is still to come
             self._headers, self._headers_are_whole = [], False
         else:
-            self._answered(keep=self._parser.should_keep_alive())
+            self._finish(keep=self._parser.should_keep_alive())
 
     @property
     def _lasts_to_the_end(self) -> bool:
@@ -141,7 +141,7 @@ class Connection(asyncio.Protocol):
         names = {name.lower() for name, _ in self._headers}
         return self._headers_are_whole and not names & {b"content-length", b"transfer-encoding"}
 
-    def _answered(self, *, keep: bool) -> None:
+    def _finish(self, *, keep: bool) -> None:
         waiter, self._waiter = self._waiter, None
         if not keep or waiter is None:  # nobody waits for a second reply to one request
             self.end("it is over")
@@ -150,7 +150,7 @@ class Connection(asyncio.Protocol):
         body = self._body
         raw = body[0] if len(body) == 1 else b"".join(body)
         try:
-            raw = _unpacked(raw, self._headers)
+            raw = _decompress(raw, self._headers)
         except zlib.error as error:
             waiter.set_exception(Broken(f"its body cannot be unpacked: {error}"))
             return
@@ -164,7 +164,7 @@ def _is_stream(headers: Pairs) -> bool:
     return told.get(b"content-type", b"").startswith(EVENT_STREAM) and not is_packed
 
 
-def _unpacked(raw: bytes, headers: Pairs) -> bytes:
+def _decompress(raw: bytes, headers: Pairs) -> bytes:
     """The body without its compression, which is not asked for, and yet some send it."""
     for name, value in headers:
         if len(name) == 16 and name.lower() == b"content-encoding" and raw:

@@ -148,7 +148,7 @@ class _Host:
             if connection.is_open:
                 break
         else:
-            connection = await self._connected()
+            connection = await self._connect()
         self._busy.add(connection)
         try:
             return await connection.ask(request, arrived)
@@ -176,7 +176,7 @@ class _Host:
             due = idle[0].idle_since + KEEP_ALIVE_S
             self._sweep = loop.call_at(due, self._drop_old)
 
-    async def _connected(self) -> Connection:
+    async def _connect(self) -> Connection:
         """A new connection to the first address that takes one; first tried is who did before."""
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
@@ -184,12 +184,12 @@ class _Host:
                 for address in addresses[:-1]:
                     with suppress(OSError):
                         async with asyncio.timeout(ADDRESS_TIMEOUT_S):
-                            return await self._connected_to(address)
-                return await self._connected_to(addresses[-1])
+                            return await self._connect_to(address)
+                return await self._connect_to(addresses[-1])
         except TimeoutError:
             raise OSError(0, f"no connection within {CONNECT_TIMEOUT_S:g} s") from None
 
-    async def _connected_to(self, address: str) -> Connection:
+    async def _connect_to(self, address: str) -> Connection:
         host, port = self.origin.host, self.origin.port
         loop = asyncio.get_running_loop()
         if self.origin.is_encrypted:
@@ -206,11 +206,11 @@ class _Host:
         loop = asyncio.get_running_loop()
         is_old = loop.time() - self._resolved_at >= RESOLVED_S
         if self._resolving is None or (self._resolving.done() and is_old):
-            self._resolving = asyncio.ensure_future(self._resolved())
+            self._resolving = asyncio.ensure_future(self._resolve())
         found = await asyncio.shield(self._resolving)
         return sorted(found, key=lambda address: address != self._good)
 
-    async def _resolved(self) -> list[str]:
+    async def _resolve(self) -> list[str]:
         loop = asyncio.get_running_loop()
         try:
             found = await loop.getaddrinfo(

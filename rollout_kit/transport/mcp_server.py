@@ -44,7 +44,7 @@ async def serving(
     except BaseException:
         sock.close()
         raise
-    app = _beside(service.build_app(run_id), _Door(service, manager))
+    app = _mount(service.build_app(run_id), _Door(service, manager))
     ready, done = asyncio.Event(), asyncio.Event()
     running = asyncio.create_task(_run(manager, ready, done))
     try:
@@ -90,11 +90,11 @@ def _manager(service: "ResourcesServer") -> Any:
     async def call_tool(context: Any, params: Any) -> CallToolResult:
         try:
             headers = context.request.headers
-            session = Session(headers.get(HEADER) or _own(headers[MCP_SESSION]))
+            session = Session(headers.get(HEADER) or _own_session_id(headers[MCP_SESSION]))
             if HEADER not in headers:  # several first calls may come at once
                 async with beginning.setdefault(session.id, asyncio.Lock()):
-                    await service.begin_unasked(session)
-            text, failed = await _called(service, session, params), False
+                    await service.ensure_session(session)
+            text, failed = await _call_tool(service, session, params), False
         except SessionLost as error:  # nothing for a model to read: its rollout starts anew
             raise MCPError(LOST_CODE, error.message) from None
         except RolloutError as error:
@@ -108,7 +108,7 @@ def _manager(service: "ResourcesServer") -> Any:
     return StreamableHTTPSessionManager(server, json_response=True, session_idle_timeout=idle_s)
 
 
-async def _called(service: "ResourcesServer", session: Session, params: Any) -> str:
+async def _call_tool(service: "ResourcesServer", session: Session, params: Any) -> str:
     if params.name not in service.tools:
         raise RolloutError(
             f"there is no tool '{params.name}'; there are: {', '.join(service.tools)}"
@@ -118,7 +118,7 @@ async def _called(service: "ResourcesServer", session: Session, params: Any) -> 
     return encode(answer).decode()
 
 
-def _own(mcp_session: str) -> str:
+def _own_session_id(mcp_session: str) -> str:
     return f"mcp.{mcp_session}"
 
 
@@ -150,11 +150,11 @@ class _Door:
 
         await self._manager.handle_request(scope, receive, watched)
         if scope["method"] == "DELETE" and status < 300 and (ended := headers.get(MCP_SESSION)):
-            with entered(Session(_own(ended))):
+            with entered(Session(_own_session_id(ended))):
                 await self._service.answer("/close_session", b"{}")
 
 
-def _beside(app: ASGIApp, mcp: ASGIApp) -> ASGIApp:
+def _mount(app: ASGIApp, mcp: ASGIApp) -> ASGIApp:
     async def routed(scope: Scope, receive: Receive, send: Send) -> None:
         is_mcp = scope["type"] == "http" and scope["path"] == PATH
         await (mcp if is_mcp else app)(scope, receive, send)

@@ -7,7 +7,7 @@ caller.
 
 import asyncio
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from http.cookies import CookieError, SimpleCookie
 from typing import Any, Protocol
 
@@ -17,21 +17,18 @@ from pydantic import ValidationError
 from ..errors import (
     PeerError,
     PeerTimeout,
-    PeerUnreachable,
     RolloutError,
     from_wire,
     suggest,
     validation_summary,
 )
-from ..session import HEADER, SPENT_HEADER, Session, current_session
+from ..session import HEADER, SPENT_HEADER, STATS_HEADER, Session, current_session
 from ..time_limit import within
 from ..types import JsonObject
 from .cassette import Cassette
-from .http import CONNECT_TIMEOUT_S, HttpClient, Reply
+from .http import HttpClient, Reply
+from .retry import RECONNECT, retry
 from .wire import RESERVED, Answers, decode, encode
-
-RECONNECT_S = (0.05, 0.1, 0.2, 0.4, 0.8)
-"""Pauses between tries while nothing listens, the last one repeated: a server may be restarting."""
 
 LONG_AGO = "Thu, 01 Jan 1970"
 """When a cookie expires that a server takes back."""
@@ -102,10 +99,10 @@ class Peers:
         """What the server says of itself (see Service.describe); `{}` from a server of another
         kind."""
         if server not in self._descriptions:
-            self._descriptions[server] = await self._described(server)
+            self._descriptions[server] = await self._ask_description(server)
         return self._descriptions[server]
 
-    async def _described(self, server: str) -> JsonObject:
+    async def _ask_description(self, server: str) -> JsonObject:
         transport = self.transport(server)
         if isinstance(transport, Local):
             return transport.service.describe()
@@ -175,8 +172,10 @@ class Http:
             raise
         if session:
             _keep_cookies(session, reply)
-            if told := reply.headers.get(SPENT_HEADER):
-                session.spent.add_header(told)
+            if spent := reply.headers.get(SPENT_HEADER):
+                session.spent.add_header(spent)
+            if stats := reply.headers.get(STATS_HEADER):
+                session.add_stats_header(stats)
         if reply.status >= 400:
             raise self._refusal(reply)
         return reply.raw
@@ -194,19 +193,14 @@ class Http:
         return self._urls[zlib.crc32(session.id.encode()) % len(self._urls)]
 
     async def _reach(self, url: str, raw: bytes | None, headers: dict[str, str]) -> Reply:
-        """Send once; again only while nothing listens, since then nothing can have been
-        executed."""
-        give_up = asyncio.get_running_loop().time() + CONNECT_TIMEOUT_S
-        pauses = iter(RECONNECT_S)
-        while True:
-            try:
-                if raw is None:
-                    return await self._client.get(url, headers=headers, timeout_s=self._timeout_s)
-                return await self._client.post(url, raw, headers=headers, timeout_s=self._timeout_s)
-            except PeerUnreachable as error:
-                if not error.retryable or asyncio.get_running_loop().time() >= give_up:
-                    raise
-                await asyncio.sleep(next(pauses, RECONNECT_S[-1]))
+        """Send the request once; repeat it only while nothing listens at the URL."""
+
+        def send() -> Awaitable[Reply]:
+            if raw is None:
+                return self._client.get(url, headers=headers, timeout_s=self._timeout_s)
+            return self._client.post(url, raw, headers=headers, timeout_s=self._timeout_s)
+
+        return await retry(send, RECONNECT)
 
     def _refusal(self, reply: Reply) -> RolloutError:
         text = reply.text()

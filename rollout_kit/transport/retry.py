@@ -1,73 +1,132 @@
-"""Retrying as a value: how often, how long apart, until when."""
+"""Retries: one loop, and the table of the policies of every layer that repeats something.
+
+A model call passes through several layers. Each repeats only the failures that the layer below
+cannot handle: RECONNECT inside one HTTP request, MODEL_REQUEST inside one turn, TURN inside one
+attempt, ATTEMPT inside one rollout. No layer repeats a tool call that may have been executed.
+"""
 
 import asyncio
-import random
-import time
+import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from math import isfinite
+from random import random
 from typing import TypeVar
 
-from ..errors import RolloutError
+from ..errors import PeerLost, PeerUnreachable, RolloutError
 
 T = TypeVar("T")
+
+UNLIMITED = sys.maxsize
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """`max_tries` counts the first one; no try begins `deadline_s` after the first, or later."""
+    """Which errors are retried, how often, and after which pauses.
 
-    max_tries: int = 4
+    `max_tries` includes the first try; none begins `deadline_s` or more after the first. Pauses
+    start at `base_s` and grow by `growth` up to `cap_s`; `jitter` is the random share of a pause.
+    """
+
+    max_tries: int = UNLIMITED
     base_s: float = 0.5
     cap_s: float = 30.0
     deadline_s: float | None = None
+    growth: float = 2.0
+    jitter: float = 1.0
+    errors: type[RolloutError] = RolloutError
 
 
-async def retried(
+RECONNECT = RetryPolicy(base_s=0.05, cap_s=0.8, deadline_s=10.0, jitter=0.0, errors=PeerUnreachable)
+"""`peers`, one HTTP request: while nothing listens, because the server may be restarting. Nothing
+was sent, so nothing can be executed twice."""
+
+MODEL_REQUEST = RetryPolicy(max_tries=4)
+"""Model servers, one request to the endpoint: after 408, 409, 429, 5xx and lost connections.
+`max_tries` and `request_timeout_s` of the configuration replace the bounds given here."""
+
+ENDPOINT_PROBE = RetryPolicy(cap_s=15.0, growth=2**0.5, jitter=0.0)
+"""`Outage`: pauses between probes of an endpoint that is down. One caller probes at a time, so
+the pauses need no jitter. The callers' own time limits end the probing."""
+
+VLLM_PROBE = RetryPolicy(base_s=0.2, cap_s=5.0, jitter=0.0)
+"""`vllm_model`: pauses between health checks of a replica that takes no requests."""
+
+TURN = RetryPolicy(max_tries=3, base_s=0.0, errors=PeerLost)
+"""Agents, one turn: after the model server died. RECONNECT waits until it is back, so there is no
+pause. A model call has no side effect, so it may be executed twice, and earlier turns are kept."""
+
+JUDGE_CALL = RetryPolicy(max_tries=4, cap_s=10.0)
+"""`Judge`, one question, on top of the judge's own MODEL_REQUEST: the response exists already, so
+a failed verification costs more than a short wait."""
+
+VERIFICATION = RetryPolicy(max_tries=3)
+"""Collector, one response: verifications in one run; then the response waits for the next run."""
+
+ATTEMPT = RetryPolicy()
+"""Collector, one rollout: pauses between attempts. `max_attempts` of the configuration bounds the
+attempts that failed by themselves."""
+
+LOST_ATTEMPT = RetryPolicy(max_tries=10)
+"""Collector, one rollout: attempts lost because a server died. They do not count as `max_attempts`,
+but a row that kills its server in every attempt must end."""
+
+SERVER_RESTART = RetryPolicy(base_s=0.2)
+"""Supervisor: pauses before a server process is restarted. `max_restarts` bounds the restarts."""
+
+VLLM_RESTART = RetryPolicy(base_s=0.5, cap_s=60.0)
+"""Supervisor: the same for vLLM, whose start is slow and uses all of its GPUs."""
+
+
+async def retry(
     call: Callable[[], Awaitable[T]],
     policy: RetryPolicy,
     *,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    clock: Callable[[], float] = time.monotonic,
-    random: Callable[[], float] = random.random,
-    lost: Callable[[RolloutError, float], None] | None = None,
+    clock: Callable[[], float] | None = None,
+    random: Callable[[], float] = random,
+    on_retry: Callable[[RolloutError, float], None] | None = None,
 ) -> T:
-    """`call()`'s result, repeated while it raises what may pass, or its last error. `lost` is
-    told each error with what it costs (s): the try, and the pause after it.
+    """Return the result of `call()`; raise its error if `policy` does not allow another try.
 
-    A pause that the policy's deadline would cut short is not begun: the error rises at once.
+    `on_retry` receives each error that is retried, with the time lost (s): the try and the pause.
+    The error also rises if the pause would reach the deadline of the policy.
     """
+    clock = clock or asyncio.get_running_loop().time
     began = clock()
     tries = 0
     while True:
         tries += 1
-        tried = clock()
+        tried_at = clock()
         try:
             return await call()
-        except RolloutError as failed:
+        except policy.errors as failed:
             error = failed
             if not error.retryable or tries >= policy.max_tries:
                 raise
             pause = delay_s(policy, tries, error.retry_after_s, random)
             if policy.deadline_s is not None and clock() - began + pause >= policy.deadline_s:
                 raise
-        if lost:
-            lost(error, clock() - tried + pause)
+        if on_retry:
+            on_retry(error, clock() - tried_at + pause)
         await sleep(pause)
 
 
 def delay_s(
-    policy: RetryPolicy, tries: int, retry_after_s: float | None, random: Callable[[], float]
+    policy: RetryPolicy,
+    tries: int,
+    retry_after_s: float | None = None,
+    random: Callable[[], float] = random,
 ) -> float:
-    """Pause after the `tries`-th failure: exponential with full jitter, on top of `retry_after_s`.
+    """Pause after failure number `tries`: exponential with jitter, added to `retry_after_s`.
 
-    On top, because everyone who was turned away was told the same time.
+    It is added because a server names the same time to all callers that it refuses.
     """
     # the exponent is bounded as 2.0**1024 is an OverflowError
-    backoff = min(policy.cap_s, policy.base_s * 2.0 ** min(tries - 1, 64))
-    return (retry_after_s or 0.0) + random() * backoff
+    backoff = min(policy.cap_s, policy.base_s * policy.growth ** min(tries - 1, 64))
+    return (retry_after_s or 0.0) + backoff * (1 - policy.jitter * (1 - random()))
 
 
 def retry_after_s(header: str | None, now: float) -> float | None:

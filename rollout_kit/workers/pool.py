@@ -1,8 +1,7 @@
-"""Warm processes for work that may hang: each call ends by its deadline, whatever the work does.
+"""Processes that call one function: each call ends by its deadline, even if the function hangs.
 
-A worker runs one function of one Python file, given by path, so it also serves code that no import
-name reaches. Arguments and results are JSON. A worker that passes its deadline, or whose caller was
-cancelled, is killed (its answer must not go to the next caller); the next call starts another.
+The function is named by the path of its Python file, so the file need not be importable. Arguments
+and results are JSON. A worker that passes its deadline is killed.
 """
 
 import asyncio
@@ -18,6 +17,7 @@ from typing import Any, Self
 import orjson
 
 from ..errors import ConfigError, RolloutKitError
+from .warm import WarmPool
 
 HEADER_SIZE = 4
 """Bytes of the big-endian length before each message; `child.py` knows it too."""
@@ -59,57 +59,37 @@ class WorkerPool:
         max_memory_mb: int | None = None,
     ) -> None:
         self.deadline_s = deadline_s
-        self._command = [str(file), function, str(max_memory_mb or 0)]
         self._num_workers = num_workers
-        self._free = asyncio.Semaphore(num_workers)
-        self._idle: list[_Worker] = []
-        self._busy: set[_Worker] = set()
+        command = [str(file), function, str(max_memory_mb or 0)]
+        self._workers = WarmPool(num_workers, lambda: _Worker(command))
 
     async def start(self, needs: str = "") -> None:
         """Start every worker now and load its file; WorkerError when the file cannot be loaded.
 
         `needs` says what to install: a package that is missing is a ConfigError then.
         """
-        workers = [_Worker(self._command) for _ in range(self._num_workers - len(self._idle))]
-        self._idle += workers
         try:
-            for worker in workers:
-                await worker.ready()
-        except BaseException as error:
-            await self.close()
-            if needs and isinstance(error, WorkerError) and error.kind in LACKS:
+            await self._workers.start(self._num_workers)
+        except WorkerError as error:
+            if needs and error.kind in LACKS:
                 raise ConfigError(f"{needs} ({error.message})") from error
             raise
 
     async def call(self, *arguments: Any) -> Any:
         """The function's result; TimeoutError at the deadline, WorkerError for what it raised."""
         request = orjson.dumps(arguments)
-        async with self._free:
-            worker = self._idle.pop() if self._idle else _Worker(self._command)
-            self._busy.add(worker)
-            answered = False
-            try:
-                await worker.ready()
-                async with asyncio.timeout(self.deadline_s):
-                    reply = await worker.ask(request)
-                answered = True
-            except TimeoutError:
-                raise TimeoutError(
-                    f"no answer within {self.deadline_s:g} s; the worker was killed"
-                ) from None
-            finally:
-                self._busy.discard(worker)
-                if answered:
-                    self._idle.append(worker)
-                else:
-                    await worker.kill()
+        try:
+            async with self._workers.lease() as worker, asyncio.timeout(self.deadline_s):
+                reply = await worker.ask(request)
+        except TimeoutError:
+            raise TimeoutError(
+                f"no answer within {self.deadline_s:g} s; the worker was killed"
+            ) from None
         return _result(reply)
 
     async def close(self) -> None:
         """Kill every worker; a call that is still running ends with WorkerDied."""
-        idle, self._idle = self._idle, []
-        for worker in [*idle, *self._busy]:
-            await worker.kill()
+        await self._workers.close()
 
     async def __aenter__(self) -> Self:
         await self.start()

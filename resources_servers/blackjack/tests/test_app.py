@@ -4,9 +4,8 @@ from collections import Counter
 import pytest
 from support import HANG_S
 
-from rollout_kit.errors import TaskError
-from rollout_kit.responses import make_response, message_item
-from rollout_kit.serving.gymnasium import GameRequest, actions, observation_item, tagged
+from rollout_kit import GameRequest, TaskError, make_response, message_item
+from rollout_kit.serving.gymnasium import actions, find_tagged, observation_item
 from rollout_kit.serving.registry import load
 from rollout_kit.testing import making, mount
 
@@ -142,4 +141,4 @@ def test_cards_come_as_often_as_each_other() -> None:
     ],
 )
 def test_the_last_tag_counts(text, found) -> None:
-    assert tagged(text, "a") == found
+    assert find_tagged(text, "a") == found

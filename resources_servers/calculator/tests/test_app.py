@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rollout_kit.errors import RolloutError, ToolError
-from rollout_kit.responses import function_call_item, make_response, message_item
+from rollout_kit import RolloutError, ToolError, function_call_item, make_response, message_item
 from rollout_kit.serving.registry import load
 from rollout_kit.session import Session, entered
 from rollout_kit.transport.wire import encode

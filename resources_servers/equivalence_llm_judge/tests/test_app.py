@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rollout_kit.errors import ConfigError, ModelError, TaskError, VerifyError
-from rollout_kit.responses import make_response, message_item
+from rollout_kit import ConfigError, ModelError, TaskError, VerifyError, make_response, message_item
 from rollout_kit.serving.judge import PROMPT, read_verdict
 from rollout_kit.serving.registry import load
 from rollout_kit.session import Session, entered

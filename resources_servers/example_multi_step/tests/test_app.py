@@ -7,8 +7,14 @@ from typing import Any
 import orjson
 import pytest
 
-from rollout_kit.errors import TaskError, ToolError
-from rollout_kit.responses import function_call_item, function_calls, make_response, message_item
+from rollout_kit import (
+    TaskError,
+    ToolError,
+    function_call_item,
+    function_calls,
+    make_response,
+    message_item,
+)
 from rollout_kit.serving.registry import load
 from rollout_kit.session import Session, entered
 from rollout_kit.testing import OVERS, Over, making, mount

@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
-from rollout_kit.errors import RolloutError, SessionLost, TaskError, ToolError
-from rollout_kit.responses import make_response
+from rollout_kit import RolloutError, TaskError, ToolError, make_response
+from rollout_kit.errors import SessionLost
 from rollout_kit.serving.registry import load
 from rollout_kit.session import Session, entered
 from rollout_kit.testing import OVERS, Over, making, mount

@@ -4,8 +4,8 @@ from pathlib import Path
 import orjson
 import pytest
 
-from rollout_kit.errors import ToolError
-from rollout_kit.responses import (
+from rollout_kit import (
+    ToolError,
     function_call_item,
     function_call_output,
     make_response,

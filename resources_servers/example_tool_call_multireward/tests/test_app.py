@@ -4,8 +4,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from rollout_kit.errors import TaskError
-from rollout_kit.responses import function_call_item, make_response, message_item, reasoning_item
+from rollout_kit import TaskError, function_call_item, make_response, message_item, reasoning_item
 from rollout_kit.serving.registry import load
 from rollout_kit.session import Session, entered
 from rollout_kit.testing import ScriptedModel, call_response, making, mount

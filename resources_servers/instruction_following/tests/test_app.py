@@ -10,8 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support import HANG_S, limit_only
 
-from rollout_kit.errors import ConfigError, TaskError
-from rollout_kit.responses import make_response, message_item, reasoning_item
+from rollout_kit import ConfigError, TaskError, make_response, message_item, reasoning_item
 from rollout_kit.serving.registry import load
 from rollout_kit.session import Session, entered
 

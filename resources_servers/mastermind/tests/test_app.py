@@ -4,9 +4,7 @@ import sys
 
 import pytest
 
-from rollout_kit.errors import TaskError
-from rollout_kit.responses import make_response, message_item
-from rollout_kit.serving.gymnasium import GameRequest
+from rollout_kit import GameRequest, TaskError, make_response, message_item
 from rollout_kit.serving.registry import load
 from rollout_kit.session import Session, entered
 from rollout_kit.testing import making, mount

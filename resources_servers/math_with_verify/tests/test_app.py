@@ -9,8 +9,7 @@ import orjson
 import pytest
 from support import HANG_S, limit_only
 
-from rollout_kit.errors import ConfigError, TaskError
-from rollout_kit.responses import make_response, message_item
+from rollout_kit import ConfigError, TaskError, make_response, message_item
 from rollout_kit.serving.registry import load
 from rollout_kit.session import Session, entered
 from rollout_kit.testing import ScriptedModel, making, mount

@@ -6,8 +6,7 @@ import orjson
 import pytest
 from support import HANG_S
 
-from rollout_kit.errors import TaskError
-from rollout_kit.responses import make_response, message_item
+from rollout_kit import TaskError, make_response, message_item
 from rollout_kit.serving.registry import load
 from rollout_kit.session import Session, entered
 

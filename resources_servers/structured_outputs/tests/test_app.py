@@ -6,8 +6,14 @@ import orjson
 import pytest
 from support import HANG_S, limit_only
 
-from rollout_kit.errors import ConfigError, TaskError
-from rollout_kit.responses import function_call_item, make_response, message_item, reasoning_item
+from rollout_kit import (
+    ConfigError,
+    TaskError,
+    function_call_item,
+    make_response,
+    message_item,
+    reasoning_item,
+)
 from rollout_kit.serving.registry import load
 from rollout_kit.session import Session, entered
 

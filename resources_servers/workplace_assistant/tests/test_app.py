@@ -6,8 +6,14 @@ from pathlib import Path
 import orjson
 import pytest
 
-from rollout_kit.errors import ConfigError, TaskError, ToolError
-from rollout_kit.responses import function_call_item, make_response, message_item
+from rollout_kit import (
+    ConfigError,
+    TaskError,
+    ToolError,
+    function_call_item,
+    make_response,
+    message_item,
+)
 from rollout_kit.serving.registry import load
 from rollout_kit.session import Session, entered
 from rollout_kit.testing import OVERS, ScriptedModel, call_response, making, mount

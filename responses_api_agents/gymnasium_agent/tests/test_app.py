@@ -10,7 +10,6 @@ from openai.types.responses import Response
 from rollout_kit.errors import PeerLost, SessionLost
 from rollout_kit.responses import make_response, reasoning_item
 from rollout_kit.serving import registry
-from rollout_kit.serving.agent import STATS
 from rollout_kit.serving.gymnasium import GameRequest, GymnasiumServer, Step, actions
 from rollout_kit.serving.service import Service, post
 from rollout_kit.session import Session, entered
@@ -64,7 +63,7 @@ def run(
     return asyncio.run(main()), model
 
 
-def respond(answers: Any, **settings: Any) -> JsonObject:
+def respond(answers: Any, session: Session | None = None, **settings: Any) -> JsonObject:
     """The response alone, as a collector has it."""
 
     async def main() -> JsonObject:
@@ -74,7 +73,7 @@ def respond(answers: Any, **settings: Any) -> JsonObject:
             "agent": making(GymnasiumAgent, **WIRING, **settings),
         }
         async with mount(servers) as peers:
-            with entered(Session()):
+            with entered(session or Session()):
                 await peers.call("game", "/seed_session", ROW, dict)
                 params = ROW["responses_create_params"]
                 return await peers.call("agent", "/v1/responses", params, dict)
@@ -121,7 +120,9 @@ def test_at_max_steps_the_game_is_left() -> None:
     ],
 )
 def test_it_says_why_it_ended(answers: Any, settings: JsonObject, reason: str) -> None:
-    stats = respond(answers, **settings)[STATS]
+    session = Session()
+    respond(answers, session, **settings)
+    stats = session.stats
     assert stats["finish_reason"] == reason
     assert stats["num_turns"] == len(answers) and stats["num_tool_calls"] == 0
     assert stats["model_s"] >= 0 and stats["tool_s"] > 0

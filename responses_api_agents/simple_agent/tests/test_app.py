@@ -12,7 +12,6 @@ from virtual_time import VirtualTime
 from rollout_kit.errors import PeerError, RolloutError, SessionLost
 from rollout_kit.responses import make_response, reasoning_item
 from rollout_kit.serving import registry
-from rollout_kit.serving.agent import STATS
 from rollout_kit.serving.resources_server import ResourcesServer, tool
 from rollout_kit.session import Session, entered
 from rollout_kit.testing import (
@@ -62,6 +61,7 @@ def respond(
     params: JsonObject | None = None,
     over: Over = "local",
     run: Callable[[Coroutine[Any, Any, JsonObject]], JsonObject] | None = None,
+    session: Session | None = None,
     **settings: Any,
 ) -> JsonObject:
     async def main() -> JsonObject:
@@ -71,7 +71,7 @@ def respond(
             "agent": making(SimpleAgent, **WIRING, **settings),
         }
         async with mount(servers, over) as peers:
-            with entered(Session()):
+            with entered(session or Session()):
                 await peers.call("tools", "/seed_session", {"responses_create_params": {}}, dict)
                 return await peers.call(
                     "agent", "/v1/responses", params or {"input": "What is 1+2?"}, dict
@@ -87,7 +87,8 @@ def outputs(response: JsonObject) -> list[str]:
 @pytest.mark.parametrize("over", OVERS)
 def test_it_calls_tools_and_answers_with_every_item_and_the_usage_of_all_turns(over: Over) -> None:
     model = ScriptedModel([call_response(("add", '{"a": 1, "b": 2}')), "it is 3"])
-    response = respond(model, over=over)
+    session = Session()
+    response = respond(model, over=over, session=session)
     assert [item["type"] for item in response["output"]] == [
         "function_call",
         "function_call_output",
@@ -95,7 +96,7 @@ def test_it_calls_tools_and_answers_with_every_item_and_the_usage_of_all_turns(o
     ]
     assert outputs(response) == ["3"]
     assert response["usage"]["total_tokens"] == 2 + 4
-    stats = response.pop(STATS)
+    stats = session.stats
     assert (stats["num_turns"], stats["num_tool_calls"]) == (2, 1)
     assert stats["finish_reason"] == "stop"
     assert over == "local" or stats["tool_s"] >= 1  # the local one's clock is virtual
@@ -113,9 +114,10 @@ def test_calls_of_one_turn_run_side_by_side_and_answer_in_order(
 ) -> None:
     calls = [("add", json.dumps({"a": number, "b": 0})) for number in range(5)]
     model = ScriptedModel([call_response(*calls), "done"])
-    response = respond(model, run=VirtualTime(monkeypatch).run)
+    session = Session()
+    response = respond(model, run=VirtualTime(monkeypatch).run, session=session)
     assert outputs(response) == ["0", "1", "2", "3", "4"]
-    assert response[STATS]["tool_s"] == pytest.approx(1)  # as long as one of them
+    assert session.stats["tool_s"] == pytest.approx(1)  # as long as one of them
 
 
 def test_the_row_s_own_tools_are_offered_as_they_are_else_the_server_s() -> None:
@@ -157,15 +159,16 @@ def test_a_lost_session_is_no_answer_for_the_model() -> None:
 def test_it_ends_after_a_turn_of_reasoning_alone() -> None:
     thoughts = make_response("m", [reasoning_item("hm")], None)
     model = ScriptedModel(lambda params: thoughts)
-    response = respond(model)
-    assert len(model.calls) == 1 and response[STATS]["finish_reason"] == "stop"
+    session = Session()
+    respond(model, session=session)
+    assert len(model.calls) == 1 and session.stats["finish_reason"] == "stop"
 
 
 def test_it_ends_at_its_step_limit_and_says_so() -> None:
     model = ScriptedModel(lambda params: call_response(("add", '{"a": 1, "b": 2}')))
-    response = respond(model, max_steps=3)
-    assert len(model.calls) == 3 and response[STATS]["finish_reason"] == "max_steps"
-    response.pop(STATS)
+    session = Session()
+    response = respond(model, session=session, max_steps=3)
+    assert len(model.calls) == 3 and session.stats["finish_reason"] == "max_steps"
     Response.model_validate(response)
     endless = ScriptedModel(lambda params: call_response(("add", '{"a": 1, "b": 2}')))
     respond(endless, max_steps=None)
@@ -176,9 +179,10 @@ def test_it_ends_at_an_incomplete_response() -> None:
     cut = call_response(("add", '{"a": 1'))
     cut |= {"incomplete_details": {"reason": "max_output_tokens"}, "status": "incomplete"}
     model = ScriptedModel(lambda params: cut)
-    response = respond(model)
+    session = Session()
+    respond(model, session=session)
     assert len(model.calls) == 1
-    assert response[STATS]["finish_reason"] == "max_output_tokens"
+    assert session.stats["finish_reason"] == "max_output_tokens"
 
 
 def test_a_long_tool_output_is_cut_and_says_so() -> None:

@@ -26,7 +26,7 @@ from openai.types.responses import Response
 from rollout_kit.errors import ModelError, TaskError
 from rollout_kit.responses import reasoning_item
 from rollout_kit.serving.registry import load
-from rollout_kit.types import STATS
+from rollout_kit.session import Session
 
 OpenAIModel = load("responses_api_models", "openai_model")
 
@@ -44,18 +44,18 @@ def at(base="/v1", scheme="http", **settings):
     return make
 
 
-def ask(endpoint, params=None, **settings):
-    return with_model(endpoint, asks(params), at(**settings))
+def ask(endpoint, params=None, session=None, **settings):
+    return with_model(endpoint, asks(params, session), at(**settings))
 
 
-def timed(endpoint, **settings):
+def timed(endpoint, session=None, **settings):
     """The answer or the ModelError, and after how many seconds of the virtual clock it came."""
 
     async def use(model):
         now = asyncio.get_running_loop().time
         began = now()
         try:
-            found = await asks()(model)
+            found = await asks(session=session)(model)
         except ModelError as error:
             found = error
         return found, now() - began
@@ -197,19 +197,18 @@ def test_tools_travel_through_a_chat_endpoint():
 @pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503, 529])
 def test_a_transient_refusal_is_tried_again(status):
     endpoint = Endpoint(gives({}, status, retry_after="0"), gives(RESPONSE))
-    response = ask(endpoint)
-    lost = "rate_limit_s" if status in (429, 529) else "retry_s"
-    assert list(response.pop(STATS)) == [lost]
-    assert response == RESPONSE
+    session = Session()
+    assert ask(endpoint, session=session) == RESPONSE
+    assert list(session.stats) == ["rate_limit_s" if status in (429, 529) else "retry_s"]
     assert len(endpoint.bodies) == 2 and endpoint.bodies[0] == endpoint.bodies[1]
 
 
 @pytest.mark.parametrize("trouble", [breaks_off, stops_halfway, gives(b'{"output": [')])
 def test_a_reply_that_breaks_off_is_tried_again(trouble):
     endpoint = Endpoint(trouble, gives(RESPONSE))
-    response = ask(endpoint)
-    assert response.pop(STATS)["retry_s"] > 0
-    assert response == RESPONSE
+    session = Session()
+    assert ask(endpoint, session=session) == RESPONSE
+    assert session.stats["retry_s"] > 0
 
 
 @pytest.mark.parametrize(
@@ -242,8 +241,9 @@ def test_the_last_error_rises_after_max_tries():
 def test_retry_after_is_waited_for(named, monkeypatch):
     monkeypatch.setattr(time, "time", lambda: NOW)
     endpoint = Endpoint(gives({}, 429, retry_after=named), gives(RESPONSE))
-    response, took_s = timed(endpoint)
-    assert 2 <= response.pop(STATS)["rate_limit_s"] <= took_s
+    session = Session()
+    response, took_s = timed(endpoint, session)
+    assert 2 <= session.stats["rate_limit_s"] <= took_s
     assert response == RESPONSE
 
 
@@ -407,8 +407,9 @@ def test_an_endpoint_that_streams_nothing_is_understood_all_the_same(upstream_ap
 def test_a_stream_that_is_cut_is_asked_for_again(upstream_api, then):
     events = events_of(RESPONSE, upstream_api)
     endpoint = Endpoint(streams(events[:3], then=then), streams(events))
-    answer = ask(endpoint, stream=True, upstream_api=upstream_api)
-    assert answer[STATS]["retry_s"] > 0 and len(endpoint.bodies) == 2
+    session = Session()
+    answer = ask(endpoint, session=session, stream=True, upstream_api=upstream_api)
+    assert session.stats["retry_s"] > 0 and len(endpoint.bodies) == 2
     assert answer["output"][0]["content"][0]["text"] == "Hi"
 
 

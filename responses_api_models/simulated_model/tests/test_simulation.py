@@ -255,7 +255,7 @@ def test_each_tool_is_called_with_arguments_of_its_schema_and_then_comes_the_ans
 
 def test_a_schema_that_contains_itself_is_filled_in_to_some_depth():
     schema = {"properties": {"child": {"$ref": "#"}}}
-    assert arguments.made_for(schema, draws.Draws("x"))["child"]["child"]
+    assert arguments.make_arguments(schema, draws.Draws("x"))["child"]["child"]
 
 
 def test_chat_and_responses_are_read_alike():

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rollout_kit.serving import registry
+from rollout_kit.transport.retry import RetryPolicy
 
 FAKE = Path(__file__).with_name("fake_vllm.py")
 VllmModel = registry.load("responses_api_models", "vllm_model")
@@ -70,5 +71,5 @@ def fakes(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     engine = importlib.import_module(f"{PARTS}.engine")
     monkeypatch.setattr(engine, "POLL_S", 0.02)
-    monkeypatch.setattr(engine, "PAUSES", engine.RetryPolicy(base_s=0.01, cap_s=0.05))
+    monkeypatch.setattr(engine, "VLLM_RESTART", RetryPolicy(base_s=0.01, cap_s=0.05))
     return Fakes(tmp_path, monkeypatch)

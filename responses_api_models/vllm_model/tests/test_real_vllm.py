@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from rollout_kit.launch.process_tree import marked
+from rollout_kit.launch.process_tree import find_marked
 from rollout_kit.responses import function_call_output, function_calls
 from rollout_kit.serving import registry
 from rollout_kit.trajectory import sequences
@@ -134,7 +134,7 @@ def ng_run(folder, *words, servers="math_with_verify"):
             process.wait(30)
         finally:
             process.kill()
-    assert marked(RUN, "1") == {}
+    assert find_marked(RUN, "1") == {}
 
 
 def free_port():
@@ -147,7 +147,7 @@ def free_port():
 
 def mains():
     """Pids of the `vllm serve` processes."""
-    found = marked(RUN, "1")
+    found = find_marked(RUN, "1")
     return [pid for pid in found if b"\0serve\0" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 

@@ -18,6 +18,7 @@ from rollout_kit.launch.sockets import bound_socket
 from rollout_kit.serving import registry
 from rollout_kit.session import Session, entered
 from rollout_kit.transport.http import HttpClient
+from rollout_kit.transport.retry import RetryPolicy
 
 VllmModel = registry.load("responses_api_models", "vllm_model")
 PARTS = VllmModel.__module__.rpartition(".")[0]
@@ -155,8 +156,8 @@ def test_a_request_that_waits_in_vain_may_be_tried_again(fakes):
         assert caught.value.retryable and caught.value.status == 503
 
     engine = importlib.import_module(f"{PARTS}.engine")
-    fakes.monkeypatch.setattr(engine, "PAUSES", engine.RetryPolicy(base_s=100, cap_s=100))
-    fakes.monkeypatch.setattr(engine, "random", lambda: 1.0)
+    slow = RetryPolicy(base_s=100, cap_s=100, jitter=0)
+    fakes.monkeypatch.setattr(engine, "VLLM_RESTART", slow)
     fakes.run(use, request_timeout_s=0.5)
 
 

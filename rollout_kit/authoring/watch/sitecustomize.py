@@ -1,11 +1,10 @@
-"""Watches a Python process and those that it starts: imported by each of them before all else, as
-its folder stands first in PYTHONPATH.
+"""Watch a Python process and its children for reads of the clock and network access. Python imports
+this module first in each of them, because its folder is first in PYTHONPATH. Standard library only.
 
-What ROLLOUT_KIT_WATCH says, as JSON: `log`, where a line of JSON is appended for each thing that is
-seen for the first time; `folder`, whose code is watched for reading the clock; `shift_s`, how far
-the wall clock is ahead; `deny`, whether sockets are refused; `allow`, hosts and ports that may be
-asked all the same. Monotonic clocks are left alone: they measure, and know no date. Standard
-library only.
+ROLLOUT_KIT_WATCH is JSON: `log`, the file that gets a line of JSON per new observation; `folder`,
+whose code is watched for reading the clock; `shift_s`, the shift of the wall clock; `deny`, whether
+connections are refused; `allow`, hosts and ports that are exempt. Monotonic clocks are not shifted,
+because they contain no date.
 """
 
 import copyreg
@@ -26,7 +25,7 @@ ALLOWED = {(host, port) for host, port in PLAN.get("allow", ())}
 _seen: set[tuple[str, str]] = set()
 
 
-def saw(kind: str, what: str) -> None:
+def record(kind: str, what: str) -> None:
     if (kind, what) in _seen:
         return
     _seen.add((kind, what))
@@ -39,12 +38,12 @@ def saw(kind: str, what: str) -> None:
 
 
 def read_clock(name: str) -> None:
-    """Told where the watched code itself asked, but for what it does once, when it is imported."""
+    """Record that the watched code read the clock, unless it did so while it was imported."""
     frame = sys._getframe(2)
     code = frame.f_code
     if code.co_filename.startswith(FOLDER) and code.co_name != "<module>":
         place = f"{os.path.relpath(code.co_filename, FOLDER)}:{frame.f_lineno}"
-        saw("clock", f"{name} at {place}, in {code.co_name}")
+        record("clock", f"{name} at {place}, in {code.co_name}")
 
 
 def watch_network() -> None:
@@ -55,7 +54,7 @@ def watch_network() -> None:
         if event in asked:
             address = arguments[1]
             if not isinstance(address, tuple) or address[:2] in ALLOWED:
-                return  # a socket of this machine's own file system, or a server of the run
+                return  # a Unix socket, or an exempt server
             what = f"{event.removeprefix('socket.')} {address[0]}:{address[1]}"
         elif event in looked_up:
             host = arguments[0]
@@ -65,29 +64,29 @@ def watch_network() -> None:
             what = f"look-up of {host}"
         else:
             return
-        saw("network", what)
+        record("network", what)
         if PLAN.get("deny"):
-            raise OSError(101, "the audit lets nobody onto the network")
+            raise OSError(101, "the audit blocks the network")
 
     sys.addaudithook(hook)
 
 
 def watch_clock() -> None:
     for name in ("time", "time_ns"):
-        setattr(time, name, _shifted(name, getattr(time, name)))
+        setattr(time, name, _shift(name, getattr(time, name)))
     for name in ("localtime", "gmtime", "ctime"):
-        setattr(time, name, _of_now(name, getattr(time, name), place=0))
-    time.strftime = _of_now("strftime", time.strftime, place=1)
-    time.clock_gettime = _realtime("clock_gettime", time.clock_gettime)
-    time.clock_gettime_ns = _realtime("clock_gettime_ns", time.clock_gettime_ns)
-    datetime.datetime, datetime.date = _dates()
+        setattr(time, name, _wrap_now(name, getattr(time, name), place=0))
+    time.strftime = _wrap_now("strftime", time.strftime, place=1)
+    time.clock_gettime = _wrap_realtime("clock_gettime", time.clock_gettime)
+    time.clock_gettime_ns = _wrap_realtime("clock_gettime_ns", time.clock_gettime_ns)
+    datetime.datetime, datetime.date = _make_dates()
 
 
 _now = time.time
 _localtime = time.localtime
 
 
-def _shifted(name: str, real: Any) -> Any:
+def _shift(name: str, real: Any) -> Any:
     shift = SHIFT_S * 10**9 if name.endswith("_ns") else SHIFT_S
 
     def clock() -> Any:
@@ -97,8 +96,8 @@ def _shifted(name: str, real: Any) -> Any:
     return clock
 
 
-def _of_now(name: str, real: Any, place: int) -> Any:
-    """A function that takes the present where the argument at `place` is not given."""
+def _wrap_now(name: str, real: Any, place: int) -> Any:
+    """Wrap a function that uses the current time if the argument at `place` is missing."""
 
     def clock(*arguments: Any) -> Any:
         if len(arguments) > place and arguments[place] is not None:
@@ -110,7 +109,7 @@ def _of_now(name: str, real: Any, place: int) -> Any:
     return clock
 
 
-def _realtime(name: str, real: Any) -> Any:
+def _wrap_realtime(name: str, real: Any) -> Any:
     shift = SHIFT_S * 10**9 if name.endswith("_ns") else SHIFT_S
 
     def clock(which: int) -> Any:
@@ -122,14 +121,14 @@ def _realtime(name: str, real: Any) -> Any:
     return clock
 
 
-def _dates() -> tuple[Any, Any]:
-    """Classes in the place of datetime's two whose present is the shifted one. What they make are
-    the real ones, so that code in C takes them."""
+def _make_dates() -> tuple[Any, Any]:
+    """Make replacements for `datetime` and `date` with a shifted current time. Calling them creates
+    instances of the real classes, which C code accepts."""
     real_datetime, real_date = datetime.datetime, datetime.date
     shift = datetime.timedelta(seconds=SHIFT_S)
 
     class StandIn(type):
-        """Of the two alone: classes that extend them are what they ever were."""
+        """Metaclass of the two replacements; subclasses of them behave as usual."""
 
         def __call__(cls, *arguments: Any, **more: Any) -> Any:
             made = cls.__mro__[1] if cls.__dict__.get("_is_stand_in") else cls
@@ -179,8 +178,8 @@ def _dates() -> tuple[Any, Any]:
     return datetime_, date_
 
 
-def customize_as_ever() -> None:
-    """What this module stands in the place of."""
+def import_hidden() -> None:
+    """Import the `sitecustomize` module that this one hides."""
     path = [each for each in sys.path if os.path.abspath(each) != HERE]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", path)
     if spec and spec.loader:
@@ -190,4 +189,4 @@ def customize_as_ever() -> None:
 if PLAN:
     watch_network()
     watch_clock()
-    customize_as_ever()
+    import_hidden()

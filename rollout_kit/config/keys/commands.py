@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from ...types import JsonObject
 from .authoring import AuditConfig, EntrypointConfig, PrepareDataConfig
 from .command import Command
+from .parallelism import Parallelism
 
 
 class HeadServerConfig(BaseModel):
@@ -155,8 +156,9 @@ class CollectConfig(RolloutsCommand):
         False,
         description="Send the rollout's index as `seed`, so that repeats differ reproducibly.",
     )
-    num_samples_in_parallel: int | str = Field(
-        64, description="Rollouts in flight: an int; `auto`, which adapts; or `min-start-max`."
+    num_samples_in_parallel: Parallelism = Field(
+        Parallelism.parse(64),
+        description="Rollouts in flight: an int; `auto`, which adapts; or `min-start-max`.",
     )
     responses_create_params: JsonObject = Field(
         {}, description="Merged over each row's: temperature, max_output_tokens, model, …"
