@@ -22,8 +22,9 @@ from rollout_kit.launch.reach import Servers
 from rollout_kit.responses import output_text
 from rollout_kit.serving import registry
 from rollout_kit.serving.resources_server import ResourcesServer
+from rollout_kit.store.lines import block_of, identity, rollout_of
 from rollout_kit.testing import Over, ScriptedModel, making, mount
-from rollout_kit.types import JsonObject, VerifyRequest, VerifyResponse
+from rollout_kit.types import JsonObject, Key, Rollout, Unverified, VerifyRequest, VerifyResponse
 from rollout_kit.workers.pool import WorkerPool
 
 HANG_S = 120.0
@@ -122,6 +123,18 @@ def may_isolate() -> bool:
         return False
     asked = [["unshare", flag, "true"] for flag in ("--net", "--user")]
     return any(subprocess.run(each, capture_output=True).returncode == 0 for each in asked)
+
+
+def rollout(key: Key, reward: float | None = None, **line: Any) -> Rollout:
+    """A finished rollout whose line has little more than its identity."""
+    scored = {} if reward is None else {"reward": reward}
+    return rollout_of({**identity(key, 0), "rollout": block_of(key), **scored, **line})
+
+
+def unverified(key: Key) -> Unverified:
+    """A response that waits for its verdict."""
+    waiting = rollout(key)
+    return Unverified(waiting.info, waiting.line)
 
 
 def config_of(folder: Path, **keys: Any) -> Config:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from rollout_kit.metrics.aggregate import Aggregate, Metrics
 from rollout_kit.metrics.sketch import Sketch
+from rollout_kit.store.lines import rollout_of
 
 LINES = st.lists(
     st.tuples(st.integers(0, 5), st.sampled_from([0.0, 0.25, 1.0]), st.booleans()), max_size=40
@@ -19,7 +20,14 @@ LINES = st.lists(
 
 
 def line(task: int, reward: float | None, accurate: bool = True, **rollout: Any) -> dict[str, Any]:
-    block = {"task_id": str(task), "scope": "", "scores": ["accurate"], "num_turns": 2, **rollout}
+    block = {
+        "task_id": str(task),
+        "scope": "",
+        "rollout_index": 0,
+        "scores": ["accurate"],
+        "num_turns": 2,
+        **rollout,
+    }
     found: dict[str, Any] = {
         "agent_ref": {"name": "agent"},
         "_ng_task_index": task,
@@ -33,14 +41,14 @@ def line(task: int, reward: float | None, accurate: bool = True, **rollout: Any)
 def aggregate(lines: list[tuple[int, float, bool]]) -> Aggregate:
     found = Aggregate()
     for each in lines:
-        found.add(line(*each))
+        found.add(rollout_of(line(*each)))
     return found
 
 
 def report(lines: list[dict[str, Any]], planned: int) -> dict[str, Any]:
     metrics = Metrics()
     for each in lines:
-        metrics.add(each)
+        metrics.add(rollout_of(each))
     run = {"rollouts": 2, "output_tokens": 10, "elapsed_s": 4.0}
     return metrics.report(lambda agent: "", {"tasks": 2, "planned": planned}, run, 2)
 
@@ -80,7 +88,7 @@ def test_k_goes_over_powers_of_two_and_the_most_there_is() -> None:
 def test_the_threshold_decides_what_passes() -> None:
     found = Aggregate(pass_threshold=0.25)
     for reward in (0.25, 0.0):
-        found.add(line(0, reward))
+        found.add(rollout_of(line(0, reward)))
     assert found.pass_at_k()["1"] == 0.5
 
 

@@ -17,7 +17,14 @@ from support import Bench, read_jsonl, row
 from rollout_kit.errors import OutputError
 from rollout_kit.store.files import OutputPaths, write_atomically
 from rollout_kit.store.journal import Journal
-from rollout_kit.store.lines import answered_line, key_of, row_of, scores_of, with_verdict
+from rollout_kit.store.lines import (
+    answered_line,
+    key_of,
+    rollout_of,
+    row_of,
+    scores_of,
+    with_verdict,
+)
 from rollout_kit.testing import run_virtual, text_response
 from rollout_kit.types import Key, Rollout, Task, Unverified
 
@@ -27,13 +34,13 @@ def rollout(number: int) -> Rollout:
     key = Key(f"{number:016x}", "agent", "", 0)
     task = Task(key.task_id, number, number, "agent", row(f"q{number}"))
     line = answered_line(task, key, text_response("é" * 5), {"settings": "s"})
-    return Rollout(key, with_verdict(line, {"reward": 1.0}, {"verifier": "v"}))
+    return rollout_of(with_verdict(line, {"reward": 1.0}, {"verifier": "v"}))
 
 
 def unverified(number: int) -> Unverified:
     done = rollout(number)
     line = {name: value for name, value in done.line.items() if name != "reward"}
-    return Unverified(done.key, line)
+    return Unverified(done.info, line)
 
 
 @settings(max_examples=15, deadline=None)

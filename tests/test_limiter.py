@@ -9,16 +9,24 @@ from statistics import mean
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import rollout
 from test_rate_limit import Endpoint, sent_through
 
-from rollout_kit.collector.schedule import Schedule, Slot
+from rollout_kit.collector.schedule import Attempts, Schedule, Slot
 from rollout_kit.config.keys.parallelism import Parallelism
 from rollout_kit.endpoints.rate_limit import Allowances, RequestQueue
 from rollout_kit.pacing.limiter import Adaptive, Fixed, limiter_of
 from rollout_kit.testing import run_virtual
-from rollout_kit.types import Attempt, Key, Rollout, Task
+from rollout_kit.types import Attempt, Key, Outcome, Rollout, Task
 
 TASK = Task("0" * 16, 0, 1, "agent", {})
+
+
+class Kept:
+    """Takes every outcome as it is."""
+
+    def append(self, outcome: Outcome) -> Outcome:
+        return outcome
 
 
 def attempts() -> Iterator[Attempt]:
@@ -44,7 +52,7 @@ class Run:
         self.sent += times
         self.limiter.timed(loop.time(), in_flight, loop.time() - waited - self.lost(waited))
         self.open -= 1
-        return Rollout(attempt.key, {})
+        return rollout(attempt.key)
 
     def lost(self, began: float) -> float:
         """What the rate limit took is not the model's."""
@@ -67,7 +75,7 @@ class Run:
 
     async def drive(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()
-        schedule = Schedule(attempts(), self.attempt, self.limiter)
+        schedule = Schedule(Attempts(attempts()), self.attempt, Kept(), self.limiter)
         watch = asyncio.create_task(self.watch())
         outcomes = schedule.outcomes()
         try:
@@ -149,7 +157,7 @@ class ManyTurns(Run):
                 self.limiter.timed(loop.time(), in_flight, loop.time() - began)
             await asyncio.sleep(2)
         self.open -= 1
-        return Rollout(attempt.key, {})
+        return rollout(attempt.key)
 
 
 @pytest.mark.parametrize("start", [1, 1000])

@@ -9,13 +9,14 @@ import termios
 import threading
 
 import pytest
+from support import rollout
 from tqdm import tqdm
 
 from rollout_kit.commands.progress import Progress
 from rollout_kit.errors import ModelError
 from rollout_kit.pacing.bill import Bill
 from rollout_kit.session import Spent
-from rollout_kit.types import Failure, Key, Rollout
+from rollout_kit.types import Failure, Key
 
 ROLLOUT_S = 0.25
 """Each rollout finishes so long after the one before it."""
@@ -44,7 +45,7 @@ def drawn(
     said: list[bytes] = []
     listener = threading.Thread(target=lambda: said.extend(iter(lambda: read(reader), b"")))
     listener.start()
-    line = {"reward": 0.5, "usage": {"output_tokens": 100}}
+    usage, failure = {"output_tokens": 100}, Failure(KEY, 0, ModelError("no"))
     bill = Bill(Spent(total, 0, usd), total)
     with os.fdopen(terminal, "w", buffering=1) as err:
         shown = Progress(out=io.StringIO(), err=err, bill=bill, clock=clock)
@@ -52,7 +53,9 @@ def drawn(
         for number in range(total):
             now += ROLLOUT_S
             is_failed = number >= total - failed
-            outcome = Failure(KEY, 0, ModelError("no")) if is_failed else Rollout(KEY, line)
+            outcome = (
+                Failure(KEY, 0, ModelError("no")) if is_failed else rollout(KEY, 0.5, usage=usage)
+            )
             shown.update(outcome, in_flight=64)
         shown.close()
     listener.join()

@@ -2,20 +2,31 @@
 
 import asyncio
 import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import rollout, unverified
 
-from rollout_kit.collector.schedule import WAVE, Schedule, Slot
+from rollout_kit.collector.schedule import WAVE, Attempts, Schedule, Slot
 from rollout_kit.errors import OutputError
 from rollout_kit.testing import run_virtual
 from rollout_kit.types import Attempt, Key, Outcome, Rollout, Task, Unverified
 
 
-def attempts(number: int) -> list[Attempt]:
+def source(number: int) -> Attempts:
     keys = [Key(f"{index}", "agent", "", 0) for index in range(number)]
-    return [Attempt(key, Task(key.task_id, 0, 0, "agent", {})) for key in keys]
+    return Attempts(Attempt(key, Task(key.task_id, 0, 0, "agent", {})) for key in keys)
+
+
+@dataclass
+class Sink:
+    append: Callable[[Outcome], Outcome]
+
+
+KEEP = Sink(lambda outcome: outcome)
 
 
 @given(
@@ -38,16 +49,16 @@ def test_never_more_than_the_limit_and_always_as_many_and_each_once(
             if number:
                 assert await slot.regain()
                 peak = max(peak, schedule.in_flight)
-            slot.park(Unverified(attempt.key, {}))
+            slot.park(unverified(attempt.key))
             await asyncio.sleep(seconds)
-        return Rollout(attempt.key, {})
+        return rollout(attempt.key)
 
     async def main() -> None:
         async for outcome in schedule.outcomes():
             if isinstance(outcome, Rollout):
                 finished.append(outcome.key.task_id)  # noqa: PERF401
 
-    schedule = Schedule(iter(attempts(len(durations))), run, lambda: limit, max_parked)
+    schedule = Schedule(source(len(durations)), run, KEEP, lambda: limit, max_parked=max_parked)
     run_virtual(main())
     assert sorted(finished, key=int) == [str(index) for index in range(len(durations))]
     assert peak <= limit
@@ -61,14 +72,14 @@ def test_a_limit_that_grows_is_used_at_the_next_completion() -> None:
     async def run(attempt: Attempt, slot: Slot) -> Outcome:
         peaks.append(schedule.in_flight)
         await asyncio.sleep(1)
-        return Rollout(attempt.key, {})
+        return rollout(attempt.key)
 
     async def main() -> None:
         nonlocal limit
         async for _ in schedule.outcomes():
             limit = 3
 
-    schedule = Schedule(iter(attempts(7)), run, lambda: limit)
+    schedule = Schedule(source(7), run, KEEP, lambda: limit)
     run_virtual(main())
     assert max(peaks) == 3
 
@@ -79,12 +90,12 @@ def test_stopping_lets_what_runs_finish_and_cancelling_does_not() -> None:
         try:
             await asyncio.sleep(100)
         except asyncio.CancelledError:
-            slot.park(Unverified(attempt.key, {}))
+            slot.park(unverified(attempt.key))
             raise
-        return Rollout(attempt.key, {})
+        return rollout(attempt.key)
 
     async def main(after_s: float, *, cancel: bool) -> list[Outcome]:
-        schedule = Schedule(iter(attempts(9)), run, lambda: 3)
+        schedule = Schedule(source(9), run, KEEP, lambda: 3)
         end = schedule.cancel if cancel else schedule.stop
         asyncio.get_running_loop().call_later(after_s, end)
         return [outcome async for outcome in schedule.outcomes()]
@@ -99,14 +110,14 @@ def test_nobody_regains_a_place_once_the_run_is_stopping() -> None:
     answers = []
 
     async def run(attempt: Attempt, slot: Slot) -> Outcome:
-        slot.park(Unverified(attempt.key, {}))
+        slot.park(unverified(attempt.key))
         await asyncio.sleep(1 + int(attempt.key.task_id))
         answers.append(await slot.regain())
         await asyncio.sleep(100)
-        return Rollout(attempt.key, {})
+        return rollout(attempt.key)
 
     async def main() -> None:
-        schedule = Schedule(iter(attempts(3)), run, lambda: 1)
+        schedule = Schedule(source(3), run, KEEP, lambda: 1)
         asyncio.get_running_loop().call_later(2.5, schedule.stop)
         async for _ in schedule.outcomes():
             pass
@@ -126,7 +137,7 @@ def test_an_unexpected_exception_is_raised_and_the_others_end() -> None:
             ended.append(attempt.key.task_id)
 
     async def main() -> None:
-        async for _ in Schedule(iter(attempts(4)), run, lambda: 4).outcomes():
+        async for _ in Schedule(source(4), run, KEEP, lambda: 4).outcomes():
             pass
 
     try:
@@ -142,9 +153,9 @@ def test_an_outcome_is_kept_before_the_next_one_ends() -> None:
 
     async def run(attempt: Attempt, slot: Slot) -> Outcome:
         await asyncio.sleep(1)
-        slot.keep(Unverified(attempt.key, {}))
+        slot.keep(unverified(attempt.key))
         order.append(f"ends {attempt.key.task_id}")
-        return Rollout(attempt.key, {})
+        return rollout(attempt.key)
 
     def keep(outcome: Outcome) -> Outcome:
         order.append(f"{type(outcome).__name__} {outcome.key.task_id}")
@@ -154,7 +165,7 @@ def test_an_outcome_is_kept_before_the_next_one_ends() -> None:
         async for _ in schedule.outcomes():
             pass
 
-    schedule = Schedule(iter(attempts(3)), run, lambda: 3, keep=keep)
+    schedule = Schedule(source(3), run, Sink(keep), lambda: 3)
     run_virtual(main())
     steps = ("Unverified {}", "ends {}", "Rollout {}")
     assert order == [step.format(number) for number in range(3) for step in steps]
@@ -164,9 +175,9 @@ def test_an_outcome_is_kept_before_the_next_one_ends() -> None:
 def test_what_cannot_be_kept_ends_the_run(parks: bool) -> None:
     async def run(attempt: Attempt, slot: Slot) -> Outcome:
         if parks:
-            slot.park(Unverified(attempt.key, {}))
+            slot.park(unverified(attempt.key))
             await asyncio.sleep(100)
-        return Rollout(attempt.key, {})
+        return rollout(attempt.key)
 
     def keep(outcome: Outcome) -> Outcome:
         raise OutputError("the disk is full")
@@ -179,7 +190,7 @@ def test_what_cannot_be_kept_ends_the_run(parks: bool) -> None:
         finally:
             await outcomes.aclose()
 
-    schedule = Schedule(iter(attempts(3)), run, lambda: 3, keep=keep)
+    schedule = Schedule(source(3), run, Sink(keep), lambda: 3)
     with pytest.raises(OutputError, match="the disk is full"):
         run_virtual(main())
 
@@ -191,9 +202,9 @@ def test_places_are_filled_in_waves_and_what_ends_is_replaced_at_once() -> None:
         async def run(attempt: Attempt, slot: Slot) -> Rollout:
             if int(attempt.key.task_id) >= 3:
                 await release.wait()
-            return Rollout(attempt.key, {})
+            return rollout(attempt.key)
 
-        schedule = Schedule(iter(attempts(1000)), run, lambda: 100)
+        schedule = Schedule(source(1000), run, KEEP, lambda: 100)
         seen = []
 
         async def watch() -> None:

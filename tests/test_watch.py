@@ -3,6 +3,8 @@
 import asyncio
 import io
 import json
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ from virtual_time import run_linked
 from rollout_kit.commands.progress import Progress
 from rollout_kit.launch.sockets import bound_socket, url_of
 from rollout_kit.pacing.limiter import Adaptive
-from rollout_kit.pacing.watch import Watch, add_loads, load_of_server
+from rollout_kit.pacing.watch import SAY_EVERY_S, Watch, add_loads, load_of_server
 from rollout_kit.serving.service import get
 from rollout_kit.testing import Over, ScriptedModel, mount, run_virtual
 from rollout_kit.transport.http import HttpClient
@@ -41,13 +43,16 @@ class Seen(Adaptive):
         self.loads = [*getattr(self, "loads", []), dict(load)]
 
 
-def watch_of(peers: Peers, *models: str, as_json: bool = False) -> Watch:
-    progress = Progress(as_json=as_json, out=io.StringIO(), err=io.StringIO())
-    return Watch(Seen(1, 4, 64), peers, models, progress)
+def watch_of(
+    peers: Peers, *models: str, as_json: bool = False, out: io.StringIO | None = None
+) -> Watch:
+    say = Progress(as_json=as_json, out=out or io.StringIO(), err=io.StringIO()).say
+    ask = partial(peers.call_each, path="/load")
+    return Watch(Seen(1, 4, 64), models, ask, say, 0 if as_json else SAY_EVERY_S)
 
 
 async def watched(watch: Watch, seconds: float = 2.5) -> list[JsonObject]:
-    task = asyncio.create_task(watch.go())
+    task = asyncio.create_task(watch.watch())
     await asyncio.sleep(seconds)
     assert not task.done(), "nothing that a server does ends it"
     task.cancel()
@@ -121,13 +126,14 @@ def test_figures_of_workers_and_servers_add_up_and_those_of_an_engine_count_once
 def test_people_get_a_line_now_and_then_and_programs_every_change() -> None:
     told = {}
     for as_json in (False, True):
-        watch = watch_of(Peers({}), as_json=as_json)
+        out = io.StringIO()
+        watch = watch_of(Peers({}), as_json=as_json, out=out)
         watch.limiter._begin(0.0)
         for second in range(40):
             watch.limiter.limit = 30.0 + second
             watch.limiter._say(second, "why not")
-            watch.tell(second)
-        told[as_json] = watch.progress.out.getvalue().splitlines()  # type: ignore[attr-defined]
+            watch.report(second)
+        told[as_json] = out.getvalue().splitlines()
     assert told[False][:2] == [
         "parallelism 4→30: why not",
         "parallelism 30→40: why not (the last of 10 changes)",
@@ -147,6 +153,7 @@ def test_people_get_a_line_now_and_then_and_programs_every_change() -> None:
 def test_the_progress_line_shows_a_limit_that_moves() -> None:
     progress = Progress(err=io.StringIO(), in_flight=96)
     assert "in flight=96," in progress._postfix()
-    progress.limit = 128
+    limiter = Adaptive(128, 128, 256)
+    progress.run = SimpleNamespace(limiter=limiter)  # type: ignore[assignment]
     assert "in flight=96/128," in progress._postfix()
     assert progress._figures()["limit"] == 128

@@ -153,7 +153,7 @@ class VirtualTime:
             monkeypatch.setattr(time, name, clock)
 
     def now(self) -> float:
-        return self._loop.now if self._loop else 0.0
+        return self._loop.now if self._loop else 1000.0
 
     def cpu_s(self) -> float:
         return self.now() if self.other_threads_burn else self._burnt_s
