@@ -14,7 +14,7 @@ import orjson
 
 from rollout_kit.store.files import OutputPaths
 from rollout_kit.store.journal import Journal
-from rollout_kit.types import Key, Rollout
+from rollout_kit.store.lines import rollout_of
 
 from . import work
 
@@ -23,18 +23,24 @@ def line(kind: str, index: int) -> dict[str, Any]:
     _, _, body = work.answers(kind).turns[0].partition(b"\r\n\r\n")
     row = work.choice_row(index)
     rollout = {"task_id": f"{index:016x}", "scope": "", "rollout_index": 0}
-    return {"reward": 1.0, "rollout": rollout, **row, "response": orjson.loads(body)}
+    return {
+        "agent_ref": {"name": "agent"},
+        "reward": 1.0,
+        "rollout": rollout,
+        **row,
+        "response": orjson.loads(body),
+    }
 
 
 def main() -> None:
     kind, number = sys.argv[1], int(sys.argv[2])
     lines = [line(kind, index) for index in range(min(number, 200))]
+    rollouts = [rollout_of(each) for each in lines]
     with tempfile.TemporaryDirectory() as name:
         journal = Journal(OutputPaths(Path(name) / "rollouts.jsonl"))
         began = time.perf_counter()
         for index in range(number):
-            each = lines[index % len(lines)]
-            journal.append(Rollout(Key(each["rollout"]["task_id"], "agent", "", 0), each))
+            journal.append(rollouts[index % len(rollouts)])
         journal.close(clean=True)
         ours_s = time.perf_counter() - began
         descriptor = os.open(Path(name) / "bare.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND)

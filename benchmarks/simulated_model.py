@@ -52,9 +52,9 @@ class Bare(asyncio.Protocol):
 
 def serve(case: str, port: int) -> None:
     """One server process: prints its port, and answers until it is killed."""
-    from rollout_kit.launch import loop
     from rollout_kit.launch.sockets import bound_socket
     from rollout_kit.serving import registry
+    from rollout_kit.transport import loop
     from rollout_kit.transport.peers import Peers
 
     async def main() -> None:

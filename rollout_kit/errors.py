@@ -1,19 +1,19 @@
-"""Every exception that crosses a module, and how each travels over the wire.
+"""Every exception that crosses a module, and its form on the wire.
 
 RolloutKitError
 ├── ConfigError          the command or its YAML cannot be run; nothing was started
 ├── OutputError          the output files cannot be used: locked, other settings, disk full
-├── StopRun              going on is pointless: the model server refuses everyone
-└── RolloutError         one attempt failed; data, never a crash
-    ├── TaskError        422  the row is not one that this server can take: terminal
-    ├── ModelError       502  the model's endpoint refused or broke
-    ├── ToolError        400  a tool said no; the agent turns it into text for the model
-    ├── VerifyError      500  the verifier raised or gave no usable reward
-    ├── SessionLost      410  the session is gone: start the attempt anew
-    └── PeerError        503  a server could not be reached, or answered nonsense
-        ├── PeerUnreachable  … and nothing was sent, so that sending again is safe
-        ├── PeerLost         … and it broke off: whether it did what was asked nobody knows
-        └── PeerTimeout  504  … or did not answer in time
+├── StopRun              the run cannot go on, such as when every request is refused
+└── RolloutError         one attempt failed; recorded as data
+    ├── TaskError        422  this server cannot accept the row; terminal
+    ├── ModelError       502  the model's endpoint refused or failed
+    ├── ToolError        400  a tool failed; the agent turns the error into text for the model
+    ├── VerifyError      500  the verifier raised or returned no usable reward
+    ├── SessionLost      410  the session no longer exists; a new attempt is needed
+    └── PeerError        503  a server could not be reached, or its reply was invalid
+        ├── PeerUnreachable   nothing was sent, so sending again is safe
+        ├── PeerLost          the connection broke; the request may have been executed
+        └── PeerTimeout  504  no reply in time
 """
 
 from difflib import get_close_matches
@@ -23,21 +23,20 @@ from typing import Any, ClassVar
 from pydantic import ValidationError
 
 BODY_LIMIT = 2048
-"""Characters of a refused reply's body that are kept: enough to read, small enough to store."""
+"""Characters of an error's body that are kept."""
 
 TRANSIENT = frozenset({408, 409, 410, 425, 429, 500, 502, 503, 504, 520, 529})
-"""Statuses that the same request may well get past later."""
+"""Statuses after which the same request may succeed later."""
 
 THROTTLED = frozenset({429, 529})
-"""Statuses of a server that limits its callers: what is waited after them is the limit's doing."""
+"""Statuses of a server that limits its callers; waits after them count as `rate_limit_s`."""
 
 REFUSED = frozenset({401, 402, 403, 404})
-"""Statuses that say the set-up is wrong rather than the request: not retried, yet never
-terminal."""
+"""Statuses of a wrong set-up, such as a wrong key: not retried, but not terminal for the row."""
 
 
 class RolloutKitError(Exception):
-    """Base of all errors that are shown to people as one readable message."""
+    """Base of all errors that people see as one readable message."""
 
 
 class ConfigError(RolloutKitError):
@@ -55,8 +54,8 @@ class StopRun(RolloutKitError):
 class RolloutError(RolloutKitError):
     """One attempt failed.
 
-    `status` is the HTTP status it has on the wire (for an endpoint's refusal, the endpoint's own),
-    `server` the instance that failed, `body` the start of what the endpoint said.
+    `status` is the HTTP status on the wire (the endpoint's own if an endpoint refused), `server`
+    the instance that failed, `body` the start of the endpoint's reply.
     """
 
     default_status: ClassVar[int] = 500
@@ -81,7 +80,7 @@ class RolloutError(RolloutKitError):
 
     @property
     def terminal(self) -> bool:
-        """Whether repeating it, even in a later run, is known to be pointless."""
+        """Whether repeating the attempt is useless, even in a later run."""
         return 400 <= self.status < 500 and self.status not in TRANSIENT | REFUSED
 
     def __str__(self) -> str:
@@ -154,7 +153,7 @@ BY_NAME = {
 
 
 def from_wire(server: str, status: int, payload: Any, text: str) -> RolloutError:
-    """The error that a peer's reply stands for: its own type if it is one of ours."""
+    """The error in a peer's reply, with its original type if that is one of ours."""
     error = payload.get("error") if isinstance(payload, dict) else None
     if isinstance(error, dict) and error.get("type") in BY_NAME:
         known = _typed(error.get("status"), int)
@@ -177,7 +176,7 @@ def _typed(value: Any, wanted: Any) -> Any:
 
 
 def summary(payload: Any, text: str) -> str:
-    """The sentence in an error body that a person wants to read, on one line."""
+    """The message in an error body, on one line."""
     if isinstance(payload, list) and payload:  # Google's errors are lists of one
         payload = payload[0]
     for path in (("error", "message"), ("error",), ("message",), ("detail",)):
@@ -190,7 +189,7 @@ def summary(payload: Any, text: str) -> str:
 
 
 class boundary:
-    """Attribute whatever is raised inside to `server`; a foreign exception becomes a `kind`."""
+    """Context that attributes every error to `server`; a foreign exception becomes a `kind`."""
 
     __slots__ = ("_kind", "_server")
 
@@ -208,14 +207,14 @@ class boundary:
         elif isinstance(error, ValidationError):
             raise TaskError(validation_summary(error), server=self._server) from error
         elif not isinstance(error, RolloutKitError | GeneratorExit) and not _is_asked_for(error):
-            # a real interrupt comes as a signal to the loop: what is left the server has raised
+            # a real interrupt is a signal to the loop; the server itself raised this exception
             message = f"{type(error).__name__}: {error}{_place(error)}"
             raise self._kind(message, server=self._server) from error
 
 
 def _is_asked_for(error: BaseException) -> bool:
-    """Whether this is our own cancellation of the task, and not one that a server made up."""
-    import asyncio  # only here, as every command's --help imports this module
+    """Whether the task was really cancelled; a server may also raise CancelledError itself."""
+    import asyncio  # imported late, because every command's --help imports this module
 
     if not isinstance(error, asyncio.CancelledError):
         return False
@@ -224,7 +223,7 @@ def _is_asked_for(error: BaseException) -> bool:
 
 
 def _place(error: BaseException) -> str:
-    """` (app.py:12)`: the line that raised, for whoever wrote it."""
+    """` (app.py:12)`: the line that raised."""
     frames = error.__traceback__
     if frames is None:
         return ""
@@ -234,8 +233,7 @@ def _place(error: BaseException) -> str:
 
 
 def validation_summary(error: ValidationError) -> str:
-    """pydantic's complaints on one line: `options.0: Input should be a valid dictionary (got
-    'x')`."""
+    """pydantic's errors on one line: `options.0: Input should be a valid dictionary (got 'x')`."""
     parts = []
     for problem in error.errors(include_url=False)[:5]:
         where = ".".join(str(part) for part in problem["loc"]) or "body"
@@ -247,6 +245,6 @@ def validation_summary(error: ValidationError) -> str:
 
 
 def suggest(word: str, known: Any) -> str:
-    """` (did you mean 'x'?)` when something known is close to `word`, else nothing."""
+    """` (did you mean 'x'?)` if a known word is close to `word`, else nothing."""
     close = get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f" (did you mean '{close[0]}'?)" if close else ""

@@ -1,7 +1,7 @@
-"""The Responses-API shapes that we rely on, over plain JSON.
+"""Functions on Responses-API objects as plain JSON.
 
-A *response* is a Responses-API object, an *item* one element of its `output`. Nothing here raises
-on fields it does not know; a malformed item is simply not what is looked for.
+A *response* is a Responses-API object, an *item* one element of its `output`. Unknown fields and
+malformed items are ignored.
 """
 
 import time
@@ -17,11 +17,11 @@ USAGE_DETAILS = {
     "input_tokens_details": ("cached_tokens", "cache_write_tokens"),
     "output_tokens_details": ("reasoning_tokens",),
 }
-"""Counts that the OpenAI SDK's `Response` requires and that most endpoints leave out."""
+"""Counts that the OpenAI SDK's `Response` requires and most endpoints leave out."""
 
 
 def input_items(params: Mapping[str, Any]) -> list[Item]:
-    """`input` as a list of items, whether the caller wrote a string or a list."""
+    """`input` as a list of items; it may be a string or a list."""
     given = params.get("input", [])
     return [{"role": "user", "content": given}] if isinstance(given, str) else list(given)
 
@@ -31,7 +31,7 @@ def function_calls(items: Iterable[Item]) -> list[Item]:
 
 
 def answered_calls(items: Iterable[Item]) -> list[tuple[Item, str]]:
-    """The function calls that were executed, in order, each with the text that came back."""
+    """The function calls that were executed, in order, each with its output text."""
     items = list(items)
     outputs = {
         item.get("call_id"): "\n".join(content_texts(item.get("output")))
@@ -60,7 +60,7 @@ def content_texts(content: Any) -> list[str]:
 
 
 def sum_usage(usages: Iterable[Mapping[str, Any] | None]) -> JsonObject:
-    """Token counts added up over turns, nested details included."""
+    """The sums of the token counts, including nested details."""
     total: JsonObject = {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0}
     for usage in usages:
         _add_numbers(total, usage or {})
@@ -80,7 +80,7 @@ def _add_numbers(total: JsonObject, more: Mapping[str, Any]) -> None:
 
 
 def total_tokens(response: Mapping[str, Any]) -> int:
-    """As its usage tells; 0 where it does not."""
+    """`total_tokens` of the response's usage; 0 if it is missing."""
     usage = response.get("usage")
     total = usage.get("total_tokens") if isinstance(usage, dict) else None
     return total if isinstance(total, int) else 0
@@ -134,8 +134,8 @@ def make_response(
     incomplete_reason: str | None = None,
     params: Mapping[str, Any] | None = None,
 ) -> JsonObject:
-    """A Responses object that the OpenAI SDK's `Response` accepts; `incomplete_reason` as the API
-    names it."""
+    """A Responses object that the OpenAI SDK's `Response` accepts. `incomplete_reason` is the API's
+    `incomplete_details.reason`."""
     params = params or {}
     return {
         "id": new_id("resp"),

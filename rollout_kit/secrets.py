@@ -1,7 +1,7 @@
-"""Which values are secret, and how they are kept out of everything that is shown or written.
+"""Which values are secret, and how to mask them.
 
-A value is secret by its key. It is then masked by value wherever it turns up, since it may have
-been interpolated into a URL or quoted in an endpoint's error.
+A value is secret if its key names a secret. It is masked by value in every text, because it may
+have been interpolated into a URL or quoted in an error.
 """
 
 import json
@@ -13,28 +13,28 @@ from typing import Any, TypeVar
 MASK = "****"
 
 MIN_LINE = 8
-"""A shorter line of a secret of many lines tells little, and may be any word."""
+"""Shorter lines of a secret with several lines are not masked: they may be ordinary words."""
 
 MIN_NUMBER = 100_000
-"""A smaller number is no secret, and turns up everywhere."""
+"""Smaller numbers are not masked: they occur everywhere."""
 
 MIN_LENGTH = 4
-"""A shorter secret is no secret, and masking it by value would riddle every text with stars."""
+"""Shorter secrets are not masked: they would occur in most texts."""
 
 SECRET_KEY = re.compile(
     r"(api_?keys?|access_key|secret|password|passwd|authorization|(^|_)token)$", re.IGNORECASE
 )
 
 URL_PASSWORD = re.compile(r"\w://[^/\s:@]*:([^/\s@]+)@")
-"""What stands between a user's name and the host."""
+"""The password between user name and host."""
 
 TOKENIZER_KEY = re.compile(
     r"(bos|eos|pad|unk|sep|cls|mask|stop|start|end|image|video|audio)_token$", re.IGNORECASE
 )
-"""Tokens of a vocabulary, which guard nothing."""
+"""Keys of a vocabulary's special tokens, which are no secrets."""
 
 PLACEHOLDERS = frozenset({"dummy", "empty", "fake", "none", "null", "test", "unused"})
-"""Keys that people give an endpoint that asks for none: ordinary words, not masked in text."""
+"""API keys for endpoints that need none. They are ordinary words, so they are not masked."""
 
 Shown = TypeVar("Shown")
 
@@ -44,7 +44,7 @@ def is_secret_key(key: str) -> bool:
 
 
 def secret_values(tree: Any) -> frozenset[str]:
-    """Every text under a secret key, long enough to be masked by value."""
+    """Every text below a secret key that is long enough to be masked by value."""
     return frozenset(
         text
         for found in _secrets(tree, False)
@@ -54,29 +54,29 @@ def secret_values(tree: Any) -> frozenset[str]:
 
 
 def _parts(secret: str) -> Iterator[str]:
-    """It as a whole, and what of it may turn up alone."""
+    """The secret, and the parts of it that may occur alone."""
     yield secret
     if secret.startswith("Bearer "):
         yield secret.removeprefix("Bearer ")
     lines = secret.splitlines()
-    if len(lines) > 1:  # a log shows line by line
+    if len(lines) > 1:  # logs are masked line by line
         yield from (line for line in lines if len(line) >= MIN_LINE and "-----" not in line)
 
 
 def mask(shown: Shown, secrets: Iterable[str] = ()) -> Shown:
-    """A copy with secrets replaced: in any text by value, in mappings by key too."""
+    """A copy with the secrets replaced: by value in any text, and by key in mappings."""
     return _mask_text(shown, _pattern(frozenset(secrets)))
 
 
 @lru_cache(maxsize=64)
 def _pattern(secrets: frozenset[str]) -> re.Pattern[str] | None:
-    """Every spelling of them; kept, as each line of a log asks for it."""
+    """A pattern for every spelling of the secrets; cached because every line of a log needs it."""
     spelled = {
         form
         for secret in secrets
         for form in (secret, json.dumps(secret)[1:-1], repr(secret)[1:-1])
     }
-    # the longest first: one secret may contain another
+    # longest first, because one secret may contain another
     pattern = "|".join(re.escape(form) for form in sorted(spelled, key=len, reverse=True) if form)
     return re.compile(pattern) if pattern else None
 
@@ -110,7 +110,7 @@ def _mask_text(shown: Any, pattern: re.Pattern[str] | None) -> Any:
 
 
 def _mask_match(value: Any) -> Any:
-    """What stands for a secret: null and empty stay visible, so that a missing one can be seen."""
+    """A secret value, masked; null and empty stay visible, so that a missing secret shows."""
     if isinstance(value, dict):
         return {key: _mask_match(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -1,7 +1,7 @@
-"""Time limits that cost two set operations: thousands of calls a second each have several.
+"""Time limits that cost only two set operations, for thousands of calls per second.
 
-What `asyncio.timeout` does, but limits that end at about the same time share one timer of the
-loop. A limit never strikes early, and late by at most `GRAIN_S`, or one per cent if that is more.
+They work like `asyncio.timeout`, but limits that end at about the same time share one timer of the
+loop. A limit never ends early; it ends late by at most `GRAIN_S` or one per cent.
 """
 
 import asyncio
@@ -11,13 +11,13 @@ from heapq import heappop, heappush
 from math import ceil
 
 GRAIN_S = 1 / 32
-"""A network's jitter is of this size."""
+"""About the jitter of a network."""
 
 
 class within:
-    """The block ends within `seconds`, or TimeoutError; None is no limit.
+    """Context that raises TimeoutError if the block takes longer than `seconds`; None = no limit.
 
-    For code that runs in a task. Blocks may nest; the one whose time is up raises.
+    Needs a running task. Blocks may nest; the one whose time is up raises.
     """
 
     __slots__ = (
@@ -50,13 +50,13 @@ class within:
         if not self.struck:
             self._clock.discard(self, self._due)
             return
-        # cancelled by us alone: whoever else cancelled the task meanwhile still gets their way
+        # if someone else has cancelled the task too, that cancellation stays in force
         is_ours_alone = self._task.uncancel() <= self._was_cancelling
         if is_ours_alone and kind is not None and issubclass(kind, asyncio.CancelledError):
             raise TimeoutError
 
     def renew(self) -> None:
-        """All of the time again, from now on."""
+        """Restart the time limit now."""
         if self._seconds is not None and not self.struck:
             self._clock.discard(self, self._due)
             self._due = self._clock.add(self, self._seconds)
@@ -68,8 +68,8 @@ class within:
 
 
 class later:
-    """`strike` is called after `seconds`, as late as a limit may be; for what is nearly always
-    cancelled before."""
+    """Calls `strike` after `seconds`, with the precision of `within`. For timers that are nearly
+    always cancelled."""
 
     __slots__ = ("_clock", "_due", "strike")
 
@@ -79,13 +79,13 @@ class later:
         self._due = self._clock.add(self, seconds)
 
     def cancel(self) -> None:
-        """Once; also when it has struck."""
+        """Call this exactly once, even after `strike` was called."""
         self._clock.discard(self, self._due)
-        del self.strike  # whoever holds this is most likely held by it
+        del self.strike  # breaks a likely reference cycle
 
 
 class _Clock:
-    """The limits of one loop, by the grain of time in which they end."""
+    """The limits of one loop, grouped by the multiple of GRAIN_S at which they end."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -94,7 +94,7 @@ class _Clock:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, limit: within | later, seconds: float) -> int:
-        step = 1 << (int(seconds / GRAIN_S) >> 8).bit_length()  # of 600 s, 4 s
+        step = 1 << (int(seconds / GRAIN_S) >> 8).bit_length()  # for 600 s, 4 s
         due = ceil((self.loop.time() + seconds) / (GRAIN_S * step)) * step
         limits = self._limits.get(due)
         if limits is None:
@@ -129,7 +129,7 @@ _of_thread = threading.local()
 
 
 def _clock() -> _Clock:
-    """That of the running loop."""
+    """The clock of the running loop."""
     loop = asyncio.get_running_loop()
     clock = getattr(_of_thread, "clock", None)
     if clock is None or clock.loop is not loop:

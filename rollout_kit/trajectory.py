@@ -1,11 +1,10 @@
-"""What was sampled, token by token: how a response's items carry it, and how to read it back.
+"""Token ids and log-probs of a response: the fields of its items, and how to read them.
 
 The last item of each turn has `generation_token_ids` (as sampled, with the token that ended the
-turn), `generation_log_probs` (one for each), `generation_temperature` where it is known, and the
-prompt: all of it as `prompt_token_ids`, or, where it begins with the prompt and the generation of
-the turn before, only what follows them, as `prompt_suffix_token_ids`. A later turn whose prompt
-begins otherwise says why in `prompt_restart`. `generation_stopped_by` stands where no end of turn
-was sampled: `length`, or what stopped it.
+turn), `generation_log_probs` (one each) and, if known, `generation_temperature`. The prompt is
+`prompt_token_ids`; if it begins with the previous turn's prompt and generation, only the rest is
+kept, as `prompt_suffix_token_ids`. If a later turn's prompt begins otherwise, `prompt_restart` says
+why. If no end of turn was sampled, `generation_stopped_by` is `length` or the stop condition.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,19 +21,19 @@ TEMPERATURE, STOPPED_BY = "generation_temperature", "generation_stopped_by"
 
 @dataclass(frozen=True, slots=True)
 class SampledTurn:
-    """`added`: token ids of the prompt that no turn before it in the sequence has."""
+    """`added` are the token ids of the prompt that follow the previous turn of the sequence."""
 
     added: list[int]
     generation: list[int]
     log_probs: list[float]
     temperature: float | None
     is_ended: bool
-    """By a token of the model's own that ends turns."""
+    """Whether the model sampled a token that ends the turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenSequence:
-    """Turns of which each read all tokens of those before it: one sequence to train on."""
+    """One sequence to train on: each turn's prompt contains all tokens of the turns before it."""
 
     turns: list[SampledTurn]
 
@@ -49,7 +48,7 @@ class TokenSequence:
 
     @property
     def log_probs(self) -> list[float]:
-        """For each token: its log-prob as sampled; 0 for what was not."""
+        """For each token: its log-prob as sampled; 0 if it was not sampled."""
         return self._spread(0.0, lambda turn: turn.log_probs)
 
     def _spread(self, otherwise: Any, of: Any) -> list[Any]:
@@ -59,8 +58,8 @@ class TokenSequence:
 def sequences(items: Iterable[Mapping[str, Any]]) -> list[TokenSequence]:
     """The token sequences of a response's output, or of an input that holds earlier turns.
 
-    A turn with all of its prompt continues the one before if it begins with its tokens. ValueError
-    where a suffix has no turn before it.
+    A turn with a whole prompt continues the sequence if the prompt begins with its tokens.
+    ValueError if a turn with a prompt suffix has no turn before it.
     """
     found: list[TokenSequence] = []
     for item in items:
@@ -73,7 +72,7 @@ def sequences(items: Iterable[Mapping[str, Any]]) -> list[TokenSequence]:
             continues = bool(known) and prompt[: len(known)] == known
             added = prompt[len(known) :] if continues else prompt
         elif not (continues := bool(found)):
-            raise ValueError(f"an item has {SUFFIX}, and the turn that it continues is missing")
+            raise ValueError(f"an item has {SUFFIX}, but the turn that it continues is missing")
         log_probs, heat = item.get(LOG_PROBS) or [], item.get(TEMPERATURE)
         turn = SampledTurn(added, item[GENERATION], log_probs, heat, STOPPED_BY not in item)
         if continues:
@@ -84,7 +83,7 @@ def sequences(items: Iterable[Mapping[str, Any]]) -> list[TokenSequence]:
 
 
 def prompt_fields(prompt: list[int], before: TokenSequence | None, restart: str) -> JsonObject:
-    """The fields for a turn's prompt; `restart`: why it may not continue the turns before it."""
+    """The fields for a turn's prompt; `restart` is the reason if it does not continue `before`."""
     known = before.token_ids if before else []
     if known and prompt[: len(known)] == known:
         return {SUFFIX: prompt[len(known) :]}

@@ -22,9 +22,9 @@ from rollout_kit.launch.reach import Servers
 from rollout_kit.responses import output_text
 from rollout_kit.serving import registry
 from rollout_kit.serving.resources_server import ResourcesServer
-from rollout_kit.store.lines import block_of, identity, rollout_of
+from rollout_kit.store.lines import info_of
 from rollout_kit.testing import Over, ScriptedModel, making, mount
-from rollout_kit.types import JsonObject, Key, Rollout, Unverified, VerifyRequest, VerifyResponse
+from rollout_kit.types import JsonObject, Key, RolloutInfo, VerifyRequest, VerifyResponse
 from rollout_kit.workers.pool import WorkerPool
 
 HANG_S = 120.0
@@ -125,18 +125,6 @@ def may_isolate() -> bool:
     return any(subprocess.run(each, capture_output=True).returncode == 0 for each in asked)
 
 
-def rollout(key: Key, reward: float | None = None, **line: Any) -> Rollout:
-    """A finished rollout whose line has little more than its identity."""
-    scored = {} if reward is None else {"reward": reward}
-    return rollout_of({**identity(key, 0), "rollout": block_of(key), **scored, **line})
-
-
-def unverified(key: Key) -> Unverified:
-    """A response that waits for its verdict."""
-    waiting = rollout(key)
-    return Unverified(waiting.info, waiting.line)
-
-
 def config_of(folder: Path, **keys: Any) -> Config:
     given = {
         "input_jsonl_fpath": str(folder / "tasks.jsonl"),
@@ -145,6 +133,19 @@ def config_of(folder: Path, **keys: Any) -> Config:
         **keys,
     }
     return Config(CollectConfig.model_validate(given), {}, {}, {}, {}, frozenset())
+
+
+def made(key: Key, line: dict[str, Any] | None = None) -> tuple[RolloutInfo, dict[str, Any]]:
+    """The head and the line of an outcome; what `line` leaves out is as small as can be."""
+    block = {"task_id": key.task_id, "scope": key.scope, "rollout_index": key.rollout_index}
+    given = line or {}
+    whole = {
+        "agent_ref": {"name": key.agent},
+        "_ng_task_index": 0,
+        **given,
+        "rollout": {**block, **given.get("rollout", {})},
+    }
+    return info_of(whole), whole
 
 
 class Bench:

@@ -9,24 +9,18 @@ from statistics import mean
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import rollout
+from support import made
 from test_rate_limit import Endpoint, sent_through
 
 from rollout_kit.collector.schedule import Attempts, Schedule, Slot
 from rollout_kit.config.keys.parallelism import Parallelism
 from rollout_kit.endpoints.rate_limit import Allowances, RequestQueue
 from rollout_kit.pacing.limiter import Adaptive, Fixed, limiter_of
+from rollout_kit.store.journal import NoJournal
 from rollout_kit.testing import run_virtual
-from rollout_kit.types import Attempt, Key, Outcome, Rollout, Task
+from rollout_kit.types import Attempt, Key, Rollout, Task
 
 TASK = Task("0" * 16, 0, 1, "agent", {})
-
-
-class Kept:
-    """Takes every outcome as it is."""
-
-    def append(self, outcome: Outcome) -> Outcome:
-        return outcome
 
 
 def attempts() -> Iterator[Attempt]:
@@ -52,7 +46,7 @@ class Run:
         self.sent += times
         self.limiter.timed(loop.time(), in_flight, loop.time() - waited - self.lost(waited))
         self.open -= 1
-        return rollout(attempt.key)
+        return Rollout(*made(attempt.key))
 
     def lost(self, began: float) -> float:
         """What the rate limit took is not the model's."""
@@ -75,7 +69,7 @@ class Run:
 
     async def drive(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()
-        schedule = Schedule(Attempts(attempts()), self.attempt, Kept(), self.limiter)
+        schedule = Schedule(Attempts(attempts()), self.attempt, NoJournal(), self.limiter)
         watch = asyncio.create_task(self.watch())
         outcomes = schedule.outcomes()
         try:
@@ -157,7 +151,7 @@ class ManyTurns(Run):
                 self.limiter.timed(loop.time(), in_flight, loop.time() - began)
             await asyncio.sleep(2)
         self.open -= 1
-        return rollout(attempt.key)
+        return Rollout(*made(attempt.key))
 
 
 @pytest.mark.parametrize("start", [1, 1000])

@@ -9,14 +9,14 @@ import termios
 import threading
 
 import pytest
-from support import rollout
+from support import made
 from tqdm import tqdm
 
 from rollout_kit.commands.progress import Progress
 from rollout_kit.errors import ModelError
 from rollout_kit.pacing.bill import Bill
 from rollout_kit.session import Spent
-from rollout_kit.types import Failure, Key
+from rollout_kit.types import Failure, Key, Rollout
 
 ROLLOUT_S = 0.25
 """Each rollout finishes so long after the one before it."""
@@ -45,7 +45,7 @@ def drawn(
     said: list[bytes] = []
     listener = threading.Thread(target=lambda: said.extend(iter(lambda: read(reader), b"")))
     listener.start()
-    usage, failure = {"output_tokens": 100}, Failure(KEY, 0, ModelError("no"))
+    line = {"reward": 0.5, "usage": {"output_tokens": 100}}
     bill = Bill(Spent(total, 0, usd), total)
     with os.fdopen(terminal, "w", buffering=1) as err:
         shown = Progress(out=io.StringIO(), err=err, bill=bill, clock=clock)
@@ -53,9 +53,7 @@ def drawn(
         for number in range(total):
             now += ROLLOUT_S
             is_failed = number >= total - failed
-            outcome = (
-                Failure(KEY, 0, ModelError("no")) if is_failed else rollout(KEY, 0.5, usage=usage)
-            )
+            outcome = Failure(KEY, 0, ModelError("no")) if is_failed else Rollout(*made(KEY, line))
             shown.update(outcome, in_flight=64)
         shown.close()
     listener.join()

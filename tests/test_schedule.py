@@ -3,12 +3,11 @@
 import asyncio
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import rollout, unverified
+from support import made
 
 from rollout_kit.collector.schedule import WAVE, Attempts, Schedule, Slot
 from rollout_kit.errors import OutputError
@@ -16,17 +15,16 @@ from rollout_kit.testing import run_virtual
 from rollout_kit.types import Attempt, Key, Outcome, Rollout, Task, Unverified
 
 
-def source(number: int) -> Attempts:
+class Keep:
+    """A sink that is a function."""
+
+    def __init__(self, keep: Callable[[Outcome], Outcome] = lambda outcome: outcome) -> None:
+        self.append = keep
+
+
+def attempts(number: int) -> list[Attempt]:
     keys = [Key(f"{index}", "agent", "", 0) for index in range(number)]
-    return Attempts(Attempt(key, Task(key.task_id, 0, 0, "agent", {})) for key in keys)
-
-
-@dataclass
-class Sink:
-    append: Callable[[Outcome], Outcome]
-
-
-KEEP = Sink(lambda outcome: outcome)
+    return [Attempt(key, Task(key.task_id, 0, 0, "agent", {})) for key in keys]
 
 
 @given(
@@ -49,16 +47,18 @@ def test_never_more_than_the_limit_and_always_as_many_and_each_once(
             if number:
                 assert await slot.regain()
                 peak = max(peak, schedule.in_flight)
-            slot.park(unverified(attempt.key))
+            slot.park(Unverified(*made(attempt.key)))
             await asyncio.sleep(seconds)
-        return rollout(attempt.key)
+        return Rollout(*made(attempt.key))
 
     async def main() -> None:
         async for outcome in schedule.outcomes():
             if isinstance(outcome, Rollout):
                 finished.append(outcome.key.task_id)  # noqa: PERF401
 
-    schedule = Schedule(source(len(durations)), run, KEEP, lambda: limit, max_parked=max_parked)
+    schedule = Schedule(
+        Attempts(iter(attempts(len(durations)))), run, Keep(), lambda: limit, max_parked=max_parked
+    )
     run_virtual(main())
     assert sorted(finished, key=int) == [str(index) for index in range(len(durations))]
     assert peak <= limit
@@ -72,14 +72,14 @@ def test_a_limit_that_grows_is_used_at_the_next_completion() -> None:
     async def run(attempt: Attempt, slot: Slot) -> Outcome:
         peaks.append(schedule.in_flight)
         await asyncio.sleep(1)
-        return rollout(attempt.key)
+        return Rollout(*made(attempt.key))
 
     async def main() -> None:
         nonlocal limit
         async for _ in schedule.outcomes():
             limit = 3
 
-    schedule = Schedule(source(7), run, KEEP, lambda: limit)
+    schedule = Schedule(Attempts(iter(attempts(7))), run, Keep(), lambda: limit)
     run_virtual(main())
     assert max(peaks) == 3
 
@@ -90,12 +90,12 @@ def test_stopping_lets_what_runs_finish_and_cancelling_does_not() -> None:
         try:
             await asyncio.sleep(100)
         except asyncio.CancelledError:
-            slot.park(unverified(attempt.key))
+            slot.park(Unverified(*made(attempt.key)))
             raise
-        return rollout(attempt.key)
+        return Rollout(*made(attempt.key))
 
     async def main(after_s: float, *, cancel: bool) -> list[Outcome]:
-        schedule = Schedule(source(9), run, KEEP, lambda: 3)
+        schedule = Schedule(Attempts(iter(attempts(9))), run, Keep(), lambda: 3)
         end = schedule.cancel if cancel else schedule.stop
         asyncio.get_running_loop().call_later(after_s, end)
         return [outcome async for outcome in schedule.outcomes()]
@@ -110,14 +110,14 @@ def test_nobody_regains_a_place_once_the_run_is_stopping() -> None:
     answers = []
 
     async def run(attempt: Attempt, slot: Slot) -> Outcome:
-        slot.park(unverified(attempt.key))
+        slot.park(Unverified(*made(attempt.key)))
         await asyncio.sleep(1 + int(attempt.key.task_id))
         answers.append(await slot.regain())
         await asyncio.sleep(100)
-        return rollout(attempt.key)
+        return Rollout(*made(attempt.key))
 
     async def main() -> None:
-        schedule = Schedule(source(3), run, KEEP, lambda: 1)
+        schedule = Schedule(Attempts(iter(attempts(3))), run, Keep(), lambda: 1)
         asyncio.get_running_loop().call_later(2.5, schedule.stop)
         async for _ in schedule.outcomes():
             pass
@@ -137,7 +137,7 @@ def test_an_unexpected_exception_is_raised_and_the_others_end() -> None:
             ended.append(attempt.key.task_id)
 
     async def main() -> None:
-        async for _ in Schedule(source(4), run, KEEP, lambda: 4).outcomes():
+        async for _ in Schedule(Attempts(iter(attempts(4))), run, Keep(), lambda: 4).outcomes():
             pass
 
     try:
@@ -153,9 +153,9 @@ def test_an_outcome_is_kept_before_the_next_one_ends() -> None:
 
     async def run(attempt: Attempt, slot: Slot) -> Outcome:
         await asyncio.sleep(1)
-        slot.keep(unverified(attempt.key))
+        slot.keep(Unverified(*made(attempt.key)))
         order.append(f"ends {attempt.key.task_id}")
-        return rollout(attempt.key)
+        return Rollout(*made(attempt.key))
 
     def keep(outcome: Outcome) -> Outcome:
         order.append(f"{type(outcome).__name__} {outcome.key.task_id}")
@@ -165,7 +165,7 @@ def test_an_outcome_is_kept_before_the_next_one_ends() -> None:
         async for _ in schedule.outcomes():
             pass
 
-    schedule = Schedule(source(3), run, Sink(keep), lambda: 3)
+    schedule = Schedule(Attempts(iter(attempts(3))), run, Keep(keep), lambda: 3)
     run_virtual(main())
     steps = ("Unverified {}", "ends {}", "Rollout {}")
     assert order == [step.format(number) for number in range(3) for step in steps]
@@ -175,9 +175,9 @@ def test_an_outcome_is_kept_before_the_next_one_ends() -> None:
 def test_what_cannot_be_kept_ends_the_run(parks: bool) -> None:
     async def run(attempt: Attempt, slot: Slot) -> Outcome:
         if parks:
-            slot.park(unverified(attempt.key))
+            slot.park(Unverified(*made(attempt.key)))
             await asyncio.sleep(100)
-        return rollout(attempt.key)
+        return Rollout(*made(attempt.key))
 
     def keep(outcome: Outcome) -> Outcome:
         raise OutputError("the disk is full")
@@ -190,7 +190,7 @@ def test_what_cannot_be_kept_ends_the_run(parks: bool) -> None:
         finally:
             await outcomes.aclose()
 
-    schedule = Schedule(source(3), run, Sink(keep), lambda: 3)
+    schedule = Schedule(Attempts(iter(attempts(3))), run, Keep(keep), lambda: 3)
     with pytest.raises(OutputError, match="the disk is full"):
         run_virtual(main())
 
@@ -202,9 +202,9 @@ def test_places_are_filled_in_waves_and_what_ends_is_replaced_at_once() -> None:
         async def run(attempt: Attempt, slot: Slot) -> Rollout:
             if int(attempt.key.task_id) >= 3:
                 await release.wait()
-            return rollout(attempt.key)
+            return Rollout(*made(attempt.key))
 
-        schedule = Schedule(source(1000), run, KEEP, lambda: 100)
+        schedule = Schedule(Attempts(iter(attempts(1000))), run, Keep(), lambda: 100)
         seen = []
 
         async def watch() -> None:

@@ -268,7 +268,7 @@ def test_an_unreadable_reply_and_an_unknown_route_or_peer_are_named(over: Over) 
         return said
 
     garbage, route, peer = asyncio.run(main())
-    assert "answered what cannot be read" in garbage
+    assert "cannot be read" in garbage
     assert "meddler" in route
     assert "did you mean 'meddler'?" in peer
 

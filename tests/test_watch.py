@@ -43,12 +43,12 @@ class Seen(Adaptive):
         self.loads = [*getattr(self, "loads", []), dict(load)]
 
 
-def watch_of(
-    peers: Peers, *models: str, as_json: bool = False, out: io.StringIO | None = None
-) -> Watch:
-    say = Progress(as_json=as_json, out=out or io.StringIO(), err=io.StringIO()).say
+def watch_of(peers: Peers, *models: str, as_json: bool = False) -> tuple[Watch, Progress]:
+    progress = Progress(as_json=as_json, out=io.StringIO(), err=io.StringIO())
     ask = partial(peers.call_each, path="/load")
-    return Watch(Seen(1, 4, 64), models, ask, say, 0 if as_json else SAY_EVERY_S)
+    every_s = 0.0 if as_json else SAY_EVERY_S
+    watch = Watch(Seen(1, 4, 64), models, ask, progress.say, every_s)
+    return watch, progress
 
 
 async def watched(watch: Watch, seconds: float = 2.5) -> list[JsonObject]:
@@ -65,7 +65,7 @@ def test_a_model_server_is_asked_once_a_second_over_every_transport(over: Over) 
 
     async def main() -> list[JsonObject]:
         async with mount({"policy_model": lambda peers, name: model}, over) as peers:
-            return await watched(watch_of(peers, "policy_model"))
+            return await watched(watch_of(peers, "policy_model")[0])
 
     loads = run_linked(main())
     assert loads[-1] == {"running": 3, "waiting": 1, "throttled": True}
@@ -79,7 +79,7 @@ def test_a_server_that_does_not_tell_does_no_harm(answer: Any) -> None:
     async def main() -> list[JsonObject]:
         servers = {name: lambda peers, _, each=each: each for name, each in models.items()}
         async with mount(servers) as peers:
-            return await watched(watch_of(peers, *models), 30)
+            return await watched(watch_of(peers, *models)[0], 30)
 
     assert run_virtual(main())[-1] == {"running": 1}
 
@@ -92,7 +92,7 @@ def test_a_server_that_is_silent_for_a_moment_keeps_its_load() -> None:
             asyncio.get_running_loop().call_later(
                 3.5, lambda: setattr(model, "figures", TimeoutError())
             )
-            return await watched(watch_of(peers, "policy_model"), 8)
+            return await watched(watch_of(peers, "policy_model")[0], 8)
 
     loads = run_virtual(main())
     assert loads[-1] == loads[0] == {"running": 1, "preemptions": 7}
@@ -126,14 +126,13 @@ def test_figures_of_workers_and_servers_add_up_and_those_of_an_engine_count_once
 def test_people_get_a_line_now_and_then_and_programs_every_change() -> None:
     told = {}
     for as_json in (False, True):
-        out = io.StringIO()
-        watch = watch_of(Peers({}), as_json=as_json, out=out)
+        watch, progress = watch_of(Peers({}), as_json=as_json)
         watch.limiter._begin(0.0)
         for second in range(40):
             watch.limiter.limit = 30.0 + second
             watch.limiter._say(second, "why not")
             watch.report(second)
-        told[as_json] = out.getvalue().splitlines()
+        told[as_json] = progress.out.getvalue().splitlines()  # type: ignore[attr-defined]
     assert told[False][:2] == [
         "parallelism 4→30: why not",
         "parallelism 30→40: why not (the last of 10 changes)",
@@ -153,7 +152,6 @@ def test_people_get_a_line_now_and_then_and_programs_every_change() -> None:
 def test_the_progress_line_shows_a_limit_that_moves() -> None:
     progress = Progress(err=io.StringIO(), in_flight=96)
     assert "in flight=96," in progress._postfix()
-    limiter = Adaptive(128, 128, 256)
-    progress.run = SimpleNamespace(limiter=limiter)  # type: ignore[assignment]
+    progress.run = SimpleNamespace(limiter=Adaptive(128, 128, 128))
     assert "in flight=96/128," in progress._postfix()
     assert progress._figures()["limit"] == 128

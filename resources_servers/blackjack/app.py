@@ -1,4 +1,4 @@
-"""Blackjack against a dealer who draws to 17, from a pack that never runs out."""
+"""Blackjack against a dealer who draws to 17, with an infinite deck."""
 
 import random
 from typing import ClassVar
@@ -14,7 +14,7 @@ LIMIT = 21
 
 
 class Blackjack(GymnasiumServer):
-    """+1 for a hand that is won, 0 for a draw, −1 for one that is lost."""
+    """+1 for a win, 0 for a draw, −1 for a loss."""
 
     def new_game(self, row: GameRequest) -> "Hand":
         return Hand(random.Random(row.seed))
@@ -31,20 +31,20 @@ class Hand:
     @property
     def observation(self) -> str:
         return (
-            f"Your hand: {shown(self.player)} = {value(self.player)}\n"
+            f"Your hand: {format_hand(self.player)} = {compute_value(self.player)}\n"
             f"Dealer shows: {self.dealer[0]}\n{self.ASK}"
         )
 
     def step(self, action: str) -> Step:
-        """Whatever is no `hit` is a `stand`."""
+        """Play an action; anything except `hit` is a `stand`."""
         if (find_tagged(action, "action") or "").lower() == "hit":
             self.player.append(self._card())
-            if value(self.player) > LIMIT:
+            if compute_value(self.player) > LIMIT:
                 return self._over("bust", -1.0)
             return Step(self.observation)
-        while value(self.dealer) < DEALER_STANDS:
+        while compute_value(self.dealer) < DEALER_STANDS:
             self.dealer.append(self._card())
-        player, dealer = value(self.player), value(self.dealer)
+        player, dealer = compute_value(self.player), compute_value(self.dealer)
         if dealer > LIMIT or player > dealer:
             return self._over("win", 1.0)
         return self._over("draw", 0.0) if player == dealer else self._over("loss", -1.0)
@@ -55,21 +55,21 @@ class Hand:
     def _over(self, result: str, reward: float) -> Step:
         info = {
             "result": result,
-            "player": shown(self.player),
-            "player_value": value(self.player),
-            "dealer": shown(self.dealer),
-            "dealer_value": value(self.dealer),
+            "player": format_hand(self.player),
+            "player_value": compute_value(self.player),
+            "dealer": format_hand(self.dealer),
+            "dealer_value": compute_value(self.dealer),
         }
         return Step(reward=reward, terminated=True, info=info)
 
 
-def value(hand: list[str]) -> int:
-    """An ace is 11 as long as that is not too much, and then 1."""
+def compute_value(hand: list[str]) -> int:
+    """Value of a hand; an ace counts 11, or 1 if the hand would exceed the limit."""
     total = sum(11 if card == "A" else int(card) if card.isdigit() else 10 for card in hand)
     for _ in range(hand.count("A")):
         total -= 10 if total > LIMIT else 0
     return total
 
 
-def shown(hand: list[str]) -> str:
+def format_hand(hand: list[str]) -> str:
     return f"[{', '.join(hand)}]"

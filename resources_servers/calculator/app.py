@@ -1,4 +1,4 @@
-"""A calculator: the policy adds with the tool `add`, then answers with what the tool said."""
+"""A calculator: the model calls the tool `add` and answers with its result."""
 
 import re
 from typing import ClassVar
@@ -19,7 +19,7 @@ from rollout_kit import (
 WHOLE_NUMBER = re.compile(r"-?\d+")
 
 MAX_DIGITS = 4_300
-"""Python reads no longer number; no row expects one either."""
+"""Python refuses to parse longer numbers."""
 
 
 class CalculatorConfig(ResourcesServerConfig):
@@ -27,13 +27,13 @@ class CalculatorConfig(ResourcesServerConfig):
 
 
 class CalculatorVerifyRequest(VerifyRequest):
-    """A row: what the policy is asked, and the number that it should answer."""
+    """A row: the request and the correct number."""
 
     expected_answer: int
 
 
 class Calculator(ResourcesServer):
-    """Reward 1.0 when the last whole number of the answer is `expected_answer`, else 0.0."""
+    """Reward 1.0 if the last integer of the answer is `expected_answer`, else 0.0."""
 
     Config = CalculatorConfig
     reverify: ClassVar[Reverify | None] = "stateless"

@@ -1,7 +1,7 @@
-"""Programs and functions that the policy wrote, verified by unit tests in LiveCodeBench's format.
+"""Programs and functions, verified by unit tests in LiveCodeBench's format.
 
-Each test is a run of its own in the sandbox. What a test expects never goes in there: outputs and
-returned values are compared out here.
+Each test is a separate run in the sandbox. Expected outputs stay outside; outputs and returned
+values are compared here.
 """
 
 import asyncio
@@ -28,18 +28,18 @@ from rollout_kit import (
 )
 from rollout_kit.serving.service import OPERATIONAL
 
-from .extraction import code_of, is_reasoning_misplaced
-from .rows import Case, Metadata, cases_of
-from .rules import Judgement, judged
+from .extraction import extract_code, is_reasoning_misplaced
+from .rows import Case, Metadata, read_cases
+from .rules import Judgement, judge_run
 
 LARGE = 1 << 16
-"""Bytes of output from which it is compared in a thread: a few milliseconds' work."""
+"""Outputs of at least so many bytes are compared in a thread; it takes a few milliseconds."""
 
 SPARE_OUTPUT = 1 << 20
-"""Bytes that a program may print beyond twice what is expected."""
+"""Bytes that a program may print in addition to twice the expected output."""
 
 STARVED = 0.5
-"""A test that ran into its time limit with less CPU than this share of it is run once more."""
+"""Repeat a test once if it reached its time limit with less than this share of it as CPU time."""
 
 
 class CodeGenConfig(ResourcesServerConfig):
@@ -49,23 +49,23 @@ class CodeGenConfig(ResourcesServerConfig):
         8,
         ge=1,
         json_schema_extra=OPERATIONAL,
-        description="Tests that run at the same time, each in a warm process of 15 MB.",
+        description="Concurrent tests, each in a warm process of 15 MB.",
     )
-    unit_test_timeout_secs: float = Field(10.0, gt=0, description="Most time for one test.")
+    unit_test_timeout_secs: float = Field(10.0, gt=0, description="Time limit for one test.")
     unit_test_memory_mb: int = Field(
-        1024, ge=64, description="Most memory for one test, all its processes together."
+        1024, ge=64, description="Memory limit for one test, for all its processes together."
     )
     reasoning_format_penalty: float = Field(
-        0.0, description="The reward where think tags stand in the answer, whatever the code does."
+        0.0, description="Reward if think tags are in the answer, whatever the code does."
     )
-    num_fast_tests: int = Field(3, ge=1, description="With fast_mode, only so many tests are run.")
+    num_fast_tests: int = Field(3, ge=1, description="Number of tests with fast_mode.")
     packages_dir: Path | None = Field(
         None, description="A folder that code may import from, filled by pip install --target."
     )
     unsafe_code: bool = Field(
         False,
         json_schema_extra=OPERATIONAL,
-        description="Run code even where the sandbox cannot hold it.",
+        description="Run code even if the sandbox does not work.",
     )
 
 
@@ -74,7 +74,7 @@ class CodeGenRequest(VerifyRequest):
 
 
 class CodeGen(ResourcesServer):
-    """Reward 1.0 when every test passes, else 0.0."""
+    """Reward 1.0 if every test passes, else 0.0."""
 
     Config = CodeGenConfig
     reverify: ClassVar[Reverify | None] = "stateless"
@@ -98,7 +98,7 @@ class CodeGen(ResourcesServer):
         text = output_text(body.response)
         found: JsonObject = {
             "extracted_model_output": text or None,
-            "extracted_model_code": code_of(text) or None,
+            "extracted_model_code": extract_code(text) or None,
             "result": None,
             "metadata": None,
             "unit_tests_time_taken": 0.0,
@@ -108,11 +108,11 @@ class CodeGen(ResourcesServer):
         code = found["extracted_model_code"]
         if code is None:
             return body.scored(reward=0.0, **found)
-        cases = await cases_of(body.verifier_metadata.unit_tests)
+        cases = await read_cases(body.verifier_metadata.unit_tests)
         if self.config.fast_mode:
             cases = cases[: self.config.num_fast_tests]
         began = time.perf_counter()
-        results, last = await self._tested(code, cases)
+        results, last = await self._run_tests(code, cases)
         found["unit_tests_time_taken"] = time.perf_counter() - began
         found |= {"result": results, "metadata": last.details}
         reward = float(all(result is True for result in results))
@@ -121,12 +121,12 @@ class CodeGen(ResourcesServer):
             reward = self.config.reasoning_format_penalty
         return body.scored(reward=reward, **found)
 
-    async def _tested(self, code: str, cases: list[Case]) -> tuple[list[bool | int], Judgement]:
-        """The result of each test up to the first that fails, and what is known of the last."""
+    async def _run_tests(self, code: str, cases: list[Case]) -> tuple[list[bool | int], Judgement]:
+        """Run the tests up to the first failure; return all results and the last judgement."""
         results: list[bool | int] = []
         for case in cases:
             run = await self._run(code, case)
-            judgement = await _judged(case, run)
+            judgement = await _judge(case, run)
             results.append(judgement.result)
             if judgement.result is not True:
                 return results, judgement
@@ -150,15 +150,13 @@ class CodeGen(ResourcesServer):
         try:
             found = await run()
             if found.end == "time" and found.cpu_s < STARVED * limits.time_s:
-                found = (
-                    await run()
-                )  # the machine may have stood still, which is not the code's fault
+                found = await run()  # the machine may have stalled
             return found
         except SandboxError as error:
             raise VerifyError(f"the sandbox failed: {error}") from error
 
 
-async def _judged(case: Case, run: SandboxRun) -> Judgement:
+async def _judge(case: Case, run: SandboxRun) -> Judgement:
     if len(run.stdout) + len(case.expected_text) < LARGE:
-        return judged(case, run)
-    return await asyncio.to_thread(judged, case, run)
+        return judge_run(case, run)
+    return await asyncio.to_thread(judge_run, case, run)

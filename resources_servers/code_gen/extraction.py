@@ -1,4 +1,4 @@
-"""The code in a response, and whether its reasoning stayed where it belongs."""
+"""Extract the code of a response, and find misplaced reasoning."""
 
 from typing import Any
 
@@ -9,15 +9,15 @@ FENCE = "```"
 THINK = ("<think>", "</think>")
 
 
-def code_of(text: str) -> str:
-    """What stands between the last two lines with a fence; empty where there are no two."""
+def extract_code(text: str) -> str:
+    """Return the text between the last two lines with a fence, or an empty text."""
     lines = text.split("\n")
     fences = [number for number, line in enumerate(lines) if FENCE in line]
     return "\n".join(lines[fences[-2] + 1 : fences[-1]]) if len(fences) > 1 else ""
 
 
 def is_reasoning_misplaced(response: dict[str, Any]) -> bool:
-    """Whether a think tag stands in the answer, or twice in the reasoning."""
+    """Whether a think tag is in the answer, or twice in the reasoning."""
     text = output_text(response)
     reasoning = "".join(
         part

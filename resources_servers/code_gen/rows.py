@@ -1,4 +1,4 @@
-"""The tests of a row, as LiveCodeBench and NeMo Gym write them."""
+"""Unit tests of a row, in the format of LiveCodeBench and NeMo Gym."""
 
 import asyncio
 import base64
@@ -13,7 +13,7 @@ from rollout_kit import TaskError
 
 
 class UnitTests(BaseModel):
-    """`inputs` and `outputs` side by side, or both as one text: base64 of zlib of JSON."""
+    """Lists `inputs` and `outputs`, or both `packed` as base64 of zlib of JSON."""
 
     inputs: list[str] | None = None
     outputs: list[str] | None = None
@@ -36,7 +36,7 @@ class Metadata(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One test: what goes in, and what must come out (a value where a function is called)."""
+    """One test: its input and expected output, or arguments and expected value."""
 
     input_text: str
     expected_text: str
@@ -49,31 +49,31 @@ class Case:
         return "" if self.function else self.input_text
 
 
-async def cases_of(tests: UnitTests) -> list[Case]:
-    """The row's tests in order; TaskError where packed ones are none."""
+async def read_cases(tests: UnitTests) -> list[Case]:
+    """Return the tests in order; raise TaskError if `packed` is invalid."""
     if tests.packed is None:
-        return _cases(tests.inputs or [], tests.outputs or [], tests.fn_name)
-    return await asyncio.to_thread(_unpacked, tests.packed, tests.fn_name)
+        return _build_cases(tests.inputs or [], tests.outputs or [], tests.fn_name)
+    return await asyncio.to_thread(_unpack, tests.packed, tests.fn_name)
 
 
-def _unpacked(packed: str, function: str | None) -> list[Case]:
+def _unpack(packed: str, function: str | None) -> list[Case]:
     try:
         found = json.loads(zlib.decompress(base64.b64decode(packed)))
         inputs, outputs = found["inputs"], found["outputs"]
         _check(inputs, outputs, function)
     except (ValueError, zlib.error, KeyError, TypeError) as error:
-        raise TaskError(f"verifier_metadata.unit_tests.packed holds no tests: {error!r}") from None
-    return _cases(inputs, outputs, function)
+        raise TaskError(f"verifier_metadata.unit_tests.packed has no tests: {error!r}") from None
+    return _build_cases(inputs, outputs, function)
 
 
 def _check(inputs: list[str] | None, outputs: list[str] | None, function: str | None) -> None:
     if not inputs or outputs is None or len(inputs) != len(outputs):
-        raise ValueError("needs as many 'outputs' as 'inputs', and one at least")
+        raise ValueError("needs as many 'outputs' as 'inputs', and at least one")
     if function:
-        _cases(inputs, outputs, function)
+        _build_cases(inputs, outputs, function)
 
 
-def _cases(inputs: list[str], outputs: list[str], function: str | None) -> list[Case]:
+def _build_cases(inputs: list[str], outputs: list[str], function: str | None) -> list[Case]:
     if not function:
         return [Case(*pair) for pair in zip(inputs, outputs, strict=True)]
     cases = []
@@ -83,6 +83,6 @@ def _cases(inputs: list[str], outputs: list[str], function: str | None) -> list[
             cases.append(Case(given, wanted, function, arguments, json.loads(wanted)))
         except (ValueError, RecursionError) as error:
             raise ValueError(
-                f"test {number} of a function must be JSON, an argument a line: {error}"
+                f"test {number} of a function must be JSON, one argument per line: {error}"
             ) from None
     return cases

@@ -1,8 +1,8 @@
-"""When a test is passed: LiveCodeBench's rules, applied to what came out of the sandbox.
+"""Decide whether a test passed, from the output of the sandbox, by LiveCodeBench's rules.
 
-Text is equal line by line, white space around the text and each line aside; a line that differs is
-still equal when both are numbers of the same values (`1.0` and `1`, never rounded). What is
-returned is equal as JSON values are.
+Output is compared line by line, ignoring white space around the text and each line. Lines are also
+equal if they are numbers of equal value (`1.0` and `1`), without rounding. Returned values are
+compared as JSON.
 """
 
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ from rollout_kit import JsonObject, SandboxRun
 from .rows import Case
 
 PASSED, WRONG, TOO_SLOW, BROKEN = True, -2, -3, -4
-"""A test's result, in LiveCodeBench's numbers."""
+"""Results of a test, with LiveCodeBench's numbers."""
 
 SHOWN = 300
-"""Characters of inputs and outputs that a verdict quotes."""
+"""Characters of inputs and outputs quoted in a verdict."""
 
 ENDS = {
     "raised": "Runtime Error",
@@ -30,23 +30,23 @@ ENDS = {
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """`details` says what went wrong, in LiveCodeBench's fields; empty where nothing did."""
+    """Result of a test; `details` describes the failure in LiveCodeBench's fields."""
 
     result: bool | int
     details: JsonObject
 
 
-def judged(case: Case, run: SandboxRun) -> Judgement:
-    asked = {"inputs": _short(case.input_text), "expected": _short(case.expected_text)}
+def judge_run(case: Case, run: SandboxRun) -> Judgement:
+    asked = {"inputs": _shorten(case.input_text), "expected": _shorten(case.expected_text)}
     if run.end != "finished":
         code = {"time": TOO_SLOW, "output": WRONG}.get(run.end, BROKEN)
-        error = {"error": _short(run.error)} if run.error else {}
+        error = {"error": _shorten(run.error)} if run.error else {}
         return Judgement(
             code, {**error, "error_code": code, "error_message": ENDS[run.end]} | asked
         )
     if case.function is None:
         said = run.stdout.decode("utf-8", "replace")
-        problem = difference(said, case.expected_text)
+        problem = describe_difference(said, case.expected_text)
     elif not run.answered:
         said, problem = "", "Wrong Answer: nothing was returned"
     else:
@@ -54,22 +54,22 @@ def judged(case: Case, run: SandboxRun) -> Judgement:
         problem = "" if _are_equal(run.value, case.expected) else "Wrong Answer"
     if not problem:
         return Judgement(PASSED, {})
-    details = {"output": _short(said), "error_code": WRONG, "error_message": problem}
+    details = {"output": _shorten(said), "error_code": WRONG, "error_message": problem}
     return Judgement(WRONG, details | asked)
 
 
-def difference(said: str, expected: str) -> str:
-    """Where two outputs differ, in words; empty where they do not."""
-    lines, wanted = _lines(said), _lines(expected)
+def describe_difference(said: str, expected: str) -> str:
+    """Describe the first difference of two outputs; empty if they are equal."""
+    lines, wanted = _split_lines(said), _split_lines(expected)
     if len(lines) != len(wanted):
         return "Wrong answer: mismatched output length"
     for number, (one, other) in enumerate(zip(lines, wanted, strict=True)):
         if one != other and not _are_equal_numbers(one, other):
-            return f"Wrong answer at output_line_idx={number}: {_short(one)} != {_short(other)}"
+            return f"Wrong answer at output_line_idx={number}: {_shorten(one)} != {_shorten(other)}"
     return ""
 
 
-def _lines(text: str) -> list[str]:
+def _split_lines(text: str) -> list[str]:
     return [line.strip() for line in text.strip().split("\n")]
 
 
@@ -87,8 +87,8 @@ def _are_equal(value: Any, expected: Any) -> bool:
         return False
 
 
-def _short(text: str) -> str:
-    text = text.encode("utf-8", "replace").decode()  # half a surrogate pair cannot be sent
+def _shorten(text: str) -> str:
+    text = text.encode("utf-8", "replace").decode()  # lone surrogates cannot be encoded
     if len(text) <= SHOWN:
         return text
     return f"{text[: SHOWN // 2]}...(truncated) ...{text[-SHOWN // 2 :]}"

@@ -1,7 +1,6 @@
-"""Free-text answers, compared with the expected one by a judge: a second model.
+"""Free-text answers, compared with the expected one by a judge, with NeMo Gym's rows and rules.
 
-Rows, keys and rules are NeMo Gym's. What it needs no judge for it decides alone: an answer that is
-the expected one to the letter, and no answer at all.
+The judge is not asked about a missing answer, or about one that is literally the expected one.
 """
 
 from contextlib import suppress
@@ -30,7 +29,7 @@ from .extraction import check
 HERE = Path(__file__).parent
 
 TEXT_LIMIT = 200_000
-"""Characters of a response, from its end, that are looked at."""
+"""Only so many characters at the end of a response are read."""
 
 
 class EquivalenceConfig(JudgeConfig):
@@ -40,33 +39,33 @@ class EquivalenceConfig(JudgeConfig):
         type="responses_api_models", name="policy_model"
     )
     question_extract_regex: str | None = Field(
-        None, description="What of the last user message is the question: its last match."
+        None, description="Finds the question in the last user message; the last match counts."
     )
     response_extract_regex: str | None = Field(
-        None, description="What of the last assistant message is the answer: its last match."
+        None, description="Finds the answer in the last assistant message; the last match counts."
     )
     msg_extraction_failure: str = "[NO VALID ANSWER EXTRACTED]"
     check_twice_swap: bool = Field(
-        False, description="Ask again with the answers exchanged where they were found equal."
+        False, description="Ask about equal answers again, in the other order."
     )
     reward_if_swap_fails: float = 0.0
     use_per_record_regex: bool = Field(
-        True, description="Let a row's template_metadata.output_regex find the answer."
+        True, description="Use the template_metadata.output_regex of a row to find the answer."
     )
     extraction_length_threshold: int | None = Field(
         120,
-        description="Characters of an expected answer beyond which the whole response is judged"
-        " instead of what the row's regex finds, and only once.",
+        description="If the expected answer is longer, judge the whole response once instead of the"
+        " match of the row's regex.",
     )
     check_full_generation_on_fail: bool = Field(
-        True, description="Judge the whole response where what the row's regex found is not equal."
+        True, description="Judge the whole response if the match of the row's regex is not equal."
     )
     reward_if_full_generation_succeeds: float = 0.5
     regex_timeout_s: float = Field(
         1.0,
         gt=0,
         json_schema_extra=OPERATIONAL,
-        description="Most time that a regex may take on one text.",
+        description="Time limit for a regex on one text.",
     )
 
     @field_validator("question_extract_regex", "response_extract_regex")
@@ -77,7 +76,7 @@ class EquivalenceConfig(JudgeConfig):
 
 
 class EquivalenceRequest(VerifyRequest):
-    """`metadata.expected_answer` counts where `expected_answer` is not there."""
+    """A row. Without `expected_answer`, `metadata.expected_answer` is used."""
 
     expected_answer: str | int | float | None = None
     template_metadata: JsonObject | None = None
@@ -106,18 +105,18 @@ class EquivalenceRequest(VerifyRequest):
 
 
 class EquivalenceLlmJudge(ResourcesServer):
-    """Reward 1.0 when the judge finds the answer equal to `expected_answer`."""
+    """Reward 1.0 if the judge finds the answer equal to `expected_answer`."""
 
     Config = EquivalenceConfig
     reverify: ClassVar[Reverify | None] = "stateless"
     measured: ClassVar[frozenset[str]] = frozenset({"judge_evaluations"})
-    """No two answers of a judge are the same."""
+    """Outputs of a judge differ between calls."""
 
     def __init__(self, config: EquivalenceConfig, peers: Any, name: str) -> None:
         super().__init__(config, peers, name)
         self._judge = Judge(config, peers, name, HERE)
         self._regex_worker = WorkerPool(
-            HERE / "extraction.py", "last_match", deadline_s=config.regex_timeout_s
+            HERE / "extraction.py", "find_last", deadline_s=config.regex_timeout_s
         )
 
     async def stop(self) -> None:
@@ -125,38 +124,38 @@ class EquivalenceLlmJudge(ResourcesServer):
 
     async def verify(self, body: EquivalenceRequest) -> VerifyResponse:
         config, expected = self.config, body.expected
-        whole = _last_message(body.response)[-TEXT_LIMIT:].strip()
+        whole = _read_last_message(body.response)[-TEXT_LIMIT:].strip()
         row_regex = body.regex if config.use_per_record_regex else None
         limit = config.extraction_length_threshold
         is_long = bool(row_regex) and limit is not None and len(expected) > limit
         regex = None if is_long else row_regex or config.response_extract_regex
-        answer = await self._found(regex, whole)
-        if not whole or _same(answer, expected):
-            return self._scored(body, float(bool(whole)), [])
+        answer = await self._extract(regex, whole)
+        if not whole or _are_equal(answer, expected):
+            return self._score(body, float(bool(whole)), [])
         question = question_of(body.responses_create_params)
-        question = await self._found(config.question_extract_regex, question)
+        question = await self._extract(config.question_extract_regex, question)
         first = await self._judge.compare(question, expected, answer)
         if not first.equal:
             if is_long or not row_regex or not config.check_full_generation_on_fail:
-                return self._scored(body, 0.0, [first])
+                return self._score(body, 0.0, [first])
             again = await self._judge.compare(question, expected, whole)
             reward = config.reward_if_full_generation_succeeds if again.equal else 0.0
-            return self._scored(body, reward, [first, again])
+            return self._score(body, reward, [first, again])
         if is_long or not config.check_twice_swap:
-            return self._scored(body, 1.0, [first])
+            return self._score(body, 1.0, [first])
         swapped = await self._judge.compare(question, answer, expected)
         reward = 1.0 if swapped.equal else config.reward_if_swap_fails
-        return self._scored(body, reward, [first, swapped])
+        return self._score(body, reward, [first, swapped])
 
-    async def _found(self, regex: str | None, text: str) -> str:
-        """What the regex finds; the whole text where it finds nothing, or takes too long."""
+    async def _extract(self, regex: str | None, text: str) -> str:
+        """Return the match of the regex; the whole text if there is none or it takes too long."""
         found = None
         if regex and text:
             with suppress(TimeoutError):
                 found = await self._regex_worker.call(regex, text)
         return text if found is None else found or self.config.msg_extraction_failure
 
-    def _scored(
+    def _score(
         self, body: EquivalenceRequest, reward: float, evaluations: list[Evaluation]
     ) -> VerifyResponse:
         return body.scored(
@@ -167,12 +166,12 @@ class EquivalenceLlmJudge(ResourcesServer):
         )
 
 
-def _last_message(response: JsonObject) -> str:
+def _read_last_message(response: JsonObject) -> str:
     for item in reversed(response.get("output", [])):
         if item.get("type") == "message" and item.get("role") == "assistant":
             return "\n".join(content_texts(item.get("content")))
     return ""
 
 
-def _same(answer: str, expected: str) -> bool:
+def _are_equal(answer: str, expected: str) -> bool:
     return " ".join(answer.split()).casefold() == " ".join(expected.split()).casefold()

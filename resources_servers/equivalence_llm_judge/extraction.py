@@ -1,4 +1,4 @@
-"""What a regular expression finds in a text. The worker process of `app.py` loads this file."""
+"""Search a text with a regular expression; runs in a worker process of `app.py`."""
 
 import re
 from collections import deque
@@ -6,9 +6,8 @@ from collections import deque
 FLAGS = re.MULTILINE | re.DOTALL
 
 
-def last_match(pattern: str, text: str) -> str | None:
-    """The first group of the last match that holds something, or the whole of it; None where
-    nothing matches."""
+def find_last(pattern: str, text: str) -> str | None:
+    """Return the first non-empty group of the last match, otherwise the match; None without one."""
     matches = deque(re.finditer(pattern, text, FLAGS), maxlen=1)
     if not matches:
         return None
@@ -17,7 +16,7 @@ def last_match(pattern: str, text: str) -> str | None:
 
 
 def check(pattern: str) -> None:
-    """ValueError where it is no regular expression."""
+    """Raise ValueError if the pattern is not a regular expression."""
     try:
         re.compile(pattern, FLAGS)
     except (re.error, OverflowError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""Two tools in sequence: look up a value for each synonym, then hand all of them in, in order."""
+"""Two tools in sequence: look up a value for each synonym, then submit all values in order."""
 
 from typing import Annotated, Any, ClassVar
 
@@ -46,7 +46,7 @@ class Extracted(BaseModel):
 
 
 class ExampleMultiStep(ResourcesServer):
-    """Reward 1.0 when the last `extract_synonym_values` call holds exactly the expected values."""
+    """Reward 1.0 if the last `extract_synonym_values` call has exactly the expected values."""
 
     Config = ExampleMultiStepConfig
     reverify: ClassVar[Reverify | None] = "stateless"
@@ -62,7 +62,7 @@ class ExampleMultiStep(ResourcesServer):
         return Extracted(success=True)
 
     async def verify(self, body: SynonymsRequest) -> VerifyResponse:
-        values = _handed_in(body.response)
+        values = _read_submission(body.response)
         expected = body.expected_synonym_values
         is_exact = values == expected
         set_overlap = len(set(values) & set(expected)) / len(expected)
@@ -76,9 +76,8 @@ class ExampleMultiStep(ResourcesServer):
         )
 
 
-def _handed_in(response: JsonObject) -> list[int]:
-    """The values of the last `extract_synonym_values` call; none where they are no whole
-    numbers."""
+def _read_submission(response: JsonObject) -> list[int]:
+    """Return the integers of the last `extract_synonym_values` call; none for other values."""
     calls = function_calls(response.get("output") or [])
     given = [call for call in calls if call.get("name") == "extract_synonym_values"]
     try:
@@ -91,5 +90,5 @@ def _handed_in(response: JsonObject) -> list[int]:
 
 
 def _is_whole(value: Any) -> bool:
-    """`384.0` is 384, as for JSON itself; `"384"` is no number."""
+    """Whether it is an integer in JSON: `384.0` is, `"384"` is not."""
     return isinstance(value, int) or (isinstance(value, float) and value.is_integer())

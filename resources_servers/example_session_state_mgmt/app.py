@@ -1,4 +1,4 @@
-"""A counter per session: the smallest environment whose verdict depends on what its tools did."""
+"""A counter per session: the smallest environment whose verdict depends on its tool calls."""
 
 from typing import ClassVar
 
@@ -33,7 +33,7 @@ class Increment(BaseModel):
 
 
 class Nothing(BaseModel):
-    """No arguments; a policy that gives some is not refused for it."""
+    """No arguments; additional ones are ignored."""
 
 
 class Incremented(BaseModel):
@@ -45,7 +45,7 @@ class CounterValue(BaseModel):
 
 
 class ExampleSessionStateMgmt(ResourcesServer):
-    """Reward 1.0 when the session's counter ends at the row's `expected_count`; else 0.0."""
+    """Reward 1.0 if the session's counter ends at the row's `expected_count`, else 0.0."""
 
     Config = ExampleSessionStateMgmtConfig
     reverify: ClassVar[Reverify | None] = "replay"

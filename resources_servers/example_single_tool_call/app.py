@@ -27,7 +27,7 @@ class WeatherReport(BaseModel):
 
 
 class ExampleSingleToolCall(ResourcesServer):
-    """Reward 1.0 when `get_weather` was called, answered, and followed by a message; else 0.0."""
+    """Reward 1.0 if `get_weather` was called, returned, and a message followed; else 0.0."""
 
     Config = ExampleSingleToolCallConfig
     reverify: ClassVar[Reverify | None] = "stateless"
@@ -35,27 +35,27 @@ class ExampleSingleToolCall(ResourcesServer):
     @tool
     async def get_weather(self, city: str) -> WeatherReport:
         """The current weather in a city."""
-        return _report(city)
+        return _make_report(city)
 
     async def verify(self, body: VerifyRequest) -> VerifyResponse:
         output: list[Item] = body.response.get("output") or []
-        answered_at = _first_successful_call(output)
+        answered_at = _find_first_output(output)
         was_called = answered_at is not None
         has_answered = was_called and any(_is_answer(item) for item in output[answered_at:])
         return body.scored(reward=float(has_answered), tool_was_called=was_called)
 
 
-def _report(city: str) -> WeatherReport:
+def _make_report(city: str) -> WeatherReport:
     return WeatherReport(city=city, weather_description=f"The weather in {city} is cold.")
 
 
-def _first_successful_call(output: list[Item]) -> int | None:
-    """Where the weather first came back for a call; the calls' outputs are part of the response."""
+def _find_first_output(output: list[Item]) -> int | None:
+    """Return the position of the first correct output of a `get_weather` call, or None."""
     wanted: dict[str, WeatherReport] = {}
     for position, item in enumerate(output):
         if item.get("type") == "function_call" and item.get("name") == "get_weather":
-            if (city := _city(item.get("arguments"))) is not None:
-                wanted[str(item.get("call_id"))] = _report(city)
+            if (city := _read_city(item.get("arguments"))) is not None:
+                wanted[str(item.get("call_id"))] = _make_report(city)
         elif item.get("type") == "function_call_output":
             report = wanted.get(str(item.get("call_id")))
             if report and _holds(item.get("output"), report):
@@ -63,17 +63,17 @@ def _first_successful_call(output: list[Item]) -> int | None:
     return None
 
 
-def _city(arguments: Any) -> str | None:
-    given = _parsed(arguments)
+def _read_city(arguments: Any) -> str | None:
+    given = _parse(arguments)
     city = given.get("city") if isinstance(given, dict) else None
     return city if isinstance(city, str) else None
 
 
 def _holds(output: Any, report: WeatherReport) -> bool:
-    return any(_parsed(text) == report.model_dump() for text in content_texts(output))
+    return any(_parse(text) == report.model_dump() for text in content_texts(output))
 
 
-def _parsed(text: Any) -> Any:
+def _parse(text: Any) -> Any:
     try:
         return orjson.loads(text)
     except (orjson.JSONDecodeError, TypeError):

@@ -1,7 +1,7 @@
-"""One expected tool call, scored by three components that do not depend on each other.
+"""One expected tool call, scored by three independent components.
 
-A response may be well formed and wrong, or right and malformed: each component is a metric of its
-own, for evaluation and for algorithms that look at several rewards.
+A response may be well-formed and wrong, or correct and malformed. So each component is a metric,
+for evaluation and for algorithms with several rewards.
 """
 
 from typing import Any, ClassVar
@@ -23,7 +23,7 @@ THIRD = 1 / 3
 
 
 class Weights(BaseModel):
-    """What each component adds to the reward; all of them 1 is NeMo Gym's sum."""
+    """Weight of each component in the reward; 1 for all of them is NeMo Gym's sum."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -36,12 +36,12 @@ class ExampleToolCallMultirewardConfig(ResourcesServerConfig):
     model_config = ConfigDict(extra="forbid")
 
     weights: Weights = Field(
-        default_factory=Weights, description="What each component adds to the reward."
+        default_factory=Weights, description="Weight of each component in the reward."
     )
 
 
 class ExpectedCall(BaseModel):
-    """Arguments that are not named here may be anything."""
+    """The expected call; additional arguments are allowed."""
 
     name: str
     arguments: JsonObject = {}
@@ -60,7 +60,7 @@ class ExampleToolCallMultireward(ResourcesServer):
     async def verify(self, body: CallRequest) -> VerifyResponse:
         output = body.response.get("output", ())
         calls = function_calls(output)
-        arguments = [_arguments(call) for call in calls]
+        arguments = [_parse_arguments(call) for call in calls]
         has_text = any(item.get("type") == "message" for item in output)
         components = {
             "correctness": float(
@@ -84,8 +84,8 @@ class ExampleToolCallMultireward(ResourcesServer):
         )
 
 
-def _arguments(call: JsonObject) -> JsonObject | None:
-    """None where they are no JSON object."""
+def _parse_arguments(call: JsonObject) -> JsonObject | None:
+    """Parse the arguments of a call; None if they are not a JSON object."""
     try:
         found = orjson.loads(call.get("arguments") or "")
     except orjson.JSONDecodeError:
@@ -100,7 +100,7 @@ def _is_expected(expected: ExpectedCall, call: JsonObject, given: JsonObject | N
 
 
 def _is_complete(task: CallRequest, call: JsonObject, given: JsonObject | None) -> bool:
-    """Whether they have all that the tool asks for, as the row describes it."""
+    """Whether the arguments have all required fields of the tool in the row."""
     tools = task.responses_create_params.get("tools") or ()
     required: list[Any] = next(
         (

@@ -1,7 +1,7 @@
-"""Instructions that rules can check: IFEval's kinds, and those that Open-Instruct adds.
+"""Instructions that rules can check: the kinds of IFEval and Open-Instruct.
 
-Sentences and languages take packages, and keywords are regular expressions that a data set brings,
-so checks run in worker processes that are killed at a deadline.
+Checks run in worker processes that are killed at a deadline, because they need heavy packages and
+use regular expressions from datasets.
 """
 
 from collections.abc import Mapping
@@ -29,13 +29,12 @@ Instruction = tuple[str, JsonObject]
 
 class InstructionFollowingConfig(VerifyWorkersConfig):
     grading_mode: GradingMode | None = Field(
-        None, description="Grade every row this way, whatever its own grading_mode says."
+        None, description="Overrides the grading_mode of every row."
     )
 
 
 class Instructions(RunRequest):
-    """A row; its fields may stand in `verifier_metadata` as well. `id` and `prompt` are carried
-    along."""
+    """A row. Its fields may also be in `verifier_metadata`. `id` and `prompt` are not used."""
 
     instruction_id_list: list[str] = Field(min_length=1)
     kwargs: list[JsonObject | None]
@@ -52,13 +51,13 @@ class Instructions(RunRequest):
         if len(self.kwargs) != len(self.instruction_id_list):
             raise ValueError(
                 f"kwargs has {len(self.kwargs)} entries for {len(self.instruction_id_list)}"
-                " instructions: one each is needed, null or {} where there are no arguments"
+                " instructions: give one each, null or {} for no arguments"
             )
         return self
 
     @property
     def instructions(self) -> list[Instruction]:
-        """Each id with its arguments; nulls stand for arguments of other kinds."""
+        """Each id with its arguments, without null values, which belong to other kinds."""
         given = [
             {name: value for name, value in (arguments or {}).items() if value is not None}
             for arguments in self.kwargs
@@ -71,7 +70,7 @@ class InstructionsRequest(Instructions, VerifyRequest):
 
 
 class InstructionFollowing(ResourcesServer):
-    """Reward 1.0 when every instruction is followed; with `fraction`, the share that is."""
+    """Reward 1.0 if every instruction is followed; with `fraction`, the share that is followed."""
 
     Config = InstructionFollowingConfig
     reverify: ClassVar[Reverify | None] = "stateless"
@@ -82,15 +81,15 @@ class InstructionFollowing(ResourcesServer):
 
     def __init__(self, config: InstructionFollowingConfig, peers: Any, name: str) -> None:
         super().__init__(config, peers, name)
-        self._checks = self._pool("checks.py", config.num_verify_workers)
-        self._nltk_checks = self._pool("nltk_checks.py", 1)
+        self._checks = self._make_pool("checks.py", config.num_verify_workers)
+        self._nltk_checks = self._make_pool("nltk_checks.py", 1)
 
-    def _pool(self, file: str, num_workers: int) -> WorkerPool:
+    def _make_pool(self, file: str, num_workers: int) -> WorkerPool:
         path, deadline_s = Path(__file__).with_name(file), self.config.verify_timeout_s
         return WorkerPool(path, "run", num_workers=num_workers, deadline_s=deadline_s)
 
     async def start(self) -> None:
-        """nltk's worker starts with the first row that needs it."""
+        """Start the workers, except nltk's, which starts with the first row that needs it."""
         self.check_needs()
         await self._checks.start()
 
@@ -99,11 +98,11 @@ class InstructionFollowing(ResourcesServer):
         await self._nltk_checks.close()
 
     async def seed_session(self, body: Instructions) -> JsonObject:
-        """An instruction that cannot be checked is no task; nothing has been paid for yet."""
+        """Refuse rows with unknown or invalid instructions before the model is called."""
         try:
             problems = await self._checks.call(body.instructions, None)
         except TimeoutError:
-            problems = ["a regular expression that cannot be read in time"]
+            problems = ["a regular expression takes too long to compile"]
         if problems:
             raise TaskError(f"the verifier cannot take this row: {'; '.join(problems)}")
         return {}
@@ -111,7 +110,7 @@ class InstructionFollowing(ResourcesServer):
     async def verify(self, body: InstructionsRequest) -> VerifyResponse:
         text, timed_out = output_text({"output": body.response.get("output", [])[-1:]}), False
         try:
-            followed = await self._followed(body.instructions, text)
+            followed = await self._check(body.instructions, text)
         except TimeoutError:
             followed, timed_out = [False] * len(body.instruction_id_list), True
         mode = self.config.grading_mode or body.grading_mode
@@ -123,7 +122,7 @@ class InstructionFollowing(ResourcesServer):
             verify_timed_out=timed_out,
         )
 
-    async def _followed(self, instructions: list[Instruction], text: str) -> list[bool]:
+    async def _check(self, instructions: list[Instruction], text: str) -> list[bool]:
         found = await self._checks.call(instructions, text)
         others = [each for each, known in zip(instructions, found, strict=True) if known is None]
         if not others:

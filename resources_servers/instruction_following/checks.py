@@ -1,10 +1,10 @@
-"""What a worker process of `app.py` runs: all kinds but those that need nltk."""
+"""All kinds except those that need nltk; runs in a worker process of `app.py`."""
 
 import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))  # a worker has this file by its path alone
+sys.path.insert(0, str(Path(__file__).parent))  # a worker loads this file by its path
 
 import ifeval
 import kinds
@@ -14,10 +14,10 @@ __all__ = ["ifeval", "open_instruct", "run"]
 
 
 def run(instructions: list[list[Any]], text: str | None) -> list[Any]:
-    """Of each instruction; without a text, what is wrong with the instructions themselves."""
+    """Check each instruction; without a text, return what is wrong with the instructions."""
     if text is None:
-        return kinds.problems(instructions)
-    return kinds.followed(instructions, text, by_nltk=False)
+        return kinds.find_problems(instructions)
+    return kinds.check_all(instructions, text, by_nltk=False)
 
 
-ifeval.response_language("The tables are loaded once.", "en")
+ifeval.response_language("This call loads the tables.", "en")

@@ -1,12 +1,12 @@
-"""What a text has of words, bullets and sections, counted as IFEval counts.
+"""Count words, bullets and sections like IFEval.
 
-Patterns that take quadratic time on hostile text are replaced by equal ones.
+Patterns of IFEval with quadratic time are replaced by equivalent ones.
 """
 
 import re
 
 PERIOD, STOP = "\ue000", "\ue001"
-"""Stand for a period that ends no sentence, and for a sentence's end."""
+"""Placeholders for a period inside a sentence, and for the end of a sentence."""
 
 TITLES = "Mr|Mrs|Ms|Dr|Prof|Capt|Cpt|Lt"
 OPENERS = rf"({TITLES}|(?:He|She|It|They|Their|Our|We|But|However|That|This)\s|Wherever)"
@@ -34,7 +34,7 @@ RULES = [(re.compile(pattern), becomes) for pattern, becomes in RULES]
 
 
 def split_sentences(text: str) -> list[str]:
-    """By the simpler rules of Open-Instruct's kinds, which look at each sentence by itself."""
+    """Split by the simple rules of Open-Instruct."""
     text = f" {text}  ".replace("\n", " ")
     for pattern, becomes in RULES:
         text = pattern.sub(becomes, text)
@@ -42,12 +42,12 @@ def split_sentences(text: str) -> list[str]:
     return sentences if sentences[-1] else sentences[:-1]
 
 
-def num_words(text: str) -> int:
+def count_words(text: str) -> int:
     return len(re.findall(r"\w+", text))
 
 
-def num_placeholders(text: str) -> int:
-    r"""Matches of `\[.*?\]`."""
+def count_placeholders(text: str) -> int:
+    r"""Count matches of `\[.*?\]`."""
     found = 0
     for line in text.split("\n"):
         end = 0
@@ -56,33 +56,32 @@ def num_placeholders(text: str) -> int:
     return found
 
 
-def num_bullets(text: str) -> int:
-    r"""Matches of `^\s*\*[^\*].*$` and of `^\s*-.*$`."""
+def count_bullets(text: str) -> int:
+    r"""Count matches of `^\s*\*[^\*].*$` and of `^\s*-.*$`."""
 
     def shorter(run: re.Match[str]) -> str:
         return run[0][0] + ("\n" if "\n" in run[0][1:] else "")
 
-    text = re.sub(r"\s{2,}", shorter, text)  # no match begins or ends elsewhere for it
+    text = re.sub(r"\s{2,}", shorter, text)  # does not change where matches begin and end
     return sum(
         len(re.findall(pattern, text, re.MULTILINE)) for pattern in (r"^\s*\*[^\*].*$", r"^\s*-.*$")
     )
 
 
-def num_highlights(text: str) -> int:
+def count_highlights(text: str) -> int:
     once = [part for part in re.findall(r"\*[^\n\*]*\*", text) if part.strip("*").strip()]
     twice = [part for part in re.findall(r"\*\*[^\n\*]*\*\*", text) if part[2:-2].strip()]
     return len(once) + len(twice)
 
 
-def num_parts(text: str, divider: str) -> int | None:
-    """Parts between dividers, a pattern; None where one of them, first and last aside, is
-    empty."""
+def count_parts(text: str, divider: str) -> int | None:
+    """Count non-empty parts between matches of `divider`; None if an inner part is empty."""
     parts = [bool(part.strip()) for part in re.split(divider, text)]
     return None if not all(parts[1:-1]) else sum(parts)
 
 
 def has_title(text: str) -> bool:
-    r"""Whether a match of `<<[^\n]+>>` holds more than brackets."""
+    r"""Whether a match of `<<[^\n]+>>` contains more than brackets."""
     for line in text.split("\n"):
         start, end = line.find("<<"), line.rfind(">>")
         if 0 <= start < end - 2 and line[start : end + 2].lstrip("<").rstrip(">").strip():

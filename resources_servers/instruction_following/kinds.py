@@ -1,4 +1,4 @@
-"""The register of instruction kinds, their arguments, and what is asked of them."""
+"""Registry of instruction kinds, with their arguments and checks."""
 
 import inspect
 import re
@@ -19,7 +19,7 @@ def _compiles(pattern: str) -> str:
 
 Text = Annotated[str, Field(min_length=1)]
 Pattern = Annotated[Text, AfterValidator(_compiles)]
-"""Looked for as a regular expression, as IFEval does."""
+"""A regular expression, as in IFEval."""
 Words = Annotated[list[Pattern], Field(min_length=1)]
 Count = Annotated[int, Field(ge=0)]
 Place = Annotated[int, Field(ge=1)]
@@ -34,11 +34,11 @@ class Kind(NamedTuple):
 
 
 KINDS: dict[str, Kind] = {}
-"""By id."""
+"""Id → kind."""
 
 
 def kind(*ids: str, by_nltk: bool = False) -> Callable[[Callable[..., bool]], Callable[..., bool]]:
-    """A check of the response, the first parameter, by arguments that the annotations describe."""
+    """Register a check. Its first parameter is the response; the others are its arguments."""
 
     def register(check: Callable[..., bool]) -> Callable[..., bool]:
         parameters = list(inspect.signature(check).parameters.values())[1:]
@@ -50,24 +50,24 @@ def kind(*ids: str, by_nltk: bool = False) -> Callable[[Callable[..., bool]], Ca
     return register
 
 
-def problems(instructions: list[list[Any]]) -> list[str]:
-    """What is wrong with instructions, each an id and its arguments."""
-    return [problem for each in instructions if (problem := _problem(*each))]
+def find_problems(instructions: list[list[Any]]) -> list[str]:
+    """Return what is wrong with instructions, each an id and its arguments."""
+    return [problem for each in instructions if (problem := _find_problem(*each))]
 
 
-def followed(instructions: list[list[Any]], text: str, *, by_nltk: bool) -> list[bool | None]:
-    """Whether `text` follows each instruction; None for those of the other worker."""
+def check_all(instructions: list[list[Any]], text: str, *, by_nltk: bool) -> list[bool | None]:
+    """Whether `text` follows each instruction; None for kinds of the other worker."""
     return [
         _is_followed(text, id, arguments) if KINDS[id].by_nltk == by_nltk else None
         for id, arguments in instructions
     ]
 
 
-def _problem(id: str, arguments: dict[str, Any]) -> str | None:
+def _find_problem(id: str, arguments: dict[str, Any]) -> str | None:
     if id not in KINDS:
         close = get_close_matches(id, KINDS, n=1)
         hint = f" (did you mean '{close[0]}'?)" if close else ""
-        return f"there is no instruction '{id}'{hint}"
+        return f"unknown instruction '{id}'{hint}"
     try:
         KINDS[id].arguments.model_validate(arguments)
     except ValidationError as error:
@@ -88,9 +88,9 @@ def compare(found: int, relation: Relation, wanted: int) -> bool:
     return found >= wanted if relation == "at least" else found < wanted
 
 
-def matches(pattern: str, text: str) -> int:
+def count_matches(pattern: str, text: str) -> int:
     return len(re.findall(pattern, text, re.IGNORECASE))
 
 
-def only(word: Word) -> str:
+def get_only(word: Word) -> str:
     return (word if isinstance(word, str) else word[0]).strip()

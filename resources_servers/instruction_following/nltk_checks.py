@@ -1,4 +1,4 @@
-"""What another worker process runs: the kinds that need nltk, which takes seconds to import."""
+"""Kinds that need nltk, which takes seconds to import; runs in a worker process of its own."""
 
 import sys
 from pathlib import Path
@@ -15,4 +15,4 @@ __all__ = ["ifeval", "open_instruct", "run", "treebank"]
 
 
 def run(instructions: list[list[Any]], text: str) -> list[bool | None]:
-    return kinds.followed(instructions, text, by_nltk=True)
+    return kinds.check_all(instructions, text, by_nltk=True)

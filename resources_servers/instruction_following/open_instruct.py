@@ -4,7 +4,18 @@ import re
 from itertools import pairwise
 
 import counting
-from kinds import Count, Pattern, Place, Relation, Text, Word, compare, kind, matches, only
+from kinds import (
+    Count,
+    Pattern,
+    Place,
+    Relation,
+    Text,
+    Word,
+    compare,
+    count_matches,
+    get_only,
+    kind,
+)
 
 STARS = r"\s?\*\*\*\s?"
 
@@ -72,7 +83,7 @@ def no_adjacent_consecutive(text: str) -> bool:
 
 @kind("keywords:word_once")
 def word_once(text: str, keyword: Pattern) -> bool:
-    return matches(keyword.strip(), text) == 1
+    return count_matches(keyword.strip(), text) == 1
 
 
 @kind("keywords:exclude_word_harder")
@@ -89,30 +100,30 @@ def palindrome(text: str) -> bool:
 def keyword_specific_position(text: str, keyword: Word, n: Place, m: Place) -> bool:
     import treebank
 
-    return treebank.tokens(counting.split_sentences(text)[n - 1])[m - 1] == only(keyword)
+    return treebank.tokenize(counting.split_sentences(text)[n - 1])[m - 1] == get_only(keyword)
 
 
 @kind("keywords:start_end", by_nltk=True)
 def start_end(text: str) -> bool:
     import treebank
 
-    words = treebank.tokens(text)
+    words = treebank.tokenize(text)
     return len(words) > 1 and words[0].lower() == words[-1].lower()
 
 
 @kind("paragraphs:paragraphs")
 def paragraphs(text: str) -> bool:
-    return counting.num_parts(text, STARS) == 2
+    return counting.count_parts(text, STARS) == 2
 
 
 @kind("paragraphs:paragraphs2")
 def paragraphs2(text: str) -> bool:
-    return counting.num_parts(text, r"\n\n") == 2
+    return counting.count_parts(text, r"\n\n") == 2
 
 
 @kind("first_word:first_word_sent")
 def first_word_sent(text: str, first_word: Word) -> bool:
-    wanted = only(first_word).lower()
+    wanted = get_only(first_word).lower()
     return all(each.split()[0].lower() == wanted for each in counting.split_sentences(text))
 
 
@@ -124,7 +135,7 @@ def first_word_answer(text: str, first_word: Text) -> bool:
 @kind("last_word:last_word_sent")
 def last_word_sent(text: str, last_word: Word) -> bool:
     sentences = counting.split_sentences(text)
-    return all(_last_word(each) == only(last_word).lower() for each in sentences)
+    return all(_last_word(each) == get_only(last_word).lower() for each in sentences)
 
 
 @kind("last_word:last_word_answer")
@@ -161,7 +172,7 @@ def counting_composition(text: str, n_sent: Place, n_words: Place) -> bool:
         sentences = counting.split_sentences(part)
         if len(sentences) != n_sent:
             return False
-        if any(len(treebank.tokens(sentence)) != n_words for sentence in sentences):
+        if any(len(treebank.tokenize(sentence)) != n_words for sentence in sentences):
             return False
     return len(parts) == 3
 
@@ -170,13 +181,13 @@ def counting_composition(text: str, n_sent: Place, n_words: Place) -> bool:
 def count_unique(text: str) -> bool:
     import treebank
 
-    words = treebank.tokens(text)
+    words = treebank.tokenize(text)
     return len(words) == len(set(words))
 
 
 @kind("count:count_increment_word")
 def count_increment_word(text: str, keyword1: Pattern, keyword2: Pattern) -> bool:
-    return matches(keyword1.strip(), text) == 1 and matches(keyword2.strip(), text) == 2
+    return count_matches(keyword1.strip(), text) == 1 and count_matches(keyword2.strip(), text) == 2
 
 
 def _is_same(text: str, wanted: str) -> bool:

@@ -1,7 +1,6 @@
-"""Sentences and words by nltk, as IFEval counts them: heavy, so a worker of its own has them.
+"""Sentences and words by nltk, as in IFEval.
 
-Sentences are Punkt's, from its algorithm and the short lists below: its trained tables would have
-to be downloaded.
+Punkt splits sentences with the short lists below, because its trained tables need a download.
 """
 
 from nltk.tokenize.destructive import NLTKWordTokenizer
@@ -20,21 +19,21 @@ while although because however since after by still yet then
 """
 
 
-def _punkt() -> PunktSentenceTokenizer:
+def _make_punkt() -> PunktSentenceTokenizer:
     known = PunktParameters()
     known.abbrev_types = set(ABBREVIATIONS.split())
     known.sent_starters = set(STARTERS.split())
     return PunktSentenceTokenizer(known)
 
 
-PUNKT = _punkt()
+PUNKT = _make_punkt()
 TREEBANK = NLTKWordTokenizer()
 
 
-def num_sentences(text: str) -> int:
+def count_sentences(text: str) -> int:
     return sum(1 for _ in PUNKT.span_tokenize(text))
 
 
-def tokens(text: str) -> list[str]:
-    """Words and punctuation as the Penn Treebank has them."""
+def tokenize(text: str) -> list[str]:
+    """Split into words and punctuation like the Penn Treebank."""
     return [word for part in PUNKT.tokenize(text) for word in TREEBANK.tokenize(part)]

@@ -1,4 +1,4 @@
-"""Mastermind: a code of digits, found by guesses that are answered with what is right in them."""
+"""Mastermind: find a code of digits by guesses; each reply counts the correct digits."""
 
 import random
 from collections import Counter
@@ -12,12 +12,12 @@ from rollout_kit.serving.gymnasium import find_tagged
 
 class MastermindRequest(GameRequest):
     length: int = Field(4, ge=1, le=10, description="Digits of the code.")
-    num_symbols: int = Field(6, ge=2, le=9, description="They are 1 to this one.")
-    max_guesses: int = Field(10, ge=1, le=100, description="After these the game is over.")
+    num_symbols: int = Field(6, ge=2, le=9, description="Digits are 1 to this number.")
+    max_guesses: int = Field(10, ge=1, le=100, description="The game ends after this many guesses.")
 
 
 class Mastermind(GymnasiumServer):
-    """Reward 1.0 for the guess that is the code, else 0.0."""
+    """Reward 1.0 if a guess is the code, else 0.0."""
 
     def new_game(self, row: GameRequest) -> "Code":
         try:
@@ -42,7 +42,7 @@ class Code:
         )
 
     def step(self, action: str) -> Step:
-        """A guess that is none uses up a guess."""
+        """Play a guess; an invalid one counts as a guess."""
         self._left -= 1
         guess = "".join((find_tagged(action, "guess") or "").split())
         is_valid = len(guess) == len(self.secret) and set(guess) <= set(self._symbols)
@@ -50,8 +50,8 @@ class Code:
             return Step(reward=1.0, terminated=True, info=self._info(guess))
         if not self._left:
             return Step(terminated=True, info=self._info(guess if is_valid else None))
-        told = _told(self.secret, guess) if is_valid else "That is no guess."
-        return Step(f"{told}\n{self._ask()}", info=self._info(guess if is_valid else None))
+        reply = _describe(self.secret, guess) if is_valid else "That is no guess."
+        return Step(f"{reply}\n{self._ask()}", info=self._info(guess if is_valid else None))
 
     def _ask(self) -> str:
         left = f"{self._left} guesses" if self._left > 1 else "1 guess"
@@ -59,16 +59,16 @@ class Code:
         return f"You have {left} left. Respond with a guess, as in {example}."
 
     def _info(self, guess: str | None) -> JsonObject:
-        exact, misplaced = compared(self.secret, guess) if guess else (0, 0)
+        exact, misplaced = compare_codes(self.secret, guess) if guess else (0, 0)
         return {"guess": guess, "exact": exact, "misplaced": misplaced}
 
 
-def compared(secret: str, guess: str) -> tuple[int, int]:
-    """How many digits are right where they stand, and how many of the others stand elsewhere."""
+def compare_codes(secret: str, guess: str) -> tuple[int, int]:
+    """Count digits in the right place, and correct digits in another place."""
     exact = sum(one == other for one, other in zip(secret, guess, strict=True))
     return exact, (Counter(secret) & Counter(guess)).total() - exact
 
 
-def _told(secret: str, guess: str) -> str:
-    exact, misplaced = compared(secret, guess)
+def _describe(secret: str, guess: str) -> str:
+    exact, misplaced = compare_codes(secret, guess)
     return f"{guess}: {exact} in the right place, {misplaced} right but in another place."

@@ -1,6 +1,6 @@
-"""The answer in a response's text, and the comparisons that need no algebra.
+"""Extract the answer from a text, and compare answers without algebra.
 
-Pure functions of the standard library. What is undecided here is None, never a guess.
+Pure functions on the standard library. They return None for comparisons that they cannot decide.
 """
 
 import re
@@ -8,10 +8,10 @@ from fractions import Fraction
 from typing import NamedTuple
 
 ANSWER_LIMIT = 2_000
-"""Characters of an answer that are worth parsing: what is longer is a loop, not an answer."""
+"""Longer answers are not parsed, because they are repetitions and not answers."""
 
 NUMBERS_DIFFER = Fraction(1, 10**5)
-"""Numbers further apart than this differ for math-verify too, which rounds to six decimals."""
+"""Numbers with a larger difference also differ for math-verify, which rounds to six decimals."""
 
 BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 BARE_BOX = re.compile(r"\\boxed\s+([^\s$.,;{}]+)")
@@ -71,35 +71,33 @@ NO_UNITS = frozenset(
         "cubed",
     )
 )
-"""Words after a number that change it or join it with something."""
+"""Words that are not units, because they change the number before them."""
 
 
 def extract(text: str) -> str | None:
-    r"""The answer that the response settled on; None when it names none.
-
-    That is its last `\boxed{…}`, else what follows its last `####`, else what its last "answer is"
-    says.
+    r"""Return the answer of a response, or None: its last `\boxed{…}`, otherwise the text after its
+    last `####`, otherwise after its last "answer is".
     """
-    if (box := _last_box(text)) is not None:
+    if (box := _find_last_box(text)) is not None:
         return box
-    if found := _last(HASHES, text):
-        return _cleaned(found) or None
-    if found := _last(ANSWER_IS, text):
-        return _from_sentence(found) or None
+    if found := _find_last(HASHES, text):
+        return _clean(found) or None
+    if found := _find_last(ANSWER_IS, text):
+        return _read_sentence(found) or None
     return None
 
 
-def expected_text(expected: str) -> str:
-    """The bare answer in `expected_answer`, which may hold a whole worked solution."""
+def extract_expected(expected: str) -> str:
+    """Return the answer in `expected_answer`, which may be a worked solution."""
     marked = "####" in expected or "\\boxed" in expected
-    return (extract(expected) if marked else None) or _cleaned(expected)
+    return (extract(expected) if marked else None) or _clean(expected)
 
 
 def are_equal(expected: str, answer: str) -> bool | None:
-    """Whether two bare answers are equal as text or as numbers; None when that takes algebra."""
-    if _folded(expected) == _folded(answer):
+    """Whether two answers are equal as text or numbers; None if that needs algebra."""
+    if _fold(expected) == _fold(answer):
         return True
-    left, right = numeral(expected), numeral(answer)
+    left, right = parse_number(expected), parse_number(answer)
     if left is None or right is None:
         return None
     distance = min(abs(a - b) for a in left.values for b in right.values)
@@ -109,13 +107,13 @@ def are_equal(expected: str, answer: str) -> bool | None:
 
 
 class Numeral(NamedTuple):
-    """A plain number; `50%` stands for 50 and for 0.5."""
+    """A number; `50%` has the values 50 and 0.5."""
 
     values: tuple[Fraction, ...]
 
 
-def numeral(text: str) -> Numeral | None:
-    """`1,234`, `$5.50`, `12 apples`, `30^\\circ` or `50%` as a number; None for all else."""
+def parse_number(text: str) -> Numeral | None:
+    """`1,234`, `$5.50`, `12 apples`, `30^\\circ` or `50%` as a number; None for other texts."""
     found = NUMERAL.fullmatch(text.replace("−", "-"))
     if found is None or not re.search(r"\d", (found["whole"] or "") + (found["decimals"] or "")):
         return None
@@ -127,37 +125,37 @@ def numeral(text: str) -> Numeral | None:
     return Numeral((value, value / 100) if found["percent"] else (value,))
 
 
-def _last_box(text: str) -> str | None:
+def _find_last_box(text: str) -> str | None:
     starts = [match.end() for match in BOX.finditer(text)]
     for start in reversed(starts):
         depth = 1
         for brace in re.finditer(r"(?<!\\)[{}]", text[start:]):
             depth += 1 if brace[0] == "{" else -1
             if depth == 0:
-                return _cleaned(text[start:][: brace.start()]) or None
-        # a box that was never closed: the response was cut off in it, earlier ones were not final
+                return _clean(text[start:][: brace.start()]) or None
+        # the response was cut off in its last box; earlier boxes are not final
         return None
-    bare = _last(BARE_BOX, text)
-    return _cleaned(bare) if bare else None
+    bare = _find_last(BARE_BOX, text)
+    return _clean(bare) if bare else None
 
 
-def _last(pattern: re.Pattern[str], text: str) -> str | None:
+def _find_last(pattern: re.Pattern[str], text: str) -> str | None:
     found = None
     for match in pattern.finditer(text):
         found = match[1]
     return found
 
 
-def _from_sentence(rest: str) -> str:
+def _read_sentence(rest: str) -> str:
     rest = rest.strip().strip("*_ ")
     if found := INLINE_MATH.match(rest):
-        return _cleaned(next(group for group in found.groups() if group))
+        return _clean(next(group for group in found.groups() if group))
     end = SENTENCE_END.search(rest)
-    return _cleaned(rest[: end.start()] if end else rest)
+    return _clean(rest[: end.start()] if end else rest)
 
 
-def _cleaned(text: str) -> str:
-    """Without the delimiters and the full stop that surround an answer rather than belong to it."""
+def _clean(text: str) -> str:
+    """Remove delimiters and the full stop around an answer."""
     while True:
         before = text
         text = text.strip().rstrip(".,;").strip()
@@ -169,6 +167,6 @@ def _cleaned(text: str) -> str:
             return text
 
 
-def _folded(text: str) -> str:
+def _fold(text: str) -> str:
     text = FRACTION.sub(r"\\frac", SPACING.sub("", text.replace("−", "-")))
     return "".join(text.split())

@@ -1,7 +1,7 @@
 """Mathematics, verified by symbolic equality with the expected answer.
 
-Most answers are decided here, as equal text or as two plain numbers. The rest goes to math-verify
-in a process that is killed at its deadline: sympy may take minutes and gigabytes on a short term.
+Most answers are compared here, as text or numbers. math-verify compares the others in a process
+that is killed at its deadline, because sympy may need minutes and gigabytes for a short term.
 """
 
 from collections.abc import Mapping
@@ -25,18 +25,18 @@ from rollout_kit import (
 )
 from rollout_kit.serving.judge import issue_of, question_of
 
-from .answers import ANSWER_LIMIT, are_equal, expected_text, extract
+from .answers import ANSWER_LIMIT, are_equal, extract, extract_expected
 
 TEXT_LIMIT = 200_000
-"""Characters of a response, from its end, that are searched for the answer."""
+"""Only so many characters at the end of a response are searched for the answer."""
 
 WORKER_MEMORY_MB = 2048
-"""Address space of a worker: sympy needs 0.3 GB, and an answer that needs more is none."""
+"""Limit on the address space of a worker; sympy itself needs 0.3 GB."""
 
 
 class MathConfig(VerifyWorkersConfig, JudgeConfig):
     should_use_judge: bool = Field(
-        False, description="Ask a judge, in both orders, where the comparison finds no equality."
+        False, description="Ask a judge, in both orders, about answers that are not equal."
     )
 
 
@@ -46,8 +46,8 @@ class MathVerifyRequest(VerifyRequest):
 
 
 class MathWithVerify(ResourcesServer):
-    """Reward 1.0 when the extracted answer equals `expected_answer`, or a judge finds the response
-    to mean it; else 0.0."""
+    """Reward 1.0 if the extracted answer equals `expected_answer`, or a judge finds the response
+    equivalent; else 0.0."""
 
     Config = MathConfig
     reverify: ClassVar[Reverify | None] = "stateless"
@@ -79,7 +79,7 @@ class MathWithVerify(ResourcesServer):
     async def verify(self, body: MathVerifyRequest) -> VerifyResponse:
         text = output_text(body.response)[-TEXT_LIMIT:]
         answer = extract(text)
-        expected = expected_text(str(body.expected_answer))
+        expected = extract_expected(str(body.expected_answer))
         verdict, timed_out = False, False
         if answer is not None:
             decided = are_equal(expected, answer)
@@ -96,17 +96,18 @@ class MathWithVerify(ResourcesServer):
         }
         if self._judge is not None and not verdict and text.strip():
             question = body.question or question_of(body.responses_create_params)
-            opinions = await _both_orders(self._judge, question, str(body.expected_answer), text)
+            opinions = await _ask_twice(self._judge, question, str(body.expected_answer), text)
             verdict = all(each.equal for each in opinions)
             found["judge_evaluations"] = [each.record for each in opinions]
             found |= issue_of(opinions)
         return body.scored(reward=float(verdict), **found)
 
 
-async def _both_orders(
+async def _ask_twice(
     judge: Judge, question: str, expected: str, generated: str
 ) -> list[Evaluation]:
-    """Judges prefer what stands first: the second order is asked where the first finds equality."""
+    """Ask the judge; if it finds equality, ask again in the other order, because judges prefer the
+    first answer."""
     first = await judge.compare(question, expected, generated)
     if not first.equal:
         return [first]

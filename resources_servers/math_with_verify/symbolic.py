@@ -1,7 +1,7 @@
-"""Symbolic equality by math-verify: what a worker process of `app.py` runs.
+"""Symbolic equality by math-verify, in a worker process of `app.py`.
 
-The one file that imports sympy. Its caller has a deadline and kills the process, so math-verify's
-own time limits, which are signals that long computations inside sympy do not heed, are off.
+Only this file imports sympy. math-verify's own time limits are off: they are signals, which do not
+interrupt long computations in sympy. The caller kills this process at its deadline instead.
 """
 
 import logging
@@ -33,24 +33,24 @@ NAMES = {"pi": "\\pi ", "infinity": "\\infty ", "inf": "\\infty "}
 
 
 def are_equal(expected: str, answer: str) -> bool:
-    """Whether two bare answers mean the same; False for what cannot be read or compared."""
+    """Whether two answers are equal; False if they cannot be parsed or compared."""
     try:
-        return bool(verify(_read(expected), _read(answer), timeout_seconds=None))
-    except Exception:  # sympy raises anything at all on what a policy may write
+        return bool(verify(_parse(expected), _parse(answer), timeout_seconds=None))
+    except Exception:  # sympy raises exceptions of any type on unusual input
         return False
 
 
-def _read(answer: str) -> list:
-    return parse("\\boxed{" + _as_latex(answer) + "}", TARGETS, parsing_timeout=None)
+def _parse(answer: str) -> list:
+    return parse("\\boxed{" + _to_latex(answer) + "}", TARGETS, parsing_timeout=None)
 
 
-def _as_latex(answer: str) -> str:
+def _to_latex(answer: str) -> str:
     answer = answer.translate(TYPED)
     answer = ROOT.sub(lambda found: f"\\sqrt{{{found[1] or found[2]}}}", answer)
     return WORD.sub(lambda found: NAMES[found[1]], answer)
 
 
-# the parser builds its tables at first use, which takes long: before the first deadline, not in it
+# the parser builds tables at first use; do it before the first deadline starts
 for _expected, _answer in [
     (r"\frac{1}{2}", "0.25 + 1/4"),
     (r"\sqrt{2}/2", r"\frac{1}{\sqrt{2}}"),

@@ -1,7 +1,7 @@
-"""Multiple choice, verified by the letter the policy settled on.
+"""Multiple choice, verified by the letter in the response, with NeMo Gym's rows and rules.
 
-Rows and rules are NeMo Gym's. A row's own `output_regex` runs in a process that can be killed: no
-pattern that a data set brings can hold up the server.
+A row's own `output_regex` runs in a process that can be killed, because a pattern from a dataset
+may take forever.
 """
 
 from pathlib import Path
@@ -21,29 +21,29 @@ from rollout_kit import (
 )
 from rollout_kit.serving.service import OPERATIONAL
 
-from .grading import GradingMode, Options, extract, patterns_of
+from .grading import GradingMode, Options, extract, read_patterns
 
 TEXT_LIMIT = 200_000
-"""Characters of a response, from its end, that are looked at: the answer stands at the end, and a
-response that repeats itself for megabytes must not cost more than any other."""
+"""Only so many characters at the end of a response are read, because the answer is at the end and
+responses can be megabytes long."""
 
 
 class McqaConfig(ResourcesServerConfig):
     model_config = ConfigDict(extra="forbid")
 
     grading_mode: GradingMode | None = Field(
-        None, description="Grade every row this way, whatever its own grading_mode says."
+        None, description="Overrides the grading_mode of every row."
     )
     regex_timeout_s: float = Field(
         1.0,
         gt=0,
         json_schema_extra=OPERATIONAL,
-        description="Most time that the output_regex of a row may take on one response.",
+        description="Time limit for the output_regex of a row on one response.",
     )
 
 
 class McqaVerifyRequest(VerifyRequest):
-    """A multiple-choice row. `metadata` and `uuid` are carried along, never graded by."""
+    """A multiple-choice row. `metadata` and `uuid` do not affect the verdict."""
 
     options: Options | None = None
     expected_answer: str = Field(min_length=1)
@@ -55,12 +55,12 @@ class McqaVerifyRequest(VerifyRequest):
     @field_validator("template_metadata")
     @classmethod
     def _regex_compiles(cls, value: JsonObject | None) -> JsonObject | None:
-        patterns_of(value)
+        read_patterns(value)
         return value
 
 
 class Mcqa(ResourcesServer):
-    """Reward 1.0 when the extracted letter is `expected_answer`, else 0.0."""
+    """Reward 1.0 if the extracted letter is `expected_answer`, else 0.0."""
 
     Config = McqaConfig
     reverify: ClassVar[Reverify | None] = "stateless"
@@ -81,7 +81,7 @@ class Mcqa(ResourcesServer):
         expected = body.expected_answer.strip().upper()
         options = body.options or []
         extracted, timed_out = None, False
-        if text and (patterns := patterns_of(body.template_metadata)):
+        if text and (patterns := read_patterns(body.template_metadata)):
             try:
                 extracted = await self._regex_worker.call(patterns, text, options)
             except TimeoutError:

@@ -1,6 +1,6 @@
-"""From a response's text to the letter of the option it chose.
+"""Find the letter of the chosen option in a text.
 
-Pure functions of the standard library only, as the worker process of `app.py` loads this file.
+Pure functions on the standard library, because a worker process of `app.py` loads this file.
 """
 
 import re
@@ -12,7 +12,7 @@ from typing import Any, Literal
 GradingMode = Literal["strict_single_letter_boxed", "lenient_boxed", "lenient_answer_colon"]
 
 Options = list[dict[str, str | None]]
-"""`[{"A": "text"}, …]`; null values are what a columnar data set fills in for the other letters."""
+"""`[{"A": "text"}, …]`; columnar datasets fill the other letters with null."""
 
 BOX = "\\boxed{"
 LONE_LETTER = re.compile(r"[^A-Za-z]*([A-Z])[^A-Za-z]*")
@@ -21,25 +21,25 @@ TEXT_COMMAND = re.compile(r"\\text\{\s*(.*?)\s*\}", re.S)
 ANSWER_COLON = re.compile(r"answer\s*:\s*(.+)", re.I)
 
 LOCAL_LETTERS = str.maketrans(dict(zip("أبجدঅবডঢ", "ABCDABCD", strict=True)))
-"""Option letters of Arabic and Bengali data sets (MMMLU)."""
+"""Option letters in Arabic and Bengali datasets (MMMLU)."""
 
 
 def extract(text: str, options: Options, mode: GradingMode) -> str | None:
-    """The chosen letter as `mode` reads it, one that `options` has; None when there is none."""
-    letters = _letters(options)
+    """Return the chosen letter according to `mode`, if it is in `options`, else None."""
+    letters = _list_letters(options)
     if mode == "lenient_answer_colon":
-        return _after_answer_colon(text, options, letters)
-    box = last_box(text)
+        return _read_after_colon(text, options, letters)
+    box = find_last_box(text)
     if box is None:
         return None
-    letter = _letter_in_box(box, letters)
+    letter = _read_letter(box, letters)
     if letter is None and mode == "lenient_boxed":
-        letter = _only_option_inside(box, options, letters)
+        letter = _find_only_option(box, options, letters)
     return letter
 
 
-def patterns_of(template_metadata: dict[str, Any] | None) -> list[str]:
-    """The row's `output_regex`, one or several; ValueError when one does not compile."""
+def read_patterns(template_metadata: dict[str, Any] | None) -> list[str]:
+    """Return the patterns in `output_regex`; raise ValueError if one does not compile."""
     given = (template_metadata or {}).get("output_regex") or []
     patterns = [given] if isinstance(given, str) else given
     if not (isinstance(patterns, list) and all(isinstance(pattern, str) for pattern in patterns)):
@@ -55,9 +55,9 @@ def patterns_of(template_metadata: dict[str, Any] | None) -> list[str]:
 
 
 def match_patterns(patterns: list[str], text: str, options: Options) -> str | None:
-    """The letter by the first pattern that finds one.
+    """Return the letter found by the first pattern that finds one.
 
-    A letter counts even if no option has it: such rows may list their options incompletely.
+    The letter need not be in `options`, because rows with patterns may list options incompletely.
     """
     for pattern in patterns:
         matches = deque(re.finditer(pattern, text, re.IGNORECASE), maxlen=1)
@@ -68,13 +68,13 @@ def match_patterns(patterns: list[str], text: str, options: Options) -> str | No
         letter = unicodedata.normalize("NFKC", captured).translate(LOCAL_LETTERS).strip().upper()
         if len(letter) == 1 and letter.isalpha():
             return letter
-        if (named := _option_named(letter, options, _letters(options))) is not None:
+        if (named := _find_option(letter, options, _list_letters(options))) is not None:
             return named
     return None
 
 
-def last_box(text: str) -> str | None:
-    r"""What the last `\boxed{…}` holds, its braces balanced; None when that box is not closed."""
+def find_last_box(text: str) -> str | None:
+    r"""Return the content of the last `\boxed{…}`; None if it is not closed."""
     start = text.rfind(BOX)
     if start < 0:
         return None
@@ -86,38 +86,38 @@ def last_box(text: str) -> str | None:
     return None
 
 
-def _letter_in_box(box: str, letters: set[str]) -> str | None:
-    inner = _unwrapped(box)
+def _read_letter(box: str, letters: set[str]) -> str | None:
+    inner = _unwrap(box)
     found = LONE_LETTER.fullmatch(inner) or LABELLED.match(inner)
     return found[1] if found and found[1] in letters else None
 
 
-def _only_option_inside(box: str, options: Options, letters: set[str]) -> str | None:
-    candidates = [_folded(box), _folded(_unwrapped(box))]
+def _find_only_option(box: str, options: Options, letters: set[str]) -> str | None:
+    candidates = [_fold(box), _fold(_unwrap(box))]
     inside = {
         letter
-        for letter, wording in _each(options, letters)
+        for letter, wording in _each_option(options, letters)
         if wording and any(wording in candidate for candidate in candidates)
     }
     return inside.pop() if len(inside) == 1 else None
 
 
-def _after_answer_colon(text: str, options: Options, letters: set[str]) -> str | None:
+def _read_after_colon(text: str, options: Options, letters: set[str]) -> str | None:
     found = ANSWER_COLON.search(text)
     if found is None:
         return None
-    answer = _unwrapped(found[1]).strip()
+    answer = _unwrap(found[1]).strip()
     if len(answer) == 1 and answer.upper() in letters:
         return answer.upper()
-    return _option_named(answer, options, letters)
+    return _find_option(answer, options, letters)
 
 
-def _option_named(answer: str, options: Options, letters: set[str]) -> str | None:
-    wanted = _folded(answer)
-    return next((letter for letter, text in _each(options, letters) if text == wanted), None)
+def _find_option(answer: str, options: Options, letters: set[str]) -> str | None:
+    wanted = _fold(answer)
+    return next((letter for letter, text in _each_option(options, letters) if text == wanted), None)
 
 
-def _letters(options: Options) -> set[str]:
+def _list_letters(options: Options) -> set[str]:
     return {
         key.upper()
         for option in options
@@ -126,18 +126,18 @@ def _letters(options: Options) -> set[str]:
     }
 
 
-def _each(options: Options, letters: set[str]) -> Iterator[tuple[str, str]]:
+def _each_option(options: Options, letters: set[str]) -> Iterator[tuple[str, str]]:
     for option in options:
         for key, value in option.items():
             if value is not None and key.upper() in letters:
-                yield key.upper(), _folded(value)
+                yield key.upper(), _fold(value)
 
 
-def _unwrapped(text: str) -> str:
+def _unwrap(text: str) -> str:
     while found := TEXT_COMMAND.fullmatch(text):
         text = found[1]
     return text
 
 
-def _folded(text: str) -> str:
+def _fold(text: str) -> str:
     return " ".join(text.lower().split())

@@ -1,7 +1,7 @@
-"""Every task family of the reasoning-gym package, scored by the family's own scorer.
+"""Task families of the package reasoning-gym, scored by the package.
 
-The package is heavy and some of its scorers search, so it lives in worker processes that are killed
-at a deadline.
+The package is heavy and some scorers are slow, so it runs in worker processes that are killed at a
+deadline.
 """
 
 import re
@@ -24,13 +24,13 @@ from rollout_kit import (
 )
 
 TEXT_LIMIT = 200_000
-"""Characters of a response, from its end, that are searched for the answer."""
+"""Only so many characters at the end of a response are searched for the answer."""
 
 OPENED, CLOSED = "<answer>", "</answer>"
 
 
 class Metadata(BaseModel):
-    """What the family's scorer wants to know of the task; the fields depend on the family."""
+    """Data for the family's scorer; the fields depend on the family."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -38,8 +38,7 @@ class Metadata(BaseModel):
 
 
 class ReasoningGymRequest(VerifyRequest):
-    """A row as reasoning-gym makes it; `answer` is null where it has many, or none that is
-    known."""
+    """A row of reasoning-gym; `answer` is null if there are many or none is known."""
 
     question: str
     answer: str | int | float | None = None
@@ -73,7 +72,7 @@ class ReasoningGym(ResourcesServer):
         await self._workers.close()
 
     async def seed_session(self, body: JsonObject) -> JsonObject:
-        """A family that the package does not know is no task; nothing has been paid for yet."""
+        """Refuse unknown families before the model is called."""
         family = body["metadata"]["source_dataset"]
         if family not in self._families:
             raise TaskError(f"metadata.source_dataset: reasoning-gym has no family '{family}'")
@@ -98,16 +97,16 @@ class ReasoningGym(ResourcesServer):
 
 
 def extract(text: str) -> str:
-    """What stands in the last `<answer>…</answer>`, else in the last `\\boxed{…}`, else the whole
-    text."""
+    """Return the content of the last `<answer>…</answer>`, otherwise of the last `\\boxed{…}`,
+    otherwise the whole text."""
     end = text.rfind(CLOSED)
     start = text.rfind(OPENED, 0, end) if end >= 0 else -1
     if start >= 0:
         return text[start + len(OPENED) : end].strip()
-    return _boxed(text) or text.strip()
+    return _find_boxed(text) or text.strip()
 
 
-def _boxed(text: str) -> str:
+def _find_boxed(text: str) -> str:
     start = text.rfind("\\boxed{")
     if start < 0:
         return ""

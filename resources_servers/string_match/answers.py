@@ -1,7 +1,7 @@
-"""The answer in a response, and whether it matches; a worker process of `app.py` runs `search`.
+"""Extract the answer of a response and compare it; a worker process of `app.py` runs `search`.
 
-Pure functions of the standard library. Extraction is linear; normalising is not, so an answer that
-is too long for one is compared as it is.
+Pure functions on the standard library. Extraction takes linear time; normalisation does not, so
+long answers are compared without it.
 """
 
 import re
@@ -12,10 +12,10 @@ from typing import Literal
 ExtractionMode = Literal["boxed", "final_answer", "last_line", "full_response"]
 
 NORMALISED_LIMIT = 5_000
-"""Characters of an answer that are worth normalising."""
+"""Longer answers are not normalised."""
 
 NEARLY = 0.98
-"""What a number gets that is so close; and how close that is."""
+"""Reward of a nearly correct number, and the required closeness."""
 
 FINAL_ANSWER = re.compile(r"(?:final\s+answer|answer)\s*[:：]\s*(.+)", re.IGNORECASE)
 BRACE = re.compile(r"\\boxed\{|[{}]")
@@ -38,53 +38,61 @@ west virginia WV, wisconsin WI, wyoming WY
 ABBREVIATED = sorted(
     (entry.strip().rsplit(" ", 1) for entry in STATES.split(",")), key=lambda entry: -len(entry[0])
 )
-"""Each name with its letters, "arkansas" before "kansas" that is in it."""
+"""Name and abbreviation, longest first, so that "arkansas" precedes "kansas"."""
 
 
 def extract(text: str, mode: ExtractionMode) -> str | None:
-    """The answer, None where there is none."""
+    """Return the answer, or None."""
     text = text.strip()
     if mode == "boxed":
-        return _boxed(text)
+        return _find_boxed(text)
     if mode == "final_answer":
-        found = _final_answer(text)
-        return found if found is not None else _boxed(text)
+        found = _find_final_answer(text)
+        return found if found is not None else _find_boxed(text)
     if mode == "last_line":
         text = "".join(text.splitlines()[-1:])
     return text.strip() or None
 
 
 def grade(expected: str, answer: str) -> float:
-    """1.0 where both mean the same after one of the ways of normalising, 0.98 for a number that is
-    within about one per cent, else 0.0."""
-    expected, answer = _folded(expected), _folded(answer)
+    """Return 1.0 if both are equal after a normalisation, 0.98 for a number within about one per
+    cent, else 0.0."""
+    expected, answer = _fold(expected), _fold(answer)
     if expected == answer:
         return 1.0
     if max(len(expected), len(answer)) > NORMALISED_LIMIT:
         return 0.0
-    for normalise in (_number, _joined_digits, _latex, _list, _state):
+    for normalise in (
+        _to_number,
+        _join_digits,
+        _drop_latex,
+        _to_list,
+        _to_states,
+    ):
         if normalise(expected) == normalise(answer):
             return 1.0
-    bare = [UNITS.sub("", _latex(text).translate(TYPED)).strip() for text in (expected, answer)]
-    near = _nearness(expected, answer) > NEARLY
+    bare = [
+        UNITS.sub("", _drop_latex(text).translate(TYPED)).strip() for text in (expected, answer)
+    ]
+    near = _compute_closeness(expected, answer) > NEARLY
     if not near and bare[0] == bare[1]:
         return 1.0
-    return NEARLY if near or _nearness(*bare) > NEARLY else 0.0
+    return NEARLY if near or _compute_closeness(*bare) > NEARLY else 0.0
 
 
-def collapsed(text: str, *, case_sensitive: bool) -> str:
+def collapse(text: str, *, case_sensitive: bool) -> str:
     text = " ".join(unicodedata.normalize("NFKC", text).split())
     return text if case_sensitive else text.lower()
 
 
 def search(patterns: list[str], text: str, case_sensitive: bool) -> bool:
-    """Whether one of the patterns is found."""
+    """Whether a pattern is found."""
     flags = re.NOFLAG if case_sensitive else re.IGNORECASE
     return any(re.search(pattern, text, flags) for pattern in patterns)
 
 
-def _boxed(text: str) -> str | None:
-    r"""What stands in the last `\boxed{…}` that is closed."""
+def _find_boxed(text: str) -> str | None:
+    r"""Return the content of the last closed `\boxed{…}`."""
     start = end = -1
     opened: list[int | None] = []
     for brace in BRACE.finditer(text):
@@ -100,14 +108,14 @@ def _boxed(text: str) -> str | None:
     return found
 
 
-def _final_answer(text: str) -> str | None:
-    """What follows the last "Answer:" on its line."""
+def _find_final_answer(text: str) -> str | None:
+    """Return the text after the last "Answer:" on its line."""
     found = deque(FINAL_ANSWER.finditer(text), maxlen=1)
     return found[0][1].strip().removesuffix(".").strip().rstrip(".") if found else None
 
 
-def _folded(text: str) -> str:
-    """In lower case, without quotes around it and punctuation behind it."""
+def _fold(text: str) -> str:
+    """Convert to lower case, without quotes and final punctuation."""
     text = unicodedata.normalize("NFKC", text)
     if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
         text = text[1:-1]
@@ -115,7 +123,7 @@ def _folded(text: str) -> str:
     return text.rstrip(".!?") or text
 
 
-def _number(text: str) -> str:
+def _to_number(text: str) -> str:
     bare = text.replace("\\%", "").replace("\\$", "").replace("$", "")
     try:
         return str(float(bare))
@@ -123,21 +131,21 @@ def _number(text: str) -> str:
         return text
 
 
-def _joined_digits(text: str) -> str:
+def _join_digits(text: str) -> str:
     return re.sub(r"(?<!\d)(\d++),(\d++)", r"\1\2", text).replace("\\%", "%")
 
 
-def _latex(text: str) -> str:
-    r"""Without the commands around words, `\( \)`, `\[ \]` and `$`."""
+def _drop_latex(text: str) -> str:
+    r"""Remove commands around words, `\( \)`, `\[ \]` and `$`."""
     for command in COMMANDS.split():
-        text = _without(f"\\{command}{{", text)
+        text = _strip_command(f"\\{command}{{", text)
     for token in ("\\(", "\\)", "\\[", "\\]", "$"):
         text = text.replace(token, "")
     return " ".join(text.split())
 
 
-def _without(opening: str, text: str) -> str:
-    """Each opening and the brace that closes it taken out, what is between them left."""
+def _strip_command(opening: str, text: str) -> str:
+    """Remove each opening and its closing brace, but keep the text between them."""
     while (start := text.find(opening)) >= 0:
         inner, depth = start + len(opening), 1
         for brace in re.finditer(r"[{}]", text[inner:]):
@@ -151,27 +159,27 @@ def _without(opening: str, text: str) -> str:
     return text
 
 
-def _list(text: str) -> str:
+def _to_list(text: str) -> str:
     shorter = re.sub(r"[,;]", " ", text).replace("and", " ").replace("or", " ")
     return text if len(shorter) < 0.9 * len(text) else " ".join(shorter.split())
 
 
-def _state(text: str) -> str:
+def _to_states(text: str) -> str:
     for name, abbreviation in ABBREVIATED:
         text = text.replace(name, abbreviation)
-    return _list(text).lower()
+    return _to_list(text).lower()
 
 
-def _nearness(expected: str, answer: str) -> float:
-    """From 0, where one is no number, to 1."""
+def _compute_closeness(expected: str, answer: str) -> float:
+    """Closeness from 0 to 1; 0 if one is not a number."""
     try:
-        wanted, found = (float(_bare_number(text)) for text in (expected, answer))
+        wanted, found = (float(_strip_units(text)) for text in (expected, answer))
     except ValueError:
         return 0.0
     error = abs(found - wanted) / max(abs(wanted), 1e-9)
     return max(0.0, 1.0 - error) ** 2
 
 
-def _bare_number(text: str) -> str:
+def _strip_units(text: str) -> str:
     text = re.sub("[$£€%,]", "", text)
     return UNITS.sub("", text.translate(TYPED)).strip()

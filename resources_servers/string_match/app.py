@@ -1,7 +1,7 @@
-"""A short answer, compared as text: the same, the same but for its spelling, contained, or matched.
+"""Short answers, compared as text: exactly, normalised, contained, or by regular expression.
 
-Rows, extraction and the lenient comparison are NeMo Gym's. A row's regular expression runs in a
-process that can be killed.
+Rows, extraction and normalisation are NeMo Gym's. A row's regular expression runs in a process that
+can be killed.
 """
 
 import re
@@ -21,10 +21,10 @@ from rollout_kit import (
 )
 from rollout_kit.serving.service import OPERATIONAL
 
-from .answers import ExtractionMode, collapsed, extract, grade
+from .answers import ExtractionMode, collapse, extract, grade
 
 TEXT_LIMIT = 200_000
-"""Characters of a response, from its end, that are searched for the answer."""
+"""Only so many characters at the end of a response are searched for the answer."""
 
 
 class StringMatchConfig(ResourcesServerConfig):
@@ -34,12 +34,12 @@ class StringMatchConfig(ResourcesServerConfig):
         1.0,
         gt=0,
         json_schema_extra=OPERATIONAL,
-        description="Most time that a row's regular expression may take on one answer.",
+        description="Time limit for a row's regular expression on one answer.",
     )
 
 
 class StringMatchRequest(VerifyRequest):
-    """A row. `metadata` is carried along."""
+    """A row. `metadata` does not affect the verdict."""
 
     expected_answer: str | list[str] = Field(min_length=1)
     extraction_mode: ExtractionMode = "final_answer"
@@ -48,14 +48,14 @@ class StringMatchRequest(VerifyRequest):
 
     @property
     def answers(self) -> list[str]:
-        """Any of which is right."""
+        """Accepted answers."""
         given = self.expected_answer
         return [given] if isinstance(given, str) else given
 
     @model_validator(mode="after")
     def _can_match(self) -> "StringMatchRequest":
         if not all(self.answers):
-            raise ValueError("expected_answer: an empty text matches nothing, or everything")
+            raise ValueError("expected_answer: an empty text cannot be matched")
         if self.match_mode == "regex":
             for pattern in self.answers:
                 try:
@@ -68,7 +68,7 @@ class StringMatchRequest(VerifyRequest):
 
 
 class StringMatch(ResourcesServer):
-    """Reward 1.0 when the extracted answer matches; 0.98 for a number that is very near."""
+    """Reward 1.0 if the extracted answer matches; 0.98 for a nearly correct number."""
 
     Config = StringMatchConfig
     reverify: ClassVar[Reverify | None] = "stateless"
@@ -86,7 +86,7 @@ class StringMatch(ResourcesServer):
         answer = extract(output_text(body.response)[-TEXT_LIMIT:], body.extraction_mode)
         reward, timed_out = 0.0, False
         if answer is not None and body.match_mode != "regex":
-            reward = max(_matched(body, expected, answer) for expected in body.answers)
+            reward = max(_compare(body, expected, answer) for expected in body.answers)
         elif answer is not None:
             try:
                 arguments = body.answers, answer, body.case_sensitive
@@ -101,12 +101,12 @@ class StringMatch(ResourcesServer):
         )
 
 
-def _matched(task: StringMatchRequest, expected: str, answer: str) -> float:
+def _compare(task: StringMatchRequest, expected: str, answer: str) -> float:
     if task.match_mode == "normalised" and not task.case_sensitive:
         return grade(expected, answer)
     if task.match_mode == "contains":
         wanted, given = (
-            collapsed(text, case_sensitive=task.case_sensitive) for text in (expected, answer)
+            collapse(text, case_sensitive=task.case_sensitive) for text in (expected, answer)
         )
         return float(wanted in given)
     expected, answer = expected.strip(), answer.strip()

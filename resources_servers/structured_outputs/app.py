@@ -1,8 +1,8 @@
-"""Structured outputs: JSON, YAML, XML, TOML or CSV that has to fit a JSON schema.
+"""Structured outputs: JSON, YAML, XML, TOML or CSV that must fit a JSON schema.
 
 The answer is the text of the response, or the arguments of a tool call. It is parsed and validated
-in worker processes that are killed at a deadline: a schema's patterns come from a data set, and
-what is parsed from a policy.
+in worker processes that are killed at a deadline, because neither the schema's patterns nor the
+answer are trusted.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ from rollout_kit import (
 )
 
 WORKER_MEMORY_MB = 1024
-"""Address space of a worker: an answer that needs more is none."""
+"""Limit on the address space of a worker."""
 
 Verdict = tuple[str | None, str | None]
 """Kind and text of the error."""
@@ -35,12 +35,12 @@ Verdict = tuple[str | None, str | None]
 
 class StructuredOutputsConfig(VerifyWorkersConfig):
     xml_coerce_types: bool = Field(
-        True, description="Read XML's text as numbers, truth values and lists where asked for."
+        True, description="Convert the text of XML to the types in the schema."
     )
 
 
-class Wanted(RunRequest):
-    """A row. `problem_type` and what else tells how it was made is carried along."""
+class StructuredTask(RunRequest):
+    """A row. `problem_type` and other fields do not affect the verdict."""
 
     schema_str: str
     schema_type: Literal["json", "yaml", "xml", "toml", "csv"] = "json"
@@ -49,12 +49,12 @@ class Wanted(RunRequest):
     tool_payload_key: str | None = None
 
 
-class StructuredRequest(Wanted, VerifyRequest):
+class StructuredRequest(StructuredTask, VerifyRequest):
     """A row with its response."""
 
 
 class StructuredOutputs(ResourcesServer):
-    """Reward 1.0 when the answer can be parsed and fits the schema, else 0.0."""
+    """Reward 1.0 if the answer can be parsed and fits the schema, else 0.0."""
 
     Config = StructuredOutputsConfig
     reverify: ClassVar[Reverify | None] = "stateless"
@@ -81,23 +81,23 @@ class StructuredOutputs(ResourcesServer):
     async def stop(self) -> None:
         await self._workers.close()
 
-    async def seed_session(self, body: Wanted) -> JsonObject:
-        """A schema that nothing can be held against is no task; nothing has been paid for yet."""
-        _, problem = await self._examined(body, None)
+    async def seed_session(self, body: StructuredTask) -> JsonObject:
+        """Refuse invalid schemas before the model is called."""
+        _, problem = await self._examine(body, None)
         if problem:
             raise TaskError(f"the verifier cannot take this row: schema_str: {problem}")
         return {}
 
     async def verify(self, body: StructuredRequest) -> VerifyResponse:
         if body.response_mode == "tool_call":
-            said, verdict = _arguments(body)
+            said, verdict = _read_arguments(body)
         else:
-            said = _text(body.response)
+            said = _read_text(body.response)
             verdict = None if said.strip() else ("empty_response", "the response has no text")
-        kind, message = verdict or await self._examined(body, said)
+        kind, message = verdict or await self._examine(body, said)
         return body.scored(reward=float(kind is None), error_type=kind, error_message=message)
 
-    async def _examined(self, task: Wanted, said: str | None) -> Verdict:
+    async def _examine(self, task: StructuredTask, said: str | None) -> Verdict:
         is_call = task.response_mode == "tool_call"
         format = f"tool_call:{task.tool_payload_key or ''}" if is_call else task.schema_type
         try:
@@ -110,22 +110,22 @@ class StructuredOutputs(ResourcesServer):
             return "timeout", str(error)
 
 
-def _text(response: JsonObject) -> str:
+def _read_text(response: JsonObject) -> str:
     items = response.get("output", ())
     messages = [item for item in items if item.get("type") == "message"]
     return "".join(text for item in messages for text in content_texts(item.get("content")))
 
 
-def _arguments(body: StructuredRequest) -> tuple[str, Verdict | None]:
-    """Of the call that counts, the first by the row's name; the verdict where there is none."""
+def _read_arguments(body: StructuredRequest) -> tuple[str, Verdict | None]:
+    """Return the arguments of the first call of the row's tool; without one, the verdict."""
     if body.response.get("error"):
         return "", ("api_error", str(body.response["error"])[:200])
     calls = function_calls(body.response.get("output", ()))
     if not calls:
-        return "", ("missing_tool_call", "the response calls no tool")
+        return "", ("missing_tool_call", "the response has no tool call")
     named = [call for call in calls if body.tool_name in (None, "", call.get("name"))]
     if not named:
         names = ", ".join(str(call.get("name")) for call in calls)[:200]
-        return "", ("wrong_tool_name", f"'{body.tool_name}' was asked for and not {names}")
+        return "", ("wrong_tool_name", f"expected '{body.tool_name}', not {names}")
     arguments = named[0].get("arguments") or ""
     return arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode(), None

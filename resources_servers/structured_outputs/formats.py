@@ -1,7 +1,7 @@
-"""Text parsed by its format and held against a JSON schema: what a worker process of `app.py` runs.
+"""Parse text by its format and validate it against a JSON schema; runs in a worker process.
 
-Nothing that a policy writes is followed: no entity, no tag, no reference to another document. What
-is nested or repeated beyond all use is a parse error.
+Entities, tags and references to other documents are not resolved. Excessive nesting or repetition
+is a parse error.
 """
 
 import csv
@@ -17,10 +17,10 @@ import yaml
 from referencing import Registry
 
 DEPTH_LIMIT = 100
-"""Of a YAML document: its C parser calls itself at each level, and overflows the stack."""
+"""Maximum depth of YAML; its C parser is recursive and could overflow the stack."""
 
 NODE_LIMIT = 1_000_000
-"""Of a YAML document with its aliases written out: ten lines of them can stand for 10^9 nodes."""
+"""Maximum size of YAML with expanded aliases; ten lines of aliases can expand to 10^9 nodes."""
 
 MESSAGE_LIMIT = 200
 
@@ -31,51 +31,51 @@ Verdict = tuple[str, str] | tuple[None, None]
 
 
 def examine(schema_str: str, format: str, coerce_xml: bool, said: str | None) -> Verdict:
-    """What is wrong with `said`; without it, with the schema itself.
+    """Return what is wrong with `said`; if it is None, what is wrong with the schema.
 
-    A `format` of `tool_call:KEY` takes the arguments of a tool call, and of these what KEY names,
-    if anything.
+    With the `format` `tool_call:KEY`, `said` is the arguments of a tool call, and the answer is the
+    argument KEY, or all arguments if KEY is empty.
     """
     try:
         schema = json.loads(schema_str)
         strictify(schema)
         if said is None:
             if not isinstance(schema, dict):
-                raise ValueError("it is no JSON object")
+                raise ValueError("it is not a JSON object")
             jsonschema.Draft202012Validator.check_schema(schema)
             return None, None
     except (ValueError, TypeError, RecursionError, jsonschema.SchemaError) as error:
-        return _error("schema_error", error)
+        return _make_error("schema_error", error)
     if format.startswith("tool_call:"):
         key = format.partition(":")[2]
         try:
             found = json.loads(said)
         except (ValueError, RecursionError) as error:
-            return _error("tool_arguments_parse_error", error)
+            return _make_error("tool_arguments_parse_error", error)
         if key and (not isinstance(found, dict) or key not in found):
             return "missing_tool_payload_key", f"the arguments have no '{key}'"
         found = found[key] if key else found
     else:
         try:
             found = PARSERS[format](said)
-        except Exception as error:  # parsers raise anything at all on what a policy may write
-            return _error("parse_error", error)
+        except Exception as error:  # parsers raise exceptions of any type on unusual input
+            return _make_error("parse_error", error)
     try:
         if format == "xml" and coerce_xml:
-            found = typed_xml(found, schema)
+            found = convert_xml(found, schema)
         elif format == "csv":
-            found = typed_csv(found, schema)
+            found = convert_csv(found, schema)
         validator = jsonschema.Draft202012Validator(schema, registry=Registry())
         first = next(validator.iter_errors(found), None)
-    except Exception as error:  # as do schemas, on what does not fit them
-        return _error("validation_error", error)
+    except Exception as error:  # validators too
+        return _make_error("validation_error", error)
     if first is None:
         return None, None
-    return "validation_error", _told(f"{first.json_path}: {first.message}")
+    return "validation_error", _shorten(f"{first.json_path}: {first.message}")
 
 
 def strictify(schema: Any) -> None:
-    """Every property is required and no other allowed, in schemas nested in mappings."""
+    """Require every property and allow no others, also in schemas nested in mappings."""
     if isinstance(schema, dict):
         if "properties" in schema:
             schema["required"] = list(schema["properties"])
@@ -84,12 +84,12 @@ def strictify(schema: Any) -> None:
             strictify(value)
 
 
-def _error(kind: str, error: Exception) -> Verdict:
-    return kind, _told(f"{type(error).__name__}: {error}")
+def _make_error(kind: str, error: Exception) -> Verdict:
+    return kind, _shorten(f"{type(error).__name__}: {error}")
 
 
-def _told(message: str) -> str:
-    """Halves of characters, which JSON may name, cannot be sent."""
+def _shorten(message: str) -> str:
+    """Shorten a message and escape lone surrogates, which cannot be encoded."""
     return message[:MESSAGE_LIMIT].encode(errors="backslashreplace").decode()
 
 
@@ -101,20 +101,20 @@ def load_yaml(text: str) -> Any:
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
         if depth > DEPTH_LIMIT:
-            raise ValueError(f"nested more than {DEPTH_LIMIT} deep")
+            raise ValueError(f"nested more than {DEPTH_LIMIT} levels deep")
     found = yaml.load(text, Loader=YAML)
-    if _num_nodes(found, {}) >= NODE_LIMIT:
-        raise ValueError(f"its aliases stand for more than {NODE_LIMIT:,} nodes, or for themselves")
+    if _count_nodes(found, {}) >= NODE_LIMIT:
+        raise ValueError(f"its aliases expand to more than {NODE_LIMIT:,} nodes, or are recursive")
     return found
 
 
-def _num_nodes(value: Any, known: dict[int, int]) -> int:
+def _count_nodes(value: Any, known: dict[int, int]) -> int:
     if not isinstance(value, dict | list):
         return 1
     if id(value) not in known:
-        known[id(value)] = NODE_LIMIT  # met again in itself, it never ends
+        known[id(value)] = NODE_LIMIT  # a value that contains itself is infinite
         parts = value.values() if isinstance(value, dict) else value
-        known[id(value)] = 1 + sum(_num_nodes(part, known) for part in parts)
+        known[id(value)] = 1 + sum(_count_nodes(part, known) for part in parts)
     return known[id(value)]
 
 
@@ -131,52 +131,52 @@ PARSERS = {
 }
 
 
-def typed_xml(found: Any, schema: Any) -> Any:
-    """XML has text alone: numbers, truth values and lists are made where the schema has them."""
+def convert_xml(found: Any, schema: Any) -> Any:
+    """Convert texts of XML to numbers, booleans and lists if the schema requires them."""
     wanted = schema.get("type") if isinstance(schema, dict) else None
     if wanted == "object" and isinstance(found, dict):
         properties = schema.get("properties", {})
         return {
-            name: typed_xml(value, properties[name]) if name in properties else value
+            name: convert_xml(value, properties[name]) if name in properties else value
             for name, value in found.items()
         }
     if wanted == "array":
         if isinstance(found, dict) and len(found) == 1:  # <tags><tag>a</tag><tag>b</tag></tags>
             [found] = found.values()
         items = found if isinstance(found, list) else [] if found is None else [found]
-        return [typed_xml(item, schema.get("items", {})) for item in items]
+        return [convert_xml(item, schema.get("items", {})) for item in items]
     if found is None and wanted == "string":
         return ""
-    return typed(found, wanted) if isinstance(found, str) else found
+    return convert(found, wanted) if isinstance(found, str) else found
 
 
-def typed_csv(rows: list[dict[str, Any]], schema: Any) -> list[dict[str, Any]]:
+def convert_csv(rows: list[dict[str, Any]], schema: Any) -> list[dict[str, Any]]:
     properties = schema.get("items", schema).get("properties", {})
     wanted = {name: each.get("type", "string") for name, each in properties.items()}
     return [
-        {name: _cell(value, wanted.get(name, "string")) for name, value in row.items()}
+        {name: _convert_cell(value, wanted.get(name, "string")) for name, value in row.items()}
         for row in rows
     ]
 
 
-def _cell(value: Any, wanted: Any) -> Any:
+def _convert_cell(value: Any, wanted: Any) -> Any:
     if isinstance(wanted, list):
         if not value and "null" in wanted:
             return None
-        return next(_cells(value, wanted), value)
-    return typed(value, wanted) if isinstance(value, str) and value else value
+        return next(_convert_to_each(value, wanted), value)
+    return convert(value, wanted) if isinstance(value, str) and value else value
 
 
-def _cells(value: Any, wanted: list[Any]) -> Iterator[Any]:
+def _convert_to_each(value: Any, wanted: list[Any]) -> Iterator[Any]:
     for each in wanted:
         if each != "null":
-            found = _cell(value, each)
+            found = _convert_cell(value, each)
             if not isinstance(found, str) or each == "string":
                 yield found
 
 
-def typed(text: str, wanted: Any) -> Any:
-    """The text as that type of JSON's; as it is where it is none."""
+def convert(text: str, wanted: Any) -> Any:
+    """Convert text to a JSON type; return it unchanged if that fails."""
     try:
         if wanted == "integer":
             return int(text)

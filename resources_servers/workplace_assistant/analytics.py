@@ -1,11 +1,11 @@
-"""Visits of the company's site, counted by day, and plots of them."""
+"""Visits of the company's website, counted by day, and plots of them."""
 
 from collections import defaultdict
 from typing import Any
 
 from rollout_kit import tool
 
-from .tables import Row, Table, Tables, quoted
+from .tables import Row, Table, Tables, quote_all
 
 PLOTTED = (
     "total_visits",
@@ -20,7 +20,7 @@ PLOTS = ("bar", "line", "scatter", "histogram")
 
 
 class Analytics:
-    """Visits never change; `table` has the plots that were made, which a verdict compares."""
+    """Visits never change; `table` has the created plots, which a verdict compares."""
 
     def __init__(self, tables: Tables) -> None:
         self.visits = tables["analytics_data"]
@@ -51,7 +51,7 @@ class Analytics:
         if not time_max:
             return "End date not provided."
         if value_to_plot not in PLOTTED:
-            return f"Value to plot must be one of {quoted(PLOTTED)}"
+            return f"Value to plot must be one of {quote_all(PLOTTED)}"
         if plot_type not in PLOTS:
             return "Plot type must be one of 'bar', 'line', 'scatter', or 'histogram'"
         path = f"plots/{time_min}_{time_max}_{value_to_plot}_{plot_type}.png"

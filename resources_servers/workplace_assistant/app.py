@@ -1,7 +1,7 @@
-"""An office assistant: mail, calendar, analytics, projects and customers, changed by tools.
+"""An office assistant with tools for mail, calendar, analytics, projects and customers.
 
-The verdict replays the response's calls, and the row's, each in a fresh office, and compares what
-they have come to. So it needs the stored response alone.
+The verdict executes the response's calls and the row's calls, each in a new office, and compares
+the offices. So it needs only the stored response.
 """
 
 from pathlib import Path
@@ -39,7 +39,7 @@ class WorkplaceAssistantConfig(ResourcesServerConfig):
 
 
 class Call(BaseModel):
-    """A call as the row holds it: `arguments` is JSON text."""
+    """A call in a row; `arguments` is JSON text."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -48,7 +48,7 @@ class Call(BaseModel):
 
 
 class WorkplaceTask(RunRequest):
-    """A row. `id`, `category` and `environment_name` are carried along."""
+    """A row. `id`, `category` and `environment_name` are not used."""
 
     ground_truth: list[Call]
 
@@ -62,7 +62,7 @@ class WorkplaceRequest(WorkplaceTask, VerifyRequest):
 
 
 class WorkplaceAssistant(ResourcesServer):
-    """Reward 1.0 when the response's calls leave the office as the row's calls do, else 0.0."""
+    """Reward 1.0 if the response's calls leave the office like the row's calls, else 0.0."""
 
     Config = WorkplaceAssistantConfig
     reverify: ClassVar[Reverify | None] = "stateless"
@@ -74,11 +74,11 @@ class WorkplaceAssistant(ResourcesServer):
         )
 
     async def seed_session(self, body: WorkplaceTask) -> JsonObject:
-        """An office of one's own. A truth that cannot be replayed is no task."""
+        """Open an office; refuse rows whose calls cannot be executed."""
         for number, call in enumerate(body.calls):
             try:
                 if call["name"] not in TOOLS:
-                    raise ToolError(f"there is no tool '{call['name']}'")
+                    raise ToolError(f"unknown tool '{call['name']}'")
                 TOOLS[call["name"]].parse(orjson.dumps(arguments_of(call)))
             except ToolError as error:
                 raise TaskError(f"ground_truth.{number}: {error.message}") from None

@@ -1,10 +1,10 @@
-"""Customers, as the sales people keep them."""
+"""Customers of the sales department."""
 
 from typing import Any
 
 from rollout_kit import tool
 
-from .tables import Table, Tables, holds, page_of, quoted
+from .tables import Table, Tables, contains, make_page, quote_all
 
 STATUSES = ("Qualified", "Won", "Lost", "Lead", "Proposal")
 PRODUCTS = ("Software", "Hardware", "Services", "Consulting", "Training")
@@ -59,11 +59,11 @@ class Customers:
             return "No search parameters provided. Please provide at least one parameter."
         found = self.table.where(
             lambda row: (
-                all(holds(row, field, part) for field, part in parts.items())
+                all(contains(row, field, part) for field, part in parts.items())
                 and all(_is_within(row[field], *span) for field, span in spans.items())
             )
         )
-        return page_of("customers", found, page, page_size)
+        return make_page("customers", found, page, page_size)
 
     @tool
     def customer_relationship_manager_update_customer(
@@ -75,13 +75,13 @@ class Customers:
         if not customer_id or not field or not new_value:
             return "Customer ID, field, or new value not provided."
         if field == "status" and new_value not in STATUSES:
-            return f"Status not valid. Please choose from: {quoted(STATUSES)}"
+            return f"Status not valid. Please choose from: {quote_all(STATUSES)}"
         if field == "product_interest" and new_value not in PRODUCTS:
-            return f"Product interest not valid. Please choose from: {quoted(PRODUCTS)}"
+            return f"Product interest not valid. Please choose from: {quote_all(PRODUCTS)}"
         if (row := self.table.find(customer_id)) is None:
             return "Customer not found."
         if field not in row:
-            return f"Field not valid. Please choose from: {quoted(FIELDS)}"
+            return f"Field not valid. Please choose from: {quote_all(FIELDS)}"
         value = new_value.lower() if field.endswith("_email") else new_value
         self.table.change(customer_id, field, value)
         return "Customer updated successfully."
@@ -127,7 +127,7 @@ class Customers:
 
 
 def _is_within(date: str, first: str, last: str) -> bool:
-    """A customer without a date is in no span."""
+    """Whether the date is in the span; a customer without a date is in no span."""
     if first or last:
         return bool(date) and first <= date <= (last or "9999")
     return True

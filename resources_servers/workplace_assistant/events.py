@@ -5,7 +5,7 @@ from typing import Any
 
 from rollout_kit import tool
 
-from .tables import Table, Tables, holds, page_of
+from .tables import Table, Tables, contains, make_page
 
 FIELDS = ("event_id", "event_name", "participant_email", "event_start", "duration")
 
@@ -49,12 +49,12 @@ class Calendar:
         first, last = _time(time_min or "0001-01-01"), _time(time_max or "9999-12-31")
         found = self.table.where(
             lambda row: (
-                (holds(row, "event_name", query) or holds(row, "participant_email", query))
+                (contains(row, "event_name", query) or contains(row, "participant_email", query))
                 and first <= _time(row["event_start"]) <= last
             )
         )
         found.sort(key=lambda row: row["event_start"], reverse=True)
-        return page_of("events", found, page, page_size)
+        return make_page("events", found, page, page_size)
 
     @tool
     def calendar_create_event(
@@ -124,7 +124,7 @@ def _time(given: str) -> datetime:
 
 
 def _problem(field: str, value: str) -> str | None:
-    """What speaks against this value."""
+    """Return what is wrong with the value, or None."""
     if field == "event_start" and not _is_time(value):
         return "Invalid event_start format. Expected YYYY-MM-DD HH:MM:SS."
     if field != "duration":

@@ -1,6 +1,6 @@
-"""The made-up office in `data/office`: `python generate.py FOLDER --seed 1` makes another.
+"""Generate an office like `data/office`: `python generate.py FOLDER --seed 1`.
 
-Names, dates and texts are drawn from the lists below; the same seed gives the same office.
+Names, dates and texts are random choices from the lists below, reproducible for a seed.
 """
 
 import argparse
@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 NOW = datetime(2023, 11, 30)
-"""The day on which all tasks play."""
+"""The current day in all tasks."""
 
 FIRST = [
     "aino",

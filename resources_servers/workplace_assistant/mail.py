@@ -5,14 +5,14 @@ from typing import Any
 
 from rollout_kit import tool
 
-from .tables import ADDRESSES, Row, Table, Tables, page_of
+from .tables import ADDRESSES, Row, Table, Tables, make_page
 
 NOW = "2023-11-30 23:59:00"
-"""What the rows' system prompt says; mails are sent then."""
+"""Current time in the rows' system prompt, and the time of sent mails."""
 
 
 class Mail:
-    """The mails that came and went; `table` is what a verdict compares."""
+    """Received and sent mails; a verdict compares `table`."""
 
     def __init__(self, tables: Tables) -> None:
         self.table = Table("emails", tables)
@@ -62,7 +62,7 @@ class Mail:
             )
         )
         found.sort(key=lambda row: row["sent_datetime"], reverse=True)
-        return page_of("emails", found, page, page_size)
+        return make_page("emails", found, page, page_size)
 
     @tool
     def email_send_email(self, recipient: str, subject: str, body: str) -> str:

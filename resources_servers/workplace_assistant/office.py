@@ -1,6 +1,6 @@
-"""An office of one session: its toolkits, with the 27 tools of WorkBench and NeMo Gym.
+"""The office of a session: toolkits with the 27 tools of WorkBench and NeMo Gym.
 
-What a tool cannot do it says; nothing is raised but for arguments that do not fit.
+Tools return errors as text; only invalid arguments raise.
 """
 
 from collections.abc import Callable
@@ -23,12 +23,12 @@ from .tables import Tables
 TOOLKITS = (Mail, Calendar, Analytics, Projects, Customers)
 
 READS = ("_get_", "_search_", "_count", "_find_")
-"""In the names of tools that leave everything as it is."""
+"""Parts of the names of tools that change nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class OfficeTool(Tool):
-    """A tool of a toolkit, used by way of the server's `use`. A null is an argument left out."""
+    """A tool of a toolkit, called through the server's `use`. Null arguments count as missing."""
 
     toolkit: type
 
@@ -37,10 +37,10 @@ class OfficeTool(Tool):
             given = orjson.loads(raw)
             raw = orjson.dumps({name: each for name, each in given.items() if each is not None})
         except (orjson.JSONDecodeError, AttributeError):
-            pass  # no object: said by whoever wants one
+            pass  # not an object: validation reports it
         return Tool.parse(self, raw)
 
-    def bound(self, server: Any, arguments: BaseModel) -> tuple[Callable[..., Any], list[Any]]:
+    def bind(self, server: Any, arguments: BaseModel) -> tuple[Callable[..., Any], list[Any]]:
         return server.use, [self, arguments]
 
 
@@ -52,18 +52,18 @@ TOOLS = {
 
 
 class Office:
-    """The toolkits over one session's tables; those that were loaded are shared until it writes."""
+    """Toolkits over a session's tables, which are shared with other sessions until a write."""
 
     def __init__(self, tables: Tables) -> None:
         self.toolkits = {toolkit: toolkit(tables) for toolkit in TOOLKITS}
 
     def use(self, tool: OfficeTool, arguments: BaseModel) -> Any:
-        """What the tool says."""
-        method, given = Tool.bound(tool, self.toolkits[tool.toolkit], arguments)
+        """Call a tool and return its output."""
+        method, given = Tool.bind(tool, self.toolkits[tool.toolkit], arguments)
         return method(*given)
 
     def replay(self, calls: list[JsonObject]) -> "Office":
-        """Itself, after those of the calls that change something; what cannot be done is not."""
+        """Execute the calls that change something, ignore failures, and return self."""
         for call in calls:
             tool = TOOLS.get(str(call.get("name")))
             if tool is None or any(part in tool.name for part in READS):
@@ -75,7 +75,7 @@ class Office:
         return self
 
     def equals(self, other: "Office") -> bool:
-        """Whether both have come to the same."""
+        """Whether both offices are in the same state."""
         return all(
             mine.table.equals(other.toolkits[toolkit].table)
             for toolkit, mine in self.toolkits.items()

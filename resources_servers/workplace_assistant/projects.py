@@ -5,7 +5,7 @@ from typing import Any
 
 from rollout_kit import tool
 
-from .tables import Table, Tables, holds, quoted
+from .tables import Table, Tables, contains, quote_all
 
 LISTS = ("Backlog", "In Progress", "In Review", "Completed")
 BOARDS = ("Back end", "Front end", "Design")
@@ -53,7 +53,7 @@ class Projects:
         return [
             row
             for row in self.table.rows
-            if all(holds(row, field, part) for field, part in parts.items())
+            if all(contains(row, field, part) for field, part in parts.items())
             and (assigned_to_email or row["assigned_to_email"]).lower()
             == row["assigned_to_email"].lower()
         ]
@@ -107,9 +107,9 @@ class Projects:
     def _problem(self, field: str, value: str) -> str | None:
         """What speaks against this value."""
         if field == "board" and value not in BOARDS:
-            return f"Board not valid. Please choose from: {quoted(BOARDS)}."
+            return f"Board not valid. Please choose from: {quote_all(BOARDS)}."
         if field == "list_name" and value not in LISTS:
-            return f"List not valid. Please choose from: {quoted(LISTS)}."
+            return f"List not valid. Please choose from: {quote_all(LISTS)}."
         owners = (row["assigned_to_email"].lower() for row in self.table.rows)
         if field == "assigned_to_email" and value not in owners:
             return "Assignee email not valid. Please choose from the list of team members."

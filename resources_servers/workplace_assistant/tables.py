@@ -1,7 +1,7 @@
-"""Tables of an office: loaded once, shared by all sessions, copied by the one that writes.
+"""Tables of an office: loaded once, shared by all sessions, copied on write.
 
-Rows are never changed in place: a write makes a new list of the same rows but one. So a session
-costs nothing until it writes, and then a list of references.
+Rows are immutable: a write creates a new list that shares the unchanged rows. So a session costs
+nothing until it writes, and then a list of references.
 """
 
 import csv
@@ -29,15 +29,14 @@ COLUMNS = {
     ),
     "plots": "file_path",
 }
-"""By table; the first column is the key, where rows have one. Plots begin empty and have no
-file."""
+"""Table → columns; the first is the key, if there is one. Plots have no file and start empty."""
 
 ADDRESSES = "email_addresses"
-"""The file of the company's addresses, one a line and no header."""
+"""File of the company's addresses, one per line, without header."""
 
 
 class Table:
-    """Rows in order, found by the first column; all is linear in some hundreds of rows."""
+    """Rows in order, with the first column as key. Every operation is linear; tables are small."""
 
     def __init__(self, name: str, tables: Tables) -> None:
         self.columns = COLUMNS[name].split(",")
@@ -60,7 +59,7 @@ class Table:
         self.rows = [{**row, field: value} if row[key] == id else row for row in self.rows]
 
     def delete(self, id: str, what: str) -> str:
-        """What came of it, in the words of a tool."""
+        """Delete a row and return the text for the model."""
         if not id:
             return f"{what} ID not provided."
         if self.find(id) is None:
@@ -69,14 +68,14 @@ class Table:
         return f"{what} deleted successfully."
 
     def equals(self, other: "Table") -> bool:
-        """The same rows in the same order; letters' case counts where a column is a choice."""
+        """Whether both have equal rows in equal order; only CASE_MATTERS columns heed case."""
         if len(self.rows) != len(other.rows):
             return False
         pairs = zip(self.rows, other.rows, strict=True)
-        return all(one is two or _folded(one) == _folded(two) for one, two in pairs)
+        return all(one is two or _fold(one) == _fold(two) for one, two in pairs)
 
 
-def _folded(row: Row) -> Row:
+def _fold(row: Row) -> Row:
     return {
         name: value if name in CASE_MATTERS or not isinstance(value, str) else value.lower()
         for name, value in row.items()
@@ -84,34 +83,34 @@ def _folded(row: Row) -> Row:
 
 
 def load_tables(folder: Path) -> Tables:
-    """Of each CSV file in the folder or below it; ConfigError for one that is missing or odd."""
+    """Load the CSV files in a folder or below; raise ConfigError if one is missing or invalid."""
     tables: Tables = {}
     for name, columns in COLUMNS.items() - {("plots", "file_path")}:
-        with _path(folder, name).open(newline="", encoding="utf-8") as file:
+        with _find_file(folder, name).open(newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file, restval=""))
         wanted = columns.split(",")
         if not rows or set(wanted) - rows[0].keys():
-            raise ConfigError(f"{_path(folder, name)}: needs rows, with the columns {columns}")
+            raise ConfigError(f"{_find_file(folder, name)}: needs rows, with the columns {columns}")
         tables[name] = rows
-    lines = _path(folder, ADDRESSES).read_text(encoding="utf-8").split()
+    lines = _find_file(folder, ADDRESSES).read_text(encoding="utf-8").split()
     tables[ADDRESSES] = [{"email_address": line} for line in dict.fromkeys(lines)]
     return tables
 
 
-def _path(folder: Path, name: str) -> Path:
+def _find_file(folder: Path, name: str) -> Path:
     found = sorted(folder.rglob(f"{name}.csv"))
     if not found:
-        raise ConfigError(f"{folder}: there is no {name}.csv in it")
+        raise ConfigError(f"{folder}: contains no {name}.csv")
     return found[0]
 
 
-def holds(row: Row, field: str, part: str) -> bool:
-    """Whether the field has the part in it, in any case; true where none was given."""
+def contains(row: Row, field: str, part: str) -> bool:
+    """Whether the field contains the part, ignoring case; true for an empty part."""
     return not part or part.lower() in row[field].lower()
 
 
-def page_of(what: str, rows: list[Row], page: int, page_size: int) -> Any:
-    """One page of what was found, and which it is."""
+def make_page(what: str, rows: list[Row], page: int, page_size: int) -> Any:
+    """Return one page of the rows, with the page numbers."""
     if not rows:
         return f"No {what} found."
     size = max(1, page_size)
@@ -124,5 +123,5 @@ def page_of(what: str, rows: list[Row], page: int, page_size: int) -> Any:
     }
 
 
-def quoted(words: tuple[str, ...]) -> str:
+def quote_all(words: tuple[str, ...]) -> str:
     return ", ".join(f"'{word}'" for word in words)

@@ -1,4 +1,4 @@
-"""A deployment of Azure OpenAI as the model, asked with a key or with a token of Entra ID."""
+"""A deployment of Azure OpenAI as the model, with an API key or a token of Entra ID."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -13,7 +13,7 @@ from rollout_kit.serving.service import OPERATIONAL
 from .tokens import Tokens, fixed, of_command, of_identity
 
 V1 = (None, "v1", "latest", "preview")
-"""Versions of the API whose paths name no deployment: the request's `model` does."""
+"""API versions in which `model` in the request names the deployment, instead of the path."""
 
 PROOFS = ("api_key", "azure_ad_token", "azure_token_command", "use_azure_identity")
 
@@ -25,12 +25,12 @@ class AzureOpenAIModelConfig(HostedModelConfig):
         description="The resource, as https://<name>.openai.azure.com.",
     )
     azure_deployment: str = Field(
-        description="The deployment that answers, where the create params name no other model."
+        description="The deployment to use if the create params name no other model."
     )
     api_version: str | None = Field(
         None,
         json_schema_extra=OPERATIONAL,
-        description="A date, as 2024-10-21, for the paths of old; else the newer /openai/v1/.",
+        description="A date such as 2024-10-21 selects the old paths; default: /openai/v1/.",
     )
     api_key: str | None = Field(
         None, repr=False, json_schema_extra=OPERATIONAL, description="A key of the resource."
@@ -41,16 +41,16 @@ class AzureOpenAIModelConfig(HostedModelConfig):
     azure_token_command: str | None = Field(
         None,
         json_schema_extra=OPERATIONAL,
-        description="A command that prints such a token; run again before the token expires.",
+        description="Command that prints a token of Entra ID; run again before it expires.",
     )
     use_azure_identity: bool = Field(
         False,
         json_schema_extra=OPERATIONAL,
-        description="Have azure-identity find out who we are (pip install 'rollout-kit[azure]').",
+        description="Get tokens from azure-identity (pip install 'rollout-kit[azure]').",
     )
 
     @model_validator(mode="after")
-    def _is_somebody(self) -> "AzureOpenAIModelConfig":
+    def _check_credentials(self) -> "AzureOpenAIModelConfig":
         given = [name for name in PROOFS if getattr(self, name)]
         if len(given) != 1:
             which = f", not {' and '.join(given)}" if given else ""
@@ -99,7 +99,7 @@ class AzureOpenAIModel(HostedModel):
 
     async def renew_headers(self, headers: Mapping[str, str]) -> bool:
         shown = headers.get("authorization", "").removeprefix("Bearer ")
-        return self._tokens is not None and await self._tokens.renew_headers(shown)
+        return self._tokens is not None and await self._tokens.renew(shown)
 
     def secrets(self) -> Iterable[str]:
         return (self.config.api_key or "", *(self._tokens.known if self._tokens else ()))

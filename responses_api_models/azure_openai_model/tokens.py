@@ -1,4 +1,4 @@
-"""Tokens of Entra ID: where they come from, and a new one before the old one expires."""
+"""Tokens of Entra ID: their sources, and their renewal before they expire."""
 
 import asyncio
 import base64
@@ -12,35 +12,35 @@ from typing import Any
 
 import orjson
 
-from rollout_kit.endpoints.refusals import parsed
+from rollout_kit.endpoints.refusals import parse_json
 from rollout_kit.errors import ModelError
 
 SCOPE = "https://cognitiveservices.azure.com/.default"
-"""What a token must be for."""
+"""The scope of the tokens."""
 
 MARGIN_S = 300.0
-"""A token is renewed so long before it expires: clocks differ, and requests take their time."""
+"""A token is renewed this long before it expires, because clocks differ and requests take time."""
 
 PAUSE_S = 30.0
-"""Between two requests for a new token, while the old one will do or was given only now."""
+"""Minimum time between two requests for a new token while the old one is still valid."""
 
 COMMAND_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """`expires_at` is Unix time; infinity where nobody tells."""
+    """`expires_at` is Unix time; infinity if unknown."""
 
     value: str
     expires_at: float = inf
 
 
 Source = Callable[[], Awaitable[Token]]
-"""Another token; ModelError where there is none."""
+"""Returns a new token; raises ModelError if there is none."""
 
 
 class Tokens:
-    """One for everybody, renewed once for all."""
+    """The current token, shared by all requests."""
 
     def __init__(self, source: Source, now: Callable[[], float] = time.time) -> None:
         self._source = source
@@ -54,23 +54,23 @@ class Tokens:
         return (self._token.value,) if self._token else ()
 
     async def current(self) -> str:
-        """One that has not expired."""
+        """A token that has not expired."""
         token = self._token
         if token is None or self._now() > token.expires_at - MARGIN_S:
-            token = await self._another(token)
+            token = await self._replace(token)
         return token.value
 
-    async def renew_headers(self, refused: str) -> bool:
-        """Whether there is another than the one that was refused."""
+    async def renew(self, refused: str) -> bool:
+        """Get a new token if `refused` is the current one; return whether there is another."""
         token = self._token
         if token is None or token.value == refused:
-            token = await self._another(token)
+            token = await self._replace(token)
         return token.value != refused
 
-    async def _another(self, old: Token | None) -> Token:
+    async def _replace(self, old: Token | None) -> Token:
         async with self._lock:
             if self._token is not None and self._token is not old:
-                return self._token  # somebody has asked meanwhile
+                return self._token  # another request has renewed it meanwhile
             holds = old if old and self._now() < old.expires_at else None
             if holds and self._now() - self._asked_at < PAUSE_S:
                 return holds
@@ -85,7 +85,7 @@ class Tokens:
 
 
 def fixed(value: str) -> Source:
-    """One that was given once and for all."""
+    """A source that always returns `value`."""
 
     async def source() -> Token:
         return Token(value)
@@ -94,7 +94,8 @@ def fixed(value: str) -> Source:
 
 
 def of_command(command: str) -> Source:
-    """What a command prints: the token, or JSON as `az account get-access-token` prints it."""
+    """A source that runs a command. It prints the token, or JSON as `az account get-access-token`
+    does."""
 
     async def source() -> Token:
         try:
@@ -106,27 +107,27 @@ def of_command(command: str) -> Source:
             )
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise _failed(command, f"cannot be run: {reason}", retryable=False) from None
+            raise _error(command, f"cannot be run: {reason}", retryable=False) from None
         try:
             async with asyncio.timeout(COMMAND_TIMEOUT_S):
                 out, err = await process.communicate()
         except TimeoutError:
-            raise _failed(command, f"did not end within {COMMAND_TIMEOUT_S:g} s") from None
+            raise _error(command, f"did not end within {COMMAND_TIMEOUT_S:g} s") from None
         finally:
             with suppress(ProcessLookupError):
                 process.kill()
         if process.returncode:
             last = (err.decode(errors="replace").strip() or "nothing").splitlines()[-1]
-            raise _failed(command, f"ended with status {process.returncode}, and said: {last}")
+            raise _error(command, f"ended with status {process.returncode}: {last}")
         if not out.strip():
-            raise _failed(command, "printed no token")
+            raise _error(command, "printed no token")
         return read(out)
 
     return source
 
 
 async def of_identity() -> Token:
-    """Of whom azure-identity finds: the environment, a managed identity, `az login`, …"""
+    """A token from azure-identity: the environment, a managed identity, `az login`, …"""
     try:
         from azure.identity import DefaultAzureCredential  # pyright: ignore
     except ImportError:
@@ -144,20 +145,21 @@ async def of_identity() -> Token:
 
 
 def read(printed: bytes) -> Token:
-    """A token as a command prints it."""
-    told = parsed(printed)
-    if isinstance(told, dict):
-        value = str(told.get("accessToken") or told.get("access_token") or told.get("token") or "")
-        expires = told.get("expires_on") or told.get("expiresOnTimestamp")
+    """The token in the output of a command."""
+    found = parse_json(printed)
+    if isinstance(found, dict):
+        names = ("accessToken", "access_token", "token")
+        value = str(next((found[name] for name in names if found.get(name)), ""))
+        expires = found.get("expires_on") or found.get("expiresOnTimestamp")
         with suppress(TypeError, ValueError):
             return Token(value, float(expires))
     else:
-        value = str(told) if isinstance(told, str) else printed.decode(errors="replace").strip()
+        value = found if isinstance(found, str) else printed.decode(errors="replace").strip()
     return Token(value, _expires_at(value))
 
 
 def _expires_at(value: str) -> float:
-    """What a JSON Web Token says of itself."""
+    """The expiry in a JSON Web Token."""
     claims: Any = {}
     with suppress(ValueError, IndexError):
         part = value.split(".")[1]
@@ -166,5 +168,5 @@ def _expires_at(value: str) -> float:
     return float(expires) if isinstance(expires, int | float) else inf
 
 
-def _failed(command: str, what: str, *, retryable: bool = True) -> ModelError:
+def _error(command: str, what: str, *, retryable: bool = True) -> ModelError:
     return ModelError(f"azure_token_command ({command}) {what}", status=503, retryable=retryable)

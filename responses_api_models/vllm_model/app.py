@@ -10,11 +10,11 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
-from rollout_kit.launch.loop import gather_all
 from rollout_kit.serving.model import Model, record_lost_time
 from rollout_kit.serving.service import Demands, get
 from rollout_kit.session import current_session
 from rollout_kit.transport.http import HttpClient
+from rollout_kit.transport.loop import gather_all
 from rollout_kit.transport.retry import MODEL_REQUEST, retry
 from rollout_kit.types import JsonObject
 

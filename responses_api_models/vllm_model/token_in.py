@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollout_kit.endpoints.refusals import parse_json
-from rollout_kit.launch.loop import gather_all
 from rollout_kit.trajectory import SampledTurn
 from rollout_kit.transport.http import Reply
+from rollout_kit.transport.loop import gather_all
 from rollout_kit.types import JsonObject
 
 from .suffix import Aligned, Restart, align, is_verbatim

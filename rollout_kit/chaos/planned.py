@@ -3,8 +3,7 @@
 from collections.abc import Collection
 from pathlib import Path
 
-from ..collector.collection import task_reader
-from ..collector.plan import Wanted
+from ..collector.plan import Wanted, task_reader
 from ..config.inputs import choose_agent, parse_only, task_path
 from ..config.instances import AGENTS
 from ..config.keys.commands import CollectConfig

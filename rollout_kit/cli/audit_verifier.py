@@ -27,8 +27,8 @@ def _audit(config) -> int:
 
     from ..authoring.audit_report import format_audit
     from ..authoring.audit_stage import audit
-    from ..launch import loop  # not needed for --help
     from ..store.files import write_json
+    from ..transport import loop  # not needed for --help
 
     def tell(line: str) -> None:
         print(line, file=sys.stderr, flush=True)

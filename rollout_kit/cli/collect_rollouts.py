@@ -13,7 +13,7 @@ def main(argv: list[str] | None = None) -> None:
 def _collect(config, argv: list[str]) -> int:
     from ..commands.collect import collect
     from ..commands.progress import Progress
-    from ..launch import loop  # the pipeline is not needed to print the help
+    from ..transport import loop  # the pipeline is not needed to print the help
 
     progress = Progress(as_json=config.command.json_output)
     return loop.run(collect(config, argv, progress))

@@ -13,7 +13,7 @@ def main(argv: list[str] | None = None) -> None:
 def _estimate(config, argv: list[str]) -> int:
     from ..commands.collect import estimate
     from ..commands.progress import Progress
-    from ..launch import loop  # the pipeline is not needed to print the help
+    from ..transport import loop  # the pipeline is not needed to print the help
 
     progress = Progress(as_json=config.command.json_output, title="Collecting a canary")
     return loop.run(estimate(config, argv, progress))

@@ -13,7 +13,7 @@ def main(argv: list[str] | None = None) -> None:
 def _reverify(config, argv: list[str]) -> int:
     from ..commands.progress import Progress
     from ..commands.reverify import reverify
-    from ..launch import loop  # the pipeline is not needed to print the help
+    from ..transport import loop  # the pipeline is not needed to print the help
 
     title = "Verifying rollouts"
     progress = Progress(as_json=config.command.json_output, title=title, generates=False)

@@ -21,7 +21,7 @@ def main(argv: list[str] | None = None) -> None:
 
 def _run(config: "Config") -> int:
     from ..errors import ConfigError
-    from ..launch import loop  # the servers are not needed to print the help
+    from ..transport import loop  # the servers are not needed to print the help
 
     if not config.instances:
         raise ConfigError(

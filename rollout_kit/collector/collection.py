@@ -3,12 +3,12 @@
 Settings that differ from those of the output's rollouts are refused here, before anything is sent.
 """
 
-from collections.abc import AsyncIterable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from ..config.inputs import choose_agent, parse_only
+from ..config.inputs import parse_only
 from ..config.keys.commands import CollectConfig, ReverifyConfig, RolloutsCommand
 from ..config.keys.parallelism import Parallelism
 from ..config.load import Config
@@ -17,15 +17,13 @@ from ..errors import ConfigError, OutputError
 from ..launch.reach import Servers
 from ..pacing.bill import Bill
 from ..secrets import mask
-from ..serving import registry
 from ..store.contents import Contents
 from ..store.files import OutputPaths, set_aside
 from ..store.journal import Journal, NoJournal
 from ..store.manifest import Manifest, differences
 from ..store.stored import StoredFile
-from ..store.tasks import Prompt, TaskReader
 from ..types import JsonObject, Key, Say
-from .plan import AgentPlan, KnownAgent, Wanted, know_agent, number_of
+from .plan import AgentPlan, KnownAgent, Wanted, check_prices, know_agents, number_of, task_reader
 from .reverification import StoredSource, Verifiers, drop_stale
 from .rollout import Runner
 from .sources import StreamSource, TaskSource
@@ -38,6 +36,14 @@ class CommandLines:
 
     again: str = ""
     reverify: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Warmup:
+    """Requests to each model before the run."""
+
+    number: int = 0
+    params: Mapping[str, Any] = field(default_factory=dict)
 
 
 AnyConfig = TypeVar("AnyConfig", bound=RolloutsCommand, covariant=True)
@@ -59,10 +65,9 @@ class Collection(Generic[AnyConfig, AnySource]):
     """Agent → price of its model, if known."""
     notes: list[str] = field(default_factory=list)
     """What people should know before the plan."""
-    num_warmups: int = 0
-    warmup_params: JsonObject = field(default_factory=dict)
-    audit_fraction: float = 0.0
-    audit_seed: int = 0
+    warmup: Warmup = Warmup()
+    audit: tuple[float, int] = (0.0, 0)
+    """Share of the verdicts that are made a second time, and the seed that draws them."""
 
     @property
     def paths(self) -> OutputPaths | None:
@@ -93,7 +98,7 @@ async def open_collection(
     """
     command = config.command
     reader = task_reader(command, servers, tasks if isinstance(tasks, Path) else Path(name))
-    known = await _know_agents(command, servers, reader)
+    known = await know_agents(command, servers, reader)
     check_prices(command, known)
     plans = {agent: each.plan for agent, each in known.items()}
     journal, notes = _open_journal(command, command.resume, lines)
@@ -101,8 +106,7 @@ async def open_collection(
         manifest = _open_manifest(journal)
         scopes = _scopes(command, known, journal, manifest)
         journal.contents.keep_refused(
-            {agent: plan.settings for agent, plan in plans.items()},
-            {agent: plan.verifier for agent, plan in plans.items()},
+            {agent: (plan.settings, plan.verifier) for agent, plan in plans.items()}
         )
         verifiers = {plan.verifier: agent for agent, plan in plans.items() if plan.verifier}
         manifest.begin(lines.again, mask(config.values, config.secrets), verifiers)
@@ -111,21 +115,14 @@ async def open_collection(
         for each in known.values():
             manifest.know(each.plan.settings, mask(each.settings, config.secrets))
         notes += [*journal.notes, *_older_verdicts(journal, plans, lines)]
-        given = {
-            "reader": reader,
-            "wanted": Wanted(
-                reader.repeats, scopes, command.num_repeats_add_seed, parse_only(command.only)
-            ),
-            "journal": journal,
-            "name": name,
-            "agents": plans,
-            "num_repeats": command.num_repeats,
-            "is_strict": command.strict_input,
-            "is_dry": command.dry_run,
-            "say": say,
-        }
+        wanted = Wanted(
+            reader.repeats, scopes, command.num_repeats_add_seed, parse_only(command.only)
+        )
+        named = {"name": name, "agents": plans, "say": say}
         source = (
-            TaskSource(**given) if isinstance(tasks, Path) else StreamSource(rows=tasks, **given)
+            TaskSource(command, reader, wanted, journal, **named)
+            if isinstance(tasks, Path)
+            else StreamSource(tasks, command, reader, wanted, journal, **named)
         )
     except BaseException:
         journal.close(clean=False)
@@ -133,21 +130,18 @@ async def open_collection(
     limits = _limits(
         command, park_after_s=command.park_after_s, skip_verification=command.skip_verification
     )
-    runner = Runner(servers.peers, plans, limits, bill=bill)
     return Collection(
         command=command,
         source=source,
-        runner=runner,
+        runner=Runner(servers.peers, plans, limits, bill=bill),
         journal=journal,
         manifest=manifest,
         lines=lines,
         parallelism=command.num_samples_in_parallel,
         tariffs=tariffs,
         notes=notes,
-        num_warmups=command.warmup,
-        warmup_params=command.responses_create_params,
-        audit_fraction=command.audit_fraction,
-        audit_seed=command.audit_seed,
+        warmup=Warmup(command.warmup, command.responses_create_params),
+        audit=(command.audit_fraction, command.audit_seed),
     )
 
 
@@ -237,66 +231,6 @@ def _limits(command: RolloutsCommand, **more: Any) -> RolloutLimits:
         verify_timeout_s=command.verify_timeout_s,
         **more,
     )
-
-
-def task_reader(command: CollectConfig, servers: Servers, path: Path) -> TaskReader:
-    """How the lines of the input become tasks."""
-    prompt = None
-    if command.prompt_config is not None:
-        found = registry.resolve_path(command.prompt_config)
-        prompt = Prompt.load(found or Path(command.prompt_config))
-    return TaskReader(
-        path=path,
-        agents=frozenset(servers.agents),
-        agent_name=choose_agent(servers.agents, servers.values, command),
-        default_params=servers.default_params,
-        override_params=command.responses_create_params,
-        prompt=prompt,
-        limit=command.limit,
-        repeats=_repeats(command.num_repeats),
-    )
-
-
-def _repeats(asked: int | dict[str, int]) -> Callable[[str], int]:
-    if isinstance(asked, int):
-        return lambda agent: asked
-
-    def repeats(agent: str) -> int:
-        found = asked.get(agent, asked.get("_default"))
-        if found is None:
-            raise ConfigError(f"num_repeats: has neither '{agent}' nor '_default'")
-        return found
-
-    return repeats
-
-
-async def _know_agents(
-    command: CollectConfig, servers: Servers, reader: TaskReader
-) -> dict[str, KnownAgent]:
-    generation: JsonObject = {}
-    if servers.default_params:
-        generation["default_params"] = servers.default_params
-    if command.responses_create_params:
-        generation["responses_create_params"] = command.responses_create_params
-    if reader.prompt:
-        generation["prompt_config"] = {"user": reader.prompt.user, "system": reader.prompt.system}
-    if command.num_repeats_add_seed:
-        generation["num_repeats_add_seed"] = True
-    names = [reader.agent_name] if reader.agent_name else servers.agents
-    return {name: await know_agent(servers.peers, name, generation) for name in names}
-
-
-def check_prices(command: CollectConfig, known: Mapping[str, KnownAgent]) -> None:
-    """ConfigError if money is limited and the price of a model is unknown."""
-    for name, agent in known.items():
-        if command.max_cost_usd is not None and agent.tariff is None:
-            server, model = agent.plan.model_server, agent.plan.model
-            what = f"the price of '{model}' ({server})" if server else f"what '{name}' asks"
-            raise ConfigError(
-                f"max_cost_usd: {what} is not known. Give the model server its prices, in US"
-                " dollars per million tokens:  prices: {input: …, output: …}; or limit"
-                " max_total_tokens instead"
-            )
 
 
 def _scopes(

@@ -4,10 +4,16 @@ rollouts are wanted, done and owed.
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from ..config.inputs import choose_agent
+from ..config.keys.commands import CollectConfig
 from ..endpoints.prices import Tariff
+from ..errors import ConfigError
+from ..launch.reach import Servers
+from ..serving import registry
 from ..store.manifest import fingerprint_of
-from ..store.tasks import Malformed, agent_named
+from ..store.tasks import Malformed, Prompt, TaskReader, agent_named
 from ..transport.peers import Peers
 from ..types import Attempt, JsonObject, Key, Task
 from .schedule import LATER, Later
@@ -66,6 +72,66 @@ async def know_agent(peers: Peers, name: str, generation: JsonObject) -> KnownAg
         opaque=about.get("opaque", True),
     )
     return KnownAgent(plan, settings, Tariff.from_json(model.get("prices")))
+
+
+def task_reader(command: CollectConfig, servers: Servers, path: Path) -> TaskReader:
+    """How the lines of the input become tasks."""
+    prompt = None
+    if command.prompt_config is not None:
+        found = registry.resolve_path(command.prompt_config)
+        prompt = Prompt.load(found or Path(command.prompt_config))
+    return TaskReader(
+        path=path,
+        agents=frozenset(servers.agents),
+        agent_name=choose_agent(servers.agents, servers.values, command),
+        default_params=servers.default_params,
+        override_params=command.responses_create_params,
+        prompt=prompt,
+        limit=command.limit,
+        repeats=_repeats(command.num_repeats),
+    )
+
+
+def _repeats(asked: int | dict[str, int]) -> Callable[[str], int]:
+    if isinstance(asked, int):
+        return lambda agent: asked
+
+    def repeats(agent: str) -> int:
+        found = asked.get(agent, asked.get("_default"))
+        if found is None:
+            raise ConfigError(f"num_repeats: has neither '{agent}' nor '_default'")
+        return found
+
+    return repeats
+
+
+async def know_agents(
+    command: CollectConfig, servers: Servers, reader: TaskReader
+) -> dict[str, KnownAgent]:
+    generation: JsonObject = {}
+    if servers.default_params:
+        generation["default_params"] = servers.default_params
+    if command.responses_create_params:
+        generation["responses_create_params"] = command.responses_create_params
+    if reader.prompt:
+        generation["prompt_config"] = {"user": reader.prompt.user, "system": reader.prompt.system}
+    if command.num_repeats_add_seed:
+        generation["num_repeats_add_seed"] = True
+    names = [reader.agent_name] if reader.agent_name else servers.agents
+    return {name: await know_agent(servers.peers, name, generation) for name in names}
+
+
+def check_prices(command: CollectConfig, known: Mapping[str, KnownAgent]) -> None:
+    """ConfigError if money is limited and the price of a model is unknown."""
+    for name, agent in known.items():
+        if command.max_cost_usd is not None and agent.tariff is None:
+            server, model = agent.plan.model_server, agent.plan.model
+            what = f"the price of '{model}' ({server})" if server else f"what '{name}' asks"
+            raise ConfigError(
+                f"max_cost_usd: {what} is not known. Give the model server its prices, in US"
+                " dollars per million tokens:  prices: {input: …, output: …}; or limit"
+                " max_total_tokens instead"
+            )
 
 
 @dataclass(frozen=True, slots=True)

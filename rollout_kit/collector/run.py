@@ -93,8 +93,9 @@ class Run:
             self._give_up,
             *([self.audit] if self.audit else []),
         ]
-        if collection.audit_fraction:
-            self.audit = VerdictAudit(runner, collection.audit_fraction, collection.audit_seed)
+        fraction, seed = collection.audit
+        if fraction:
+            self.audit = VerdictAudit(runner, fraction, seed)
             self.observe(self.audit)
         self._fatal: StopRun | None = None
         self._timers: list[asyncio.TimerHandle] = []
@@ -146,11 +147,11 @@ class Run:
 
     async def warm_up(self) -> None:
         """Ask each model for a few tokens; errors are left to the run itself."""
-        given = self.collection.warmup_params
-        params = {"input": "warm-up", "max_output_tokens": 16, **given}
+        warmup = self.collection.warmup
+        params = {"input": "warm-up", "max_output_tokens": 16, **warmup.params}
         with entered(Session(spent=self.runner.bill.spent)):
             for model in self._models():
-                for _ in range(self.collection.num_warmups):
+                for _ in range(warmup.number):
                     with suppress(RolloutError):
                         await self.runner.peers.call(model, "/v1/responses", params, dict)
 

@@ -16,6 +16,7 @@ from collections.abc import (
 from contextlib import suppress
 from typing import Any
 
+from ..config.keys.commands import CollectConfig
 from ..errors import ConfigError
 from ..metrics.aggregate import Metrics
 from ..metrics.tally import Tally
@@ -47,26 +48,24 @@ class TaskSource:
 
     def __init__(
         self,
+        command: CollectConfig,
         reader: TaskReader,
         wanted: Wanted,
         journal: Journal | NoJournal,
         *,
         name: str,
         agents: Collection[str],
-        num_repeats: int | dict[str, int],
-        is_strict: bool = False,
-        is_dry: bool = False,
         say: Say,
     ) -> None:
         self.reader, self.wanted, self.name = reader, wanted, name
-        self.num_repeats = num_repeats
+        self.num_repeats = command.num_repeats
         self.counts = Counts()
         self.is_open_ended = False
         self.num_replayed_otherwise = 0
         """Rollouts whose replayed tools gave other answers."""
         self._contents, self._journal = journal.contents, journal
         self._agents, self._say = agents, say
-        self._is_strict, self._is_dry = is_strict, is_dry
+        self._is_strict, self._is_dry = command.strict_input, command.dry_run
         self._kept: deque[Task | Malformed] | None = None
         self._to_verify: set[Key] = set()
         self._num_unplanned = 0

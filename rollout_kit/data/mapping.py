@@ -24,7 +24,7 @@ SHAPES = Path(__file__).with_name("shapes.yaml")
 MISSING = object()
 
 
-class Source(BaseModel):
+class FieldSource(BaseModel):
     """Source of a field: the field `from` of the source row (`a.b` for nested ones), reduced to the
     first group of `regex` and converted with `as`; or a constant `value`."""
 
@@ -79,7 +79,7 @@ class Mapping(BaseModel):
     model_config = ConfigDict(extra="forbid")
     prompt: Template | None = None
     input: str | None = Field(None, description="Field that holds a list of messages.")
-    fields: dict[str, Source] = {}
+    fields: dict[str, FieldSource] = {}
     keep: bool = Field(False, description="Keep the other fields of the source row.")
 
     @field_validator("fields", mode="before")
@@ -94,7 +94,7 @@ class Mapping(BaseModel):
         found = {name: source.read(row) for name, source in self.fields.items()}
         params = dict(row.get("responses_create_params") or {})
         if self.input is not None:
-            params["input"] = Source.model_validate({"from": self.input}).read(row)
+            params["input"] = FieldSource.model_validate({"from": self.input}).read(row)
         if self.prompt is not None:
             prompt = Prompt(self.prompt.user, self.prompt.system)
             params = prompt.applied(params, {**row, **found})

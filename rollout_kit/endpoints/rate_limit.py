@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 HEADROOM = 0.97
-"""Share of the allowed pace that is used: clocks differ, and requests overtake each other."""
+"""Share of the allowed pace to use, because clocks differ and requests overtake each other."""
 
 BURST_S = 1.0
 """A bucket holds the requests or tokens of this many seconds."""
@@ -35,7 +35,7 @@ MANY = 0.15
 ENOUGH = 3
 """Refusals after a cut that are needed to judge whether the cut helped."""
 
-TOLD = "x-ratelimit-"
+HEADER_PREFIX = "x-ratelimit-"
 """Prefix of the reply headers that name the endpoint's limits."""
 
 UNITS = ("requests", "tokens")
@@ -179,7 +179,7 @@ class Allowances:
     def read_headers(self, now: float, headers: Mapping[str, str]) -> None:
         """Adopt the limits in the `x-ratelimit-*` headers of a reply, as OpenAI spells them."""
         for unit in UNITS if headers else ():
-            limit = _number(headers.get(f"{TOLD}limit-{unit}", ""))
+            limit = _number(headers.get(f"{HEADER_PREFIX}limit-{unit}", ""))
             if not limit:
                 continue
             allowed = HEADROOM * min(limit, self.configured.get(unit) or limit)
@@ -190,7 +190,7 @@ class Allowances:
                 bucket = self.buckets[unit] = Bucket(allowed, now)
             bucket.refill(now)
             bucket.per_minute = allowed
-            remaining = _number(headers.get(f"{TOLD}remaining-{unit}", ""))
+            remaining = _number(headers.get(f"{HEADER_PREFIX}remaining-{unit}", ""))
             if remaining is not None:
                 bucket.left = min(bucket.left, remaining)
 

@@ -61,7 +61,7 @@ def overflow_response(params: Mapping[str, Any], model: str) -> JsonObject:
 
 
 def is_wrong_key(payload: Any) -> bool:
-    """Google refuses a wrong key with 400, as if it were the request's fault."""
+    """Whether Google refused the key: it answers 400, as for an invalid request."""
     told = payload[0] if isinstance(payload, list) and payload else payload
     inner = told.get("error") if isinstance(told, dict) else None
     details = inner.get("details") if isinstance(inner, dict) else None
@@ -71,7 +71,7 @@ def is_wrong_key(payload: Any) -> bool:
 
 
 def read_status(payload: Any) -> int:
-    """The status that an error means which came with a 200, as errors in a stream do."""
+    """The status of an error that came with HTTP status 200, as errors in a stream do."""
     inner = payload.get("error") if isinstance(payload, dict) else None
     code = inner.get("code") if isinstance(inner, dict) else None
     if code == "rate_limit_exceeded":
@@ -80,7 +80,7 @@ def read_status(payload: Any) -> int:
 
 
 def is_out_of_money(payload: Any) -> bool:
-    """A 429 that no waiting mends: OpenAI's account has nothing left to spend."""
+    """Whether a 429 of OpenAI says that the account's quota is used up; waiting does not help."""
     inner = payload.get("error") if isinstance(payload, dict) else None
     if not isinstance(inner, dict):
         return False
@@ -88,12 +88,12 @@ def is_out_of_money(payload: Any) -> bool:
 
 
 def mask_words(text: str, secrets: Iterable[str]) -> str:
-    """An endpoint that repeats its key in a refusal must not put it into our files."""
+    """`text` with the secrets masked: some endpoints repeat the key that they refuse."""
     return mask(text, [secret for secret in secrets if len(secret) >= MIN_LENGTH])
 
 
 def wait_s(reply: Reply) -> float | None:
-    """The pause that a refusal asks for, to the millisecond where it names them."""
+    """The pause (s) that a refusal asks for, by `retry-after-ms` or `retry-after`."""
     milliseconds = reply.headers.get("retry-after-ms")
     if milliseconds.isdigit():
         return int(milliseconds) / 1000

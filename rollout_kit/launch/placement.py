@@ -19,10 +19,10 @@ from ..serving.service import Service
 from ..transport.access import bearer, is_loopback
 from ..transport.cassette import Cassette, Tapes
 from ..transport.http import HttpClient
+from ..transport.loop import gather_all
 from ..transport.peers import Http, Local, Peers, Transport
 from ..types import JsonObject
 from .fleet import Fleet, Upkeep, demands_of
-from .loop import gather_all
 from .run import RunIdentity
 from .sockets import Sockets, bind_all, url_of
 from .supervise import Supervisor
@@ -110,7 +110,7 @@ async def placed(
     instances = list(config.instances.values())
     where = {each.name: placement_of(each, default) for each in instances}
     tapes = replace(tapes, models=[each.name for each in instances if each.type == MODELS])
-    idle = frozenset(tapes.unasked) if start else frozenset(where)
+    idle = frozenset(tapes.unused_models) if start else frozenset(where)
     local = [each for each in instances if where[each.name] == "local" or each.name in idle]
     spawned = [each for each in instances if where[each.name] == "process" and each not in local]
     async with AsyncExitStack() as stack:

@@ -16,12 +16,12 @@ import orjson
 
 from ..errors import RolloutKitError
 from ..serving import registry
+from ..transport import loop
 from ..transport.access import bearer
 from ..transport.cassette import Cassette, Tapes
 from ..transport.http import HttpClient
 from ..transport.peers import Http, Local, Peers, Transport
 from ..types import JsonObject
-from . import loop
 from .process_tree import MARK, kill_family
 
 PR_SET_PDEATHSIG = 1

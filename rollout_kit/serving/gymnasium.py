@@ -1,8 +1,8 @@
-"""Base of resources servers that are games: `/reset`, then `/step` until it has ended.
+"""Base of resources servers that are games: `/reset`, then `/step` until the game ends.
 
-The protocol is Gymnasium's, in text: an observation, an action, a reward, and whether the game is
-over (`terminated`) or was cut short (`truncated`). A row's `seed` decides everything that chance
-does; so a verdict is made by playing the response's actions again, and needs no session.
+The protocol is Gymnasium's, in text: observation, action, reward, and whether the game is over
+(`terminated`) or was cut short (`truncated`). A row's `seed` determines all random events, so
+`verify` plays the actions of the response again and needs no session.
 """
 
 import re
@@ -22,7 +22,7 @@ from .service import post
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What an action has led to. `observation` may be empty where the game is over."""
+    """Result of an action. `observation` may be empty when the game is over."""
 
     observation: str = ""
     reward: float = 0.0
@@ -36,22 +36,22 @@ class Step:
 
 
 class Game(Protocol):
-    """One game, at some point of it; made anew for each session, and for each verdict."""
+    """One game in progress. Each session and each verdict has its own."""
 
     @property
     def observation(self) -> str:
-        """What the policy sees before its first action."""
+        """The first observation of the policy."""
         ...
 
     def step(self, action: str) -> Step:
-        """Play `action`, which is all that the policy said in a turn."""
+        """Play `action`, the whole text of a turn of the policy."""
         ...
 
 
 class GameRequest(VerifyRequest):
-    """A row: `seed`, and whatever fields the game has."""
+    """A row: `seed` and the fields of the game."""
 
-    seed: int = Field(0, description="The same seed, the same game.")
+    seed: int = Field(0, description="Determines all random events of the game.")
 
 
 class StepRequest(Wire):
@@ -66,7 +66,7 @@ class GymnasiumServer(ResourcesServer):
     reverify: ClassVar[Reverify | None] = "stateless"
 
     def new_game(self, row: GameRequest) -> Game:
-        """The game of this row; TaskError where the row's fields describe none."""
+        """The game of this row; TaskError if its fields are invalid."""
         raise NotImplementedError(f"{type(self).__name__} has no new_game")
 
     async def seed_session(self, body: JsonObject) -> SeedSessionResponse:
@@ -76,17 +76,17 @@ class GymnasiumServer(ResourcesServer):
 
     @post("/reset")
     async def reset(self, body: JsonObject) -> JsonObject:
-        """The session's game from its beginning."""
+        """Start the session's game again."""
         session: _Session = self.state
         session.game, session.is_over = self.new_game(session.row), False
         return {"observation": session.game.observation, "info": {}}
 
     @post("/step")
     async def step(self, body: StepRequest) -> JsonObject:
-        """What the latest turn has led to; TaskError once the game is over."""
+        """Play the latest turn; TaskError if the game is over."""
         session: _Session = self.state
         if session.is_over:
-            raise TaskError("the game is over: /reset begins it anew", status=400)
+            raise TaskError("the game is over: /reset starts it again", status=400)
         step = session.game.step(output_text(body.response))
         session.is_over = step.is_last
         return {
@@ -100,7 +100,7 @@ class GymnasiumServer(ResourcesServer):
     async def verify(  # pyright: ignore[reportIncompatibleMethodOverride] - a narrower row
         self, body: GameRequest
     ) -> VerifyResponse:
-        """The rewards of all steps, added up, in a game that is played again."""
+        """The sum of the rewards of all steps, in a game that is played again."""
         game, total, step, num_steps = self.new_game(body), 0.0, Step(), 0
         for action in actions(body.response.get("output") or []):
             step = game.step(action)
@@ -125,19 +125,19 @@ class _Session:
 
 
 def observation_item(text: str) -> JsonObject:
-    """What the game says, as an item of the conversation."""
+    """An observation as a conversation item."""
     part = {"type": "input_text", "text": text}
     return {"type": "message", "role": "user", "content": [part]}
 
 
 def actions(items: Iterable[JsonObject]) -> list[str]:
-    """What the policy said in each turn: one is all that stands between two observations."""
+    """The text of each turn of the policy: all items between two observations."""
     turns = groupby(items, key=lambda item: item.get("role") == "user")
     return [output_text({"output": turn}) for is_observation, turn in turns if not is_observation]
 
 
 def find_tagged(text: str, tag: str) -> str | None:
-    """What stands in the last `<tag>…</tag>`, in whatever case; None where there is none."""
+    """The text in the last `<tag>…</tag>`, in upper or lower case; None if there is none."""
     opened, found = -1, None
     for match in re.finditer(f"<(/?){tag}>", text, re.IGNORECASE):
         if not match[1]:

@@ -18,7 +18,7 @@ from pydantic import ConfigDict, Field
 from ..endpoints.chat import MaxTokensField, from_chat, to_chat
 from ..endpoints.events import Assembly, CompletionAssembly, ResponseAssembly
 from ..endpoints.outage import GONE, Outage
-from ..endpoints.rate_limit import TOLD, Allowances, RequestQueue
+from ..endpoints.rate_limit import HEADER_PREFIX, Allowances, RequestQueue
 from ..endpoints.refusals import (
     extra_body,
     is_context_overflow,
@@ -231,7 +231,7 @@ class HostedModel(Model):
             self._outage.record_answer(sent_at)
         streamed = assembly is not None and assembly.has_begun
         payload = assembly.whole() if assembly and streamed else parse_json(reply.raw)
-        allowances.read_headers(now(), reply.headers.starting_with(TOLD))
+        allowances.read_headers(now(), reply.headers.starting_with(HEADER_PREFIX))
         if reply.status == 200 and not (isinstance(payload, dict) and payload.get("error")):
             response = self._answer(payload, url, reply, asked.params, streamed)
             used = (response.get("usage") or {}).get("total_tokens") or 0

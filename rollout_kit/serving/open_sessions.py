@@ -1,7 +1,7 @@
-"""The sessions that are open at one resources server, and their expiry.
+"""The open sessions of one resources server, and their expiry.
 
-A caller that was killed never closes its sessions: whoever is not heard of for `timeout_s` is
-closed as if asked to, so that what it holds is let go.
+A caller that was killed never closes its sessions. So a session without a call for `timeout_s` is
+closed, and releases what it holds.
 """
 
 import asyncio
@@ -16,17 +16,17 @@ class _Open:
     state: Any
     used_at: float
     num_calls: int = 0
-    """Calls that are being answered now: a session at work never expires."""
+    """Calls in progress; a session with calls in progress does not expire."""
     is_closing: bool = False
 
 
 class OpenSessions:
-    """State by session id. `close(id)` is awaited for each that expires, and removes it."""
+    """State by session id. `close(id)` is called for each session that expires; it calls `end`."""
 
     def __init__(self, timeout_s: float, close: Callable[[str], Awaitable[Any]]) -> None:
         self._timeout_s = timeout_s
         self._close = close
-        self._open: OrderedDict[str, _Open] = OrderedDict()  # the one used last comes last
+        self._open: OrderedDict[str, _Open] = OrderedDict()  # least recently used first
         self._timer: asyncio.TimerHandle | None = None
         self._closing: set[asyncio.Task[Any]] = set()
 
@@ -37,7 +37,7 @@ class OpenSessions:
         return id in self._open
 
     def begin(self, id: str) -> None:
-        """Open it, anew if it was open."""
+        """Open a session; one that is open already loses its state."""
         self._open[id] = _Open(None, asyncio.get_running_loop().time())
         self._open.move_to_end(id)
         if self._timer is None:
@@ -47,16 +47,16 @@ class OpenSessions:
         self._open.pop(id, None)
 
     def state(self, id: str) -> Any:
-        """What was set; None where nothing was, or there is no such session."""
+        """The session's state; None if it was not set or the session is not open."""
         found = self._open.get(id)
         return found.state if found else None
 
     def set_state(self, id: str, state: Any) -> None:
-        """KeyError where there is no such session."""
+        """Set the session's state; KeyError if the session is not open."""
         self._open[id].state = state
 
     def begin_call(self, id: str) -> _Open | None:
-        """A call in it begins; its end is told to `end_call`."""
+        """Count a call in the session until `end_call` with the same id and the return value."""
         if (found := self._open.get(id)) is not None:
             found.num_calls += 1
         return found
@@ -73,7 +73,7 @@ class OpenSessions:
         self._timer = asyncio.get_running_loop().call_later(delay_s, self._expire)
 
     def _expire(self) -> None:
-        """Close those that are due, and come back when the next may be."""
+        """Close the sessions that are due; set a timer for the next one."""
         self._timer = None
         now = asyncio.get_running_loop().time()
         for id, found in self._open.items():

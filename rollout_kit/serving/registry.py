@@ -1,8 +1,7 @@
-"""From `resources_servers/<name>` on disk to the server class in its `app.py`.
+"""Find server folders such as `resources_servers/<name>` and load the class in their `app.py`.
 
-Folders are found by path, the working directory before what was installed, so a user's server of
-the same name wins. Modules get names of their own under `rollout_kit_servers`, so that they clash
-with nothing that is installed. Nothing is imported before `load` asks for it.
+Folders in the working directory take precedence over installed ones. Modules are imported under
+`rollout_kit_servers`, so that they clash with no installed package. Only `load` imports anything.
 """
 
 import importlib.util
@@ -16,17 +15,17 @@ from ..errors import ConfigError, suggest
 from .service import Service
 
 TYPES = ("responses_api_models", "resources_servers", "responses_api_agents")
-"""The kinds of servers: names of the folders, and of the keys in YAML."""
+"""The kinds of servers: names of the folders and of the keys in YAML."""
 
 PACKAGE = "rollout_kit_servers"
 """Root of the synthetic packages that hold the imported `app` modules."""
 
 
 def roots(cwd: Path | None = None) -> list[Path]:
-    """Where server folders and relative paths are looked up, first match first."""
+    """Folders in which server folders and relative paths are looked up, in order."""
     found = [(cwd or Path.cwd()).resolve()]
     package = Path(__file__).resolve().parents[1]
-    # an installed wheel's parent is site-packages, where others may have a `resources_servers` too
+    # the parent of an installed wheel is site-packages, which may hold other `resources_servers`
     shipped = package / "_shipped"
     installed = shipped if shipped.is_dir() else package.parent
     if installed not in found and any((installed / type_).is_dir() for type_ in TYPES):
@@ -35,7 +34,7 @@ def roots(cwd: Path | None = None) -> list[Path]:
 
 
 def resolve_path(path: str | Path, cwd: Path | None = None) -> Path | None:
-    """The existing file that a path in a command or a YAML means; None when there is none."""
+    """The existing file for a path from a command or a YAML file; None if there is none."""
     return next((place for place in places(path, cwd) if place.exists()), None)
 
 
@@ -64,7 +63,7 @@ def implementations(type_: str, cwd: Path | None = None) -> list[str]:
 
 
 def load(type_: str, implementation: str, cwd: Path | None = None) -> type[Service]:
-    """The server class of an implementation; the same class object for the same folder."""
+    """The server class of an implementation; the same object for the same folder."""
     if type_ not in TYPES:
         raise ConfigError(f"unknown server type '{type_}'{suggest(type_, TYPES)}")
     folder = find(type_, implementation, cwd)
@@ -83,9 +82,9 @@ def load(type_: str, implementation: str, cwd: Path | None = None) -> type[Servi
 
 
 def server_class(type_: str, module: ModuleType) -> type[Service]:
-    """The one Service of `module` that nothing else in it extends."""
+    """The one Service in `module` that no other class in it extends."""
     own = [one for one in _services(module) if one.__module__ == module.__name__]
-    # an app.py may merely import its server from a sibling module
+    # an app.py may import its server from a sibling module
     sibling = f"{module.__package__}."
     candidates = own or [one for one in _services(module) if one.__module__.startswith(sibling)]
     leaves = [
@@ -113,7 +112,7 @@ def _import(type_: str, implementation: str, folder: Path) -> ModuleType:
     package = f"{PACKAGE}.{type_}.{implementation}"
     taken = sys.modules.get(package)
     if taken is not None and list(taken.__path__) != [str(folder)]:
-        # the same name from another folder, as when a process changes its working directory
+        # the same name from another folder: the process has changed its working directory
         package = f"{package}_{sha256(str(folder).encode()).hexdigest()[:12]}"
     name = f"{package}.app"
     if (module := sys.modules.get(name)) is not None:

@@ -1,8 +1,7 @@
-"""Base of resources servers: the tools, the per-session state and the verifier of one environment.
+"""Base of resources servers: tools, state of each session, and verifier of one environment.
 
-A session lives from `/seed_session` to `/close_session` and belongs to one attempt. A row is
-checked against the verifier's request type when its session is seeded, before anything has been
-paid for.
+A session lasts from `/seed_session` to `/close_session` and belongs to one attempt.
+`/seed_session` checks the row against the request type of the verifier, before any model call.
 """
 
 import hashlib
@@ -46,14 +45,13 @@ __all__ = ["ResourcesServer", "ResourcesServerConfig", "VerifyWorkersConfig", "t
 log = logging.getLogger(__name__)
 
 SESSION_TIMEOUT_S = 7200.0
-"""Twice what a whole rollout may last by default: only a caller that is gone is silent so long."""
+"""Twice the default time limit of a rollout, so that only sessions of dead callers expire."""
 
 Reverify = Literal["stateless", "replay", "never"]
 
 
 class ResourcesServerConfig(ServerConfig):
-    """What every resources server may be given. A class without a Config of its own takes any
-    key."""
+    """Keys of every resources server. A class without a Config of its own accepts any key."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -61,20 +59,18 @@ class ResourcesServerConfig(ServerConfig):
         SESSION_TIMEOUT_S,
         gt=0,
         json_schema_extra=OPERATIONAL,
-        description="A session that is not heard of for this long is closed.",
+        description="A session without a call for this long is closed.",
     )
     mcp: bool = Field(
         False,
         json_schema_extra=OPERATIONAL,
-        description="Serve the tools over MCP too, at /mcp; where the server has a URL.",
+        description="Serve the tools over MCP too, at /mcp, if the server has a URL.",
     )
-    fast_mode: bool = Field(
-        False, description="Verify by a cheaper check where the server has one."
-    )
+    fast_mode: bool = Field(False, description="Verify by a cheaper check if the server has one.")
 
 
 class VerifyWorkersConfig(ResourcesServerConfig):
-    """Of a server whose verifier works in processes of its own."""
+    """Keys of a server whose verifier runs in worker processes."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -82,31 +78,31 @@ class VerifyWorkersConfig(ResourcesServerConfig):
         10.0,
         gt=0,
         json_schema_extra=OPERATIONAL,
-        description="Most time for one verdict; an answer that takes longer scores 0.",
+        description="Time limit of one verdict; an answer that takes longer scores 0.",
     )
     num_verify_workers: int = Field(
-        2, ge=1, json_schema_extra=OPERATIONAL, description="Processes that verify."
+        2, ge=1, json_schema_extra=OPERATIONAL, description="Worker processes of the verifier."
     )
 
 
 class ResourcesServer(Service):
     """Tools, state and verifier of one environment.
 
-    Subclasses write `verify`, either `async def verify(self, body: VerifyRequest) ->
-    VerifyResponse` with a request type of their own, or the short `def verify(self, task,
-    response)` that returns a reward or a mapping with `reward`; a plain `def` runs in a worker
+    Subclasses write `verify`. The long form is `async def verify(self, body: VerifyRequest) ->
+    VerifyResponse`, with a request type of their own. The short form is `def verify(self, task,
+    response)`; it returns a reward or a mapping with `reward`. A method without `async` runs in a
     thread. Tools are `@tool` methods.
     """
 
     kind: ClassVar[str] = "resources_servers"
     Config: ClassVar[type[ServerConfig]] = ResourcesServerConfig
     reverify: ClassVar[Reverify | None] = None
-    """Whether a stored response can be verified again: alone (`stateless`), after its tool calls
-    were repeated in a fresh session (`replay`), or `never`. None: `never` once the server keeps
-    state."""
+    """How a stored response can be verified again: alone (`stateless`), after repeating its tool
+    calls in a new session (`replay`), or `never`. None means `never` if the server keeps state,
+    else `stateless`."""
 
     measured: ClassVar[frozenset[str]] = frozenset()
-    """Fields of a verdict that are times and the like, and differ when it is made again."""
+    """Fields of a verdict that are measurements, such as times, and differ at each verification."""
 
     tools: ClassVar[dict[str, Tool]] = {}
     _verify_request: ClassVar[type[VerifyRequest] | None] = None
@@ -123,28 +119,27 @@ class ResourcesServer(Service):
 
     @post("/seed_session")
     async def seed_session(self, body: JsonObject) -> SeedSessionResponse:
-        """Prepare the session for one attempt at the row `body`; set `self.state` here."""
+        """Prepare the session of one attempt at the row `body`. Set `self.state` here."""
         return SeedSessionResponse()
 
     @post("/close_session")
     async def close_session(self, body: JsonObject) -> JsonObject:
-        """Let go of what the session holds outside of `self.state`, which is dropped anyway."""
+        """Release what the session holds outside of `self.state`."""
         return {}
 
     @post("/verify")
     async def verify(self, body: VerifyRequest) -> VerifyResponse:
-        """The reward of `body.response` for this task, and whatever else was found out."""
+        """The reward of `body.response` for this task, with further fields."""
         raise NotImplementedError(f"{type(self).__name__} has no verify")
 
     @get("/tools")
     async def list_tools(self) -> list[JsonObject]:
-        """The function tools that this server offers, as `responses_create_params.tools` takes
-        them."""
+        """The tools of this server, in the form of `responses_create_params.tools`."""
         return [tool.schema for tool in self.tools.values()]
 
     @property
     def state(self) -> Any:
-        """What this session's `seed_session` stored; SessionLost when there is no such session."""
+        """What `seed_session` stored for this session; SessionLost if the session is not open."""
         session = current_session()
         state = self._sessions.state(session.id) if session else None
         if state is None:
@@ -164,7 +159,7 @@ class ResourcesServer(Service):
         return len(self._sessions)
 
     async def ensure_session(self, session: Session) -> None:
-        """Open a session, unless it is, for a caller that brings no row."""
+        """Open the session if it is not open; for callers that have no row."""
         if session.id in self._sessions:
             return
         self._sessions.begin(session.id)
@@ -181,7 +176,7 @@ class ResourcesServer(Service):
     ) -> AbstractAsyncContextManager[None]:
         if not self.config.get("mcp"):
             return super().serving(sock, run_id, token)
-        from ..transport.mcp_server import serving  # the SDK takes a second to import
+        from ..transport.mcp_server import serving  # importing the SDK takes a second
 
         return serving(self, sock, run_id, token)
 
@@ -226,7 +221,7 @@ class ResourcesServer(Service):
         return await super().handle(path, raw)
 
     async def _close_session(self, session: Session, raw: bytes) -> Any:
-        """The session is gone afterwards, whatever the server's own `close_session` does."""
+        """Close the session, even if the server's own `close_session` fails."""
         try:
             is_open = session.id in self._sessions
             return await super().handle("/close_session", raw) if is_open and self._closes else {}
@@ -253,7 +248,7 @@ class ResourcesServer(Service):
             return _as_verdict(request, found)
 
     def _check_task(self, raw: bytes) -> None:
-        """TaskError when the verifier could not take this row, whatever the response will be."""
+        """Raise TaskError if the verifier cannot accept this row with any response."""
         wanted = self._verify_request or VerifyRequest
         with boundary(self.name):
             try:
@@ -288,7 +283,7 @@ class ResourcesServer(Service):
 
     @cached_property
     def _fingerprint(self) -> str:
-        """Of the verifier's code and configuration: verdicts under another one may differ."""
+        """Fingerprint of the verifier's code and configuration."""
         folder = Path(inspect.getfile(type(self))).parent
         digest = hashlib.blake2b(orjson.dumps(self.generation_settings()), digest_size=8)
         for source in sorted(folder.glob("*.py")):
@@ -297,8 +292,7 @@ class ResourcesServer(Service):
 
 
 def _verify_request_type(cls: type[ResourcesServer]) -> type[VerifyRequest] | None:
-    """The annotation of verify's one parameter; None for the short form `verify(self, task,
-    response)`."""
+    """The request type of `verify`; None for the short form `verify(self, task, response)`."""
     parameters = list(inspect.signature(cls.verify).parameters)[1:]
     if len(parameters) == 2:
         return None
@@ -325,6 +319,6 @@ def _as_verdict(request: VerifyRequest, found: Any) -> VerifyResponse:
 
 
 def _plain(value: Any) -> Any:
-    """A scalar of numpy's, or a tensor of one number, as Python's own."""
+    """A numpy scalar, or a tensor with one number, as a Python number."""
     is_foreign = not isinstance(value, str | bytes | int | float | list | dict)
     return value.item() if is_foreign and getattr(value, "ndim", None) == 0 else value

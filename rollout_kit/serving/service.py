@@ -1,8 +1,7 @@
-"""A server as a class of typed methods, reached by path.
+"""A server as a class of typed methods, called by path.
 
-`answer(path, raw)` is the one door: the local transport and the HTTP app both come in here with the
-body's JSON bytes, so a behaviour cannot differ between them, and a caller's objects cannot be
-changed.
+Both transports, local and HTTP, call `answer(path, raw)` with the JSON bytes of the body. So a
+server behaves the same over either, and cannot change the objects of its caller.
 """
 
 import asyncio
@@ -32,20 +31,20 @@ Handler = TypeVar("Handler", bound=Callable[..., Any])
 
 
 class ServerConfig(BaseModel):
-    """What every implementation's own configuration extends.
+    """Base of the configuration of every implementation.
 
-    A field whose change cannot change what the policy generates (an endpoint, a timeout) is
-    declared with `Field(json_schema_extra=OPERATIONAL)` and stays out of the settings' fingerprint.
+    Declare a field that cannot affect what the policy generates (an endpoint, a timeout) with
+    `Field(json_schema_extra=OPERATIONAL)`: the fingerprint of the settings leaves it out.
     """
 
     model_config = ConfigDict(extra="forbid")
 
     def get(self, key: str, default: Any = None) -> Any:
-        """A field by name, as a mapping would give it."""
+        """A field by name, as `dict.get`."""
         return getattr(self, key, default)
 
     def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
-        """Secrets stay out of what is printed."""
+        """Fields for `repr`, with secrets masked."""
         return [(name, mask({name: value})[name]) for name, value in super().__repr_args__()]
 
 
@@ -54,7 +53,7 @@ OPERATIONAL: JsonObject = {"operational": True}
 
 
 class ServerRef(BaseModel):
-    """A reference from one instance to another, as YAML writes it: `{type: …, name: …}`."""
+    """A reference to another instance; in YAML: `{type: …, name: …}`."""
 
     model_config = ConfigDict(extra="forbid")
     type: str = ""
@@ -62,7 +61,7 @@ class ServerRef(BaseModel):
 
 
 def _check_names(cls: type) -> None:
-    """TypeError where a server elsewhere takes a name that a base of ours keeps for itself."""
+    """Raise TypeError if a user's server redefines a private name of one of our base classes."""
     own, ours = __name__.split(".")[0], set()
     if cls.__module__.split(".")[0] == own:
         return
@@ -71,8 +70,7 @@ def _check_names(cls: type) -> None:
             ours |= {name for name in vars(base) if name[0] == "_" and name[:2] != "__"}
     if taken := sorted(ours & set(vars(cls))):
         raise TypeError(
-            f"{cls.__name__}: {', '.join(taken)}: the base class has its own of that name: choose"
-            " another"
+            f"{cls.__name__}: {', '.join(taken)}: the base class uses this name: choose another"
         )
 
 
@@ -82,7 +80,7 @@ def post(path: str) -> Callable[[Handler], Handler]:
 
 
 def get(path: str) -> Callable[[Handler], Handler]:
-    """Serve the method, which takes nothing, at `GET path`."""
+    """Serve the method, which has no parameters, at `GET path`."""
     return _mark("GET", path)
 
 
@@ -96,9 +94,7 @@ def _mark(method: str, path: str) -> Callable[[Handler], Handler]:
 
 @dataclass(frozen=True, slots=True)
 class Demands:
-    """What a server asks of who starts it: a process of its own, whose output is kept and which
-    ends what it has started; and time (s) until it is ready, where it may take longer than
-    others."""
+    """What a server needs from placement: a process of its own, or more time to become ready."""
 
     own_process: bool = False
     ready_timeout_s: float = 0.0
@@ -111,7 +107,7 @@ class Service:
     Config: ClassVar[type[ServerConfig]] = ServerConfig
     routes: ClassVar[dict[str, Route]] = {}
     needs: ClassVar[Mapping[str, str]] = {}
-    """Packages that are not imported before it starts → what to install for each."""
+    """Package that the server imports only when it starts → the `pip install` argument for it."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -125,11 +121,11 @@ class Service:
 
     @classmethod
     def demands(cls, settings: JsonObject) -> Demands:
-        """Known from the settings as the YAML has them, before there is a server."""
+        """The demands of a server with these settings; called before the server exists."""
         return Demands()
 
     def check_needs(self) -> None:
-        """ConfigError that says how to install the first of `needs` that is missing."""
+        """Raise ConfigError if a package of `needs` is missing; it says how to install it."""
         for package, install in self.needs.items():
             if find_spec(package) is None:
                 kind = Path(inspect.getfile(type(self))).parent.name
@@ -138,35 +134,33 @@ class Service:
                 )
 
     async def start(self) -> None:
-        """Load what the server needs before it is ready; raise to say that it cannot start."""
+        """Prepare the server; it is ready when this returns. Raise if it cannot start."""
 
     async def stop(self) -> None:
-        """Let go of what `start` took."""
+        """Release what `start` acquired."""
 
     def http_routes(self) -> Iterable[Route]:
         """The routes that HTTP clients may call."""
         return self.routes.values()
 
     def build_app(self, run_id: str = "") -> Any:
-        """The ASGI app that serves this over HTTP; override it to bring routes of one's own."""
-        from ..transport.app import (
-            build_app,  # a server that stays in its process never needs FastAPI
-        )
+        """The ASGI app of this server; override it to add routes."""
+        from ..transport.app import build_app  # local servers do not need FastAPI
 
         return build_app(self, self.http_routes(), run_id)
 
     def serving(
         self, sock: socket.socket, run_id: str = "", token: str = ""
     ) -> AbstractAsyncContextManager[None]:
-        """This server on `sock` while inside; override it to bring an HTTP server of one's own,
-        which then asks `Access` who is let in."""
+        """Context in which this server listens on `sock`. An override with an HTTP server of its
+        own must check each request with `Access`."""
         from ..transport.app import served
 
         return served(self.build_app(run_id), sock, token)
 
     async def answer(self, path: str, raw: bytes) -> Any:
-        """What `handle` answers, for a caller who must not learn this server's secrets: endpoints
-        like to quote the key that they refuse."""
+        """Call `handle` and mask this server's secrets in errors: endpoints may quote a key that
+        they refuse."""
         try:
             return await self.handle(path, raw)
         except RolloutError as error:
@@ -178,7 +172,7 @@ class Service:
         return secret_values(self.config.model_dump())
 
     async def handle(self, path: str, raw: bytes) -> Any:
-        """Answer one request; whatever goes wrong is a RolloutError that names this server."""
+        """Answer one request. Every error is a RolloutError that names this server."""
         route = self.routes.get(path)
         if route is None:
             raise RolloutError(f"has no route {path}", server=self.name, status=404)
@@ -187,8 +181,8 @@ class Service:
             return await invoke(handler, *((route.parse(raw),) if route.takes_body else ()))
 
     def generation_settings(self) -> JsonObject:
-        """The configuration that decides what is generated: what a resumed run must share. Secrets
-        are masked: another key changes nothing."""
+        """The settings that affect what is generated; a resumed run must have the same. Secrets are
+        masked, so a new key is no difference."""
         fields = type(self.config).model_fields
         given = self.config.model_dump(mode="json", exclude_defaults=True)
         settings = {
@@ -197,19 +191,19 @@ class Service:
         return mask(settings, self._secrets)
 
     def load_figures(self) -> JsonObject:
-        """How busy the server is, as `ng_status` shows it beside the requests in flight."""
+        """How busy the server is; `ng_status` shows it."""
         return {}
 
     def describe(self) -> JsonObject:
-        """What a collector needs to know of this server, the same in-process and over HTTP."""
+        """What a collector needs to know about this server."""
         return {"name": self.name, "type": self.kind, "settings": self.generation_settings()}
 
 
 async def invoke(handler: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a method; a plain (not async) one runs in a thread, so that it cannot block the loop.
+    """Call a method and return its result. A method that is not async runs in a thread of its own.
 
-    In one of its own, which nobody waits for at the end: a verifier that hangs can neither take
-    the place of another nor keep the process from ending.
+    So it cannot block the event loop. The thread is a daemon: a verifier that hangs neither takes
+    the place of another nor keeps the process from ending.
     """
     if _is_async(getattr(handler, "__func__", handler)):
         return await handler(*arguments)
@@ -220,9 +214,7 @@ async def invoke(handler: Callable[..., Any], *arguments: Any) -> Any:
     def work() -> None:
         try:
             result, error = context.run(handler, *arguments), None
-        except (
-            StopIteration
-        ) as raised:  # it cannot stand in a future: as a coroutine would, so here
+        except StopIteration as raised:  # a future cannot hold it; a coroutine raises the same
             result, error = None, RuntimeError(f"StopIteration: {raised}")
         except BaseException as raised:
             result, error = None, raised
@@ -235,7 +227,7 @@ async def invoke(handler: Callable[..., Any], *arguments: Any) -> Any:
 
 def _settle(answer: "asyncio.Future[Any]", result: Any, error: BaseException | None) -> None:
     if answer.done():
-        return  # given up in the meantime
+        return  # cancelled meanwhile
     if error is None:
         answer.set_result(result)
     else:
@@ -244,7 +236,7 @@ def _settle(answer: "asyncio.Future[Any]", result: Any, error: BaseException | N
 
 @lru_cache(maxsize=4096)
 def _is_async(function: Callable[..., Any]) -> bool:
-    """Asked for every request, so the answer is kept."""
+    """`iscoroutinefunction`, cached because it is called for every request."""
     return inspect.iscoroutinefunction(function)
 
 
@@ -272,7 +264,7 @@ def _find_routes(cls: type) -> list[Route]:
 
 
 def route_to(cls: type, name: str, method: str, path: str) -> Route:
-    """The route to a method, its request type read from the annotation of its one parameter."""
+    """The route to a method; the annotation of its one parameter is the request type."""
     function = getattr(cls, name)
     parameters = list(inspect.signature(function).parameters)[1:]
     if method == "GET" or not parameters:

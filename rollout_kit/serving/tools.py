@@ -1,4 +1,4 @@
-"""A method offered to the policy as a function tool: its JSON schema, its route, its arguments."""
+"""Methods that the policy can call as function tools: JSON schema, route and arguments."""
 
 import inspect
 import re
@@ -14,10 +14,10 @@ from ..transport.wire import RESERVED
 from ..types import JsonObject
 
 SAFE_NAME = re.compile(r"[A-Za-z0-9_.-]+")
-"""A tool's name becomes a path, so a name that could leave its segment is no tool."""
+"""A tool's name becomes a path segment, so it must not contain a separator."""
 
 NO_TOOL = "error: no tool"
-"""How an agent answers a call that it did not pass on: there is nothing of it to repeat."""
+"""Start of the output of a call that the agent did not send to a server."""
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 
@@ -25,8 +25,8 @@ Handler = TypeVar("Handler", bound=Callable[..., Any])
 def tool(function: Handler) -> Handler:
     """Offer a method to the policy: schema from its signature, description from its docstring.
 
-    It takes either one pydantic model or plain annotated arguments, and returns text, a pydantic
-    model or anything that is JSON; what it raises becomes text for the model.
+    The method takes one pydantic model or plain annotated arguments. It returns text, a pydantic
+    model or JSON. An exception becomes text for the model.
     """
     function.__tool__ = True  # type: ignore[attr-defined]
     return function
@@ -42,14 +42,14 @@ class Tool:
     takes_model: bool
 
     def parse(self, raw: bytes) -> BaseModel:
-        """The call's arguments; ToolError, for the policy to read, where they do not fit."""
+        """The call's arguments; ToolError, which the policy reads, if they are invalid."""
         try:
             return self.arguments.model_validate_json(raw or b"{}")
         except ValidationError as error:
             raise ToolError(f"bad arguments: {validation_summary(error)}") from None
 
     def bind(self, server: object, arguments: BaseModel) -> tuple[Callable[..., Any], list[Any]]:
-        """The server's method, and what to call it with."""
+        """The server's method and its arguments."""
         if self.takes_model:
             return getattr(server, self.name), [arguments]
         names = type(arguments).model_fields
@@ -57,12 +57,12 @@ class Tool:
 
 
 def is_callable(name: str) -> bool:
-    """Whether a policy may call this at all: never a server's own routes."""
+    """Whether a policy may call a tool of this name; it must not be a route of the server."""
     return SAFE_NAME.fullmatch(name) is not None and name not in RESERVED
 
 
 def arguments_of(call: JsonObject) -> JsonObject:
-    """A function call's arguments; ToolError, for the policy to read, where they are no object."""
+    """A function call's arguments; ToolError, which the policy reads, if they are no object."""
     try:
         arguments = orjson.loads(call.get("arguments") or "{}")
     except orjson.JSONDecodeError as error:
@@ -73,15 +73,14 @@ def arguments_of(call: JsonObject) -> JsonObject:
 
 
 def refusal_text(error: RolloutError) -> str | None:
-    """What the policy reads of a call that failed; None where the tool was not there to say
-    anything: that is no answer for a policy."""
+    """The text that the policy reads about a failed call; None if the tool could not be reached,
+    which fails the attempt instead."""
     absent = isinstance(error, SessionLost) or (error.retryable and error.status != 500)
     return None if absent else f"error: {error.message}"
 
 
 def find_tools(cls: type) -> dict[str, Tool]:
-    """The `@tool` methods of a class, by name; TypeError for a name or a signature that cannot
-    serve."""
+    """The `@tool` methods of a class by name; TypeError for an invalid name or signature."""
     names = [name for name in dir(cls) if getattr(getattr(cls, name), "__tool__", False)]
     return {name: _tool(cls, name) for name in names}
 

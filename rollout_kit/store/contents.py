@@ -109,22 +109,23 @@ class Contents:
     idle: set[int] = field(default_factory=set)
     """Offsets in the main file of lines that do not count: foreign ones, and repeated keys."""
 
-    def keep_refused(self, settings: Mapping[str, str], verifiers: Mapping[str, str]) -> None:
-        """Keep the refusals that were made with the present settings and verifier of each agent.
+    def keep_refused(self, present: Mapping[str, tuple[str, str]]) -> None:
+        """Keep the refusals that were made with the present settings and verifier.
 
-        Both arguments map agents to fingerprints.
+        `present` maps agents to the fingerprints of both.
         """
+
+        def stands(key: Key, refusal: Refusal) -> bool:
+            settings, verifier = present.get(key.agent, ("", ""))
+            is_paid = refusal.is_answered and key not in self.pending
+            return refusal.settings in ("", settings) and (
+                refusal.verifier in ("", verifier) or is_paid
+            )
+
         self.refused = {
             key
             for key, refusals in self.refusals.items()
-            if any(
-                each.settings in ("", settings.get(key.agent))
-                and (
-                    each.verifier in ("", verifiers.get(key.agent))
-                    or (each.is_answered and key not in self.pending)  # the response is paid for
-                )
-                for each in refusals
-            )
+            if any(stands(key, refusal) for refusal in refusals)
         }
 
     def keep_settings(self, head: LineHead) -> None:

@@ -38,7 +38,6 @@ class Journal:
         *,
         fsync: Fsync = "second",
         command_line: str = "",
-        on_row: Callable[[JsonObject], None] | None = None,
     ) -> None:
         self.paths = paths
         self.notes: list[str] = []
@@ -61,7 +60,7 @@ class Journal:
             self._lock(paths.main)
             self._files[paths.unverified] = self._open(paths.unverified)
             self._files[paths.failures] = self._open(paths.failures)
-            self.contents = scan(paths, on_row)
+            self.contents = scan(paths)
         except BaseException:
             self._close_files()
             raise

@@ -1,7 +1,7 @@
 """Reading the files of an output, line by line, without trusting any line."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import orjson
@@ -15,10 +15,10 @@ AT_ONCE = 1 << 18
 """Bytes per read; large, so that few lines lie across two reads."""
 
 
-def scan(paths: OutputPaths, on_row: Callable[[JsonObject], None] | None = None) -> Contents:
-    """What the files of an output hold; `on_row` is called with each rollout that counts."""
+def scan(paths: OutputPaths) -> Contents:
+    """What the files of an output hold."""
     found = Contents(size=paths.main.stat().st_size)
-    read = head_reader() if found.size and not on_row else None
+    read = head_reader() if found.size else None
     for offset, raw in read_lines(paths.main):
         row = None
         head = read(raw) if read else None
@@ -31,8 +31,6 @@ def scan(paths: OutputPaths, on_row: Callable[[JsonObject], None] | None = None)
         found.keep_settings(head)
         if head.verifier:
             found.verifiers[head.key.agent, head.verifier] += 1
-        if on_row and row is not None:
-            on_row(row)
     for offset, row in read_rows(paths.unverified):
         head = head_of(row) if row else None
         if not (row and head) or head.key in found.done:

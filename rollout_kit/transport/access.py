@@ -1,9 +1,9 @@
-"""Who may ask a server: the checks before a request is read.
+"""Access control: the checks before a server reads a request.
 
-Loopback is no border against a web page: a page can post forms to any port of the machine it is
-shown on, and can rename its own site to 127.0.0.1. So the body must be declared as JSON, which a
-page cannot do unasked, and the Host must be one of this machine. On any other address every route
-but `/health` asks for the run's token; routes that control the run ask for it everywhere.
+A web page can post forms to any port of its viewer's machine, and can point its own host name to
+127.0.0.1. So a request over loopback must declare its body as JSON, which a page cannot do without
+permission, and its Host must name this machine. On other addresses, all routes but `/health` need
+the run's token. Routes that control the run always need it.
 """
 
 import hmac
@@ -17,17 +17,18 @@ import orjson
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 OPEN = frozenset({"/health"})
-"""Paths that answer anybody who addresses the server rightly."""
+"""Paths that need no token."""
 
 TRUSTED = "rollout_kit.trusted"
-"""Key of the ASGI scope: whether the caller may be told more than that the server is well."""
+"""Key of the ASGI scope: whether the caller may see details of the server in `/health`."""
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """`hosts`: names that a caller may use for the server; empty where the token is asked for."""
+    """The rules of one server. `hosts` are the names that Host may have; empty if every request
+    needs the token."""
 
     hosts: frozenset[str]
     token: str
@@ -42,13 +43,13 @@ class Access:
         return cls(frozenset(hosts), token, frozenset(control))
 
     def refusal(self, scope: Scope) -> tuple[HTTPStatus, str] | None:
-        """Why the request is not let in; None if it is. Marks the scope of a trusted caller."""
+        """Why the request is refused; None if it is accepted. Sets TRUSTED in the scope."""
         headers = dict(scope["headers"])
         host = headers.get(b"host", b"").decode("latin-1").lower()
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
         if self.hosts and name not in self.hosts:
             known = ", ".join(sorted(self.hosts))
-            return HTTPStatus.FORBIDDEN, f"the Host '{host}' is none of this server's: {known}"
+            return HTTPStatus.FORBIDDEN, f"the Host '{host}' is not one of this server's: {known}"
         kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
         if scope["method"] not in ("GET", "HEAD", "OPTIONS") and kind != b"application/json":
             return (
@@ -63,7 +64,7 @@ class Access:
             return None
         return (
             HTTPStatus.UNAUTHORIZED,
-            f"{path} asks for the token of this run, as  authorization: Bearer <token>",
+            f"{path} needs the token of this run, as  authorization: Bearer <token>",
         )
 
     def _is_token(self, header: bytes) -> bool:
@@ -72,9 +73,9 @@ class Access:
 
 
 def guard(app: ASGIApp, access: Access) -> ASGIApp:
-    """`app` for those whom `access` lets in."""
+    """`app` behind the checks of `access`."""
 
-    async def checked(scope: Scope, receive: Receive, send: Send) -> None:
+    async def check(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or (refusal := access.refusal(scope)) is None:
             await app(scope, receive, send)
             return
@@ -84,11 +85,11 @@ def guard(app: ASGIApp, access: Access) -> ASGIApp:
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": orjson.dumps({"error": error})})
 
-    return checked
+    return check
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only this machine reaches `address`, an IP address or a host's name."""
+    """Whether `address` (IP address or host name) can only be reached from this machine."""
     try:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:
@@ -96,5 +97,5 @@ def is_loopback(address: str) -> bool:
 
 
 def bearer(token: str | None) -> dict[str, str]:
-    """The header that shows the token, if there is one."""
+    """The header with the token; empty without a token."""
     return {"authorization": f"Bearer {token}"} if token else {}

@@ -1,6 +1,6 @@
-"""A service as a FastAPI app, and that app on a socket.
+"""A service as a FastAPI app, and an app on a socket.
 
-Routes take and give raw JSON: the service's own `handle` is the only place that reads it.
+The routes pass raw JSON to the service; only its `handle` reads it.
 """
 
 import asyncio
@@ -27,19 +27,19 @@ from .wire import Answers, EventStream, Route, encode
 log = logging.getLogger(__name__)
 
 COOKIE = "rollout_session"
-"""Carries the session for callers that know only cookies, as agents written for NeMo Gym."""
+"""Cookie with the session's id, for callers that only know cookies, such as NeMo Gym's agents."""
 
 SERVER_KEEP_ALIVE_S = 75
-"""Longer than any client of ours keeps an idle connection, so that none is closed under a
-request."""
+"""Longer than our clients keep an idle connection, so that the server never closes one that a
+client is about to use."""
 
 STOP_S = 2
-"""Time for requests in flight once a server is told to stop."""
+"""Time for requests in flight when a server stops."""
 
 
 def build_app(service: Answers, routes: Iterable[Route], run_id: str = "") -> FastAPI:
-    """Every route of the service, `/health` and `/`; `run_id` tells a waiting parent that it is its
-    own."""
+    """The app with every route of the service, `/health` and `/`. By `run_id` in `/health` a parent
+    recognizes the server that it has started."""
     app = FastAPI(title=service.name, docs_url=None, redoc_url=None)
     traffic = _Traffic()
 
@@ -93,7 +93,7 @@ def _endpoint(service: Answers, path: str, traffic: _Traffic):
 
 
 def _session_of(request: Request, path: str) -> tuple[Session | None, bool]:
-    """The caller's session, and whether it was begun by this very request."""
+    """The caller's session, and whether this request begins it."""
     cookies = {name: value for name, value in request.cookies.items() if name != COOKIE}
     known = request.headers.get(HEADER) or request.cookies.get(COOKIE)
     if known:
@@ -126,7 +126,7 @@ def _refusal(error: RolloutError) -> Response:
 class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals are the process owner's: it drains, and only then stops its servers."""
+        """Leave signals to the process, which drains before it stops its servers."""
         yield
 
 
@@ -134,7 +134,7 @@ class _Server(uvicorn.Server):
 async def served(
     app: ASGIApp, sock: socket.socket, token: str = "", control: Iterable[str] = ()
 ) -> AsyncIterator[None]:
-    """`app` answers on `sock` while inside those whom `Access` lets in."""
+    """Context in which `app` answers on `sock` the requests that `Access` accepts."""
     server = _Server(
         uvicorn.Config(
             guard(app, Access.to(sock, token, control)),
@@ -150,7 +150,7 @@ async def served(
         while not server.started and not running.done():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
         if running.done():
-            await running  # it could not serve, and says why
+            await running  # raises the reason why it could not serve
         yield
     finally:
         server.should_exit = True

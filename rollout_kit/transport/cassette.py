@@ -1,8 +1,8 @@
-"""Calls to models and tools, written down as they happen or played back instead.
+"""Record calls to models and tools, or replay recorded ones instead of calling.
 
-A call is known by its rollout (task and index), its server, path and body, and by how many calls of
-the same body the session made before it. A folder holds one file of JSON lines per kind of process;
-of two recordings of one call the later stands.
+A call is identified by its rollout (task and index), server, path and body, and by the number of
+equal calls that its session made before. A folder holds one file of JSON lines per kind of process.
+If a call is recorded twice, the later recording counts.
 """
 
 import logging
@@ -29,8 +29,8 @@ Live = Callable[[str, bytes], Awaitable[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Tapes:
-    """Folders to record into and to play from; with both, what is missing goes live and is
-    recorded. `models`: the servers whose every POST belongs there."""
+    """Folders to record into and to replay from. With both, calls that are not recorded are made
+    and recorded. `models` are the servers whose every POST is recorded."""
 
     record: str | None = None
     replay: str | None = None
@@ -38,20 +38,20 @@ class Tapes:
 
     @classmethod
     def at(cls, record: Path | None, replay: Path | None) -> "Tapes":
-        """Of a command; the folders are the same for every process."""
+        """Tapes in these folders, by absolute paths, so that every process uses the same."""
         folders = [path and str(path.expanduser().resolve()) for path in (record, replay)]
         return cls(record=folders[0], replay=folders[1])
 
     @property
-    def unasked(self) -> Sequence[str]:
-        """Models that nothing is asked of."""
+    def unused_models(self) -> Sequence[str]:
+        """Models that receive no call."""
         return self.models if self.replay and not self.record else ()
 
 
 class Cassette:
-    """The tapes, open. ConfigError where there is nothing to play, or no place to record.
+    """Open tapes. Raises ConfigError if there is nothing to replay or recording is impossible.
 
-    `name` tells the files of one kind of process from those of another.
+    `name` is part of the file name: processes of different kinds record into different files.
     """
 
     def __init__(self, tapes: Tapes, name: str = "") -> None:
@@ -67,14 +67,14 @@ class Cassette:
         return cls(tapes, name) if tapes.record or tapes.replay else None
 
     async def send(self, server: str, path: str, raw: bytes, live: Live) -> Any:
-        """The reply to a call: the recorded one, or the live one, which is recorded.
+        """Return the recorded reply to a call, or make the call and record its reply.
 
-        Raises what the call raised when it was recorded; a RolloutError that is not retried where
-        nothing is recorded and nothing may be.
+        Raises the recorded error of a call. Raises a RolloutError that is not retryable if the call
+        is not recorded and recording is off.
         """
         session = current_session()
         rollout = session.rollout if session else None
-        if session is None or rollout is None:  # such as a warm-up: nobody could ask for it again
+        if session is None or rollout is None:  # a call outside of a rollout, such as a warm-up
             if self._tape is None:
                 raise RolloutError(self._lack(path), server=server, retryable=False)
             return await live(path, raw)
@@ -110,13 +110,13 @@ class Cassette:
         raw = orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
         try:
             os.write(self._tape, raw)
-        except OSError as error:  # the rollout itself is none the worse
-            log.warning("recording has ended: %s", error.strerror)
+        except OSError as error:  # the rollout itself goes on
+            log.warning("recording has stopped: %s", error.strerror)
             self._tape = os.open(os.devnull, os.O_WRONLY)
 
 
 class _Call:
-    """One call of a rollout, counted among those of its session that are the same."""
+    """One call of a rollout, with its number among the equal calls of its session."""
 
     def __init__(
         self, session: Session, rollout: tuple[str, int], server: str, path: str, raw: bytes
@@ -135,7 +135,7 @@ class _Call:
         return f"{self._which}-{self.number}"
 
     def uncount(self) -> None:
-        """It will be made again, and is the same call then."""
+        """Take the call back: the repeated call will have the same number."""
         self._of_session[self._which] -= 1
 
     def line(self, outcome: JsonObject) -> JsonObject:
@@ -152,7 +152,7 @@ class _Call:
 
 
 def _without_ids(request: JsonObject) -> JsonObject:
-    """An agent gives the items that it makes ids that are new each time."""
+    """The request without the ids of its items: agents generate them at random."""
     items = request.get("input")
     if not isinstance(items, list):
         return request
@@ -184,31 +184,31 @@ def _reply(line: JsonObject, server: str) -> bytes:
 
 
 def _open_to_append(folder: Path, name: str) -> int:
-    """A file of the folder, open for whole lines."""
+    """Open the file to record into; end a torn last line."""
     path = folder / f"calls{name and f'-{name}'}.jsonl"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         size = os.fstat(descriptor).st_size
         if size and os.pread(descriptor, 1, size - 1) != b"\n":
-            os.write(descriptor, b"\n")  # a kill has torn the last line
+            os.write(descriptor, b"\n")  # a kill interrupted the last write
     except OSError as error:
         raise ConfigError(f"record={folder}: cannot write {path.name}: {error.strerror}") from None
     return descriptor
 
 
 Place = tuple[int, int, int]
-"""Open file, offset and bytes of a line."""
+"""File descriptor, offset and length of a line."""
 
 
 class _Keyed(msgspec.Struct):
-    """What is read of a line before it is asked for."""
+    """The part of a line that the index needs."""
 
     key: str
 
 
 def _index(folder: Path, *, may_lack: bool) -> dict[str, Place]:
-    """Key → where its recording stands; a torn line is none."""
+    """Key → place of its recording. Torn lines are skipped."""
     found: dict[str, Place] = {}
     decode = msgspec.json.Decoder(_Keyed).decode
     try:

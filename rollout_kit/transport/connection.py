@@ -1,7 +1,7 @@
-"""One HTTP/1.1 connection: bytes out, a reply in, at most one request at a time.
+"""One HTTP/1.1 connection, with at most one request at a time.
 
-A client for JSON over keep-alive connections, and no more; httptools (Node's parser) does the
-parsing. A general client costs five times the CPU, which is most of what a rollout costs at all.
+It supports JSON over keep-alive connections only; httptools (Node's parser) parses the replies. A
+general client needs five times the CPU, which would be most of the CPU time of a rollout.
 """
 
 import asyncio
@@ -14,18 +14,18 @@ import httptools
 Pairs = list[tuple[bytes, bytes]]
 
 Arrived = Callable[[bytes], None]
-"""Takes the pieces of a body as they come. It must not raise."""
+"""Receives the pieces of a body as they arrive. Must not raise."""
 
 EVENT_STREAM = b"text/event-stream"
 
 
 class Broken(Exception):
-    """The connection ended, or carried something else than HTTP, before the reply was whole."""
+    """The connection ended, or carried invalid HTTP, before the reply was complete."""
 
 
 @dataclass(slots=True)
 class Headers:
-    """A reply's headers; names are case-insensitive, and may occur more than once."""
+    """A reply's headers. Names are case-insensitive and may occur more than once."""
 
     pairs: Pairs
 
@@ -34,7 +34,7 @@ class Headers:
         return [value.decode("latin-1") for key, value in self.pairs if key.lower() == wanted]
 
     def starting_with(self, prefix: str) -> dict[str, str]:
-        """Those whose names begin so, by name in small letters."""
+        """The headers with this prefix, by name in lower case."""
         start, length = prefix.encode(), len(prefix)
         return {
             key.lower().decode("latin-1"): value.decode("latin-1")
@@ -43,13 +43,13 @@ class Headers:
         }
 
     def get(self, name: str, default: str = "") -> str:
-        """The first of that name."""
+        """The first header of that name."""
         return next(iter(self.getall(name)), default)
 
 
 @dataclass(slots=True)
 class Reply:
-    """A whole reply. `raw` is empty where its body was handed over as it came."""
+    """A complete reply. `raw` is empty if the body was passed on as it arrived."""
 
     status: int
     headers: Headers
@@ -60,7 +60,7 @@ class Reply:
 
 
 class Connection(asyncio.Protocol):
-    """`ask` sends a request; `is_open` until either side has ended it."""
+    """`is_open` until either side ends the connection."""
 
     def __init__(self) -> None:
         self.is_open = False
@@ -69,8 +69,11 @@ class Connection(asyncio.Protocol):
         self._waiter: asyncio.Future[Reply] | None = None
 
     async def ask(self, request: Sequence[bytes], arrived: Arrived | None = None) -> Reply:
-        """The reply to a request, given in pieces; Broken where there is none. Giving up waiting
-        ends the connection. A stream of events is handed to `arrived`, and nothing else is."""
+        """Send a request, given in pieces, and return the reply; Broken if there is none.
+
+        Cancelling the wait ends the connection. `arrived` receives the pieces of an event stream;
+        any other body is in the reply.
+        """
         self._parser = httptools.HttpResponseParser(self)
         self._headers: Pairs = []
         self._headers_are_whole = False
@@ -81,11 +84,11 @@ class Connection(asyncio.Protocol):
         try:
             return await self._waiter
         except BaseException:
-            self.end("it was given up")
+            self.end("the request was cancelled")
             raise
 
     def end(self, why: str) -> None:
-        """Now; whoever waits for a reply gets Broken."""
+        """Close the connection at once; a waiting `ask` raises Broken."""
         waiter, self._waiter = self._waiter, None
         self.is_open = False
         self._transport.abort()
@@ -98,13 +101,13 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._waiter is None:
-            # it must not be taken for the reply to the next request
-            self.end("something came that nobody had asked for")
+            # the next request must not take these bytes for its reply
+            self.end("the server sent data without a request")
             return
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self.end(f"what came is not HTTP: {error}")
+            self.end(f"the reply is not HTTP: {error}")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_open = False
@@ -113,7 +116,7 @@ class Connection(asyncio.Protocol):
         if exc is None and self._lasts_to_the_end:
             self._finish(keep=False)
         else:
-            self.end(str(exc) if exc else "the server closed the connection without a whole reply")
+            self.end(str(exc) if exc else "the server closed the connection before its reply ended")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers.append((name, value))
@@ -130,21 +133,21 @@ class Connection(asyncio.Protocol):
             self._body.append(data)
 
     def on_message_complete(self) -> None:
-        if self._parser.get_status_code() < 200:  # such as 100 Continue: the reply is still to come
+        if self._parser.get_status_code() < 200:  # such as 100 Continue: the reply follows
             self._headers, self._headers_are_whole = [], False
         else:
             self._finish(keep=self._parser.should_keep_alive())
 
     @property
     def _lasts_to_the_end(self) -> bool:
-        """Whether this reply is over when its connection is: it began, and tells no length."""
+        """Whether the end of the connection ends this reply: it has begun and names no length."""
         names = {name.lower() for name, _ in self._headers}
         return self._headers_are_whole and not names & {b"content-length", b"transfer-encoding"}
 
     def _finish(self, *, keep: bool) -> None:
         waiter, self._waiter = self._waiter, None
-        if not keep or waiter is None:  # nobody waits for a second reply to one request
-            self.end("it is over")
+        if not keep or waiter is None:  # without a waiter it is a second reply to one request
+            self.end("the reply is complete")
         if waiter is None or waiter.done():
             return
         body = self._body
@@ -152,20 +155,20 @@ class Connection(asyncio.Protocol):
         try:
             raw = _decompress(raw, self._headers)
         except zlib.error as error:
-            waiter.set_exception(Broken(f"its body cannot be unpacked: {error}"))
+            waiter.set_exception(Broken(f"its body cannot be decompressed: {error}"))
             return
         waiter.set_result(Reply(self._parser.get_status_code(), Headers(self._headers), raw))
 
 
 def _is_stream(headers: Pairs) -> bool:
-    """Whether the body is one of events, and not compressed."""
-    told = {name.lower(): value.lower() for name, value in headers}
-    is_packed = told.get(b"content-encoding", b"identity") != b"identity"
-    return told.get(b"content-type", b"").startswith(EVENT_STREAM) and not is_packed
+    """Whether the body is an event stream without compression."""
+    values = {name.lower(): value.lower() for name, value in headers}
+    is_packed = values.get(b"content-encoding", b"identity") != b"identity"
+    return values.get(b"content-type", b"").startswith(EVENT_STREAM) and not is_packed
 
 
 def _decompress(raw: bytes, headers: Pairs) -> bytes:
-    """The body without its compression, which is not asked for, and yet some send it."""
+    """The decompressed body: some servers compress without being asked to."""
     for name, value in headers:
         if len(name) == 16 and name.lower() == b"content-encoding" and raw:
             if value.lower() not in (b"gzip", b"x-gzip", b"deflate"):

@@ -1,7 +1,7 @@
-"""The one HTTP client: connection limits, keep-alive, time limits, and failures by name.
+"""The HTTP client: connection limits, keep-alive, time limits, and typed failures.
 
-It never repeats a request: whether that is safe only its caller knows. What goes wrong before a
-byte was sent is a PeerUnreachable, so that the caller can tell.
+It never repeats a request, because only the caller knows whether that is safe. A failure before a
+byte was sent is a PeerUnreachable, so the caller can tell.
 """
 
 import asyncio
@@ -24,24 +24,23 @@ from .connection import Arrived, Broken, Connection, Reply
 __all__ = ["HttpClient", "Reply"]
 
 CONNECT_TIMEOUT_S = 10.0
-"""A server that listens accepts within milliseconds; ten seconds cover a restart and a far
-region."""
+"""A listening server accepts within milliseconds; ten seconds are enough for distant regions."""
 
 KEEP_ALIVE_S = 15.0
-"""Idle connections are dropped here before our servers (75 s) drop them, so none dies under a
-request."""
+"""Idle time after which the client closes a connection. Our servers wait longer (75 s), so they
+never close one that a request is about to use."""
 
 ADDRESS_TIMEOUT_S = 2.0
-"""For each address of a host but the last, as some are announced and lead nowhere."""
+"""Time for each address of a host but the last: some addresses cannot be reached."""
 
 RESOLVED_S = 10.0
-"""A host's addresses are asked for again after this long: thousands of connections at once need
+"""A host's addresses are cached for this long, so that thousands of connections at once need only
 one look-up."""
 
 PORTS = {"http": 80, "https": 443}
 
 UNQUOTED = "/%:@!$&'()*+,;=~-._[]"
-"""What may stand in a path as it is; the rest is written with per cent signs."""
+"""Characters of a path that are not percent-encoded."""
 
 ROOM_FOR_ALL = nullcontext()
 
@@ -50,7 +49,7 @@ USER_AGENT = f"rollout_kit/{__version__}"
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Who is connected to."""
+    """The other end of a connection."""
 
     host: str
     port: int
@@ -58,8 +57,8 @@ class Origin:
 
 
 class HttpClient:
-    """Connections to any number of hosts. `limit` and `limit_per_host` bound them; 0 =
-    unlimited."""
+    """Connections to any number of hosts, at most `limit` in all and `limit_per_host` to one host;
+    0 = unlimited."""
 
     def __init__(self, limit: int = 0, limit_per_host: int = 0) -> None:
         self._limit_per_host = limit_per_host
@@ -75,8 +74,8 @@ class HttpClient:
         timeout_s: float = 600,
         arrived: Arrived | None = None,
     ) -> Reply:
-        """`arrived` is handed the pieces of a stream of events as they come; `timeout_s` then
-        limits the silence before each of them."""
+        """Send a POST. `arrived` receives the pieces of an event stream as they arrive; `timeout_s`
+        then limits the time before each of them."""
         return await self._send("POST", url, raw, headers, timeout_s, arrived)
 
     async def get(
@@ -103,7 +102,7 @@ class HttpClient:
             host = self._hosts[origin] = _Host(origin, self._limit_per_host)
         limit = within(timeout_s)
         if arrived:
-            arrived = _renewing(limit, arrived)
+            arrived = _renew_at_each(limit, arrived)
         try:
             with limit:
                 if self._room is None and host.room is None:
@@ -122,7 +121,7 @@ class HttpClient:
             raise PeerLost(f"{url} broke off: {error}") from error
 
     async def close(self) -> None:
-        """End every connection; what still waits for a reply is a PeerLost."""
+        """End every connection; requests in flight raise PeerLost."""
         for host in self._hosts.values():
             host.close()
         await asyncio.sleep(0)  # the loop closes the sockets
@@ -134,7 +133,7 @@ class _Host:
     def __init__(self, origin: Origin, limit: int) -> None:
         self.origin = origin
         self.room = asyncio.Semaphore(limit) if limit else None
-        self._idle: deque[Connection] = deque()  # the one used last comes last
+        self._idle: deque[Connection] = deque()  # least recently used first
         self._busy: set[Connection] = set()
         self._resolving: asyncio.Future[list[str]] | None = None
         self._resolved_at = -RESOLVED_S
@@ -142,7 +141,7 @@ class _Host:
         self._sweep: asyncio.TimerHandle | None = None
 
     async def ask(self, request: list[bytes], arrived: Arrived | None = None) -> Reply:
-        """OSError where no connection can be had, Broken where one ends too early."""
+        """Send a request; OSError if no connection can be made, Broken if one ends too early."""
         while self._idle:
             connection = self._idle.pop()
             if connection.is_open:
@@ -165,7 +164,7 @@ class _Host:
             self._sweep = loop.call_later(KEEP_ALIVE_S, self._drop_old)
 
     def _drop_old(self) -> None:
-        """Connections that nobody has needed for long are ended."""
+        """End connections that were idle for KEEP_ALIVE_S."""
         loop = asyncio.get_running_loop()
         idle, self._sweep = self._idle, None
         while idle and (
@@ -177,7 +176,8 @@ class _Host:
             self._sweep = loop.call_at(due, self._drop_old)
 
     async def _connect(self) -> Connection:
-        """A new connection to the first address that takes one; first tried is who did before."""
+        """Connect to the first address that accepts, starting with the one that accepted last
+        time."""
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 addresses = await self._addresses()
@@ -202,7 +202,7 @@ class _Host:
         return connection
 
     async def _addresses(self) -> list[str]:
-        """The host's, asked for once by however many want to connect."""
+        """The host's addresses; concurrent callers share one look-up."""
         loop = asyncio.get_running_loop()
         is_old = loop.time() - self._resolved_at >= RESOLVED_S
         if self._resolving is None or (self._resolving.done() and is_old):
@@ -219,7 +219,7 @@ class _Host:
             self._resolved_at = loop.time()
             return list(dict.fromkeys(str(address[0]) for *_, address in found))
         except UnicodeError:
-            raise OSError(0, "this is no name of a host") from None
+            raise OSError(0, "this is not a valid host name") from None
 
     def close(self) -> None:
         if self._sweep:
@@ -231,10 +231,10 @@ class _Host:
 
 @lru_cache(maxsize=4096)
 def _parts(method: str, url: str) -> tuple[Origin, str]:
-    """Who to connect to, and the first lines of the request; ValueError for what is no URL."""
+    """The origin, and the first lines of the request; ValueError if `url` is not a URL."""
     parts = urlsplit(url)
     if parts.scheme not in PORTS or not parts.hostname:
-        raise ValueError("this is no http:// or https:// URL")
+        raise ValueError("this is not an http:// or https:// URL")
     port = parts.port or PORTS[parts.scheme]
     origin = Origin(parts.hostname, port, parts.scheme == "https")
     target = quote(parts.path or "/", safe=UNQUOTED)
@@ -249,10 +249,10 @@ def _parts(method: str, url: str) -> tuple[Origin, str]:
 
 
 def _request(head: str, headers: Mapping[str, str] | None, raw: bytes | None) -> list[bytes]:
-    """A request in pieces; ValueError where a header cannot be sent."""
+    """The request in pieces; ValueError if a header cannot be sent."""
     for name, value in (headers or {}).items():
         if not (value.isprintable() and value.isascii()) and not _is_sendable(value):
-            raise ValueError(f"the header '{name}' holds a line break, or what is not Latin-1")
+            raise ValueError(f"the header '{name}' contains a line break or is not Latin-1")
         head += f"{name}: {value}\r\n"
     if raw is None:
         return [f"{head}\r\n".encode("latin-1")]
@@ -260,12 +260,12 @@ def _request(head: str, headers: Mapping[str, str] | None, raw: bytes | None) ->
     return [(head + length).encode("latin-1"), raw]
 
 
-def _renewing(limit: within, arrived: Arrived) -> Arrived:
-    def took(piece: bytes) -> None:
+def _renew_at_each(limit: within, arrived: Arrived) -> Arrived:
+    def take(piece: bytes) -> None:
         limit.renew()
         arrived(piece)
 
-    return took
+    return take
 
 
 def _is_sendable(value: str) -> bool:
@@ -287,13 +287,13 @@ def _speaks_no_tls(error: OSError) -> bool:
 
 
 def _is_for_good(error: OSError) -> bool:
-    """Whether connecting again cannot help: the URL or the certificate is wrong."""
+    """Whether retrying cannot help because the URL or the certificate is wrong."""
     return _speaks_no_tls(error) or isinstance(error, ssl.SSLCertVerificationError)
 
 
 def _reason(error: OSError) -> str:
     if _speaks_no_tls(error):
-        return "what answers there does not speak TLS: is it an http:// URL?"
+        return "the server does not speak TLS: is it an http:// URL?"
     if isinstance(error, ssl.SSLError | socket.gaierror) or not error.errno:
         return error.strerror or str(error)
-    return os.strerror(error.errno)  # the event loops word it each in its own way
+    return os.strerror(error.errno)  # each event loop words the message differently

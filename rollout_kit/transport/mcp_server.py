@@ -1,8 +1,8 @@
-"""A resources server's tools over MCP, at `/mcp` beside its routes (streamable HTTP, official SDK).
+"""A resources server's tools over MCP, at `/mcp` (streamable HTTP, official SDK).
 
-Whose request carries a session's header is in that session: an agent's MCP client so shares the
-state that `/verify` will look at. Any other client gets a session of its own, which lives as long
-as its MCP session; for that it must be of those protocol versions that have sessions.
+A request with a session header belongs to that session, so an agent's MCP client works on the state
+that `/verify` reads. Any other client gets a session of its own, which ends with its MCP session;
+it must use a protocol version that has sessions.
 """
 
 import asyncio
@@ -31,14 +31,14 @@ MCP_SESSION, MCP_VERSION = "mcp-session-id", "mcp-protocol-version"
 """Headers of the protocol."""
 
 METHOD_NOT_FOUND = -32601
-"""What makes a client fall back to a version that has sessions."""
+"""Error code after which a client falls back to a version that has sessions."""
 
 
 @asynccontextmanager
 async def serving(
     service: "ResourcesServer", sock: socket.socket, run_id: str, token: str
 ) -> AsyncIterator[None]:
-    """The server on `sock` while inside, its tools at `/mcp` too."""
+    """Context in which the server listens on `sock`, with its tools at `/mcp` too."""
     try:
         manager = _manager(service)
     except BaseException:
@@ -57,14 +57,14 @@ async def serving(
 
 
 async def _run(manager: Any, ready: asyncio.Event, done: asyncio.Event) -> None:
-    """In a task of its own: around others' work the SDK would wrap what that raises."""
+    """Run the SDK's manager in a task of its own: around other code it would wrap exceptions."""
     async with manager.run():
         ready.set()
         await done.wait()
 
 
 def _manager(service: "ResourcesServer") -> Any:
-    """The SDK's; ConfigError where it is missing."""
+    """The SDK's session manager; ConfigError if the SDK is missing."""
     try:
         from mcp import MCPError
         from mcp.server import Server
@@ -91,11 +91,11 @@ def _manager(service: "ResourcesServer") -> Any:
         try:
             headers = context.request.headers
             session = Session(headers.get(HEADER) or _own_session_id(headers[MCP_SESSION]))
-            if HEADER not in headers:  # several first calls may come at once
+            if HEADER not in headers:  # several first calls may arrive at once
                 async with beginning.setdefault(session.id, asyncio.Lock()):
                     await service.ensure_session(session)
             text, failed = await _call_tool(service, session, params), False
-        except SessionLost as error:  # nothing for a model to read: its rollout starts anew
+        except SessionLost as error:  # not text for the model: the rollout needs a new attempt
             raise MCPError(LOST_CODE, error.message) from None
         except RolloutError as error:
             text, failed = error.message, True
@@ -123,8 +123,8 @@ def _own_session_id(mcp_session: str) -> str:
 
 
 class _Door:
-    """In front of the SDK: who brings no session must speak a version that has some, and what an
-    MCP session held is let go of when its client ends it."""
+    """In front of the SDK: refuse clients that have no session and a version without sessions;
+    close our session when the client ends its MCP session."""
 
     def __init__(self, service: "ResourcesServer", manager: Any) -> None:
         self._service, self._manager = service, manager
@@ -136,27 +136,27 @@ class _Door:
         version = headers.get(MCP_VERSION)
         knows_sessions = version is None or version in HANDSHAKE_PROTOCOL_VERSIONS
         if HEADER not in headers and not knows_sessions:
-            said = f"without {HEADER} a session is needed: initialize one"
-            error = {"code": METHOD_NOT_FOUND, "message": said}
+            message = f"without {HEADER} a session is needed: initialize one"
+            error = {"code": METHOD_NOT_FOUND, "message": message}
             reply = orjson.dumps({"jsonrpc": "2.0", "id": None, "error": error})
             await Response(reply, 400, media_type="application/json")(scope, receive, send)
             return
         status = 0
 
-        async def watched(message: Message) -> None:
+        async def watch(message: Message) -> None:
             nonlocal status
             status = message.get("status", status)
             await send(message)
 
-        await self._manager.handle_request(scope, receive, watched)
+        await self._manager.handle_request(scope, receive, watch)
         if scope["method"] == "DELETE" and status < 300 and (ended := headers.get(MCP_SESSION)):
             with entered(Session(_own_session_id(ended))):
                 await self._service.answer("/close_session", b"{}")
 
 
 def _mount(app: ASGIApp, mcp: ASGIApp) -> ASGIApp:
-    async def routed(scope: Scope, receive: Receive, send: Send) -> None:
+    async def route(scope: Scope, receive: Receive, send: Send) -> None:
         is_mcp = scope["type"] == "http" and scope["path"] == PATH
         await (mcp if is_mcp else app)(scope, receive, send)
 
-    return routed
+    return route

@@ -1,8 +1,7 @@
-"""The seam between servers: `peers.call(server, path, body, returns)`.
+"""How servers call each other: `peers.call(server, path, body, returns)`.
 
-Whether the peer is in this process or behind HTTP is its transport's business. A request is always
-handed over as JSON bytes, so neither side can change the other's objects; a reply belongs to the
-caller.
+A transport reaches each peer, in this process or over HTTP. A request always crosses as JSON bytes,
+so neither side can change the other's objects. The reply belongs to the caller.
 """
 
 import asyncio
@@ -31,12 +30,12 @@ from .retry import RECONNECT, retry
 from .wire import RESERVED, Answers, decode, encode
 
 LONG_AGO = "Thu, 01 Jan 1970"
-"""When a cookie expires that a server takes back."""
+"""Expiry of a cookie that a server deletes."""
 
 
 class Transport(Protocol):
     async def send(self, path: str, raw: bytes | None) -> Any:
-        """The reply to one request: an object, or bytes that are JSON or text. None asks by GET."""
+        """The reply to one request: an object, or bytes of JSON or text. With None, a GET."""
         ...
 
 
@@ -51,11 +50,10 @@ class Peers:
         self._descriptions: dict[str, JsonObject] = {}
 
     async def call(self, server: str, path: str, body: Any, returns: Any = dict) -> Any:
-        """POST `body` (a pydantic model or JSON) to a server; GET when it is None.
+        """POST `body` (a pydantic model or JSON) to a server; GET if it is None.
 
         `returns` is a pydantic model, `dict` or `list` for JSON, or `str` for the reply's text.
-        Raises the RolloutError that the server raised, or PeerError where there was no usable
-        reply.
+        Raises the RolloutError of the server, or PeerError if there is no usable reply.
         """
         transport, raw = self.transport(server), None if body is None else encode(body)
         cassette = self._cassette
@@ -67,21 +65,21 @@ class Peers:
             return reply
         try:
             return decode(reply if isinstance(reply, bytes) else encode(reply), returns)
-        except (TypeError, ValueError) as error:  # neither JSON, nor of the kind that was asked for
+        except (TypeError, ValueError) as error:  # not JSON, or not of the type `returns`
             reason = validation_summary(error) if isinstance(error, ValidationError) else error
             raise PeerError(
-                f"{path} answered what cannot be read: {reason}",
+                f"the reply of {path} cannot be read: {reason}",
                 server=server,
-                retryable=not isinstance(error, TypeError),  # garbage may pass; another type stays
+                retryable=not isinstance(error, TypeError),  # a wrong type will not change
             ) from error
 
     @property
     def is_taped(self) -> bool:
-        """Whether calls to models are recorded or played back."""
+        """Whether calls to models are recorded or replayed."""
         return self._cassette is not None
 
     async def _is_taped(self, server: str, path: str) -> bool:
-        """Calls to models, and to tools that leave nothing behind which a verdict may depend on."""
+        """Whether a call is recorded: calls to models, and to tools that change no state."""
         assert self._cassette is not None
         if server in self._cassette.models:
             return True
@@ -89,15 +87,14 @@ class Peers:
         return about.get("reverify") == "stateless" and path.removeprefix("/") not in RESERVED
 
     async def call_each(self, server: str, path: str) -> list[Any]:
-        """GET from every worker of a server: what each of them answers."""
+        """The replies of all workers of a server to a GET."""
         transport = self.transport(server)
         workers = transport.workers() if isinstance(transport, Http) else [transport]
         alone = Peers({f"{number}": worker for number, worker in enumerate(workers)})
         return await asyncio.gather(*(alone.call(name, path, None) for name in alone._transports))
 
     async def describe(self, server: str) -> JsonObject:
-        """What the server says of itself (see Service.describe); `{}` from a server of another
-        kind."""
+        """The server's description (see Service.describe); `{}` from a foreign server."""
         if server not in self._descriptions:
             self._descriptions[server] = await self._ask_description(server)
         return self._descriptions[server]
@@ -125,7 +122,7 @@ class Peers:
 
 
 class Local:
-    """A server in this process. `round_trip` sends replies through JSON too, as the tests do."""
+    """A server in this process. With `round_trip`, replies cross as JSON too, for tests."""
 
     def __init__(
         self, service: Answers, *, timeout_s: float | None = None, round_trip: bool = False
@@ -145,8 +142,8 @@ class Local:
 
 
 class Http:
-    """A server behind one URL per worker; a session always goes to the same one. `headers` go with
-    every request."""
+    """A server with one URL per worker; all calls of a session go to the same worker. `headers` are
+    sent with every request."""
 
     def __init__(
         self,
@@ -181,7 +178,7 @@ class Http:
         return reply.raw
 
     def workers(self) -> list["Http"]:
-        """Each alone."""
+        """One transport per worker."""
         return [
             Http(self._name, [url], self._client, self._timeout_s, self._headers)
             for url in self._urls
@@ -225,8 +222,8 @@ def _keep_cookies(session: Session, reply: Reply) -> None:
         try:
             for name, morsel in SimpleCookie(header).items():
                 if morsel["max-age"] == "0" or morsel["expires"].startswith(LONG_AGO):
-                    session.cookies.pop(name, None)  # how a server takes one back
+                    session.cookies.pop(name, None)  # the server deletes it
                 else:
                     session.cookies[name] = morsel.coded_value
         except CookieError:
-            continue  # a cookie that nobody can read is one that nobody set
+            continue  # a malformed cookie is ignored

@@ -1,4 +1,4 @@
-"""What crosses between servers: JSON bytes to objects and back, and the table of routes."""
+"""Conversion between JSON bytes and objects, and the definition of routes."""
 
 import inspect
 from collections.abc import Callable, Iterable
@@ -26,8 +26,7 @@ RESERVED = frozenset(
         "aggregate_metrics",
     }
 )
-"""Paths of every resources server; a tool may not be called so, as the policy chooses what is
-called."""
+"""Paths of servers that no tool may have as its name: the policy may call every tool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +44,7 @@ class Answers(Protocol):
     name: str
 
     async def answer(self, path: str, raw: bytes) -> Any:
-        """The reply to one request; RolloutError where there is none."""
+        """The reply to one request; RolloutError if it fails."""
         ...
 
     def describe(self) -> JsonObject:
@@ -58,7 +57,7 @@ class Answers(Protocol):
 
 
 class EventStream(bytes):
-    """A reply that goes out as a stream of events: all of them, one after the other."""
+    """A reply that is sent as an event stream; it holds all events."""
 
     @classmethod
     def of(cls, events: Iterable[bytes]) -> "EventStream":
@@ -72,10 +71,10 @@ def encode(value: Any) -> bytes:
     if isinstance(value, str):
         return value.encode()
     if type(value) is VerifyResponse:
-        with suppress(TypeError):  # what orjson does not know, such as a set, pydantic may
+        with suppress(TypeError):  # pydantic knows types that orjson does not, such as set
             return orjson.dumps(given_fields(value), default=_encode_nested)
     if isinstance(value, BaseModel):
-        # a verify response echoes the row: fields nobody set must not appear as explicit nulls
+        # a verify response repeats the row: fields that were not set must not appear as null
         return value.model_dump_json(exclude_unset=isinstance(value, VerifyRequest)).encode()
     return orjson.dumps(value, default=_encode_nested)
 
@@ -87,7 +86,7 @@ def _encode_nested(value: Any) -> Any:
 
 
 def decode(raw: bytes, wanted: Any) -> Any:
-    """JSON bytes as `wanted`: `str` (the text as it is), `dict`, or a pydantic model."""
+    """JSON bytes as `wanted`: `str` (the plain text), `dict`, `list`, or a pydantic model."""
     if wanted is str:
         return raw.decode("utf-8", "replace")
     if isinstance(wanted, type) and issubclass(wanted, BaseModel):
@@ -99,7 +98,7 @@ def decode(raw: bytes, wanted: Any) -> Any:
 
 
 def request_parser(annotation: Any) -> Callable[[bytes], Any]:
-    """From JSON bytes to a handler's argument; TaskError where the bytes are not what it takes."""
+    """A function from JSON bytes to a handler's argument; it raises if the bytes do not fit."""
     if annotation in (JsonObject, dict, Any, inspect.Parameter.empty):
         return parse_object
     validate = TypeAdapter(annotation).validate_json

@@ -291,7 +291,7 @@ def test_packed_tests_are_the_same_tests() -> None:
 )
 def test_packed_tests_that_are_none_are_no_verdict(broken) -> None:
     task = {**SUM, "verifier_metadata": {"unit_tests": {"packed": broken}}}
-    with pytest.raises(TaskError, match="packed holds no tests"):
+    with pytest.raises(TaskError, match="packed has no tests"):
         verdict(task, TABLE[0][1])
 
 

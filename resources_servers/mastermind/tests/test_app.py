@@ -10,7 +10,7 @@ from rollout_kit.session import Session, entered
 from rollout_kit.testing import making, mount
 
 Mastermind = load("resources_servers", "mastermind")
-compared = sys.modules[Mastermind.__module__].compared
+compare_codes = sys.modules[Mastermind.__module__].compare_codes
 
 
 def game(secret=None, **row):
@@ -33,7 +33,7 @@ def game(secret=None, **row):
     ],
 )
 def test_what_a_guess_is_told(secret, guess, exact, misplaced) -> None:
-    assert compared(secret, guess) == (exact, misplaced)
+    assert compare_codes(secret, guess) == (exact, misplaced)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_policy_that_takes_what_still_fits_finds_every_code() -> None:
             if step.is_last:
                 break
             told = (step.info["exact"], step.info["misplaced"])
-            left = [each for each in left if compared(each, left[0]) == told]
+            left = [each for each in left if compare_codes(each, left[0]) == told]
         assert step.reward == 1.0, secret
 
 

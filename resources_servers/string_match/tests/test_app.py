@@ -166,7 +166,7 @@ def test_a_pattern_that_never_ends_is_cut_off_and_the_next_answer_is_matched(mon
     [
         ({"expected_answer": ""}, "expected_answer"),
         ({"expected_answer": []}, "expected_answer"),
-        ({"expected_answer": ["a", ""]}, "an empty text matches"),
+        ({"expected_answer": ["a", ""]}, "an empty text cannot"),
         ({"expected_answer": 7}, "expected_answer"),
         ({"expected_answer": "(", "match_mode": "regex"}, "'\\(' is not a regular expression"),
         ({"extraction_mode": "middle"}, "extraction_mode"),

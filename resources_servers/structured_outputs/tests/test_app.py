@@ -263,7 +263,7 @@ def test_a_package_that_is_missing_is_named_with_what_installs_it(monkeypatch):
 
 REFUSED = [
     ({"schema_str": "{"}, "schema_str: JSONDecodeError"),
-    ({"schema_str": "[1]"}, "it is no JSON object"),
+    ({"schema_str": "[1]"}, "it is not a JSON object"),
     ({"schema_str": '{"type": "text"}'}, "schema_str: SchemaError"),
     ({"schema_str": '{"properties": 7}'}, "schema_str: TypeError"),
     ({"schema_str": '{"pattern": "("}'}, "schema_str: SchemaError"),

@@ -432,7 +432,7 @@ def test_a_thousand_sessions_share_what_they_have_not_changed():
 @pytest.mark.parametrize(
     ("calls", "complaint"),
     [
-        ([{"name": "fly", "arguments": "{}"}], "ground_truth.0: there is no tool 'fly'"),
+        ([{"name": "fly", "arguments": "{}"}], "ground_truth.0: unknown tool 'fly'"),
         ([{"name": "email_send_email", "arguments": "{"}], "ground_truth.0: the arguments are not"),
         ([{"name": "email_send_email", "arguments": '{"to": 1}'}], "ground_truth.0: bad arguments"),
         ([{"name": "email_send_email"}], "ground_truth.0.arguments: Field required"),
@@ -457,7 +457,7 @@ def test_an_office_without_a_file_or_a_column_is_named(office):
     with pytest.raises(ConfigError, match=r"emails\.csv: needs rows, with the columns email_id"):
         talk(office)
     path.unlink()
-    with pytest.raises(ConfigError, match=r"there is no emails\.csv"):
+    with pytest.raises(ConfigError, match=r"contains no emails\.csv"):
         talk(office)
 
 

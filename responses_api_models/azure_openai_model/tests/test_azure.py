@@ -206,7 +206,7 @@ def test_a_token_that_is_refused_as_soon_as_it_is_there_is_not_renewed_for_ever(
         ("/nowhere/az", "cannot be run"),
         ("false", "ended with status 1"),
         ("true", "printed no token"),
-        ("sh -c 'echo please log in >&2; exit 3'", "status 3, and said: please log in"),
+        ("sh -c 'echo please log in >&2; exit 3'", "status 3: please log in"),
         ("'", "cannot be run"),
     ],
 )
