@@ -3,10 +3,16 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from support import Bench
 
 from rollout_kit.testing import OVERS, Over
 
+# no example fails because the machine is slow
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")
 
 FIRST = (
     "tests/test_every_server.py",
