@@ -33,7 +33,7 @@ FIRST = (
     "tests/test_quickstart.py",
     "responses_api_models/simulated_model/tests/test_rehearsal.py",
 )
-"""The files that take longest. Each runs in one worker, so none of them may be the last to begin."""
+"""The files that take longest. Each runs in one process, so none may be the last to begin."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
