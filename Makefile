@@ -5,6 +5,11 @@ PYTHON ?= python3
 BIN := .venv/bin
 UV := $(shell command -v uv 2>/dev/null)
 
+# One process more than cores, as tests wait a lot; a file's tests share what is slow to set up.
+# The files begin in the order of tests/conftest.py.
+PARALLEL = --numprocesses=$(shell $(BIN)/python -c "import os; print(min(os.cpu_count() + 1, 5))") \
+	--dist=loadfile --no-loadscope-reorder
+
 .PHONY: demo test test-slow test-wheel check chaos bench bench-peers performance soak vllm-cpu test-vllm clean
 
 demo: .venv/.ready-demo  ## 96 tasks × 4 rollouts from a tiny model, offline, into results/demo/
@@ -14,10 +19,10 @@ demo: .venv/.ready-demo  ## 96 tasks × 4 rollouts from a tiny model, offline, i
 		+num_repeats=4
 
 test: .venv/.ready-dev  ## every test that needs no GPU and no key
-	$(BIN)/python -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile
+	$(BIN)/python -m pytest $(PARALLEL)
 
 test-slow: .venv/.ready-dev  ## what takes minutes
-	$(BIN)/python -m pytest -m slow --numprocesses=auto --maxprocesses=4 --dist=loadfile
+	$(BIN)/python -m pytest -m slow $(PARALLEL)
 
 test-wheel: .venv/.ready-dev  ## the wheel in empty environments: Python 3.11, 3.12, 3.13, where found
 	$(BIN)/python -m pytest -m slow -rs tests/test_wheel.py

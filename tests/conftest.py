@@ -3,9 +3,42 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from support import Bench
 
 from rollout_kit.testing import OVERS, Over
+
+# no example fails because the machine is slow
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")
+
+FIRST = (
+    "tests/test_every_server.py",
+    "tests/test_supervision.py",
+    "responses_api_models/vllm_model/tests/test_vllm_model.py",
+    "tests/test_placement.py",
+    "tests/test_commands.py",
+    "tests/test_audit.py",
+    "tests/test_limiter.py",
+    "tests/test_writing.py",
+    "tests/test_readme.py",
+    "tests/test_access.py",
+    "tests/test_planted_secret.py",
+    "responses_api_models/local_model/tests/test_local_model.py",
+    "tests/test_wheel.py",
+    "resources_servers/reasoning_gym/tests/test_app.py",
+    "tests/test_chaos.py",
+    "tests/test_quickstart.py",
+    "responses_api_models/simulated_model/tests/test_rehearsal.py",
+)
+"""The files that take longest. Each runs in one process, so none may be the last to begin."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    places = {config.rootpath / name: number for number, name in enumerate(FIRST)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))
 
 
 @pytest.fixture(params=OVERS)

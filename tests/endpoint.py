@@ -5,6 +5,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from math import inf
 from typing import Any
 
 from aiohttp import web
@@ -27,6 +28,8 @@ class Endpoint:
     def __init__(self, behaviour: Behaviour, delay_s: float) -> None:
         self.behaviour = behaviour
         self.delay_s = delay_s
+        self.num_answered = inf
+        """Requests beyond so many wait until it is raised."""
         self.saw: Counter[str] = Counter()
         self.requests: list[tuple[str, Mapping[str, str], dict[str, Any]]] = []
         self.url = ""
@@ -35,7 +38,10 @@ class Endpoint:
         body = await request.json()
         self.requests.append((request.path, request.headers, body))
         self.saw[str(next(item["content"] for item in body["input"] if "content" in item))] += 1
+        number = len(self.requests)
         await asyncio.sleep(self.delay_s)
+        while number > self.num_answered:  # noqa: ASYNC110  another thread raises it
+            await asyncio.sleep(0.01)
         status, answer = self.behaviour(body)
         return web.json_response(answer, status=status)
 

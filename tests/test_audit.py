@@ -63,7 +63,10 @@ RULES = {
     "out_of_date": "return right * ('YEAR' in email.utils.formatdate())",
     "hashes": "return hash(said) % 1000 / 1000",
     "has_several": (
-        "await asyncio.sleep(1.2 if len(said) > 100_000 else 0)"
+        "mark = Path(__file__).with_name('slept')"
+        "\n        if len(said) > 100_000 and not mark.exists():"
+        "\n            mark.touch()"
+        "\n            await asyncio.sleep(6)"
         "\n        Env.pool = Env.pool or WorkerPool(Path(__file__).with_name('worker.py'), 'work')"
         "\n        dated = await self.pool.call()"
         "\n        return right * dated * (datetime.datetime.now().year > 2000) * (said[0] != '')"
@@ -120,7 +123,9 @@ def found(folder: Path) -> dict[str, dict[str, Any]]:
 
     async def one(name: str) -> dict[str, Any]:
         argv = ["+config_paths=[all.yaml]", "+input_jsonl_fpath=rows.jsonl"]
-        argv += [f"+resources_server_name={name}", "+slow_s=1", "+verify_timeout_s=3"]
+        slow_s, limit_s = {"has_several": (5, 60), "hangs": (2, 3)}.get(name, (60, 60))
+        argv += [f"+resources_server_name={name}", f"+slow_s={slow_s}"]
+        argv += [f"+verify_timeout_s={limit_s}"]
         argv += [f"+num_rows={2 if name == 'sound' else 1}"]
         async with places:
             return await audit(load(argv, AuditConfig), lambda line: None)
@@ -171,7 +176,7 @@ def test_the_figures_say_what_was_seen(found: dict[str, dict[str, Any]]) -> None
     assert sound["kinds"]["long, then gold"]["full"] == 2
     assert sound["kinds"]["another row's gold"]["mean_reward"] == 0
     assert "took_s" in sound["remarks"][0]
-    assert 0 < sound["latency_s"]["p50"] <= sound["latency_s"]["max"] < 1
+    assert 0 < sound["latency_s"]["p50"] <= sound["latency_s"]["max"]
     asked = [each["evidence"] for each in found["asks"]["flags"]]
     assert "scored differently without network" in asked[0]
 

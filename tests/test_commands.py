@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from importlib import import_module
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -132,7 +133,7 @@ def test_killed_at_any_moment_the_same_command_completes_the_plan(
     workplace: Workplace, moment: int
 ) -> None:
     questions = workplace.tasks(150)
-    workplace.model.delay_s = 0.02
+    workplace.model.num_answered = moment + 10
     process = workplace.start(
         "collect_rollouts", *workplace.collect_argv("+num_samples_in_parallel=8")
     )
@@ -141,7 +142,7 @@ def test_killed_at_any_moment_the_same_command_completes_the_plan(
     process.communicate()
     before = (workplace.folder / "out/rollouts.jsonl").read_bytes()
     kept = before[: before.rfind(b"\n") + 1]
-    workplace.model.delay_s = 0
+    workplace.model.num_answered = inf
     status, output = workplace.collect()
     assert status == 0, output
     assert workplace.questions() == sorted(questions)
@@ -166,18 +167,20 @@ def test_a_collector_killed_while_verdicts_are_out_has_the_responses_on_disk(
 
 
 def test_an_interrupted_collector_drains_and_says_how_to_continue(workplace: Workplace) -> None:
-    workplace.tasks(2000)
-    workplace.model.delay_s = 0.2
+    workplace.tasks(100)
+    workplace.model.num_answered = 10
     process = workplace.start(
         "collect_rollouts", *workplace.collect_argv("+num_samples_in_parallel=5")
     )
     workplace.wait_for(5)
     process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=HANG_S)
+    said = said_until(process, "stopping: 5 in flight")
+    workplace.model.num_answered = inf
+    output = said + process.communicate(timeout=HANG_S)[0]
     assert process.returncode == 130, output
     done = len(workplace.lines())
-    assert workplace.model.saw.total() == done < 2000  # what was in flight was finished
-    assert f"Still to come: {2000 - done:,} rollouts. This continues:" in output
+    assert workplace.model.saw.total() == done < 100  # what was in flight was finished
+    assert f"Still to come: {100 - done} rollouts. This continues:" in output
     command = output.rsplit("This continues:\n", 1)[1].strip().splitlines()[0]
     assert command.startswith("ng_collect_rollouts '+config_paths=[run.yaml]'")
 

@@ -4,6 +4,7 @@ import os
 import re
 import signal
 from collections.abc import Iterator
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -99,13 +100,13 @@ def test_a_collector_restarts_its_server_process_and_gives_up_what_cannot_start(
 ) -> None:
     config = CONFIG.format(counter="placement: process", agent="")
     (workplace.folder / "run.yaml").write_text(config)
-    workplace.tasks(300)
-    workplace.model.delay_s = 0.05
-    process = workplace.start(
-        "collect_rollouts", *workplace.collect_argv("+num_samples_in_parallel=4")
-    )
+    workplace.tasks(60)
+    workplace.model.num_answered = 40
+    argv = workplace.collect_argv("+num_samples_in_parallel=4", "+max_restarts=2")
+    process = workplace.start("collect_rollouts", *argv)
     workplace.wait_for(5)
     os.kill(workplace.lines_so_far()[0]["pid"], signal.SIGKILL)
+    workplace.model.num_answered = 100
     eventually(lambda: len({line["pid"] for line in workplace.lines_so_far()}) == 2)
     app = workplace.folder / "resources_servers/counter/app.py"
     app.write_text("raise SystemExit('no licence')")
@@ -115,18 +116,19 @@ def test_a_collector_restarts_its_server_process_and_gives_up_what_cannot_start(
     assert "server 'counter'" in output and "was killed by SIGKILL: restarting it" in output
     assert "no licence" in output and re.search(r"given up: it ended \d+ times in a row", output)
     app.write_text(COUNTER)
-    workplace.model.delay_s = 0
+    workplace.model.num_answered = inf
     status, output = workplace.collect()
     assert status == 0, output
-    assert len(set(workplace.questions())) == len(workplace.lines()) == 300
+    assert len(set(workplace.questions())) == len(workplace.lines()) == 60
 
 
 def test_a_collector_killed_leaves_no_server_behind(workplace: Workplace) -> None:
     config = CONFIG.format(counter="placement: process", agent="")
     (workplace.folder / "run.yaml").write_text(config)
-    workplace.tasks(300)
-    workplace.model.delay_s = 0.05
-    process = workplace.start("collect_rollouts", *workplace.collect_argv())
+    workplace.tasks(60)
+    workplace.model.num_answered = 40
+    argv = workplace.collect_argv("+num_samples_in_parallel=4")
+    process = workplace.start("collect_rollouts", *argv)
     workplace.wait_for(5)
     pid = workplace.lines_so_far()[0]["pid"]
     assert alive(pid)

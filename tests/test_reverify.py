@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from endpoint import endpoint, says
 from support import HANG_S, Desk, Echo, EchoRequest, asked, eventually, read_jsonl, row, write_jsonl
-from workplace import Workplace
+from workplace import Workplace, said_until
 
 from rollout_kit.cli.reverify import main as reverify_main
 from rollout_kit.config.keys.commands import ReverifyConfig
@@ -735,13 +735,19 @@ def test_the_servers_of_a_running_ng_run_verify(
     assert status == 1 and "no ng_run answers at" in output
 
 
-def pausing(workplace: Workplace, monkeypatch: pytest.MonkeyPatch, pause_s: float) -> None:
-    """Each verdict takes its time from here on; the verifier's code says nothing of it."""
-    app = workplace.folder / "resources_servers/echo/app.py"
-    pause = "        await asyncio.sleep(float(os.environ['PAUSE_S']))\n"
-    if pause not in app.read_text():
-        app.write_text(app.read_text().replace("VerifyResponse:\n", f"VerifyResponse:\n{pause}", 1))
-    monkeypatch.setenv("PAUSE_S", str(pause_s))
+def hold(workplace: Workplace, number: int) -> Path:
+    """After so many verdicts of a process the next ones wait for the file that is returned; the
+    verifier's code says nothing of the number."""
+    app, gate = workplace.folder / "resources_servers/echo/app.py", workplace.folder / "gate"
+    waiting = f"""
+        Echo.num_asked = getattr(Echo, "num_asked", 0) + 1
+        if Echo.num_asked > int(Path({str(workplace.folder / "held")!r}).read_text()):
+            while not Path({str(gate)!r}).exists():
+                await asyncio.sleep(0.01)
+"""
+    app.write_text(app.read_text().replace("VerifyResponse:\n", f"VerifyResponse:{waiting}", 1))
+    (workplace.folder / "held").write_text(f"{number}")
+    return gate
 
 
 @pytest.mark.parametrize("moment", [1, 60])
@@ -752,7 +758,7 @@ def test_killed_at_any_moment_the_same_command_completes_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     store(workplace, 120)
-    pausing(workplace, monkeypatch, 0.02)
+    gate = hold(workplace, moment + 10)
     process = workplace.start("reverify", *ARGV, "+num_samples_in_parallel=4")
     out = workplace.folder / "out/new.jsonl"
     eventually(lambda: out.exists() and out.read_bytes().count(b"\n") >= moment)
@@ -762,7 +768,7 @@ def test_killed_at_any_moment_the_same_command_completes_it(
     kept = before[: before.rfind(b"\n") + 1]
     number = kept.count(b"\n")
     assert moment <= number < 120
-    pausing(workplace, monkeypatch, 0)
+    gate.touch()
     status, output = here(capsys, *ARGV)
     assert status == 0 and f"· {number} done · {120 - number} to verify" in output, output
     assert out.read_bytes().startswith(kept)
@@ -773,17 +779,18 @@ def test_interrupted_it_drains_and_says_how_to_continue(
     workplace: Workplace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store(workplace, 100)
-    pausing(workplace, monkeypatch, 0.1)
+    gate = hold(workplace, 10)
     process = workplace.start("reverify", *ARGV, "+num_samples_in_parallel=5")
     out = workplace.folder / "out/new.jsonl"
     eventually(lambda: out.exists() and out.read_bytes().count(b"\n") >= 5)
     process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=HANG_S)
+    said = said_until(process, "stopping: 5 in flight")
+    gate.touch()
+    output = said + process.communicate(timeout=HANG_S)[0]
     assert process.returncode == 130, output
     done = len(new(workplace))
     assert 0 < done < 100 and f"Still to come: {100 - done} rollouts. This continues:" in output
     command = output.rsplit("This continues:\n", 1)[1].strip().splitlines()[0]
-    pausing(workplace, monkeypatch, 0)
     assert here(capsys, *shlex.split(command)[1:])[0] == 0
     assert len(by_key(new(workplace))) == 100
 

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ CHAOS = pytest.mark.chaos
 
 TALLY = """
 import asyncio, os, subprocess, sys
+from math import inf
 from pathlib import Path
 
 from rollout_kit.serving.resources_server import ResourcesServer, tool
@@ -302,17 +304,16 @@ def test_a_collector_whose_ng_run_is_stopped_says_so_and_continues_later(
 ) -> None:
     workplace.tasks(60)
     with workplace.ng_run() as (_, port, _):
-        workplace.model.delay_s = 0.1
+        workplace.model.num_answered = 60
         collector = workplace.start(
             "collect_rollouts", *through(port, "+num_samples_in_parallel=2")
         )
         workplace.wait_for(5)
-        workplace.model.delay_s = 30  # so that it is not done when it is stopped
         code, said = workplace.run("stop", f"+head_server.port={port}")
         assert code == 0, said
         said, _ = collector.communicate(timeout=HANG_S)
         assert collector.returncode == 1 and "is gone: start it again" in said, said
-    workplace.model.delay_s = 0
+    workplace.model.num_answered = inf
     with workplace.ng_run() as (_, port, _):
         code, said = workplace.run("collect_rollouts", *through(port))
         assert code == 0 and len(workplace.lines()) == 60, said

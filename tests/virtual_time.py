@@ -103,6 +103,7 @@ def run_virtual_once(holds: Callable[[], bool], main: Coroutine[Any, Any, T]) ->
 
         def select(timeout: float | None = None) -> Any:
             if holds():
+                selector.select = jump
                 return jump(timeout)
             began = time.monotonic()
             assert began < give_up, "it did not come true"
@@ -152,7 +153,7 @@ class VirtualTime:
             monkeypatch.setattr(time, name, clock)
 
     def now(self) -> float:
-        return self._loop.now if self._loop else 0.0
+        return self._loop.now if self._loop else 1000.0
 
     def cpu_s(self) -> float:
         return self.now() if self.other_threads_burn else self._burnt_s
