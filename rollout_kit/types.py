@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, PrivateAttr
 
 from .errors import RolloutError, VerifyError
 
@@ -47,10 +47,23 @@ class VerifyResponse(VerifyRequest):
     """The request, plus `reward` (any finite number) and the verifier's own fields."""
 
     reward: float
+    _request: VerifyRequest | None = PrivateAttr(None)
 
     @classmethod
     def of(cls, request: VerifyRequest, scores: Mapping[str, Any]) -> Self:
-        return cls.model_construct(**{**given_fields(request), **scores})
+        made = cls.model_construct(**{**given_fields(request), **scores})
+        made._request = request
+        return made
+
+    def scores(self) -> JsonObject | None:
+        """The fields that differ from those of the request; None if the request is unknown."""
+        if self._request is None:
+            return None
+        asked, missing = given_fields(self._request), object()
+        fields = given_fields(self)
+        return {
+            name: value for name, value in fields.items() if asked.get(name, missing) is not value
+        }
 
 
 def given_fields(model: BaseModel) -> JsonObject:

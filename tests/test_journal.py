@@ -22,10 +22,10 @@ from rollout_kit.store.lines import (
     key_of,
     rollout_of,
     row_of,
-    scores_of,
     with_verdict,
 )
 from rollout_kit.testing import run_virtual, text_response
+from rollout_kit.transport.wire import scores_of
 from rollout_kit.types import Key, Rollout, Task, Unverified
 
 

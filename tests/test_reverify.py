@@ -488,7 +488,7 @@ def test_a_replay_brings_the_session_back_and_says_what_went_otherwise(desk: Des
     assert run_virtual(desk.reverify(resume="fresh")) == 0
     assert by_key(desk.new())["q0", 0]["reward"] == 3.0
     assert by_key(desk.new())["q0", 0]["rollout"]["replay_differences"] == 1
-    assert "the tools of 1 answered otherwise" in desk.out.getvalue()
+    assert "the tools of 1 gave other answers" in desk.out.getvalue()
     assert desk.new_metrics()["verdicts"]["replay_differences"] == 1
     Shop.price = 1
     source = {"input_jsonl_fpath": str(desk.folder / "new.jsonl")}

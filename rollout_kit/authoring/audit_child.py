@@ -19,10 +19,10 @@ from ..responses import function_calls
 from ..serving import registry
 from ..serving.agent import open_session
 from ..serving.tools import arguments_of, is_callable, refusal_text
-from ..store.lines import scores_of
 from ..time_limit import within
 from ..transport.http import HttpClient
 from ..transport.peers import Http, Local, Peers, Transport
+from ..transport.wire import scores_of
 from ..types import JsonObject, finite_reward
 from .audit_run import ONCE_S
 

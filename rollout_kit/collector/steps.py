@@ -26,7 +26,6 @@ from ..store.lines import (
     is_sound,
     now_text,
     row_of,
-    scores_of,
     tried_block,
     with_verdict,
     without_verdict,
@@ -34,6 +33,7 @@ from ..store.lines import (
 from ..time_limit import later, within
 from ..transport.peers import Peers
 from ..transport.retry import VERIFICATION, delay_s
+from ..transport.wire import scores_of
 from ..types import Attempt, JsonObject, Outcome, Rollout, Unverified, finite_reward
 from .plan import AgentPlan
 from .schedule import Slot
@@ -101,16 +101,25 @@ class Steps:
         task, agent = self.attempt.task, self.agent
         if agent.opaque or agent.resources is None:
             return await self._collect_opaque()
+        if (check := self.shared.peers.row_check(agent.resources)) is not None:
+            check(task.row)
+            session = Session.of(self.attempt.key.rollout, self.slot.ledger.spent)
+            with entered(session):
+                return await self._respond(session)
         async with self._session(agent.resources) as session:
             await self._call(agent.resources, "/seed_session", task.row)
-            started_at, began = now_text(), perf_counter()
-            params = task.row["responses_create_params"]
-            response = await self._call(self.attempt.key.agent, "/v1/responses", params)
-            duration_s = perf_counter() - began
-            line = self._line(response, session.stats, started_at, duration_s)
-            if self.shared.limits.skip_verification:
-                return Rollout(info_of(line), line)
-            return await self._verify({**task.row, "response": line["response"]}, line)
+            return await self._respond(session)
+
+    async def _respond(self, session: Session) -> Outcome | Refused:
+        """The response of the agent, and its verdict."""
+        row = self.attempt.task.row
+        started_at, began = now_text(), perf_counter()
+        params = row["responses_create_params"]
+        response = await self._call(self.attempt.key.agent, "/v1/responses", params)
+        line = self._line(response, session.stats, started_at, perf_counter() - began)
+        if self.shared.limits.skip_verification:
+            return Rollout(info_of(line), line)
+        return await self._verify({**row, "response": line["response"]}, line)
 
     async def _collect_opaque(self) -> Outcome:
         """An agent with its own loop: its `/run` returns the verdict, or the reason for none."""
@@ -125,7 +134,8 @@ class Steps:
         if "reward" not in row:
             why = str(row.get("verify_error", "/run gave no reward"))
             return self._unverified(line, VerifyError(why, server=agent))
-        return self._rollout(task.row, line, row, None)
+        scores = {**scores_of(task.row, row), "reward": row["reward"]}
+        return self._rollout(line, scores, None)
 
     async def _verify_stored(self, stored: JsonObject) -> Outcome | Refused:
         """Verify a stored response in a fresh session, without the policy."""
@@ -198,13 +208,17 @@ class Steps:
         """Wait for the verdict within the limits of the run."""
         limits = self.shared.limits
         waiting = parked_when_slow(
-            self.slot, self._unverified(line), self.shared.slow, limits.park_after_s
+            self.slot,
+            self.attempt.key.agent,
+            partial(self._unverified, line),
+            self.shared.slow,
+            limits.park_after_s,
         )
         began = perf_counter()
         try:
             with waiting, within(limits.verify_timeout_s):
-                verdict = await self._verdict(request)
-                return self._rollout(request, line, verdict, perf_counter() - began)
+                scores = await self._scores(request)
+                return self._rollout(line, scores, perf_counter() - began)
         except TimeoutError:
             why = f"no verdict within verify_timeout_s={limits.verify_timeout_s:g}"
             error: RolloutError = PeerTimeout(why, server=self.agent.resources or "")
@@ -219,12 +233,14 @@ class Steps:
             {**line, "failure": tried_block(error, perf_counter() - began)}, error
         )
 
-    async def _verdict(self, request: JsonObject) -> JsonObject:
+    async def _scores(self, request: JsonObject) -> JsonObject:
+        """The fields that the verifier sets, after as many tries as VERIFICATION allows."""
         resources = self.agent.resources
         assert resources is not None
         for number in range(1, VERIFICATION.max_tries + 1):
             try:
-                return await self._call(resources, "/verify", request)
+                self.slot.place.stage = f"{resources} /verify"
+                return await self.shared.peers.verify(resources, request)
             except SessionLost:
                 raise
             except RolloutError as error:
@@ -237,11 +253,8 @@ class Steps:
     def _unverified(self, line: JsonObject, error: RolloutError | None = None) -> Unverified:
         return Unverified(info_of(line), line, error, self.agent.verifier)
 
-    def _rollout(
-        self, request: JsonObject, line: JsonObject, verdict: JsonObject, verify_s: float | None
-    ) -> Rollout:
-        scores = scores_of(request, verdict)
-        scores["reward"] = finite_reward(verdict.get("reward"))
+    def _rollout(self, line: JsonObject, scores: JsonObject, verify_s: float | None) -> Rollout:
+        scores["reward"] = finite_reward(scores.get("reward"))
         known = {
             "verifier": self.agent.verifier,
             "verify_s": None if verify_s is None else round(verify_s, 6),
@@ -255,34 +268,58 @@ class Steps:
 class parked_when_slow:
     """Context around the wait for one verdict. `slow` holds the agents whose last one was slow."""
 
-    __slots__ = ("_park_after_s", "_slot", "_slow", "_timer", "_took_long", "_unverified")
+    __slots__ = (
+        "_agent",
+        "_made",
+        "_make",
+        "_park_after_s",
+        "_slot",
+        "_slow",
+        "_timer",
+        "_took_long",
+    )
 
     def __init__(
-        self, slot: Slot, unverified: Unverified, slow: set[str], park_after_s: float
+        self,
+        slot: Slot,
+        agent: str,
+        unverified: Callable[[], Unverified],
+        slow: set[str],
+        park_after_s: float,
     ) -> None:
-        self._slot, self._unverified = slot, unverified
+        self._slot, self._agent = slot, agent
+        self._make = unverified
+        self._made: Unverified | None = None
         self._slow, self._park_after_s = slow, park_after_s
         self._took_long = False
 
     def __enter__(self) -> None:
-        if self._unverified.key.agent in self._slow:
-            self._slot.keep(self._unverified)
+        if self._agent in self._slow:
+            self._slot.keep(self._unverified())
         soon_s = min(KEEP_AFTER_S, self._park_after_s)
         self._timer = later(soon_s, self._takes_long)
 
     def __exit__(self, raised: type[BaseException] | None, *_: object) -> None:
         self._timer.cancel()
         if raised is None and not self._took_long:
-            self._slow.discard(self._unverified.key.agent)
+            self._slow.discard(self._agent)
         elif raised is asyncio.CancelledError:
-            self._slot.park(self._unverified)
+            self._park()
 
     def _takes_long(self) -> None:
         self._took_long = True
-        self._slow.add(self._unverified.key.agent)
-        self._slot.keep(self._unverified)
+        self._slow.add(self._agent)
+        self._slot.keep(self._unverified())
         left_s = max(0.0, self._park_after_s - KEEP_AFTER_S)
-        self._timer = later(left_s, partial(self._slot.park, self._unverified))
+        self._timer = later(left_s, self._park)
+
+    def _park(self) -> None:
+        self._slot.park(self._unverified())
+
+    def _unverified(self) -> Unverified:
+        """The response, made once and only if it is needed."""
+        self._made = self._made or self._make()
+        return self._made
 
 
 def _is_same_answer(stored: str, answer: str) -> bool:

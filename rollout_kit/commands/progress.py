@@ -93,7 +93,8 @@ class Progress:
         self.total, self.initial, self.began = total, done, self.clock()
         self._shown_at = self._bottleneck_at = self.began
         if run is not None:
-            self.run, self.bill, self.generates = run, run.runner.bill, run.source.generates
+            self.run, self.tally = run, run.tally
+            self.bill, self.generates = run.runner.bill, run.source.generates
         if not self.as_json and self.err.isatty():
             self._bar = tqdm(
                 total=total,
@@ -112,7 +113,7 @@ class Progress:
     def update(self, outcome: Outcome, in_flight: int) -> None:
         """Count an outcome; redraw only as often as people can read."""
         self.in_flight = in_flight
-        if self.tally.take(outcome):
+        if self.run is not None or self.tally.take(outcome):  # a run has counted it already
             self._show()
 
     def _show(self) -> None:

@@ -8,7 +8,7 @@ import hashlib
 import inspect
 import logging
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from functools import cached_property
 from pathlib import Path
@@ -190,7 +190,11 @@ class ResourcesServer(Service):
         if session is None:
             return await self._answer(path, raw)
         if path == "/seed_session":
-            self._check_task(raw)
+            try:
+                self.check_row(orjson.loads(raw))
+            except orjson.JSONDecodeError as error:
+                message = f"the row is not JSON: {error}"
+                raise TaskError(message, server=self.name) from None
             self._sessions.begin(session.id)
         elif path == "/close_session":
             return await self._close_session(session, raw)
@@ -247,15 +251,19 @@ class ResourcesServer(Service):
                 found = await invoke(self.verify, request)
             return _as_verdict(request, found)
 
-    def _check_task(self, raw: bytes) -> None:
+    def row_check(self) -> Callable[[JsonObject], None] | None:
+        """`check_row` if that is all a session would do for this server, else None."""
+        cls = type(self)
+        is_plain = cls.handle is ResourcesServer.handle and cls.answer is Service.answer
+        needs_session = self._keeps_state or self._closes or not is_plain
+        return None if needs_session else self.check_row
+
+    def check_row(self, row: JsonObject) -> None:
         """Raise TaskError if the verifier cannot accept this row with any response."""
         wanted = self._verify_request or VerifyRequest
         with boundary(self.name):
             try:
-                row = orjson.loads(raw)
                 wanted.model_validate({"response": {}, **row})
-            except orjson.JSONDecodeError as error:
-                raise TaskError(f"the row is not JSON: {error}") from None
             except ValidationError as error:
                 if any(problem["loc"][:1] != ("response",) for problem in error.errors()):
                     raise TaskError(

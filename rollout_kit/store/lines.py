@@ -143,17 +143,6 @@ def row_of(line: Mapping[str, Any]) -> JsonObject:
     return {**row, **line.get("task_fields", {})}
 
 
-def scores_of(request: Mapping[str, Any], verdict: Mapping[str, Any]) -> JsonObject:
-    """What the verifier set: fields that the request does not have, or has with another value."""
-    missing = object()
-    return {
-        name: value
-        for name, value in verdict.items()
-        if name not in ("responses_create_params", "response")
-        and request.get(name, missing) != value
-    }
-
-
 def info_of(line: Mapping[str, Any]) -> RolloutInfo:
     """The typed head of a line for which `key_of` finds a key."""
     block, usage = line["rollout"], line.get("usage") or {}

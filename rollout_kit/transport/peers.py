@@ -6,7 +6,7 @@ so neither side can change the other's objects. The reply belongs to the caller.
 
 import asyncio
 import zlib
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from http.cookies import CookieError, SimpleCookie
 from typing import Any, Protocol
 
@@ -27,7 +27,7 @@ from ..types import JsonObject
 from .cassette import Cassette
 from .http import HttpClient, Reply
 from .retry import RECONNECT, retry
-from .wire import RESERVED, Answers, decode, encode
+from .wire import RESERVED, Answers, decode, encode, read_scores
 
 LONG_AGO = "Thu, 01 Jan 1970"
 """Expiry of a cookie that a server deletes."""
@@ -66,12 +66,20 @@ class Peers:
         try:
             return decode(reply if isinstance(reply, bytes) else encode(reply), returns)
         except (TypeError, ValueError) as error:  # not JSON, or not of the type `returns`
-            reason = validation_summary(error) if isinstance(error, ValidationError) else error
-            raise PeerError(
-                f"the reply of {path} cannot be read: {reason}",
-                server=server,
-                retryable=not isinstance(error, TypeError),  # a wrong type will not change
-            ) from error
+            raise _unreadable(server, path, error) from error
+
+    async def verify(self, server: str, request: JsonObject) -> JsonObject:
+        """The fields that a verifier set for a row with its `response`; errors as for `call`."""
+        reply = await self.transport(server).send("/verify", encode(request))
+        try:
+            return read_scores(request, reply)
+        except (TypeError, ValueError) as error:
+            raise _unreadable(server, "/verify", error) from error
+
+    def row_check(self, server: str) -> Callable[[JsonObject], None] | None:
+        """What checks a row in place of `/seed_session`; None if the server needs a session."""
+        transport = self.transport(server)
+        return transport.row_check() if isinstance(transport, Local) else None
 
     @property
     def is_taped(self) -> bool:
@@ -121,6 +129,14 @@ class Peers:
             ) from None
 
 
+def _unreadable(server: str, path: str, error: Exception) -> PeerError:
+    reason = validation_summary(error) if isinstance(error, ValidationError) else error
+    is_lasting = isinstance(error, TypeError)  # a wrong type will not change
+    return PeerError(
+        f"the reply of {path} cannot be read: {reason}", server=server, retryable=not is_lasting
+    )
+
+
 class Local:
     """A server in this process. With `round_trip`, replies cross as JSON too, for tests."""
 
@@ -131,7 +147,14 @@ class Local:
         self._timeout_s = timeout_s
         self._round_trip = round_trip
 
+    def row_check(self) -> Callable[[JsonObject], None] | None:
+        find = None if self._round_trip else getattr(self.service, "row_check", None)
+        return find() if find else None
+
     async def send(self, path: str, raw: bytes | None) -> Any:
+        if self._timeout_s is None:
+            reply = await self.service.answer(path, raw or b"")
+            return encode(reply) if self._round_trip else reply
         try:
             with within(self._timeout_s):
                 reply = await self.service.answer(path, raw or b"")

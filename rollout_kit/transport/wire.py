@@ -1,7 +1,7 @@
 """Conversion between JSON bytes and objects, and the definition of routes."""
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -77,6 +77,30 @@ def encode(value: Any) -> bytes:
         # a verify response repeats the row: fields that were not set must not appear as null
         return value.model_dump_json(exclude_unset=isinstance(value, VerifyRequest)).encode()
     return orjson.dumps(value, default=_encode_nested)
+
+
+def read_scores(request: JsonObject, reply: Any) -> JsonObject:
+    """What the verifier set: the fields of its reply that the request does not have, or has with
+    another value. TypeError or ValueError if the reply is not a JSON object.
+
+    A verdict of this process says which fields those are; nothing else of it is copied.
+    """
+    scores = reply.scores() if isinstance(reply, VerifyResponse) else None
+    if scores is not None:
+        with suppress(TypeError):  # a value that only pydantic can encode
+            return scores_of(request, orjson.loads(orjson.dumps(scores, default=_encode_nested)))
+    return scores_of(request, decode(reply if isinstance(reply, bytes) else encode(reply), dict))
+
+
+def scores_of(request: Mapping[str, Any], verdict: Mapping[str, Any]) -> JsonObject:
+    """What the verifier set: fields that the request does not have, or has with another value."""
+    missing = object()
+    return {
+        name: value
+        for name, value in verdict.items()
+        if name not in ("responses_create_params", "response")
+        and request.get(name, missing) != value
+    }
 
 
 def _encode_nested(value: Any) -> Any:
