@@ -42,7 +42,7 @@ class Tool:
     """Builds the command from a job and the folder of the environment's programs."""
 
     def install(self, cache: Path) -> Path:
-        """Install the tool once; return its programs' folder. CalledProcessError on failure."""
+        """Install the tool once and return the folder of its programs, or CalledProcessError."""
         home = cache / self.requirement.replace("==", "-")
         done = home / ".ready"
         if self.requirement and not done.exists():

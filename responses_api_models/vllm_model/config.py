@@ -56,7 +56,7 @@ class VllmModelConfig(VllmOptions):  # type: ignore[misc, valid-type]
         5,
         ge=0,
         json_schema_extra=OPERATIONAL,
-        description="Failed starts before giving up.",
+        description="Failed starts in a row to give up.",
     )
     request_timeout_s: float = Field(
         600.0,
