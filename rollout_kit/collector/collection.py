@@ -5,6 +5,7 @@ Settings that differ from those of the output's rollouts are refused here, befor
 
 from collections.abc import AsyncIterable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -118,12 +119,8 @@ async def open_collection(
         wanted = Wanted(
             reader.repeats, scopes, command.num_repeats_add_seed, parse_only(command.only)
         )
-        named = {"name": name, "agents": plans, "say": say}
-        source = (
-            TaskSource(command, reader, wanted, journal, **named)
-            if isinstance(tasks, Path)
-            else StreamSource(tasks, command, reader, wanted, journal, **named)
-        )
+        kind = TaskSource if isinstance(tasks, Path) else partial(StreamSource, tasks)
+        source = kind(command, reader, wanted, journal, name=name, agents=plans, say=say)
     except BaseException:
         journal.close(clean=False)
         raise
