@@ -57,12 +57,12 @@ class VerifyResponse(VerifyRequest):
 
     def scores(self) -> JsonObject | None:
         """The fields that differ from those of the request; None if the request is unknown."""
-        if self._request is None:
+        if (request := self._request) is None:
             return None
-        asked, missing = given_fields(self._request), object()
-        fields = given_fields(self)
+        asked, missing = {**request.__dict__, **(request.model_extra or {})}, object()
+        found = {**self.__dict__, **(self.model_extra or {})}
         return {
-            name: value for name, value in fields.items() if asked.get(name, missing) is not value
+            name: value for name, value in found.items() if asked.get(name, missing) is not value
         }
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from heapq import nsmallest
 from typing import Any
 
-from ..types import JsonObject, Rollout, RolloutInfo
+from ..types import JsonObject, Rollout
 from .groups import Groups, Moments
 from .sketch import Sketch
 
@@ -52,9 +52,17 @@ class Aggregate:
             self.unpriced += 1
         else:
             self.cost_usd += info.cost_usd
-        for name, seconds in _times(info):
-            if seconds is not None:
-                self.times[name].add(seconds)
+        times = self.times
+        if info.duration_s is not None:
+            times["rollout"].add(info.duration_s)
+        if info.model_s is not None:
+            times["model"].add(info.model_s)
+        if info.tool_s is not None:
+            times["tool"].add(info.tool_s)
+        if info.verify_s is not None:
+            times["verify"].add(info.verify_s)
+        if info.queue_s is not None:
+            times["queue"].add(info.queue_s)
         groups, reward = self.groups, rollout.reward
         row = groups.row(info.key.agent, info.key.task_id, info.task_index)
         if reward is None:
@@ -195,11 +203,6 @@ def _wilson(whole: Moments, error: float, num_tasks: int) -> list[float]:
     middle = (mean + shift / 2) / (1 + shift)
     half = Z_95 * math.sqrt(spread / number + shift / (4 * number)) / (1 + shift)
     return [max(0.0, middle - half), min(1.0, middle + half)]
-
-
-def _times(info: RolloutInfo) -> Iterable[tuple[str, float | None]]:
-    seconds = (info.duration_s, info.model_s, info.tool_s, info.verify_s, info.queue_s)
-    return zip(TIMES, seconds, strict=True)
 
 
 def _numbers(rollout: Rollout) -> Iterable[tuple[str, float]]:
