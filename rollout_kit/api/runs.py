@@ -4,7 +4,7 @@ import asyncio
 import queue
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,6 +22,7 @@ from ..collector.collection import (
 from ..collector.results import Status, finish, write_metrics
 from ..collector.reverification import verifiers_of
 from ..collector.run import Run
+from ..collector.sources import TaskSource
 from ..config import fields
 from ..config.inputs import task_path
 from ..config.keys.commands import CollectConfig, ReverifyConfig, RolloutsCommand
@@ -32,6 +33,7 @@ from ..pacing.bill import Bill
 from ..store.files import check_apart
 from ..types import JsonObject, Outcome
 from .servers import connect, log_event, servers
+from .stream import StreamSource
 
 Tasks = str | Path | Iterable[JsonObject] | AsyncIterable[JsonObject]
 
@@ -100,16 +102,23 @@ class Collecting(Running):
 
     async def _open(self) -> Collection[Any, Any]:
         command, tasks, name = self._command, self._tasks, "tasks"
+        make_source: Callable[..., TaskSource] = TaskSource
         if isinstance(tasks, str | Path):
             given = command.model_copy(update={"input_jsonl_fpath": str(tasks)})
             name = task_path(given, self._servers.values, command.agent_name)
-            tasks = Path(name)
-        config = Config(command, {}, {}, self._servers.values, {}, frozenset())
+        else:
+            make_source = partial(StreamSource, tasks)
         if command.output_jsonl_fpath:
             check_apart(name, output_paths(command))
-        lines = CommandLines()
         return await open_collection(
-            config, self._servers, tasks, name, bill=Bill(), lines=lines, say=log_event
+            Config(command, {}, {}, self._servers.values, {}, frozenset()),
+            self._servers,
+            Path(name),
+            name,
+            bill=Bill(),
+            lines=CommandLines(),
+            say=log_event,
+            make_source=make_source,
         )
 
 

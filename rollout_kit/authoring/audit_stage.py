@@ -27,10 +27,9 @@ from .audit_run import Stage
 from .examination import GOLD
 
 
-async def audit(config: Config, tell: Callable[[str], None]) -> JsonObject:
+async def audit(config: Config[AuditConfig], tell: Callable[[str], None]) -> JsonObject:
     """Audit the configured verifier; raise ConfigError if the audit cannot start."""
     command = config.command
-    assert isinstance(command, AuditConfig)
     verifier = _select_verifier(config, command)
     folder = registry.find(RESOURCES, verifier.implementation)
     rows = _sample_rows(command, folder)

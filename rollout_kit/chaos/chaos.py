@@ -22,10 +22,11 @@ from .words import Words, build_words, has_own_log_dir
 UNSEEN = "needs a run, not only files"
 
 
-def chaos(config: Config, argv: Sequence[str], say: Callable[[str], None]) -> ChaosReport:
+def chaos(
+    config: Config[ChaosConfig], argv: Sequence[str], say: Callable[[str], None]
+) -> ChaosReport:
     """Run and check a collection; raise ConfigError if there is nothing to run or check."""
     command = config.command
-    assert isinstance(command, ChaosConfig)
     _check(config, command)
     paths = output_paths(command)
     folder = paths.beside("_chaos")

@@ -33,10 +33,9 @@ class Words:
     ng_reverify: list[str]
 
 
-def build_words(config: Config, argv: Sequence[str], folder: Path) -> Words:
+def build_words(config: Config[ChaosConfig], argv: Sequence[str], folder: Path) -> Words:
     """Build the arguments; write logs and a configuration of the collector to `folder`."""
     command = config.command
-    assert isinstance(command, ChaosConfig)
     own = {*ChaosConfig.model_fields.keys() - CollectConfig.model_fields.keys(), "json"}
     given = [word for word in argv if key_of_word(word) not in own | {"head_server"}]
     servers = [word for word in given if key_of_word(word) not in known_keys() - {"config_paths"}]

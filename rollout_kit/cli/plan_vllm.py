@@ -17,7 +17,6 @@ def _plan(arguments: list[str]) -> int:
     from ..plan_vllm import shown  # not needed for --help
     from ..plan_vllm.plan import plan
 
-    assert isinstance(asked, PlanVllmConfig)
     made = plan(asked)
     if asked.json_output:
         print(json.dumps(shown.to_json(made)))

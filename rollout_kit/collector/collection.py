@@ -3,9 +3,8 @@
 Settings that differ from those of the output's rollouts are refused here, before anything is sent.
 """
 
-from collections.abc import AsyncIterable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -23,11 +22,11 @@ from ..store.files import OutputPaths, check_apart, set_aside
 from ..store.journal import Journal, NoJournal
 from ..store.manifest import Manifest, differences
 from ..store.stored import StoredFile, survey
-from ..types import JsonObject, Key, Say
+from ..types import Key, Say
 from .plan import AgentPlan, KnownAgent, Wanted, check_prices, know_agents, number_of, task_reader
 from .reverification import StoredSource, Verifiers, drop_stale
 from .rollout import Runner
-from .sources import StreamSource, TaskSource
+from .sources import TaskSource
 from .steps import RolloutLimits
 
 
@@ -85,20 +84,21 @@ def output_paths(command: RolloutsCommand) -> OutputPaths:
 async def open_collection(
     config: Config[CollectConfig],
     servers: Servers,
-    tasks: Path | Iterable[JsonObject] | AsyncIterable[JsonObject],
+    path: Path,
     name: str,
     *,
     bill: Bill,
     lines: CommandLines,
     say: Say,
+    make_source: Callable[..., TaskSource] = TaskSource,
 ) -> Collection[CollectConfig, TaskSource]:
     """Open the output and plan what the tasks ask for; ConfigError or OutputError if the run must
     not begin.
 
-    `name` is the input as the user named it; the cost of the run is added to `bill`.
+    `path` is the input, and `name` how the user named it; the cost of the run is added to `bill`.
     """
     command = config.command
-    reader = task_reader(command, servers, tasks if isinstance(tasks, Path) else Path(name))
+    reader = task_reader(command, servers, path)
     known = await know_agents(command, servers, reader)
     check_prices(command, known)
     plans = {agent: each.plan for agent, each in known.items()}
@@ -119,8 +119,7 @@ async def open_collection(
         wanted = Wanted(
             reader.repeats, scopes, command.num_repeats_add_seed, parse_only(command.only)
         )
-        kind = TaskSource if isinstance(tasks, Path) else partial(StreamSource, tasks)
-        source = kind(command, reader, wanted, journal, name=name, agents=plans, say=say)
+        source = make_source(command, reader, wanted, journal, name=name, agents=plans, say=say)
     except BaseException:
         journal.close(clean=False)
         raise

@@ -136,6 +136,7 @@ class StoredSource:
 
     is_open_ended = False
     generates = False
+    lacks = "verdict"
 
     def __init__(
         self,
@@ -235,6 +236,24 @@ class StoredSource:
         if counts.without_response:
             parts.append(f"{number_of(counts.without_response, 'failure')} without a response")
         return " · ".join(parts)
+
+    def plan_notes(self) -> Iterator[tuple[str, JsonObject]]:
+        yield self.plan_line(), {"event": "plan", **self.plan_figures()}
+        if others := len(self.survey.rows) - self.num_in_scope:
+            what = number_of(others, "rollout")
+            yield f"{what} under other settings (a 'scope' of their own): not in the metrics", {}
+        for agent, reason in self.left_out.items():
+            number = sum(key.agent == agent for key in self.survey.rows)
+            text = f"left out: {number_of(number, 'rollout')} of {reason}"
+            fields = {"event": "left_out", "agent": agent, "rollouts": number, "reason": reason}
+            yield text, fields
+        for bad in self.survey.malformed:
+            yield f"{self.name}:{bad.line}: {bad.message}", {}
+        if self.survey.num_malformed > len(self.survey.malformed):
+            yield "… the failures file names further malformed lines", {}
+
+    def closing_lines(self) -> list[str]:
+        return self.comparison.lines()
 
     def _counts(self) -> Counts:
         tally: Counter[str] = Counter()

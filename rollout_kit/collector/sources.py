@@ -7,14 +7,11 @@ import asyncio
 import itertools
 from collections import deque
 from collections.abc import (
-    AsyncIterable,
-    AsyncIterator,
     Collection,
     Iterable,
     Iterator,
 )
 from contextlib import suppress
-from typing import Any
 
 from ..config.keys.commands import CollectConfig
 from ..errors import ConfigError
@@ -22,19 +19,16 @@ from ..metrics.aggregate import Metrics
 from ..metrics.tally import Tally
 from ..store.journal import Journal, NoJournal
 from ..store.lines import row_of
-from ..store.tasks import BREATH, NO_AGENT, Malformed, Reading, TaskReader
+from ..store.tasks import BREATH, NO_AGENT, Malformed, TaskReader, agent_named
 from ..types import Attempt, JsonObject, Key, Outcome, Rollout, Say, Task
 from .plan import Counts, Wanted, count, number_of, owed
-from .schedule import END, Attempts, End, Later
+from .schedule import Attempts, End, Later
 
 COUNT_FIRST = 50_000
 """Inputs with more rows are counted while the first requests are under way."""
 
 KEPT_BYTES = 8 << 20
 """The tasks of a smaller file are kept from counting to collecting, so that each is read once."""
-
-UNKNOWN = 1 << 30
-"""Number of rollouts of a stream, which is not known before its end."""
 
 MAX_NAMED = 5
 """Malformed lines that are printed; the failures file names all of them."""
@@ -45,6 +39,8 @@ class TaskSource:
 
     generates = True
     """Whether its rollouts use tokens of the policy."""
+    lacks = "result"
+    """What a rollout that failed is without."""
 
     def __init__(
         self,
@@ -58,14 +54,13 @@ class TaskSource:
         say: Say,
     ) -> None:
         self.reader, self.wanted, self.name = reader, wanted, name
-        self.num_repeats = command.num_repeats
+        self._command, self.num_repeats = command, command.num_repeats
         self.counts = Counts()
         self.is_open_ended = False
         self.num_replayed_otherwise = 0
         """Rollouts whose replayed tools gave other answers."""
         self._contents, self._journal = journal.contents, journal
         self._agents, self._say = agents, say
-        self._is_strict, self._is_dry = command.strict_input, command.dry_run
         self._kept: deque[Task | Malformed] | None = None
         self._to_verify: set[Key] = set()
         self._num_unplanned = 0
@@ -83,7 +78,7 @@ class TaskSource:
         self._kept = deque() if self._keeps_tasks() else None
         self.counts = await self._count(itertools.islice(tasks, COUNT_FIRST))
         if (one_more := next(tasks, None)) is not None:
-            if self._is_strict or self._is_dry:
+            if self._command.strict_input or self._command.dry_run:
                 self.counts += await self._count(itertools.chain([one_more], tasks))
             else:
                 self.is_open_ended, self._kept = True, None
@@ -167,6 +162,46 @@ class TaskSource:
             parts.append(number_of(counts.malformed, "malformed line"))
         return " · ".join(parts)
 
+    def plan_notes(self) -> Iterator[tuple[str, JsonObject]]:
+        """The plan in one line, and what people should know about it: text, and its fields."""
+        if self.is_open_ended:
+            yield f"{self.plan_line()} among the first {COUNT_FIRST:,} rows; counting on", {}
+            return
+        yield self.plan_line(), {"event": "plan", **self.plan_figures()}
+        if (first := self.counts.first_renamed) is None:
+            return
+        number, name = self.counts.renamed, "name" if self.counts.renamed > 1 else "names"
+        yield (
+            f"warning: the agent_ref of {number_of(number, 'row')} {name}"
+            f" another agent ({self.name}:{first.line}: '{agent_named(first.row)}'), and all run"
+            f" with '{first.agent}', as "
+            + ("agent_name says" if self._command.agent_name else "there is no other"),
+            {"event": "renamed", "rows": number, "line": first.line, "agent": first.agent},
+        )
+
+    def num_missing_of(self, entry: JsonObject) -> int:
+        """Tasks of an earlier input that neither the output nor this input has."""
+        reader, done = self.reader.of_input(entry["path"], entry.get("limit")), self._contents.done
+        mine = {task.task_id for task in self.reader.read() if isinstance(task, Task)}
+        with suppress(ConfigError):  # an input that was removed cannot be collected anyway
+            return len(
+                {
+                    task.task_id
+                    for task in reader.read()
+                    if isinstance(task, Task)
+                    and task.task_id not in mine
+                    and any(key not in done for key in self.wanted.keys(task))
+                }
+            )
+        return 0
+
+    def closing_lines(self) -> list[str]:
+        """What people should know at the end."""
+        if not (number := self.num_replayed_otherwise):
+            return []
+        what = number_of(number, "replayed rollout")
+        return [f"Replays: the tools of {what} gave other answers than when they were collected"]
+
     def owed(self, tasks: Iterable[Task | Malformed]) -> Iterator[Attempt | Later]:
         """What is to be collected of these tasks."""
         contents, refused = self._contents, self._refused()
@@ -214,7 +249,7 @@ class TaskSource:
     def _check(self) -> None:
         """ConfigError if the input cannot be collected as it is."""
         counts, only = self.counts, self.wanted.only
-        if self._is_strict and counts.malformed:
+        if self._command.strict_input and counts.malformed:
             bad = next(each for each in self.reader.read() if isinstance(each, Malformed))
             raise ConfigError(
                 f"{self.name}:{bad.line}: {bad.message} ({counts.malformed} malformed lines in all;"
@@ -277,73 +312,6 @@ class TaskSource:
             yield task
 
     def _is_new(self, malformed: Malformed) -> bool:
-        if self._is_dry:
+        if self._command.dry_run:
             return (self.name, malformed.line) not in self._contents.malformed
         return self._journal.append_malformed(malformed, self.name)
-
-
-class StreamSource(TaskSource):
-    """The tasks of an iterable, synchronous or not. The plan is known only at its end."""
-
-    def __init__(
-        self, rows: Iterable[JsonObject] | AsyncIterable[JsonObject], *given: Any, **named: Any
-    ) -> None:
-        super().__init__(*given, **named)
-        self.is_open_ended = True
-        self._rows = rows
-        self._reading = Reading(self.reader)
-        self._waiting: deque[JsonObject] = deque()
-        self._owed: deque[Attempt | Later] = deque()
-        self._has_row, self._wants_row = asyncio.Event(), asyncio.Event()
-        self._num_rows = 0
-        self._error: Exception | None = None
-
-    @property
-    def num_owed(self) -> int:
-        return UNKNOWN
-
-    async def count(self) -> None:
-        return
-
-    async def count_rest(self) -> None:
-        """Read the iterable while the run goes on, one row ahead of it."""
-        try:
-            async for row in _each(self._rows):
-                if self.reader.limit and self._num_rows >= self.reader.limit:
-                    break
-                self._waiting.append(row)
-                self._has_row.set()
-                self._wants_row.clear()
-                await self._wants_row.wait()
-        except Exception as error:  # it rises where the run asks for the next task
-            self._error = error
-        self.is_open_ended = False
-        self._has_row.set()
-
-    def next(self) -> Attempt | Later | End:
-        while not self._owed:
-            self._wants_row.set()
-            if self._waiting:
-                self._num_rows += 1
-                task = self._reading.task(self._num_rows, self._waiting.popleft())
-                self.counts += self._count_some([task])
-                self._owed.extend(self.owed(self._name_malformed([task])))
-            elif self._error is not None:
-                raise self._error
-            elif not self.is_open_ended:
-                return END
-            else:
-                self._has_row.clear()
-                return Later(self._has_row)
-        return self._owed.popleft()
-
-
-async def _each(
-    rows: Iterable[JsonObject] | AsyncIterable[JsonObject],
-) -> AsyncIterator[JsonObject]:
-    if isinstance(rows, AsyncIterable):
-        async for row in rows:
-            yield row
-    else:
-        for row in rows:
-            yield row

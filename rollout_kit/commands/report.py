@@ -5,9 +5,7 @@ from typing import Any
 
 from ..collector.plan import number_of
 from ..collector.results import Status, cost_of, finish, has_metrics_file
-from ..collector.reverification import StoredSource
 from ..collector.run import Ending, Run
-from ..collector.sources import TaskSource
 from ..errors import ConfigError
 from ..types import JsonObject, Say
 from .progress import Progress
@@ -38,9 +36,8 @@ def report(run: Run, progress: Progress) -> Status:
     else:  # one rollout says nothing about the run
         say_cost(run, say)
         _say_what_is_missing(run, metrics["counts"], say)
-    if isinstance(run.source, StoredSource):
-        for line in run.source.comparison.lines():
-            say(line)
+    for line in run.source.closing_lines():
+        say(line)
     _say_files(run, say)
     _say_what_to_do(run, say)
     return status
@@ -94,8 +91,7 @@ def _say_what_is_missing(run: Run, counts: JsonObject, say: Say) -> None:
         is_named = counts["failed"] or counts["unverified"] or counts["malformed"]
         paths = run.collection.paths if is_named else None
         named = f"; each is named in {paths.failures}" if paths else ""
-        lacks = "verdict" if isinstance(run.source, StoredSource) else "result"
-        say(f"Without a {lacks}: {', '.join(what)}{named}")
+        say(f"Without a {run.source.lacks}: {', '.join(what)}{named}")
     say_reasons(run, say)
 
 
@@ -135,6 +131,3 @@ def _say_what_to_do(run: Run, say: Say) -> None:
     if unscored and run.command.only is None:
         what = number_of(unscored, "rollout")
         say(f"Without a verdict: {what}. This verifies:\n  {lines.reverify}")
-    if isinstance(source, TaskSource) and (number := source.num_replayed_otherwise):
-        what = number_of(number, "replayed rollout")
-        say(f"Replays: the tools of {what} gave other answers than when they were collected")

@@ -13,10 +13,8 @@ from ..collector.collection import Collection
 from ..collector.results import Status, write_metrics
 from ..collector.run import Run
 from ..collector.schedule import Later
-from ..collector.sources import TaskSource
 from ..store.lines import row_of, without_verdict
 from ..types import Attempt
-from .announce import announce, say_plan, say_renamed
 from .progress import Progress
 from .report import report
 
@@ -33,8 +31,20 @@ async def run_to_end(collection: Collection[Any, Any], ends: Ends, progress: Pro
 
 async def prepare(collection: Collection[Any, Any], progress: Progress) -> None:
     """Count the plan, show it and note the run in the manifest; nothing has been sent before."""
-    await collection.source.count()
-    announce(collection, progress.say)
+    source = collection.source
+    await source.count()
+    for note in collection.notes:
+        progress.say(note)
+    for text, fields in source.plan_notes():
+        progress.say(text, **fields)
+    current = source.input_entry()
+    for earlier in collection.manifest.earlier_inputs(current) if current else ():
+        if number := source.num_missing_of(earlier):
+            progress.say(
+                f"{number:,} tasks of the earlier input {earlier['path']} (limit"
+                f" {earlier.get('limit') or 'none'}) are still missing; the same command with that"
+                " input collects them"
+            )
     if collection.command.only is None and not collection.command.dry_run:
         collection.manifest.write()
 
@@ -75,11 +85,9 @@ async def drive(run: Run, progress: Progress, total: int | None = None) -> None:
 
 def _show_total(collection: Collection[Any, Any], progress: Progress) -> None:
     """Show the plan of a long input, once it is counted."""
-    source = collection.source
-    progress.set_total(source.counts.planned)
-    say_plan(source, progress.say)
-    if isinstance(source, TaskSource):
-        say_renamed(source, progress.say)
+    progress.set_total(collection.source.counts.planned)
+    for text, fields in collection.source.plan_notes():
+        progress.say(text, **fields)
 
 
 @contextmanager

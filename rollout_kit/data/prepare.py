@@ -28,10 +28,9 @@ TYPES = {
 """Mode → dataset types."""
 
 
-def prepare(config: Config, tell: Callable[[str], None]) -> JsonObject:
+def prepare(config: Config[PrepareDataConfig], tell: Callable[[str], None]) -> JsonObject:
     """Write `<output_dirpath>/<type>.jsonl` and `summary.json`; return the summary."""
     command = config.command
-    assert isinstance(command, PrepareDataConfig)
     wanted = TYPES[command.mode]
     found = [each for each in list_datasets(config) if each.entry.type in wanted]
     if not found:

@@ -1,0 +1,81 @@
+"""Tasks of an iterable as a source of attempts."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from typing import Any
+
+from ..collector.schedule import END, End, Later
+from ..collector.sources import TaskSource
+from ..store.tasks import Reading
+from ..types import Attempt, JsonObject
+
+UNKNOWN = 1 << 30
+"""Number of rollouts of a stream, which is not known before its end."""
+
+
+class StreamSource(TaskSource):
+    """The tasks of an iterable, synchronous or not. The plan is known only at its end."""
+
+    def __init__(
+        self, rows: Iterable[JsonObject] | AsyncIterable[JsonObject], *given: Any, **named: Any
+    ) -> None:
+        super().__init__(*given, **named)
+        self.is_open_ended = True
+        self._rows = rows
+        self._reading = Reading(self.reader)
+        self._waiting: deque[JsonObject] = deque()
+        self._owed: deque[Attempt | Later] = deque()
+        self._has_row, self._wants_row = asyncio.Event(), asyncio.Event()
+        self._num_rows = 0
+        self._error: Exception | None = None
+
+    @property
+    def num_owed(self) -> int:
+        return UNKNOWN
+
+    async def count(self) -> None:
+        return
+
+    async def count_rest(self) -> None:
+        """Read the iterable while the run goes on, one row ahead of it."""
+        try:
+            async for row in _each(self._rows):
+                if self.reader.limit and self._num_rows >= self.reader.limit:
+                    break
+                self._waiting.append(row)
+                self._has_row.set()
+                self._wants_row.clear()
+                await self._wants_row.wait()
+        except Exception as error:  # it rises where the run asks for the next task
+            self._error = error
+        self.is_open_ended = False
+        self._has_row.set()
+
+    def next(self) -> Attempt | Later | End:
+        while not self._owed:
+            self._wants_row.set()
+            if self._waiting:
+                self._num_rows += 1
+                task = self._reading.task(self._num_rows, self._waiting.popleft())
+                self.counts += self._count_some([task])
+                self._owed.extend(self.owed(self._name_malformed([task])))
+            elif self._error is not None:
+                raise self._error
+            elif not self.is_open_ended:
+                return END
+            else:
+                self._has_row.clear()
+                return Later(self._has_row)
+        return self._owed.popleft()
+
+
+async def _each(
+    rows: Iterable[JsonObject] | AsyncIterable[JsonObject],
+) -> AsyncIterator[JsonObject]:
+    if isinstance(rows, AsyncIterable):
+        async for row in rows:
+            yield row
+    else:
+        for row in rows:
+            yield row
