@@ -23,9 +23,14 @@ from rollout_kit.types import Attempt, Key, Rollout, Task
 TASK = Task("0" * 16, 0, 1, "agent", {})
 
 
+KEY = Key("0" * 16, "agent", "", 0)
+DONE = Rollout(*made(KEY))
+"""Every outcome: the limiter does not look into it."""
+
+
 def attempts() -> Iterator[Attempt]:
     while True:
-        yield Attempt(Key("0" * 16, "agent", "", 0), TASK)
+        yield Attempt(KEY, TASK)
 
 
 class Run:
@@ -46,7 +51,7 @@ class Run:
         self.sent += times
         self.limiter.timed(loop.time(), in_flight, loop.time() - waited - self.lost(waited))
         self.open -= 1
-        return Rollout(*made(attempt.key))
+        return DONE
 
     def lost(self, began: float) -> float:
         """What the rate limit took is not the model's."""
@@ -151,7 +156,7 @@ class ManyTurns(Run):
                 self.limiter.timed(loop.time(), in_flight, loop.time() - began)
             await asyncio.sleep(2)
         self.open -= 1
-        return Rollout(*made(attempt.key))
+        return DONE
 
 
 @pytest.mark.parametrize("start", [1, 1000])
