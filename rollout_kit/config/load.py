@@ -110,7 +110,9 @@ class Sources:
     overrides: list[Override] = field(default_factory=list)
 
 
-def load(words: Sequence[str], command: type[CommandT], cwd: Path | None = None) -> Config[CommandT]:
+def load(
+    words: Sequence[str], command: type[CommandT], cwd: Path | None = None
+) -> Config[CommandT]:
     """The configuration of a command started with `words`; ConfigError names every problem."""
     cwd = cwd or Path.cwd()
     given = read(words, command, cwd)
