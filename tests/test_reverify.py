@@ -17,7 +17,7 @@ from workplace import Workplace, said_until
 from rollout_kit.cli.reverify import main as reverify_main
 from rollout_kit.config.keys.commands import ReverifyConfig
 from rollout_kit.config.load import load
-from rollout_kit.config.verification import needed, verifier_of
+from rollout_kit.config.verification import select_needed, verifier_of
 from rollout_kit.endpoints.prices import Prices
 from rollout_kit.errors import ConfigError, ModelError, OutputError, StopRun, VerifyError
 from rollout_kit.responses import output_text
@@ -646,7 +646,7 @@ def test_a_verification_needs_the_judge_and_never_the_policy(
     (tmp_path / "run.yaml").write_text(JUDGED)
     instances = load(["+config_paths=[run.yaml]"], ReverifyConfig).instances
     assert verifier_of(instances["judged_agent"]) == "judged"
-    assert list(needed(instances, ["judged"])) == ["judge_model", "judged"]
+    assert list(select_needed(instances, ["judged"])) == ["judge_model", "judged"]
     assert "policy_model" not in instances
     # a policy model that is the judge as well stays
     (tmp_path / "run.yaml").write_text(JUDGED.replace("name: judge_model", "name: policy_model"))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from support import row, write_jsonl
 
 from rollout_kit.errors import ConfigError
-from rollout_kit.store.tasks import Malformed, Prompt, TaskReader, input_file, merged, task_id_of
+from rollout_kit.store.tasks import Malformed, Prompt, TaskReader, input_file, merge, task_id_of
 from rollout_kit.types import Task
 
 JSON = st.recursive(
@@ -190,10 +190,10 @@ def test_a_prompt_config_never_replaces_an_input(tmp_path: Path) -> None:
 @given(st.dictionaries(st.text(), JSON), st.dictionaries(st.text(), JSON))
 def test_merging_keeps_what_is_over_and_changes_neither(under: dict, over: dict) -> None:
     before = json.dumps([under, over])
-    result = merged(under, over)
+    result = merge(under, over)
     assert set(result) == set(under) | set(over)
     for key, value in over.items():
         if not isinstance(value, dict):
             assert result[key] == value
-    assert merged(result, over) == result
+    assert merge(result, over) == result
     assert json.dumps([under, over]) == before

@@ -39,7 +39,7 @@ class Loaded(ScriptedModel):
 class Seen(Adaptive):
     """Keeps what it is told."""
 
-    def observed(self, now: float, load: Any) -> None:
+    def record_load(self, now: float, load: Any) -> None:
         self.loads = [*getattr(self, "loads", []), dict(load)]
 
 

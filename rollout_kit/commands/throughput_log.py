@@ -46,7 +46,7 @@ def check_log(command: RolloutsCommand) -> None:
         return
     if command.output_jsonl_fpath and OutputPaths(command.output_jsonl_fpath).has(path):
         raise ConfigError(f"throughput_log={path} is one of the output's own files: give another")
-    with _opened(path) as descriptor:
+    with _open(path) as descriptor:
         if os.fstat(descriptor).st_size == 0 and not command.dry_run:
             _write(path, descriptor, HEADER)
 
@@ -80,7 +80,7 @@ def append_line(path: Path, figures: Mapping[str, Any]) -> None:
     line = io.StringIO()
     csv.writer(line, lineterminator="\n").writerow(figures.get(name, "") for name in COLUMNS)
     raw = line.getvalue().encode()
-    with _opened(path) as descriptor:
+    with _open(path) as descriptor:
         size = os.fstat(descriptor).st_size
         if not size:
             raw = HEADER + raw
@@ -102,7 +102,7 @@ def _write(path: Path, descriptor: int, raw: bytes) -> None:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[int]:
+def _open(path: Path) -> Iterator[int]:
     """The file, locked, once it is sure that it is one of ours, or empty."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

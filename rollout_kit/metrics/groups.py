@@ -48,7 +48,7 @@ class Moments:
             return 0.0
         return math.sqrt(max(0.0, self.squares - self.total * self.mean) / (self.count - 1))
 
-    def named(self, name: str) -> dict[str, float]:
+    def to_stats(self, name: str) -> dict[str, float]:
         stats = {
             "mean": self.mean,
             "max": self.largest,

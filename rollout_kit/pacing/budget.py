@@ -32,7 +32,7 @@ class Budget:
         long as none has shown what it costs."""
         return min(self._money(), self._tokens())
 
-    def reached(self) -> str:
+    def describe_reached(self) -> str:
         """Which limit there is no room below, in words."""
         spent, rollouts = self.bill.spent, self.bill.rollouts
         if not self._money():

@@ -103,12 +103,12 @@ class Times:
         pooled: list[_Class] = []
         gathered = _Class()
         for which in sorted(self.classes):
-            gathered = _together(gathered, self.classes[which])
+            gathered = _combine(gathered, self.classes[which])
             if gathered.is_known():
                 pooled.append(gathered)
                 gathered = _Class()
         if gathered.number and pooled:
-            pooled[-1] = _together(pooled[-1], gathered)
+            pooled[-1] = _combine(pooled[-1], gathered)
         blocks: list[list[_Class]] = []
         for each in pooled:
             blocks.append([each])
@@ -138,7 +138,7 @@ def _most(points: list[_Class], rates: list[float]) -> float:
     return max(both, default=rates[0])
 
 
-def _together(one: _Class, other: _Class) -> _Class:
+def _combine(one: _Class, other: _Class) -> _Class:
     number = one.number + other.number
     share = other.number / number
     return _Class(

@@ -49,16 +49,16 @@ class Limiter(Protocol):
         """The limit now, at least 1."""
         ...
 
-    def completed(self, now: float, in_flight: int, *, overloaded: bool) -> None:
+    def record_outcome(self, now: float, in_flight: int, *, overloaded: bool) -> None:
         """One rollout ended at `now` (s) with `in_flight` still running; `overloaded`: it was
         throttled."""
         ...
 
-    def timed(self, now: float, in_flight: int, seconds: float) -> None:
+    def record_time(self, now: float, in_flight: int, seconds: float) -> None:
         """A rollout that began with so many in flight waited so long for its first answer."""
         ...
 
-    def observed(self, now: float, load: Mapping[str, Any]) -> None:
+    def record_load(self, now: float, load: Mapping[str, Any]) -> None:
         """What a model server says of its load."""
         ...
 
@@ -72,13 +72,13 @@ class Fixed:
     def __call__(self) -> int:
         return self.limit
 
-    def completed(self, now: float, in_flight: int, *, overloaded: bool) -> None:
+    def record_outcome(self, now: float, in_flight: int, *, overloaded: bool) -> None:
         return
 
-    def timed(self, now: float, in_flight: int, seconds: float) -> None:
+    def record_time(self, now: float, in_flight: int, seconds: float) -> None:
         return
 
-    def observed(self, now: float, load: Mapping[str, Any]) -> None:
+    def record_load(self, now: float, load: Mapping[str, Any]) -> None:
         return
 
 
@@ -133,21 +133,21 @@ class Adaptive:
     def __call__(self) -> int:
         return int(self.limit)
 
-    def completed(self, now: float, in_flight: int, *, overloaded: bool) -> None:
+    def record_outcome(self, now: float, in_flight: int, *, overloaded: bool) -> None:
         self._begin(now)
         if overloaded:
             self._cut(now, CUT * self.limit, "a rollout was refused as too much")
         elif now >= self._quiet_until and in_flight + 1 >= FULL * int(self.limit):
             self._grow(now)
 
-    def timed(self, now: float, in_flight: int, seconds: float) -> None:
+    def record_time(self, now: float, in_flight: int, seconds: float) -> None:
         self._begin(now)
         self._times.add(now, in_flight, seconds)
         self._num_timed += 1
         if self._num_timed % LEARN_EVERY == 0:
             self._learn(now)
 
-    def observed(self, now: float, load: Mapping[str, Any]) -> None:
+    def record_load(self, now: float, load: Mapping[str, Any]) -> None:
         self._begin(now)
         self._hold = ""
         if refused := self._more_of("num_429", load):

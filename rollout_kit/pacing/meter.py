@@ -128,7 +128,7 @@ class Meter:
             first_turn = model if info.first_turn_s is None else info.first_turn_s
             if not is_stored:  # an agent that does not say how long its model took: the whole
                 now, waited = asyncio.get_running_loop().time(), first_turn or agent
-                self.limiter.timed(now, in_flight, waited)
+                self.limiter.record_time(now, in_flight, waited)
             growth = spent.growth
             growth["model"].add(in_flight, first_turn)
             growth["tools"].add(in_flight, tools)
@@ -182,7 +182,7 @@ class Meter:
         """On the run so far, or the whole of it once it has ended."""
         return verdict(self.spent, self._client or self._client_now())
 
-    def shown(self) -> Bottleneck | None:
+    def stable_verdict(self) -> Bottleneck | None:
         """The verdict that has settled: asked once a second, it stays as it is until another one
         has come up twice, or its share has moved."""
         if perf_counter() - self.began < SETTLED_S or (found := self.verdict()) is None:

@@ -75,7 +75,7 @@ def set_aside(paths: OutputPaths) -> list[Path]:
     are."""
     moved = []
     if any(path.exists() for path in paths.all()):
-        with locked(paths.main):
+        with lock(paths.main):
             for path in paths.all():
                 if path.exists():
                     path.rename(target := _aside(path))
@@ -86,7 +86,7 @@ def set_aside(paths: OutputPaths) -> list[Path]:
 def leave_out(paths: OutputPaths, drops: Callable[[bytes], bool]) -> Path:
     """Rewrite the main file without some of its lines, atomically; returns where it is kept as it
     was."""
-    with locked(paths.main):
+    with lock(paths.main):
         kept = _aside(paths.main)
         try:
             os.link(paths.main, kept)
@@ -98,7 +98,7 @@ def leave_out(paths: OutputPaths, drops: Callable[[bytes], bool]) -> Path:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
+def lock(path: Path) -> Iterator[None]:
     """The lock of the one writer, for as long as the files are moved about."""
     with path.open("ab") as stream:
         try:

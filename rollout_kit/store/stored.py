@@ -18,7 +18,7 @@ from ..errors import ConfigError
 from ..types import JsonObject, Key
 from .files import OutputPaths
 from .lines import key_of
-from .tasks import BREATH, Malformed, numbered_lines
+from .tasks import BREATH, Malformed, number_lines
 
 TEXT_KEPT = 2048
 """Bytes of a malformed line that the failures file repeats."""
@@ -71,7 +71,7 @@ class Survey:
                     return False
                 self.last_line = number
                 if known is None or known.reward is None:
-                    self.rows[_shared(key)] = _stored(number, content)
+                    self.rows[_intern(key)] = _summarize(number, content)
         return True
 
 
@@ -110,11 +110,11 @@ class Line(NamedTuple):
     content: JsonObject
 
 
-def stored_lines(path: Path) -> Iterator[Line | NoResponse | Malformed]:
+def read_stored_lines(path: Path) -> Iterator[Line | NoResponse | Malformed]:
     """Every line of the file, in its order; ConfigError where it cannot be read through."""
-    for number, raw in numbered_lines(path):
+    for number, raw in number_lines(path):
         try:
-            found = _parsed(raw)
+            found = _parse(raw)
         except ValueError as error:
             yield Malformed(number, str(error), raw[:TEXT_KEPT].decode("utf-8", "replace"))
             continue
@@ -126,17 +126,17 @@ def response_mark(content: JsonObject) -> int:
     return hash(repr((content["response"].get("id"), content["rollout"].get("started_at"))))
 
 
-def _stored(number: int, content: JsonObject) -> Stored:
+def _summarize(number: int, content: JsonObject) -> Stored:
     verifier = sys.intern(str(content["rollout"].get("verifier") or ""))
     return Stored(number, content.get("reward"), verifier, response_mark(content))
 
 
-def _shared(key: Key) -> Key:
+def _intern(key: Key) -> Key:
     """The key, its names held once for all rollouts."""
     return key._replace(agent=sys.intern(key.agent), scope=sys.intern(key.scope))
 
 
-def _parsed(raw: bytes) -> tuple[Key, JsonObject] | None:
+def _parse(raw: bytes) -> tuple[Key, JsonObject] | None:
     """A line's key and content; None for a failure without a response; ValueError for what is no
     line of ours."""
     try:
@@ -170,7 +170,7 @@ def _lack(line: JsonObject) -> str:
 async def survey(name: str, path: Path, limit: int | None, only: str | None) -> StoredFile:
     """Read the file once; ConfigError if it holds no rollout. `name` is as the user gave it."""
     found = Survey(limit, parse_only(only))
-    for read, line in enumerate(stored_lines(path), 1):
+    for read, line in enumerate(read_stored_lines(path), 1):
         if not found.take(line):
             break
         if read % BREATH == 0:

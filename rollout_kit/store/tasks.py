@@ -62,7 +62,7 @@ class TaskReader:
 
     def read(self) -> "Iterator[Task | Malformed]":
         """The tasks of the file in input order, malformed lines among them."""
-        return self.tasks(numbered_lines(self.path))
+        return self.tasks(number_lines(self.path))
 
     def tasks(self, rows: "Iterable[tuple[int, bytes | JsonObject]]") -> Iterator[Task | Malformed]:
         """The tasks of numbered rows, given as JSON or as objects."""
@@ -77,7 +77,7 @@ class TaskReader:
         return replace(self, path=Path(path), limit=limit, positions=NumberTable())
 
     def agent_of(self, row: JsonObject) -> str:
-        agent = self.agent_name or agent_named(row)
+        agent = self.agent_name or find_agent_name(row)
         if agent is None:
             raise ValueError(NO_AGENT)
         if agent not in self.agents:
@@ -94,10 +94,10 @@ class TaskReader:
                 "no responses_create_params object (+prompt_config=… builds one from other fields)"
             )
         if self.prompt:
-            own = self.prompt.applied(own, row)
+            own = self.prompt.apply(own, row)
         if not isinstance(own.get("input"), str | list):
             raise ValueError("responses_create_params has no input (a string or a list of items)")
-        params = merged(merged(self.default_params, own), self.override_params)
+        params = merge(merge(self.default_params, own), self.override_params)
         if params is row.get("responses_create_params"):
             return row
         return {**row, "responses_create_params": params}
@@ -177,17 +177,17 @@ class Prompt:
             raise ConfigError(f"prompt_config {path}: unknown {', '.join(sorted(unknown))}")
         for name, template in content.items():
             try:
-                list(TEMPLATES.parse(_escaped(str(template or ""))))
+                list(TEMPLATES.parse(_escape(str(template or ""))))
             except ValueError as error:
                 raise ConfigError(f"prompt_config {path}: {name}: {error} ({TWICE})") from None
         return cls(content["user"], content.get("system"))
 
-    def applied(self, params: JsonObject, row: Mapping[str, Any]) -> JsonObject:
+    def apply(self, params: JsonObject, row: Mapping[str, Any]) -> JsonObject:
         if "input" in params:
             raise ValueError("the row has an input of its own, and prompt_config would build one")
-        items = [{"role": "user", "content": _filled(self.user, row)}]
+        items = [{"role": "user", "content": _fill(self.user, row)}]
         if self.system is not None:
-            items.insert(0, {"role": "system", "content": _filled(self.system, row)})
+            items.insert(0, {"role": "system", "content": _fill(self.system, row)})
         return {**params, "input": items}
 
 
@@ -203,14 +203,14 @@ TEMPLATES = _Templates()
 TWICE = "a brace that is meant as one is written twice: {{"
 
 
-def _escaped(template: str) -> str:
+def _escape(template: str) -> str:
     """`{}` names no field and stands for itself, as in `\\boxed{}`."""
     return re.sub(r"(?<!\{)\{\}(?!\})", "{{}}", template)
 
 
-def _filled(template: str, row: Mapping[str, Any]) -> str:
+def _fill(template: str, row: Mapping[str, Any]) -> str:
     try:
-        return TEMPLATES.vformat(_escaped(template), (), row)
+        return TEMPLATES.vformat(_escape(template), (), row)
     except KeyError as error:
         raise ValueError(
             f"prompt_config needs the field {error}, which the row has not ({TWICE})"
@@ -219,7 +219,7 @@ def _filled(template: str, row: Mapping[str, Any]) -> str:
         raise ValueError(f"prompt_config cannot be filled: {error} ({TWICE})") from None
 
 
-def agent_named(row: Mapping[str, Any]) -> Any:
+def find_agent_name(row: Mapping[str, Any]) -> Any:
     """The agent that a row's `agent_ref` names; None where it names none."""
     named = row.get("agent_ref")
     return named.get("name") if isinstance(named, dict) else None
@@ -236,7 +236,7 @@ def task_id_of(row: Mapping[str, Any]) -> str:
     return hashlib.blake2b(canonical, digest_size=8).hexdigest()
 
 
-def merged(under: Any, over: Any) -> Any:
+def merge(under: Any, over: Any) -> Any:
     """`over` laid deeply over `under`: objects merge, anything else replaces."""
     if not (isinstance(under, dict) and isinstance(over, dict)):
         return over
@@ -244,16 +244,16 @@ def merged(under: Any, over: Any) -> Any:
         return under or over
     result = dict(under)
     for key, value in over.items():
-        result[key] = merged(result[key], value) if key in result else value
+        result[key] = merge(result[key], value) if key in result else value
     return result
 
 
-def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+def number_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Numbered lines that are not blank, from 1; ConfigError where the file cannot be read
     through."""
     number = 0
     try:
-        with _opened(path) as stream:
+        with _open(path) as stream:
             for number, raw in enumerate(stream, 1):
                 if number == 1:
                     raw = raw.removeprefix(b"\xef\xbb\xbf")  # a byte order mark
@@ -269,7 +269,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Iterable[bytes]]:
+def _open(path: Path) -> Iterator[Iterable[bytes]]:
     if path.suffix == ".gz":
         with gzip.open(path, "rb") as stream:
             yield stream
