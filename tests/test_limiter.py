@@ -203,7 +203,7 @@ def test_more_is_found_where_the_model_bears_more_later() -> None:
 def test_vllm_s_figures_decide_where_there_are_any() -> None:
     limiter = Adaptive(4, 100, 1000)
     limiter.limit = 96.0
-    limiter._told = 96
+    limiter._reported = 96
     for second in range(10):
         limiter.record_load(second, {"running": 96, "kv_cache": 0.96, "engine_running": 96})
     assert limiter() == 76 and str(limiter.changes[-1]) == "96→76: kv cache 0.96"

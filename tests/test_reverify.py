@@ -579,10 +579,8 @@ def test_what_is_no_stored_rollout_is_said_in_one_line(desk: Desk) -> None:
     assert "did you mean 'rollouts.jsonl'" in refused(desk.folder / "rollout.jsonl")
     empty = desk.folder / "empty.jsonl"
     empty.touch()
-    assert "there is no rollout in it" in refused(empty)
-    assert "line 1: no stored rollout: a task, without a res" in refused(
-        desk.folder / "tasks.jsonl"
-    )
+    assert "contains no rollout" in refused(empty)
+    assert "line 1: not a stored rollout: a task, without a" in refused(desk.folder / "tasks.jsonl")
     broken = write_jsonl(desk.folder / "f_failures.jsonl", [{"failure": {"class": "ModelError"}}])
     assert "none carries a response" in refused(broken)
     rollouts = desk.folder / "rollouts.jsonl"

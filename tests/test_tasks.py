@@ -184,7 +184,7 @@ def test_a_brace_that_is_not_closed_is_refused_before_any_row(tmp_path: Path, te
 def test_a_prompt_config_never_replaces_an_input(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "tasks.jsonl", [row("a")])
     [found] = malformed_in(path, prompt=Prompt("{x}", None))
-    assert "has an input of its own" in found.message
+    assert "already has an input" in found.message
 
 
 @given(st.dictionaries(st.text(), JSON), st.dictionaries(st.text(), JSON))

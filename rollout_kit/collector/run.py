@@ -115,7 +115,7 @@ class Run:
         loop, schedule = asyncio.get_running_loop(), self._schedule
         self._last_outcome = loop.time()
         async with AsyncExitStack() as stack:
-            stack.enter_context(self.meter.running_now())
+            stack.enter_context(self.meter.measure_run())
             stack.callback(self._stop_timers)
             for work in self._beside():
                 await stack.enter_async_context(beside(work))
