@@ -15,7 +15,7 @@ from typing import Any
 
 from ..errors import PeerTimeout, RolloutError, SessionLost, VerifyError
 from ..pacing.bill import Bill
-from ..responses import answered_calls, total_tokens
+from ..responses import pair_calls, total_tokens
 from ..serving.agent import open_session
 from ..serving.tools import NO_TOOL, arguments_of, is_callable, refusal_text
 from ..session import Session, entered
@@ -155,7 +155,7 @@ class Steps:
     async def _replay(self, resources: str, response: JsonObject) -> int:
         """Execute the stored tool calls again, in order; returns how many answers differ."""
         different = 0
-        for call, stored in answered_calls(response["output"]):
+        for call, stored in pair_calls(response["output"]):
             name = str(call.get("name"))
             if not is_callable(name) or stored.startswith(NO_TOOL):
                 continue
