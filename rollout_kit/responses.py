@@ -30,7 +30,7 @@ def function_calls(items: Iterable[Item]) -> list[Item]:
     return [item for item in items if item.get("type") == "function_call"]
 
 
-def answered_calls(items: Iterable[Item]) -> list[tuple[Item, str]]:
+def pair_calls(items: Iterable[Item]) -> list[tuple[Item, str]]:
     """The function calls that were executed, in order, each with its output text."""
     items = list(items)
     outputs = {

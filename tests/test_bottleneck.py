@@ -242,7 +242,7 @@ def spent(**parts: float) -> SlotTime:
         ("verification", "verification, 60 % of"),
         ("agent", "the agent's own work, 60 % of"),
         ("sessions", "opening and closing sessions, 60 % of"),
-        ("failed", "what failed and the pauses after it, 60 % of"),
+        ("failed", "failed attempts and retry pauses, 60 % of"),
     ],
 )
 def test_the_largest_part_is_named_and_the_others_after_it(part: str, name: str) -> None:
@@ -312,7 +312,7 @@ def test_growth_of_which_too_little_was_seen_is_not_known() -> None:
         growth.add(in_flight, 1.0)
     assert growth.exponent() is None
     found = verdict(spent(), CALM)
-    assert found and "if the model bears it, which was not seen" in found.sentence
+    assert found and "if the model has the capacity, which was not measured" in found.sentence
 
 
 def test_nothing_is_said_of_a_run_that_did_nothing() -> None:
@@ -326,7 +326,7 @@ def test_the_progress_line_shows_what_has_settled(tmp_path: Path) -> None:
 
     def shown(**parts: float) -> str:
         meter.spent = spent(**parts)
-        progress._bottleneck = meter.shown()
+        progress._bottleneck = meter.stable_verdict()
         return progress._postfix().partition("failed=0")[2]
 
     meter.began = perf_counter()

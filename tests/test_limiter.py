@@ -49,7 +49,7 @@ class Run:
         waited = loop.time()
         times = await sent_through(self.queue, self.endpoint)
         self.sent += times
-        self.limiter.timed(loop.time(), in_flight, loop.time() - waited - self.lost(waited))
+        self.limiter.record_time(loop.time(), in_flight, loop.time() - waited - self.lost(waited))
         self.open -= 1
         return DONE
 
@@ -69,7 +69,7 @@ class Run:
             running = self.endpoint.running
             load = {"running": running, "waiting": self.open - running}
             load["throttled"] = self.queue.is_throttled()
-            self.limiter.observed(loop.time(), load)
+            self.limiter.record_load(loop.time(), load)
             self.limits.append((loop.time(), self.limiter()))
 
     async def drive(self, seconds: float) -> None:
@@ -79,7 +79,7 @@ class Run:
         outcomes = schedule.outcomes()
         try:
             async for _ in outcomes:
-                self.limiter.completed(loop.time(), schedule.in_flight, overloaded=False)
+                self.limiter.record_outcome(loop.time(), schedule.in_flight, overloaded=False)
                 if loop.time() > seconds:
                     break
         finally:
@@ -153,7 +153,7 @@ class ManyTurns(Run):
         for turn in range(3):
             await self.endpoint.ask(100)
             if turn == 0:
-                self.limiter.timed(loop.time(), in_flight, loop.time() - began)
+                self.limiter.record_time(loop.time(), in_flight, loop.time() - began)
             await asyncio.sleep(2)
         self.open -= 1
         return DONE
@@ -208,17 +208,17 @@ def test_more_is_found_where_the_model_bears_more_later() -> None:
 def test_vllm_s_figures_decide_where_there_are_any() -> None:
     limiter = Adaptive(4, 100, 1000)
     limiter.limit = 96.0
-    limiter._told = 96
+    limiter._reported = 96
     for second in range(10):
-        limiter.observed(second, {"running": 96, "kv_cache": 0.96, "engine_running": 96})
+        limiter.record_load(second, {"running": 96, "kv_cache": 0.96, "engine_running": 96})
     assert limiter() == 76 and str(limiter.changes[-1]) == "96→76: kv cache 0.96"
-    limiter.observed(29, {"running": 70, "kv_cache": 0.5, "preemptions": 3})
+    limiter.record_load(29, {"running": 70, "kv_cache": 0.5, "preemptions": 3})
     assert limiter() == 76, "those of the time before do not count"
-    limiter.observed(31, {"running": 70, "kv_cache": 0.5, "preemptions": 5})
+    limiter.record_load(31, {"running": 70, "kv_cache": 0.5, "preemptions": 5})
     assert limiter() == 61 and "2 preemptions" in str(limiter.changes[-1])
-    limiter.observed(60, {"kv_cache": 0.9, "engine_waiting": 0})
+    limiter.record_load(60, {"kv_cache": 0.9, "engine_waiting": 0})
     for _ in range(500):
-        limiter.completed(60, 61, overloaded=False)
+        limiter.record_outcome(60, 61, overloaded=False)
     assert limiter() == 61, "a cache that is nearly full holds the limit where it is"
 
 
@@ -226,7 +226,7 @@ def test_a_rollout_that_was_refused_cuts_once_for_each_time() -> None:
     limiter = Adaptive(1, 64, 64)
     limiter.limit = 64.0
     for second in range(10):
-        limiter.completed(second, 63, overloaded=True)
+        limiter.record_outcome(second, 63, overloaded=True)
     assert limiter() == 51
 
 
@@ -235,21 +235,21 @@ def test_a_start_is_approached_by_doubling() -> None:
     while limiter() < 1000:
         turnovers += 1
         for _ in range(limiter()):
-            limiter.completed(turnovers, limiter(), overloaded=False)
+            limiter.record_outcome(turnovers, limiter(), overloaded=False)
     assert turnovers == 7
 
 
 def test_a_run_with_little_in_flight_does_not_grow() -> None:
     limiter = Adaptive(1, 8, 1000)
     for second in range(1000):
-        limiter.completed(second, 3, overloaded=False)
+        limiter.record_outcome(second, 3, overloaded=False)
     assert limiter() == 8 and not limiter.changes
 
 
 events = st.one_of(
-    st.tuples(st.just("completed"), st.integers(0, 2000), st.booleans()),
-    st.tuples(st.just("timed"), st.integers(1, 2000), st.floats(0, 100)),
-    st.tuples(st.just("observed"), st.integers(0, 500), st.floats(0, 1)),
+    st.tuples(st.just("outcome"), st.integers(0, 2000), st.booleans()),
+    st.tuples(st.just("time"), st.integers(1, 2000), st.floats(0, 100)),
+    st.tuples(st.just("load"), st.integers(0, 500), st.floats(0, 1)),
 )
 
 
@@ -257,13 +257,13 @@ events = st.one_of(
 def test_the_limit_stays_between_its_bounds(floor, more, most, happened) -> None:
     limiter = Adaptive(floor, floor + more, floor + more + most)
     for now, (kind, number, value) in enumerate(happened):
-        if kind == "completed":
-            limiter.completed(now, number, overloaded=value)
-        elif kind == "timed":
-            limiter.timed(now, number, value)
+        if kind == "outcome":
+            limiter.record_outcome(now, number, overloaded=value)
+        elif kind == "time":
+            limiter.record_time(now, number, value)
         else:
             load = {"running": number, "waiting": 2 * number, "throttled": value > 0.5}
-            limiter.observed(now, load | {"kv_cache": value, "preemptions": number})
+            limiter.record_load(now, load | {"kv_cache": value, "preemptions": number})
         assert floor <= limiter() <= floor + more + most
     assert all(each.before != each.after for each in limiter.changes)
 

@@ -17,7 +17,7 @@ from workplace import Workplace, said_until
 from rollout_kit.cli.reverify import main as reverify_main
 from rollout_kit.config.keys.commands import ReverifyConfig
 from rollout_kit.config.load import load
-from rollout_kit.config.verification import needed, verifier_of
+from rollout_kit.config.verification import select_needed, verifier_of
 from rollout_kit.endpoints.prices import Prices
 from rollout_kit.errors import ConfigError, ModelError, OutputError, StopRun, VerifyError
 from rollout_kit.responses import output_text
@@ -579,10 +579,8 @@ def test_what_is_no_stored_rollout_is_said_in_one_line(desk: Desk) -> None:
     assert "did you mean 'rollouts.jsonl'" in refused(desk.folder / "rollout.jsonl")
     empty = desk.folder / "empty.jsonl"
     empty.touch()
-    assert "there is no rollout in it" in refused(empty)
-    assert "line 1: no stored rollout: a task, without a res" in refused(
-        desk.folder / "tasks.jsonl"
-    )
+    assert "contains no rollout" in refused(empty)
+    assert "line 1: not a stored rollout: a task, without a" in refused(desk.folder / "tasks.jsonl")
     broken = write_jsonl(desk.folder / "f_failures.jsonl", [{"failure": {"class": "ModelError"}}])
     assert "none carries a response" in refused(broken)
     rollouts = desk.folder / "rollouts.jsonl"
@@ -646,7 +644,7 @@ def test_a_verification_needs_the_judge_and_never_the_policy(
     (tmp_path / "run.yaml").write_text(JUDGED)
     instances = load(["+config_paths=[run.yaml]"], ReverifyConfig).instances
     assert verifier_of(instances["judged_agent"]) == "judged"
-    assert list(needed(instances, ["judged"])) == ["judge_model", "judged"]
+    assert list(select_needed(instances, ["judged"])) == ["judge_model", "judged"]
     assert "policy_model" not in instances
     # a policy model that is the judge as well stays
     (tmp_path / "run.yaml").write_text(JUDGED.replace("name: judge_model", "name: policy_model"))

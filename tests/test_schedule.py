@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import made
 
-from rollout_kit.collector.schedule import WAVE, Attempts, Schedule, Slot
+from rollout_kit.collector.schedule import END, WAVE, Attempts, End, Later, Schedule, Slot
 from rollout_kit.errors import OutputError
 from rollout_kit.testing import run_virtual
 from rollout_kit.types import Attempt, Key, Outcome, Rollout, Task, Unverified
@@ -222,3 +222,34 @@ def test_places_are_filled_in_waves_and_what_ends_is_replaced_at_once() -> None:
     seen = asyncio.run(main())
     steps = [after - before for before, after in itertools.pairwise(seen)]
     assert max(steps) <= WAVE and {WAVE - 3, WAVE, 2 * WAVE} & set(seen)
+
+
+def test_a_source_that_answers_later_is_asked_again_once_it_is_ready() -> None:
+    class Leases:
+        """Hands out one attempt each time that `ready` is set."""
+
+        def __init__(self) -> None:
+            self.ready, self.waiting, self.num_asked = asyncio.Event(), attempts(3), 0
+
+        def next(self) -> Attempt | Later | End:
+            self.num_asked += 1
+            if not self.waiting:
+                return END
+            if not self.ready.is_set():
+                return Later(self.ready)
+            self.ready.clear()
+            return self.waiting.pop()
+
+    async def run(attempt: Attempt, slot: Slot) -> Outcome:
+        return Rollout(*made(attempt.key))
+
+    async def main() -> tuple[int, int]:
+        leases = Leases()
+        loop = asyncio.get_running_loop()
+        for second in range(3):
+            loop.call_later(100 * second + 50, leases.ready.set)
+        schedule = Schedule(leases, run, Keep(), lambda: 8)
+        return len([outcome async for outcome in schedule.outcomes()]), leases.num_asked
+
+    number, num_asked = run_virtual(main())
+    assert number == 3 and num_asked < 20, "waiting costs nothing"

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from support import row, write_jsonl
 
 from rollout_kit.errors import ConfigError
-from rollout_kit.store.tasks import Malformed, Prompt, TaskReader, input_file, merged, task_id_of
+from rollout_kit.store.tasks import Malformed, Prompt, TaskReader, input_file, merge, task_id_of
 from rollout_kit.types import Task
 
 JSON = st.recursive(
@@ -184,16 +184,16 @@ def test_a_brace_that_is_not_closed_is_refused_before_any_row(tmp_path: Path, te
 def test_a_prompt_config_never_replaces_an_input(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "tasks.jsonl", [row("a")])
     [found] = malformed_in(path, prompt=Prompt("{x}", None))
-    assert "has an input of its own" in found.message
+    assert "already has an input" in found.message
 
 
 @given(st.dictionaries(st.text(), JSON), st.dictionaries(st.text(), JSON))
 def test_merging_keeps_what_is_over_and_changes_neither(under: dict, over: dict) -> None:
     before = json.dumps([under, over])
-    result = merged(under, over)
+    result = merge(under, over)
     assert set(result) == set(under) | set(over)
     for key, value in over.items():
         if not isinstance(value, dict):
             assert result[key] == value
-    assert merged(result, over) == result
+    assert merge(result, over) == result
     assert json.dumps([under, over]) == before

@@ -39,7 +39,7 @@ class Loaded(ScriptedModel):
 class Seen(Adaptive):
     """Keeps what it is told."""
 
-    def observed(self, now: float, load: Any) -> None:
+    def record_load(self, now: float, load: Any) -> None:
         self.loads = [*getattr(self, "loads", []), dict(load)]
 
 
@@ -130,7 +130,7 @@ def test_people_get_a_line_now_and_then_and_programs_every_change() -> None:
         watch.limiter._begin(0.0)
         for second in range(40):
             watch.limiter.limit = 30.0 + second
-            watch.limiter._say(second, "why not")
+            watch.limiter._report(second, "why not")
             watch.report(second)
         told[as_json] = progress.out.getvalue().splitlines()  # type: ignore[attr-defined]
     assert told[False][:2] == [

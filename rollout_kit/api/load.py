@@ -9,7 +9,7 @@ from ..errors import ConfigError
 from ..store.compact import Keys
 from ..store.lines import key_of, rollout_of
 from ..store.scan import parse_line
-from ..store.tasks import numbered_lines
+from ..store.tasks import number_lines
 from ..types import Rollout
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class Rollouts:
         """In the order of the files; ConfigError if one cannot be read."""
         seen = Keys()
         for path in self.paths:
-            for _, raw in numbered_lines(path):
+            for _, raw in number_lines(path):
                 line = parse_line(raw)
                 if line is None or not isinstance(line.get("response"), dict):
                     continue

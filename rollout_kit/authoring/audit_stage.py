@@ -13,12 +13,12 @@ from ..config.instance_keys import is_url
 from ..config.instances import RESOURCES, Instance
 from ..config.keys.commands import AuditConfig
 from ..config.load import Config
-from ..config.verification import needed
+from ..config.verification import select_needed
 from ..errors import ConfigError, suggest
 from ..launch.fleet import Upkeep
 from ..launch.placement import HttpLimits, placed
 from ..serving import registry
-from ..store.tasks import numbered_lines
+from ..store.tasks import number_lines
 from ..types import JsonObject
 from .answers import build_cases, has_gold
 from .audit import run_audit
@@ -84,7 +84,7 @@ def _sample_rows(command: AuditConfig, folder: Path | None) -> list[JsonObject]:
     found = [
         row
         for path in paths
-        for number, raw in numbered_lines(path)
+        for number, raw in number_lines(path)
         if has_gold(row := _parse_row(path, number, raw))
     ]
     if not found:
@@ -113,7 +113,7 @@ async def _start_servers(
     """Start the servers that the verifier refers to, such as a judge, as processes; yield the URLs
     by name. They include the verifier if it runs elsewhere."""
     own = {verifier.name: [str(verifier.placement)]} if is_url(verifier.placement or "") else {}
-    around = needed(config.instances, [verifier.name])
+    around = select_needed(config.instances, [verifier.name])
     around.pop(verifier.name)
     if not around:
         yield own

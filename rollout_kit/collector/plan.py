@@ -13,7 +13,7 @@ from ..errors import ConfigError
 from ..launch.reach import Servers
 from ..serving import registry
 from ..store.manifest import fingerprint_of
-from ..store.tasks import BREATH, Malformed, Prompt, TaskReader, agent_named
+from ..store.tasks import BREATH, Malformed, Prompt, TaskReader, agent_name_of
 from ..transport.peers import Peers
 from ..types import Attempt, JsonObject, Key, Task
 from .schedule import LATER, Later
@@ -264,7 +264,7 @@ def count(
                 to_verify.add(key)
         if keys:
             num_tasks += 1
-            if agent_named(task.row) not in (None, task.agent):
+            if agent_name_of(task.row) not in (None, task.agent):
                 renamed += 1
                 first_renamed = first_renamed or task
     counts = Counts(

@@ -14,7 +14,7 @@ import orjson
 from ..config.instances import AGENTS
 from ..config.keys.commands import ReverifyConfig
 from ..config.load import Config
-from ..config.verification import needed, verifier_of
+from ..config.verification import select_needed, verifier_of
 from ..errors import ConfigError, OutputError, RolloutError, suggest
 from ..launch.reach import Servers, reach
 from ..metrics.aggregate import Metrics
@@ -23,7 +23,7 @@ from ..metrics.tally import Tally
 from ..store.files import OutputPaths, leave_out
 from ..store.journal import Journal, NoJournal
 from ..store.lines import info_of, key_of
-from ..store.stored import Line, Stored, StoredFile, Survey, response_mark, stored_lines
+from ..store.stored import Line, Stored, StoredFile, Survey, read_stored_lines, response_mark
 from ..store.tasks import BREATH, Malformed
 from ..types import Attempt, JsonObject, Key, Outcome, Rollout, Say, Task
 from .plan import AgentPlan, Counts, number_of
@@ -50,7 +50,7 @@ async def reach_verifiers(
     if config.instances:
         known = {name: each for name, each in config.instances.items() if each.type == AGENTS}
         names = {name: verifier_of(each) for name, each in known.items()}
-        servers = needed(config.instances, {names.get(agent) or "" for agent in agents})
+        servers = select_needed(config.instances, {names.get(agent) or "" for agent in agents})
         if not servers:
             raise ConfigError("\n".join(_unknown(agent, names) for agent in agents))
         async with reach(replace(config, instances=servers), command, say) as here:
@@ -280,7 +280,7 @@ class StoredSource:
         )
 
     def _owed(self) -> Iterator[Attempt | Later]:
-        for read, line in enumerate(stored_lines(self.stored.path), 1):
+        for read, line in enumerate(read_stored_lines(self.stored.path), 1):
             if read % BREATH == 0:
                 yield LATER
             if line.line > self.survey.last_line:

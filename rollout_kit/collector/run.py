@@ -115,7 +115,7 @@ class Run:
         loop, schedule = asyncio.get_running_loop(), self._schedule
         self._last_outcome = loop.time()
         async with AsyncExitStack() as stack:
-            stack.enter_context(self.meter.running_now())
+            stack.enter_context(self.meter.measure_run())
             stack.callback(self._stop_timers)
             for work in self._beside():
                 await stack.enter_async_context(beside(work))
@@ -180,7 +180,7 @@ class Run:
         if is_final:
             self._last_outcome = now
             is_overloaded = isinstance(outcome, Failure) and outcome.error.status in OVERLOADED
-            self.limiter.completed(now, self._schedule.in_flight, overloaded=is_overloaded)
+            self.limiter.record_outcome(now, self._schedule.in_flight, overloaded=is_overloaded)
             self._check_budget()
 
     def _beside(self) -> Iterator[Coroutine[Any, Any, None]]:
@@ -269,7 +269,7 @@ class Run:
         if not budget.room():
             self.ending = Ending.LIMIT
             # attempts in flight are paid for already, so they may take their time
-            self._drain(f"{budget.reached()}; ", "", in_time=False)
+            self._drain(f"{budget.describe_reached()}; ", "", in_time=False)
 
     def _drain(self, why: str, more: str, *, in_time: bool) -> None:
         """Start nothing more; in time, cancel after `drain_timeout_s`."""

@@ -19,7 +19,7 @@ from ..metrics.aggregate import Metrics
 from ..metrics.tally import Tally
 from ..store.journal import Journal, NoJournal
 from ..store.lines import row_of
-from ..store.tasks import BREATH, NO_AGENT, Malformed, TaskReader, agent_named
+from ..store.tasks import BREATH, NO_AGENT, Malformed, TaskReader, agent_name_of
 from ..types import Attempt, JsonObject, Key, Outcome, Rollout, Say, Task
 from .plan import Counts, Wanted, count, number_of, owed
 from .schedule import Attempts, End, Later
@@ -173,7 +173,7 @@ class TaskSource:
         number, name = self.counts.renamed, "name" if self.counts.renamed > 1 else "names"
         yield (
             f"warning: the agent_ref of {number_of(number, 'row')} {name}"
-            f" another agent ({self.name}:{first.line}: '{agent_named(first.row)}'), and all run"
+            f" another agent ({self.name}:{first.line}: '{agent_name_of(first.row)}'), and all run"
             f" with '{first.agent}', as "
             + ("agent_name says" if self._command.agent_name else "there is no other"),
             {"event": "renamed", "rows": number, "line": first.line, "agent": first.agent},

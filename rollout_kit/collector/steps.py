@@ -15,7 +15,7 @@ from typing import Any
 
 from ..errors import PeerTimeout, RolloutError, SessionLost, VerifyError
 from ..pacing.bill import Bill
-from ..responses import answered_calls, total_tokens
+from ..responses import pair_calls, total_tokens
 from ..serving.agent import open_session
 from ..serving.tools import NO_TOOL, arguments_of, is_callable, refusal_text
 from ..session import Session, entered
@@ -32,7 +32,7 @@ from ..store.lines import (
 )
 from ..time_limit import later, within
 from ..transport.peers import Peers
-from ..transport.retry import VERIFICATION, delay_s
+from ..transport.retry import VERIFICATION, retry
 from ..transport.wire import scores_of
 from ..types import Attempt, JsonObject, Outcome, Rollout, Unverified, finite_reward
 from .plan import AgentPlan
@@ -155,7 +155,7 @@ class Steps:
     async def _replay(self, resources: str, response: JsonObject) -> int:
         """Execute the stored tool calls again, in order; returns how many answers differ."""
         different = 0
-        for call, stored in answered_calls(response["output"]):
+        for call, stored in pair_calls(response["output"]):
             name = str(call.get("name"))
             if not is_callable(name) or stored.startswith(NO_TOOL):
                 continue
@@ -206,7 +206,9 @@ class Steps:
 
     async def _verify(self, request: JsonObject, line: JsonObject) -> Outcome | Refused:
         """Wait for the verdict within the limits of the run."""
-        limits = self.shared.limits
+        limits, resources = self.shared.limits, self.agent.resources or ""
+        verify = partial(self.shared.peers.verify, resources, request)
+        self.slot.place.stage = f"{resources} /verify"
         waiting = parked_when_slow(
             self.slot,
             self.attempt.key.agent,
@@ -217,11 +219,11 @@ class Steps:
         began = perf_counter()
         try:
             with waiting, within(limits.verify_timeout_s):
-                scores = await self._scores(request)
+                scores = await retry(verify, VERIFICATION, random=self.shared.random)
                 return self._rollout(line, scores, perf_counter() - began)
         except TimeoutError:
             why = f"no verdict within verify_timeout_s={limits.verify_timeout_s:g}"
-            error: RolloutError = PeerTimeout(why, server=self.agent.resources or "")
+            error: RolloutError = PeerTimeout(why, server=resources)
         except RolloutError as failed:
             if failed.terminal or isinstance(failed, SessionLost):
                 return Refused(line, failed)
@@ -232,23 +234,6 @@ class Steps:
         return self._unverified(
             {**line, "failure": tried_block(error, perf_counter() - began)}, error
         )
-
-    async def _scores(self, request: JsonObject) -> JsonObject:
-        """The fields that the verifier sets, after as many tries as VERIFICATION allows."""
-        resources = self.agent.resources
-        assert resources is not None
-        for number in range(1, VERIFICATION.max_tries + 1):
-            try:
-                self.slot.place.stage = f"{resources} /verify"
-                return await self.shared.peers.verify(resources, request)
-            except SessionLost:
-                raise
-            except RolloutError as error:
-                if not error.retryable or number == VERIFICATION.max_tries:
-                    raise
-                pause = delay_s(VERIFICATION, number, error.retry_after_s, self.shared.random)
-                await asyncio.sleep(pause)
-        raise AssertionError("unreachable")
 
     def _unverified(self, line: JsonObject, error: RolloutError | None = None) -> Unverified:
         return Unverified(info_of(line), line, error, self.agent.verifier)

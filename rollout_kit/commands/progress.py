@@ -123,7 +123,7 @@ class Progress:
             return
         self._shown_at = now
         if self.run and now - self._bottleneck_at >= BOTTLENECK_EVERY_S:
-            self._bottleneck_at, self._bottleneck = now, self.run.meter.shown()
+            self._bottleneck_at, self._bottleneck = now, self.run.meter.stable_verdict()
         self._draw()
 
     def _draw(self) -> None:

@@ -1,7 +1,7 @@
-"""`+throughput_log=path.csv`: a line per run, to compare runs over weeks.
+"""`+throughput_log=path.csv`: appends a line per run, to compare runs over weeks.
 
-The header is written once. A file with other columns is never touched, and a line is one write
-under a lock, so that several collectors can share a file.
+The header is written once. A file with other columns is never changed. Each line is one write under
+a lock, so that several collectors can share a file.
 """
 
 import csv
@@ -33,26 +33,25 @@ COLUMNS = (
     "bottleneck",
     "output",
 )
-"""`tokens_per_s` counts the tokens that were read and those that were written; `mean_reward` is of
-this run's rollouts alone."""
+"""`tokens_per_s` counts input and output tokens; `mean_reward` covers this run's rollouts only."""
 
 HEADER = (",".join(COLUMNS) + "\n").encode()
 
 
 def check_log(command: RolloutsCommand) -> None:
-    """ConfigError where no line could be appended; a new file gets its header."""
+    """ConfigError if no line could be appended; a new file gets its header."""
     path = command.throughput_log
     if path is None or (command.dry_run and not path.exists()):
         return
     if command.output_jsonl_fpath and OutputPaths(command.output_jsonl_fpath).has(path):
         raise ConfigError(f"throughput_log={path} is one of the output's own files: give another")
-    with _opened(path) as descriptor:
+    with _open(path) as descriptor:
         if os.fstat(descriptor).st_size == 0 and not command.dry_run:
             _write(path, descriptor, HEADER)
 
 
 def log_run(run: Run) -> None:
-    """Append the line of a run that has just ended; ConfigError if it cannot be written."""
+    """Append the line of a run that has ended; ConfigError if it cannot be written."""
     command, tally = run.command, run.tally
     if command.throughput_log is None:
         return
@@ -76,21 +75,21 @@ def log_run(run: Run) -> None:
 
 
 def append_line(path: Path, figures: Mapping[str, Any]) -> None:
-    """One line with `figures` by column."""
+    """Append one line; `figures` are given by column."""
     line = io.StringIO()
     csv.writer(line, lineterminator="\n").writerow(figures.get(name, "") for name in COLUMNS)
     raw = line.getvalue().encode()
-    with _opened(path) as descriptor:
+    with _open(path) as descriptor:
         size = os.fstat(descriptor).st_size
         if not size:
             raw = HEADER + raw
         elif os.pread(descriptor, 1, size - 1) != b"\n":
-            raw = b"\n" + raw  # after a line that was written by hand, or cut off
+            raw = b"\n" + raw  # the last line was edited by hand or cut off
         _write(path, descriptor, raw)
 
 
 def _write(path: Path, descriptor: int, raw: bytes) -> None:
-    """All of it, or nothing."""
+    """Write all of `raw` or nothing."""
     size = os.fstat(descriptor).st_size
     try:
         written = os.write(descriptor, raw)
@@ -102,8 +101,8 @@ def _write(path: Path, descriptor: int, raw: bytes) -> None:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[int]:
-    """The file, locked, once it is sure that it is one of ours, or empty."""
+def _open(path: Path) -> Iterator[int]:
+    """Open and lock the file; ConfigError if it is neither empty nor a throughput log."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
@@ -114,7 +113,7 @@ def _opened(path: Path) -> Iterator[int]:
         ) from None
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ConfigError(f"throughput_log={path}: it is no regular file; choose another")
+            raise ConfigError(f"throughput_log={path}: not a regular file; choose another")
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         _check_header(path, os.pread(descriptor, 4096, 0))
         yield descriptor
@@ -126,7 +125,7 @@ def _check_header(path: Path, start: bytes) -> None:
     first = start.partition(b"\n")[0].decode("utf-8", "replace").removeprefix("\ufeff").strip()
     if start and first != HEADER.decode().strip():
         raise ConfigError(
-            f"throughput_log={path}: the file begins with other columns, and is left as it is:\n"
+            f"throughput_log={path}: the file begins with other columns and was not changed:\n"
             f"  found:  {first[:200]}\n  needed: {HEADER.decode().strip()}\n"
             "Give another file, or move this one aside"
         )

@@ -110,10 +110,12 @@ class Sources:
     overrides: list[Override] = field(default_factory=list)
 
 
-def load(argv: Sequence[str], command: type[CommandT], cwd: Path | None = None) -> Config[CommandT]:
-    """The configuration of a command started with `argv`; ConfigError names every problem."""
+def load(
+    words: Sequence[str], command: type[CommandT], cwd: Path | None = None
+) -> Config[CommandT]:
+    """The configuration of a command started with `words`; ConfigError names every problem."""
     cwd = cwd or Path.cwd()
-    given = read(argv, command, cwd)
+    given = read(words, command, cwd)
     merged = given.merged
     resolved = interpolation.resolve(merged.tree)
     blocks, problems = _classify(resolved.values, merged, command, cwd)
@@ -149,14 +151,14 @@ def load(argv: Sequence[str], command: type[CommandT], cwd: Path | None = None) 
     )
 
 
-def read(argv: Sequence[str], command: type[Command], cwd: Path | None = None) -> Sources:
+def read(words: Sequence[str], command: type[Command], cwd: Path | None = None) -> Sources:
     """All sources merged, lowest first, with `${…}` unresolved."""
     cwd = cwd or Path.cwd()
     merged = Merged()
-    for layer in sources.read_layers(overrides.config_paths(argv), cwd):
+    for layer in sources.read_layers(overrides.config_paths(words), cwd):
         merged.add(layer)
-    paths = overrides.config_paths(argv)
-    parsed = overrides.parse(argv, _text_keys(merged.tree, command, cwd))
+    paths = overrides.config_paths(words)
+    parsed = overrides.parse(words, _text_keys(merged.tree, command, cwd))
     for override in parsed:
         if override.path != (overrides.CONFIG_PATHS,):
             merged.apply(override)
@@ -165,10 +167,10 @@ def read(argv: Sequence[str], command: type[Command], cwd: Path | None = None) -
     return Sources(merged, parsed)
 
 
-def parse_keys(argv: Sequence[str], command: type[CommandT]) -> CommandT:
+def parse_keys(words: Sequence[str], command: type[CommandT]) -> CommandT:
     """Parse the keys of a command that reads neither files nor `env.yaml`."""
     merged = Merged()
-    parsed = overrides.parse(argv, _text_keys({}, command, Path()))
+    parsed = overrides.parse(words, _text_keys({}, command, Path()))
     for override in parsed:
         merged.apply(override)
     for key in merged.tree:

@@ -57,13 +57,13 @@ class Override:
         return ".".join(self.path)
 
 
-def parse(argv: Sequence[str], is_text: Callable[[str, str], bool]) -> list[Override]:
+def parse(words: Sequence[str], is_text: Callable[[str, str], bool]) -> list[Override]:
     """The arguments in order; `is_text(key, raw)` decides whether the raw text is the value."""
     overrides = []
-    for position, argument in enumerate(argv):
+    for position, argument in enumerate(words):
         match = SPELLING.fullmatch(argument)
         if match is None:
-            raise ConfigError(_not_an_override(argument, argv[position + 1 : position + 2]))
+            raise ConfigError(_not_an_override(argument, words[position + 1 : position + 2]))
         sign, key, value = match["sign"], match["key"], match["value"]
         path = tuple(key.split("."))
         if "" in path:
@@ -75,17 +75,17 @@ def parse(argv: Sequence[str], is_text: Callable[[str, str], bool]) -> list[Over
                 )
             overrides.append(Override(path, None, True, argument))
         elif value is None:
-            raise ConfigError(_not_an_override(argument, argv[position + 1 : position + 2]))
+            raise ConfigError(_not_an_override(argument, words[position + 1 : position + 2]))
         else:
             parsed = _value(argument, key, value[1:], is_text)
             overrides.append(Override(path, parsed, False, argument))
     return overrides
 
 
-def config_paths(argv: Sequence[str]) -> list[str]:
+def config_paths(words: Sequence[str]) -> list[str]:
     """The files in all `config_paths` arguments, each once."""
     paths: list[str] = []
-    for argument in argv:
+    for argument in words:
         match = SPELLING.fullmatch(argument)
         if match and match["key"] == CONFIG_PATHS and match["value"] and match["sign"] != "~":
             _check_brackets(argument, match["value"][1:])

@@ -30,13 +30,13 @@ def without_policy(blocks: list[Block]) -> list[Block]:
 
 def verifier_of(agent: Instance) -> str | None:
     """The resources server that verifies an agent's rollouts."""
-    if named := _referred(agent, "resources_server"):
+    if named := _find_references(agent, "resources_server"):
         return named[0]
     given = agent.settings.get("resources_server")
     return given.get("name") if isinstance(given, dict) else None
 
 
-def needed(instances: Mapping[str, Instance], names: Iterable[str]) -> dict[str, Instance]:
+def select_needed(instances: Mapping[str, Instance], names: Iterable[str]) -> dict[str, Instance]:
     """The instances with these names and all that they refer to, directly or indirectly."""
     found: dict[str, Instance] = {}
     waiting = list(names)
@@ -44,11 +44,11 @@ def needed(instances: Mapping[str, Instance], names: Iterable[str]) -> dict[str,
         name = waiting.pop()
         if name not in found and name in instances:
             found[name] = instances[name]
-            waiting += _referred(instances[name])
+            waiting += _find_references(instances[name])
     return {name: one for name, one in instances.items() if name in found}
 
 
-def _referred(instance: Instance, key: str | None = None) -> list[str]:
+def _find_references(instance: Instance, key: str | None = None) -> list[str]:
     try:
         config = registry.load(instance.type, instance.implementation).Config
         validated = config.model_validate(instance.settings)

@@ -97,7 +97,7 @@ class Mapping(BaseModel):
             params["input"] = FieldSource.model_validate({"from": self.input}).read(row)
         if self.prompt is not None:
             prompt = Prompt(self.prompt.user, self.prompt.system)
-            params = prompt.applied(params, {**row, **found})
+            params = prompt.apply(params, {**row, **found})
         kept = row if self.keep else {}
         own = {name: value for name, value in found.items() if not name.startswith("_")}
         return {"responses_create_params": params, **_drop_params(kept), **own}

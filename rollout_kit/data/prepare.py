@@ -118,7 +118,7 @@ def _build_task(each: ListedDataset, row: Row, prompt: Prompt | None) -> JsonObj
     if not isinstance(params, dict):
         raise ValueError("no responses_create_params object (add a 'mapping' to build one)")
     if prompt is not None:
-        params = prompt.applied(params, task)
+        params = prompt.apply(params, task)
     if not isinstance(params.get("input"), str | list):
         raise ValueError("responses_create_params has no input (a string or a list of items)")
     return {**task, "responses_create_params": params}

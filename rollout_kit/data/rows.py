@@ -10,7 +10,7 @@ import orjson
 
 from ..errors import ConfigError
 from ..serving import registry
-from ..store.tasks import numbered_lines
+from ..store.tasks import number_lines
 from ..types import JsonObject
 from .entries import HuggingFace, ListedDataset
 
@@ -45,7 +45,7 @@ def open_rows(listed: ListedDataset, *, should_download: bool) -> tuple[str, Ite
 
 
 def _read_file(path: Path) -> Iterator[Row]:
-    for number, raw in numbered_lines(path):
+    for number, raw in number_lines(path):
         try:
             content = orjson.loads(raw)
         except orjson.JSONDecodeError as error:

@@ -164,7 +164,7 @@ class Aggregate:
         groups."""
         stats: dict[str, float] = {}
         for name, moments in sorted(self.numbers.items()):
-            stats |= moments.named(name)
+            stats |= moments.to_stats(name)
         return {
             "agent_ref": {"name": agent},
             "agent_metrics": stats,
@@ -183,7 +183,7 @@ class Aggregate:
             stats: JsonObject = {"_ng_task_index": groups.indices[row], "task_id": task_ids[row]}
             for name, column in sorted(groups.numbers.items()):
                 if (moments := column[row]).count:
-                    stats |= moments.named(name)
+                    stats |= moments.to_stats(name)
             stats |= {"num_rollouts": groups.counts[row], "expected_num_rollouts": repeats}
             entries.append(stats)
         return entries
@@ -274,7 +274,7 @@ class Metrics:
         this run. Without the list of groups the report takes little memory and time.
         """
         agents = self.of(scope_of)
-        whole = next(iter(agents.values())) if len(agents) == 1 else self._added_up(agents)
+        whole = next(iter(agents.values())) if len(agents) == 1 else self._add_up(agents)
         elapsed_s = run["elapsed_s"] or math.inf
         return {
             "metrics": {name: each.mean for name, each in whole.numbers.items()},
@@ -296,7 +296,7 @@ class Metrics:
             ],
         }
 
-    def _added_up(self, agents: Mapping[str, Aggregate]) -> Aggregate:
+    def _add_up(self, agents: Mapping[str, Aggregate]) -> Aggregate:
         whole = Aggregate(self.pass_threshold)
         for part in agents.values():
             whole.merge(part)

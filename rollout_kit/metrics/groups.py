@@ -1,6 +1,6 @@
-"""The counters of each task, in columns: about 300 bytes a task, where objects take a thousand.
+"""Stores the counters of each task in columns: about 300 bytes a task; objects would take 1000.
 
-A group is one task's rollouts by one agent in one scope; it is known by its row.
+A group is one task's rollouts by one agent in one scope, identified by its row number.
 """
 
 import math
@@ -13,7 +13,7 @@ from ..store.compact import TaskTable
 
 @dataclass(slots=True)
 class Moments:
-    """Count, sum, sum of squares, extremes and quantiles of one number."""
+    """Count, sum, sum of squares and extremes of one number."""
 
     count: int = 0
     total: float = 0.0
@@ -48,7 +48,7 @@ class Moments:
             return 0.0
         return math.sqrt(max(0.0, self.squares - self.total * self.mean) / (self.count - 1))
 
-    def named(self, name: str) -> dict[str, float]:
+    def to_stats(self, name: str) -> dict[str, float]:
         stats = {
             "mean": self.mean,
             "max": self.largest,
@@ -59,7 +59,7 @@ class Moments:
 
 
 class Column:
-    """One number's moments in every group."""
+    """The moments of one number in every group."""
 
     def __init__(self) -> None:
         self.counts = array("I")
@@ -93,24 +93,24 @@ class Column:
                 column.extend([empty] * missing)
 
     def __getitem__(self, row: int) -> Moments:
-        """Empty where the group has no such number."""
+        """The group's moments; empty if it has no such number."""
         if row >= len(self.counts):
             return Moments()
         return Moments(self.counts[row], *(column[row] for column in self._columns))
 
     def sums(self) -> Iterator[tuple[int, float]]:
-        """Count and total, of the groups that have the number."""
+        """Count and total of each group that has the number."""
         return (pair for pair in zip(self.counts, self._columns[0], strict=True) if pair[0])
 
 
 ROWS_AT_ONCE = 64
 
 EMPTY = (0.0, 0.0, math.inf, -math.inf)
-"""Total, squares, smallest and largest of nothing."""
+"""Total, squares, smallest and largest of an empty group."""
 
 
 class Groups:
-    """Grows by a row with each new task. `indices`, `counts` and `successes` are by row."""
+    """One row per group. `indices`, `counts` and `successes` are indexed by row."""
 
     def __init__(self) -> None:
         self.indices = array("q")
@@ -123,7 +123,7 @@ class Groups:
         return len(self.counts)
 
     def row(self, agent: str, task_id: str, index: int) -> int:
-        """The task's row, a new one if it has none."""
+        """The task's row; a new task gets a new row."""
         rows = self._rows.get(agent)
         if rows is None:
             rows = self._rows[agent] = TaskTable()
@@ -152,7 +152,7 @@ class Groups:
                         self.column(name).merge(row, moments)
 
     def task_ids(self) -> list[str]:
-        """By row."""
+        """The task id of each row."""
         found = [""] * len(self)
         for rows in self._rows.values():
             for task_id, row in rows.items():

@@ -1,9 +1,9 @@
-"""From a few rollouts, drawn at random, to what all of them take. Pure: numbers in, intervals out.
+"""Estimates a total from a random sample of rollouts. Pure: numbers in, intervals out.
 
-What rollouts cost has a long tail: a mean's normal interval is too narrow and lies too low. So the
-interval reaches as far as either of two does: Student's, and that of a log-normal mean (Cox's,
-zeros apart: Zhou & Gao 1997, Aitchison 1955), or Johnson's for a skewed mean (1978) where the
-logarithms themselves lean to the left, as under a limit on tokens, so that there is no such tail.
+The cost of rollouts has a long tail: a mean's normal interval is too narrow and lies too low. The
+interval therefore spans two: Student's, and that of a log-normal mean (Cox's, zeros apart: Zhou &
+Gao 1997, Aitchison 1955). If the logarithms are skewed to the left, as under a limit on tokens,
+there is no long tail, and Johnson's interval for a skewed mean (1978) replaces the second.
 """
 
 import math
@@ -14,18 +14,17 @@ from typing import NamedTuple
 CONFIDENCE = 0.95
 
 MIN_DRAWN = 2
-"""Fewer say nothing of how much they differ."""
+"""A smaller sample has no standard deviation."""
 
 LEANING = 1.5
-"""Skewness of the logarithms, in its own standard errors, from which on there is no long tail."""
-
+"""Left skewness of the logarithms, in standard errors, from which there is no long tail."""
 
 LARGEST = 700.0
-"""Logarithm of about the largest number there is."""
+"""Logarithm of about the largest float."""
 
 
 class Interval(NamedTuple):
-    """A value, and where it lies with a chance of 95 %."""
+    """A value and its 95 % confidence interval."""
 
     value: float
     low: float
@@ -36,20 +35,20 @@ class Interval(NamedTuple):
 
 
 def total(drawn: Sequence[float], number: int) -> Interval:
-    """The sum over all `number`, of which `drawn` are known: a random part of them, at least two;
-    none is negative. Exact where all are drawn."""
+    """The sum of `number` non-negative values, of which `drawn` are a random sample of at least
+    two. Exact if all are drawn."""
     rest, known = number - len(drawn), math.fsum(drawn)
     if rest <= 0:
         return Interval(known, known, known)
     mean = fmean(drawn)
-    low, high = _of_the_rest(drawn, mean, rest)
+    low, high = _bound_rest(drawn, mean, rest)
     return Interval(
         known + rest * mean, known + rest * max(0.0, low), known + rest * max(mean, high)
     )
 
 
 def share(hits: int, drawn: int) -> Interval:
-    """Of all, from `hits` of those drawn: Wilson's score interval."""
+    """Share of hits among all, from `hits` among those drawn: Wilson's score interval."""
     z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
     mean, shift = hits / drawn, z * z / drawn
     middle = (mean + shift / 2) / (1 + shift)
@@ -57,8 +56,8 @@ def share(hits: int, drawn: int) -> Interval:
     return Interval(mean, max(0.0, middle - half), min(1.0, middle + half))
 
 
-def _of_the_rest(drawn: Sequence[float], mean: float, rest: int) -> tuple[float, float]:
-    """Bounds of the mean of those that were not drawn."""
+def _bound_rest(drawn: Sequence[float], mean: float, rest: int) -> tuple[float, float]:
+    """Bounds of the mean of the `rest` values that were not drawn."""
     spread = stdev(drawn)
     if not spread:
         return mean, mean
@@ -78,7 +77,7 @@ def _of_the_rest(drawn: Sequence[float], mean: float, rest: int) -> tuple[float,
 
 
 def _log_normal(logs: Sequence[float], number: int, rest: int) -> tuple[float, float]:
-    """Of a mean whose numbers other than 0 have these logarithms, out of `number` in all."""
+    """Bounds of a mean, from `number` values whose non-zero ones have these logarithms."""
     count = len(logs)
     variance = stdev(logs) ** 2
     middle = math.log(count / number) + fmean(logs) + variance / 2
@@ -96,8 +95,8 @@ def _skewness(numbers: Sequence[float], spread: float) -> float:
 
 
 def _student(freedom: int) -> float:
-    """The quantile of Student's t, within 1 %: Abramowitz & Stegun 26.7.5, around the normal
-    one's."""
+    """Quantile of Student's t within 1 %, as a series around the normal quantile: Abramowitz &
+    Stegun 26.7.5."""
     exact = {1: 12.706, 2: 4.303}
     if freedom in exact:
         return exact[freedom]

@@ -1,6 +1,6 @@
-"""Quantiles of a stream in little memory, to within 1 %: counts in logarithmic buckets.
+"""Estimates quantiles of a stream within 1 %, in little memory: counts in logarithmic buckets.
 
-Two sketches add up, so shards can be merged (the idea of DDSketch, Masson et al. 2019).
+Sketches of shards can be merged (the idea of DDSketch, Masson et al. 2019).
 """
 
 import math
@@ -8,14 +8,14 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 GAMMA = 1.02
-"""Ratio of a bucket's ends: any value in it is within 1 % of the middle."""
+"""Ratio of a bucket's ends: every value in it is within 1 % of the middle."""
 
 _LOG_GAMMA = math.log(GAMMA)
 
 
 @dataclass(slots=True)
 class Sketch:
-    """Of non-negative numbers."""
+    """Quantile sketch of non-negative numbers."""
 
     buckets: Counter[int] = field(default_factory=Counter)
     zeros: int = 0
@@ -37,8 +37,8 @@ class Sketch:
         self.largest = max(self.largest, other.largest)
 
     def quantile(self, fraction: float) -> float:
-        """The value below which `fraction` of the numbers lie, in between two of them where it
-        falls between them; 0 when there are none."""
+        """The value below which `fraction` of the numbers lie, interpolated between neighbours;
+        0 without numbers."""
         if not self.count:
             return 0.0
         rank = fraction * (self.count - 1)
@@ -47,7 +47,7 @@ class Sketch:
         return low + (rank - below) * (high - low)
 
     def _at(self, rank: int) -> float:
-        """The number with so many smaller ones."""
+        """The number at `rank` in ascending order, from 0."""
         seen = self.zeros
         if rank < seen:
             return 0.0
@@ -58,7 +58,7 @@ class Sketch:
         return self.largest
 
     def summary(self) -> dict[str, float]:
-        """p50, p95 and p99; nothing where nothing was measured."""
+        """p50, p95 and p99; empty without numbers."""
         if not self.count:
             return {}
         return {f"p{percent}": round(self.quantile(percent / 100), 6) for percent in (50, 95, 99)}

@@ -1,4 +1,4 @@
-"""What a run has spent, what it will have spent in the end, and how fast. Pure."""
+"""The cost of a run: so far, projected to its end, and per minute. Pure."""
 
 import math
 from dataclasses import dataclass, field
@@ -9,8 +9,8 @@ from ..types import JsonObject
 
 @dataclass(slots=True)
 class Bill:
-    """Of the rollouts that have ended, those that failed and their judges included; `rollouts`:
-    those among them that a model was asked for. Beside the sums, sums of squares."""
+    """Sums over the rollouts that have ended, including failed ones and judges' calls. `rollouts`
+    counts those with model calls; `…_squared` are sums of squares."""
 
     spent: Spent = field(default_factory=Spent)
     rollouts: int = 0
@@ -18,7 +18,7 @@ class Bill:
     tokens_squared: float = 0.0
 
     def add(self, spent: Spent) -> None:
-        """Another rollout has ended."""
+        """Add a rollout that has ended."""
         if spent.calls:
             self.spent.add(spent)
             self.rollouts += 1
@@ -27,18 +27,17 @@ class Bill:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to tell: no model was asked, or none costs anything."""
+        """Whether there is nothing to report: no model calls, or only free ones."""
         return not (self.spent.usd or self.spent.unpriced)
 
     def projected_usd(self, finished: int, wanted: int | None) -> float | None:
-        """US dollars once all `wanted` rollouts of this run have ended, going by those that
-        have."""
+        """Expected cost of all `wanted` rollouts of this run, at the mean cost so far."""
         if not finished or wanted is None or self.spent.cost_usd is None:
             return None
         return self.spent.usd * max(wanted, finished) / finished
 
     def parts(self, finished: int, wanted: int | None, elapsed_s: float) -> dict[str, str]:
-        """For the progress line."""
+        """Parts of the progress line."""
         if not self.spent.usd:
             return {}
         least = ">" if self.spent.unpriced else "="
@@ -48,7 +47,7 @@ class Bill:
         return {"cost": f"cost{least}{dollars(self.spent.usd)}{end}", "burn": f"{per_minute}/min"}
 
     def figures(self, finished: int, wanted: int | None, elapsed_s: float) -> JsonObject:
-        """The same for a program: of this run, in US dollars; null where it is not known."""
+        """The same as JSON, of this run, in US dollars; null if unknown."""
         cost = self.spent.cost_usd
         return {
             "usd": cost,
@@ -59,12 +58,12 @@ class Bill:
         }
 
     def sentence(self, finished: int, elapsed_s: float) -> str:
-        """For the end of a run."""
+        """The sentence at the end of a run."""
         spent = self.spent
         if not spent.usd:
             return (
-                "Cost: not known, as the model's price is not: give its server `prices`, in US"
-                " dollars per million tokens"
+                "Cost: not known; give the model's server `prices`, in US dollars per million"
+                " tokens"
             )
         each = f", {dollars(spent.usd / finished)} a rollout" if finished else ""
         rate = f"{dollars(spent.usd * 60 / max(elapsed_s, 1e-6))} a minute"
@@ -75,7 +74,7 @@ class Bill:
 
 
 def dollars(usd: float) -> str:
-    """`$1,234.50`, `$0.42`, `$0.0017`: two digits that tell something."""
+    """`$1,234.50`, `$0.42`, `$0.0017`: cents, or below $0.10 two significant digits."""
     if not usd:
         return "$0"
     digits = 2 if usd >= 0.1 else 1 - math.floor(math.log10(usd))

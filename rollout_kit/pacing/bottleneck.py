@@ -1,9 +1,8 @@
-"""What a run's slots were waiting for, in one sentence, and what more of them would gain.
+"""Finds what a run's slots wait for, and what more of them would gain, in one sentence.
 
-Pure: sums of times that are measured anyway, and a judgement of them. Two kinds of things hold a
-run up: what a slot waits for while others go on (the model, a tool), and what they all queue for
-(the collecting process itself, its journal). The second is judged first, because it makes every
-time that is measured in that process look longer than it was.
+Pure: it judges sums of measured times. A bottleneck is either a part that one slot waits for while
+others go on (the model, a tool), or one that all slots share (the collecting process, its journal).
+The second kind is judged first, because it lengthens every time measured in that process.
 """
 
 import math
@@ -18,43 +17,44 @@ PARTS = {
     "verification": "verification",
     "agent": "the agent's own work",
     "sessions": "opening and closing sessions",
-    "failed": "what failed and the pauses after it",
+    "failed": "failed attempts and retry pauses",
 }
-"""What a slot's time can go into, with its name in a sentence."""
+"""The parts of a slot's time, with their names in a sentence."""
 
 SHORT = {"client_cpu": "client CPU", "blocked": "client blocked", "rate_limit": "rate limit"}
-"""Names in the progress line, where they differ from the figures' own."""
+"""Names in the progress line that differ from the keys."""
 
 HELD = 0.8
-"""Share of the time from which on the collecting process counts as what holds everything up."""
+"""Share of busy time from which the collecting process is the bottleneck."""
 
 NO_GAIN = 1.1
-"""Less than this is within what two runs differ by anyway."""
+"""A smaller speed-up is within the difference of two equal runs."""
 
 LIMITED = 0.05
-"""Share of the slots' time in which a rate limit was clearly reached."""
+"""Share of the slots' time spent on a rate limit from which the limit counts as reached."""
 
 FULL = 0.85
-"""Share of the slots in use that counts as full: the last rollouts of a run never fill them."""
+"""Share of the slots in use that counts as full; the end of a run never fills them."""
 
 MORE = 2
-"""The parallelism whose gain is told is so many times the present one."""
+"""The reported gain is the one expected at this multiple of the current parallelism."""
 
 MAX_EARLY = 1024
-"""Rollouts of the start that are kept to see how a part bears more of them."""
+"""Early rollouts kept to estimate how a part's time grows with the number in flight."""
 
 MIN_SEEN = 3
+"""Fewer rollouts give no estimate of that growth."""
 
 STARVED = 0.1
-"""Share of the time without a core that is worth a word."""
+"""Share of the time without a core from which the sentence mentions it."""
 
 
 @dataclass(slots=True)
 class Growth:
-    """How a part's time grows with what is in flight, seen while the slots fill for the first time.
+    """How a part's time grows with the number in flight, measured while the slots first fill.
 
-    The n-th rollout that starts finds n − 1 before it. Where its time is the same as with all slots
-    full, the part has room; where it grows in proportion, the part only makes a longer queue.
+    The n-th rollout starts with n − 1 in flight. If its time is the same as with all slots full,
+    the part has spare capacity; if times grow in proportion, more slots only lengthen its queue.
     """
 
     limit: int
@@ -63,7 +63,7 @@ class Growth:
     count: int = 0
     total: float = 0.0
     squares: float = 0.0
-    """Of the log of the seconds, with all slots full."""
+    """`total`, `squares`: of the log of the seconds, with all slots full."""
 
     def add(self, in_flight: int, seconds: float) -> None:
         if in_flight > 0.8 * self.limit:
@@ -75,8 +75,8 @@ class Growth:
             self.early.append((math.log(in_flight), math.log(max(seconds, 1e-6))))
 
     def exponent(self) -> float | None:
-        """The time goes like in flight to this power, at least (two standard errors below the best
-        guess, from 0 to 1); None where too little was seen."""
+        """Power of the number in flight that the time grows with, at least: two standard errors
+        below the estimate, from 0 to 1. None with too few rollouts."""
         number = len(self.early)
         if number < MIN_SEEN or self.count < MIN_SEEN:
             return None
@@ -92,7 +92,7 @@ class Growth:
 
 @dataclass(slots=True)
 class SlotTime:
-    """Seconds of the slots by part, over all outcomes so far; `longest`: of one rollout."""
+    """Slot seconds by part, over all outcomes so far; `longest`: of one rollout."""
 
     limit: int
     model: float = 0.0
@@ -106,7 +106,7 @@ class SlotTime:
     longest: float = 0.0
     outcomes: int = 0
     room: float = 0.0
-    """The slots' time at most, where the limit adapts itself; else it is limit times time."""
+    """Available slot seconds if the limit adapts; else 0, and limit times elapsed time is used."""
     growth: dict[str, Growth] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -115,7 +115,7 @@ class SlotTime:
         }
 
     def shares(self) -> dict[str, float]:
-        """Of the slots' time, the largest first."""
+        """Shares of the slots' time, the largest first."""
         whole = self.slots or math.inf
         found = {part: getattr(self, part) / whole for part in PARTS}
         return dict(sorted(found.items(), key=lambda item: -item[1]))
@@ -123,17 +123,17 @@ class SlotTime:
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """The collecting process over `elapsed_s`: shares of that time."""
+    """The collecting process, in shares of `elapsed_s`."""
 
     elapsed_s: float
     busy: float
-    """Its event loop had something else to do when asked, or did not get to it."""
+    """The event loop was busy or late when probed."""
     cpu: float
-    """Its CPU time, all threads; above 1 on several cores."""
+    """CPU time of all threads; above 1 on several cores."""
     journal: float
-    """Writing rollouts down, for which the event loop stands still."""
+    """Journal writes, which block the event loop."""
     starved: float = 0.0
-    """Its event loop could run, and other processes had the cores."""
+    """The event loop was ready to run, but other processes had the cores."""
 
     @property
     def held(self) -> float:
@@ -142,8 +142,8 @@ class Client:
 
 @dataclass(frozen=True, slots=True)
 class Bottleneck:
-    """`part` is one of PARTS, `client_cpu`, `blocked` or `journal`; `share` of the slots' time, or,
-    for the last three, of the run's. `gain`: at most so many times the rollouts per second."""
+    """`part`: one of PARTS, `client_cpu`, `blocked` or `journal`. `share`: of the slots' time, or,
+    for the last three, of the run's. `gain`: highest speed-up at MORE times the parallelism."""
 
     part: str
     share: float
@@ -158,7 +158,7 @@ class Bottleneck:
         return f"{SHORT.get(self.part, self.part)} {self.share:.0%}"
 
     def figures(self) -> JsonObject:
-        """What the metrics file holds."""
+        """The entry in the metrics file."""
         return {
             "name": self.part,
             "share": round(self.share, 4),
@@ -173,12 +173,12 @@ class Bottleneck:
 
 
 def verdict(spent: SlotTime, client: Client) -> Bottleneck | None:
-    """None before anything has come out."""
+    """None before the first outcome."""
     if not spent.outcomes or not spent.slots or not client.elapsed_s:
         return None
     shares = spent.shares()
     if client.held >= HELD:
-        part, share, sentence = _of_the_client(client)
+        part, share, sentence = _judge_client(client)
         return Bottleneck(part, share, shares, client, spent.limit, 1.0, sentence)
     part, share = next(iter(shares.items()))
     gain, why = _gain(part, share, spent, client)
@@ -199,43 +199,43 @@ def verdict(spent: SlotTime, client: Client) -> Bottleneck | None:
     return Bottleneck(part, share, shares, client, spent.limit, gain, sentence)
 
 
-def _of_the_client(client: Client) -> tuple[str, float, str]:
-    """What the collecting process was held up by: part, share, sentence."""
+def _judge_client(client: Client) -> tuple[str, float, str]:
+    """The bottleneck inside the collecting process: part, share, sentence."""
     none = "raising parallelism gains nothing"
     cpu = f"CPU {_percent(client.cpu)} of a core"
     if client.starved >= STARVED:
-        cpu += f", kept from one by other processes {_percent(client.starved)}"
+        cpu += f", waiting for one {_percent(client.starved)}"
     if client.journal >= client.held / 2:
         return (
             "journal",
             client.journal,
             f"Bottleneck: the journal, {_percent(client.journal)} of the run's time ({cpu}):"
-            f" {none}; a faster disk does, or fsync=second where it is row",
+            f" {none}; use a faster disk, or fsync=second instead of row",
         )
     if client.cpu + client.starved >= client.held / 2:
         return (
             "client_cpu",
             client.busy,
-            f"Bottleneck: the collecting process's CPU, in demand {_percent(client.busy)} of the"
-            f" time ({cpu}): {none}; servers in processes of their own (ng_run) do, or several"
+            f"Bottleneck: the collecting process's CPU, busy {_percent(client.busy)} of the"
+            f" time ({cpu}): {none}; run the servers as separate processes (ng_run), or several"
             " collectors, each with a part of the input",
         )
     return (
         "blocked",
         client.busy,
         "Bottleneck: something that blocks the collecting process's event loop,"
-        f" {_percent(client.busy)} of the time ({cpu}): {none}; a plain def instead of an async def"
-        " that waits does, or servers in processes of their own (ng_run)",
+        f" {_percent(client.busy)} of the time ({cpu}): {none}; make a blocking async def a"
+        " plain def, or run the servers as separate processes (ng_run)",
     )
 
 
 def _gain(part: str, share: float, spent: SlotTime, client: Client) -> tuple[float, str]:
-    """At most how many times faster MORE times the parallelism would be, and the words for it.
+    """Highest speed-up at MORE times the parallelism, and its wording.
 
-    A bound, not a forecast: each limit that was seen lowers it, and none is guessed.
+    It is a bound, not a forecast: each observed limit lowers it, and none is guessed.
     """
     if part == "failed":
-        return 1.0, "raising parallelism mends no failures; they are named at the end"
+        return 1.0, "raising parallelism fixes no failures; the end of the run lists them"
     if spent.rate_limit >= LIMITED * spent.slots:
         reached = "" if part == "rate_limit" else "the rate limit is reached already, so "
         return 1.0, f"{reached}raising parallelism gains nothing"
@@ -243,13 +243,13 @@ def _gain(part: str, share: float, spent: SlotTime, client: Client) -> tuple[flo
         rollouts = f"{spent.outcomes:,} rollouts for {spent.limit:,} slots"
         return 1.0, f"raising parallelism gains nothing ({rollouts})"
     if spent.room:
-        return 1.0, f"parallelism adapts itself, and stands at {spent.limit:,}"
+        return 1.0, f"parallelism adapts, and is now {spent.limit:,}"
     growth = spent.growth.get(part)
     exponent = growth.exponent() if growth else None
     slower = 1 - share + share * MORE ** (exponent or 0.0)
     bounds = {
         f"as {PARTS[part]} got slower with more in flight": MORE / slower,
-        "as the longest rollout takes a good part of the run": client.elapsed_s / spent.longest,
+        "as the longest rollout takes a large part of the run": client.elapsed_s / spent.longest,
         "as the collecting process would be busy all the time": 1 / max(client.held, 0.01),
     }
     gain = max(1.0, min(*bounds.values(), float(MORE)))
@@ -257,7 +257,7 @@ def _gain(part: str, share: float, spent: SlotTime, client: Client) -> tuple[flo
     if gain <= NO_GAIN:
         return gain, f"raising parallelism gains nothing, {reason}"
     if not reason and exponent is None and growth:
-        reason = f"if {PARTS[part]} bears it, which was not seen"
+        reason = f"if {PARTS[part]} has the capacity, which was not measured"
     text = f"twice the parallelism would gain up to {math.floor(gain * 10) / 10:.1f}x"
     return gain, f"{text}, {reason}" if reason else text
 

@@ -1,7 +1,7 @@
-"""What a run may use: `max_cost_usd`, `max_total_tokens`. Pure: judges a bill, and stops nothing.
+"""Limits on what a run may use: `max_cost_usd`, `max_total_tokens`. Pure: it stops nothing itself.
 
-Rollouts in flight are paid for when they end. So that they do not carry a run beyond its limit, no
-more of them are started than can be paid for, going by what those before have cost.
+The cost of a rollout is known when it ends. To stay below the limits, no more rollouts may be in
+flight than the remaining budget covers at the cost of earlier ones.
 """
 
 import math
@@ -14,7 +14,7 @@ from .bill import Bill, dollars
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Of one run: what earlier runs have spent does not count."""
+    """The limits of one run; the cost of earlier runs does not count."""
 
     bill: Bill
     max_cost_usd: float | None = None
@@ -22,18 +22,18 @@ class Budget:
 
     @classmethod
     def of(cls, command: RolloutsCommand, bill: Bill) -> "Budget | None":
-        """None where nothing is limited."""
+        """None if the command sets no limit."""
         if command.max_cost_usd is None and command.max_total_tokens is None:
             return None
         return cls(bill, command.max_cost_usd, command.max_total_tokens)
 
     def room(self) -> int | float:
-        """Rollouts that may be in flight; 0 when the next one would go beyond a limit, infinite as
-        long as none has shown what it costs."""
+        """Rollouts that may be in flight: 0 if the next one would exceed a limit, infinite before
+        the first one has ended."""
         return min(self._money(), self._tokens())
 
-    def reached(self) -> str:
-        """Which limit there is no room below, in words."""
+    def describe_reached(self) -> str:
+        """A sentence on the limit that leaves no room."""
         spent, rollouts = self.bill.spent, self.bill.rollouts
         if not self._money():
             each = dollars(spent.usd / rollouts)
@@ -56,17 +56,17 @@ class Budget:
 
 
 def within(limit: Callable[[], int], budget: Budget | None) -> Callable[[], int]:
-    """The limit on what is in flight, lowered to what there is room for."""
+    """`limit`, lowered to the room that the budget leaves."""
     if budget is None:
         return limit
     return lambda: int(min(limit(), budget.room()))
 
 
 def _room(most: float | None, used: float, squared: float, rollouts: int) -> int | float:
-    """How many may be in flight so that they end below `most`.
+    """How many rollouts may be in flight for the total to stay below `most`.
 
-    The next one will use the mean. Those that are in flight use more: at any moment it is the long
-    ones that are met, in proportion to their length, and their mean is that of squares over sums.
+    The next one is expected to use the mean, those in flight more: a rollout's chance to be in
+    flight is proportional to its length, so their mean is the sum of squares over the sum.
     """
     if most is None or not rollouts or not used:
         return math.inf

@@ -1,7 +1,7 @@
-"""How a model's time grows with what is in flight, and from where on more only waits longer.
+"""Finds the knee: the number in flight beyond which a model's responses only wait longer.
 
-Pure. By Little's law, in flight / time is what comes out per second: it rises as long as the model
-has room, and then stays, while the queue grows.
+Pure. By Little's law, throughput is in flight / time: it rises while the model has capacity, and
+stays constant while the queue grows.
 """
 
 import math
@@ -9,35 +9,35 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 STEPS = 4
-"""Classes of numbers in flight for each doubling."""
+"""Classes of the number in flight per doubling."""
 
 SEEN, EXACT = 16, 0.07
-"""Rollouts before their mean is believed, and its relative standard error; classes that have not
-come to that are taken together."""
+"""Minimum number of times in a class, and maximum relative standard error of their mean; classes
+that miss either are pooled with the next."""
 
 FORGET = 0.002
-"""Weight of one more time among those of its class, at least."""
+"""Minimum weight of a new time in the means of its class."""
 
 BEST = 0.9
-"""Share of the most per second that counts as all of it."""
+"""Share of the highest throughput that counts as full throughput."""
 
 EXPLORED = 2.0
-"""So many times what gives all of it must have been tried, to believe that no more comes."""
+"""A knee is sure once this multiple of it was in flight without more throughput."""
 
 FORGOTTEN_S = 600.0
-"""What is known of more in flight than there is now, after that: the model may bear it today."""
+"""Discard times measured above the limit after this many seconds; capacity may have changed."""
 
 
 class Knee(NamedTuple):
-    """`at`: as few in flight as give all that was seen to come out; `is_sure` once many more were
-    tried. `is_lowest`: fewer were never tried."""
+    """`at`: fewest in flight with full throughput; `is_sure`: EXPLORED times as many were tried;
+    `is_lowest`: no fewer were tried; `most`: most that were tried."""
 
     at: float
     is_sure: bool
     is_lowest: bool
     most: float
     slower: float
-    """Times the time at `at` that the most in flight took."""
+    """Time with `most` in flight, as a multiple of the time with `at`."""
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class _Class:
     in_flight: float = 0.0
     root: float = 0.0
     seconds: float = 0.0
-    """Means, of the roots of the seconds first: a single long answer weighs less among those."""
+    """These are means; `root` of the square roots of the times, where one long time weighs less."""
     last: float = 0.0
 
     def add(self, now: float, in_flight: float, seconds: float) -> None:
@@ -60,13 +60,15 @@ class _Class:
     def is_known(self) -> bool:
         if self.number < SEEN:
             return False
-        spread = max(0.0, self.seconds / self.root**2 - 1)  # of the roots; half that of the times
+        spread = max(
+            0.0, self.seconds / self.root**2 - 1
+        )  # of the roots; of the times, 4 times that
         return 4 * spread <= EXACT**2 * _weight(self)
 
 
 @dataclass(slots=True)
 class Times:
-    """Of answers, by what was in flight when they were asked for."""
+    """Response times, by the number in flight at the request."""
 
     classes: dict[int, _Class] = field(default_factory=dict)
 
@@ -75,13 +77,13 @@ class Times:
         self.classes.setdefault(which, _Class()).add(now, in_flight, max(seconds, 1e-6))
 
     def forget(self, now: float, limit: float) -> None:
-        """What is long ago and above the limit."""
+        """Drop classes above the limit whose last time is older than FORGOTTEN_S."""
         for which, each in list(self.classes.items()):
             if each.in_flight > limit and now - each.last > FORGOTTEN_S:
                 del self.classes[which]
 
     def knee(self) -> Knee | None:
-        """None before enough was seen."""
+        """None before enough times were added."""
         points = self._points()
         if not points:
             return None
@@ -90,7 +92,7 @@ class Times:
         first = next((which for which, rate in enumerate(rates) if rate >= enough), len(rates) - 1)
         at, root = points[first].in_flight, points[first].root
         if first:
-            # at the time just below; too few is noticed, as the limit goes there, too many is not
+            # with the time of the class below; only a knee that is too low corrects itself
             below = points[first - 1]
             at, root = max(below.in_flight, min(at, enough * below.root**2)), below.root
         top = points[-1]
@@ -98,17 +100,17 @@ class Times:
         return Knee(at, is_sure, first == 0, top.in_flight, (top.root / root) ** 2)
 
     def _points(self) -> list[_Class]:
-        """In flight and times both rising: more in flight make nothing faster, and where it seems
-        so, it is chance."""
+        """Pooled classes with times that never fall as in flight rises: a fall is noise, and is
+        averaged out."""
         pooled: list[_Class] = []
         gathered = _Class()
         for which in sorted(self.classes):
-            gathered = _together(gathered, self.classes[which])
+            gathered = _combine(gathered, self.classes[which])
             if gathered.is_known():
                 pooled.append(gathered)
                 gathered = _Class()
         if gathered.number and pooled:
-            pooled[-1] = _together(pooled[-1], gathered)
+            pooled[-1] = _combine(pooled[-1], gathered)
         blocks: list[list[_Class]] = []
         for each in pooled:
             blocks.append([each])
@@ -131,14 +133,14 @@ def _mean(block: list[_Class]) -> float:
 
 
 def _most(points: list[_Class], rates: list[float]) -> float:
-    """Per second, of neighbours together: the best one alone would be a lucky one."""
+    """Highest throughput of two neighbours; that of a single class would be biased upwards."""
     weights = [_weight(each) for each in points]
     pairs = zip(weights, weights[1:], rates, rates[1:], strict=False)
     both = [(one * a + other * b) / (one + other) for one, other, a, b in pairs]
     return max(both, default=rates[0])
 
 
-def _together(one: _Class, other: _Class) -> _Class:
+def _combine(one: _Class, other: _Class) -> _Class:
     number = one.number + other.number
     share = other.number / number
     return _Class(

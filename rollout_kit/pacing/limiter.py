@@ -1,4 +1,4 @@
-"""How many rollouts may be in flight. A limiter owns no tasks and no clients; time is an
+"""Limits the number of rollouts in flight. A limiter owns no tasks and no clients; time is an
 argument."""
 
 import math
@@ -12,78 +12,79 @@ from ..types import JsonObject
 from .knee import EXPLORED, Times
 
 FIRST = 8
-"""Where a limit that adapts begins: a start beyond is approached by doubling."""
+"""Initial limit of `Adaptive`; a larger `start` is reached by doubling."""
 
 STEEP, GROWTH = 1.5, 1.2
-"""For each turnover of what is in flight, once the start is reached; the second from the first time
-on that something spoke against more."""
+"""Growth factors per turnover (as many completions as the limit) once `start` is reached: STEEP
+until the first sign of overload, then GROWTH."""
 
 CUT = 0.8
+"""Factor applied to the limit on overload."""
 
 COOLDOWN_S = 15.0
-"""One cut for each time that it gets too much; nor does the limit grow meanwhile."""
+"""After a cut, the limit neither shrinks nor grows for this many seconds."""
 
 FULL = 0.9
-"""Share of the limit in flight from which on the limit is what holds the run."""
+"""The limit grows only while at least this share of it is in flight."""
 
 ROOM = 1.2
-"""Above the knee that was found, so that the model is never idle."""
+"""Highest limit as a multiple of the measured knee; above 1, so that the model is never idle."""
 
-TOLD = 1.25
-"""Growth is a change that is told once it comes to that."""
+REPORT = 1.25
+"""Report an increase of the limit only when it reaches this factor."""
 
 LEARN_EVERY = 64
-"""Times after which the knee is looked for anew, between two looks at the load."""
+"""Recompute the knee after this many recorded times, and with each recorded load."""
 
 KV_FULL, KV_HIGH = 0.92, 0.88
-"""Use of vLLM's key-value cache at which the limit is cut, and at which it stops to grow."""
+"""Use of vLLM's key-value cache at which the limit is cut, and at which it stops growing."""
 
 MAX_CHANGES = 1000
-"""The last ones are kept."""
+"""Only the latest changes are kept."""
 
 
 class Limiter(Protocol):
-    """The seam for limits that move: called before each dispatch, told about each completion."""
+    """Called for the limit before each dispatch; each completion is recorded."""
 
     def __call__(self) -> int:
-        """The limit now, at least 1."""
+        """The current limit, at least 1."""
         ...
 
-    def completed(self, now: float, in_flight: int, *, overloaded: bool) -> None:
-        """One rollout ended at `now` (s) with `in_flight` still running; `overloaded`: it was
+    def record_outcome(self, now: float, in_flight: int, *, overloaded: bool) -> None:
+        """A rollout ended at `now` (s) with `in_flight` still running; `overloaded`: it was
         throttled."""
         ...
 
-    def timed(self, now: float, in_flight: int, seconds: float) -> None:
-        """A rollout that began with so many in flight waited so long for its first answer."""
+    def record_time(self, now: float, in_flight: int, seconds: float) -> None:
+        """A rollout that began with `in_flight` running got its first response after `seconds`."""
         ...
 
-    def observed(self, now: float, load: Mapping[str, Any]) -> None:
-        """What a model server says of its load."""
+    def record_load(self, now: float, load: Mapping[str, Any]) -> None:
+        """A model server reported its load."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """The same limit from start to end."""
+    """A constant limit."""
 
     limit: int
 
     def __call__(self) -> int:
         return self.limit
 
-    def completed(self, now: float, in_flight: int, *, overloaded: bool) -> None:
+    def record_outcome(self, now: float, in_flight: int, *, overloaded: bool) -> None:
         return
 
-    def timed(self, now: float, in_flight: int, seconds: float) -> None:
+    def record_time(self, now: float, in_flight: int, seconds: float) -> None:
         return
 
-    def observed(self, now: float, load: Mapping[str, Any]) -> None:
+    def record_load(self, now: float, load: Mapping[str, Any]) -> None:
         return
 
 
 class Change(NamedTuple):
-    """`at` in seconds of the run."""
+    """A change of the limit; `at` in seconds since the start of the run."""
 
     at: float
     before: int
@@ -96,11 +97,11 @@ class Change(NamedTuple):
 
 @dataclass(slots=True)
 class Adaptive:
-    """Between `floor` and `ceiling`, as much as the models take in.
+    """A limit between `floor` and `ceiling` that follows the capacity of the models.
 
-    It grows while all that it allows is in flight and nothing speaks against it, and is cut, once
-    for each time, when the endpoint refuses, vLLM runs out of cache, or more in flight only wait
-    longer: where the time of an answer doubles with what is in flight, the queue is all that grows.
+    It grows while it is fully used without a sign of overload. It is cut, at most once per
+    COOLDOWN_S, when the endpoint throttles, when vLLM runs out of cache, or when response times
+    grow in proportion to the number in flight: then only the queue grows.
     """
 
     floor: int
@@ -108,49 +109,49 @@ class Adaptive:
     ceiling: int
     limit: float = field(init=False)
     changes: deque[Change] = field(default_factory=lambda: deque(maxlen=MAX_CHANGES))
-    """Cuts, and growth whenever it comes to another quarter."""
+    """Cuts, and increases by the factor REPORT."""
     num_changes: int = 0
     _is_doubling: bool = True
     _is_steep: bool = True
     _quiet_until: float = -math.inf
     _hold: str = ""
-    """What speaks against growth now."""
+    """Why the limit may not grow now; empty if it may."""
     _top: float = math.inf
-    """By the times, no more than that."""
+    """Upper bound from the response times."""
     _times: Times = field(default_factory=Times)
     _num_timed: int = 0
     _has_engine_figures: bool = False
     _counted: dict[str, float] = field(default_factory=dict)
-    """The counters of the last load."""
+    """Counters of the last recorded load."""
     _began: float | None = None
-    _told: int = 0
+    _reported: int = 0
 
     def __post_init__(self) -> None:
         self.limit = float(max(self.floor, min(self.start, FIRST)))
         self._is_doubling = self.limit < self.start
-        self._told = int(self.limit)
+        self._reported = int(self.limit)
 
     def __call__(self) -> int:
         return int(self.limit)
 
-    def completed(self, now: float, in_flight: int, *, overloaded: bool) -> None:
+    def record_outcome(self, now: float, in_flight: int, *, overloaded: bool) -> None:
         self._begin(now)
         if overloaded:
-            self._cut(now, CUT * self.limit, "a rollout was refused as too much")
+            self._cut(now, CUT * self.limit, "a rollout was throttled")
         elif now >= self._quiet_until and in_flight + 1 >= FULL * int(self.limit):
             self._grow(now)
 
-    def timed(self, now: float, in_flight: int, seconds: float) -> None:
+    def record_time(self, now: float, in_flight: int, seconds: float) -> None:
         self._begin(now)
         self._times.add(now, in_flight, seconds)
         self._num_timed += 1
         if self._num_timed % LEARN_EVERY == 0:
             self._learn(now)
 
-    def observed(self, now: float, load: Mapping[str, Any]) -> None:
+    def record_load(self, now: float, load: Mapping[str, Any]) -> None:
         self._begin(now)
         self._hold = ""
-        if refused := self._more_of("num_429", load):
+        if refused := self._count_new("num_429", load):
             self._hold = f"{refused:.0f} requests were refused"
         running, waiting = load.get("running", 0), load.get("waiting", 0)
         if load.get("throttled") and waiting > max(2, 0.1 * running):
@@ -159,17 +160,17 @@ class Adaptive:
                 wanted = self.limit - 0.75 * waiting
                 self._cut(now, wanted, f"{waiting} requests wait for the rate limit")
         if "kv_cache" in load:
-            self._see_engine(now, load)
+            self._judge_engine(now, load)
         if self._hold:
             self._is_steep = False
         self._learn(now)
 
-    def _see_engine(self, now: float, load: Mapping[str, Any]) -> None:
-        """vLLM's own figures, which tell more than times."""
+    def _judge_engine(self, now: float, load: Mapping[str, Any]) -> None:
+        """Judge vLLM's own figures, which are more precise than response times."""
         self._has_engine_figures = True
         cache, queued = load["kv_cache"], load.get("engine_waiting", 0)
         wanted, why = self.limit, ""
-        if preempted := self._more_of("preemptions", load):
+        if preempted := self._count_new("preemptions", load):
             wanted, why = CUT * self.limit, f"{preempted:.0f} preemptions"
         elif cache >= KV_FULL:
             wanted, why = CUT * self.limit, f"kv cache {cache:.2f}"
@@ -182,8 +183,8 @@ class Adaptive:
         if cache >= KV_HIGH or queued > 0:
             self._hold = self._hold or f"kv cache {cache:.2f}, {queued:.0f} queued"
 
-    def _more_of(self, counter: str, load: Mapping[str, Any]) -> float:
-        """Since the last look; a server that started anew counts from nothing."""
+    def _count_new(self, counter: str, load: Mapping[str, Any]) -> float:
+        """Increase of a counter since the last load; 0 after a server restart."""
         if (value := load.get(counter)) is None:
             return 0.0
         before, self._counted[counter] = self._counted.get(counter, value), value
@@ -198,22 +199,23 @@ class Adaptive:
         else:
             grown = self.limit * (STEEP if self._is_steep else GROWTH) ** (1 / int(self.limit))
         self.limit = min(self.ceiling, max(self.limit, min(grown, self._top)))
-        if self.limit >= TOLD * self._told or self.limit == self.ceiling:
-            self._say(now, "all of it was in flight")
+        if self.limit >= REPORT * self._reported or self.limit == self.ceiling:
+            self._report(now, "the whole limit was in flight")
 
     def _learn(self, now: float) -> None:
-        """Where more only wait longer: no further than just above, nor more than what is sure."""
+        """Bound the limit by the knee: ROOM above a sure one, further above an unsure one."""
         self._times.forget(now, self.limit)
         knee = self._times.knee()
         if knee is None or self._has_engine_figures:
             self._top = math.inf
         elif not knee.is_sure:
-            self._top = TOLD * EXPLORED * knee.at
+            self._top = REPORT * EXPLORED * knee.at
         else:
             self._is_steep = False
             self._top = (CUT if knee.is_lowest else ROOM) * knee.at
             if int(self.limit) > max(1.1 * self._top, self._top + 1):
-                why = f"{knee.slower:.1f} times slower with {knee.most:.0f} than with {knee.at:.0f}"
+                most, at = f"{knee.most:.0f} in flight", f"{knee.at:.0f}"
+                why = f"{knee.slower:.1f} times slower with {most} than with {at}"
                 self._cut(now, self._top, why)
 
     def _cut(self, now: float, wanted: float, why: str) -> None:
@@ -222,10 +224,10 @@ class Adaptive:
         self._is_doubling = self._is_steep = False
         self._quiet_until = now + COOLDOWN_S
         self.limit = max(float(self.floor), min(self.limit - 1, wanted))
-        self._say(now, why)
+        self._report(now, why)
 
     def history(self) -> JsonObject:
-        """What the metrics file holds; times in seconds of the run."""
+        """The entry in the metrics file; times in seconds since the start of the run."""
         changes = [(round(at, 1), *rest) for at, *rest in self.changes]
         return {"changes": changes, "last": self()}
 
@@ -233,16 +235,16 @@ class Adaptive:
         if self._began is None:
             self._began = now
 
-    def _say(self, now: float, why: str) -> None:
-        before, self._told = self._told, int(self.limit)
-        if before != self._told:
+    def _report(self, now: float, why: str) -> None:
+        before, self._reported = self._reported, int(self.limit)
+        if before != self._reported:
             began = now if self._began is None else self._began
-            self.changes.append(Change(now - began, before, self._told, why))
+            self.changes.append(Change(now - began, before, self._reported, why))
             self.num_changes += 1
 
 
 def limiter_of(asked: Parallelism) -> Limiter:
-    """A limiter that keeps to `num_samples_in_parallel`."""
+    """The limiter for `num_samples_in_parallel`."""
     if asked.fixed:
         return Fixed(asked.fixed)
     return Adaptive(asked.floor, asked.start, asked.ceiling)

@@ -1,7 +1,7 @@
-"""Measures where the time of a run goes: a few sums per outcome, and a regular look at the clock.
+"""Measures where the time of a run goes: a few sums per outcome, and a probe of the event loop.
 
-`Meter` wraps the function that runs an attempt. The outcome says how long the parts of a rollout
-took; the meter adds how long its slot was held, and how busy the process was meanwhile.
+`Meter` wraps the function that runs an attempt. The outcome has the duration of each part of a
+rollout; the meter adds how long its slot was held, and how busy the process was.
 """
 
 import asyncio
@@ -18,24 +18,24 @@ from .bottleneck import Bottleneck, Client, SlotTime, verdict
 from .limiter import Fixed, Limiter
 
 PROBE_S = 0.125
-"""How often the event loop is asked whether it is busy: a tenth of a per mille of its time."""
+"""Interval of the event loop's probes, which take 0.01 % of its time."""
 
 BUSY_S = 50e-6
-"""An idle loop comes back to whoever lets others go first in a tenth of this."""
+"""A longer `sleep(0)` means a busy event loop; on an idle one it returns within a tenth of this."""
 
 LATE_S = 0.005
-"""Timers are exact to a millisecond; five late means that something held the loop, or, as the
-interpreter changes threads so often, that other threads did."""
+"""A timer this late means a busy event loop or busy other threads: timers are exact to 1 ms, and
+the interpreter switches threads every 5 ms."""
 
 SETTLED_S = 5.0
-"""Before that, the first wave of rollouts says little about the run."""
+"""Show no bottleneck earlier; the first wave of rollouts is not representative."""
 
 MOVED = 0.05
-"""A share that has moved less is shown as before."""
+"""Smallest change of a share that is shown."""
 
 
 class Held(Protocol):
-    """A slot as the meter sees it."""
+    """The part of a slot that the meter reads."""
 
     @property
     def freed_at(self) -> float | None: ...
@@ -45,7 +45,7 @@ class Held(Protocol):
 
 
 class Writes(Protocol):
-    """A journal as the meter sees it."""
+    """The part of a journal that the meter reads."""
 
     writing_s: float
 
@@ -65,7 +65,7 @@ class Meter:
     _busy_s: float = 0.0
     _probed_s: float = 0.0
     _client: Client | None = None
-    """Once the run has ended."""
+    """Set once the run has ended."""
     _shown: Bottleneck | None = None
     _candidate: str = ""
 
@@ -74,7 +74,7 @@ class Meter:
 
     @property
     def limit(self) -> int:
-        """The present one."""
+        """The current limit."""
         return self.limiter()
 
     async def __call__(self, attempt: Attempt, slot: Held) -> Outcome:
@@ -102,7 +102,7 @@ class Meter:
             return
         info = outcome.info
         verify = info.verify_s or 0.0
-        if is_stored:  # its other times belong to another run
+        if is_stored:  # its other times are of an earlier run
             model = tools = limited = retries = queue = 0.0
             duration = verify
         else:
@@ -113,7 +113,7 @@ class Meter:
             verify = max(0.0, ended - began - queue - duration)
             duration += verify
         agent = max(0.0, duration - verify - model - tools - limited - retries)
-        if slot.freed_at is not None:  # the rest of the verification held nothing up
+        if slot.freed_at is not None:  # the rest of the verification held no slot
             verify = max(0.0, verify - (ended - slot.freed_at))
         failed = retries + max(0.0, queue - slot.limited_s)
         limited += slot.limited_s
@@ -126,9 +126,9 @@ class Meter:
         spent.sessions += max(0.0, held - model - tools - verify - agent - limited - failed)
         if info.attempt == 1:
             first_turn = model if info.first_turn_s is None else info.first_turn_s
-            if not is_stored:  # an agent that does not say how long its model took: the whole
+            if not is_stored:  # without the model's time, the agent's
                 now, waited = asyncio.get_running_loop().time(), first_turn or agent
-                self.limiter.timed(now, in_flight, waited)
+                self.limiter.record_time(now, in_flight, waited)
             growth = spent.growth
             growth["model"].add(in_flight, first_turn)
             growth["tools"].add(in_flight, tools)
@@ -137,14 +137,14 @@ class Meter:
 
     @property
     def elapsed_s(self) -> float:
-        """Time of the run so far, or of the whole run once it has ended; 0 before it begins."""
+        """Seconds of the run so far, or of the whole run once it has ended; 0 before it begins."""
         if not self.began:
             return 0.0
         return self._client.elapsed_s if self._client else perf_counter() - self.began
 
     @contextmanager
-    def running_now(self) -> Iterator[None]:
-        """The run's time is the time inside."""
+    def measure_run(self) -> Iterator[None]:
+        """Measure the run, which lasts from entry to exit."""
         self.began, self._cpu_began = perf_counter(), process_time()
         self._starved_began = _starved_s()
         try:
@@ -153,7 +153,7 @@ class Meter:
             self._client = self._client_now()
 
     async def probe(self) -> None:
-        """Look, for as long as the run goes on, how busy the event loop is."""
+        """Measure how busy the event loop is, until cancelled."""
         before = perf_counter()
         while True:
             await asyncio.sleep(PROBE_S)
@@ -179,12 +179,12 @@ class Meter:
         )
 
     def verdict(self) -> Bottleneck | None:
-        """On the run so far, or the whole of it once it has ended."""
+        """The bottleneck of the run so far, or of the whole run once it has ended."""
         return verdict(self.spent, self._client or self._client_now())
 
-    def shown(self) -> Bottleneck | None:
-        """The verdict that has settled: asked once a second, it stays as it is until another one
-        has come up twice, or its share has moved."""
+    def stable_verdict(self) -> Bottleneck | None:
+        """The bottleneck to show, if called once a second: another one replaces it once found twice
+        in a row, and a new share once it differs by MOVED."""
         if perf_counter() - self.began < SETTLED_S or (found := self.verdict()) is None:
             return self._shown
         if found.part != self._candidate:
@@ -199,7 +199,7 @@ class Meter:
 
 
 def _starved_s() -> float:
-    """How long the event loop's thread could have run and had no core, where Linux tells."""
+    """Seconds that the event loop's thread was ready to run without a core; 0 where unknown."""
     try:
         return int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
     except (OSError, IndexError, ValueError):

@@ -46,7 +46,7 @@ class Watch:
         while True:
             asked = set(self.models) - self._without_load
             await asyncio.gather(*(self._ask(name) for name in asked))
-            self.limiter.observed(loop.time(), add_loads(list(self._last.values())))
+            self.limiter.record_load(loop.time(), add_loads(list(self._last.values())))
             self.report(loop.time())
             await asyncio.sleep(EVERY_S)
 

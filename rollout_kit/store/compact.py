@@ -1,4 +1,4 @@
-"""A million tasks in little memory: by the 64-bit number that a task's id is."""
+"""Compact tables of a million tasks, keyed by the 64-bit number of a task's id."""
 
 from array import array
 from collections.abc import Iterator
@@ -9,13 +9,13 @@ from ..types import Key
 HEX_DIGITS = 16
 
 _SHARDS = 256
-"""Grown one at a time, so that no growth holds the event loop up."""
+"""Each shard grows on its own, so that no resize blocks the event loop for long."""
 
 _FIRST = 16
 
 
 def small(task_id: str) -> int | str:
-    """An id as a number, a third of a text; one that another tool made stays as it is."""
+    """An id as a number, a third of the string's size; an id of another form stays a string."""
     try:
         return int(task_id, 16) if len(task_id) == HEX_DIGITS else task_id
     except ValueError:
@@ -23,7 +23,7 @@ def small(task_id: str) -> int | str:
 
 
 class NumberTable:
-    """From numbers below 2**64, evenly spread as hashes are, to numbers below 2**32 - 1.
+    """Maps numbers below 2**64, evenly spread like hashes, to numbers below 2**32 - 1.
 
     Open addressing in arrays: 21 bytes an entry, where a dict takes 115.
     """
@@ -31,11 +31,11 @@ class NumberTable:
     def __init__(self) -> None:
         self._keys = [array("Q", bytes(8 * _FIRST)) for _ in range(_SHARDS)]
         self._values = [array("I", bytes(4 * _FIRST)) for _ in range(_SHARDS)]
-        """One more than the value; 0 where nothing is."""
+        """The value plus 1; 0 marks an empty slot."""
         self._counts = [0] * _SHARDS
 
     def setdefault(self, key: int, value: int) -> int:
-        """What the key has, which is `value` where it had nothing."""
+        """The key's value; `value` is stored first if it has none."""
         shard = key & (_SHARDS - 1)
         keys, values = self._keys[shard], self._values[shard]
         mask = len(keys) - 1
@@ -71,7 +71,7 @@ class NumberTable:
 
 
 class TaskTable:
-    """A number for each task id."""
+    """Maps task ids to numbers."""
 
     def __init__(self) -> None:
         self._numbers = NumberTable()
@@ -91,7 +91,7 @@ class TaskTable:
 
 @dataclass(slots=True)
 class Keys:
-    """A set of keys, which only grows: some 80 bytes each, where tuples in a set take 250."""
+    """A set of keys that only grows: about 80 bytes each, where tuples in a set take 250."""
 
     _tasks: dict[tuple[str, str, int], set[int | str]] = field(default_factory=dict)
     """(agent, scope, rollout index) → tasks."""
@@ -104,7 +104,7 @@ class Keys:
         return tasks is not None and small(key[0]) in tasks
 
     def add(self, key: Key) -> bool:
-        """Whether it is new."""
+        """Add a key; True if it is new."""
         kind, task = key[1:], small(key[0])
         tasks = self._tasks.get(kind)
         if tasks is None:
@@ -115,5 +115,5 @@ class Keys:
         return True
 
     def kinds(self) -> set[tuple[str, str]]:
-        """(agent, scope) of the keys that there are."""
+        """The distinct (agent, scope) of the keys."""
         return {(agent, scope) for agent, scope, _ in self._tasks}

@@ -1,4 +1,4 @@
-"""The files of one output: their names, moving them aside, replacing one atomically."""
+"""The files of one output: names them, moves them aside, replaces one atomically."""
 
 import fcntl
 import itertools
@@ -18,7 +18,7 @@ from ..types import JsonObject
 
 @dataclass(frozen=True, slots=True)
 class OutputPaths:
-    """The main file and everything that stands beside it."""
+    """The main file and the files beside it."""
 
     main: Path
 
@@ -46,7 +46,7 @@ class OutputPaths:
         return self.beside("_torn.bin")
 
     def has(self, path: Path) -> bool:
-        """Whether it is one of them, by whatever name."""
+        """Whether `path` is one of them, under any name."""
         return any(
             path.resolve() == each.resolve()
             or (path.exists() and each.exists() and path.samefile(each))
@@ -65,17 +65,16 @@ class OutputPaths:
 
 
 def check_apart(source: str, paths: OutputPaths) -> None:
-    """Rollouts appended to their own input would destroy it."""
+    """ConfigError if the input is an output file: appended rollouts would destroy it."""
     if source != "-" and paths.has(Path(source)):
         raise ConfigError(f"{source} is both input and output: give another output_jsonl_fpath")
 
 
 def set_aside(paths: OutputPaths) -> list[Path]:
-    """Move the files of an earlier run out of the way, under a timestamp; returns where they
-    are."""
+    """Rename the files of an earlier run with a timestamp; returns their new paths."""
     moved = []
     if any(path.exists() for path in paths.all()):
-        with locked(paths.main):
+        with lock(paths.main):
             for path in paths.all():
                 if path.exists():
                     path.rename(target := _aside(path))
@@ -84,9 +83,9 @@ def set_aside(paths: OutputPaths) -> list[Path]:
 
 
 def leave_out(paths: OutputPaths, drops: Callable[[bytes], bool]) -> Path:
-    """Rewrite the main file without some of its lines, atomically; returns where it is kept as it
-    was."""
-    with locked(paths.main):
+    """Rewrite the main file atomically without the lines that `drops` selects; returns the path of
+    the original."""
+    with lock(paths.main):
         kept = _aside(paths.main)
         try:
             os.link(paths.main, kept)
@@ -98,8 +97,8 @@ def leave_out(paths: OutputPaths, drops: Callable[[bytes], bool]) -> Path:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """The lock of the one writer, for as long as the files are moved about."""
+def lock(path: Path) -> Iterator[None]:
+    """Hold the writer's lock while files are moved; OutputError if a collector holds it."""
     with path.open("ab") as stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -109,7 +108,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def _aside(path: Path) -> Path:
-    """A name beside the file that nothing has, with the time in it."""
+    """An unused path beside the file, with the time in its name."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
     names = (f"{stamp}{suffix}" for suffix in itertools.chain([""], itertools.count(1)))
     found = (path.with_name(f"{path.stem}.{name}{path.suffix}") for name in names)
@@ -117,13 +116,13 @@ def _aside(path: Path) -> Path:
 
 
 def write_json(path: Path, content: JsonObject) -> None:
-    """`content` for people to read, atomically."""
+    """Write indented JSON atomically."""
     form = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
     write_atomically(path, orjson.dumps(content, option=form))
 
 
 def write_atomically(path: Path, content: bytes | Iterable[bytes]) -> None:
-    """`path` holds either what it held or all of `content`, whenever one looks."""
+    """Replace `path` atomically: a reader sees either the old content or all of the new."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as stream:

@@ -1,7 +1,7 @@
-"""Stored rollouts as they are read back to be verified: a rollouts file, its `_unverified` sidecar,
-or those of its failures that carry a response.
+"""Reads stored rollouts to verify them: a rollouts file, its `_unverified` sidecar, or the failures
+that carry a response.
 
-The file is streamed. What is kept of a rollout is its key, where it stands, and its verdict.
+The file is streamed. Only the key, line number and verdict of each rollout stay in memory.
 """
 
 import asyncio
@@ -18,14 +18,14 @@ from ..errors import ConfigError
 from ..types import JsonObject, Key
 from .files import OutputPaths
 from .lines import key_of
-from .tasks import BREATH, Malformed, numbered_lines
+from .tasks import BREATH, Malformed, number_lines
 
 TEXT_KEPT = 2048
-"""Bytes of a malformed line that the failures file repeats."""
+"""Bytes of a malformed line that are copied to the failures file."""
 
 
 class Stored(NamedTuple):
-    """A stored rollout without its content. `reward` is None where it has no verdict."""
+    """A stored rollout without its content. `reward` is None if it has no verdict."""
 
     line: int
     reward: float | None
@@ -35,25 +35,25 @@ class Stored(NamedTuple):
 
 @dataclass(slots=True)
 class Survey:
-    """What a stored file holds: its first `limit` rollouts, or `only` one of them. Of several lines
-    with one key the first with a verdict stands, or the last without."""
+    """Index of a stored file: its first `limit` rollouts, or `only` one. Of several lines with the
+    same key, the first with a verdict counts, or else the last."""
 
     limit: int | None = None
     only: tuple[str, int] | None = None
     rows: dict[Key, Stored] = field(default_factory=dict)
     malformed: list[Malformed] = field(default_factory=list)
-    """The first MAX_HELD of them: enough to say what is wrong with a file of another kind."""
+    """The first MAX_HELD malformed lines: enough to report a wrong kind of file."""
     num_malformed: int = 0
     last_line: int = 0
-    """Of those that were looked at: a limit leaves the rest unread."""
+    """Number of the last line that counts; a limit leaves the rest unread."""
     without_response: int = 0
-    """Failures that carry no response: there is nothing to verify in them."""
+    """Number of failures without a response, which cannot be verified."""
 
     def agents(self) -> list[str]:
         return list(dict.fromkeys(key.agent for key in self.rows))
 
     def take(self, line: "Line | NoResponse | Malformed") -> bool:
-        """Count a line in; False when the limit leaves this one and all others out."""
+        """Add a line; False if the limit excludes it and all that follow."""
         match line:
             case Malformed(number) if self.only is None:
                 self.last_line = number
@@ -71,7 +71,7 @@ class Survey:
                     return False
                 self.last_line = number
                 if known is None or known.reward is None:
-                    self.rows[_shared(key)] = _stored(number, content)
+                    self.rows[_intern(key)] = _summarize(number, content)
         return True
 
 
@@ -80,7 +80,7 @@ MAX_HELD = 5
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """The input: as the user named it, where it can be read twice, and what it holds."""
+    """The input: its name as given, a path that can be read twice, and its index."""
 
     source: str
     path: Path
@@ -88,7 +88,7 @@ class StoredFile:
 
     @property
     def collected(self) -> OutputPaths:
-        """The files of the run that it came from."""
+        """The output files of the run that wrote it."""
         name = Path(self.source).name.removesuffix(".gz").removesuffix(".zst")
         for suffix in ("_unverified.jsonl", "_failures.jsonl"):
             if name.endswith(suffix):
@@ -97,7 +97,7 @@ class StoredFile:
 
 
 class NoResponse(NamedTuple):
-    """A failure's line whose response there never was."""
+    """The line of a failure without a response."""
 
     line: int
 
@@ -110,11 +110,11 @@ class Line(NamedTuple):
     content: JsonObject
 
 
-def stored_lines(path: Path) -> Iterator[Line | NoResponse | Malformed]:
-    """Every line of the file, in its order; ConfigError where it cannot be read through."""
-    for number, raw in numbered_lines(path):
+def read_stored_lines(path: Path) -> Iterator[Line | NoResponse | Malformed]:
+    """Yield every line of the file in order; ConfigError if reading fails."""
+    for number, raw in number_lines(path):
         try:
-            found = _parsed(raw)
+            found = _parse(raw)
         except ValueError as error:
             yield Malformed(number, str(error), raw[:TEXT_KEPT].decode("utf-8", "replace"))
             continue
@@ -122,23 +122,23 @@ def stored_lines(path: Path) -> Iterator[Line | NoResponse | Malformed]:
 
 
 def response_mark(content: JsonObject) -> int:
-    """Tells one response of a key from another, in this process: a number takes little room."""
+    """Distinguishes the responses of one key within this process, as a number to save memory."""
     return hash(repr((content["response"].get("id"), content["rollout"].get("started_at"))))
 
 
-def _stored(number: int, content: JsonObject) -> Stored:
+def _summarize(number: int, content: JsonObject) -> Stored:
     verifier = sys.intern(str(content["rollout"].get("verifier") or ""))
     return Stored(number, content.get("reward"), verifier, response_mark(content))
 
 
-def _shared(key: Key) -> Key:
-    """The key, its names held once for all rollouts."""
+def _intern(key: Key) -> Key:
+    """The key with interned names, so that all rollouts share them."""
     return key._replace(agent=sys.intern(key.agent), scope=sys.intern(key.scope))
 
 
-def _parsed(raw: bytes) -> tuple[Key, JsonObject] | None:
-    """A line's key and content; None for a failure without a response; ValueError for what is no
-    line of ours."""
+def _parse(raw: bytes) -> tuple[Key, JsonObject] | None:
+    """A line's key and content; None for a failure without a response; ValueError for anything
+    else."""
     try:
         line = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
@@ -152,10 +152,10 @@ def _parsed(raw: bytes) -> tuple[Key, JsonObject] | None:
             line = {**answered, "response": line["response"]}
     key = key_of(line)
     if key is None:
-        raise ValueError(f"no stored rollout: {_lack(line)}")
+        raise ValueError(f"not a stored rollout: {_lack(line)}")
     response = line.get("response")
     if not isinstance(response, dict) or not isinstance(response.get("output"), list):
-        raise ValueError("no stored rollout: it has no response with an 'output' list")
+        raise ValueError("not a stored rollout: it has no response with an 'output' list")
     for name, value in (("_ng_task_index", 0), ("_ng_rollout_index", key.rollout_index)):
         line.setdefault(name, value)
     return key, line
@@ -164,17 +164,17 @@ def _parsed(raw: bytes) -> tuple[Key, JsonObject] | None:
 def _lack(line: JsonObject) -> str:
     if "response" not in line and "responses_create_params" in line:
         return "a task, without a response"
-    return "its agent_ref, or the block 'rollout' that says which rollout it is, is not as written"
+    return "its agent_ref or its 'rollout' block, which identify it, are missing or invalid"
 
 
 async def survey(name: str, path: Path, limit: int | None, only: str | None) -> StoredFile:
-    """Read the file once; ConfigError if it holds no rollout. `name` is as the user gave it."""
+    """Index the file; ConfigError if it holds no rollout. `name` is the file's name as given."""
     found = Survey(limit, parse_only(only))
-    for read, line in enumerate(stored_lines(path), 1):
+    for read, line in enumerate(read_stored_lines(path), 1):
         if not found.take(line):
             break
         if read % BREATH == 0:
-            await asyncio.sleep(0)  # let signals and other work in
+            await asyncio.sleep(0)  # let signal handlers and other tasks run
     if not found.rows:
         raise ConfigError(_why_nothing(name, found, only))
     return StoredFile(name, path, found)
@@ -186,10 +186,10 @@ def _why_nothing(name: str, survey: Survey, only: str | None) -> str:
     if survey.malformed:
         first = survey.malformed[0]
         return (
-            f"{name}: there is no stored rollout in it; line {first.line}: {first.message}."
+            f"{name}: it contains no stored rollout; line {first.line}: {first.message}."
             " Give a file that ng_collect_rollouts wrote"
         )
     if number := survey.without_response:
         what = f"{number:,} failure{'' if number == 1 else 's'}"
-        return f"{name}: {what}, and none carries a response: there is nothing to verify"
-    return f"{name}: there is no rollout in it"
+        return f"{name}: {what}, and none carries a response to verify"
+    return f"{name}: it contains no rollout"

@@ -1,6 +1,6 @@
-"""The input file as a stream of tasks: memory does not grow with it.
+"""Reads the input file as a stream of tasks, without holding them in memory.
 
-A task's identity is its content. A line that is no task is reported with its number and never stops
+A task's id is a hash of its content. A malformed line is reported with its number and does not stop
 the others.
 """
 
@@ -27,17 +27,17 @@ from ..types import JsonObject, Task
 from .compact import NumberTable
 
 IGNORED_IN_IDENTITY = "_ng_"
-"""Fields with this prefix, and `agent_ref`, say where a row comes from rather than what it asks."""
+"""A task's id ignores fields with this prefix, and `agent_ref`: they record a row's origin."""
 
 BREATH = 1_000
-"""Rows read without a pause: about 20 ms in which the event loop does nothing else."""
+"""Rows to read before other work on the event loop gets a turn: about 20 ms."""
 
-NO_AGENT = "no agent: give +agent_name=…, or the row an agent_ref"
+NO_AGENT = "no agent: give +agent_name=…, or the row's agent_ref"
 
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """A line that is no task."""
+    """A line that is not a valid task."""
 
     line: int
     message: str
@@ -46,7 +46,7 @@ class Malformed:
 
 @dataclass(frozen=True, slots=True)
 class TaskReader:
-    """How lines become tasks: which agent, which parameters, which prompt."""
+    """Turns lines into tasks: sets the agent, the parameters and the prompt."""
 
     path: Path
     agents: Collection[str]
@@ -58,14 +58,14 @@ class TaskReader:
     limit: int | None = None
     repeats: Callable[[str], int] = lambda agent: 1
     positions: NumberTable = field(default_factory=NumberTable)
-    """Each distinct task's, the same whoever reads, and however far."""
+    """Position of each distinct task, shared by all passes over the input."""
 
     def read(self) -> "Iterator[Task | Malformed]":
-        """The tasks of the file in input order, malformed lines among them."""
-        return self.tasks(numbered_lines(self.path))
+        """Yield the tasks of the file in input order, malformed lines among them."""
+        return self.tasks(number_lines(self.path))
 
     def tasks(self, rows: "Iterable[tuple[int, bytes | JsonObject]]") -> Iterator[Task | Malformed]:
-        """The tasks of numbered rows, given as JSON or as objects."""
+        """Yield the tasks of numbered rows, given as JSON or as objects."""
         reading = Reading(self)
         for number, row in rows:
             if self.limit and reading.num_tasks >= self.limit:
@@ -73,38 +73,38 @@ class TaskReader:
             yield reading.task(number, row)
 
     def of_input(self, path: str, limit: int | None) -> "TaskReader":
-        """The same reader over another input."""
+        """The same reader for another input."""
         return replace(self, path=Path(path), limit=limit, positions=NumberTable())
 
     def agent_of(self, row: JsonObject) -> str:
-        agent = self.agent_name or agent_named(row)
+        agent = self.agent_name or agent_name_of(row)
         if agent is None:
             raise ValueError(NO_AGENT)
         if agent not in self.agents:
             hint = suggest(agent, self.agents)
-            raise ValueError(f"agent_ref names '{agent}', which does not run here{hint}")
+            raise ValueError(f"agent_ref names an unknown agent '{agent}'{hint}")
         return agent
 
     def row_to_send(self, row: JsonObject) -> JsonObject:
-        """The row with the prompt and the create params that the command adds; ValueError if it is
-        no task."""
+        """The row with the command's prompt and create params merged in; ValueError if it is not a
+        task."""
         own = row.get("responses_create_params", {} if self.prompt else None)
         if not isinstance(own, dict):
             raise ValueError(
                 "no responses_create_params object (+prompt_config=… builds one from other fields)"
             )
         if self.prompt:
-            own = self.prompt.applied(own, row)
+            own = self.prompt.apply(own, row)
         if not isinstance(own.get("input"), str | list):
             raise ValueError("responses_create_params has no input (a string or a list of items)")
-        params = merged(merged(self.default_params, own), self.override_params)
+        params = merge(merge(self.default_params, own), self.override_params)
         if params is row.get("responses_create_params"):
             return row
         return {**row, "responses_create_params": params}
 
 
 class Reading:
-    """One pass over rows: it numbers distinct tasks, and the repeats of identical rows."""
+    """One pass over rows: numbers distinct tasks, and the repeats of identical rows."""
 
     def __init__(self, reader: TaskReader) -> None:
         self._reader = reader
@@ -127,7 +127,7 @@ class Reading:
         position = reader.positions.setdefault(small_id, self._num_distinct)
         is_known, which = position < self._num_distinct, (small_id, agent)
         self._num_distinct += not is_known
-        # with one agent for all, only rows that come again need a count
+        # with one agent for all rows, only identical rows need a count
         asked = reader.repeats(agent) if is_known and reader.agent_name else 0
         first = self._repeated.get(which, asked)
         if is_known or reader.agent_name is None:
@@ -154,14 +154,14 @@ def _start_of(given: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A prompt_config: templates whose `{field}` is filled from the row."""
+    """A prompt_config: templates whose `{field}` placeholders are filled from the row."""
 
     user: str
     system: str | None
 
     @classmethod
     def load(cls, path: Path) -> "Prompt":
-        """ConfigError where the file is not `{user: …, system: …}`."""
+        """ConfigError if the file is not `{user: …, system: …}`."""
         try:
             content = yaml.safe_load(path.read_text())
         except OSError as error:
@@ -172,27 +172,27 @@ class Prompt:
             reason = " ".join(str(error).split())
             raise ConfigError(f"prompt_config {path}: not YAML: {reason}") from None
         if not isinstance(content, dict) or not isinstance(content.get("user"), str):
-            raise ConfigError(f"prompt_config {path}: needs a text 'user' (and maybe 'system')")
+            raise ConfigError(f"prompt_config {path}: needs a text 'user' ('system' is optional)")
         if unknown := set(content) - {"user", "system"}:
             raise ConfigError(f"prompt_config {path}: unknown {', '.join(sorted(unknown))}")
         for name, template in content.items():
             try:
-                list(TEMPLATES.parse(_escaped(str(template or ""))))
+                list(TEMPLATES.parse(_escape(str(template or ""))))
             except ValueError as error:
                 raise ConfigError(f"prompt_config {path}: {name}: {error} ({TWICE})") from None
         return cls(content["user"], content.get("system"))
 
-    def applied(self, params: JsonObject, row: Mapping[str, Any]) -> JsonObject:
+    def apply(self, params: JsonObject, row: Mapping[str, Any]) -> JsonObject:
         if "input" in params:
-            raise ValueError("the row has an input of its own, and prompt_config would build one")
-        items = [{"role": "user", "content": _filled(self.user, row)}]
+            raise ValueError("the row already has an input, which prompt_config would replace")
+        items = [{"role": "user", "content": _fill(self.user, row)}]
         if self.system is not None:
-            items.insert(0, {"role": "system", "content": _filled(self.system, row)})
+            items.insert(0, {"role": "system", "content": _fill(self.system, row)})
         return {**params, "input": items}
 
 
 class _Templates(Formatter):
-    """Fields are the row's: one whose name is a number is no position."""
+    """Looks up each field by name in the row, even if the name is a number."""
 
     def get_value(self, key: int | str, args: Any, kwargs: Mapping[str, Any]) -> Any:
         return kwargs[str(key)]
@@ -200,33 +200,33 @@ class _Templates(Formatter):
 
 TEMPLATES = _Templates()
 
-TWICE = "a brace that is meant as one is written twice: {{"
+TWICE = "write a literal brace twice: {{"
 
 
-def _escaped(template: str) -> str:
-    """`{}` names no field and stands for itself, as in `\\boxed{}`."""
+def _escape(template: str) -> str:
+    """Keep `{}` literal, as in `\\boxed{}`: it names no field."""
     return re.sub(r"(?<!\{)\{\}(?!\})", "{{}}", template)
 
 
-def _filled(template: str, row: Mapping[str, Any]) -> str:
+def _fill(template: str, row: Mapping[str, Any]) -> str:
     try:
-        return TEMPLATES.vformat(_escaped(template), (), row)
+        return TEMPLATES.vformat(_escape(template), (), row)
     except KeyError as error:
         raise ValueError(
-            f"prompt_config needs the field {error}, which the row has not ({TWICE})"
+            f"prompt_config needs the field {error}, which the row lacks ({TWICE})"
         ) from None
     except (AttributeError, IndexError, TypeError, ValueError) as error:
         raise ValueError(f"prompt_config cannot be filled: {error} ({TWICE})") from None
 
 
-def agent_named(row: Mapping[str, Any]) -> Any:
-    """The agent that a row's `agent_ref` names; None where it names none."""
+def agent_name_of(row: Mapping[str, Any]) -> Any:
+    """The agent that a row's `agent_ref` names, or None."""
     named = row.get("agent_ref")
     return named.get("name") if isinstance(named, dict) else None
 
 
 def task_id_of(row: Mapping[str, Any]) -> str:
-    """16 hex digits of the row's content; key order, white space and bookkeeping do not matter."""
+    """Hash of the row's content, 16 hex digits; ignores key order, white space and bookkeeping."""
     content = {
         key: value
         for key, value in row.items()
@@ -236,24 +236,23 @@ def task_id_of(row: Mapping[str, Any]) -> str:
     return hashlib.blake2b(canonical, digest_size=8).hexdigest()
 
 
-def merged(under: Any, over: Any) -> Any:
-    """`over` laid deeply over `under`: objects merge, anything else replaces."""
+def merge(under: Any, over: Any) -> Any:
+    """Merge `over` into `under`: objects merge recursively, any other value is replaced."""
     if not (isinstance(under, dict) and isinstance(over, dict)):
         return over
     if not (under and over):
         return under or over
     result = dict(under)
     for key, value in over.items():
-        result[key] = merged(result[key], value) if key in result else value
+        result[key] = merge(result[key], value) if key in result else value
     return result
 
 
-def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Numbered lines that are not blank, from 1; ConfigError where the file cannot be read
-    through."""
+def number_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the non-blank lines with their numbers, from 1; ConfigError if reading fails."""
     number = 0
     try:
-        with _opened(path) as stream:
+        with _open(path) as stream:
             for number, raw in enumerate(stream, 1):
                 if number == 1:
                     raw = raw.removeprefix(b"\xef\xbb\xbf")  # a byte order mark
@@ -269,7 +268,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Iterable[bytes]]:
+def _open(path: Path) -> Iterator[Iterable[bytes]]:
     if path.suffix == ".gz":
         with gzip.open(path, "rb") as stream:
             yield stream
@@ -298,8 +297,8 @@ def _zstd() -> Any:
 
 @contextmanager
 def input_file(path: str, stdin: BinaryIO | None = None) -> Iterator[Path]:
-    """The input as a file that can be read twice: standard input (`-`) and pipes are spooled to
-    disk first."""
+    """The input as a file that can be read twice: standard input (`-`) and pipes are first copied
+    to disk."""
     given = Path(path).expanduser()
     if path != "-" and not given.is_fifo():
         yield given

@@ -15,7 +15,7 @@ from math import isfinite
 from random import random
 from typing import TypeVar
 
-from ..errors import PeerLost, PeerUnreachable, RolloutError
+from ..errors import PeerLost, PeerUnreachable, RolloutError, SessionLost
 
 T = TypeVar("T")
 
@@ -37,6 +37,7 @@ class RetryPolicy:
     growth: float = 2.0
     jitter: float = 1.0
     errors: type[RolloutError] = RolloutError
+    except_for: tuple[type[RolloutError], ...] = ()
 
 
 RECONNECT = RetryPolicy(base_s=0.05, cap_s=0.8, deadline_s=10.0, jitter=0.0, errors=PeerUnreachable)
@@ -62,8 +63,9 @@ JUDGE_CALL = RetryPolicy(max_tries=4, cap_s=10.0)
 """`Judge`, one question, on top of the judge's own MODEL_REQUEST: the response exists already, so
 a failed verification costs more than a short wait."""
 
-VERIFICATION = RetryPolicy(max_tries=3)
-"""Collector, one response: verifications in one run; then the response waits for the next run."""
+VERIFICATION = RetryPolicy(max_tries=3, except_for=(SessionLost,))
+"""Collector, one response: verifications in one run; then the response waits for the next run. A
+lost session needs a new attempt."""
 
 ATTEMPT = RetryPolicy()
 """Collector, one rollout: pauses between attempts. `max_attempts` of the configuration bounds the
@@ -104,7 +106,8 @@ async def retry(
             return await call()
         except policy.errors as failed:
             error = failed
-            if not error.retryable or tries >= policy.max_tries:
+            is_final = not error.retryable or isinstance(error, policy.except_for)
+            if is_final or tries >= policy.max_tries:
                 raise
             pause = delay_s(policy, tries, error.retry_after_s, random)
             if policy.deadline_s is not None and clock() - began + pause >= policy.deadline_s:
