@@ -22,7 +22,7 @@ class AuditConfig(EntrypointConfig):
     asks_policy: ClassVar[bool] = False
 
     resources_server_name: str | None = Field(
-        None, description="Verifier to audit. Optional with a single one."
+        None, description="Verifier to audit. Optional if there is only one."
     )
     input_jsonl_fpath: str | None = Field(
         None,
@@ -30,7 +30,7 @@ class AuditConfig(EntrypointConfig):
     )
     output_fpath: Path | None = Field(None, description="JSON file for all findings.")
     num_rows: int = Field(20, ge=1, description="Number of rows to draw at random.")
-    seed: int = Field(0, description="Seed of the choice of these rows.")
+    seed: int = Field(0, description="Seed for drawing the rows.")
     verify_timeout_s: float = Field(
         30, gt=0, description="Time limit of one verification; a slower one counts as no verdict."
     )
@@ -53,6 +53,6 @@ class PrepareDataConfig(Command):
         description="Download datasets that are missing at their jsonl_fpath from Hugging Face.",
     )
     limit: int | None = Field(
-        None, ge=0, description="Number of rows of each dataset, from its start; null or 0 = all."
+        None, ge=0, description="Use only this many rows of each dataset; null or 0 = all."
     )
     drop_duplicates: bool = Field(False, description="Drop repeated rows.")

@@ -88,7 +88,7 @@ class RolloutsCommand(Command, HttpClientConfig, ServersConfig):
 
     output_jsonl_fpath: Path | None = Field(None, description="File to append rollouts to.")
     limit: int | None = Field(
-        None, ge=0, description="Number of input rows, from the start; null or 0 = all."
+        None, ge=0, description="Use only this many rows of the input; null or 0 = all."
     )
     head_server: HeadServerConfig = Field(
         default_factory=HeadServerConfig,
@@ -111,13 +111,13 @@ class RolloutsCommand(Command, HttpClientConfig, ServersConfig):
         None, gt=0, description="Cost limit of this run, in US dollars; rerun to continue."
     )
     max_total_tokens: int | None = Field(
-        None, gt=0, description="Limit of this run on input and output tokens."
+        None, gt=0, description="Limit on the input and output tokens of this run."
     )
     max_minutes: float | None = Field(
-        None, gt=0, description="Minutes after the first request in which rollouts start."
+        None, gt=0, description="Start no rollouts this many minutes after the first request."
     )
     max_failed_fraction: float = Field(
-        0.0, ge=0, le=1, description="Highest share of rollouts without a result that exits 0."
+        0.0, ge=0, le=1, description="Exit 0 up to this share of rollouts without a result."
     )
     pass_threshold: float = Field(1.0, description="Lowest reward that counts as a success.")
     fsync: Literal["row", "second", "exit"] = Field(
@@ -164,14 +164,14 @@ class CollectConfig(RolloutsCommand):
     )
     resume: Literal["auto", "append", "fresh"] = Field(
         "auto",
-        description="auto: continue; append: with other settings; fresh: move old files aside.",
+        description="auto: continue; append: other settings, same file; fresh: move old files aside.",
     )
     resume_from_cache: bool = Field(True, description="Accepted; the same as resume=auto.")
     strict_input: bool = Field(
         False, description="Stop at a malformed line, before the first request."
     )
     warmup: int = Field(0, ge=0, description="Dummy requests to send before the clock starts.")
-    park_after_s: float = Field(1.0, ge=0, description="Free the slot of a slower verification.")
+    park_after_s: float = Field(1.0, ge=0, description="A slower verification frees its slot.")
     skip_verification: bool = Field(
         False, description="Collect responses without verdicts or rewards."
     )
@@ -182,14 +182,14 @@ class CollectConfig(RolloutsCommand):
         description="Share of rollouts to verify twice, to check that the verdicts agree; only for"
         " verifiers that need nothing but the response.",
     )
-    audit_seed: int = Field(0, description="Seed of the choice of these rollouts.")
+    audit_seed: int = Field(0, description="Seed for drawing the rollouts to verify twice.")
     confirm: bool = Field(
         False, description="Collect a canary first, show the estimated cost of the run, and ask."
     )
     num_canary: int = Field(
         50, ge=5, description="Size of the canary: rollouts drawn at random for an estimate."
     )
-    canary_seed: int = Field(0, description="Seed of the choice of these rollouts.")
+    canary_seed: int = Field(0, description="Seed for drawing the canary.")
     upload_rollouts: bool = Field(False, description="Accepted for NeMo Gym; nothing is uploaded.")
 
 
@@ -221,7 +221,7 @@ class ReverifyConfig(RolloutsCommand):
     )
     num_samples_in_parallel: int = Field(50, ge=1, description="Verifications in flight.")
     stale_only: bool = Field(
-        False, description="Verify only rollouts whose verifier has changed; copy the others."
+        False, description="Copy rollouts that the current verifier has verified."
     )
     resume: Literal["auto", "fresh"] = Field(
         "auto", description="auto: continue; fresh: move old files aside and verify everything."
@@ -233,11 +233,9 @@ class KillsConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     collector: int = Field(default=5, ge=0, description="Number of kills of the collector.")
-    servers: int = Field(
-        default=3, ge=0, description="Number of kills of a random server under an ng_run."
-    )
+    servers: int = Field(default=3, ge=0, description="Number of kills of one server of an ng_run.")
     ng_run: int = Field(default=1, ge=0, description="Number of kills of ng_run.")
-    seed: int = Field(default=0, description="Seed of the choice of times and targets.")
+    seed: int = Field(default=0, description="Seed for drawing times and targets.")
 
 
 class ChaosConfig(CollectConfig):
