@@ -164,7 +164,8 @@ class CollectConfig(RolloutsCommand):
     )
     resume: Literal["auto", "append", "fresh"] = Field(
         "auto",
-        description="auto: continue; append: other settings, same file; fresh: move old files aside.",
+        description="auto: continue; append: other settings, same file; fresh: move old files"
+        " aside.",
     )
     resume_from_cache: bool = Field(True, description="Accepted; the same as resume=auto.")
     strict_input: bool = Field(
