@@ -164,7 +164,7 @@ def test_braces_without_a_name_stand_for_themselves(tmp_path: Path) -> None:
     said = task.row["responses_create_params"]["input"][0]["content"]
     assert said == r"Answer 1+1 in \boxed{}, as {} or {x} or two."
     [found] = malformed_in(path, prompt=prompt)
-    assert "needs the field '2'" in found.message and "written twice: {{" in found.message
+    assert "needs the field '2'" in found.message and "brace twice: {{" in found.message
 
 
 @pytest.mark.parametrize("text", ["a { b", "a } b", "{x!z}", "{x"])
@@ -177,7 +177,7 @@ def test_a_brace_that_is_not_closed_is_refused_before_any_row(tmp_path: Path, te
         )
         assert "prompt_config cannot be filled" in found.message
         return
-    with pytest.raises(ConfigError, match=r"p\.yaml: system: .*written twice"):
+    with pytest.raises(ConfigError, match=r"p\.yaml: system: .*brace twice"):
         Prompt.load(tmp_path / "p.yaml")
 
 

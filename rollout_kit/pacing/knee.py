@@ -60,10 +60,8 @@ class _Class:
     def is_known(self) -> bool:
         if self.number < SEEN:
             return False
-        spread = max(
-            0.0, self.seconds / self.root**2 - 1
-        )  # of the roots; of the times, 4 times that
-        return 4 * spread <= EXACT**2 * _weight(self)
+        variation = self.seconds / self.root**2 - 1  # of the roots; of the times, 4 times that
+        return 4 * max(0.0, variation) <= EXACT**2 * _weight(self)
 
 
 @dataclass(slots=True)

@@ -203,7 +203,7 @@ class Adaptive:
             self._report(now, "the whole limit was in flight")
 
     def _learn(self, now: float) -> None:
-        """Bound the limit by the knee: ROOM above a sure one, further above an unsure one."""
+        """Bound the limit by the knee, with a margin; cut it if it is clearly above."""
         self._times.forget(now, self.limit)
         knee = self._times.knee()
         if knee is None or self._has_engine_figures:

@@ -32,7 +32,7 @@ IGNORED_IN_IDENTITY = "_ng_"
 BREATH = 1_000
 """Rows to read before other work on the event loop gets a turn: about 20 ms."""
 
-NO_AGENT = "no agent: give +agent_name=…, or the row's agent_ref"
+NO_AGENT = "no agent: give +agent_name=…, or add an agent_ref to the row"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The keys of the commands for authors of environments."""
+"""Defines the keys of the commands for authors of environments."""
 
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -12,34 +12,33 @@ class EntrypointConfig(Command):
     """Keys of ng_init_resources_server, ng_test and ng_audit_verifier."""
 
     entrypoint: str = Field(
-        "", description="The server's folder: resources_servers/<name>, in the working folder."
+        "", description="Folder of the server: resources_servers/<name>, in the working folder."
     )
 
 
 class AuditConfig(EntrypointConfig):
-    """ng_audit_verifier: whether a verifier's verdicts can be trusted."""
+    """ng_audit_verifier: check that a verifier's verdicts can be trusted."""
 
     asks_policy: ClassVar[bool] = False
 
     resources_server_name: str | None = Field(
-        None, description="The verifier; may be left out where there is only one."
+        None, description="Verifier to audit. Optional if there is only one."
     )
     input_jsonl_fpath: str | None = Field(
         None,
         description="Rows with gold_output or gold_items. Default: data/*.jsonl of its folder.",
     )
-    output_fpath: Path | None = Field(None, description="JSON file for all that was found.")
-    num_rows: int = Field(20, ge=1, description="Rows that are drawn, at random.")
-    seed: int = Field(0, description="Decides which rows are drawn.")
+    output_fpath: Path | None = Field(None, description="JSON file for all findings.")
+    num_rows: int = Field(20, ge=1, description="Number of rows to draw at random.")
+    seed: int = Field(0, description="Seed for drawing the rows.")
     verify_timeout_s: float = Field(
-        30, gt=0, description="Time limit of one verification; what takes longer got no verdict."
+        30, gt=0, description="Time limit of one verification; a slower one counts as no verdict."
     )
-    slow_s: float = Field(5, gt=0, description="A verdict that takes longer is flagged.")
+    slow_s: float = Field(5, gt=0, description="Flag verdicts that take longer than this.")
 
 
 class PrepareDataConfig(Command):
-    """ng_prepare_data: write the datasets that agents list as files of tasks that their verifiers
-    accept."""
+    """ng_prepare_data: write the agents' datasets as files of tasks that their verifiers accept."""
 
     asks_policy: ClassVar[bool] = False
 
@@ -47,12 +46,13 @@ class PrepareDataConfig(Command):
         description="Folder for train.jsonl, validation.jsonl, example.jsonl and summary.json."
     )
     mode: Literal["train_preparation", "example_validation"] | None = Field(
-        None, description="Only train and validation, or only example. Default: all."
+        None, description="Write only train and validation, or only example. Default: all."
     )
     should_download: bool = Field(
-        True, description="Fetch from Hugging Face what is not at its jsonl_fpath."
+        True,
+        description="Download datasets that are missing at their jsonl_fpath from Hugging Face.",
     )
     limit: int | None = Field(
-        None, ge=0, description="Only the first so many rows of each dataset; null or 0 = all."
+        None, ge=0, description="Use only this many rows of each dataset; null or 0 = all."
     )
-    drop_duplicates: bool = Field(False, description="Leave out what was there before.")
+    drop_duplicates: bool = Field(False, description="Drop repeated rows.")

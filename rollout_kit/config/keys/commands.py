@@ -1,5 +1,5 @@
-"""The keys of each command: name, type, default and one sentence. The command line, the YAML and
-`--help` are all read from here."""
+"""Defines the keys of each command: name, type, default and one sentence. The command line, the
+YAML and `--help` use these definitions."""
 
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -13,7 +13,7 @@ from .parallelism import Parallelism
 
 
 class HeadServerConfig(BaseModel):
-    """Where `ng_run` tells collectors which servers it runs."""
+    """The server through which collectors find the servers of an `ng_run`."""
 
     model_config = ConfigDict(extra="forbid")
     host: str = Field(default="127.0.0.1", description="Address of the head server.")
@@ -26,10 +26,10 @@ class HttpClientConfig(BaseModel):
     global_aiohttp_connector_limit: int | None = Field(
         None,
         ge=0,
-        description="Most connections in all; 0 = unlimited. Default: from the parallelism.",
+        description="Maximum number of connections; 0 = unlimited. Default: by parallelism.",
     )
     global_aiohttp_connector_limit_per_host: int | None = Field(
-        None, ge=0, description="Most connections to one host; 0 = unlimited."
+        None, ge=0, description="Maximum number of connections per host; 0 = unlimited."
     )
     global_aiohttp_client_timeout_s: float | None = Field(
         None, gt=0, description="Time limit of one HTTP request. Default: request_timeout_s."
@@ -37,101 +37,97 @@ class HttpClientConfig(BaseModel):
 
 
 class ServersConfig(BaseModel):
-    """How server processes are kept."""
+    """How server processes run."""
 
     max_restarts: int = Field(
         5,
         ge=0,
-        description="A server that dies so often in a row before it is ready (or six times as often"
-        " just after) is given up; 0 = at its first death.",
+        description="Give up on a server after this many failed starts in a row, or six times as"
+        " many deaths just after a start; 0 = after the first.",
     )
     log_dir: Path | None = Field(
-        Path("logs"), description="Each server's output goes to a file in here; null = to none."
+        Path("logs"), description="Folder with a log file of each server's output; null = no logs."
     )
     auth_token: str | None = Field(
         None,
         min_length=16,
         description="Secret of a run, for servers that listen beyond this machine and for ng_stop;"
-        " give it in env.yaml. Default: a new one, in a file that only you can read.",
+        " set it in env.yaml. Default: a new one, in a file that only you can read.",
     )
     record: Path | None = Field(
-        None, description="Folder in which each call to a model or a tool is written down."
+        None, description="Folder in which to record each call to a model or a tool."
     )
     replay: Path | None = Field(
         None,
-        description="Folder whose recorded calls are played back: no model is asked. With record"
-        " too, what is missing is sent, and recorded.",
+        description="Folder of recorded calls to replay, without calling models. With record too,"
+        " calls that are missing are sent and recorded.",
     )
     unsafe_code: bool = Field(
         False,
-        description="Run code that a model wrote even where the sandbox cannot hold it: with all"
+        description="Run model-written code even where the sandbox cannot isolate it, with all"
         " rights of the server.",
     )
 
 
 class RunConfig(Command, HttpClientConfig, ServersConfig):
-    """ng_run: start every server of the configuration, and keep them until Ctrl-C."""
+    """ng_run: start every server of the configuration, and run them until Ctrl-C."""
 
     head_server: HeadServerConfig = Field(
-        default_factory=HeadServerConfig, description="Where collectors ask."
+        default_factory=HeadServerConfig, description="Address of the head server."
     )
-    default_host: str = Field("127.0.0.1", description="Address that servers listen on.")
+    default_host: str = Field("127.0.0.1", description="Default address that servers listen on.")
     ready_timeout_s: float = Field(600, gt=0, description="Time for all servers to become ready.")
     request_timeout_s: float = Field(
-        600, gt=0, description="Time limit of one request to a server."
+        600, gt=0, description="Time limit of one request to a server, in seconds."
     )
-    dry_run: bool = Field(False, description="Check everything, start nothing.")
+    dry_run: bool = Field(False, description="Check everything and start nothing.")
 
 
 class RolloutsCommand(Command, HttpClientConfig, ServersConfig):
     """Keys of the commands that write rollouts."""
 
-    output_jsonl_fpath: Path | None = Field(None, description="Rollouts are appended here.")
+    output_jsonl_fpath: Path | None = Field(None, description="File to append rollouts to.")
     limit: int | None = Field(
-        None, ge=0, description="Only the first so many rows of the input; null or 0 = all."
+        None, ge=0, description="Use only this many rows of the input; null or 0 = all."
     )
     head_server: HeadServerConfig = Field(
         default_factory=HeadServerConfig,
-        description="Where a running ng_run answers, when config_paths is not given.",
+        description="Address of a running ng_run, if config_paths is not given.",
     )
-    only: str | None = Field(None, description="Just this rollout: <task_id>:<rollout_index>.")
-    dry_run: bool = Field(
-        False, description="Print the plan and the first request, and send nothing."
-    )
-    max_attempts: int = Field(3, ge=1, description="Attempts at one rollout.")
+    only: str | None = Field(None, description="Only this rollout: <task_id>:<rollout_index>.")
+    dry_run: bool = Field(False, description="Print the plan and the first request, send nothing.")
+    max_attempts: int = Field(3, ge=1, description="Maximum number of attempts at a rollout.")
     request_timeout_s: float = Field(
-        600, gt=0, description="Time limit of one request to a server."
+        600, gt=0, description="Time limit of one request to a server, in seconds."
     )
     rollout_timeout_s: float = Field(
-        3600, gt=0, description="Time limit of one rollout, attempts included."
+        3600, gt=0, description="Time limit of one rollout, including all attempts."
     )
     verify_timeout_s: float = Field(120, gt=0, description="Time limit of one verification.")
     drain_timeout_s: float = Field(
-        60, ge=0, description="Time for rollouts in flight after Ctrl-C, or after max_minutes."
+        60, ge=0, description="Time for rollouts in flight to end after Ctrl-C or max_minutes."
     )
     max_cost_usd: float | None = Field(
-        None, gt=0, description="US dollars that this run may spend; the same command goes on."
+        None, gt=0, description="Cost limit of this run, in US dollars; rerun to continue."
     )
     max_total_tokens: int | None = Field(
-        None, gt=0, description="Tokens that this run may use, in and out."
+        None, gt=0, description="Limit on the input and output tokens of this run."
     )
     max_minutes: float | None = Field(
-        None, gt=0, description="Minutes from the first request on, in which rollouts are started."
+        None, gt=0, description="Start no rollouts this many minutes after the first request."
     )
     max_failed_fraction: float = Field(
-        0.0, ge=0, le=1, description="Share of rollouts without a result that still exits 0."
+        0.0, ge=0, le=1, description="Exit 0 up to this share of rollouts without a result."
     )
-    pass_threshold: float = Field(
-        1.0, description="Reward from which a rollout counts as a success."
-    )
+    pass_threshold: float = Field(1.0, description="Lowest reward that counts as a success.")
     fsync: Literal["row", "second", "exit"] = Field(
-        "second", description="When rows are forced to disk."
+        "second", description="When to force rows to disk: after each, every second, or at exit."
     )
     disable_aggregation: bool = Field(False, description="Write no metrics file.")
     throughput_log: Path | None = Field(
         None,
-        description="CSV file that each run appends a line to: date, rollouts, seconds, rates, mean"
-        " reward, bottleneck.",
+        description="CSV file to which each run appends a line: date, rollouts, seconds, rates,"
+        " mean reward, bottleneck.",
     )
 
 
@@ -141,16 +137,16 @@ class CollectConfig(RolloutsCommand):
 
     agent_name: str | None = Field(
         None,
-        description="Agent to run; may be left out with a single agent, or where rows name theirs.",
+        description="Agent to run. Optional with a single agent, or if rows name theirs.",
     )
     input_jsonl_fpath: str | None = Field(
-        None, description="Tasks, one JSON object a line; .gz and .zst too, - for standard input."
+        None, description="Tasks, one JSON object per line; .gz, .zst, or - for standard input."
     )
     dataset: str | None = Field(
-        None, description="Name of a dataset listed on the agent, instead of input_jsonl_fpath."
+        None, description="Dataset listed under the agent, instead of input_jsonl_fpath."
     )
     num_repeats: int | dict[str, int] = Field(
-        1, description="Rollouts per task; or a mapping agent: int, with _default."
+        1, description="Rollouts per task: an int, or a mapping from agents to ints, with _default."
     )
     num_repeats_add_seed: bool = Field(
         False,
@@ -158,60 +154,59 @@ class CollectConfig(RolloutsCommand):
     )
     num_samples_in_parallel: Parallelism = Field(
         Parallelism.parse(64),
-        description="Rollouts in flight: an int; `auto`, which adapts; or `min-start-max`.",
+        description="Rollouts in flight: an int, `auto` (adaptive), or `min-start-max`.",
     )
     responses_create_params: JsonObject = Field(
-        {}, description="Merged over each row's: temperature, max_output_tokens, model, …"
+        {}, description="Override each row's values: temperature, max_output_tokens, model, …"
     )
     prompt_config: str | None = Field(
-        None, description="YAML with `system` and `user` templates, filled from the row's fields."
+        None, description="YAML with `system` and `user` templates to fill from the row's fields."
     )
     resume: Literal["auto", "append", "fresh"] = Field(
         "auto",
-        description="auto: continue; append: other settings, same file; fresh: old files aside.",
+        description="auto: continue; append: other settings, same file; fresh: move old files"
+        " aside.",
     )
     resume_from_cache: bool = Field(True, description="Accepted; the same as resume=auto.")
     strict_input: bool = Field(
         False, description="Stop at a malformed line, before the first request."
     )
-    warmup: int = Field(0, ge=0, description="Dummy requests before the clock starts.")
-    park_after_s: float = Field(1.0, ge=0, description="A verdict slower than this frees its slot.")
+    warmup: int = Field(0, ge=0, description="Dummy requests to send before the clock starts.")
+    park_after_s: float = Field(1.0, ge=0, description="A slower verification frees its slot.")
     skip_verification: bool = Field(
-        False, description="Collect responses without verdicts: rows carry no reward."
+        False, description="Collect responses without verdicts or rewards."
     )
     audit_fraction: float = Field(
         0.0,
         ge=0,
         le=1,
-        description="Share of the rollouts whose verdict is made again, to see whether it is the"
-        " same; of verifiers that need nothing but the response.",
+        description="Share of rollouts to verify twice, to check that the verdicts agree; only for"
+        " verifiers that need nothing but the response.",
     )
-    audit_seed: int = Field(0, description="Decides which rollouts these are.")
+    audit_seed: int = Field(0, description="Seed for drawing the rollouts to verify twice.")
     confirm: bool = Field(
-        False, description="Before a large run: collect a canary, tell what all will cost, and ask."
+        False, description="Collect a canary first, show the estimated cost of the run, and ask."
     )
     num_canary: int = Field(
-        50, ge=5, description="Rollouts that an estimate goes by, drawn at random."
+        50, ge=5, description="Size of the canary: rollouts drawn at random for an estimate."
     )
-    canary_seed: int = Field(0, description="Decides which rollouts are drawn.")
-    upload_rollouts: bool = Field(
-        False, description="Accepted for NeMo Gym's sake; nothing is uploaded."
-    )
+    canary_seed: int = Field(0, description="Seed for drawing the canary.")
+    upload_rollouts: bool = Field(False, description="Accepted for NeMo Gym; nothing is uploaded.")
 
 
 class EstimateConfig(CollectConfig):
-    """ng_estimate: collect a few rollouts, drawn at random, and tell what all of them will take:
-    money, tokens, time, failures."""
+    """ng_estimate: collect a few rollouts, drawn at random, and estimate what all will take: money,
+    tokens, time, failures."""
 
 
 class ControlConfig(Command):
-    """Keys of ng_status and ng_stop: which ng_run is meant."""
+    """Keys of ng_status and ng_stop, which address an ng_run."""
 
     head_server: HeadServerConfig = Field(
-        default_factory=HeadServerConfig, description="Where the ng_run answers."
+        default_factory=HeadServerConfig, description="Address of the ng_run's head server."
     )
     auth_token: str | None = Field(
-        None, description="The run's secret, where it is not in this user's token file."
+        None, description="Secret of the run, if it is not in this user's token file."
     )
 
 
@@ -222,73 +217,70 @@ class ReverifyConfig(RolloutsCommand):
 
     input_jsonl_fpath: str | None = Field(
         None,
-        description="Rollouts that were collected, or their _unverified or _failures file; .gz and"
-        " .zst too, - for standard input.",
+        description="Collected rollouts, or their _unverified or _failures file; .gz, .zst, or -"
+        " for standard input.",
     )
     num_samples_in_parallel: int = Field(50, ge=1, description="Verifications in flight.")
     stale_only: bool = Field(
-        False, description="Copy rollouts whose verdict is the present verifier's as they are."
+        False, description="Copy rollouts that the current verifier has verified."
     )
     resume: Literal["auto", "fresh"] = Field(
-        "auto", description="auto: continue; fresh: old files aside, verify everything anew."
+        "auto", description="auto: continue; fresh: move old files aside and verify everything."
     )
 
 
 class KillsConfig(BaseModel):
-    """What ng_chaos kills, how often."""
+    """What ng_chaos kills, and how often."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    collector: int = Field(default=5, ge=0, description="Times that the collector is killed.")
-    servers: int = Field(
-        default=3, ge=0, description="Times that one of the servers is killed, under an ng_run."
-    )
-    ng_run: int = Field(default=1, ge=0, description="Times that ng_run is killed.")
-    seed: int = Field(default=0, description="Decides the moments and the victims.")
+    collector: int = Field(default=5, ge=0, description="Number of kills of the collector.")
+    servers: int = Field(default=3, ge=0, description="Number of kills of one server of an ng_run.")
+    ng_run: int = Field(default=1, ge=0, description="Number of kills of ng_run.")
+    seed: int = Field(default=0, description="Seed for drawing times and targets.")
 
 
 class ChaosConfig(CollectConfig):
-    """ng_chaos: collect while killing what collects, then check that nothing is lost or made up."""
+    """ng_chaos: kill a collection repeatedly, then check that no data is lost or invented."""
 
     kills: KillsConfig = Field(
-        default_factory=KillsConfig, description="What is killed, how often."
+        default_factory=KillsConfig, description="What to kill, and how often."
     )
     check_only: bool = Field(
-        False, description="Kill nothing and collect nothing: check the files that are there."
+        False, description="Check existing files only, without killing or collecting."
     )
     num_reverified: int = Field(
-        20, ge=0, description="Rollouts whose verdict is made again and compared; 0 = none."
+        20, ge=0, description="Rollouts to verify again and compare; 0 = none."
     )
-    run_timeout_s: float = Field(
-        600, gt=0, description="Time in which each run of a command must end."
-    )
+    run_timeout_s: float = Field(600, gt=0, description="Time limit of each run of a command.")
 
 
 class PlanVllmConfig(Command):
-    """ng_plan_vllm: will a model fit on these GPUs, and how many sequences with it."""
+    """ng_plan_vllm: show whether a model fits on GPUs, and with how many sequences."""
 
     model_name: str = Field(
-        description="A folder with config.json, a model in the Hugging Face cache, or a known name."
+        description="Folder with config.json, a model in the Hugging Face cache, or a known name."
     )
     gpus: str | None = Field(
-        None, description="4xH100, 2x80GB, or a number of this machine's. Default: all of these."
+        None,
+        description="4xH100, 2x80GB, or a number of this machine's GPUs. Default: all of them.",
     )
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
-        "auto", description="Of the weights; auto = the checkpoint's."
+        "auto", description="Type of the weights; auto = the checkpoint's."
     )
     quantization: Literal["fp8", "int4"] | None = Field(
-        None, description="Of weights that the checkpoint has not quantized itself."
+        None, description="Quantization of weights that are not quantized in the checkpoint."
     )
-    kv_cache_dtype: Literal["auto", "fp8"] = Field("auto", description="Of the KV cache.")
+    kv_cache_dtype: Literal["auto", "fp8"] = Field("auto", description="Type of the KV cache.")
     max_model_len: int | None = Field(
-        None, ge=1, description="Longest sequence. Default: the model's own, 8192 at most."
+        None, ge=1, description="Longest sequence in tokens. Default: the model's, at most 8192."
     )
     sequence_tokens: int | None = Field(
         None,
         ge=1,
-        description="Tokens of an average sequence, with its prompt. Default: half the longest.",
+        description="Tokens of an average sequence with its prompt. Default: half the longest.",
     )
     gpu_memory_utilization: float = Field(
-        0.92, gt=0, le=1, description="Share of each GPU that vLLM may take."
+        0.92, gt=0, le=1, description="Share of each GPU's memory that vLLM may use."
     )
 
 
@@ -297,21 +289,21 @@ class InspectConfig(Command):
 
 
 COMMANDS: dict[str, tuple[type[Command], str]] = {
-    "ng_run": (RunConfig, "start every server that the YAML names"),
+    "ng_run": (RunConfig, "start every server of the configuration"),
     "ng_collect_rollouts": (
         CollectConfig,
         "run tasks through an agent, verify and append rollouts",
     ),
     "ng_estimate": (
         EstimateConfig,
-        "collect a few rollouts at random, and tell what all will cost",
+        "collect a few rollouts at random, and estimate the cost of all",
     ),
     "ng_reverify": (ReverifyConfig, "verify stored responses again, without a policy model"),
-    "ng_chaos": (ChaosConfig, "kill a collection again and again, and check that nothing is lost"),
-    "ng_plan_vllm": (PlanVllmConfig, "show whether a model fits on GPUs, and how much with it"),
-    "ng_status": (ControlConfig, "show the health and the load of what ng_run has started"),
+    "ng_chaos": (ChaosConfig, "kill a collection repeatedly, and check that no data is lost"),
+    "ng_plan_vllm": (PlanVllmConfig, "show whether a model fits on GPUs, and how many sequences"),
+    "ng_status": (ControlConfig, "show the health and the load of the servers of an ng_run"),
     "ng_stop": (ControlConfig, "stop a running ng_run and its servers"),
-    "ng_init_resources_server": (EntrypointConfig, "write a folder for an environment of your own"),
+    "ng_init_resources_server": (EntrypointConfig, "create the folder of a new environment"),
     "ng_test": (
         EntrypointConfig,
         "check a server's rows, verdicts and configuration; run its tests",
@@ -322,7 +314,7 @@ COMMANDS: dict[str, tuple[type[Command], str]] = {
     ),
     "ng_prepare_data": (
         PrepareDataConfig,
-        "make files of checked tasks from the datasets that agents list",
+        "write files of checked tasks from the datasets of the agents",
     ),
     "ng_validate": (InspectConfig, "check everything without starting anything"),
     "ng_dump_config": (
@@ -335,7 +327,7 @@ COMMANDS: dict[str, tuple[type[Command], str]] = {
 
 
 def known_keys() -> set[str]:
-    """Keys of any command: YAML may carry them all, whichever command reads it."""
+    """The keys of all commands: a YAML file may contain the keys of any of them."""
     return {
         field.alias or name
         for model, _ in COMMANDS.values()
