@@ -308,7 +308,7 @@ def test_a_disk_that_is_full_leaves_whole_lines_and_room_continues(site: Site) -
     )
     said = process.stdout + process.stderr
     assert re.findall(r"status (\d+)", said) == ["1", "0"], said
-    assert "what is there is whole: make room and run the same command again" in said
+    assert "every line in it is whole: make room and run the same command again" in said
     assert said.count("Traceback") == 0, said
     first = (site.folder / "first.jsonl").read_bytes()
     assert first.endswith(b"\n") and 0 < first.count(b"\n") < 400
