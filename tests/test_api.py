@@ -6,6 +6,7 @@ import inspect
 import json
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -111,16 +112,82 @@ def test_bad_keys_are_named(folder: Path) -> None:
         rk.collect(None, "tasks.jsonl", num_repeat=2)  # type: ignore[arg-type]
     with pytest.raises(rk.ConfigError, match="num_samples_in_parallel"):
         rk.collect(None, "tasks.jsonl", num_samples_in_parallel="many")  # type: ignore[arg-type]
-    with pytest.raises(rk.ConfigError, match="expected a URL"):
-        asyncio.run(rk.connect("nowhere").__aenter__())
+    for key in ("dry_run", "record", "request_timeout_s"):
+        with pytest.raises(rk.ConfigError, match=key):
+            rk.collect(None, "tasks.jsonl", **{key: 1})  # type: ignore[arg-type]
+    for tasks in (None, 5, b"tasks.jsonl", {"a": 1}):
+        with pytest.raises(rk.ConfigError, match="tasks: expected"):
+            rk.collect(None, tasks)  # type: ignore[arg-type]
+    with pytest.raises(rk.ConfigError, match="name the file of rollouts"):
+        rk.reverify(None, "rollouts.jsonl", output=None)  # type: ignore[arg-type]
+    for url in ("nowhere", "http://127.0.0.1:99999", "ftp://127.0.0.1:21", 5):
+        with pytest.raises(rk.ConfigError, match="expected a URL"):
+            asyncio.run(rk.connect(url).__aenter__())  # type: ignore[arg-type]
     with pytest.raises(rk.ConfigError, match="no input file"):
         list(rk.load("missing.jsonl"))
 
 
+def test_a_run_that_was_left_is_continued_at_once_in_the_same_loop(folder: Path) -> None:
+    async def run() -> tuple[int, int]:
+        async with rk.servers("configs/demo.yaml") as servers:
+            given = {"output": "out.jsonl", "num_repeats": 4}
+            async for _ in rk.collect(servers, "tasks.jsonl", **given):
+                break
+            on_disk = len(read_jsonl(folder / "out.jsonl"))
+            rest = [each async for each in rk.collect(servers, "tasks.jsonl", **given)]
+            return on_disk, len(rest)
+
+    on_disk, rest = asyncio.run(run())
+    assert on_disk >= 1 and len(list(rk.load("out.jsonl"))) == 12 >= on_disk + rest - 1
+
+
+def test_a_run_is_iterated_once_and_can_be_stopped_before_it_begins(folder: Path) -> None:
+    async def run() -> list[Any]:
+        async with rk.servers("configs/demo.yaml") as servers:
+            run = rk.collect(servers, "tasks.jsonl", output="out.jsonl")
+            run.stop()
+            outcomes = [outcome async for outcome in run]
+            with pytest.raises(rk.ConfigError, match="iterated over once"):
+                async for _ in run:
+                    pass
+            return outcomes
+
+    assert asyncio.run(run()) == []
+
+
+def test_rows_of_an_iterable_are_checked_and_copied(folder: Path) -> None:
+    row = read_jsonl(folder / "tasks.jsonl")[0]
+
+    def reuse():  # type: ignore[no-untyped-def]
+        for number in range(3):
+            row["number"] = number
+            yield row
+
+    async def run(tasks: Any, **keys: Any) -> list[Any]:
+        async with rk.servers("configs/demo.yaml") as servers:
+            return [outcome async for outcome in rk.collect(servers, tasks, **keys)]
+
+    found = asyncio.run(run(reuse()))
+    assert sorted(outcome.line["number"] for outcome in found) == [0, 1, 2]
+    assert len(asyncio.run(run([5, None, object(), row, {}]))) == 1
+    assert len(asyncio.run(run([{}, row, row], limit=2, num_repeats=2))) == 4
+    with pytest.raises(rk.ConfigError, match="row 1: not a JSON object"):
+        asyncio.run(run([5]))
+    with pytest.raises(rk.ConfigError, match="row 2: not a JSON object"):
+        asyncio.run(run([row, 5], strict_input=True))
+
+
 def test_synchronous_code_may_stop_early_and_sees_errors(folder: Path) -> None:
-    found = rk.collect_sync("configs/demo.yaml", "tasks.jsonl", output="out.jsonl")
-    assert isinstance(next(iter(found)), rk.Rollout)
-    found.close()  # type: ignore[attr-defined]
+    run = rk.collect_sync("configs/demo.yaml", "tasks.jsonl", output="out.jsonl", num_repeats=30)
+    for outcome in run:
+        assert isinstance(outcome, rk.Rollout)
+        break
+    threads = [thread for thread in threading.enumerate() if thread.name == "collect"]
+    assert not threads, "leaving the loop ends the thread"
+    assert 1 <= len(read_jsonl(folder / "out.jsonl")) < 90
+    rest = rk.collect_sync("configs/demo.yaml", "tasks.jsonl", output="out.jsonl", num_repeats=30)
+    list(rest)
+    assert rest.status == 0 and rest.metrics["counts"]["rollouts"] == 90
     with pytest.raises(rk.ConfigError, match=r"missing\.yaml"):
         list(rk.collect_sync("missing.yaml", "tasks.jsonl"))
 

@@ -28,8 +28,10 @@ class Rollouts:
         for path in self.paths:
             for _, raw in number_lines(path):
                 line = parse_line(raw)
-                if line is None or not isinstance(line.get("response"), dict):
+                response = line.get("response") if line else None
+                if not isinstance(response, dict) or not isinstance(response.get("output"), list):
                     continue
+                assert line is not None
                 if (key := key_of(line)) is not None and seen.add(key):
                     yield rollout_of(line)
 
@@ -50,8 +52,8 @@ class Rollouts:
 
 def load(*paths: str | Path) -> Rollouts:
     """The rollouts of JSONL files that collections wrote; `.gz` and `.zst` too."""
-    if not paths:
-        raise ConfigError("load: name at least one file of rollouts")
+    if not paths or not all(isinstance(path, str | Path) and path for path in paths):
+        raise ConfigError("load: name one or more files of rollouts")
     return Rollouts(*paths)
 
 

@@ -5,6 +5,7 @@ import queue
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator
+from contextlib import aclosing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,13 +20,20 @@ from ..collector.collection import (
     output_paths,
     survey_stored,
 )
+from ..collector.plan import check_repeats
 from ..collector.results import Status, finish, write_metrics
 from ..collector.reverification import verifiers_of
 from ..collector.run import Run
 from ..collector.sources import TaskSource
 from ..config import fields
 from ..config.inputs import task_path
-from ..config.keys.commands import CollectConfig, ReverifyConfig, RolloutsCommand
+from ..config.keys.commands import (
+    CollectConfig,
+    HttpClientConfig,
+    ReverifyConfig,
+    RolloutsCommand,
+    ServersConfig,
+)
 from ..config.load import Config
 from ..errors import ConfigError
 from ..launch.reach import Servers
@@ -44,53 +52,74 @@ QUEUED = 1000
 
 
 class Running(ABC):
-    """A run that makes progress while one iterates over it; iterating again continues it.
+    """A run that makes progress while one iterates over it, once.
 
     After the last outcome `metrics` holds what the metrics file holds, and `status` how it ended.
     """
 
-    metrics: JsonObject
-    status: Status
+    def __init__(self, servers: Servers) -> None:
+        self.metrics: JsonObject | None = None
+        self.status: Status | None = None
+        self._servers = servers
+        self._run: Run | None = None
+        self._has_begun = self._is_stopped = False
 
     @abstractmethod
     async def _open(self) -> Collection[Any, Any]: ...
 
-    def __init__(self, servers: Servers) -> None:
-        self._servers = servers
-        self._run: Run | None = None
+    def stop(self) -> None:
+        """Start nothing more and let what is in flight finish; called again, cancel it."""
+        self._is_stopped = True
+        if self._run is not None:
+            self._run.interrupt()
 
     async def __aiter__(self) -> AsyncGenerator[Outcome, None]:
-        """Each outcome once it is on disk. Leaving the loop early cancels what is in flight; the
-        next run continues."""
+        """Each outcome once it is on disk. To continue after leaving the loop early, start another
+        run into the same output."""
+        if self._has_begun:
+            raise ConfigError("a run can be iterated over once: start another one to continue")
+        self._has_begun = True
+        await self._wait_for_closing()
+        closed = asyncio.Event()
         collection = await self._open()
         is_clean = False
         try:
             await collection.source.count()
             if collection.command.only is None:
                 collection.manifest.write()
-            run = self._run = Run(
-                collection,
-                say=log_event,
-                ends=self._servers.ends,
-                write_metrics=partial(write_metrics, lists_groups=False),
-            )
+            run = self._run = self._make_run(collection)
             await run.warm_up()
+            if self._is_stopped:
+                run.interrupt()
             outcomes = run.outcomes()
             try:
                 async for outcome in outcomes:
                     yield outcome
             finally:
+                self._servers.closing.add(closed)
                 await outcomes.aclose()
             self.metrics, self.status = finish(run)
             is_clean = True
         finally:
             self._run = None
             collection.journal.close(clean=is_clean)
+            self._servers.closing.discard(closed)
+            closed.set()
 
-    def stop(self) -> None:
-        """Start nothing more and let what is in flight finish; called again, cancel it."""
-        if self._run is not None:
-            self._run.interrupt()
+    def _make_run(self, collection: Collection[Any, Any]) -> Run:
+        return Run(
+            collection,
+            say=log_event,
+            ends=self._servers.ends,
+            write_metrics=partial(write_metrics, lists_groups=False),
+        )
+
+    async def _wait_for_closing(self) -> None:
+        """Until runs that were left early have released their output."""
+        for _ in range(3):  # the event loop begins to close a generator that was left
+            await asyncio.sleep(0)
+        for closed in list(self._servers.closing):
+            await closed.wait()
 
 
 class Collecting(Running):
@@ -106,10 +135,10 @@ class Collecting(Running):
         if isinstance(tasks, str | Path):
             given = command.model_copy(update={"input_jsonl_fpath": str(tasks)})
             name = task_path(given, self._servers.values, command.agent_name)
+            if command.output_jsonl_fpath:
+                check_apart(name, output_paths(command))
         else:
             make_source = partial(StreamSource, tasks)
-        if command.output_jsonl_fpath:
-            check_apart(name, output_paths(command))
         return await open_collection(
             Config(command, {}, {}, self._servers.values, {}, frozenset()),
             self._servers,
@@ -140,13 +169,14 @@ class Reverifying(Running):
 def collect(
     servers: Servers, tasks: Tasks, *, output: str | Path | None = None, **keys: Any
 ) -> Collecting:
-    """Run tasks through an agent and verify each: iterate over the result, or `await` its end.
+    """Run tasks through an agent and verify each: iterate over the result.
 
     `tasks` is a JSONL file, or an iterable of rows, asynchronous or not. Rollouts are appended to
     `output`, where a later call continues; without it they are only yielded. `keys` are those of
-    `ng_collect_rollouts`, such as `num_repeats=4`. Raises ConfigError, OutputError or StopRun.
+    `ng_collect_rollouts` that concern one run, such as `num_repeats=4`. Raises ConfigError here,
+    and ConfigError, OutputError or StopRun during the iteration.
     """
-    return Collecting(servers, tasks, _validate(CollectConfig, output, keys))
+    return Collecting(servers, tasks, _collect_config(tasks, output, keys))
 
 
 def reverify(
@@ -155,58 +185,118 @@ def reverify(
     """Verify stored responses again, without the policy: iterate over the result.
 
     `rollouts` is a file that a collection wrote; new verdicts are appended to `output`. `keys` are
-    those of `ng_reverify`.
+    those of `ng_reverify` that concern one run.
     """
-    keys = {**keys, "input_jsonl_fpath": str(rollouts)}
-    return Reverifying(servers, _validate(ReverifyConfig, output, keys))
+    if not isinstance(rollouts, str | Path) or not output:
+        raise ConfigError("reverify: name the file of rollouts, and another one as output")
+    command = _validate(ReverifyConfig, output, keys)
+    return Reverifying(servers, command.model_copy(update={"input_jsonl_fpath": str(rollouts)}))
+
+
+class CollectingSync:
+    """What `collect_sync` returns: a run with an event loop in a thread of its own."""
+
+    def __init__(self, where: str | Path, tasks: Tasks, command: CollectConfig) -> None:
+        self.metrics: JsonObject | None = None
+        self.status: Status | None = None
+        self._where, self._tasks, self._command = where, tasks, command
+        self._ready: queue.SimpleQueue[Outcome | BaseException | None] = queue.SimpleQueue()
+        self._loop = asyncio.new_event_loop()
+        self._room = asyncio.Event()
+        self._has_begun = False
+
+    def __iter__(self) -> Iterator[Outcome]:
+        """Each outcome once it is on disk. Leaving the loop cancels what is in flight."""
+        if self._has_begun:
+            raise ConfigError("a run can be iterated over once: start another one to continue")
+        self._has_begun = True
+        task = self._loop.create_task(self._collect())
+        thread = threading.Thread(target=self._work, args=(task,), name="collect", daemon=True)
+        thread.start()
+        try:
+            while (found := self._ready.get()) is not None:
+                if isinstance(found, BaseException):
+                    raise found
+                yield found
+                if self._ready.qsize() < QUEUED and thread.is_alive():
+                    self._loop.call_soon_threadsafe(self._room.set)
+        finally:
+            with suppress(RuntimeError):  # the loop has ended already
+                self._loop.call_soon_threadsafe(task.cancel)
+            thread.join()
+
+    async def _collect(self) -> None:
+        is_url = str(self._where).startswith("http://")
+        where = connect(str(self._where)) if is_url else servers(self._where)
+        async with where as reached:
+            run = Collecting(reached, self._tasks, self._command)
+            async with aclosing(run.__aiter__()) as outcomes:
+                async for outcome in outcomes:
+                    self._ready.put(outcome)
+                    if self._ready.qsize() >= QUEUED:
+                        self._room.clear()
+                        await self._room.wait()
+            self.metrics, self.status = run.metrics, run.status
+
+    def _work(self, task: "asyncio.Task[None]") -> None:
+        found: BaseException | None = None
+        try:
+            asyncio.set_event_loop(self._loop)
+            self._loop.run_until_complete(task)
+        except asyncio.CancelledError:
+            pass  # the consumer has left
+        except BaseException as error:
+            found = error
+        finally:
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.close()
+            self._ready.put(found)
 
 
 def collect_sync(
     where: str | Path, tasks: Tasks, *, output: str | Path | None = None, **keys: Any
-) -> Iterator[Outcome]:
+) -> CollectingSync:
     """`collect` for synchronous code: `where` is a YAML file of servers, or the URL of an `ng_run`.
 
-    The run has an event loop in a thread of its own, so this works inside a notebook too.
+    It works inside a running event loop too, for example in a notebook.
     """
+    return CollectingSync(where, tasks, _collect_config(tasks, output, keys))
+
+
+OF_SERVERS = frozenset({*HttpClientConfig.model_fields, *ServersConfig.model_fields})
+"""Keys that concern servers, and so have no effect on one run."""
+
+# fmt: off
+OF_COMMANDS = frozenset({
+    "config_paths", "json", "json_output", "dry_run", "confirm", "num_canary",
+    "canary_seed", "throughput_log", "dataset", "input_jsonl_fpath", "output_jsonl_fpath",
+    "head_server", "request_timeout_s",
+})
+# fmt: on
+"""Keys of the commands that are arguments here, or concern only people at a terminal."""
+
+
+def _collect_config(tasks: Tasks, output: str | Path | None, keys: dict[str, Any]) -> CollectConfig:
+    if isinstance(tasks, bytes | dict) or not isinstance(tasks, Path | Iterable | AsyncIterable):
+        kind = type(tasks).__name__
+        raise ConfigError(f"tasks: expected a JSONL file or an iterable of rows, got {kind}")
     command = _validate(CollectConfig, output, keys)
-    ready: queue.Queue[Outcome | BaseException | None] = queue.Queue(QUEUED)
-    stopped = threading.Event()
-
-    async def run() -> None:
-        is_url = str(where).startswith(("http://", "https://"))
-        async with connect(str(where)) if is_url else servers(where) as reached:
-            async for outcome in Collecting(reached, tasks, command):
-                await asyncio.to_thread(ready.put, outcome)
-                if stopped.is_set():
-                    return
-
-    def work() -> None:
-        try:
-            asyncio.run(run())
-        except BaseException as error:
-            ready.put(error)
-        else:
-            ready.put(None)
-
-    thread = threading.Thread(target=work, name="collect", daemon=True)
-    thread.start()
-    try:
-        while (found := ready.get()) is not None:
-            if isinstance(found, BaseException):
-                raise found
-            yield found
-    finally:
-        stopped.set()
-        while thread.is_alive():
-            try:
-                ready.get(timeout=0.1)
-            except queue.Empty:
-                thread.join(0.1)
+    check_repeats(command)
+    return command
 
 
 def _validate(
     kind: type[AnyRollouts], output: str | Path | None, keys: dict[str, Any]
 ) -> AnyRollouts:
+    for name in keys:
+        if name in OF_SERVERS:
+            raise ConfigError(
+                f"{name}: it concerns servers: give it to servers(…, overrides=['+{name}=…'])"
+            )
+        if name in OF_COMMANDS:
+            raise ConfigError(f"{name}: has no effect here; leave it out")
+    if output is not None and not str(output):
+        raise ConfigError("output: expected a path, got an empty text")
     given = {**keys, "output_jsonl_fpath": output} if output is not None else keys
     try:
         return kind.model_validate(given)

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -29,8 +30,10 @@ async def servers(
     `overrides` are words as on the command line: `"++policy_model.…=0.7"`. Raises ConfigError if
     the configuration is wrong or a server cannot start.
     """
-    if not config_paths:
-        raise ConfigError("servers: name at least one YAML file")
+    if isinstance(overrides, str):
+        raise ConfigError(f"overrides: expected a list of words, got the text '{overrides}'")
+    if not config_paths or not all(isinstance(path, str | Path) and path for path in config_paths):
+        raise ConfigError("servers: name one or more YAML files")
     paths = ",".join(str(path) for path in config_paths)
     async with _reach([f"+config_paths=[{paths}]", *overrides]) as found:
         yield found
@@ -39,16 +42,24 @@ async def servers(
 @asynccontextmanager
 async def connect(url: str, *, auth_token: str | None = None) -> AsyncIterator[Servers]:
     """The servers of the `ng_run` whose head server answers at `url`, as it prints it."""
-    parts = urlsplit(url if "//" in url else f"//{url}")
-    if not parts.hostname or not parts.port:
-        raise ConfigError(f"connect: expected a URL such as http://127.0.0.1:11000, got '{url}'")
-    words = [f"+head_server.host={parts.hostname}", f"+head_server.port={parts.port}"]
-    async with _reach([*words, *([f"+auth_token={auth_token}"] if auth_token else [])]) as found:
+    try:
+        parts = urlsplit(url)
+        scheme, host, port = parts.scheme, parts.hostname, parts.port
+    except (AttributeError, TypeError, ValueError):
+        scheme = host = port = None
+    if scheme != "http" or not host or not port:
+        raise ConfigError(f"connect: expected a URL such as http://127.0.0.1:11000, got {url!r}")
+    named = f"[{host}]" if ":" in host else host
+    words = [f"+head_server.host='{named}'", f"+head_server.port={port}"]
+    async with _reach(words, auth_token=auth_token) as found:
         yield found
 
 
 @asynccontextmanager
-async def _reach(words: Sequence[str]) -> AsyncIterator[Servers]:
+async def _reach(words: Sequence[str], **keys: Any) -> AsyncIterator[Servers]:
+    """`keys` are set as they are: they never appear in an error about a word."""
     config = load(["+global_aiohttp_connector_limit=0", *words], CollectConfig)
+    given = {name: value for name, value in keys.items() if value is not None}
+    config = replace(config, command=config.command.model_copy(update=given))
     async with reach(config, config.command, log_event) as found:
         yield found

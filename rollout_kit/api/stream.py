@@ -7,7 +7,8 @@ from typing import Any
 
 from ..collector.schedule import END, End, Later
 from ..collector.sources import TaskSource
-from ..store.tasks import Reading
+from ..errors import ConfigError
+from ..store.tasks import Malformed, Reading
 from ..types import Attempt, JsonObject
 
 UNKNOWN = 1 << 30
@@ -29,6 +30,8 @@ class StreamSource(TaskSource):
         self._has_row, self._wants_row = asyncio.Event(), asyncio.Event()
         self._num_rows = 0
         self._error: Exception | None = None
+        self._malformed: ConfigError | None = None
+        """The error of the first malformed row; it rises if no row is a task."""
 
     @property
     def num_owed(self) -> int:
@@ -41,7 +44,7 @@ class StreamSource(TaskSource):
         """Read the iterable while the run goes on, one row ahead of it."""
         try:
             async for row in _each(self._rows):
-                if self.reader.limit and self._num_rows >= self.reader.limit:
+                if self.reader.limit and self._reading.num_tasks >= self.reader.limit:
                     break
                 self._waiting.append(row)
                 self._has_row.set()
@@ -58,24 +61,39 @@ class StreamSource(TaskSource):
             if self._waiting:
                 self._num_rows += 1
                 task = self._reading.task(self._num_rows, self._waiting.popleft())
+                if isinstance(task, Malformed):
+                    self._check_malformed(task)
                 self.counts += self._count_some([task])
                 self._owed.extend(self.owed(self._name_malformed([task])))
             elif self._error is not None:
                 raise self._error
             elif not self.is_open_ended:
+                if self._malformed and not self._reading.num_tasks:
+                    raise self._malformed
                 return END
             else:
                 self._has_row.clear()
                 return Later(self._has_row)
         return self._owed.popleft()
 
+    def _check_malformed(self, malformed: Malformed) -> None:
+        error = ConfigError(f"row {malformed.line}: {malformed.message}")
+        if self._command.strict_input:
+            raise error
+        self._malformed = self._malformed or error
+
 
 async def _each(
     rows: Iterable[JsonObject] | AsyncIterable[JsonObject],
 ) -> AsyncIterator[JsonObject]:
     if isinstance(rows, AsyncIterable):
-        async for row in rows:
-            yield row
+        found = aiter(rows)
+        try:
+            async for row in found:
+                yield row
+        finally:
+            if (close := getattr(found, "aclose", None)) is not None:
+                await close()
     else:
         for row in rows:
             yield row

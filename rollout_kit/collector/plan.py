@@ -89,6 +89,14 @@ def task_reader(command: CollectConfig, servers: Servers, path: Path) -> TaskRea
     )
 
 
+def check_repeats(command: CollectConfig) -> None:
+    """ConfigError if a task is to have no rollout."""
+    asked = command.num_repeats
+    for number in asked.values() if isinstance(asked, dict) else [asked]:
+        if number < 1:
+            raise ConfigError(f"num_repeats: must be at least 1, got {number}")
+
+
 def _repeats(asked: int | dict[str, int]) -> Callable[[str], int]:
     if isinstance(asked, int):
         return lambda agent: asked

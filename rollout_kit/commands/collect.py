@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..collector.collection import Collection, open_collection, output_paths
+from ..collector.plan import check_repeats
 from ..collector.sources import TaskSource
 from ..config.inputs import choose_agent, task_path
 from ..config.keys.commands import CollectConfig
@@ -69,10 +70,7 @@ def check(command: CollectConfig) -> None:
     """ConfigError for what the types of the keys cannot express."""
     if command.output_jsonl_fpath is None:
         raise ConfigError("output_jsonl_fpath is missing: add +output_jsonl_fpath=rollouts.jsonl")
-    repeats = command.num_repeats
-    for number in repeats.values() if isinstance(repeats, dict) else [repeats]:
-        if number < 1:
-            raise ConfigError(f"num_repeats: must be at least 1, got {number}")
+    check_repeats(command)
     check_log(command)
 
 

@@ -116,7 +116,7 @@ class Reading:
         """The task of one row; `number` is its line."""
         reader = self._reader
         try:
-            row = _parse(given) if isinstance(given, bytes) else given
+            row = _parse(given if isinstance(given, bytes) else _encode(given))
             agent = reader.agent_of(row)
             sent = reader.row_to_send(row)
         except ValueError as error:
@@ -144,6 +144,14 @@ def _parse(raw: bytes) -> JsonObject:
     if not isinstance(row, dict):
         raise ValueError(f"not a JSON object but {type(row).__name__}")
     return row
+
+
+def _encode(row: Any) -> bytes:
+    """The row of an iterable as JSON, so that a later change of the object changes nothing here."""
+    try:
+        return orjson.dumps(row)
+    except TypeError as error:
+        raise ValueError(f"not JSON: {error}") from None
 
 
 def _start_of(given: Any) -> str:
