@@ -103,7 +103,7 @@ class Journal:
             if stat.S_ISREG(os.fstat(descriptor).st_mode):
                 return descriptor
             os.close(descriptor)
-            reason = "it is no regular file"
+            reason = "it is not a regular file"
         except OSError as error:
             reason = error.strerror
         raise OutputError(f"cannot write {path}: {reason}; choose another output_jsonl_fpath")
