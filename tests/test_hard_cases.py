@@ -432,7 +432,7 @@ def test_only_files_that_a_run_made_itself_are_removed(bench: Bench) -> None:
 
 def test_an_output_that_is_no_file_is_refused(bench: Bench) -> None:
     os.mkfifo(bench.folder / "pipe.jsonl")
-    with pytest.raises(OutputError, match="no regular file"):
+    with pytest.raises(OutputError, match="not a regular file"):
         run_virtual(bench.collect(ROWS, output_jsonl_fpath=bench.folder / "pipe.jsonl"))
     assert (bench.folder / "pipe.jsonl").exists()
 
