@@ -5,6 +5,7 @@ loop. A limit never ends early; it ends late by at most `GRAIN_S` or one per cen
 """
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable
 from heapq import heappop, heappush
@@ -37,7 +38,7 @@ class within:
     def __enter__(self) -> "within":
         if self._seconds is not None:
             clock = _clock()
-            task = asyncio.current_task()
+            task = asyncio.current_task(clock.loop)
             assert task is not None, "a time limit needs a task to cancel"
             self._clock, self._task = clock, task
             self._was_cancelling = task.cancelling()
@@ -126,11 +127,24 @@ class _Clock:
 
 
 _of_thread = threading.local()
+os.register_at_fork(after_in_child=lambda: _of_thread.__dict__.clear())
+
+
+def running_loop() -> asyncio.AbstractEventLoop:
+    """The running event loop, inside a task.
+
+    Before Python 3.12 `asyncio.get_running_loop` makes a system call each time, which took 9 % of
+    the CPU time of a rollout.
+    """
+    clock = getattr(_of_thread, "clock", None)
+    if clock is not None and asyncio.current_task(clock.loop) is not None:
+        return clock.loop
+    return asyncio.get_running_loop()
 
 
 def _clock() -> _Clock:
-    """The clock of the running loop."""
-    loop = asyncio.get_running_loop()
+    """That of the running loop."""
+    loop = running_loop()
     clock = getattr(_of_thread, "clock", None)
     if clock is None or clock.loop is not loop:
         clock = _of_thread.clock = _Clock(loop)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, Self
 
-from pydantic import BaseModel, ConfigDict, PrivateAttr
+from pydantic import BaseModel, ConfigDict
 
 from .errors import RolloutError, VerifyError
 
@@ -46,18 +46,20 @@ class VerifyRequest(RunRequest):
 class VerifyResponse(VerifyRequest):
     """The request, plus `reward` (any finite number) and the verifier's own fields."""
 
+    __slots__ = ("_asked",)
+
     reward: float
-    _request: VerifyRequest | None = PrivateAttr(None)
 
     @classmethod
     def of(cls, request: VerifyRequest, scores: Mapping[str, Any]) -> Self:
         made = cls.model_construct(**{**given_fields(request), **scores})
-        made._request = request
+        object.__setattr__(made, "_asked", request)
         return made
 
     def scores(self) -> JsonObject | None:
         """The fields that differ from those of the request; None if the request is unknown."""
-        if (request := self._request) is None:
+        request: VerifyRequest | None = getattr(self, "_asked", None)
+        if request is None:
             return None
         asked, missing = {**request.__dict__, **(request.model_extra or {})}, object()
         found = {**self.__dict__, **(self.model_extra or {})}
@@ -128,8 +130,7 @@ class Attempt:
     is_copied: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class RolloutInfo:
+class RolloutInfo(NamedTuple):
     """The typed head of a line: identity, settings, usage, cost and timings (seconds).
 
     None means that the value is unknown: the agent or server did not report it.

@@ -9,10 +9,12 @@ from collections import Counter, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from time import perf_counter, thread_time
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from ..session import Spent
 from ..types import Attempt, Outcome, Unverified
+
+T = TypeVar("T")
 
 WAVE = 16
 """Attempts that are started without a pause."""
@@ -157,7 +159,9 @@ class Schedule:
         self._sink = sink
         self._limit = limit
         self._max_parked = max_parked
-        self._ready: asyncio.Queue[_Ready] = asyncio.Queue()
+        self._ready: deque[_Ready] = deque()
+        self._loop: asyncio.AbstractEventLoop
+        self._waiter: asyncio.Future[None] | None = None
         self._slots: dict[asyncio.Task[Outcome], Place] = {}
         self._freed: set[Place] = set()
         self._regaining: deque[tuple[Place, asyncio.Future[bool]]] = deque()
@@ -189,7 +193,7 @@ class Schedule:
         self._exhausted = True
         while self._regaining:
             _settle(self._regaining.popleft()[1], False)
-        self._ready.put_nowait(None)
+        self._hand(None)
 
     def cancel(self) -> None:
         """Start nothing more and cancel what runs; responses in hand still come out, parked."""
@@ -201,13 +205,13 @@ class Schedule:
         if len(self._freed) < self._max_parked:
             self._freed.add(place)
             place.freed_at = perf_counter()
-            self._ready.put_nowait(None)
+            self._hand(None)
 
     def hand_out(self, unverified: Unverified) -> None:
         try:
-            self._ready.put_nowait(self._sink.append(unverified))
+            self._hand(self._sink.append(unverified))
         except Exception as error:  # it ends the run, not the attempt that is parked
-            self._ready.put_nowait(error)
+            self._hand(error)
 
     async def regain(self, place: Place) -> bool:
         """A place for a freed slot, before any new attempt; False once stopping."""
@@ -215,20 +219,24 @@ class Schedule:
             return not self._stopping
         given: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._regaining.append((place, given))
-        self._ready.put_nowait(None)
+        self._hand(None)
         return await given
 
     async def outcomes(self) -> AsyncGenerator[Outcome, None]:
         """Each attempt's outcome as it finishes, and each response as it is parked."""
+        self._loop = asyncio.get_running_loop()
         try:
             while True:
                 pause = self._dispatch()
-                if pause is not None and pause.ready is None and self._ready.empty():
+                if pause is not None and pause.ready is None and not self._ready:
                     await asyncio.sleep(0)
                     continue
-                if pause is None and not self._slots and self._ready.empty():
+                if pause is None and not self._slots and not self._ready:
                     return
-                if (outcome := self._outcome(await self._ready.get())) is not None:
+                if not self._ready:
+                    self._waiter = self._loop.create_future()
+                    await self._waiter
+                if (outcome := self._outcome(self._ready.popleft())) is not None:
                     yield outcome
         finally:
             if self._wake:
@@ -236,6 +244,13 @@ class Schedule:
             for task in self._slots:
                 task.cancel()
             await asyncio.gather(*self._slots, return_exceptions=True)
+
+    def _hand(self, ready: "_Ready") -> None:
+        """Have `outcomes` look at this next."""
+        self._ready.append(ready)
+        if (waiter := self._waiter) is not None:
+            self._waiter = None
+            _settle(waiter, None)
 
     async def _attempt(self, attempt: Attempt, place: Place) -> Outcome:
         return self._sink.append(await self._work(attempt, Slot(place)))
@@ -269,16 +284,16 @@ class Schedule:
                 self._exhausted = True
                 break
             place = _Place(self)
-            task = asyncio.ensure_future(self._attempt(found, place))
+            task = self._loop.create_task(self._attempt(found, place))
             self._slots[task] = place
-            task.add_done_callback(self._ready.put_nowait)
+            task.add_done_callback(self._hand)
         self.begun.set()
         return None
 
     def _wake_after(self, ready: asyncio.Event) -> None:
         async def wake() -> None:
             await ready.wait()
-            self._ready.put_nowait(None)
+            self._hand(None)
 
         self.begun.set()
         if self._wake is None or self._wake.done():
@@ -298,7 +313,7 @@ class Schedule:
         def next_wave() -> None:
             self._is_filling = False
             self._filled = min(self._filled + WAVE, limit)
-            self._ready.put_nowait(None)
+            self._hand(None)
 
         # it runs after the dispatched attempts have taken their first steps
         loop.call_soon(lambda: loop.call_later(PAUSE * (thread_time() - began), next_wave))
@@ -327,6 +342,6 @@ _Ready = asyncio.Task[Outcome] | Outcome | Exception | None
 """A finished attempt, a parked response, the reason that it could not be kept, or a wake-up."""
 
 
-def _settle(given: "asyncio.Future[bool]", answer: bool) -> None:
+def _settle(given: "asyncio.Future[T]", answer: T) -> None:
     if not given.done():
         given.set_result(answer)

@@ -12,6 +12,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ..time_limit import running_loop
+
 HEADROOM = 0.97
 """Share of the allowed pace to use, because clocks differ and requests overtake each other."""
 
@@ -233,14 +235,14 @@ class RequestQueue:
 
     def is_throttled(self) -> bool:
         """Whether a request waits, or a refusal would make one wait."""
-        now = asyncio.get_running_loop().time()
+        now = running_loop().time()
         return bool(self._queue) or now < self.allowances.paused_until
 
     def is_held_up(self) -> bool:
         """Whether a new request would have to wait."""
         if not (self._queue or self.allowances.is_limited):
             return False
-        return bool(self._queue) or self.allowances.wait_s(asyncio.get_running_loop().time()) > 0
+        return bool(self._queue) or self.allowances.wait_s(running_loop().time()) > 0
 
     def number(self) -> int:
         """Return the next place in the queue."""

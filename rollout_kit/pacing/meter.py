@@ -13,6 +13,7 @@ from time import perf_counter, process_time
 from typing import Any, Protocol
 
 from ..errors import THROTTLED
+from ..time_limit import running_loop
 from ..types import Attempt, Failure, Outcome, Unverified
 from .bottleneck import Bottleneck, Client, SlotTime, verdict
 from .limiter import Fixed, Limiter
@@ -127,7 +128,7 @@ class Meter:
         if info.attempt == 1:
             first_turn = model if info.first_turn_s is None else info.first_turn_s
             if not is_stored:  # without the model's time, the agent's
-                now, waited = asyncio.get_running_loop().time(), first_turn or agent
+                now, waited = running_loop().time(), first_turn or agent
                 self.limiter.record_time(now, in_flight, waited)
             growth = spent.growth
             growth["model"].add(in_flight, first_turn)

@@ -32,6 +32,7 @@ from ..endpoints.refusals import (
 )
 from ..errors import THROTTLED, ModelError, PeerError, PeerLost, PeerUnreachable, summary
 from ..session import current_session
+from ..time_limit import running_loop
 from ..transport.connection import Headers
 from ..transport.http import HttpClient, Reply
 from ..transport.retry import MODEL_REQUEST, retry
@@ -164,7 +165,7 @@ class HostedModel(Model):
             self._open -= 1
 
     async def _send(self, asked: "_Request") -> JsonObject:
-        now, number = asyncio.get_running_loop().time, self._queue.number()
+        now, number = running_loop().time, self._queue.number()
         is_held_up, came = self._queue.is_held_up(), now()
         first = [await self._queue.wait(number)]
         if is_held_up and (session := current_session()):
@@ -206,7 +207,7 @@ class HostedModel(Model):
     ) -> JsonObject:
         """Send the request once; `expected` are the tokens that the queue reserved for it."""
         assert self._http, "start() opens the connection pool"
-        allowances, now = self._queue.allowances, asyncio.get_running_loop().time
+        allowances, now = self._queue.allowances, running_loop().time
         url, headers = self.url(asked.model), await self.headers()
         sent_at = now()
         self._running += 1

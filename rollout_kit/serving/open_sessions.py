@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from ..time_limit import running_loop
+
 
 @dataclass(slots=True)
 class _Open:
@@ -38,7 +40,7 @@ class OpenSessions:
 
     def begin(self, id: str) -> None:
         """Open a session; one that is open already loses its state."""
-        self._open[id] = _Open(None, asyncio.get_running_loop().time())
+        self._open[id] = _Open(None, running_loop().time())
         self._open.move_to_end(id)
         if self._timer is None:
             self._arm(self._timeout_s)
@@ -65,7 +67,7 @@ class OpenSessions:
         if begin_call is None:
             return
         begin_call.num_calls -= 1
-        begin_call.used_at = asyncio.get_running_loop().time()
+        begin_call.used_at = running_loop().time()
         if self._open.get(id) is begin_call:
             self._open.move_to_end(id)
 

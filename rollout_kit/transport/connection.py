@@ -65,6 +65,7 @@ class Connection(asyncio.Protocol):
     def __init__(self) -> None:
         self.is_open = False
         self.idle_since = 0.0
+        self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
         self._waiter: asyncio.Future[Reply] | None = None
 
@@ -79,7 +80,7 @@ class Connection(asyncio.Protocol):
         self._headers_are_whole = False
         self._body: list[bytes] = []
         self._arrived = arrived
-        self._waiter = asyncio.get_running_loop().create_future()
+        self._waiter = self._loop.create_future()
         self._transport.writelines(request)
         try:
             return await self._waiter

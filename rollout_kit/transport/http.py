@@ -18,7 +18,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from .. import __version__
 from ..errors import PeerError, PeerLost, PeerTimeout, PeerUnreachable
-from ..time_limit import within
+from ..time_limit import running_loop, within
 from .connection import Arrived, Broken, Connection, Reply
 
 __all__ = ["HttpClient", "Reply"]
@@ -157,7 +157,7 @@ class _Host:
                 self._keep(connection)
 
     def _keep(self, connection: Connection) -> None:
-        loop = asyncio.get_running_loop()
+        loop = running_loop()
         connection.idle_since = loop.time()
         self._idle.append(connection)
         if self._sweep is None:

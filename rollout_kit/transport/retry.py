@@ -16,6 +16,7 @@ from random import random
 from typing import TypeVar
 
 from ..errors import PeerLost, PeerUnreachable, RolloutError, SessionLost
+from ..time_limit import running_loop
 
 T = TypeVar("T")
 
@@ -96,7 +97,7 @@ async def retry(
     `on_retry` receives each error that is retried, with the time lost (s): the try and the pause.
     The error also rises if the pause would reach the deadline of the policy.
     """
-    clock = clock or asyncio.get_running_loop().time
+    clock = clock or running_loop().time
     began = clock()
     tries = 0
     while True:
