@@ -8,7 +8,7 @@ import pytest
 
 from rollout_kit import time_limit
 from rollout_kit.testing import run_virtual
-from rollout_kit.time_limit import GRAIN_S, later, within
+from rollout_kit.time_limit import GRAIN_S, later, running_loop, within
 
 
 def test_a_block_in_time_is_left_alone() -> None:
@@ -188,3 +188,14 @@ def test_what_is_called_later_is_called_once_and_not_when_cancelled() -> None:
 
     run_virtual(main())
     assert struck == ["kept"]
+
+
+def test_the_running_loop_is_that_of_its_thread_and_of_its_run() -> None:
+    async def ask() -> bool:
+        with within(1):  # leaves a clock behind, which must not be taken for that of another loop
+            return running_loop() is asyncio.get_running_loop()
+
+    async def main() -> list[bool]:
+        return [await ask(), await asyncio.to_thread(lambda: asyncio.run(ask())), await ask()]
+
+    assert asyncio.run(main()) == asyncio.run(main()) == [True] * 3
