@@ -107,6 +107,33 @@ def test_an_iterable_that_fails_raises_in_the_loop(folder: Path) -> None:
         asyncio.run(run())
 
 
+def test_the_servers_of_an_ng_run_are_used_where_they_are(folder: Path) -> None:
+    code = "from rollout_kit.cli.run import main; main()"
+    words = ["+config_paths=[configs/demo.yaml]", "+head_server.port=0"]
+    argv = [sys.executable, "-c", code, *words]
+
+    async def run(url: str) -> list[Any]:
+        async with rk.connect(url) as servers:
+            run = rk.collect(servers, "tasks.jsonl", output="out.jsonl", num_repeats=2)
+            collected = [outcome async for outcome in run]
+            again = rk.reverify(servers, "out.jsonl", output="again.jsonl")
+            async for _ in again:
+                pass
+            assert again.metrics is not None and again.metrics["verdicts"]["same"] == 6
+            return collected
+
+    with subprocess.Popen(argv, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            ready = next(line for line in process.stdout if "Head server: " in line)
+            url = ready.partition("Head server: ")[2].partition(" ")[0].rstrip(".")
+            collected = asyncio.run(run(url))
+        finally:
+            process.terminate()
+            process.communicate()
+    assert len(collected) == 6 and all(isinstance(each, rk.Rollout) for each in collected)
+
+
 def test_bad_keys_are_named(folder: Path) -> None:
     with pytest.raises(rk.ConfigError, match="num_repeat"):
         rk.collect(None, "tasks.jsonl", num_repeat=2)  # type: ignore[arg-type]
