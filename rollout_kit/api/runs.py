@@ -201,7 +201,6 @@ class CollectingSync:
         self.status: Status | None = None
         self._where, self._tasks, self._command = where, tasks, command
         self._ready: queue.SimpleQueue[Outcome | BaseException | None] = queue.SimpleQueue()
-        self._loop = asyncio.new_event_loop()
         self._room = asyncio.Event()
         self._has_begun = False
 
@@ -210,19 +209,21 @@ class CollectingSync:
         if self._has_begun:
             raise ConfigError("a run can be iterated over once: start another one to continue")
         self._has_begun = True
-        task = self._loop.create_task(self._collect())
-        thread = threading.Thread(target=self._work, args=(task,), name="collect", daemon=True)
+        loop = asyncio.new_event_loop()
+        task = loop.create_task(self._collect())
+        thread = threading.Thread(target=self._work, args=(loop, task), name="collect", daemon=True)
         thread.start()
         try:
             while (found := self._ready.get()) is not None:
                 if isinstance(found, BaseException):
                     raise found
                 yield found
-                if self._ready.qsize() < QUEUED and thread.is_alive():
-                    self._loop.call_soon_threadsafe(self._room.set)
+                if self._ready.qsize() < QUEUED:
+                    with suppress(RuntimeError):  # the loop has ended already
+                        loop.call_soon_threadsafe(self._room.set)
         finally:
             with suppress(RuntimeError):  # the loop has ended already
-                self._loop.call_soon_threadsafe(task.cancel)
+                loop.call_soon_threadsafe(task.cancel)
             thread.join()
 
     async def _collect(self) -> None:
@@ -238,18 +239,18 @@ class CollectingSync:
                         await self._room.wait()
             self.metrics, self.status = run.metrics, run.status
 
-    def _work(self, task: "asyncio.Task[None]") -> None:
+    def _work(self, loop: asyncio.AbstractEventLoop, task: "asyncio.Task[None]") -> None:
         found: BaseException | None = None
         try:
-            asyncio.set_event_loop(self._loop)
-            self._loop.run_until_complete(task)
+            loop.run_until_complete(task)
         except asyncio.CancelledError:
             pass  # the consumer has left
         except BaseException as error:
             found = error
         finally:
-            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-            self._loop.close()
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.run_until_complete(loop.shutdown_default_executor())
+            loop.close()
             self._ready.put(found)
 
 
