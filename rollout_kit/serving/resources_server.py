@@ -233,7 +233,7 @@ class ResourcesServer(Service):
             self._sessions.end(session.id)
 
     async def _expire(self, id: str) -> None:
-        log.warning("%s: a session that nobody closed has expired", self.name)
+        log.warning("%s: a session expired without being closed", self.name)
         with entered(Session(id)):
             try:
                 await self._close_session(Session(id), b"{}")
