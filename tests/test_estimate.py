@@ -212,7 +212,7 @@ def test_without_a_terminal_it_says_how_to_go_on_and_stops(bench: Bench) -> None
     assert run_virtual(bench.collect(tasks([5] * 100), confirm=True, num_canary=10)) == 3
     assert len(bench.lines()) == 10
     said = bench.out.getvalue()
-    assert "Estimate for all 100" in said and "There is no terminal to confirm at" in said
+    assert "Estimate for all 100" in said and "There is no terminal to ask at" in said
     assert "ng_collect_rollouts" in said and "confirm" not in said
 
 

@@ -45,7 +45,7 @@ async def confirm(collection: Planned, ends: Ends, progress: Progress) -> Status
     say, again = progress.say, collection.lines.again
     if progress.as_json or not sys.stdin.isatty():
         say(
-            f"There is no terminal to confirm at. This command goes on:\n  {again}",
+            f"There is no terminal to ask at. This command goes on:\n  {again}",
             event="unconfirmed",
             command=again,
         )
