@@ -18,7 +18,7 @@ from rollout_kit.errors import OutputError
 from rollout_kit.store.files import OutputPaths, write_atomically
 from rollout_kit.store.journal import Journal
 from rollout_kit.store.lines import (
-    answered_line,
+    build_line,
     key_of,
     rollout_of,
     row_of,
@@ -33,7 +33,7 @@ from rollout_kit.types import Key, Rollout, Task, Unverified
 def rollout(number: int) -> Rollout:
     key = Key(f"{number:016x}", "agent", "", 0)
     task = Task(key.task_id, number, number, "agent", row(f"q{number}"))
-    line = answered_line(task, key, text_response("é" * 5), {"settings": "s"})
+    line = build_line(task, key, text_response("é" * 5), {"settings": "s"})
     return rollout_of(with_verdict(line, {"reward": 1.0}, {"verifier": "v"}))
 
 
@@ -195,7 +195,7 @@ def test_a_line_gives_its_row_back_whatever_the_verifier_wrote_over(
 ) -> None:
     given_row = {"responses_create_params": {"input": "x"}, **fields}
     key = Key("0" * 16, "agent", "", 0)
-    line = answered_line(Task(key.task_id, 0, 1, "agent", given_row), key, text_response("x"), {})
+    line = build_line(Task(key.task_id, 0, 1, "agent", given_row), key, text_response("x"), {})
     assert row_of(line) == given_row
     request = {**given_row, "response": {}}
     scores = {**scores_of(request, {**request, **found}), "reward": 0.5}

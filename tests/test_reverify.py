@@ -23,7 +23,7 @@ from rollout_kit.errors import ConfigError, ModelError, OutputError, StopRun, Ve
 from rollout_kit.responses import output_text
 from rollout_kit.serving.model import ModelConfig
 from rollout_kit.serving.resources_server import ResourcesServer, tool
-from rollout_kit.store.lines import answered_line
+from rollout_kit.store.lines import build_line
 from rollout_kit.store.tasks import task_id_of
 from rollout_kit.testing import (
     Over,
@@ -684,7 +684,7 @@ def store(workplace: Workplace, number: int) -> None:
         task = Task(task_id_of(task_row), index, index + 1, "echo_agent", task_row)
         key = Key(task.task_id, task.agent, "", 0)
         block = {"settings": "s", "duration_s": 1.0, "num_turns": 1}
-        lines.append(answered_line(task, key, text_response(f"q{index}"), block))
+        lines.append(build_line(task, key, text_response(f"q{index}"), block))
     (workplace.folder / "out").mkdir()
     write_jsonl(workplace.folder / "out/rollouts.jsonl", lines)
 

@@ -64,7 +64,7 @@ class StreamSource(TaskSource):
                 if isinstance(task, Malformed):
                     self._check_malformed(task)
                 self.counts += self._count_some([task])
-                self._owed.extend(self.owed(self._name_malformed([task])))
+                self._owed.extend(self.find_owed(self._name_malformed([task])))
             elif self._error is not None:
                 raise self._error
             elif not self.is_open_ended:

@@ -219,7 +219,7 @@ def number_of(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
-def owed(
+def find_owed(
     tasks: Iterable[Task | Malformed],
     wanted: Wanted,
     settled: Callable[[Key], bool],

@@ -28,7 +28,7 @@ def write_metrics(run: Run, *, lists_groups: bool = True) -> JsonObject:
 
     A run without rollouts keeps what only a busy run can measure from the file of an earlier one.
     """
-    metrics, paths = _measured(run, lists_groups), run.collection.paths
+    metrics, paths = _measure(run, lists_groups), run.collection.paths
     earlier = {} if run.tally.rollouts or not paths else _metrics_at(paths.metrics)
     if not run.tally.rollouts:
         metrics["throughput"] = earlier.get("throughput") or {}
@@ -86,7 +86,7 @@ def cost_of(run: Run) -> JsonObject | None:
     return bill.figures(run.tally.finished, wanted, run.meter.elapsed_s)
 
 
-def _measured(run: Run, lists_groups: bool) -> JsonObject:
+def _measure(run: Run, lists_groups: bool) -> JsonObject:
     source, tally = run.source, run.tally
     num_parked = run.collection.journal.num_parked(source.is_of_this_run)
     metrics = run.metrics.report(

@@ -160,7 +160,7 @@ class StoredSource:
         self.num_in_scope = len(in_scope)
         self._per_task = Counter((key.agent, key.task_id) for key in in_scope)
         self.counts = self._counts()
-        self._attempts = Attempts(self._owed())
+        self._attempts = Attempts(self._find_owed())
 
     def next(self) -> Attempt | Later | End:
         return self._attempts.next()
@@ -279,7 +279,7 @@ class StoredSource:
             none=tally["none"],
         )
 
-    def _owed(self) -> Iterator[Attempt | Later]:
+    def _find_owed(self) -> Iterator[Attempt | Later]:
         for read, line in enumerate(read_stored_lines(self.stored.path), 1):
             if read % BREATH == 0:
                 yield LATER

@@ -10,7 +10,7 @@ from dataclasses import replace
 from time import perf_counter
 
 from ..errors import THROTTLED, PeerLost, PeerTimeout, RolloutError, SessionLost
-from ..store.lines import info_of, tried_block
+from ..store.lines import describe_error, info_of
 from ..time_limit import within
 from ..transport.retry import ATTEMPT, LOST_ATTEMPT, delay_s
 from ..types import Attempt, Failure, JsonObject, Outcome, Rollout, Unverified
@@ -67,7 +67,7 @@ class Runner(Equipment):
                 message = f"{type(bug).__name__}: {bug}"
                 error = RolloutError(message, server=attempt.key.agent, retryable=False)
                 log.exception("an unexpected error in a rollout")
-            tried.append(tried_block(error, perf_counter() - started))
+            tried.append(describe_error(error, perf_counter() - started))
             pause_s = delay_s(ATTEMPT, len(tried), error.retry_after_s, self.random)
             lost += isinstance(error, SessionLost | PeerLost)
             own = len(tried) - lost

@@ -21,7 +21,7 @@ from ..store.journal import Journal, NoJournal
 from ..store.lines import row_of
 from ..store.tasks import BREATH, NO_AGENT, Malformed, TaskReader, agent_name_of
 from ..types import Attempt, JsonObject, Key, Outcome, Rollout, Say, Task
-from .plan import Counts, Wanted, count, number_of, owed
+from .plan import Counts, Wanted, count, find_owed, number_of
 from .schedule import Attempts, End, Later
 
 COUNT_FIRST = 50_000
@@ -202,20 +202,20 @@ class TaskSource:
         what = number_of(number, "replayed rollout")
         return [f"Replays: the tools of {what} gave other answers than when they were collected"]
 
-    def owed(self, tasks: Iterable[Task | Malformed]) -> Iterator[Attempt | Later]:
+    def find_owed(self, tasks: Iterable[Task | Malformed]) -> Iterator[Attempt | Later]:
         """What is to be collected of these tasks."""
-        contents, refused = self._contents, self._refused()
+        contents, refused = self._contents, self._refused_keys()
 
         def is_settled(key: Key) -> bool:
             return key in contents.done or key in contents.pending or key in refused
 
-        return owed(tasks, self.wanted, is_settled)
+        return find_owed(tasks, self.wanted, is_settled)
 
     def _num_on_disk(self, tally: Tally) -> int:
         """Rollouts of this plan that are on disk."""
         return self.counts.done + tally.rollouts - self._num_unplanned
 
-    def _refused(self) -> Collection[Key]:
+    def _refused_keys(self) -> Collection[Key]:
         return self._contents.refused if self.wanted.only is None else ()
 
     def _keeps_tasks(self) -> bool:
@@ -241,7 +241,7 @@ class TaskSource:
             self.wanted,
             done=contents.done.__contains__,
             pending=contents.pending.keys(),
-            refused=self._refused(),
+            refused=self._refused_keys(),
         )
         self._to_verify |= to_verify
         return found
@@ -284,10 +284,10 @@ class TaskSource:
                 key.task_id,
                 key.rollout_index,
             ) == only:
-                yield self._parked_attempt(key)
-        yield from self.owed(self._name_malformed(self._tasks()))
+                yield self._attempt_parked(key)
+        yield from self.find_owed(self._name_malformed(self._tasks()))
 
-    def _parked_attempt(self, key: Key) -> Attempt:
+    def _attempt_parked(self, key: Key) -> Attempt:
         line = self._journal.pending_line(key)
         task = Task(key.task_id, line["_ng_task_index"], 0, key.agent, row_of(line))
         return Attempt(key, task, stored=line)

@@ -20,13 +20,13 @@ from ..serving.agent import open_session
 from ..serving.tools import NO_TOOL, arguments_of, is_callable, refusal_text
 from ..session import Session, entered
 from ..store.lines import (
-    answered_line,
+    build_line,
     count_calls,
+    describe_error,
     info_of,
     is_sound,
     now_text,
     row_of,
-    tried_block,
     with_verdict,
     without_verdict,
 )
@@ -133,7 +133,7 @@ class Steps:
         line = self._line(response, session.stats, started_at, perf_counter() - began)
         if "reward" not in row:
             why = str(row.get("verify_error", "/run gave no reward"))
-            return self._unverified(line, VerifyError(why, server=agent))
+            return self._make_unverified(line, VerifyError(why, server=agent))
         scores = {**scores_of(task.row, row), "reward": row["reward"]}
         return self._rollout(line, scores, None)
 
@@ -145,7 +145,7 @@ class Steps:
         row = row_of(line)
         if self.shared.limits.skip_verification:
             return Rollout(info_of(line), line)
-        self.slot.parked = self._unverified(line)  # it is on disk already
+        self.slot.parked = self._make_unverified(line)  # it is on disk already
         async with self._session(resources):
             await self._call(resources, "/seed_session", row)
             if self.agent.reverify == "replay":
@@ -193,7 +193,7 @@ class Steps:
             "duration_s": round(duration_s, 6),
             "queue_s": round(self.queue_s, 6),
             "finish_reason": incomplete.get("reason") or "stop",
-            **{name: _rounded(value) for name, value in stats.items() if is_sound(name, value)},
+            **{name: _round(value) for name, value in stats.items() if is_sound(name, value)},
         }
         if self.attempt.regenerated:
             known["regenerated"] = True
@@ -202,7 +202,7 @@ class Steps:
             ledger.spent.call(total_tokens(response), None)
         if (cost := ledger.cost_usd) is not None:
             known["cost_usd"] = cost
-        return answered_line(self.attempt.task, self.attempt.key, response, known)
+        return build_line(self.attempt.task, self.attempt.key, response, known)
 
     async def _verify(self, request: JsonObject, line: JsonObject) -> Outcome | Refused:
         """Wait for the verdict within the limits of the run."""
@@ -212,7 +212,7 @@ class Steps:
         waiting = parked_when_slow(
             self.slot,
             self.attempt.key.agent,
-            partial(self._unverified, line),
+            partial(self._make_unverified, line),
             self.shared.slow,
             limits.park_after_s,
         )
@@ -231,11 +231,11 @@ class Steps:
         except Exception as bug:
             log.exception("an unexpected error in a verification")
             error = VerifyError(f"{type(bug).__name__}: {bug}", retryable=False)
-        return self._unverified(
-            {**line, "failure": tried_block(error, perf_counter() - began)}, error
+        return self._make_unverified(
+            {**line, "failure": describe_error(error, perf_counter() - began)}, error
         )
 
-    def _unverified(self, line: JsonObject, error: RolloutError | None = None) -> Unverified:
+    def _make_unverified(self, line: JsonObject, error: RolloutError | None = None) -> Unverified:
         return Unverified(info_of(line), line, error, self.agent.verifier)
 
     def _rollout(self, line: JsonObject, scores: JsonObject, verify_s: float | None) -> Rollout:
@@ -280,7 +280,7 @@ class parked_when_slow:
 
     def __enter__(self) -> None:
         if self._agent in self._slow:
-            self._slot.keep(self._unverified())
+            self._slot.keep(self._make_unverified())
         soon_s = min(KEEP_AFTER_S, self._park_after_s)
         self._timer = later(soon_s, self._takes_long)
 
@@ -294,14 +294,14 @@ class parked_when_slow:
     def _takes_long(self) -> None:
         self._took_long = True
         self._slow.add(self._agent)
-        self._slot.keep(self._unverified())
+        self._slot.keep(self._make_unverified())
         left_s = max(0.0, self._park_after_s - KEEP_AFTER_S)
         self._timer = later(left_s, self._park)
 
     def _park(self) -> None:
-        self._slot.park(self._unverified())
+        self._slot.park(self._make_unverified())
 
-    def _unverified(self) -> Unverified:
+    def _make_unverified(self) -> Unverified:
         """The response, made once and only if it is needed."""
         self._made = self._made or self._make()
         return self._made
@@ -314,5 +314,5 @@ def _is_same_answer(stored: str, answer: str) -> bool:
     return stored == answer or is_start
 
 
-def _rounded(value: Any) -> Any:
+def _round(value: Any) -> Any:
     return round(value, 6) if isinstance(value, float) else value

@@ -107,7 +107,7 @@ async def draw(source: TaskSource, number: int, seed: int) -> list[Attempt]:
     of reservoir sampling (Vitter's algorithm R)."""
     chooser, seen = random.Random(seed), count()
     chosen: list[tuple[int, Attempt]] = []
-    for attempt in source.owed(source.reader.read()):
+    for attempt in source.find_owed(source.reader.read()):
         if isinstance(attempt, Later):
             await asyncio.sleep(0)
             continue

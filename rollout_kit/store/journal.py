@@ -19,7 +19,7 @@ from ..errors import OutputError, RolloutError
 from ..types import Failure, JsonObject, Key, Outcome, Rollout, Unverified
 from .contents import Contents
 from .files import OutputPaths, write_atomically
-from .lines import failure_line, failure_of, key_of, malformed_line
+from .lines import build_failure_line, build_malformed_line, failure_of, key_of
 from .scan import last_line, line_at, read_rows, scan
 from .tasks import Malformed
 
@@ -181,7 +181,7 @@ class Journal:
         """Name a malformed line of the input `source`; False if an earlier run has named it."""
         if (source, malformed.line) in self.contents.malformed:
             return False
-        self._write(self.paths.failures, malformed_line(malformed, source))
+        self._write(self.paths.failures, build_malformed_line(malformed, source))
         return True
 
     def _park(self, unverified: Unverified) -> None:
@@ -194,7 +194,7 @@ class Journal:
         key = failure.key
         only = f"only={key.task_id}:{key.rollout_index}"
         repro = f"{self._command_line} +{only}" if self._command_line else only
-        self._write(self.paths.failures, failure_line(failure, repro))
+        self._write(self.paths.failures, build_failure_line(failure, repro))
 
     def _write(self, path: Path, line: JsonObject) -> None:
         descriptor, began = self._files[path], perf_counter()

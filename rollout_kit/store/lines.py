@@ -67,9 +67,7 @@ def block_of(key: Key, **known: Any) -> JsonObject:
     }
 
 
-def answered_line(
-    task: Task, key: Key, response: JsonObject, known: Mapping[str, Any]
-) -> JsonObject:
+def build_line(task: Task, key: Key, response: JsonObject, known: Mapping[str, Any]) -> JsonObject:
     """The line of a response without a verdict; `known` goes into its `rollout` block."""
     row = task.row
     own = {name: value for name, value in row.items() if name in OWN_FIELDS}
@@ -212,7 +210,7 @@ def is_sound(name: str, value: Any) -> bool:
     return name not in NUMBERS or (isinstance(value, (float, int)) and math.isfinite(value))
 
 
-def failure_line(failure: Failure, repro: str) -> JsonObject:
+def build_failure_line(failure: Failure, repro: str) -> JsonObject:
     """The line of a key without a result: last error, every attempt, and the command to repeat
     it."""
     made_with = {"settings": failure.settings, "verifier": failure.verifier}
@@ -250,7 +248,7 @@ def failure_of(unverified: Unverified, error: RolloutError) -> Failure:
     )
 
 
-def tried_block(error: RolloutError, elapsed_s: float) -> JsonObject:
+def describe_error(error: RolloutError, elapsed_s: float) -> JsonObject:
     """The `failure` block of one attempt."""
     found = {
         "class": type(error).__name__,
@@ -265,7 +263,7 @@ def tried_block(error: RolloutError, elapsed_s: float) -> JsonObject:
     return {name: value for name, value in found.items() if value != ""}
 
 
-def malformed_line(malformed: Malformed, path: str) -> JsonObject:
+def build_malformed_line(malformed: Malformed, path: str) -> JsonObject:
     """The failure line of an input line that is no task."""
     failure = {"class": "MalformedLine", "message": malformed.message, "body": malformed.text}
     return {
