@@ -182,6 +182,18 @@ def test_a_run_is_iterated_once_and_can_be_stopped_before_it_begins(folder: Path
     assert asyncio.run(run()) == []
 
 
+def test_a_run_needs_servers_that_have_not_stopped(folder: Path) -> None:
+    async def run() -> None:
+        async with rk.servers("configs/demo.yaml") as servers:
+            run = rk.collect(servers, "tasks.jsonl", output="out.jsonl")
+        async for _ in run:
+            pass
+
+    with pytest.raises(rk.ConfigError, match="the servers have stopped"):
+        asyncio.run(run())
+    assert not (folder / "out.jsonl").exists()
+
+
 def test_rows_of_an_iterable_are_checked_and_copied(folder: Path) -> None:
     row = read_jsonl(folder / "tasks.jsonl")[0]
 

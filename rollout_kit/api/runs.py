@@ -78,6 +78,8 @@ class Running(ABC):
         run into the same output."""
         if self._has_begun:
             raise ConfigError("a run can be iterated over once: start another one to continue")
+        if self._servers.ended.is_set():
+            raise ConfigError("the servers have stopped: iterate inside their `async with` block")
         self._has_begun = True
         await self._wait_for_closing()
         closed = asyncio.Event()

@@ -62,4 +62,7 @@ async def _reach(words: Sequence[str], **keys: Any) -> AsyncIterator[Servers]:
     given = {name: value for name, value in keys.items() if value is not None}
     config = replace(config, command=config.command.model_copy(update=given))
     async with reach(config, config.command, log_event) as found:
-        yield found
+        try:
+            yield found
+        finally:
+            found.ended.set()

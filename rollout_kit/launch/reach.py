@@ -38,6 +38,8 @@ class Servers:
     ends: list[asyncio.Task[str]] = field(default_factory=list)
     """Each ends, with the reason, when the run cannot go on: a server process of its own was given
     up, or its `ng_run` no longer answers."""
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the servers stop: no run can begin after that."""
     closing: set[asyncio.Event] = field(default_factory=set)
     """Runs that were left early and are still closing their output."""
 
