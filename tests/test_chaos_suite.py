@@ -335,6 +335,69 @@ def test_an_output_that_is_read_only_is_one_line(site: Site) -> None:
     assert "Traceback" not in process.stderr
 
 
+@pytest.mark.parametrize(
+    ("act", "undo"),
+    [
+        ("rm rollouts.jsonl", "true"),
+        ("rm -r ../out", "true"),
+        ("mv rollouts.jsonl old.jsonl", "mv old.jsonl rollouts.jsonl"),
+        ("sed -i s/simulated/Simulated/ rollouts.jsonl", "true"),
+    ],
+)
+def test_an_output_that_another_program_touches_is_lost_in_no_part(
+    site: Site, act: str, undo: str
+) -> None:
+    site.tasks(800)
+    collector = site.collecting("+num_samples_in_parallel=16")
+    site.wait_for_lines(100)
+    subprocess.run(act, shell=True, check=True, cwd=site.folder / "out")
+    status, output = site.ended(collector)
+    assert status == 1 and "while rollouts were collected; the run stopped" in output, output
+    assert "Traceback" not in output
+    assert 100 < site.num_answered() < 800
+    subprocess.run(undo, shell=True, check=True, cwd=site.folder / "out")
+    status, output = site.collect()
+    assert status == 0, output
+    assert len(read_lines(site)) == site.num_answered() == 800
+    site.check()
+
+
+FSYNC = """
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdlib.h>
+#include <unistd.h>
+#include <sys/syscall.h>
+
+int fsync(int descriptor) {
+    char *flag = getenv("FSYNC_FAILS");
+    if (access(flag, F_OK) == 0) return unlink(flag), errno = EIO, -1;
+    return syscall(SYS_fsync, descriptor);
+}
+"""
+"""Fails once when the file FSYNC_FAILS is there, as the kernel reports a lost write only once."""
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler")
+def test_an_fsync_that_fails_stops_the_run(site: Site) -> None:
+    site.tasks(800)
+    (site.folder / "fsync.c").write_text(FSYNC)
+    shim, flag = site.folder / "fsync.so", site.folder / "fails"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", shim, site.folder / "fsync.c"], check=True)
+    env = {"LD_PRELOAD": str(shim), "FSYNC_FAILS": str(flag)}
+    collector = site.collecting("+num_samples_in_parallel=16", **env)
+    site.wait_for_lines(100)
+    flag.touch()
+    status, output = site.ended(collector)
+    assert status == 1 and "Traceback" not in output, output
+    assert re.search(r"Of the [\d,]+ lines .* the first [\d,]+ are known to be on disk", output)
+    assert site.num_answered() < 800
+    status, output = site.collect()
+    assert status == 0, output
+    assert len(read_lines(site)) == 800
+    site.check()
+
+
 def test_of_two_collectors_on_one_file_one_stops_at_once(site: Site) -> None:
     site.tasks(600)
     both = [site.collecting(), site.collecting()]

@@ -164,7 +164,7 @@ def test_a_full_disk_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.Monk
     journal = Journal(paths)
     journal.append(rollout(0))
     real = os.write
-    monkeypatch.setattr("rollout_kit.store.journal.os.write", lambda fd, raw: real(fd, raw[:20]))
+    monkeypatch.setattr("rollout_kit.store.held.os.write", lambda fd, raw: real(fd, raw[:20]))
     with pytest.raises(OutputError, match="make room"):
         journal.append(rollout(1))
     monkeypatch.undo()

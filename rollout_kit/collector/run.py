@@ -28,7 +28,7 @@ from .collection import Collection
 from .schedule import Attempts, Later, Schedule
 
 TICK_S = 1.0
-"""How often written lines are forced to disk."""
+"""How often written lines are forced to disk, and the files are checked."""
 
 METRICS_EVERY_S = 60.0
 """How often the metrics file is written during a run."""
@@ -97,7 +97,7 @@ class Run:
         if fraction:
             self.audit = VerdictAudit(runner, fraction, seed)
             self.observe(self.audit)
-        self._fatal: StopRun | None = None
+        self._fatal: StopRun | OutputError | None = None
         self._timers: list[asyncio.TimerHandle] = []
         self._last_outcome = 0.0
         self._has_warned = False
@@ -111,7 +111,7 @@ class Run:
         self._observers.append(observer)
 
     async def outcomes(self) -> AsyncGenerator[Outcome, None]:
-        """Each outcome once it is on disk. StopRun if the run cannot go on."""
+        """Each outcome once it is on disk. StopRun or OutputError if the run cannot go on."""
         loop, schedule = asyncio.get_running_loop(), self._schedule
         self._last_outcome = loop.time()
         async with AsyncExitStack() as stack:
@@ -131,6 +131,8 @@ class Run:
                 yield outcome
             if self._fatal:
                 raise self._fatal
+            self.collection.journal.check()
+            self.collection.journal.sync()
             if self.ending is not Ending.INTERRUPTED:
                 await counted
                 if self.audit:
@@ -200,17 +202,34 @@ class Run:
         while True:
             await asyncio.sleep(TICK_S)
             now = loop.time()
-            try:
-                if self.command.fsync == "second":
-                    await asyncio.to_thread(self.collection.journal.sync)
-                if now - written >= METRICS_EVERY_S and self.is_counted:
-                    written = now
+            self._check_output()
+            if self.command.fsync == "second":
+                await self._force()
+            if now - written >= METRICS_EVERY_S and self.is_counted:
+                written = now
+                try:
                     self._write_metrics(self)
-            except (OSError, OutputError) as error:
-                self._say(f"warning: {error}")
+                except OutputError as error:
+                    self._say(f"warning: {error}")
             if now - max(self._last_outcome, reported) >= QUIET_S:
                 reported = now
                 self._report_silence(now - self._last_outcome)
+
+    def _check_output(self) -> None:
+        """End the run if another program touched its files; what is in flight may finish."""
+        try:
+            self.collection.journal.check()
+        except OutputError as error:
+            self._fatal = self._fatal or error
+            self._drain("another program touched the output; ", "", in_time=True)
+
+    async def _force(self) -> None:
+        """Force lines to disk. A failure ends the run at once: no line is safe any more."""
+        try:
+            await asyncio.to_thread(self.collection.journal.sync)
+        except OutputError as error:
+            self._fatal = error
+            self._schedule.cancel()
 
     def _report_silence(self, quiet_s: float) -> None:
         stages = self._schedule.stages()

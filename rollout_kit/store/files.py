@@ -1,19 +1,20 @@
 """The files of one output: names them, moves them aside, replaces one atomically."""
 
-import fcntl
 import itertools
 import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from errno import EINVAL
 from pathlib import Path
 
 import orjson
 
 from ..errors import ConfigError, OutputError
 from ..types import JsonObject
+from .lock import OutputLock
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ def set_aside(paths: OutputPaths) -> list[Path]:
         with lock(paths.main):
             for path in paths.all():
                 if path.exists():
-                    path.rename(target := _aside(path))
+                    path.rename(target := aside(path))
                     moved.append(target)
     return moved
 
@@ -86,7 +87,7 @@ def leave_out(paths: OutputPaths, drops: Callable[[bytes], bool]) -> Path:
     """Rewrite the main file atomically without the lines that `drops` selects; returns the path of
     the original."""
     with lock(paths.main):
-        kept = _aside(paths.main)
+        kept = aside(paths.main)
         try:
             os.link(paths.main, kept)
         except OSError:  # a file system without links
@@ -99,15 +100,16 @@ def leave_out(paths: OutputPaths, drops: Callable[[bytes], bool]) -> Path:
 @contextmanager
 def lock(path: Path) -> Iterator[None]:
     """Hold the writer's lock while files are moved; OutputError if a collector holds it."""
-    with path.open("ab") as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise OutputError(f"{path} is being written by another collector") from None
-        yield
+    held = OutputLock(path)
+    try:
+        with path.open("ab") as stream:
+            held.cover(stream.fileno())
+            yield
+    finally:
+        held.release()
 
 
-def _aside(path: Path) -> Path:
+def aside(path: Path) -> Path:
     """An unused path beside the file, with the time in its name."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
     names = (f"{stamp}{suffix}" for suffix in itertools.chain([""], itertools.count(1)))
@@ -121,15 +123,36 @@ def write_json(path: Path, content: JsonObject) -> None:
     write_atomically(path, orjson.dumps(content, option=form))
 
 
-def write_atomically(path: Path, content: bytes | Iterable[bytes]) -> None:
-    """Replace `path` atomically: a reader sees either the old content or all of the new."""
+def sync_folder(path: Path) -> None:
+    """Force the folder's entry of a file to disk, where the file system can."""
+    with suppress(PermissionError, FileNotFoundError):
+        descriptor = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        except OSError as error:
+            if error.errno != EINVAL:
+                raise
+        finally:
+            os.close(descriptor)
+
+
+def write_atomically(
+    path: Path, content: bytes | Iterable[bytes], *, is_forced: bool = True
+) -> None:
+    """Replace `path` atomically: a reader sees either the old content or all of the new.
+
+    `is_forced`: whether it is on disk in the end.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as stream:
             stream.writelines([content] if isinstance(content, bytes) else content)
             stream.flush()
-            os.fsync(stream.fileno())
+            if is_forced:
+                os.fsync(stream.fileno())
         temporary.replace(path)
+        if is_forced:
+            sync_folder(path)
     except BaseException as error:
         temporary.unlink(missing_ok=True)
         if not isinstance(error, OSError):

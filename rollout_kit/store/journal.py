@@ -4,11 +4,9 @@ Each line is one `write` to a file opened for append, so a kill can tear only th
 opening repairs it. A whole line is never rewritten.
 """
 
-import fcntl
 import hashlib
-import os
-import stat
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
 from typing import Literal
@@ -19,8 +17,11 @@ from ..errors import OutputError, RolloutError
 from ..types import Failure, JsonObject, Key, Outcome, Rollout, Unverified
 from .contents import Contents
 from .files import OutputPaths, write_atomically
+from .held import HeldFile
 from .lines import build_failure_line, build_malformed_line, failure_of, key_of
-from .scan import last_line, line_at, read_rows, scan
+from .lock import OutputLock
+from .manifest import DOUBTS
+from .scan import line_at, read_rows, scan
 from .tasks import Malformed
 
 Fsync = Literal["row", "second", "exit"]
@@ -45,10 +46,9 @@ class Journal:
         self.writing_s = 0.0
         """Time spent on writing lines, `fsync` per row included."""
         self._fsync: Fsync = fsync
-        self._dirty: set[int] = set()
-        self._files: dict[Path, int] = {}
-        self._made: set[Path] = set()
-        """Files that this run created; only these are removed if they stay empty."""
+        self._files: dict[Path, HeldFile] = {}
+        self._is_touched = self._is_doubtful = False
+        """Whether another program touched the files; whether some cannot be forced to disk."""
         try:
             paths.main.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -56,10 +56,14 @@ class Journal:
                 f"cannot make the folder of {paths.main}: {error.strerror}; choose another"
                 " output_jsonl_fpath"
             ) from None
+        self._lock = OutputLock(paths.main)
         try:
-            self._lock(paths.main)
-            self._files[paths.unverified] = self._open(paths.unverified)
-            self._files[paths.failures] = self._open(paths.failures)
+            for path in (paths.main, paths.unverified, paths.failures):
+                self._files[path] = HeldFile(path, paths.torn)
+                if path == paths.main:
+                    self._lock.cover(self._files[path].descriptor)
+                self._repair(self._files[path])
+            self._prove_doubtful()
             self.contents = scan(paths)
         except BaseException:
             self._close_files()
@@ -69,72 +73,18 @@ class Journal:
         }
         """Key → digest of its response that is on disk without a verdict."""
 
-    def _lock(self, path: Path) -> None:
-        while True:
-            descriptor = self._open_append(path)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(descriptor)
-                raise OutputError(
-                    f"{path} is being written by another collector"
-                    f"{_writer_pid(self.paths.manifest)}: wait for it, or choose another"
-                    " output_jsonl_fpath"
-                ) from None
-            if _is_still(path, descriptor):
-                break
-            os.close(descriptor)  # its last owner removed it just now: open it again
-        self._files[path] = descriptor
-        self._repair(path, descriptor)
+    def _repair(self, file: HeldFile) -> None:
+        if cut := file.repair():
+            self.notes.append(
+                f"{file.path}: the last line was torn; its {cut:,} bytes are kept in"
+                f" {self.paths.torn}"
+            )
 
-    def _open(self, path: Path) -> int:
-        descriptor = self._open_append(path)
-        self._repair(path, descriptor)
-        return descriptor
-
-    def _open_append(self, path: Path) -> int:
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-        try:
-            try:
-                descriptor = os.open(path, flags | os.O_EXCL, 0o644)
-                self._made.add(path)
-            except FileExistsError:
-                descriptor = os.open(path, flags, 0o644)
-            if stat.S_ISREG(os.fstat(descriptor).st_mode):
-                return descriptor
-            os.close(descriptor)
-            reason = "it is not a regular file"
-        except OSError as error:
-            reason = error.strerror
-        raise OutputError(f"cannot write {path}: {reason}; choose another output_jsonl_fpath")
-
-    def _repair(self, path: Path, descriptor: int) -> None:
-        """Complete a last line that only lacks its newline; cut a torn one and keep its bytes."""
-        try:
-            self._repair_tail(path, descriptor)
-        except OSError as error:
-            raise OutputError(f"cannot repair {path}: {error.strerror}; make room first") from None
-
-    def _repair_tail(self, path: Path, descriptor: int) -> None:
-        size = os.fstat(descriptor).st_size
-        tail = last_line(descriptor, size)
-        if not tail:
-            return
-        try:
-            whole = isinstance(orjson.loads(tail), dict)
-        except orjson.JSONDecodeError:
-            whole = False
-        if whole:
-            os.write(descriptor, b"\n")
-            return
-        with self.paths.torn.open("ab") as torn:
-            torn.write(tail + b"\n")
-            torn.flush()
-            os.fsync(torn.fileno())
-        os.ftruncate(descriptor, size - len(tail))
-        self.notes.append(
-            f"{path}: the last line was torn; its {len(tail):,} bytes are kept in {self.paths.torn}"
-        )
+    def _prove_doubtful(self) -> None:
+        """Write again what an earlier run could not force to disk: it may be in memory only."""
+        for name, start in _doubts(self.paths.manifest).items():
+            if (file := self._files.get(self.paths.main.with_name(name))) is not None:
+                file.rewrite(int(start))
 
     def earlier_rows(self) -> Iterator[JsonObject]:
         """The rollouts that the main file held when it was opened, each key once."""
@@ -146,8 +96,8 @@ class Journal:
 
     def pending_line(self, key: Key) -> JsonObject:
         """The line of a response that waits for its verdict."""
-        descriptor, offset = self._files[self.paths.unverified], self.contents.pending[key]
-        return orjson.loads(line_at(descriptor, offset))
+        file, offset = self._files[self.paths.unverified], self.contents.pending[key]
+        return orjson.loads(line_at(file.descriptor, offset))
 
     def num_parked(self, wanted: Callable[[Key], bool]) -> int:
         """Responses on disk that wait for their verdict, of the keys that are `wanted`."""
@@ -197,39 +147,64 @@ class Journal:
         self._write(self.paths.failures, build_failure_line(failure, repro))
 
     def _write(self, path: Path, line: JsonObject) -> None:
-        descriptor, began = self._files[path], perf_counter()
-        raw = orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
-        try:
-            written = os.write(descriptor, raw)
-            if written != len(raw):
-                os.ftruncate(descriptor, os.fstat(descriptor).st_size - written)
-                raise OSError(0, "no room for the whole line")
-        except OSError as error:
-            raise OutputError(
-                f"cannot write {path}: {error.strerror}; every line in it is whole: make room and"
-                " run the same command again"
-            ) from error
+        file, began = self._files[path], perf_counter()
+        file.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
         if self._fsync == "row":
-            os.fsync(descriptor)
-        else:
-            self._dirty.add(descriptor)
+            self.sync()
         self.writing_s += perf_counter() - began
 
+    def check(self) -> None:
+        """OutputError, once, if another program removed, moved, replaced or changed a file.
+
+        What was written is kept where that is possible, and lines can still be appended.
+        """
+        failures = []
+        for file in () if self._is_touched else self._files.values():
+            try:
+                file.check(self._lock.cover)
+            except OutputError as error:
+                failures.append(error)
+        if failures:
+            self._is_touched = True
+            raise failures[0]
+
     def sync(self) -> None:
-        """Force written lines to disk. It may block, so call it in a thread."""
-        dirty, self._dirty = self._dirty, set()
-        for descriptor in dirty:
-            os.fsync(descriptor)
+        """Force written lines to disk; OutputError, once, if that fails. It may block, so call it
+        in a thread."""
+        if self._is_doubtful:
+            return
+        try:
+            for file in self._files.values():
+                file.sync()
+        except OutputError:
+            self._is_doubtful = True
+            self._note_doubts()
+            raise
 
     def close(self, *, clean: bool) -> None:
         """Force lines to disk and close; after a clean end, drop responses that have a verdict."""
         try:
+            self.check()
             self.sync()
-            if clean:
-                self._compact()
-            self._drop_empty()
+            if not (self._is_touched or self._is_doubtful):
+                if clean:
+                    self._compact()
+                self._drop_empty()
         finally:
             self._close_files()
+
+    def _note_doubts(self) -> None:
+        """Have the next run write again what may be in memory only. The note itself may be so too:
+        then both are there, or both are gone."""
+        doubts = {
+            file.path.name: start
+            for file in self._files.values()
+            if (start := file.doubtful_from) is not None
+        }
+        content = _read_object(self.paths.manifest)
+        with suppress(OutputError):
+            raw = orjson.dumps({**content, DOUBTS: doubts})
+            write_atomically(self.paths.manifest, raw, is_forced=False)
 
     def _compact(self) -> None:
         """Rewrite the unverified file, atomically, with the pending responses only."""
@@ -238,24 +213,23 @@ class Journal:
         for offset, row in read_rows(path):
             key = key_of(row) if row else None
             if key is not None and key in self._parked:
-                keep[key] = line_at(self._files[path], offset)
+                keep[key] = line_at(self._files[path].descriptor, offset)
         if keep:
             write_atomically(path, b"".join(keep.values()))
         else:
             path.unlink(missing_ok=True)
 
     def _drop_empty(self) -> None:
-        """Remove the empty files that this run created; the main file last, as it is the lock."""
-        for path in sorted(
-            self._made & self._files.keys(), key=lambda path: path == self.paths.main
-        ):
-            if os.fstat(self._files[path]).st_size == 0:
+        """Remove the empty files that this run created."""
+        for path, file in self._files.items():
+            if file.is_made and file.size == 0:
                 path.unlink(missing_ok=True)
 
     def _close_files(self) -> None:
-        for descriptor in self._files.values():
-            os.close(descriptor)
+        for file in self._files.values():
+            file.close()
         self._files.clear()
+        self._lock.release()
 
 
 class NoJournal:
@@ -281,6 +255,9 @@ class NoJournal:
     def num_parked(self, wanted: Callable[[Key], bool]) -> int:
         return 0
 
+    def check(self) -> None:
+        return
+
     def sync(self) -> None:
         return
 
@@ -292,16 +269,15 @@ def _digest(response: JsonObject) -> bytes:
     return hashlib.blake2b(orjson.dumps(response), digest_size=8).digest()
 
 
-def _is_still(path: Path, descriptor: int) -> bool:
-    """Whether the path still names the file that was opened."""
-    try:
-        return os.path.samestat(os.stat(path), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
+def _doubts(manifest: Path) -> JsonObject:
+    """File name → offset from which an earlier run could not force it to disk."""
+    found = _read_object(manifest).get(DOUBTS)
+    return found if isinstance(found, dict) else {}
 
 
-def _writer_pid(manifest: Path) -> str:
+def _read_object(path: Path) -> JsonObject:
     try:
-        return f" (pid {orjson.loads(manifest.read_bytes())['pid']})"
-    except (OSError, KeyError, TypeError, orjson.JSONDecodeError):
-        return ""
+        found = orjson.loads(path.read_bytes())
+    except (OSError, orjson.JSONDecodeError):
+        return {}
+    return found if isinstance(found, dict) else {}

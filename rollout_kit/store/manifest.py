@@ -27,6 +27,10 @@ MAX_INPUTS = 200
 """Number of latest inputs that are remembered."""
 
 
+DOUBTS = "not_on_disk_from"
+"""Offsets, by file, from which an `fsync` failed; the next run writes those lines again."""
+
+
 @dataclass(slots=True)
 class Manifest:
     path: Path | None = None
@@ -54,6 +58,7 @@ class Manifest:
 
     def begin(self, command: str, config: JsonObject, verifiers: Mapping[str, str]) -> None:
         """Note that this process runs now."""
+        self.content.pop(DOUBTS, None)  # the journal has written those lines again
         self.content |= {
             "command": command,
             "pid": os.getpid(),

@@ -1,7 +1,7 @@
 """Reading the files of an output, line by line, without trusting any line."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from pathlib import Path
 
 import orjson
@@ -58,15 +58,20 @@ def read_rows(path: Path) -> Iterator[tuple[int, JsonObject | None]]:
 
 def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """(offset, line) of every line that is not blank."""
-    offset = 0
     try:
         with path.open("rb", AT_ONCE) as stream:
-            for raw in stream:
-                if not raw.isspace():
-                    yield offset, raw
-                offset += len(raw)
+            yield from number_bytes(stream)
     except FileNotFoundError:
         return
+
+
+def number_bytes(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    """(offset, line) of every line that is not blank."""
+    offset = 0
+    for raw in lines:
+        if not raw.isspace():
+            yield offset, raw
+        offset += len(raw)
 
 
 def parse_line(raw: bytes) -> JsonObject | None:
@@ -75,6 +80,13 @@ def parse_line(raw: bytes) -> JsonObject | None:
     except orjson.JSONDecodeError:
         return None
     return row if isinstance(row, dict) else None
+
+
+def mark_of(raw: bytes) -> Hashable:
+    """What a line is about: the key of a rollout or the place of a malformed line, else None."""
+    row = parse_line(raw) or {}
+    key = key_of(row)
+    return (str(row.get("input")), str(row["line"])) if key is None and "line" in row else key
 
 
 def last_line(descriptor: int, size: int) -> bytes:

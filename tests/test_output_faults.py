@@ -1,0 +1,192 @@
+"""What other programs and the disk do to the files of a run: nothing lost, nothing twice, and no
+exit 0 without the file."""
+
+import errno
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from support import Bench, asked, row
+
+from rollout_kit.errors import OutputError
+from rollout_kit.store.files import OutputPaths
+from rollout_kit.store.journal import Journal
+from rollout_kit.testing import ScriptedModel, run_virtual
+from rollout_kit.types import JsonObject
+
+ROWS = [row(f"q{number}") for number in range(40)]
+EXPECTED = sorted(each["expected"] for each in ROWS)
+
+
+def edit(path: Path) -> None:
+    """As `sed -i`: a new file takes the place of the old one."""
+    copy = path.with_name("sed.tmp")
+    copy.write_bytes(path.read_bytes().replace(b"scripted", b"Scripted"))
+    copy.replace(path)
+
+
+def replace(path: Path) -> None:
+    path.with_name("other").write_text('{"of": "another program"}\n')
+    path.with_name("other").replace(path)
+
+
+ACTS: dict[str, tuple[Callable[[Path], object], Callable[[Path], object]]] = {
+    "removed": (Path.unlink, lambda path: None),
+    "moved": (
+        lambda path: path.rename(path.with_name("old.jsonl")),
+        lambda path: path.with_name("old.jsonl").rename(path),
+    ),
+    "replaced": (edit, lambda path: None),
+    "replaced by another file": (
+        replace,
+        lambda path: next(path.parent.glob("rollouts.2*.jsonl")).replace(path),
+    ),
+    "folder removed": (lambda path: shutil.rmtree(path.parent), lambda path: None),
+    "folder moved": (
+        lambda path: path.parent.rename(path.parent.with_name("old")),
+        lambda path: path.parent.with_name("old").rename(path.parent),
+    ),
+}
+
+
+def acting(at: int, act: Callable[[], object]) -> ScriptedModel:
+    """A model that does something once, with its answer number `at`; four answers in 0.4 s."""
+    answered: list[str] = []
+
+    def answer(params: JsonObject) -> str:
+        answered.append(asked(params))
+        if len(answered) == at:
+            act()
+        return answered[-1]
+
+    return ScriptedModel(answer, delay_s=0.4)
+
+
+@pytest.mark.parametrize("at", [12, 40])
+@pytest.mark.parametrize("what", ACTS)
+def test_nothing_is_lost_or_paid_twice_when_the_output_is_touched(
+    bench: Bench, what: str, at: int
+) -> None:
+    act, mend = ACTS[what]
+    path = bench.folder / "out/rollouts.jsonl"
+
+    bench.model = acting(at, lambda: act(path))
+    keys = {"output_jsonl_fpath": path, "num_samples_in_parallel": 4}
+    with pytest.raises(OutputError, match=what.removeprefix("folder ")) as raised:
+        run_virtual(bench.collect(ROWS, **keys))
+    assert "\n" not in str(raised.value)
+    assert len(bench.model.calls) <= min(at + 12, 40)
+    mend(path)
+    assert run_virtual(bench.collect(**keys)) == 0
+    found = [orjson.loads(line) for line in path.read_bytes().splitlines()]
+    assert sorted(line["expected"] for line in found) == EXPECTED
+    assert len(bench.model.calls) == 40
+    assert [each.name for each in path.parent.iterdir() if "lock" in each.name] == []
+
+
+def test_a_file_changed_in_place_stops_the_run(bench: Bench) -> None:
+    path = bench.folder / "rollouts.jsonl"
+
+    bench.model = acting(12, lambda: os.truncate(path, 0))
+    with pytest.raises(OutputError, match="changed by another program"):
+        run_virtual(bench.collect(ROWS, num_samples_in_parallel=4))
+    assert run_virtual(bench.collect()) == 0
+    assert sorted(line["expected"] for line in bench.lines()) == EXPECTED
+
+
+def test_a_sidecar_that_was_removed_is_there_again(bench: Bench) -> None:
+    bench.model = acting(12, (bench.folder / "rollouts_failures.jsonl").unlink)
+    with pytest.raises(OutputError, match=r"rollouts_failures.jsonl was removed"):
+        run_virtual(bench.collect(["no task", *ROWS], num_samples_in_parallel=4))
+    assert len(bench.lines("_failures")) == 1
+
+
+def test_no_second_collector_starts_where_the_file_was_moved(tmp_path: Path) -> None:
+    paths = OutputPaths(tmp_path / "rollouts.jsonl")
+    journal = Journal(paths)
+    paths.main.rename(tmp_path / "old.jsonl")
+    for path in (paths.main, tmp_path / "old.jsonl"):
+        with pytest.raises(OutputError, match="being written by another collector"):
+            Journal(OutputPaths(path))
+    with pytest.raises(OutputError, match="moved"):
+        journal.close(clean=True)
+    Journal(paths).close(clean=True)
+
+
+def fail_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a full thin device does: the first failure is reported, and then none."""
+    calls: list[int] = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        calls.append(descriptor)
+        if len(calls) == 1:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+
+
+def test_the_first_failed_fsync_stops_the_run(bench: Bench, monkeypatch: Any) -> None:
+    async def in_place(work: Callable[[], None]) -> None:
+        work()
+
+    monkeypatch.setattr("asyncio.to_thread", in_place)
+    bench.model = acting(12, lambda: fail_fsync(monkeypatch))
+    with pytest.raises(OutputError, match=r"Input/output error. Of the .* first 8 are known") as it:
+        run_virtual(bench.collect(ROWS, num_samples_in_parallel=4, fsync="second"))
+    assert "rollouts.jsonl to disk" in str(it.value)
+    assert len(bench.model.calls) < 24
+    manifest = json.loads((bench.folder / "rollouts_run.json").read_text())
+    start = manifest["not_on_disk_from"]["rollouts.jsonl"]
+    assert (
+        start == sum(map(len, (bench.folder / "rollouts.jsonl").read_bytes().split(b"\n")[:8])) + 8
+    )
+    monkeypatch.undo()
+    written: list[int] = []
+    real = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda fd, raw, at: written.append(at) or real(fd, raw, at))
+    assert run_virtual(bench.collect()) == 0
+    assert written == [start], "what may be in memory only is written again"
+    assert sorted(line["expected"] for line in bench.lines()) == EXPECTED
+    assert "not_on_disk_from" not in json.loads((bench.folder / "rollouts_run.json").read_text())
+
+
+@pytest.mark.parametrize("when", ["row", "exit"])
+def test_a_failed_fsync_is_no_exit_0(bench: Bench, monkeypatch: Any, when: str) -> None:
+    bench.model = acting(40, lambda: fail_fsync(monkeypatch))
+    with pytest.raises(OutputError, match=r"cannot force .* to disk: Input/output error"):
+        run_virtual(bench.collect(ROWS, fsync=when))
+
+
+def without_flock(monkeypatch: pytest.MonkeyPatch, number: int = errno.ENOLCK) -> None:
+    def flock(descriptor: int, how: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
+def test_without_flock_a_file_is_the_lock(tmp_path: Path, monkeypatch: Any, number: int) -> None:
+    without_flock(monkeypatch, number)
+    paths = OutputPaths(tmp_path / "rollouts.jsonl")
+    journal = Journal(paths)
+    with pytest.raises(OutputError, match=f"pid {os.getpid()} on .*remove .*rollouts.jsonl.owner"):
+        Journal(paths)
+    journal.close(clean=True)
+    assert list(tmp_path.iterdir()) == []
+    ended = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], stdout=-1)
+    owner = {"pid": int(ended.stdout), "host": os.uname().nodename, "began": "1"}
+    (tmp_path / ".rollouts.jsonl.owner").write_text(json.dumps(owner))
+    Journal(paths).close(clean=True)
+    (tmp_path / ".rollouts.jsonl.owner").write_text(json.dumps({**owner, "host": "another"}))
+    with pytest.raises(OutputError, match="on another; if it has ended, remove"):
+        Journal(paths)
