@@ -34,7 +34,8 @@ check: .venv/.ready-dev  ## lint, format and types
 
 chaos: .venv/.ready-dev  ## kills, faults, full disks: a quarter of an hour, and what must hold all the same
 	$(BIN)/python -m pytest -vv -m "not live" --durations=0 --durations-min=5 \
-		tests/test_chaos.py tests/test_chaos_suite.py tests/test_supervision.py tests/test_journal.py
+		tests/test_chaos.py tests/test_chaos_suite.py tests/test_supervision.py tests/test_journal.py \
+		tests/test_callers.py
 
 bench: .venv/.ready-dev  ## beside a bare client loop: rollouts a second, CPU, memory; BENCH=--quick
 	$(BIN)/python -m benchmarks $(BENCH)

@@ -9,6 +9,7 @@ import socket
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import orjson
@@ -17,11 +18,14 @@ from fastapi import FastAPI
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ..errors import RolloutError
 from ..session import HEADER, SPENT_HEADER, STATS_HEADER, Session, entered
 from ..types import JsonObject
 from .access import TRUSTED, Access, guard
+from .caller import HEADER as DEADLINE_HEADER
+from .caller import Caller, begin_work_for, is_hung_up, read_deadline
 from .wire import Answers, EventStream, Route, encode
 
 log = logging.getLogger(__name__)
@@ -32,6 +36,12 @@ COOKIE = "rollout_session"
 SERVER_KEEP_ALIVE_S = 75
 """Longer than our clients keep an idle connection, so that the server never closes one that a
 client is about to use."""
+
+GONE = 499
+"""Status for a caller that has left; only logs see it."""
+
+CONNECTION = "rollout_kit.connection"
+"""Key of the ASGI scope: the connection of the request."""
 
 STOP_S = 2
 """Time for requests in flight when a server stops."""
@@ -67,12 +77,18 @@ def _endpoint(service: Answers, path: str, traffic: _Traffic):
         session, is_new = _session_of(request, path)
         before = dict(session.cookies) if session else {}
         traffic.in_flight += 1
+        caller = None
         try:
             raw = await request.body()
-            with entered(session):
+            with entered(session), _working_for(request, path) as caller:
+                await caller.check()
                 response = _reply(await service.answer(path, raw))
         except ClientDisconnect:
-            return Response(status_code=499)
+            return Response(status_code=GONE)
+        except asyncio.CancelledError:
+            if caller is None or not caller.is_gone:
+                raise
+            return Response(status_code=GONE)
         except RolloutError as error:
             response = _refusal(error)
         finally:
@@ -90,6 +106,26 @@ def _endpoint(service: Answers, path: str, traffic: _Traffic):
         return response
 
     return endpoint
+
+
+@contextmanager
+def _working_for(request: Request, path: str) -> Iterator[Caller]:
+    """Context in which the task works for the caller: it is cancelled when the caller leaves.
+
+    Closing a session goes on, because it releases what the session holds.
+    """
+    connection: _Connection | None = request.scope.get(CONNECTION)
+    if connection is None or path == "/close_session":
+        yield Caller(inf, lambda: False)
+        return
+    deadline = read_deadline(request.headers.get(DEADLINE_HEADER, ""))
+    connection.caller = caller = Caller(deadline, connection.has_ended)
+    begin_work_for(caller)
+    try:
+        yield caller
+    finally:
+        caller.end()
+        connection.caller = None
 
 
 def _session_of(request: Request, path: str) -> tuple[Session | None, bool]:
@@ -123,6 +159,28 @@ def _refusal(error: RolloutError) -> Response:
     )
 
 
+class _Connection(HttpToolsProtocol):
+    """A connection that tells the request in work when it ends."""
+
+    caller: Caller | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._descriptor = transport.get_extra_info("socket").fileno()
+
+    def has_ended(self) -> bool:
+        return self.transport.is_closing() or is_hung_up(self._descriptor)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self.caller is not None:
+            self.caller.leave()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope[CONNECTION] = self  # type: ignore[typeddict-unknown-key]
+
+
 class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -138,6 +196,7 @@ async def served(
     server = _Server(
         uvicorn.Config(
             guard(app, Access.to(sock, token, control)),
+            http=_Connection,
             log_level="warning",
             access_log=False,
             lifespan="off",

@@ -19,6 +19,7 @@ from urllib.parse import quote, unquote, urlsplit
 from .. import __version__
 from ..errors import PeerError, PeerLost, PeerTimeout, PeerUnreachable
 from ..time_limit import running_loop, within
+from .caller import current_caller
 from .connection import Arrived, Broken, Connection, Reply
 
 __all__ = ["HttpClient", "Reply"]
@@ -150,6 +151,8 @@ class _Host:
             connection = await self._connect()
         self._busy.add(connection)
         try:
+            if (caller := current_caller()) is not None:
+                await caller.check()
             return await connection.ask(request, arrived)
         finally:
             self._busy.discard(connection)

@@ -24,6 +24,8 @@ from ..errors import (
 from ..session import HEADER, SPENT_HEADER, STATS_HEADER, Session, current_session
 from ..time_limit import within
 from ..types import JsonObject
+from .caller import HEADER as DEADLINE_HEADER
+from .caller import deadline_header
 from .cassette import Cassette
 from .http import HttpClient, Reply
 from .retry import RECONNECT, retry
@@ -216,6 +218,7 @@ class Http:
         """Send the request once; repeat it only while nothing listens at the URL."""
 
         def send() -> Awaitable[Reply]:
+            headers[DEADLINE_HEADER] = deadline_header(self._timeout_s)
             if raw is None:
                 return self._client.get(url, headers=headers, timeout_s=self._timeout_s)
             return self._client.post(url, raw, headers=headers, timeout_s=self._timeout_s)
