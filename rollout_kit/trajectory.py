@@ -18,6 +18,17 @@ PROMPT, SUFFIX, RESTART = "prompt_token_ids", "prompt_suffix_token_ids", "prompt
 GENERATION, LOG_PROBS = "generation_token_ids", "generation_log_probs"
 TEMPERATURE, STOPPED_BY = "generation_temperature", "generation_stopped_by"
 
+TOKEN_FIELDS = frozenset({PROMPT, SUFFIX, RESTART, GENERATION, LOG_PROBS, TEMPERATURE, STOPPED_BY})
+
+
+def without_tokens(tree: Any) -> Any:
+    """A copy of a response, or of anything that holds one, without token ids and log-probs."""
+    if isinstance(tree, dict):
+        return {
+            name: without_tokens(value) for name, value in tree.items() if name not in TOKEN_FIELDS
+        }
+    return [without_tokens(value) for value in tree] if isinstance(tree, list) else tree
+
 
 @dataclass(frozen=True, slots=True)
 class SampledTurn:

@@ -1,11 +1,14 @@
 """Secrets planted in every place that takes one, looked for in everything that a run leaves."""
 
+import base64
+import json
 import os
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from endpoint import endpoint
@@ -16,10 +19,25 @@ from workplace import Workplace
 from rollout_kit.launch.process_tree import family
 from rollout_kit.testing import text_response
 
-KEY, JUDGE_KEY, TOKEN, NESTED = (
-    f"sk-planted-{name}-0123456789" for name in ("key", "judge", "token", "nested")
-)
-PLANTED = (KEY, JUDGE_KEY, TOKEN, NESTED)
+KEY, JUDGE_KEY, TOKEN, NESTED, HEADER, COOKIE, CODE, UNUSED, NOTE = PLANTED = [
+    f"sk-planted-{name}-0123456789"
+    for name in (
+        *("key", "judge", "token", "nested", "header", "cookie", "code", "unused", "note/+"),
+    )
+]
+
+
+def spelled(secret: str) -> list[str]:
+    """The secret as a URL, Base64 (inside of a longer text) and a cut-off text spell it."""
+    coded = [base64.b64encode(f"{user}:{secret}".encode()).decode() for user in ("a", "bc", "def")]
+    whole = [secret, quote(secret), quote(secret, safe=""), *coded]
+    return [*whole, *(text.replace("+", "-").replace("/", "_") for text in coded)]
+
+
+LEFT = {text[-20:-4] for secret in PLANTED for text in spelled(secret)} | {
+    secret[:19] for secret in PLANTED
+}
+"""What must be found nowhere: pieces of every spelling, without the ends that may be cut off."""
 
 CARELESS = """
 import logging, sys
@@ -48,11 +66,15 @@ class Careless(ResourcesServer):
 
 CONFIG = f"""
 config_paths: [responses_api_models/openai_model/configs/openai_model.yaml]
+policy_model:
+  responses_api_models:
+    openai_model:
+      openai_default_headers: {{x-api-key: {HEADER}, Cookie: {COOKIE}, x-title: a-test}}
 careless:
   resources_servers:
     careless:
       judge_api_key: ${{careless_api_key}}
-      judge: {{url: 'http://localhost', headers: {{secret: {NESTED}}}}}
+      judge: {{url: 'http://localhost', note: "${{my_pw}}", headers: {{secret: {NESTED}}}}}
 careless_agent:
   responses_api_agents:
     simple_agent:
@@ -62,10 +84,14 @@ careless_agent:
 
 
 def quotes_the_key(body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-    """As hosted services do."""
+    """As hosted services, gateways and echo servers do."""
+    sent = " ".join(text for secret in (KEY, HEADER, COOKIE, CODE) for text in spelled(secret))
     if "refused" in asked(body):
-        return 400, {"error": {"message": f"Incorrect API key provided: {KEY}"}}
-    return 200, text_response("fine")
+        message = f"Incorrect API key provided: {KEY} {sent} {HEADER[:-3]}… {CODE[:-3]}"
+        return 400, {"error": {"message": message}}
+    response = text_response(f"fine, with {sent}")
+    response["output"][0]["generation_token_ids"] = [1, 2, 3]
+    return 200, {**response, "metadata": {"headers": sent, "nested": {KEY: json.dumps(sent)}}}
 
 
 @pytest.fixture
@@ -75,9 +101,11 @@ def workplace(tmp_path: Path) -> Iterator[Workplace]:
         (tmp_path / "resources_servers/careless").mkdir()
         (tmp_path / "resources_servers/careless/app.py").write_text(CARELESS)
         (tmp_path / "run.yaml").write_text(CONFIG)
-        values = {"base_url": model.url, "api_key": KEY, "model_name": "m"}
+        url = f"{model.url}?code={CODE}&api-version=2024-10-21"
+        values = {"base_url": url, "api_key": KEY, "model_name": "m"}
         env = "".join(f"policy_{name}: {value}\n" for name, value in values.items())
         env += f"careless_api_key: {JUDGE_KEY}\nauth_token: {TOKEN}\n"
+        env += f"unused_pw: {UNUSED}\nmy_pw: {NOTE}\n"
         (tmp_path / "env.yaml").write_text(env)
         yield place
 
@@ -136,10 +164,17 @@ def test_no_secret_is_left_anywhere(workplace: Workplace, monkeypatch: pytest.Mo
     assert any("_failures.jsonl" in place for place in seen)
     assert "Incorrect API key provided: ****" in str(seen), "and the refusal came through"
     assert "the judge refuses ****" in str(seen)
+    assert workplace.model.requests[0][1]["x-api-key"] == HEADER
+    lines = workplace.lines()
+    assert [line["rollout"]["masked"] for line in lines] == [True]
+    assert "fine, with ****" in str(lines)
+    assert "token_ids" not in str(lines)
+    assert "x-title: a-test" in seen["dump_config"]
+    assert "api-version=2024-10-21" in seen["dump_config"]
     found = [
         (place, text[max(0, text.index(key) - 60) : text.index(key) + 30])
         for place, text in seen.items()
-        for key in PLANTED
+        for key in LEFT
         if key in text
     ]
     assert not found, "\n".join(map(str, found))

@@ -1,10 +1,20 @@
 import json
+from base64 import b64encode
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout_kit.secrets import MASK, is_secret_key, mask, secret_values
+from rollout_kit.secrets import (
+    MASK,
+    echoes,
+    is_secret_key,
+    mask,
+    mask_echo,
+    private_values,
+    secret_values,
+)
 
 
 @pytest.mark.parametrize(
@@ -80,3 +90,64 @@ def test_a_secret_is_masked_in_json_text_too():
 def test_no_secret_is_left_in_a_text(secrets, before, after):
     for secret in secrets:
         assert secret not in mask(f"{before}{secret}{after}", secrets)
+
+
+def test_headers_and_url_queries_are_secret_but_not_the_harmless_ones():
+    tree = {
+        "openai_default_headers": {"X-Auth-Token": "token-1234", "content-type": "text/plain"},
+        "base_url": "https://only-user@host/v1?code=c%2Fde-123&api-version=2024-10-21",
+    }
+    assert secret_values(tree) == {"token-1234", "only-user", "c%2Fde-123", "c/de-123"}
+    shown = mask(tree, secret_values(tree))
+    assert shown["openai_default_headers"] == {"X-Auth-Token": MASK, "content-type": "text/plain"}
+    assert shown["base_url"] == f"https://{MASK}@host/v1?code={MASK}&api-version=2024-10-21"
+
+
+def test_the_texts_of_env_yaml_are_secret_unless_they_plainly_are_not():
+    tree = {
+        "my_pw": "hunter2!",
+        "notes": ["first note", 17],
+        "policy_model_name": "gpt-4o-mini",
+        "judge_model": "Qwen/Qwen3-4B",
+        "data": "/data/tasks.jsonl",
+        "home": "~/rollouts",
+        "endpoint": "https://api.example.com/v1",
+        "with_user": "https://me:secret-1@example.com",
+        "port": "8000",
+        "flag": True,
+    }
+    assert private_values(tree) == {"hunter2!", "first note", "secret-1"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "https://host/?key=SECRET",
+        "Basic BASE64",
+        "an error: CUT…",
+        "an error: CUT\\u2026",
+        "…TAIL of it",
+    ],
+)
+def test_a_secret_is_masked_in_any_spelling_and_where_it_was_cut_off(text):
+    secret = "s3cr/t+with=signs"
+    text = text.replace("SECRET", quote(secret, safe="")).replace("TAIL", secret[5:])
+    text = text.replace("BASE64", b64encode(f"me:{secret}".encode()).decode())
+    shown = mask(text.replace("CUT", secret[:10]), {secret})
+    assert MASK in shown
+    for part in (secret[:8], secret[-8:], quote(secret, safe="")[-8:]):
+        assert part not in shown
+
+
+def test_an_echo_is_masked_only_where_it_can_hardly_be_something_else():
+    secrets = frozenset({"session", "session=0123456789abcdef"})
+    said = {"text": "the session: session=1", "token": "kept", "n": [1, None]}
+    assert not echoes(json.dumps(said), secrets)
+    said["text"] += " session=0123456789ab"
+    assert echoes(json.dumps(said), secrets)
+    assert mask_echo(said, secrets) == {**said, "text": f"the session: session=1 {MASK}"}
+
+
+@given(st.text(min_size=8), st.integers(8, 40))
+def test_masking_what_was_cut_off_ends(secret, size):
+    assert secret[:size] not in mask(f"<{secret[:size]}", {secret}) or MASK in secret[:size]

@@ -1,6 +1,6 @@
 """A deployment of Azure OpenAI as the model, with an API key or a token of Entra ID."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -20,7 +20,7 @@ PROOFS = ("api_key", "azure_ad_token", "azure_token_command", "use_azure_identit
 
 class AzureOpenAIModelConfig(HostedModelConfig):
     azure_endpoint: str = Field(
-        pattern="^https?://",
+        pattern=r"^https?://[^?#]+$",
         json_schema_extra=OPERATIONAL,
         description="The resource, as https://<name>.openai.azure.com.",
     )
@@ -101,8 +101,8 @@ class AzureOpenAIModel(HostedModel):
         shown = headers.get("authorization", "").removeprefix("Bearer ")
         return self._tokens is not None and await self._tokens.renew(shown)
 
-    def secrets(self) -> Iterable[str]:
-        return (self.config.api_key or "", *(self._tokens.known if self._tokens else ()))
+    def secrets(self) -> frozenset[str]:
+        return super().secrets().union(self._tokens.known if self._tokens else ())
 
 
 def _tokens_of(config: AzureOpenAIModelConfig) -> Tokens | None:

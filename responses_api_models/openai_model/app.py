@@ -1,6 +1,6 @@
 """Any OpenAI-compatible endpoint as the model, with or without an API key."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import Field
@@ -35,7 +35,8 @@ class OpenAIModel(HostedModel):
 
     def __init__(self, config: OpenAIModelConfig, peers: Any, name: str) -> None:
         super().__init__(config, peers, name)
-        self._url = config.openai_base_url.rstrip("/") + PATHS[config.upstream_api]
+        base, question, query = config.openai_base_url.partition("?")
+        self._url = f"{base.rstrip('/')}{PATHS[config.upstream_api]}{question}{query}"
         told = {
             "authorization": config.openai_api_key and f"Bearer {config.openai_api_key}",
             "openai-organization": config.openai_organization,
@@ -55,6 +56,3 @@ class OpenAIModel(HostedModel):
 
     async def headers(self) -> Mapping[str, str]:
         return self._headers
-
-    def secrets(self) -> Iterable[str]:
-        return (self.config.openai_api_key,)

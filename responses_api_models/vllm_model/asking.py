@@ -9,7 +9,6 @@ import orjson
 
 from rollout_kit.endpoints.refusals import (
     is_context_overflow,
-    mask_words,
     overflow_response,
     parse_json,
     wait_s,
@@ -181,9 +180,8 @@ class Asking:
         return self._refusal(endpoint, parse_json(reply.raw), reply)
 
     def _refusal(self, endpoint: Endpoint, payload: Any, reply: Reply) -> ModelError:
-        status, secrets = reply.status, [self._config.api_key or ""]
-        text = mask_words(reply.text(), secrets)
-        said = mask_words(summary(payload, text), secrets)
+        status, text = reply.status, reply.text()
+        said = summary(payload, text)
         retry_after_s = wait_s(reply)
         if status == 429:
             self.num_429 += 1

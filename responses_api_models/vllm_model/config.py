@@ -118,6 +118,8 @@ class VllmModelConfig(VllmOptions):  # type: ignore[misc, valid-type]
         for url in urls:
             if not url.startswith(("http://", "https://")):
                 raise ValueError(f"must begin with http:// or https://, got '{url}'")
+            if "?" in url or "#" in url:
+                raise ValueError("has a query, which only openai_model sends")
         return value
 
     @property

@@ -64,6 +64,8 @@ class Instance:
     python: str | None = None
     token: str | None = None
     datasets: list[JsonObject] = field(default_factory=list)
+    secrets: frozenset[str] = field(default=frozenset(), repr=False)
+    """Texts in its settings that must not be shown."""
 
 
 class Block(NamedTuple):

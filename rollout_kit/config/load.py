@@ -5,7 +5,7 @@ types, dangling references, missing values. Nothing is printed; there is no glob
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import ValidationError
 
 from ..errors import ConfigError, suggest
-from ..secrets import is_secret_key, secret_values
+from ..secrets import find_used, is_secret_key, private_values, secret_values
 from ..serving import registry
 from ..types import JsonObject
 from . import fields, instances, interpolation, overrides, sources, verification
@@ -21,56 +21,12 @@ from .instance_keys import CommonKeys
 from .instances import Block, Instance
 from .keys.commands import COMMANDS, Command, known_keys
 from .overrides import Override
-from .sources import COMMAND_LINE, Merged
+from .params import CREATE_PARAMS, TEXT_PARAMS
+from .sources import COMMAND_LINE, ENV_FILE, Merged
 
 __all__ = ["Config", "Instance", "Sources", "load", "read"]
 
 PARAMS = "responses_create_params"
-
-TEXT_PARAMS = frozenset(
-    [
-        "model",
-        "instructions",
-        "service_tier",
-        "user",
-        "truncation",
-        "prompt_cache_key",
-        "safety_identifier",
-        "previous_response_id",
-    ]
-)
-"""Create params that are always text, so that `….instructions=Be brief, please (…)` works."""
-
-CREATE_PARAMS = TEXT_PARAMS | frozenset(
-    [
-        "background",
-        "chat_template_kwargs",
-        "frequency_penalty",
-        "include",
-        "input",
-        "max_output_tokens",
-        "max_tool_calls",
-        "metadata",
-        "min_p",
-        "parallel_tool_calls",
-        "presence_penalty",
-        "reasoning",
-        "repetition_penalty",
-        "return_token_ids",
-        "seed",
-        "stop",
-        "store",
-        "temperature",
-        "text",
-        "tool_choice",
-        "tools",
-        "top_k",
-        "top_logprobs",
-        "top_p",
-    ]
-)
-"""Create params of the Responses API and of vLLM. Others may be sent, unless they look like a
-misspelling of one of these."""
 
 NEMO_GYM_KEYS = frozenset({"head_server_deps", "disallowed_ports", "token_id_capture"})
 """Top-level lists and mappings of NeMo Gym that are ignored."""
@@ -139,10 +95,18 @@ def load(
         raise ConfigError("\n".join(problems))
     if getattr(validated, "unsafe_code", False):
         found = instances.with_unsafe_code(found, cwd)
-    secrets = secret_values(resolved.values)
+    private = {
+        key: value
+        for key, value in resolved.values.items()
+        if merged.set_by(key, ENV_FILE) and key not in known_keys() and key not in found
+    }
+    secrets = secret_values(resolved.values) | private_values(private)
     return Config(
         command=validated,
-        instances=found,
+        instances={
+            name: replace(one, secrets=find_used(secrets, one.settings))
+            for name, one in found.items()
+        },
         default_params=_choose(resolved.values.get(PARAMS), merged, (PARAMS,), False),
         values=resolved.values,
         origins=dict(merged.origins),

@@ -2,14 +2,13 @@
 refusals."""
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
 
 from ..errors import TaskError
 from ..responses import make_response
-from ..secrets import MIN_LENGTH, mask
 from ..transport.http import Reply
 from ..transport.retry import retry_after_s
 from ..types import JsonObject
@@ -85,11 +84,6 @@ def is_out_of_money(payload: Any) -> bool:
     if not isinstance(inner, dict):
         return False
     return "insufficient_quota" in (inner.get("code"), inner.get("type"))
-
-
-def mask_words(text: str, secrets: Iterable[str]) -> str:
-    """`text` with the secrets masked: some endpoints repeat the key that they refuse."""
-    return mask(text, [secret for secret in secrets if len(secret) >= MIN_LENGTH])
 
 
 def wait_s(reply: Reply) -> float | None:

@@ -169,6 +169,7 @@ class ServerProcess(Supervisor):
                 "type": each.type,
                 "implementation": each.implementation,
                 "settings": each.settings,
+                "private": list(each.secrets),
             }
             for each in instances
         ]

@@ -176,7 +176,7 @@ def placement_of(instance: Instance, default: str) -> str:
 
 def _instantiate(instance: Instance, peers: Peers) -> Service:
     cls = registry.load(instance.type, instance.implementation)
-    return cls(cls.Config.model_validate(instance.settings), peers, instance.name)
+    return cls(cls.Config.of(instance.settings, instance.secrets), peers, instance.name)
 
 
 async def _start(

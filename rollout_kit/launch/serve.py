@@ -68,7 +68,7 @@ async def _serve(plan: JsonObject) -> None:
         services = []
         for instance in plan["instances"]:
             cls = registry.load(instance["type"], instance["implementation"])
-            config = cls.Config.model_validate(instance["settings"])
+            config = cls.Config.of(instance["settings"], instance["private"])
             service = cls(config, peers, instance["name"])
             transports[service.name] = Local(service)
             services.append(service)

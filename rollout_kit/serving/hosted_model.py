@@ -6,7 +6,7 @@ endpoint's own status and message. An infrastructure failure is never returned a
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,7 +24,6 @@ from ..endpoints.refusals import (
     is_context_overflow,
     is_out_of_money,
     is_wrong_key,
-    mask_words,
     overflow_response,
     parse_json,
     read_status,
@@ -128,10 +127,6 @@ class HostedModel(Model):
     async def headers(self) -> Mapping[str, str]:
         """The headers with the credentials."""
         raise NotImplementedError
-
-    def secrets(self) -> Iterable[str]:
-        """Texts to mask in the endpoint's messages."""
-        return ()
 
     async def renew_headers(self, headers: Mapping[str, str]) -> bool:
         """Replace credentials that the endpoint refused; return whether there are others."""
@@ -269,8 +264,7 @@ class HostedModel(Model):
         if is_wrong_key(payload):
             status = 401
         text = reply.text() or (orjson.dumps(payload).decode() if payload else "")
-        text = mask_words(text, self.secrets())
-        said = mask_words(summary(payload, text), self.secrets())
+        said = summary(payload, text)
         if status == 404 and model not in said:
             said = f"{said} (asked for the model '{model}')"
         return ModelError(

@@ -15,13 +15,16 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, get_type_hints
 
-from pydantic import BaseModel, ConfigDict
+import orjson
+from pydantic import BaseModel, ConfigDict, PrivateAttr
 
 from ..errors import ConfigError, RolloutError, boundary
-from ..secrets import mask, secret_values
-from ..transport.wire import Route, parse_object, request_parser
+from ..secrets import echoes, mask, mask_echo, secret_values
+from ..session import current_session
+from ..trajectory import without_tokens
+from ..transport.wire import Route, encode, parse_object, request_parser
 from ..types import JsonObject
 
 if TYPE_CHECKING:
@@ -38,6 +41,18 @@ class ServerConfig(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid")
+    _private: frozenset[str] = PrivateAttr(frozenset())
+
+    @classmethod
+    def of(cls, settings: JsonObject, private: Iterable[str]) -> Self:
+        """The validated configuration. `private` are secret texts in it, whatever their keys."""
+        config = cls.model_validate(settings)
+        config._private = frozenset(private)
+        return config
+
+    @property
+    def private(self) -> frozenset[str]:
+        return self._private
 
     def get(self, key: str, default: Any = None) -> Any:
         """A field by name, as `dict.get`."""
@@ -45,7 +60,8 @@ class ServerConfig(BaseModel):
 
     def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
         """Fields for `repr`, with secrets masked."""
-        return [(name, mask({name: value})[name]) for name, value in super().__repr_args__()]
+        given = super().__repr_args__()
+        return [(name, mask({name: value}, self._private)[name]) for name, value in given]
 
 
 OPERATIONAL: JsonObject = {"operational": True}
@@ -159,17 +175,38 @@ class Service:
         return served(self.build_app(run_id), sock, token)
 
     async def answer(self, path: str, raw: bytes) -> Any:
-        """Call `handle` and mask this server's secrets in errors: endpoints may quote a key that
-        they refuse."""
+        """Call `handle` and mask this server's secrets in errors and replies: endpoints may quote
+        a key that they refuse, or echo a request."""
         try:
-            return await self.handle(path, raw)
+            reply = await self.handle(path, raw)
         except RolloutError as error:
-            error.message, error.body = mask([error.message, error.body], self._secrets)
+            error.message, error.body = mask([error.message, error.body], self.secrets())
             raise
+        return self._mask_reply(reply) if self.secrets() else reply
+
+    def secrets(self) -> frozenset[str]:
+        """Texts that must not leave this server."""
+        return self._secrets
 
     @cached_property
     def _secrets(self) -> frozenset[str]:
-        return secret_values(self.config.model_dump())
+        return secret_values(self.config.model_dump()) | self.config.private
+
+    def _mask_reply(self, reply: Any) -> Any:
+        """The reply with secrets masked. The rollout then says so, and carries no token ids."""
+        raw = encode(reply)
+        if not echoes(raw.decode("utf-8", "replace"), self.secrets()):
+            return reply
+        text = raw.decode("utf-8", "replace")
+        if isinstance(reply, str | bytes):
+            masked = mask_echo(text, self.secrets())
+            return type(reply)(masked.encode()) if isinstance(reply, bytes) else masked
+        tree = orjson.loads(raw)
+        if (masked := mask_echo(tree, self.secrets())) == tree:
+            return reply
+        if session := current_session():
+            session.stats["masked"] = True
+        return without_tokens(masked)
 
     async def handle(self, path: str, raw: bytes) -> Any:
         """Answer one request. Every error is a RolloutError that names this server."""
@@ -188,7 +225,7 @@ class Service:
         settings = {
             name: value for name, value in given.items() if not _is_operational(fields.get(name))
         }
-        return mask(settings, self._secrets)
+        return mask(settings, self.secrets())
 
     def load_figures(self) -> JsonObject:
         """How busy the server is; `ng_status` shows it."""
