@@ -131,7 +131,7 @@ def test_a_response_that_waits_is_accounted_for_but_not_beside_its_rollout(
     collected: Bench,
 ) -> None:
     first, *others = collected.lines()
-    parked = {name: value for name, value in first.items() if name != "reward"}
+    parked = {k: v for k, v in first.items() if k != "reward"} | {"kind": "unverified"}
     waiting = collected.folder / "rollouts_unverified.jsonl"
     write_jsonl(waiting, [parked])
     [finding] = check(collected).findings

@@ -40,6 +40,7 @@ def rollout(number: int) -> Rollout:
 def unverified(number: int) -> Unverified:
     done = rollout(number)
     line = {name: value for name, value in done.line.items() if name != "reward"}
+    line["kind"] = "unverified"
     return Unverified(done.info, line)
 
 
@@ -125,7 +126,7 @@ def test_lines_of_others_are_left_alone_and_counted(tmp_path: Path) -> None:
         (b'"output":[', b'"output":[,'),
         (b"}\n", b"\n"),
         (b"}\n", b"}}\n"),
-        (b'{"agent_ref"', b'[{"agent_ref"'),
+        (b'{"kind"', b'[{"kind"'),
     ],
 )
 def test_a_line_damaged_anywhere_is_collected_again(

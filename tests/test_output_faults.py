@@ -8,21 +8,26 @@ import os
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
-from support import Bench, asked, row
+from support import Bench, Echo, EchoRequest, asked, row, write_jsonl
 
-from rollout_kit.errors import OutputError
+from rollout_kit.api.load import load
+from rollout_kit.chaos.check import check_files
+from rollout_kit.errors import ModelError, OutputError
 from rollout_kit.store.files import OutputPaths
 from rollout_kit.store.journal import Journal
-from rollout_kit.testing import ScriptedModel, run_virtual
-from rollout_kit.types import JsonObject
+from rollout_kit.store.lines import mark_as, row_of
+from rollout_kit.testing import ScriptedModel, making, run_virtual
+from rollout_kit.types import JsonObject, VerifyResponse
 
 ROWS = [row(f"q{number}") for number in range(40)]
+RUNS: dict[str, int] = {}
 EXPECTED = sorted(each["expected"] for each in ROWS)
 
 
@@ -190,3 +195,83 @@ def test_without_flock_a_file_is_the_lock(tmp_path: Path, monkeypatch: Any, numb
     (tmp_path / ".rollouts.jsonl.owner").write_text(json.dumps({**owner, "host": "another"}))
     with pytest.raises(OutputError, match="on another; if it has ended, remove"):
         Journal(paths)
+
+
+def lines_of(folder: Path, stem: str = "rollouts") -> list[JsonObject]:
+    files = sorted(folder.glob(f"{stem}*.jsonl"))
+    return [orjson.loads(raw) for path in files for raw in path.read_bytes().splitlines()]
+
+
+def test_concatenated_files_hold_what_their_lines_say(bench: Bench) -> None:
+    """Each line says what it is: no failure counts as done, and no response is paid twice."""
+    rows = ROWS[:12]
+
+    def answer(params: JsonObject) -> str:
+        if asked(params) == "q3":
+            raise ModelError("not for us", status=422)
+        if asked(params) == "q4":
+            raise ModelError("not today", retryable=False)
+        return asked(params)
+
+    class Unwilling(Echo):
+        async def verify(self, body: EchoRequest) -> VerifyResponse:
+            if body.expected == "q5" and not is_mended:
+                raise RuntimeError("not now")
+            return body.scored(1.0)
+
+    Unwilling._verify_request = EchoRequest
+    bench.verifier, is_mended = making(Unwilling), False
+    bench.model = ScriptedModel(answer)
+    output = bench.folder / "all_0.jsonl"
+    given = [*rows[:7], "no task", *rows[7:]]
+    assert run_virtual(bench.collect(given, output_jsonl_fpath=output)) == 2
+    kinds = Counter(line["kind"] for line in lines_of(bench.folder, "all_"))
+    assert kinds == {"rollout": 9, "unverified": 1, "failure": 3, "malformed": 1, **RUNS}
+    assert {line["schema"] for line in lines_of(bench.folder, "all_")} == {1}
+    raw = b"".join(path.read_bytes() for path in sorted(bench.folder.glob("all_*.jsonl")))
+    (bench.folder / "rollouts.jsonl").write_bytes(raw)
+    is_mended, bench.model = True, ScriptedModel(asked)
+    assert run_virtual(bench.collect(given)) == 2, "q3 is refused for good"
+    assert [asked(params) for params in bench.model.calls] == ["q4"]
+    assert "9 done · 1 to verify only · 1 to collect · 1 failed permanently" in bench.out.getvalue()
+    assert bench.metrics()["counts"]["rollouts"] == 11
+    assert len(list(load(bench.folder / "rollouts.jsonl"))) == 11
+    found = check_files(OutputPaths(bench.folder / "rollouts.jsonl"))
+    assert (len(found.rollouts), found.findings) == (11, [])
+
+
+def test_files_of_an_earlier_version_are_told_apart_by_their_fields(bench: Bench) -> None:
+    def old(line: JsonObject) -> JsonObject:
+        return {name: value for name, value in line.items() if name not in ("kind", "schema")}
+
+    def answer(params: JsonObject) -> str:
+        if asked(params) == "q1":
+            raise ModelError("not today", retryable=False)
+        return asked(params)
+
+    bench.model = ScriptedModel(answer)
+    assert run_virtual(bench.collect(ROWS[:4])) == 2
+    lines = [*bench.lines(), *bench.lines("_failures")]
+    write_jsonl(bench.folder / "rollouts.jsonl", [old(line) for line in lines])
+    bench.model = ScriptedModel(asked)
+    assert run_virtual(bench.collect()) == 0
+    assert [asked(params) for params in bench.model.calls] == ["q1"]
+
+
+def test_a_row_and_a_verifier_keep_their_own_fields_of_these_names(bench: Bench) -> None:
+    class Schemer(Echo):
+        async def verify(self, body: EchoRequest) -> VerifyResponse:
+            assert (body.model_extra or {})["schema"] == {"type": "object"}
+            return body.scored(1.0, kind="found")
+
+    Schemer._verify_request = EchoRequest
+    bench.verifier = making(Schemer)
+    rows = [row("q", schema={"type": "object"}, kind="asked")]
+    assert run_virtual(bench.collect(rows)) == 0
+    [line] = bench.lines()
+    assert (line["kind"], line["schema"]) == ("rollout", 1)
+    assert line["task_fields"] == {"schema": {"type": "object"}, "kind": "asked"}
+    assert line["rollout"]["verdict_fields"] == {"kind": "found"}
+    assert row_of(line) == rows[0]
+    earlier = {name: value for name, value in line.items() if name != "task_fields"}
+    assert row_of(mark_as("unverified", {**earlier, **line["task_fields"]})) == rows[0]

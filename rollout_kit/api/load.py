@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError
 from ..store.compact import Keys
-from ..store.lines import key_of, rollout_of
+from ..store.lines import key_of, kind_of, rollout_of
 from ..store.scan import parse_line
 from ..store.tasks import number_lines
 from ..types import Rollout
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Rollouts:
-    """The rollouts of one or several files, each key once. Lines of other programs are skipped."""
+    """The rollouts of one or several files, each key once. Other lines are skipped."""
 
     def __init__(self, *paths: str | Path) -> None:
         self.paths = [Path(path).expanduser() for path in paths]
@@ -32,6 +32,8 @@ class Rollouts:
                 if not isinstance(response, dict) or not isinstance(response.get("output"), list):
                     continue
                 assert line is not None
+                if kind_of(line, "rollout") != "rollout":
+                    continue
                 if (key := key_of(line)) is not None and seen.add(key):
                     yield rollout_of(line)
 

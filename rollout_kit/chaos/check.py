@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from ..store.files import OutputPaths
-from ..store.lines import key_of
+from ..store.lines import key_of, kind_of
 from ..types import JsonObject, Key
 from .findings import Finding, Invariant
 
@@ -54,13 +54,22 @@ class CheckedFiles:
 def check_files(paths: OutputPaths) -> CheckedFiles:
     """Check the files on their own, without the plan."""
     found = CheckedFiles()
-    for number, row in _read_rows(paths.main, found):
-        _check_rollout(found, paths.main, number, row)
     was_finished = _was_finished(paths.manifest)
-    for number, row in _read_rows(paths.unverified, found):
-        _check_unverified(found, paths, number, row, was_finished)
-    for number, row in _read_rows(paths.failures, found):
-        _check_failure(found, paths.failures, number, row)
+    for path, default in (
+        (paths.main, "rollout"),
+        (paths.unverified, "unverified"),
+        (paths.failures, "failure"),
+    ):
+        for number, row in _read_rows(path, found):
+            kind = kind_of(row, default)
+            match default if kind == "rollout" else kind:
+                case "rollout":
+                    _check_rollout(found, path, number, row)
+                case "unverified":
+                    main = paths.main if was_finished and path == paths.unverified else None
+                    _check_unverified(found, path, number, row, main)
+                case "failure" | "malformed":
+                    _check_failure(found, path, number, row)
     return found
 
 
@@ -146,17 +155,16 @@ def _find_reward_fault(row: JsonObject) -> str | None:
 
 
 def _check_unverified(
-    found: CheckedFiles, paths: OutputPaths, number: int, row: JsonObject, was_finished: bool
+    found: CheckedFiles, path: Path, number: int, row: JsonObject, main: Path | None
 ) -> None:
-    path = paths.unverified
     if (key := _read_key(found, path, number, row)) is None:
         return
     if "reward" in row:
         what = f"is unverified, but has a reward: {row['reward']!r}"
         found.findings.append(Finding(Invariant.HONEST, what, key, path, number))
     elsewhere = found.rollouts.get(key) or found.unverified.get(key)
-    if was_finished and elsewhere:
-        where = paths.main if key in found.rollouts else path
+    if main and elsewhere:
+        where = main if key in found.rollouts else path
         what = f"is still there after the run's end, and in {where}:{elsewhere}"
         found.findings.append(Finding(Invariant.ONCE, what, key, path, number))
     found.unverified[key] = number

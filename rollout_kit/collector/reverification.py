@@ -22,7 +22,7 @@ from ..metrics.comparison import Comparison
 from ..metrics.tally import Tally
 from ..store.files import OutputPaths, leave_out
 from ..store.journal import Journal, NoJournal
-from ..store.lines import info_of, key_of
+from ..store.lines import info_of, key_of, kind_of
 from ..store.stored import Line, Stored, StoredFile, Survey, read_stored_lines, response_mark
 from ..store.tasks import BREATH, Malformed
 from ..types import Attempt, JsonObject, Key, Outcome, Rollout, Say, Task
@@ -320,7 +320,8 @@ def drop_stale(
             row = orjson.loads(raw)
         except orjson.JSONDecodeError:
             return None
-        key = key_of(row) if isinstance(row, dict) else None
+        is_rollout = isinstance(row, dict) and kind_of(row, "rollout") == "rollout"
+        key = key_of(row) if is_rollout else None
         if key is None or key not in survey.rows or key.agent not in plans:
             return None
         is_verified = isinstance(row.get("response"), dict) and "reward" in row

@@ -10,7 +10,7 @@ from dataclasses import replace
 from time import perf_counter
 
 from ..errors import THROTTLED, PeerLost, PeerTimeout, RolloutError, SessionLost
-from ..store.lines import describe_error, info_of
+from ..store.lines import describe_error, info_of, mark_as
 from ..time_limit import within
 from ..transport.retry import ATTEMPT, LOST_ATTEMPT, delay_s
 from ..types import Attempt, Failure, JsonObject, Outcome, Rollout, Unverified
@@ -28,7 +28,7 @@ class Runner(Equipment):
     async def __call__(self, attempt: Attempt, slot: Slot) -> Outcome:
         """The outcome, after as many attempts as the limits allow."""
         if attempt.is_copied and attempt.stored is not None:
-            return Rollout(info_of(attempt.stored), attempt.stored)
+            return Rollout(info_of(attempt.stored), mark_as("rollout", attempt.stored))
         try:
             outcome = await self._outcome(attempt, slot)
         finally:

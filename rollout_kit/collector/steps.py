@@ -25,6 +25,7 @@ from ..store.lines import (
     describe_error,
     info_of,
     is_sound,
+    mark_as,
     now_text,
     row_of,
     with_verdict,
@@ -118,7 +119,7 @@ class Steps:
         response = await self._call(self.attempt.key.agent, "/v1/responses", params)
         line = self._line(response, session.stats, started_at, perf_counter() - began)
         if self.shared.limits.skip_verification:
-            return Rollout(info_of(line), line)
+            return Rollout(info_of(line), mark_as("rollout", line))
         return await self._verify({**row, "response": line["response"]}, line)
 
     async def _collect_opaque(self) -> Outcome:
@@ -144,7 +145,7 @@ class Steps:
         line = without_verdict(stored)
         row = row_of(line)
         if self.shared.limits.skip_verification:
-            return Rollout(info_of(line), line)
+            return Rollout(info_of(line), mark_as("rollout", line))
         self.slot.parked = self._make_unverified(line)  # it is on disk already
         async with self._session(resources):
             await self._call(resources, "/seed_session", row)

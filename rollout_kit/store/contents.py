@@ -5,11 +5,19 @@ and the settings and verifiers that made them.
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..types import JsonObject, Key
 from .compact import Keys
 from .lines import NUMBERS, USAGE, key_of
+
+
+class LinePlace(NamedTuple):
+    """Where a line stands."""
+
+    path: Path
+    offset: int
 
 
 class LineHead(NamedTuple):
@@ -29,11 +37,12 @@ def head_of(line: Mapping[str, Any]) -> LineHead | None:
 
 
 def head_reader() -> Callable[[bytes], LineHead | None]:
-    """A function that reads heads only, in a third of the time that parsing whole lines takes.
+    """A function that reads the heads of rollouts only, in a third of the time that parsing whole
+    lines takes.
 
     It returns None for a line that has to be parsed as a whole to be judged.
     """
-    from msgspec import DecodeError, defstruct, json  # needed only to resume a run
+    from msgspec import DecodeError, Raw, defstruct, json  # needed only to resume a run
 
     name = defstruct("Name", [("name", str)], gc=False)
     usage = defstruct("Usage", [(each, float | None, 0.0) for each in USAGE], gc=False)
@@ -52,6 +61,9 @@ def head_reader() -> Callable[[bytes], LineHead | None]:
             ("usage", usage | None, None),
             ("reward", float, 0.0),
             ("_ng_task_index", int, 0),
+            ("kind", str, ""),
+            ("schema", int | None, None),
+            ("failure", Raw | None, None),
         ],
         gc=False,
     )
@@ -63,6 +75,10 @@ def head_reader() -> Callable[[bytes], LineHead | None]:
                 raw.decode()  # the decoder does not check skipped text
             found: Any = decode(raw)
         except (DecodeError, UnicodeDecodeError):
+            return None
+        is_marked = found.kind == "rollout" and found.schema is not None
+        is_plain = not found.kind and found.schema is None and found.failure is None
+        if not (is_marked or is_plain):
             return None
         own = found.rollout
         key = Key(own.task_id, found.agent_ref.name, own.scope, own.rollout_index)
@@ -91,8 +107,8 @@ class Contents:
     """What the files held when they were opened."""
 
     done: Keys = field(default_factory=Keys)
-    pending: dict[Key, int] = field(default_factory=dict)
-    """Key that is not done → offset of its last line in the unverified file."""
+    pending: dict[Key, LinePlace] = field(default_factory=dict)
+    """Key that is not done → its last line without a verdict."""
     refused: set[Key] = field(default_factory=set)
     """Keys that failed permanently and are not tried again, as `keep_refused` decides."""
     refusals: dict[Key, list[Refusal]] = field(default_factory=dict)
@@ -103,11 +119,12 @@ class Contents:
     verifiers: Counter[tuple[str, str]] = field(default_factory=Counter)
     """(agent, fingerprint of its verifier) → number of lines."""
     foreign: int = 0
-    """Lines of other programs, or unreadable ones. They are left as they are."""
+    """Lines of the main file from other programs, or unreadable. They are left as they are."""
     size: int = 0
     """Bytes of the main file."""
     idle: set[int] = field(default_factory=set)
-    """Offsets in the main file of lines that do not count: foreign ones, and repeated keys."""
+    """Offsets in the main file of lines that do not count: foreign ones, repeated keys, and those
+    that are no rollouts."""
 
     def keep_refused(self, present: Mapping[str, tuple[str, str]]) -> None:
         """Keep the refusals that were made with the present settings and verifier.
@@ -127,6 +144,12 @@ class Contents:
             for key, refusals in self.refusals.items()
             if any(stands(key, refusal) for refusal in refusals)
         }
+
+    def drop_done(self) -> None:
+        """Forget responses and refusals of keys that are done."""
+        self.pending = {key: at for key, at in self.pending.items() if key not in self.done}
+        self.refusals = {key: each for key, each in self.refusals.items() if key not in self.done}
+        self.refused = set(self.refusals)
 
     def keep_settings(self, head: LineHead) -> None:
         which = head.key[1:3]

@@ -18,7 +18,7 @@ from ..types import Failure, JsonObject, Key, Outcome, Rollout, Unverified
 from .contents import Contents
 from .files import OutputPaths, write_atomically
 from .held import HeldFile
-from .lines import build_failure_line, build_malformed_line, failure_of, key_of
+from .lines import build_failure_line, build_malformed_line, failure_of, key_of, mark_as
 from .lock import OutputLock
 from .manifest import DOUBTS
 from .scan import line_at, read_rows, scan
@@ -96,8 +96,8 @@ class Journal:
 
     def pending_line(self, key: Key) -> JsonObject:
         """The line of a response that waits for its verdict."""
-        file, offset = self._files[self.paths.unverified], self.contents.pending[key]
-        return orjson.loads(line_at(file.descriptor, offset))
+        path, offset = self.contents.pending[key]
+        return mark_as("unverified", orjson.loads(line_at(self._files[path].descriptor, offset)))
 
     def num_parked(self, wanted: Callable[[Key], bool]) -> int:
         """Responses on disk that wait for their verdict, of the keys that are `wanted`."""

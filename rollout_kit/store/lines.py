@@ -17,8 +17,14 @@ from ..responses import function_calls
 from ..types import Failure, JsonObject, Key, Rollout, RolloutInfo, Task, Unverified
 from .tasks import Malformed
 
-OWN_FIELDS = frozenset({"rollout", "usage", "reward", "response", "failure", "task_fields"})
-"""Names that a line uses itself. A row's own fields of these names move to `task_fields`."""
+MARK = ("kind", "schema")
+"""Fields that say what a line is, and in which version of this layout it is written."""
+
+SCHEMA = 1
+
+OWN_FIELDS = frozenset({*MARK, "rollout", "usage", "reward", "response", "failure", "task_fields"})
+"""Names that a line uses itself. A row's own fields of these names move to `task_fields`, and a
+verifier's `kind` and `schema` to `verdict_fields` of the `rollout` block."""
 
 NUMBERS = (
     "duration_s",
@@ -42,15 +48,22 @@ A_NUMBER = frozenset({int, float, bool})
 
 A_NUMBER_OR_NULL = A_NUMBER | {type(None)}
 
-OF_VERDICT = frozenset({"scores", "verifier", "verify_s", "replay_differences"})
+OF_VERDICT = frozenset({"scores", "verifier", "verify_s", "replay_differences", "verdict_fields"})
 """Fields of the `rollout` block that a new verdict replaces."""
 
 BOOKKEEPING = frozenset({"agent_ref", "_ng_task_index", "_ng_rollout_index"})
 
 
-def identity(key: Key, task_index: int) -> JsonObject:
-    """The fields with which every line starts."""
+def mark(kind: str) -> JsonObject:
+    """The fields with which every line starts. `kind` is rollout, unverified, failure, malformed or
+    the name of what another file beside the output holds."""
+    return {"kind": kind, "schema": SCHEMA}
+
+
+def identity(kind: str, key: Key, task_index: int) -> JsonObject:
+    """The fields with which the line of a key starts."""
     return {
+        **mark(kind),
         "agent_ref": {"name": key.agent},
         "_ng_task_index": task_index,
         "_ng_rollout_index": key.rollout_index,
@@ -72,7 +85,7 @@ def build_line(task: Task, key: Key, response: JsonObject, known: Mapping[str, A
     row = task.row
     own = {name: value for name, value in row.items() if name in OWN_FIELDS}
     line: JsonObject = {
-        **identity(key, task.task_index),
+        **identity("unverified", key, task.task_index),
         "usage": response.get("usage"),
         "rollout": block_of(key, **known),
         **{
@@ -101,11 +114,15 @@ def with_verdict(
         if name not in OWN_FIELDS and name not in BOOKKEEPING
     }
     block = {**line["rollout"], **known, "scores": list(own)}
+    if reserved := {name: scores[name] for name in MARK if name in scores}:
+        block["verdict_fields"] = reserved
     if (verify_s := known.get("verify_s")) is not None:
         block["duration_s"] = round(block.get("duration_s", 0) + verify_s, 6)
     block = {name: value for name, value in block.items() if value is not None}
     head = {name: line[name] for name in ("agent_ref", "_ng_task_index", "_ng_rollout_index")}
-    verified = {**head, "reward": scores["reward"], **own, **line, **own, "rollout": block}
+    start = mark("rollout")
+    head = {**start, **head, "reward": scores["reward"]}
+    verified = {**head, **own, **line, **own, **start, "rollout": block}
     if replaced := {name: line[name] for name in own if name in line}:
         verified["task_fields"] = {**line.get("task_fields", {}), **replaced}
     return verified
@@ -113,6 +130,7 @@ def with_verdict(
 
 def without_verdict(line: Mapping[str, Any]) -> JsonObject:
     """The line as it was before verification, with the row's overwritten fields restored."""
+    line = mark_as("unverified", line)
     block, replaced = line["rollout"], line.get("task_fields", {})
     scores = frozenset(block.get("scores", ()))
     bare = {
@@ -128,6 +146,30 @@ def without_verdict(line: Mapping[str, Any]) -> JsonObject:
         generated_s = block["duration_s"] - block.get("verify_s", 0)
         bare["rollout"]["duration_s"] = round(generated_s, 6)
     return bare
+
+
+def kind_of(line: Mapping[str, Any], default: str) -> str:
+    """What a line says it is. Lines of earlier versions do not say it: those with a failure are
+    known by their fields, and the others are what their file is meant to hold, the `default`."""
+    if type(line.get("schema")) is int and isinstance(line.get("kind"), str):
+        return line["kind"]
+    if not isinstance(line.get("failure"), dict):
+        return default
+    if "rollout" not in line:
+        return "malformed"
+    return "failure" if "repro" in line or default == "failure" else "unverified"
+
+
+def mark_as(kind: str, line: Mapping[str, Any]) -> JsonObject:
+    """The line as one of this kind. In a line of an earlier version, fields of the names in MARK
+    are the row's own."""
+    if type(line.get("schema")) is int and isinstance(line.get("kind"), str):
+        return {**line, "kind": kind}
+    own = {name: line[name] for name in MARK if name in line}
+    marked = {**mark(kind), **line, **mark(kind)}
+    if own:
+        marked["task_fields"] = {**line.get("task_fields", {}), **own}
+    return marked
 
 
 def row_of(line: Mapping[str, Any]) -> JsonObject:
@@ -215,7 +257,7 @@ def build_failure_line(failure: Failure, repro: str) -> JsonObject:
     it."""
     made_with = {"settings": failure.settings, "verifier": failure.verifier}
     line: JsonObject = {
-        **identity(failure.key, failure.task_index),
+        **identity("failure", failure.key, failure.task_index),
         "rollout": block_of(
             failure.key, **{name: value for name, value in made_with.items() if value}
         ),
@@ -267,6 +309,7 @@ def build_malformed_line(malformed: Malformed, path: str) -> JsonObject:
     """The failure line of an input line that is no task."""
     failure = {"class": "MalformedLine", "message": malformed.message, "body": malformed.text}
     return {
+        **mark("malformed"),
         "input": path,
         "line": malformed.line,
         "at": now_text(),

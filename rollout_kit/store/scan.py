@@ -7,48 +7,66 @@ from pathlib import Path
 import orjson
 
 from ..types import JsonObject
-from .contents import Contents, Refusal, head_of, head_reader
+from .contents import Contents, LineHead, LinePlace, Refusal, head_of, head_reader
 from .files import OutputPaths
-from .lines import key_of
+from .lines import key_of, kind_of
 
 AT_ONCE = 1 << 18
 """Bytes per read; large, so that few lines lie across two reads."""
 
 
 def scan(paths: OutputPaths) -> Contents:
-    """What the files of an output hold."""
+    """What the files of an output hold. Responses without a verdict and failures count wherever
+    they stand, because files are concatenated; rollouts count in the main file."""
     found = Contents(size=paths.main.stat().st_size)
     read = head_reader() if found.size else None
     for offset, raw in read_lines(paths.main):
-        row = None
-        head = read(raw) if read else None
-        if head is None and (row := parse_line(raw)) is not None:
-            head = head_of(row)
-        if head is None or not found.done.add(head.key):
-            found.foreign += head is None
-            found.idle.add(offset)
+        if (head := read(raw) if read else None) is not None:
+            _take_rollout(found, head, offset)
             continue
-        found.keep_settings(head)
-        if head.verifier:
-            found.verifiers[head.key.agent, head.verifier] += 1
-    for offset, row in read_rows(paths.unverified):
-        head = head_of(row) if row else None
-        if not (row and head) or head.key in found.done:
+        row = parse_line(raw)
+        kind = kind_of(row, "rollout") if row is not None else ""
+        if row is not None and kind == "rollout" and (head := head_of(row)) is not None:
+            _take_rollout(found, head, offset)
             continue
-        if isinstance(row.get("response"), dict):
-            found.pending[head.key] = offset
-            found.keep_settings(head)
-    for _, row in read_rows(paths.failures):
-        if row is None:
-            continue
-        key, failure = key_of(row), row.get("failure")
-        is_terminal = isinstance(failure, dict) and failure.get("terminal") is True
-        if key is not None and is_terminal and key not in found.done:
-            found.refused.add(key)
-            found.refusals.setdefault(key, []).append(Refusal.of(row))
-        elif isinstance(row.get("line"), int):
-            found.malformed.add((str(row.get("input")), row["line"]))
+        found.idle.add(offset)
+        if row is None or not _take_other(found, row, kind, LinePlace(paths.main, offset)):
+            found.foreign += 1
+    for path, default in ((paths.unverified, "unverified"), (paths.failures, "failure")):
+        for offset, row in read_rows(path):
+            if row is not None:
+                _take_other(found, row, kind_of(row, default), LinePlace(path, offset))
+    found.drop_done()
     return found
+
+
+def _take_rollout(found: Contents, head: LineHead, offset: int) -> None:
+    if not found.done.add(head.key):
+        found.idle.add(offset)
+        return
+    found.keep_settings(head)
+    if head.verifier:
+        found.verifiers[head.key.agent, head.verifier] += 1
+
+
+def _take_other(found: Contents, row: JsonObject, kind: str, place: LinePlace) -> bool:
+    """Count a line that is no rollout; False if it is none of an output's either."""
+    head = head_of(row)
+    if kind == "unverified":
+        if head is None or not isinstance(row.get("response"), dict):
+            return False
+        found.pending[head.key] = place
+        if head.key not in found.done:
+            found.keep_settings(head)
+    elif kind == "failure":
+        if head is None:
+            return False
+        if row["failure"].get("terminal") is True:
+            found.refused.add(head.key)
+            found.refusals.setdefault(head.key, []).append(Refusal.of(row))
+    elif kind == "malformed" and isinstance(row.get("line"), int):
+        found.malformed.add((str(row.get("input")), row["line"]))
+    return kind != "rollout"
 
 
 def read_rows(path: Path) -> Iterator[tuple[int, JsonObject | None]]:

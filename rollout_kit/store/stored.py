@@ -17,7 +17,7 @@ from ..config.inputs import parse_only
 from ..errors import ConfigError
 from ..types import JsonObject, Key
 from .files import OutputPaths
-from .lines import key_of
+from .lines import key_of, kind_of
 from .tasks import BREATH, Malformed, number_lines
 
 TEXT_KEPT = 2048
@@ -137,16 +137,16 @@ def _intern(key: Key) -> Key:
 
 
 def _parse(raw: bytes) -> tuple[Key, JsonObject] | None:
-    """A line's key and content; None for a failure without a response; ValueError for anything
-    else."""
+    """A line's key and content; None for a failure without a response, or another line that a run
+    writes; ValueError for anything else."""
     try:
         line = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
         raise ValueError(f"not JSON: {error}") from None
     if not isinstance(line, dict):
         raise ValueError(f"not a JSON object but {type(line).__name__}")
-    if isinstance(line.get("failure"), dict):
-        if not isinstance(line.get("response"), dict):
+    if (kind := kind_of(line, "rollout")) not in ("rollout", "unverified"):
+        if kind != "failure" or not isinstance(line.get("response"), dict):
             return None
         if isinstance(answered := line.get("answered"), dict):
             line = {**answered, "response": line["response"]}
