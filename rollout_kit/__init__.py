@@ -16,7 +16,7 @@ _HOMES = {
     " ToolError VerifyError",
     "launch.reach": "Servers",
     "responses": "Item content_texts function_call_item function_call_output function_calls"
-    " input_items make_response message_item output_text reasoning_item",
+    " input_items make_response message_item output_items output_text reasoning_item",
     "sandbox.limits": "SandboxError SandboxLimits SandboxRun",
     "sandbox.pool": "Sandbox",
     "serving.agent": "Agent AgentConfig",
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
         input_items,
         make_response,
         message_item,
+        output_items,
         output_text,
         reasoning_item,
     )

@@ -26,6 +26,12 @@ def input_items(params: Mapping[str, Any]) -> list[Item]:
     return [{"role": "user", "content": given}] if isinstance(given, str) else list(given)
 
 
+def output_items(response: Mapping[str, Any]) -> list[Item]:
+    """The items of a response."""
+    found = response.get("output")
+    return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
+
+
 def function_calls(items: Iterable[Item]) -> list[Item]:
     return [item for item in items if item.get("type") == "function_call"]
 
@@ -44,9 +50,14 @@ def pair_calls(items: Iterable[Item]) -> list[tuple[Item, str]]:
 
 def output_text(response: Mapping[str, Any]) -> str:
     """The text of every assistant message of a response, joined by newlines."""
+    return assistant_text(output_items(response))
+
+
+def assistant_text(items: Iterable[Item]) -> str:
+    """The text of every assistant message among the items, joined by newlines."""
     return "\n".join(
         text
-        for item in response.get("output", ())
+        for item in items
         if item.get("type") == "message" and item.get("role") == "assistant"
         for text in content_texts(item.get("content"))
     )
@@ -56,7 +67,10 @@ def content_texts(content: Any) -> list[str]:
     """The text parts of a message's content, which may be a string or a list of parts."""
     if isinstance(content, str):
         return [content]
-    return [part["text"] for part in content or () if isinstance(part.get("text"), str)]
+    if not isinstance(content, list):
+        return []
+    texts = [part.get("text") for part in content if isinstance(part, dict)]
+    return [text for text in texts if isinstance(text, str)]
 
 
 def sum_usage(usages: Iterable[Mapping[str, Any] | None]) -> JsonObject:

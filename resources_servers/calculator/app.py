@@ -12,6 +12,7 @@ from rollout_kit import (
     VerifyRequest,
     VerifyResponse,
     function_calls,
+    output_items,
     output_text,
     tool,
 )
@@ -45,7 +46,7 @@ class Calculator(ResourcesServer):
 
     async def verify(self, body: CalculatorVerifyRequest) -> VerifyResponse:
         numbers = WHOLE_NUMBER.findall(output_text(body.response))
-        calls = function_calls(body.response.get("output") or [])
+        calls = function_calls(output_items(body.response))
         last = numbers[-1] if numbers else None
         is_readable = last is not None and len(last) <= MAX_DIGITS
         return body.scored(

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from rollout_kit import content_texts, output_text
+from rollout_kit import content_texts, output_items, output_text
 
 FENCE = "```"
 
@@ -21,7 +21,7 @@ def is_reasoning_misplaced(response: dict[str, Any]) -> bool:
     text = output_text(response)
     reasoning = "".join(
         part
-        for item in response.get("output", ())
+        for item in output_items(response)
         if item.get("type") == "reasoning"
         for part in content_texts(item.get("summary"))
     )

@@ -50,7 +50,7 @@ def judge_run(case: Case, run: SandboxRun) -> Judgement:
     elif not run.answered:
         said, problem = "", "Wrong Answer: nothing was returned"
     else:
-        said = str(run.value)
+        said = _show(run.value)
         problem = "" if _are_equal(run.value, case.expected) else "Wrong Answer"
     if not problem:
         return Judgement(PASSED, {})
@@ -85,6 +85,13 @@ def _are_equal(value: Any, expected: Any) -> bool:
         return bool(value == expected)
     except RecursionError:
         return False
+
+
+def _show(value: Any) -> str:
+    try:
+        return str(value)
+    except RecursionError:
+        return f"a {type(value).__name__} with too many levels to show"
 
 
 def _shorten(text: str) -> str:

@@ -20,6 +20,7 @@ from rollout_kit import (
     VerifyResponse,
     WorkerPool,
     content_texts,
+    output_items,
 )
 from rollout_kit.serving.judge import issue_of, question_of
 from rollout_kit.serving.service import OPERATIONAL, ServerRef
@@ -167,7 +168,7 @@ class EquivalenceLlmJudge(ResourcesServer):
 
 
 def _read_last_message(response: JsonObject) -> str:
-    for item in reversed(response.get("output", [])):
+    for item in reversed(output_items(response)):
         if item.get("type") == "message" and item.get("role") == "assistant":
             return "\n".join(content_texts(item.get("content")))
     return ""

@@ -13,6 +13,7 @@ from rollout_kit import (
     VerifyRequest,
     VerifyResponse,
     function_calls,
+    output_items,
     tool,
 )
 
@@ -78,7 +79,7 @@ class ExampleMultiStep(ResourcesServer):
 
 def _read_submission(response: JsonObject) -> list[int]:
     """Return the integers of the last `extract_synonym_values` call; none for other values."""
-    calls = function_calls(response.get("output") or [])
+    calls = function_calls(output_items(response))
     given = [call for call in calls if call.get("name") == "extract_synonym_values"]
     try:
         values = orjson.loads(given[-1]["arguments"])["synonym_values"]

@@ -13,6 +13,7 @@ from rollout_kit import (
     VerifyRequest,
     VerifyResponse,
     content_texts,
+    output_items,
     tool,
 )
 
@@ -38,7 +39,7 @@ class ExampleSingleToolCall(ResourcesServer):
         return _make_report(city)
 
     async def verify(self, body: VerifyRequest) -> VerifyResponse:
-        output: list[Item] = body.response.get("output") or []
+        output = output_items(body.response)
         answered_at = _find_first_output(output)
         was_called = answered_at is not None
         has_answered = was_called and any(_is_answer(item) for item in output[answered_at:])

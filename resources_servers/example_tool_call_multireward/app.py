@@ -17,6 +17,7 @@ from rollout_kit import (
     VerifyRequest,
     VerifyResponse,
     function_calls,
+    output_items,
 )
 
 THIRD = 1 / 3
@@ -58,7 +59,7 @@ class ExampleToolCallMultireward(ResourcesServer):
     reverify: ClassVar[Reverify | None] = "stateless"
 
     async def verify(self, body: CallRequest) -> VerifyResponse:
-        output = body.response.get("output", ())
+        output = output_items(body.response)
         calls = function_calls(output)
         arguments = [_parse_arguments(call) for call in calls]
         has_text = any(item.get("type") == "message" for item in output)

@@ -20,6 +20,7 @@ from rollout_kit import (
     VerifyResponse,
     VerifyWorkersConfig,
     WorkerPool,
+    output_items,
     output_text,
 )
 
@@ -108,7 +109,7 @@ class InstructionFollowing(ResourcesServer):
         return {}
 
     async def verify(self, body: InstructionsRequest) -> VerifyResponse:
-        text, timed_out = output_text({"output": body.response.get("output", [])[-1:]}), False
+        text, timed_out = output_text({"output": output_items(body.response)[-1:]}), False
         try:
             followed = await self._check(body.instructions, text)
         except TimeoutError:

@@ -22,6 +22,7 @@ ANSWER_IS = re.compile(
 SENTENCE_END = re.compile(r"[.!?](?=\s|\*|$)")
 INLINE_MATH = re.compile(r"\$\$?([^$]+)\$\$?|\\\((.+?)\\\)|\\\[(.+?)\\\]")
 
+TRAILING = ".,;" + "".join(filter(str.isspace, map(chr, range(0x3001))))
 WRAPPERS = [("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"), ("**", "**"), ("`", "`")]
 SPACING = re.compile(r"\\(?:left|right|displaystyle|[,;:! ])(?![A-Za-z])|\\(?:quad|qquad)\b|~")
 FRACTION = re.compile(r"\\[dt]frac(?![A-Za-z])")
@@ -114,7 +115,7 @@ class Numeral(NamedTuple):
 
 def parse_number(text: str) -> Numeral | None:
     """`1,234`, `$5.50`, `12 apples`, `30^\\circ` or `50%` as a number; None for other texts."""
-    found = NUMERAL.fullmatch(text.replace("−", "-"))
+    found = NUMERAL.fullmatch(text.replace("−", "-")) if len(text) <= ANSWER_LIMIT else None
     if found is None or not re.search(r"\d", (found["whole"] or "") + (found["decimals"] or "")):
         return None
     if NO_UNITS & set(re.findall(r"[a-z]+", found["unit"].lower()) if found["unit"] else ()):
@@ -158,7 +159,7 @@ def _clean(text: str) -> str:
     """Remove delimiters and the full stop around an answer."""
     while True:
         before = text
-        text = text.strip().rstrip(".,;").strip()
+        text = text.strip().rstrip(TRAILING)
         for start, end in WRAPPERS:
             inner = text[len(start) : len(text) - len(end)]
             if text.startswith(start) and text.endswith(end) and start not in inner and inner:

@@ -26,6 +26,9 @@ from rollout_kit import (
 TEXT_LIMIT = 200_000
 """Only so many characters at the end of a response are searched for the answer."""
 
+WORKER_MEMORY_MB = 4096
+"""Limit on the address space of a worker."""
+
 OPENED, CLOSED = "<answer>", "</answer>"
 
 
@@ -60,6 +63,7 @@ class ReasoningGym(ResourcesServer):
             "score",
             num_workers=config.num_verify_workers,
             deadline_s=config.verify_timeout_s,
+            max_memory_mb=WORKER_MEMORY_MB,
         )
 
     async def start(self) -> None:

@@ -24,6 +24,7 @@ from rollout_kit import (
     WorkerPool,
     content_texts,
     function_calls,
+    output_items,
 )
 
 WORKER_MEMORY_MB = 1024
@@ -111,8 +112,7 @@ class StructuredOutputs(ResourcesServer):
 
 
 def _read_text(response: JsonObject) -> str:
-    items = response.get("output", ())
-    messages = [item for item in items if item.get("type") == "message"]
+    messages = [item for item in output_items(response) if item.get("type") == "message"]
     return "".join(text for item in messages for text in content_texts(item.get("content")))
 
 
@@ -120,7 +120,7 @@ def _read_arguments(body: StructuredRequest) -> tuple[str, Verdict | None]:
     """Return the arguments of the first call of the row's tool; without one, the verdict."""
     if body.response.get("error"):
         return "", ("api_error", str(body.response["error"])[:200])
-    calls = function_calls(body.response.get("output", ()))
+    calls = function_calls(output_items(body.response))
     if not calls:
         return "", ("missing_tool_call", "the response has no tool call")
     named = [call for call in calls if body.tool_name in (None, "", call.get("name"))]

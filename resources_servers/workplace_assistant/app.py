@@ -21,6 +21,7 @@ from rollout_kit import (
     VerifyRequest,
     VerifyResponse,
     function_calls,
+    output_items,
 )
 from rollout_kit.serving.tools import arguments_of
 
@@ -89,7 +90,7 @@ class WorkplaceAssistant(ResourcesServer):
         return {"output": self.state.use(tool, arguments)}
 
     async def verify(self, body: WorkplaceRequest) -> VerifyResponse:
-        calls = function_calls(body.response.get("output", ()))
+        calls = function_calls(output_items(body.response))
         found = Office(self._tables).replay(calls)
         truth = Office(self._tables).replay(body.calls)
         return body.scored(reward=float(found.equals(truth)))

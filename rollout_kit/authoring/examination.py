@@ -97,7 +97,7 @@ def compute_verdicts(
     async def main() -> list[JsonObject]:
         found = []
         server = registry.load("resources_servers", name)
-        async with mount({**_make_judges(server), name: make_trusting(server)}, over) as peers:
+        async with mount({**make_judges(server), name: make_trusting(server)}, over) as peers:
             replays = (await peers.describe(name))["reverify"] == "replay"
             for row, response in pairs:
                 with entered(Session()):
@@ -120,7 +120,7 @@ def make_trusting(server: type[Service]) -> Callable[[Peers, str], Service]:
     return making(server, **{key: asked[key] for key in asked if key in server.Config.model_fields})
 
 
-def _make_judges(server: type[Service]) -> dict[str, Callable[[Peers, str], Service]]:
+def make_judges(server: type[Service]) -> dict[str, Callable[[Peers, str], Service]]:
     config = server.Config()
     differ = config.get("judge_not_equal_label", "")
     return {

@@ -4,13 +4,12 @@ The code controls its own output, so callers compare the output themselves and n
 verdict computed inside a run.
 """
 
+import json
 import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
-
-import orjson
 
 from ..errors import ConfigError
 from ..workers.warm import WarmPool
@@ -74,7 +73,7 @@ class Sandbox:
         of the module. With `starter`, LiveCodeBench's imports are available. Raise SandboxError if
         the sandbox itself fails."""
         program = {"code": code, "function": function, "arguments": arguments, "starter": starter}
-        raw = orjson.dumps(program)
+        raw = json.dumps(program).encode()  # orjson refuses long integers and lone surrogates
         text = stdin.encode("utf-8", "surrogatepass")
         try:
             return await self._run_once(raw, text, function is None, limits)

@@ -14,7 +14,7 @@ from typing import ClassVar, Protocol
 from pydantic import Field
 
 from ..errors import TaskError
-from ..responses import output_text
+from ..responses import assistant_text, output_items, output_text
 from ..types import JsonObject, SeedSessionResponse, VerifyRequest, VerifyResponse, Wire
 from .resources_server import ResourcesServer, Reverify
 from .service import post
@@ -102,7 +102,7 @@ class GymnasiumServer(ResourcesServer):
     ) -> VerifyResponse:
         """The sum of the rewards of all steps, in a game that is played again."""
         game, total, step, num_steps = self.new_game(body), 0.0, Step(), 0
-        for action in actions(body.response.get("output") or []):
+        for action in actions(output_items(body.response)):
             step = game.step(action)
             total += step.reward
             num_steps += 1
@@ -133,7 +133,7 @@ def observation_item(text: str) -> JsonObject:
 def actions(items: Iterable[JsonObject]) -> list[str]:
     """The text of each turn of the policy: all items between two observations."""
     turns = groupby(items, key=lambda item: item.get("role") == "user")
-    return [output_text({"output": turn}) for is_observation, turn in turns if not is_observation]
+    return [assistant_text(turn) for is_observation, turn in turns if not is_observation]
 
 
 def find_tagged(text: str, tag: str) -> str | None:

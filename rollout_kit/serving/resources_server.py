@@ -27,7 +27,7 @@ from ..errors import (
     validation_summary,
 )
 from ..session import Session, current_session, entered
-from ..transport.wire import Route
+from ..transport.wire import Route, parse_leniently
 from ..types import (
     JsonObject,
     SeedSessionResponse,
@@ -243,9 +243,9 @@ class ResourcesServer(Service):
     async def _verdict(self, raw: bytes) -> VerifyResponse:
         wanted = self._verify_request
         with boundary(self.name, VerifyError):
-            request = (wanted or VerifyRequest).model_validate_json(raw)
+            request = parse_leniently((wanted or VerifyRequest).model_validate_json, raw)
             if wanted is None:
-                task = orjson.loads(raw)
+                task = parse_leniently(orjson.loads, raw)
                 found = await invoke(self.verify, task, task.pop("response"))
             else:
                 found = await invoke(self.verify, request)

@@ -1,13 +1,16 @@
 """Conversion between JSON bytes and objects, and the definition of routes."""
 
 import inspect
+import json
+import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import orjson
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from ..errors import TaskError
 from ..types import JsonObject, VerifyRequest, VerifyResponse, given_fields
@@ -27,6 +30,16 @@ RESERVED = frozenset(
     }
 )
 """Paths of servers that no tool may have as its name: the policy may call every tool."""
+
+DEEPEST = 100
+"""Levels of JSON that a mended request keeps; parsers and encoders refuse about 200."""
+
+LONGEST_INTEGER = 4_300
+"""Digits; Python refuses to parse more."""
+
+BRACKET = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{}]', re.DOTALL)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +141,55 @@ def request_parser(annotation: Any) -> Callable[[bytes], Any]:
     validate = TypeAdapter(annotation).validate_json
 
     def parse(raw: bytes) -> Any:
-        return validate(raw or b"{}")
+        return parse_leniently(validate, raw or b"{}")
 
     return parse
+
+
+def parse_leniently(parse: Callable[[bytes], T], raw: bytes) -> T:
+    """`parse(raw)`. Bytes that a strict parser refuses are mended first: what a model wrote may
+    hold lone surrogates, invalid UTF-8, control characters, NaN, or any number of levels."""
+    try:
+        return parse(raw)
+    except ValueError as error:
+        is_json = isinstance(error, ValidationError) and error.errors()[0]["type"] != "json_invalid"
+        mended = None if is_json else mend(raw)
+        if mended is None:
+            raise
+    return parse(mended)
+
+
+def mend(raw: bytes) -> bytes | None:
+    """The same value as strict JSON; None if the bytes are not JSON in any sense. Numbers that are
+    not finite or too long become null."""
+    text = _cut_deep(raw).decode("utf-8", "replace")
+    try:
+        value = json.loads(
+            text,
+            strict=False,
+            parse_int=lambda digits: int(digits) if len(digits) <= LONGEST_INTEGER else None,
+            parse_float=lambda digits: found if math.isfinite(found := float(digits)) else None,
+            parse_constant=lambda name: None,
+        )
+    except ValueError:
+        return None
+    text = json.dumps(value, ensure_ascii=False)
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
+
+
+def _cut_deep(raw: bytes) -> bytes:
+    """`raw` with null in place of what is nested too deeply."""
+    parts, end, depth = [], 0, 0
+    for found in BRACKET.finditer(raw):
+        if found[0] in b"[{":
+            depth += 1
+            if depth == DEEPEST + 1:
+                parts.append(raw[end : found.start()] + b"null")
+        elif found[0] in b"]}":
+            if depth == DEEPEST + 1:
+                end = found.end()
+            depth -= 1
+    return b"".join(parts) + raw[end:]
 
 
 def parse_object(raw: bytes) -> JsonObject:

@@ -5,6 +5,7 @@ and results are JSON. A worker that passes its deadline is killed.
 """
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -25,6 +26,12 @@ HEADER_SIZE = 4
 LACKS = ("ModuleNotFoundError", "ImportError")
 """Exceptions of a worker's file if a package is missing."""
 
+EXHAUSTED = ("MemoryError", "RecursionError")
+"""Exceptions of a function whose arguments need more memory or stack than a worker has."""
+
+CRASHES = frozenset({-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT, -signal.SIGILL})
+"""Exit statuses of a worker that crashed itself; others, such as SIGKILL, come from outside."""
+
 CHILD = Path(__file__).with_name("child.py")
 
 
@@ -38,7 +45,12 @@ class WorkerError(RolloutKitError):
 
 
 class WorkerDied(WorkerError):
-    """The process ended without an answer: killed from outside, or crashed in C code."""
+    """The process ended without an answer: killed from outside, or crashed in C code. `status` is
+    its exit status."""
+
+    def __init__(self, status: int | None) -> None:
+        super().__init__("WorkerDied", f"exit status {status}")
+        self.status = status
 
 
 class WorkerPool:
@@ -75,8 +87,22 @@ class WorkerPool:
             raise
 
     async def call(self, *arguments: Any) -> Any:
-        """The function's result; TimeoutError at the deadline, WorkerError for what it raised."""
-        request = orjson.dumps(arguments)
+        """The function's result; WorkerError for what it raised. TimeoutError if the arguments are
+        too much for it: it passed the deadline or ran out of memory, or crashed twice."""
+        request = json.dumps(arguments).encode()
+        try:
+            try:
+                return await self._ask(request)
+            except WorkerDied:
+                if self._workers.is_closed:
+                    raise
+                return await self._ask(request)
+        except WorkerError as error:
+            if error.kind not in EXHAUSTED and getattr(error, "status", None) not in CRASHES:
+                raise
+            raise TimeoutError(f"the worker could not answer: {error}") from None
+
+    async def _ask(self, request: bytes) -> Any:
         try:
             async with self._workers.lease() as worker, asyncio.timeout(self.deadline_s):
                 reply = await worker.ask(request)
@@ -145,7 +171,7 @@ class _Worker:
             return orjson.loads(await reader.readexactly(size))
         except (asyncio.IncompleteReadError, ConnectionError):
             await self.kill()
-            raise WorkerDied("WorkerDied", f"exit status {self._process.returncode}") from None
+            raise WorkerDied(self._process.returncode) from None
 
     async def kill(self) -> None:
         """End the process and what it has started; return when it is gone."""

@@ -1,13 +1,22 @@
 import asyncio
 import base64
 import json
+import sys
 import zlib
 from pathlib import Path
 
 import pytest
 from support import HANG_S
 
-from rollout_kit import ConfigError, Sandbox, TaskError, VerifyError, make_response, message_item
+from rollout_kit import (
+    ConfigError,
+    Sandbox,
+    SandboxRun,
+    TaskError,
+    VerifyError,
+    make_response,
+    message_item,
+)
 from rollout_kit.config.keys.commands import CollectConfig
 from rollout_kit.config.load import load as load_config
 from rollout_kit.launch.reach import reach
@@ -378,3 +387,18 @@ def test_a_sandbox_that_fails_is_no_verdict(monkeypatch) -> None:
     with pytest.raises(VerifyError, match="the sandbox failed") as caught:
         asyncio.run(main())
     assert caught.value.retryable
+
+
+def test_a_returned_value_with_too_many_levels_is_wrong() -> None:
+    rules = sys.modules[CodeGen.__module__.replace(".app", ".rules")]
+    value: list = []
+    for _ in range(5_000):
+        value = [value]
+    run = SandboxRun("finished", b"", True, value, "", duration_s=0, cpu_s=0)
+    judgement = rules.judge_run(rules.Case("1", "[]", "f", [1], []), run)
+    assert judgement.details["error_message"] == "Wrong Answer"
+
+
+def test_arguments_may_be_longer_than_a_machine_word() -> None:
+    task = row([str(10**30)], [str(2 * 10**30)], "twice")
+    assert verdict(task, fenced("def twice(x): return 2 * x"))["reward"] == 1.0

@@ -114,3 +114,21 @@ def test_a_long_answer_that_means_harm_takes_no_time(text):
     began = time.monotonic()
     sys.modules[ReasoningGym.__module__].extract(text * 20)
     assert time.monotonic() - began < HANG_S  # going over it again for each brace takes hours
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "__import__('os')._exit(1)",
+        "\uff3f\uff3fimport\uff3f\uff3f('os')._exit(1)",
+        "exec(chr(105) + chr(109))",
+        "exit()",
+        "open(0)",
+    ],
+)
+def test_no_family_executes_an_answer(answer: str) -> None:
+    families = [*("binary_matrix", "countdown", "intermediate_integration", "n_queens", "puzzle24")]
+    families += ["polynomial_multiplication", "spiral_matrix", "string_insertion"]
+    rows = [orjson.loads(line) for line in generated(*families, "--size", "1")]
+    found = verdicts([(row, f"<answer>{answer}</answer>") for row in rows])
+    assert all(verdict.reward < 0.1 for verdict in found)
