@@ -183,6 +183,49 @@ time.sleep(10_000)
     assert run.end == "memory"
 
 
+SHARED = {
+    "mapped": "import mmap\nx = mmap.mmap(-1, 100 << 20)",
+    "unmapped but for a page": """
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+for _ in range(50):
+    start = libc.mmap(None, 100 << 20, 3, 0x21, -1, 0)
+    if start in (None, ctypes.c_void_p(-1).value):
+        raise OSError(ctypes.get_errno(), 'refused')
+    ctypes.memset(start, 1, 100 << 20)
+    libc.munmap(ctypes.c_void_p(start + 4096), (100 << 20) - 4096)
+""",
+    "of a device": "import mmap\nx = mmap.mmap(open('/dev/zero', 'r+b').fileno(), 100 << 20)",
+    "of a file": "import mmap\nf = open('/tmp/x', 'w+b')\nf.truncate(100 << 20)\n"
+    "x = mmap.mmap(f.fileno(), 100 << 20)\nfor at in range(0, 100 << 20, 4096): x[at] = 1",
+}
+
+
+@pytest.mark.parametrize("code", SHARED.values(), ids=SHARED)
+def test_shared_memory_escapes_no_limit(held: Held, code: str) -> None:
+    run = held.run(code)
+    assert run.end in ("raised", "died"), run
+    assert run.end == "died" or "Error" in run.error
+
+
+def test_files_and_processes_may_share_memory_within_the_limit(held: Held) -> None:
+    code = """
+import mmap, multiprocessing
+with open('/tmp/x', 'w+b') as file:
+    file.truncate(1 << 20)
+    memory = mmap.mmap(file.fileno(), 1 << 20)
+number = multiprocessing.get_context('fork').Value('i', 0)
+def work():
+    number.value, memory[0] = 42, 7
+process = multiprocessing.get_context('fork').Process(target=work)
+process.start(); process.join()
+print(number.value, memory[0])
+"""
+    run = held.run(code)
+    assert run.stdout == b"42 7\n", run
+
+
 @pytest.mark.parametrize(
     "code",
     [

@@ -22,7 +22,8 @@ counts the runs of one room only."""
 LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache")
 """Libraries that the interpreter's extension modules load."""
 
-DEVICES = ("null", "zero", "urandom", "random")
+DEVICES = ("null", "urandom", "random")
+"""Without `zero`, a shared mapping of which allocates memory that no limit counts."""
 
 OLD = "/.old"
 

@@ -12,9 +12,9 @@ from . import kernel
 
 PR_SET_SECCOMP, MODE_FILTER = 22, 2
 ALLOW, REFUSE, KILL = 0x7FFF0000, 0x00050000, 0x80000000
-LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-NUMBER, ARCHITECTURE, ARGUMENT = 0, 4, 16
-"""Offsets in the filter's input: number of the call, architecture, first argument."""
+LOAD, EQUAL, AT_LEAST, ANY_BIT, AND, RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
+NUMBER, ARCHITECTURE, ARGUMENT, FOURTH_ARGUMENT = 0, 4, 16, 40
+"""Offsets in the filter's input: number of the call, architecture, first and fourth argument."""
 
 X32 = 0x40000000
 """Bit that marks the x32 numbers of the same calls on x86."""
@@ -25,12 +25,16 @@ FAMILIES = (1, 2, 10)
 NEW_NAMESPACES = 0x7E020000
 """Flags that `clone` must not have."""
 
+SHARED_ANONYMOUS = 0x21
+"""Flags that `mmap` must not have together. Pages of such a mapping stay allocated after `munmap`
+of all but one of them, and then no measurement of a process shows them."""
+
 ARCHITECTURES: dict[str, tuple[int, dict[str, int]]] = {
     "x86_64": (
         0xC000003E,
-        {"socket": 41, "clone": 56},
+        {"socket": 41, "clone": 56, "mmap": 9},
     ),
-    "aarch64": (0xC00000B7, {"socket": 198, "clone": 220}),
+    "aarch64": (0xC00000B7, {"socket": 198, "clone": 220, "mmap": 222}),
 }
 
 REFUSED: dict[str, tuple[int, ...]] = {
@@ -100,6 +104,9 @@ def _program(
     program += [(EQUAL, 0, 1, CLONE3), (RETURN, 0, 0, REFUSE | errno.ENOSYS)]
     program += [(EQUAL, 0, 4, numbers["clone"]), (LOAD, 0, 0, ARGUMENT)]
     program += [(ANY_BIT, 0, 1, NEW_NAMESPACES), no, (RETURN, 0, 0, ALLOW)]
+    program += [(EQUAL, 0, 5, numbers["mmap"]), (LOAD, 0, 0, FOURTH_ARGUMENT)]
+    program += [(AND, 0, 0, SHARED_ANONYMOUS), (EQUAL, 0, 1, SHARED_ANONYMOUS), no]
+    program += [(RETURN, 0, 0, ALLOW)]
     program += [(EQUAL, 0, 1 + len(FAMILIES) + 1, numbers["socket"]), (LOAD, 0, 0, ARGUMENT)]
     for place, family in enumerate(FAMILIES):
         program += [(EQUAL, len(FAMILIES) - place, 0, family)]
