@@ -137,7 +137,7 @@ def asks(params=None, session=None):
 
     async def use(model):
         with entered(session):
-            return await model.handle("/v1/responses", orjson.dumps(params or HI))
+            return await model.answer("/v1/responses", orjson.dumps(params or HI))
 
     return use
 
