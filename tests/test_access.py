@@ -1,12 +1,17 @@
 """Who is let in: a page in a browser is not, nor another machine without the run's token."""
 
 import asyncio
+import http.client
 import json
+import os
+import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import AsyncMock
 
 import aiohttp
 import pytest
@@ -17,12 +22,14 @@ from workplace import Workplace
 
 from rollout_kit.config.keys.commands import HeadServerConfig
 from rollout_kit.errors import ConfigError
-from rollout_kit.launch.head import IDENTITY, HeadClient
+from rollout_kit.launch import head
+from rollout_kit.launch.head import IDENTITY, HeadClient, HeadServer
 from rollout_kit.launch.run import RunIdentity, keep_token, read_token
 from rollout_kit.launch.sockets import bound_socket, url_of
 from rollout_kit.testing import making
 from rollout_kit.transport.app import served
 from rollout_kit.transport.http import HttpClient
+from rollout_kit.transport.peer_user import find_user
 from rollout_kit.transport.peers import Peers
 
 TOKEN = "a-token-of-some-length"
@@ -158,6 +165,67 @@ def test_a_token_of_one_s_own_opens_the_run_from_another_place(
         assert code == 0 and len(workplace.lines()) == 5, output
 
 
+NOBODY = 65_534
+
+as_root = pytest.mark.skipif(
+    os.geteuid() != 0 or not Path("/proc/net/tcp").exists(), reason="only root can be another user"
+)
+
+
+def status_as(user: int, url: str, path: str, body: str | None, headers: dict[str, str]) -> int:
+    """The status of a request over a socket of this user."""
+    client = http.client.HTTPConnection(url.removeprefix("http://"))
+    family = socket.AF_INET6 if "[" in url else socket.AF_INET
+    os.seteuid(user)
+    try:
+        client.sock = socket.socket(family)
+    finally:
+        os.seteuid(0)
+    client.sock.connect((client.host, client.port))
+    with closing(client):
+        client.request("POST" if body else "GET", path, body, {**JSON, **headers})
+        return client.getresponse().status
+
+
+@as_root
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+def test_another_user_of_the_machine_is_refused(workplace: Workplace, host: str) -> None:
+    env = workplace.folder / "env.yaml"
+    env.write_text(f"{env.read_text()}auth_token: {TOKEN}\n")
+    with workplace.ng_run(f"+default_host={host.strip('[]')}") as (_, port, said):
+        head = f"http://127.0.0.1:{port}"
+        asked = json.dumps({"responses_create_params": {"input": "hi"}})
+        routes = [(head, "/server_instances", None)]
+        for name, path in (("policy_model", "/v1/models"), ("echo_agent", "/run")):
+            [url] = [word for word in _line(said, f"{name} ").split() if "://" in word]
+            routes.append((url, path, asked if path == "/run" else None))
+        token = {"authorization": f"Bearer {TOKEN}"}
+        for url, path, body in routes:
+            assert status_as(NOBODY, url, path, body, {}) == 401, path
+            assert status_as(NOBODY, url, path, body, {"authorization": "Bearer x"}) == 401
+            assert status_as(0, url, path, body, {}) == 200, path
+            assert status_as(NOBODY, url, path, body, token) == 200, path
+            assert status_as(NOBODY, url, "/health", None, {}) == 200
+        config = "/global_config_dict_yaml"
+        assert status_as(0, head, config, None, {}) == 401, "it controls the run"
+        assert status_as(0, head, config, None, token) == 200
+
+
+def test_a_socket_that_speaks_both_protocols_is_known_by_its_user() -> None:
+    with (
+        bound_socket("127.0.0.1", 0) as listener,
+        socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as client,
+    ):
+        listener.listen()
+        client.connect(("::ffff:127.0.0.1", listener.getsockname()[1]))
+        connection, _ = listener.accept()
+        with connection:
+            assert find_user(connection) == os.geteuid()
+            client.close()
+            assert find_user(connection) is None, "who has left is nobody"
+    assert find_user(listener) is None
+
+
 def _line(text: str, part: str) -> str:
     return next(line for line in text.splitlines() if part in line)
 
@@ -222,3 +290,50 @@ def test_no_token_is_sent_to_who_does_not_know_it(
     asyncio.run(main(None))
     asyncio.run(main(TOKEN))
     assert len(seen) == 6 and TOKEN not in "".join(seen)
+
+
+def test_no_token_is_sent_through_a_relay_at_another_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`localhost` may be [::1], where another user can listen and pass everything on."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    seen: list[bytes] = []
+
+    async def main() -> None:
+        async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            there, back = await asyncio.open_connection("127.0.0.1", port)
+
+            async def pump() -> None:
+                while piece := await there.read(4096):
+                    writer.write(piece)
+
+            answering = asyncio.create_task(pump())
+            while piece := await reader.read(4096):
+                seen.append(piece)
+                back.write(piece)
+            back.close()
+            await answering
+            writer.close()
+
+        with bound_socket("127.0.0.1", 0) as sock:
+            port = sock.getsockname()[1]
+        where = HeadServerConfig(port=port)
+        run = RunIdentity("one", TOKEN)
+        client = HttpClient()
+        async with (
+            HeadServer(run, where, {}, lambda: None) as real,
+            await asyncio.start_server(relay, "::1", port),
+        ):
+            real.announce([])
+            straight = await HeadClient.at(where, client, None)
+            assert straight.token == TOKEN and await straight.values() == {}
+            relayed = await HeadClient.at(where.model_copy(update={"host": "::1"}), client, TOKEN)
+            assert relayed.token == ""
+            both = [("::1", port), ("127.0.0.1", port)]
+            monkeypatch.setattr(head, "_resolve", AsyncMock(return_value=both))
+            found = await HeadClient.at(where, client, TOKEN)
+            assert found.token == TOKEN and found.url == f"http://127.0.0.1:{port}"
+            await client.close()
+
+    asyncio.run(main())
+    assert seen and TOKEN.encode() not in b"".join(seen)

@@ -14,6 +14,7 @@ from rollout_kit.errors import PeerError, RolloutError, TaskError
 from rollout_kit.serving.model import CHAT, RESPONSES
 from rollout_kit.session import HEADER, SPENT_HEADER
 from rollout_kit.transport.access import TRUSTED, Access
+from rollout_kit.transport.peer_user import PEER_USER
 from rollout_kit.transport.wire import encode
 from rollout_kit.types import JsonObject
 
@@ -45,6 +46,7 @@ class Endpoint:
             "headers": request.headers,
             "method": request.method,
             "path": request.path,
+            PEER_USER: connection.peer_user,
         }
         refusal = self._access.refusal(scope)
         if refusal is not None:

@@ -16,6 +16,8 @@ from typing import cast
 
 import httptools
 
+from rollout_kit.transport.peer_user import PeerUser
+
 BACKLOG = 2048
 """Connections that may wait to be accepted."""
 
@@ -79,6 +81,7 @@ class Connection(asyncio.Protocol):
         self._body: list[bytes] = []
         self._coming = Request()
         self._is_starting = False
+        self.peer_user = PeerUser(None)
         self.current: Request | None = None
         self.when_lost: Callable[[], None] | None = None
         """Called if the client disconnects before its answer is complete."""
@@ -90,6 +93,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's transport is no subclass
         self._connections.add(self)
+        self.peer_user = PeerUser(transport.get_extra_info("socket"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None

@@ -1,7 +1,9 @@
 """The head server of a running `ng_run`: it lists the servers, and accepts the request to stop."""
 
+import asyncio
 import hmac
 import secrets
+import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -16,7 +18,7 @@ from starlette.responses import Response
 
 from ..config.keys.commands import ControlConfig, HeadServerConfig
 from ..errors import ConfigError, PeerError
-from ..transport.access import bearer
+from ..transport.access import bearer, is_loopback
 from ..transport.app import served
 from ..transport.http import HttpClient, Reply
 from ..types import JsonObject
@@ -29,7 +31,7 @@ IDENTITY = "rollout_kit head server"
 
 CONFIG, STOP, INSTANCES = "/global_config_dict_yaml", "/stop", "/server_instances"
 
-NONCE = "x-rollout-nonce"
+NONCE, ADDRESS = "x-rollout-nonce", "x-rollout-address"
 
 ASK_S = 10.0
 """Time limit of a request to a head server."""
@@ -110,19 +112,33 @@ class HeadServer:
 
     def _hello(self, request: Request) -> JsonObject:
         """State and identity of the run. For a nonce, prove that the token is known here, so that
-        the caller can send it safely."""
+        the caller can send it safely.
+
+        The proof holds for the address that the caller has connected to. On this machine it must be
+        ours, else another program there passes on what it is asked.
+        """
         status = "starting" if self._servers is None else "ok"
         hello = {"status": status, "service": IDENTITY, "run_id": self._run.id}
-        if nonce := request.headers.get(NONCE):
-            hello["proof"] = _proof(self._run.token, nonce)
+        nonce, address = request.headers.get(NONCE), request.headers.get(ADDRESS, "")
+        if nonce and (not _is_here(address) or address == _spell(request.scope["server"])):
+            hello["proof"] = _proof(self._run.token, nonce, address)
         return hello
 
     def _entry(self) -> list[JsonObject]:
         return [_entry(server, self._started) for server in self._servers or ()]
 
 
-def _proof(token: str, nonce: str) -> str:
-    return hmac.new(token.encode(), nonce.encode(), "sha256").hexdigest()
+def _proof(token: str, nonce: str, address: str) -> str:
+    return hmac.new(token.encode(), f"{nonce} {address}".encode(), "sha256").hexdigest()
+
+
+def _spell(address: tuple[str, int] | None) -> str:
+    return f"{address[0]} {address[1]}" if address else ""
+
+
+def _is_here(address: str) -> bool:
+    """Whether an address spelled by `_spell` is on the caller's own machine."""
+    return is_loopback(address.partition(" ")[0])
 
 
 def _entry(server: Server, started: float) -> JsonObject:
@@ -182,22 +198,48 @@ class HeadClient:
     ) -> "HeadClient":
         """Find the head server; ConfigError if there is none. Without `token`, read it from the
         user's token file. It is sent only to a server that has proved to know it."""
-        url = f"http://{where.host}:{where.port}"
+        problem: ConfigError | None = None
+        stranger: HeadClient | None = None
+        for address in await _resolve(where):
+            try:
+                found = await cls._greet(address, where, client, token)
+            except ConfigError as error:
+                problem = problem or error
+                continue
+            if found.token:
+                return found
+            stranger = stranger or found
+        if stranger is None:
+            raise problem or ConfigError(f"no ng_run answers at {where.host}:{where.port}")
+        return stranger
+
+    @classmethod
+    async def _greet(
+        cls,
+        address: tuple[str, int],
+        where: HeadServerConfig,
+        client: HttpClient,
+        token: str | None,
+    ) -> "HeadClient":
+        """The head server at one address of its host; without the token if it proves nothing."""
+        host = f"[{address[0]}]" if ":" in address[0] else address[0]
+        url, shown = f"http://{host}:{address[1]}", f"http://{where.host}:{where.port}"
         advice = (
             "start one with  ng_run '+config_paths=[…]', name its place with +head_server.port=…,"
             " or let this command start the servers itself with '+config_paths=[…]'"
         )
         nonce = secrets.token_hex(16)
+        asked = {NONCE: nonce, ADDRESS: _spell(address)}
         try:
-            reply = await client.get(f"{url}/health", headers={NONCE: nonce}, timeout_s=ASK_S)
+            reply = await client.get(f"{url}/health", headers=asked, timeout_s=ASK_S)
         except PeerError as error:
-            raise ConfigError(f"no ng_run answers at {url} ({error.message}): {advice}") from None
+            raise ConfigError(f"no ng_run answers at {shown} ({error.message}): {advice}") from None
         hello = _read(reply)
         if not isinstance(hello, dict) or hello.get("service") != IDENTITY:
-            raise ConfigError(f"the server at {url} is another program, not an ng_run: {advice}")
+            raise ConfigError(f"the server at {shown} is another program, not an ng_run: {advice}")
         run_id, proof = str(hello.get("run_id")), str(hello.get("proof"))
         token = token or read_token(run_id, url)
-        if not hmac.compare_digest(proof, _proof(token, nonce)):
+        if not hmac.compare_digest(proof, _proof(token, nonce, _spell(address))):
             token = ""
         return cls(url, run_id, str(hello.get("status")), token, client)
 
@@ -249,6 +291,19 @@ class HeadClient:
         if reply.status != 200:
             raise ConfigError(f"the ng_run at {self.url} answered {reply.status}: {reply.text()}")
         return reply
+
+
+async def _resolve(where: HeadServerConfig) -> list[tuple[str, int]]:
+    """The addresses of a head server's host."""
+    loop = asyncio.get_running_loop()
+    host = where.host.strip("[]")
+    try:
+        found = await loop.getaddrinfo(host, where.port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise ConfigError(
+            f"head_server.host={where.host}: no such host ({error.strerror})"
+        ) from None
+    return list(dict.fromkeys((str(each[4][0]), int(each[4][1])) for each in found))
 
 
 @asynccontextmanager

@@ -16,7 +16,7 @@ from ..config.instances import AGENTS, MODELS
 from ..config.load import Config, Instance
 from ..serving import registry
 from ..serving.service import Service
-from ..transport.access import bearer, is_loopback
+from ..transport.access import bearer
 from ..transport.cassette import Cassette, Tapes
 from ..transport.http import HttpClient
 from ..transport.loop import gather_all
@@ -123,7 +123,8 @@ async def placed(
             stack.callback(sock.close)
         urls = {name: [url_of(sock) for sock in own] for name, own in sockets.items()}
         urls |= {each.name: [where[each.name]] for each in instances if "://" in where[each.name]}
-        tokens = _tokens(instances, sockets, run.token)
+        tokens = {each.name: each.token for each in instances if each.token}
+        tokens |= dict.fromkeys(sockets, run.token)
         types = {each.name: each.type for each in instances if each.name in urls}
         transports: dict[str, Transport] = {
             name: Http(name, urls[name], client, limits.timeout_s(type_), bearer(tokens.get(name)))
@@ -151,16 +152,6 @@ async def placed(
 def _server_of(instance: Instance, urls: list[str], fleet: Fleet, *, asks_token: bool) -> Server:
     name, type_, implementation = instance.name, instance.type, instance.implementation
     return Server(name, type_, implementation, urls, asks_token, fleet.of(instance))
-
-
-def _tokens(instances: list[Instance], sockets: Sockets, token: str) -> dict[str, str]:
-    """Instance → the token that it needs: its own, or this run's if other machines can reach it."""
-    return {
-        each.name: each.token or token
-        for each in instances
-        if each.token
-        or any(not is_loopback(sock.getsockname()[0]) for sock in sockets.get(each.name, ()))
-    }
 
 
 def placement_of(instance: Instance, default: str) -> str:

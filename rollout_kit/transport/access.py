@@ -1,9 +1,11 @@
 """Access control: the checks before a server reads a request.
 
+All routes but `/health` need the run's token. Over loopback the user who runs the server needs
+none, and other users of the machine do; routes that control the run always need it.
+
 A web page can post forms to any port of its viewer's machine, and can point its own host name to
 127.0.0.1. So a request over loopback must declare its body as JSON, which a page cannot do without
-permission, and its Host must name this machine. On other addresses, all routes but `/health` need
-the run's token. Routes that control the run always need it.
+permission, and its Host must name this machine.
 """
 
 import hmac
@@ -15,6 +17,8 @@ from http import HTTPStatus
 
 import orjson
 from starlette.types import ASGIApp, Receive, Scope, Send
+
+from .peer_user import PEER_USER
 
 OPEN = frozenset({"/health"})
 """Paths that need no token."""
@@ -43,7 +47,8 @@ class Access:
         return cls(frozenset(hosts), token, frozenset(control))
 
     def refusal(self, scope: Scope) -> tuple[HTTPStatus, str] | None:
-        """Why the request is refused; None if it is accepted. Sets TRUSTED in the scope."""
+        """Why the request is refused; None if it is accepted. Sets TRUSTED in the scope, which
+        must have the PEER_USER."""
         headers = dict(scope["headers"])
         host = headers.get(b"host", b"").decode("latin-1").lower()
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
@@ -57,15 +62,16 @@ class Access:
                 "send the body as JSON, with the header  content-type: application/json",
             )
         path = scope["path"]
-        controls = path in self.control
-        may = self._is_token(headers.get(b"authorization", b""))
-        scope[TRUSTED] = may or (bool(self.hosts) and not controls)
+        is_open_to_user = bool(self.hosts) and path not in self.control
+        scope[TRUSTED] = self._is_token(headers.get(b"authorization", b"")) or (
+            is_open_to_user and scope[PEER_USER].is_own
+        )
         if scope[TRUSTED] or path in OPEN:
             return None
-        return (
-            HTTPStatus.UNAUTHORIZED,
-            f"{path} needs the token of this run, as  authorization: Bearer <token>",
-        )
+        reason = f"{path} needs the token of this run, as  authorization: Bearer <token>"
+        if is_open_to_user:
+            reason += "; only the user who runs this server needs none on this machine"
+        return HTTPStatus.UNAUTHORIZED, reason
 
     def _is_token(self, header: bytes) -> bool:
         given = header.removeprefix(b"Bearer ")

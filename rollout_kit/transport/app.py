@@ -26,6 +26,7 @@ from ..types import JsonObject
 from .access import TRUSTED, Access, guard
 from .caller import HEADER as DEADLINE_HEADER
 from .caller import Caller, begin_work_for, is_hung_up, read_deadline
+from .peer_user import PEER_USER, PeerUser
 from .wire import Answers, EventStream, Route, encode
 
 log = logging.getLogger(__name__)
@@ -166,7 +167,8 @@ class _Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._descriptor = transport.get_extra_info("socket").fileno()
+        sock = transport.get_extra_info("socket")
+        self._descriptor, self._user = sock.fileno(), PeerUser(sock)
 
     def has_ended(self) -> bool:
         return self.transport.is_closing() or is_hung_up(self._descriptor)
@@ -179,6 +181,7 @@ class _Connection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self.scope[CONNECTION] = self  # type: ignore[typeddict-unknown-key]
+        self.scope[PEER_USER] = self._user  # type: ignore[typeddict-unknown-key]
 
 
 class _Server(uvicorn.Server):
