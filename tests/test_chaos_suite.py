@@ -398,6 +398,16 @@ def test_an_fsync_that_fails_stops_the_run(site: Site) -> None:
     site.check()
 
 
+def test_few_open_files_slow_a_run_down_and_do_not_end_it(site: Site) -> None:
+    site.tasks(1200)
+    few = ("sh", "-c", 'ulimit -n 256; exec "$@"', "sh")
+    collector = site.collecting("+num_samples_in_parallel=300", under=few)
+    status, output = site.ended(collector)
+    assert status == 0 and "warning: 'ulimit -n' of this shell is too low for 300" in output, output
+    assert site.num_answered() == 1200
+    site.check()
+
+
 def test_of_two_collectors_on_one_file_one_stops_at_once(site: Site) -> None:
     site.tasks(600)
     both = [site.collecting(), site.collecting()]

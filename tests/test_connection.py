@@ -1,12 +1,14 @@
 """The HTTP client against raw sockets: every way in which a reply can come, or not come."""
 
 import asyncio
+import errno
 import gzip
 import ssl
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uvloop
@@ -15,6 +17,7 @@ from virtual_time import run_linked
 
 from rollout_kit.errors import PeerError, PeerLost, PeerTimeout, PeerUnreachable
 from rollout_kit.transport import http
+from rollout_kit.transport.connection import Connection
 from rollout_kit.transport.http import HttpClient
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
@@ -506,3 +509,47 @@ def test_a_stream_may_last_and_must_not_fall_silent() -> None:
     with pytest.raises(PeerTimeout, match="fell silent for 10 s"):
         run_linked(replied(answer, arrived=pieces.append, timeout_s=10))
     assert b"".join(pieces) == b"ab" * 12
+
+
+@pytest.mark.parametrize("allowed", [3, 100])
+def test_a_client_opens_no_more_connections_than_there_are_descriptors(
+    monkeypatch: pytest.MonkeyPatch, allowed: int
+) -> None:
+    """Whether the limit is known or the system tells it with EMFILE: requests wait."""
+
+    async def main() -> None:
+        loop, num_open, most = asyncio.get_running_loop(), 0, 0
+        connect = loop.create_connection
+
+        async def create_connection(*args: Any, **keys: Any) -> Any:
+            nonlocal num_open, most
+            if num_open >= 3:
+                raise OSError(errno.EMFILE, "Too many open files")
+            num_open += 1
+            most = max(most, num_open)
+            return await connect(*args, **keys)
+
+        async def answer(_: bytes, __: object, writer: asyncio.StreamWriter) -> None:
+            await asyncio.sleep(0)
+            writer.write(OK)
+
+        class Counted(Connection):
+            def connection_lost(self, exc: Exception | None) -> None:
+                nonlocal num_open
+                num_open -= 1
+                super().connection_lost(exc)
+
+        monkeypatch.setattr(http, "max_connections", lambda: allowed)
+        monkeypatch.setattr(http, "Connection", Counted)
+        monkeypatch.setattr(loop, "create_connection", create_connection)
+        async with (
+            answering(answer) as (one, _),
+            answering(answer) as (two, _),
+            client_of() as client,
+        ):
+            asked = (client.post(url, b"{}") for url in [one, two] * 20)
+            replies = await asyncio.gather(*asked)
+        assert [reply.status for reply in replies] == [200] * 40
+        assert most <= 3
+
+    run_linked(main())

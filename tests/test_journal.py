@@ -110,6 +110,7 @@ def test_a_parked_response_is_pending_until_its_rollout_is_there(tmp_path: Path)
 def test_lines_of_others_are_left_alone_and_counted(tmp_path: Path) -> None:
     paths = OutputPaths(tmp_path / "rollouts.jsonl")
     foreign = b'{"reward": 1.0, "_ng_task_index": 0}\nnot json at all\n\n'
+    foreign += orjson.dumps(rollout(1).line) + b"\n"
     paths.main.write_bytes(foreign)
     journal = Journal(paths)
     journal.append(rollout(0))

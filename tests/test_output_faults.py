@@ -3,6 +3,7 @@ exit 0 without the file."""
 
 import errno
 import fcntl
+import gzip
 import json
 import os
 import shutil
@@ -19,7 +20,7 @@ from support import Bench, Echo, EchoRequest, asked, row, write_jsonl
 
 from rollout_kit.api.load import load
 from rollout_kit.chaos.check import check_files
-from rollout_kit.errors import ModelError, OutputError
+from rollout_kit.errors import ConfigError, ModelError, OutputError
 from rollout_kit.store.files import OutputPaths
 from rollout_kit.store.journal import Journal
 from rollout_kit.store.lines import mark_as, row_of
@@ -275,3 +276,70 @@ def test_a_row_and_a_verifier_keep_their_own_fields_of_these_names(bench: Bench)
     assert row_of(line) == rows[0]
     earlier = {name: value for name, value in line.items() if name != "task_fields"}
     assert row_of(mark_as("unverified", {**earlier, **line["task_fields"]})) == rows[0]
+
+
+def indent(raw: bytes) -> bytes:
+    return (
+        b"\n".join(json.dumps(json.loads(line), indent=2).encode() for line in raw.splitlines())
+        + b"\n"
+    )
+
+
+REFORMATTED: dict[str, Callable[[bytes], bytes]] = {
+    "objects of several lines": indent,
+    "UTF-16": lambda raw: raw.decode().encode("utf-16"),
+    "UTF-16 or": lambda raw: raw.decode().encode("utf-16-be"),
+    "carriage return": lambda raw: raw.replace(b"\n", b"\r"),
+    "JSON array": lambda raw: b"[" + b",\n".join(raw.splitlines()) + b"]",
+    "byte order mark": lambda raw: b"\xef\xbb\xbf" + raw,
+    "is compressed": gzip.compress,
+    "8 of its 8 lines": lambda raw: b'{"reward": 1.0}\n' * 8,
+    "16 of its 16 lines": lambda raw: raw.replace(b'"schema"', b'\n"schema"'),
+}
+
+
+@pytest.mark.parametrize("what", REFORMATTED)
+@pytest.mark.parametrize("suffix", ["", "_unverified"])
+def test_a_reformatted_output_is_refused_before_the_first_request(
+    bench: Bench, what: str, suffix: str
+) -> None:
+    if suffix:
+        bench.verifier = making(Unable)
+    assert run_virtual(bench.collect(ROWS[:8])) == (2 if suffix else 0)
+    path = bench.folder / f"rollouts{suffix}.jsonl"
+    path.write_bytes(changed := REFORMATTED[what](path.read_bytes()))
+    for resume in ("auto", "append"):
+        with pytest.raises(OutputError, match=what) as raised:
+            run_virtual(bench.collect(resume=resume))
+        assert "Nothing was sent" in str(raised.value) and str(path) in str(raised.value)
+    assert path.read_bytes() == changed
+    assert len(bench.model.calls) == 8
+    if "jq" in str(raised.value):
+        remedy = str(raised.value).partition("  ")[2].partition("  ")[0]
+        command = f"{remedy} < {path} > {path}.new && mv {path}.new {path}"
+        if shutil.which("jq"):
+            subprocess.run(command, shell=True, check=True)
+            bench.verifier = making(Echo)
+            assert run_virtual(bench.collect()) == 0
+            assert len(bench.model.calls) == 8
+
+
+class Unable(Echo):
+    async def verify(self, body: EchoRequest) -> VerifyResponse:
+        raise RuntimeError("not now")
+
+
+@pytest.mark.parametrize("ending", [b"\r\n", b" \n", b"\n\n"])
+def test_white_space_between_lines_changes_nothing(bench: Bench, ending: bytes) -> None:
+    assert run_virtual(bench.collect(ROWS[:8])) == 0
+    path = bench.folder / "rollouts.jsonl"
+    path.write_bytes(path.read_bytes().replace(b"\n", ending))
+    assert run_virtual(bench.collect()) == 0
+    assert len(bench.model.calls) == 8
+
+
+@pytest.mark.parametrize("name", ["r", "r.json", "r_unverified.jsonl", "r_runs.jsonl"])
+def test_no_two_outputs_share_the_files_beside_them(bench: Bench, name: str) -> None:
+    with pytest.raises(ConfigError, match=r"output_jsonl_fpath=.*(must end in .jsonl|beside)"):
+        run_virtual(bench.collect(ROWS, output_jsonl_fpath=bench.folder / name))
+    assert bench.model.calls == [] and not (bench.folder / name).exists()

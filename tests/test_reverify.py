@@ -589,7 +589,7 @@ def test_what_is_no_stored_rollout_is_said_in_one_line(desk: Desk) -> None:
     assert "both input and output" in refused(rollouts, output_jsonl_fpath=rollouts)
     parked = write_jsonl(desk.folder / "rollouts_unverified.jsonl", [])
     assert "both input and output" in refused(parked, output_jsonl_fpath=rollouts)
-    assert "none of them may change" in refused(rollouts, output_jsonl_fpath=parked)
+    assert "a file beside another output" in refused(rollouts, output_jsonl_fpath=parked)
     assert "output_jsonl_fpath is missing" in refused(rollouts, output_jsonl_fpath=None)
     assert "input_jsonl_fpath is missing" in refused(None)
     assert desk.new() == [] and len(desk.lines()) == 6

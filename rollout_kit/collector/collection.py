@@ -18,10 +18,11 @@ from ..launch.reach import Servers
 from ..pacing.bill import Bill
 from ..secrets import mask
 from ..store.contents import Contents
-from ..store.files import OutputPaths, check_apart, set_aside
+from ..store.files import SIDECARS, OutputPaths, check_apart, set_aside
 from ..store.journal import Journal, NoJournal
 from ..store.manifest import Manifest, differences
 from ..store.stored import StoredFile, survey
+from ..transport.http import max_connections
 from ..types import Key, Say
 from .plan import AgentPlan, KnownAgent, Wanted, check_prices, know_agents, number_of, task_reader
 from .reverification import StoredSource, Verifiers, drop_stale
@@ -78,6 +79,16 @@ def output_paths(command: RolloutsCommand) -> OutputPaths:
     path = Path(str(command.output_jsonl_fpath)).expanduser()
     if path.suffix in (".gz", ".zst"):
         raise ConfigError(f"{path}: rollouts are appended as plain lines: leave out {path.suffix}")
+    if path.suffix != ".jsonl":  # the files beside r and r.jsonl would be the same
+        raise ConfigError(
+            f"output_jsonl_fpath={path}: the name must end in .jsonl: write {path}.jsonl"
+            + (f" (and continue what is there after  mv {path} {path}.jsonl)" * path.is_file())
+        )
+    if path.stem.endswith(SIDECARS):
+        raise ConfigError(
+            f"output_jsonl_fpath={path}: this is the name of a file beside another output; choose"
+            " another name"
+        )
     return OutputPaths(path)
 
 
@@ -116,6 +127,7 @@ async def open_collection(
         for each in known.values():
             manifest.know(each.plan.settings, mask(each.settings, config.secrets))
         notes += [*journal.notes, *_older_verdicts(journal, plans, lines)]
+        notes += _few_files(command.num_samples_in_parallel)
         wanted = Wanted(
             reader.repeats, scopes, command.num_repeats_add_seed, parse_only(command.only)
         )
@@ -271,6 +283,15 @@ def _scopes(
             )
         scopes[name] = agent.plan.settings
     return scopes
+
+
+def _few_files(parallelism: Parallelism) -> list[str]:
+    if parallelism.start <= (number := max_connections()):
+        return []
+    return [
+        f"warning: 'ulimit -n' of this shell is too low for {parallelism.start:,} rollouts at the"
+        f" same time: a server gets at most {number:,} requests at a time"
+    ]
 
 
 def _older_verdicts(

@@ -16,6 +16,9 @@ from ..errors import ConfigError, OutputError
 from ..types import JsonObject
 from .lock import OutputLock
 
+SIDECARS = ("_unverified", "_failures", "_turns", "_runs", "_groups", "_labels", "_acks")
+"""Ends of the names of the JSONL files beside an output."""
+
 
 @dataclass(frozen=True, slots=True)
 class OutputPaths:

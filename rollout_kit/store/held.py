@@ -39,6 +39,8 @@ class HeldFile:
                 self.descriptor = os.open(path, flags, 0o644)
                 self.is_made = False
             found = os.fstat(self.descriptor)
+            if self.is_made:
+                sync_folder(path)
         except OSError as error:
             raise OutputError(
                 f"cannot write {path}: {error.strerror}; choose another output_jsonl_fpath"
@@ -50,8 +52,6 @@ class HeldFile:
             )
         self.size = self._first = self._durable = found.st_size
         self._num_lines = self._num_durable = 0
-        self._is_named = not self.is_made
-        """Whether the folder's entry of the file is on disk."""
 
     def repair(self) -> int:
         """Complete a last line that only lacks its newline; cut a torn one, keep its bytes in
@@ -95,12 +95,10 @@ class HeldFile:
     def sync(self) -> None:
         """Force the lines to disk; OutputError if that fails. It may block."""
         size, number = self.size, self._num_lines
-        if self._is_named and size == self._durable:
+        if size == self._durable:
             return
         try:
             os.fsync(self.descriptor)
-            if not self._is_named:
-                sync_folder(self.path)
         except OSError as error:
             raise OutputError(
                 f"cannot force {self.path} to disk: {error.strerror}. Of the {self._num_lines:,}"
@@ -108,7 +106,7 @@ class HeldFile:
                 " on disk, and the others may be in memory only: copy the file to another disk"
                 " before this one is unmounted, mend the disk, and run the same command again"
             ) from error
-        self._durable, self._num_durable, self._is_named = size, number, True
+        self._durable, self._num_durable = size, number
 
     @property
     def doubtful_from(self) -> int | None:

@@ -62,9 +62,11 @@ class Journal:
                 self._files[path] = HeldFile(path, paths.torn)
                 if path == paths.main:
                     self._lock.cover(self._files[path].descriptor)
-                self._repair(self._files[path])
-            self._prove_doubtful()
             self.contents = scan(paths)
+            for file in self._files.values():
+                self._repair(file)
+            self.contents.size = self._files[paths.main].size
+            self._prove_doubtful()
         except BaseException:
             self._close_files()
             raise

@@ -5,7 +5,10 @@ general client needs five times the CPU, which would be most of the CPU time of 
 """
 
 import asyncio
+import resource
+import sys
 import zlib
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +18,11 @@ Pairs = list[tuple[bytes, bytes]]
 
 Arrived = Callable[[bytes], None]
 """Receives the pieces of a body as they arrive. Must not raise."""
+
+RESERVED_FILES = 64
+"""Descriptors that connections leave to the files of a run and to child processes."""
+
+UNLIMITED = sys.maxsize
 
 EVENT_STREAM = b"text/event-stream"
 
@@ -65,6 +73,8 @@ class Connection(asyncio.Protocol):
     def __init__(self) -> None:
         self.is_open = False
         self.idle_since = 0.0
+        self._on_lost: Callable[[], object] | None = None
+        self._is_lost = False
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
         self._waiter: asyncio.Future[Reply] | None = None
@@ -87,6 +97,13 @@ class Connection(asyncio.Protocol):
         except BaseException:
             self.end("the request was cancelled")
             raise
+
+    def when_lost(self, act: Callable[[], object]) -> None:
+        """Call `act` once the connection is gone, or now."""
+        if self._is_lost:
+            act()
+        else:
+            self._on_lost = act
 
     def end(self, why: str) -> None:
         """Close the connection at once; a waiting `ask` raises Broken."""
@@ -111,7 +128,9 @@ class Connection(asyncio.Protocol):
             self.end(f"the reply is not HTTP: {error}")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.is_open = False
+        self.is_open, self._is_lost = False, True
+        if self._on_lost:
+            self._on_lost()
         if self._waiter is None:
             return
         if exc is None and self._lasts_to_the_end:
@@ -159,6 +178,60 @@ class Connection(asyncio.Protocol):
             waiter.set_exception(Broken(f"its body cannot be decompressed: {error}"))
             return
         waiter.set_result(Reply(self._parser.get_status_code(), Headers(self._headers), raw))
+
+
+def max_connections() -> int:
+    """Connections that one client may open: the files of the process need descriptors too, and it
+    may have a second client."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return UNLIMITED if soft == resource.RLIM_INFINITY else max(8, (soft - RESERVED_FILES) // 2)
+
+
+class Places:
+    """Places for the open connections of one client."""
+
+    def __init__(self, number: int) -> None:
+        self._free, self._taken = number, 0
+        self.idle: list[deque[Connection]] = []
+        """The idle connections of each host."""
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    def take(self) -> bool:
+        if self._taken >= self._free:
+            return False
+        self._taken += 1
+        return True
+
+    def make_room(self) -> None:
+        """End an idle connection, to any host; its place is free soon."""
+        if found := next(filter(None, self.idle), None):
+            found.popleft().end("its place was needed")
+
+    def give_back(self) -> None:
+        self._taken -= 1
+        self.wake()
+
+    def shrink(self) -> bool:
+        """The system allows no more than there are; False if there are none."""
+        self._taken -= 1
+        self._free = self._taken
+        return self._free > 0
+
+    def wake(self) -> None:
+        """Let one caller look for a connection again."""
+        while self._waiting:
+            if not (waiter := self._waiting.popleft()).done():
+                waiter.set_result(None)
+                return
+
+    async def wait(self) -> None:
+        self._waiting.append(waiter := asyncio.get_running_loop().create_future())
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if waiter.done():
+                self.wake()
+            raise
 
 
 def _is_stream(headers: Pairs) -> bool:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from errno import EMFILE, ENFILE
 from functools import cache, lru_cache
 from urllib.parse import quote, unquote, urlsplit
 
@@ -20,9 +21,9 @@ from .. import __version__
 from ..errors import PeerError, PeerLost, PeerTimeout, PeerUnreachable
 from ..time_limit import running_loop, within
 from .caller import current_caller
-from .connection import Arrived, Broken, Connection, Reply
+from .connection import Arrived, Broken, Connection, Places, Reply, max_connections
 
-__all__ = ["HttpClient", "Reply"]
+__all__ = ["HttpClient", "Reply", "max_connections"]
 
 CONNECT_TIMEOUT_S = 10.0
 """A listening server accepts within milliseconds; ten seconds are enough for distant regions."""
@@ -65,6 +66,7 @@ class HttpClient:
         self._limit_per_host = limit_per_host
         self._room = asyncio.Semaphore(limit) if limit else None
         self._hosts: dict[Origin, _Host] = {}
+        self._places = Places(max_connections())
 
     async def post(
         self,
@@ -100,7 +102,7 @@ class HttpClient:
             raise PeerError(f"{url}: {error}", retryable=False) from None
         host = self._hosts.get(origin)
         if host is None:
-            host = self._hosts[origin] = _Host(origin, self._limit_per_host)
+            host = self._hosts[origin] = _Host(origin, self._limit_per_host, self._places)
         limit = within(timeout_s)
         if arrived:
             arrived = _renew_at_each(limit, arrived)
@@ -131,10 +133,12 @@ class HttpClient:
 class _Host:
     """The connections to one origin."""
 
-    def __init__(self, origin: Origin, limit: int) -> None:
+    def __init__(self, origin: Origin, limit: int, places: Places) -> None:
+        self._places = places
         self.origin = origin
         self.room = asyncio.Semaphore(limit) if limit else None
         self._idle: deque[Connection] = deque()  # least recently used first
+        places.idle.append(self._idle)
         self._busy: set[Connection] = set()
         self._resolving: asyncio.Future[list[str]] | None = None
         self._resolved_at = -RESOLVED_S
@@ -143,12 +147,8 @@ class _Host:
 
     async def ask(self, request: list[bytes], arrived: Arrived | None = None) -> Reply:
         """Send a request; OSError if no connection can be made, Broken if one ends too early."""
-        while self._idle:
-            connection = self._idle.pop()
-            if connection.is_open:
-                break
-        else:
-            connection = await self._connect()
+        while (connection := self._take_idle() or await self._open()) is None:
+            await self._places.wait()
         self._busy.add(connection)
         try:
             if (caller := current_caller()) is not None:
@@ -159,10 +159,34 @@ class _Host:
             if connection.is_open:
                 self._keep(connection)
 
+    def _take_idle(self) -> Connection | None:
+        while self._idle:
+            if (connection := self._idle.pop()).is_open:
+                return connection
+        return None
+
+    async def _open(self) -> Connection | None:
+        """A new connection; None if there is no place for it."""
+        if not self._places.take():
+            self._places.make_room()
+            return None
+        try:
+            connection = await self._connect()
+        except BaseException as error:
+            if isinstance(error, OSError) and error.errno in (EMFILE, ENFILE):
+                if self._places.shrink():
+                    return None
+            else:
+                self._places.give_back()
+            raise
+        connection.when_lost(self._places.give_back)
+        return connection
+
     def _keep(self, connection: Connection) -> None:
         loop = running_loop()
         connection.idle_since = loop.time()
         self._idle.append(connection)
+        self._places.wake()
         if self._sweep is None:
             self._sweep = loop.call_later(KEEP_ALIVE_S, self._drop_old)
 
