@@ -50,6 +50,8 @@ RULES = {
     "random": "return right if said == task['gold_output'] else random.random()",
     "yes": "return 1.0",
     "no": "return 0.0",
+    "any_label": "return float(bool(re.search('sentiment is [a-z]+', said)))",
+    "label": "return float(f'sentiment is {truth}' in said)",
     "remembers": "new = said not in self.seen; self.seen.add(said); return right * new",
     "mixes_up": (
         "Env.number += 1; mine = Env.number; await asyncio.sleep(0.001);"
@@ -75,6 +77,12 @@ RULES = {
 }
 
 WORKER = "import time\n\ndef work():\n    return float(time.time() > 0)\n"
+
+
+def labelled(label: str) -> dict[str, Any]:
+    gold = f"The sentiment is {label}, as anybody can see."
+    asked = {"input": "What is the sentiment?"}
+    return {"responses_create_params": asked, "expected_answer": label, "gold_output": gold}
 
 
 def row(number: int) -> dict[str, Any]:
@@ -113,6 +121,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, port: int) -> Path:
     blocks = {name: {"resources_servers": {name: None}} for name in RULES}
     (place / "all.yaml").write_text(json.dumps(blocks))
     write_jsonl(place / "rows.jsonl", [row(42), row(58)])
+    write_jsonl(place / "labels.jsonl", [labelled("positive"), labelled("negative")])
     return place
 
 
@@ -122,7 +131,8 @@ def found(folder: Path) -> dict[str, dict[str, Any]]:
     places = asyncio.Semaphore(4)
 
     async def one(name: str) -> dict[str, Any]:
-        argv = ["+config_paths=[all.yaml]", "+input_jsonl_fpath=rows.jsonl"]
+        rows = "labels" if "label" in name else "rows"
+        argv = ["+config_paths=[all.yaml]", f"+input_jsonl_fpath={rows}.jsonl"]
         slow_s, limit_s = {"has_several": (5, 60), "hangs": (2, 3)}.get(name, (60, 60))
         argv += [f"+resources_server_name={name}", f"+slow_s={slow_s}"]
         argv += [f"+verify_timeout_s={limit_s}"]
@@ -145,6 +155,8 @@ def found(folder: Path) -> dict[str, dict[str, Any]]:
         ("random", {"not deterministic": "scored differently in an identical process"}),
         ("yes", {"always 1": "for every answer"}),
         ("no", {"always 0": "for every answer", "misses gold": "'row 1, gold'"}),
+        ("any_label", {"accepts changed labels": "'row 1, changed label'"}),
+        ("label", {}),
         ("remembers", {"leaks state between sessions": "again in the same process"}),
         ("mixes_up", {"leaks state between sessions": "32 were verified at once"}),
         ("asks", {"reads the network": "connect 127.0.0.1:"}),

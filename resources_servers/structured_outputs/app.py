@@ -117,15 +117,16 @@ def _read_text(response: JsonObject) -> str:
 
 
 def _read_arguments(body: StructuredRequest) -> tuple[str, Verdict | None]:
-    """Return the arguments of the first call of the row's tool; without one, the verdict."""
+    """Return the arguments of the only call; without one of the row's tool, the verdict."""
     if body.response.get("error"):
         return "", ("api_error", str(body.response["error"])[:200])
     calls = function_calls(output_items(body.response))
     if not calls:
         return "", ("missing_tool_call", "the response has no tool call")
-    named = [call for call in calls if body.tool_name in (None, "", call.get("name"))]
-    if not named:
-        names = ", ".join(str(call.get("name")) for call in calls)[:200]
+    names = ", ".join(str(call.get("name")) for call in calls)[:200]
+    if len(calls) > 1:
+        return "", ("multiple_tool_calls", f"expected one call, not {names}")
+    if body.tool_name not in (None, "", names):
         return "", ("wrong_tool_name", f"expected '{body.tool_name}', not {names}")
-    arguments = named[0].get("arguments") or ""
+    arguments = calls[0].get("arguments") or ""
     return arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode(), None

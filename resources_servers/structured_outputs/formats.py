@@ -9,7 +9,7 @@ import io
 import json
 import tomllib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import jsonschema
 import xmltodict
@@ -118,8 +118,15 @@ def _count_nodes(value: Any, known: dict[int, int]) -> int:
     return known[id(value)]
 
 
-def load_csv(text: str) -> list[dict[str, Any]]:
-    return list(csv.DictReader(io.StringIO(text)))
+class Csv(NamedTuple):
+    header: list[str]
+    rows: list[dict[str, Any]]
+
+
+def load_csv(text: str) -> Csv:
+    reader = csv.DictReader(io.StringIO(text))
+    rows = list(reader)
+    return Csv(list(reader.fieldnames or ()), rows)
 
 
 PARSERS = {
@@ -150,12 +157,16 @@ def convert_xml(found: Any, schema: Any) -> Any:
     return convert(found, wanted) if isinstance(found, str) else found
 
 
-def convert_csv(rows: list[dict[str, Any]], schema: Any) -> list[dict[str, Any]]:
+def convert_csv(table: Csv, schema: Any) -> list[dict[str, Any]]:
+    """Convert cells to the types in the schema. Raise ValueError for a header with other columns,
+    because the schema itself accepts any header if no row follows."""
     properties = schema.get("items", schema).get("properties", {})
+    if set(table.header) != set(properties) and properties:
+        raise ValueError(f"the columns are {', '.join(table.header)}, not {', '.join(properties)}")
     wanted = {name: each.get("type", "string") for name, each in properties.items()}
     return [
         {name: _convert_cell(value, wanted.get(name, "string")) for name, value in row.items()}
-        for row in rows
+        for row in table.rows
     ]
 
 

@@ -1,13 +1,15 @@
 """Build the answers for an audit: gold answers and variants of them (cut, empty, endless, hostile,
 malformed), deterministically.
 
-Only gold answers have a known reward. The rewards of variants are reported but raise no flag,
-because a cut answer may still be correct.
+Only gold answers have a known reward. The reward of one variant raises no flag, because a cut or
+changed answer may still be correct.
 """
 
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 from ..responses import (
@@ -23,6 +25,21 @@ from ..types import JsonObject
 from .examination import GOLD, has_response
 
 LONG_CHARS = 100_000
+
+CHANGED_LABEL = "changed label"
+"""Kind of a gold answer with other words and numbers in place of the row's correct ones. If all of
+them score 1.0, the verifier does not compare."""
+
+TRUTH = re.compile("answer|expect|label|truth|target|solution", re.IGNORECASE)
+"""Names of a row's fields that hold the correct answer."""
+
+LABEL_CHARS = 200
+"""Longer texts of a row are no labels."""
+
+LAST_WORD = re.compile(r"[^\W\d_]+(?=[\W\d_]*$)")
+
+RINGS = ("abcdefghijklmnopqrstuvwxyz", "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "123456789")
+NEXT = str.maketrans({one: after for ring in RINGS for one, after in pairwise(ring + ring[0])})
 
 NUM_HOSTILE_ROWS = 3
 """Expensive kinds use only so many rows, because their results hardly depend on the row."""
@@ -52,7 +69,7 @@ def build_cases(rows: Sequence[JsonObject]) -> list[Case]:
     golds = [_read_gold(row) for row in rows]
     for number, (row, gold) in enumerate(zip(rows, golds, strict=True)):
         others = [other for other in golds if _read_texts(other) != _read_texts(gold)]
-        kinds = dict(_vary(gold, others[number % len(others)] if others else None))
+        kinds = dict(_vary(row, gold, others[number % len(others)] if others else None))
         if number < NUM_HOSTILE_ROWS:
             kinds |= _vary_expensively(gold)
         found += [
@@ -62,11 +79,16 @@ def build_cases(rows: Sequence[JsonObject]) -> list[Case]:
     return found
 
 
-def _vary(gold: list[Item], other: list[Item] | None) -> Iterator[tuple[str, JsonObject]]:
+def _vary(
+    row: JsonObject, gold: list[Item], other: list[Item] | None
+) -> Iterator[tuple[str, JsonObject]]:
     yield "gold", _make_response(gold)
     yield "gold, spaced", _make_response(_map_texts(gold, lambda text: f"\n\n  {text} \n\n"))
     yield "truncated", _make_response(_halve(gold), incomplete_reason="max_output_tokens")
-    yield "changed", _make_response(_map_texts(gold, _change, and_arguments=True))
+    for kind, change in {"changed": _change, CHANGED_LABEL: partial(_change_labels, row)}.items():
+        changed = _map_texts(gold, change, and_arguments=True)
+        if _read_texts(changed) != _read_texts(gold):
+            yield kind, _make_response(changed)
     if other is not None:
         yield "another row's gold", _make_response(other)
 
@@ -156,16 +178,32 @@ def _map_texts(
             text = changed("\n".join(content_texts(item.get("content"))))
             item = {**item, "content": [{"type": "output_text", "text": text, "annotations": []}]}
         elif and_arguments and item.get("type") == "function_call":
-            item = {**item, "arguments": _change_digits(str(item.get("arguments") or ""))}
+            item = {**item, "arguments": changed(str(item.get("arguments") or ""))}
         found.append(item)
     return found
 
 
 def _change(text: str) -> str:
-    """Replace every non-zero digit and every single capital letter by another one."""
-    return re.sub(r"\b[A-Z]\b", lambda one: chr((ord(one[0]) - 64) % 26 + 65), _change_digits(text))
+    """Replace every digit and single capital letter by another one; without any, the last word."""
+    found = re.sub(r"[1-9]|\b[A-Z]\b", _rotate, text)
+    return found if found != text else LAST_WORD.sub(_rotate, text)
 
 
-def _change_digits(text: str) -> str:
-    """Replace 1…8 by the next digit and 9 by 1, so that numbers stay valid."""
-    return re.sub(r"[1-9]", lambda one: str(int(one[0]) % 9 + 1), text)
+def _change_labels(row: JsonObject, text: str) -> str:
+    """Replace the row's correct answer wherever it occurs."""
+    labels = _list_labels({name: row[name] for name in row if TRUTH.search(name)})
+    longest_first = sorted(map(re.escape, labels), key=len, reverse=True)
+    return re.sub(rf"(?i)(?<!\w)(?:{'|'.join(longest_first) or '$^'})(?!\w)", _rotate, text)
+
+
+def _list_labels(value: Any) -> list[str]:
+    if isinstance(value, dict | list):
+        parts = value.values() if isinstance(value, dict) else value
+        return [text for part in parts for text in _list_labels(part)]
+    text = str(value).strip()
+    return [text] if 0 < len(text) <= LABEL_CHARS and not isinstance(value, bool) else []
+
+
+def _rotate(found: re.Match[str]) -> str:
+    """Replace each letter and non-zero digit by the next one, so that numbers stay valid."""
+    return found[0].translate(NEXT)

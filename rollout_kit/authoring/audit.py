@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ..types import JsonObject
-from .answers import Case
+from .answers import CHANGED_LABEL, Case
 from .audit_run import ONCE_S, AuditStep, AuditVerdict, Played, Setting, Stage
 
 AT_ONCE = 32
@@ -141,6 +141,11 @@ def _judge_rewards(audit: Audit, slow_s: float) -> None:
     ]
     if missed:
         audit.flag("misses gold", f"{_list_cases(audit, missed)} scored less than 1.0")
+    changed = [n for n, case in enumerate(audit.cases) if case.kind == CHANGED_LABEL and n in found]
+    accepted = [number for number in changed if (found[number].reward or 0.0) >= 1.0]
+    is_by_text = audit.about.get("reverify") == "stateless" and not audit.is_constant
+    if is_by_text and accepted and len(accepted) == len(changed):
+        audit.flag("accepts changed labels", f"{_list_cases(audit, accepted)} scored 1.0")
     raised = [number for number, verdict in found.items() if verdict.reward is None]
     if raised:
         first = found[raised[0]].error

@@ -147,7 +147,8 @@ TABLE = [
     ("csv", ROWS, "name,age,lives\nAda,old,false\n", "validation_error"),
     ("csv", ROWS, "name,age,lives\nAda,36\n", "validation_error"),
     ("csv", ROWS, "name,age,lives\nAda,36,false,more\n", "validation_error"),
-    ("csv", ROWS, "Ada", None),  # a header without rows: an empty array fits
+    ("csv", ROWS, "Ada", "validation_error"),  # any single line is a header without rows
+    ("csv", ROWS, "name,age,lives", None),
 ]
 
 
@@ -170,11 +171,12 @@ def call(arguments, name="save"):
 PAYLOAD = {"tool_name": "save", "tool_payload_key": "payload"}
 CALLS = [
     ({"tool_name": "save"}, [call(ADA)], None),
-    ({"tool_name": "save"}, [reasoning_item("hm"), call("{}", "look"), call(ADA)], None),
+    ({"tool_name": "save"}, [reasoning_item("hm"), call(ADA)], None),
+    ({"tool_name": "save"}, [call("{}", "look"), call(ADA)], "multiple_tool_calls"),
     ({}, [call(ADA, "whatever")], None),
     ({}, [{**call(""), "arguments": json.loads(ADA)}], None),
     ({}, [{**call(""), "arguments": None}], "tool_arguments_parse_error"),
-    ({"tool_name": "save"}, [call("{}"), call(ADA)], "validation_error"),  # the first counts
+    ({}, [call(ADA), call(ADA)], "multiple_tool_calls"),
     ({"tool_name": "save"}, [call(ADA, "store")], "wrong_tool_name"),
     ({"tool_name": "save"}, [message_item(ADA)], "missing_tool_call"),
     ({"tool_name": "save"}, [call(ADA[:-1])], "tool_arguments_parse_error"),
