@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from uuid import uuid4
 
+import orjson
+
 from .types import JsonObject
 
 Item = JsonObject
@@ -18,6 +20,26 @@ USAGE_DETAILS = {
     "output_tokens_details": ("reasoning_tokens",),
 }
 """Counts that the OpenAI SDK's `Response` requires and most endpoints leave out."""
+
+
+DEEPEST = 170
+"""Levels that a JSON value may have: a line has some more, and pydantic reads 200."""
+
+ENCODED = 254
+"""Levels that orjson writes."""
+
+
+def is_too_deep(raw: bytes, value: Any) -> bool:
+    """Whether a JSON value, given as bytes too, has more than about DEEPEST levels."""
+    if raw.count(b"[") + raw.count(b"{") <= DEEPEST:
+        return False
+    for _ in range(ENCODED - DEEPEST):
+        value = [value]
+    try:
+        orjson.dumps(value)
+    except TypeError:
+        return True
+    return False
 
 
 def input_items(params: Mapping[str, Any]) -> list[Item]:

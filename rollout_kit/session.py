@@ -31,6 +31,9 @@ LOST_TIMES: tuple[str, ...] = ("rate_limit_s", "retry_s")
 """Statistics that add up over the calls of a session: time that model servers spent waiting because
 of rate limits, and time of failed tries. Any other statistic replaces its earlier value."""
 
+REPAIRED = "repaired"
+"""Statistic: the ways in which replies were changed, which add up over the calls of a session."""
+
 LOST_CODE = -32041
 """JSON-RPC error code, over MCP, of a call to a session that no longer exists."""
 
@@ -127,6 +130,12 @@ class Session:
         """Add `seconds` to one of the LOST_TIMES."""
         self.stats[name] = self.stats.get(name, 0.0) + seconds
 
+    def note_repair(self, what: str) -> None:
+        """Note how a reply was changed, so that it could be kept."""
+        known = self.stats.setdefault(REPAIRED, [])
+        if what not in known:
+            known.append(what)
+
     def stats_to_header(self) -> str:
         """The value of the `STATS_HEADER` header."""
         return json.dumps(self.stats, separators=(",", ":"))
@@ -138,7 +147,10 @@ class Session:
         except ValueError:
             return
         for name, value in stats.items() if isinstance(stats, dict) else ():
-            if name not in LOST_TIMES:
+            if name == REPAIRED and isinstance(value, list):
+                for what in value:
+                    self.note_repair(str(what))
+            elif name not in LOST_TIMES:
                 self.stats[name] = value
             elif isinstance(value, int | float):
                 self.lose(name, value)
@@ -149,6 +161,12 @@ _current: ContextVar[Session | None] = ContextVar("session", default=None)
 
 def current_session() -> Session | None:
     return _current.get()
+
+
+def note_repair(what: str) -> None:
+    """Note it in the current session, if there is one."""
+    if (session := current_session()) is not None:
+        session.note_repair(what)
 
 
 class entered:

@@ -10,7 +10,7 @@ import orjson
 from rollout_kit.endpoints.refusals import (
     is_context_overflow,
     overflow_response,
-    parse_json,
+    read_reply,
     wait_s,
 )
 from rollout_kit.errors import ModelError, PeerError, PeerTimeout, PeerUnreachable, summary
@@ -95,7 +95,7 @@ class Asking:
         if context and (asked.max_tokens or 0) > context:
             asked = asked.shorten(context)
         reply = await self._send(endpoint, PATHS[self._config.upstream_api], asked.raw, ends)
-        payload = parse_json(reply.raw)
+        payload = read_reply(reply.raw)
         if reply.status == 200 and isinstance(payload, dict) and not payload.get("error"):
             return self._response(payload, asked, **told)
         if not _may_be_of_length(reply, payload):
@@ -153,7 +153,7 @@ class Asking:
         chat = turns.body(asked.params, self._lowest, reasoning=self._reasoning)
         prompt = {key: chat[key] for key in OF_PROMPT if key in chat}
         reply = await self._send(endpoint, "/tokenize", orjson.dumps(prompt), ends)
-        told = parse_json(reply.raw)
+        told = read_reply(reply.raw)
         if reply.status != 200 or not isinstance(told, dict) or not told.get("max_model_len"):
             return None
         endpoint.max_model_len = told["max_model_len"]
@@ -177,7 +177,7 @@ class Asking:
         endpoint.num_failed += 1
         if reply.status >= 500:
             await self._endpoints.suspect(endpoint, f"answered {reply.status}")
-        return self._refusal(endpoint, parse_json(reply.raw), reply)
+        return self._refusal(endpoint, read_reply(reply.raw), reply)
 
     def _refusal(self, endpoint: Endpoint, payload: Any, reply: Reply) -> ModelError:
         status, text = reply.status, reply.text()

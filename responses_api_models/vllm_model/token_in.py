@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from rollout_kit.endpoints.refusals import parse_json
+from rollout_kit.endpoints.refusals import read_reply
 from rollout_kit.trajectory import SampledTurn
 from rollout_kit.transport.http import Reply
 from rollout_kit.transport.loop import gather_all
@@ -59,7 +59,7 @@ async def completion(turn: LaterTurn, ask: Ask) -> JsonObject:
         if turn.whole.get(key) is not None:
             sampling["max_tokens"] = turn.whole[key]
     reply = await ask(GENERATE, {**request, "token_ids": prompt})
-    generated = parse_json(reply.raw)
+    generated = read_reply(reply.raw)
     if reply.status != 200 or not isinstance(generated, dict) or not generated.get("choices"):
         raise Refused(reply, len(prompt))
     choice = generated["choices"][0]
@@ -121,7 +121,7 @@ async def _render(body: JsonObject, ask: Ask) -> JsonObject:
     reply = await ask(RENDER, {key: body[key] for key in body if key not in MAX_TOKENS})
     if reply.status in (403, 404, 405):
         raise Restart("vLLM runs without --enable-scale-out, so it accepts no token ids")
-    request = parse_json(reply.raw)
+    request = read_reply(reply.raw)
     if reply.status >= 500 or reply.status == 429:
         raise Refused(reply, 0)
     if reply.status != 200 or not isinstance(request, dict) or not request.get("token_ids"):
@@ -145,7 +145,7 @@ async def _parse(turn: LaterTurn, generated: JsonObject, prompt: list[int], ask:
     }
     body = {"model": turn.whole.get("model"), "generate_response": shown}
     reply = await ask(DERENDER, {**body, "chat_request": turn.whole, "prompt_tokens": len(prompt)})
-    made = parse_json(reply.raw)
+    made = read_reply(reply.raw)
     if reply.status != 200 or not isinstance(made, dict) or not made.get("choices"):
         raise Refused(reply, len(prompt))
     return made

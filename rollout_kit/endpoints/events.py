@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 from ..responses import Item
+from ..transport.wire import read_json
 from ..types import JsonObject
 
 PIECE = 32
@@ -156,7 +157,7 @@ class Assembly:
             self._is_done = True
             return
         try:
-            event = orjson.loads(data)
+            event = read_json(data)
             if error := event.get("error"):
                 self._whole = {"error": error}
             else:

@@ -11,6 +11,7 @@ from ..errors import TaskError
 from ..responses import make_response
 from ..transport.http import Reply
 from ..transport.retry import retry_after_s
+from ..transport.wire import read_json
 from ..types import JsonObject
 
 
@@ -19,6 +20,14 @@ def parse_json(raw: Any) -> Any:
     try:
         return orjson.loads(raw)
     except (orjson.JSONDecodeError, TypeError):
+        return None
+
+
+def read_reply(raw: bytes) -> Any:
+    """The JSON value of a reply, mended if it is not strict JSON; None if it is not JSON."""
+    try:
+        return read_json(raw)
+    except ValueError:
         return None
 
 

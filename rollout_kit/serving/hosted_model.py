@@ -25,7 +25,7 @@ from ..endpoints.refusals import (
     is_out_of_money,
     is_wrong_key,
     overflow_response,
-    parse_json,
+    read_reply,
     read_status,
     wait_s,
 )
@@ -226,7 +226,7 @@ class HostedModel(Model):
         if reply.status not in GONE:
             self._outage.record_answer(sent_at)
         streamed = assembly is not None and assembly.has_begun
-        payload = assembly.whole() if assembly and streamed else parse_json(reply.raw)
+        payload = assembly.whole() if assembly and streamed else read_reply(reply.raw)
         allowances.read_headers(now(), reply.headers.starting_with(HEADER_PREFIX))
         if reply.status == 200 and not (isinstance(payload, dict) and payload.get("error")):
             response = self._answer(payload, url, reply, asked.params, streamed)

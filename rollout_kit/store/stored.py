@@ -18,10 +18,7 @@ from ..errors import ConfigError
 from ..types import JsonObject, Key
 from .files import OutputPaths
 from .lines import key_of, kind_of
-from .tasks import BREATH, Malformed, number_lines
-
-TEXT_KEPT = 2048
-"""Bytes of a malformed line that are copied to the failures file."""
+from .tasks import BREATH, TEXT_KEPT, Malformed, number_lines
 
 
 class Stored(NamedTuple):

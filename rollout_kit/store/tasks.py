@@ -23,6 +23,7 @@ import orjson
 import yaml
 
 from ..errors import ConfigError, suggest
+from ..responses import DEEPEST, is_too_deep
 from ..types import JsonObject, Task
 from .compact import NumberTable
 
@@ -31,6 +32,9 @@ IGNORED_IN_IDENTITY = "_ng_"
 
 BREATH = 1_000
 """Rows to read before other work on the event loop gets a turn: about 20 ms."""
+
+TEXT_KEPT = 2048
+"""Bytes of a malformed line that are copied to the failures file."""
 
 NO_AGENT = "no agent: give +agent_name=…, or add an agent_ref to the row"
 
@@ -143,6 +147,8 @@ def _parse(raw: bytes) -> JsonObject:
         raise ValueError(f"not JSON: {error}") from None
     if not isinstance(row, dict):
         raise ValueError(f"not a JSON object but {type(row).__name__}")
+    if is_too_deep(raw, row):
+        raise ValueError(f"nested too deeply: a row may have {DEEPEST} levels")
     return row
 
 
@@ -155,9 +161,12 @@ def _encode(row: Any) -> bytes:
 
 
 def _start_of(given: Any) -> str:
-    return (given[:2048].decode("utf-8", "replace") if isinstance(given, bytes) else repr(given))[
-        :2048
-    ]
+    if isinstance(given, bytes):
+        return given[:TEXT_KEPT].decode("utf-8", "replace")
+    try:
+        return repr(given)[:TEXT_KEPT]
+    except RecursionError:
+        return "{…}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,8 @@ import orjson
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from ..errors import TaskError
+from ..responses import is_too_deep
+from ..session import note_repair
 from ..types import JsonObject, VerifyRequest, VerifyResponse, given_fields
 
 RESERVED = frozenset(
@@ -32,10 +34,15 @@ RESERVED = frozenset(
 """Paths of servers that no tool may have as its name: the policy may call every tool."""
 
 DEEPEST = 100
-"""Levels of JSON that a mended request keeps; parsers and encoders refuse about 200."""
+"""Levels of JSON that a mended value keeps; parsers and encoders refuse about 200."""
 
-LONGEST_INTEGER = 4_300
-"""Digits; Python refuses to parse more."""
+LONGEST_INTEGER = 20
+"""Digits from which an integer is read as a float: JSON encoders take 64 bits."""
+
+LARGEST_MENDED = 16 << 20
+"""Bytes; mending takes a fifth of a second for each million."""
+
+JSON_START = re.compile(rb'\s*[\[{"\-\dtfnNI]')
 
 BRACKET = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{}]', re.DOTALL)
 
@@ -127,8 +134,8 @@ def decode(raw: bytes, wanted: Any) -> Any:
     if wanted is str:
         return raw.decode("utf-8", "replace")
     if isinstance(wanted, type) and issubclass(wanted, BaseModel):
-        return wanted.model_validate_json(raw)
-    value = orjson.loads(raw)
+        return parse_leniently(wanted.model_validate_json, raw)
+    value = read_json(raw)
     if not isinstance(value, wanted):
         raise TypeError(f"expected a JSON {wanted.__name__}, got {type(value).__name__}")
     return value
@@ -159,34 +166,80 @@ def parse_leniently(parse: Callable[[bytes], T], raw: bytes) -> T:
     return parse(mended)
 
 
-def mend(raw: bytes) -> bytes | None:
-    """The same value as strict JSON; None if the bytes are not JSON in any sense. Numbers that are
-    not finite or too long become null."""
-    text = _cut_deep(raw).decode("utf-8", "replace")
+def read_json(raw: bytes) -> Any:
+    """The JSON value of a reply; ValueError if it is not JSON in any sense.
+
+    A reply was paid for: where strict JSON is not possible it is mended, and the session notes what
+    was changed.
+    """
+    try:
+        value = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        if (mended := mend(raw, note_repair)) is None:
+            raise
+    else:
+        if not is_too_deep(raw, value) or (mended := mend(raw, note_repair)) is None:
+            return value
+    return orjson.loads(mended)
+
+
+def mend(raw: bytes, note: Callable[[str], object] = str) -> bytes | None:
+    """The same value as strict JSON; None if the bytes are not JSON in any sense. `note` receives
+    each kind of change.
+
+    Numbers that are not finite or too long become null, and values that are nested too deeply
+    become their JSON text.
+    """
+    if len(raw) > LARGEST_MENDED or not JSON_START.match(raw):
+        return None
+    found: dict[str, None] = {}
+
+    def read_number(digits: str) -> float | None:
+        if math.isfinite(number := float(digits)):
+            return number
+        return found.setdefault("number that is not finite → null")
+
+    def read_integer(digits: str) -> int | float | None:
+        return int(digits) if len(digits) < LONGEST_INTEGER else read_number(digits)
+
+    flat = _cut_deep(raw)
+    if flat != raw:
+        found[f"more than {DEEPEST} levels → text"] = None
+    text = flat.decode("utf-8", "replace")
+    if "\ufffd" in text and text.encode() != flat:
+        found["invalid UTF-8 → U+FFFD"] = None
     try:
         value = json.loads(
             text,
             strict=False,
-            parse_int=lambda digits: int(digits) if len(digits) <= LONGEST_INTEGER else None,
-            parse_float=lambda digits: found if math.isfinite(found := float(digits)) else None,
-            parse_constant=lambda name: None,
+            parse_int=read_integer,
+            parse_float=read_number,
+            parse_constant=read_number,
         )
     except ValueError:
         return None
     text = json.dumps(value, ensure_ascii=False)
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
+    strict = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if strict != text:
+        found["lone surrogate → U+FFFD"] = None
+    for each in found or ["control character in a text"]:
+        note(each)
+    return strict.encode()
 
 
 def _cut_deep(raw: bytes) -> bytes:
-    """`raw` with null in place of what is nested too deeply."""
-    parts, end, depth = [], 0, 0
+    """`raw` with its JSON text in place of a value that is nested too deeply."""
+    parts: list[bytes] = []
+    end = start = depth = 0
     for found in BRACKET.finditer(raw):
         if found[0] in b"[{":
             depth += 1
             if depth == DEEPEST + 1:
-                parts.append(raw[end : found.start()] + b"null")
+                start = found.start()
         elif found[0] in b"]}":
             if depth == DEEPEST + 1:
+                deep = raw[start : found.end()].decode("utf-8", "replace")
+                parts += [raw[end:start], json.dumps(deep).encode()]
                 end = found.end()
             depth -= 1
     return b"".join(parts) + raw[end:]
