@@ -5,6 +5,7 @@ values are compared here.
 """
 
 import asyncio
+import logging
 import time
 from functools import partial
 from pathlib import Path
@@ -31,6 +32,8 @@ from rollout_kit.serving.service import OPERATIONAL
 from .extraction import extract_code, is_reasoning_misplaced
 from .rows import Case, Metadata, read_cases
 from .rules import Judgement, judge_run
+
+log = logging.getLogger(__name__)
 
 LARGE = 1 << 16
 """Outputs of at least so many bytes are compared in a thread; it takes a few milliseconds."""
@@ -59,6 +62,9 @@ class CodeGenConfig(ResourcesServerConfig):
         0.0, description="Reward if think tags are in the answer, whatever the code does."
     )
     num_fast_tests: int = Field(3, ge=1, description="Number of tests with fast_mode.")
+    packages: list[str] = Field(
+        ["numpy"], description="Installed packages that code may import; others are missing."
+    )
     packages_dir: Path | None = Field(
         None, description="A folder that code may import from, filled by pip install --target."
     )
@@ -83,9 +89,19 @@ class CodeGen(ResourcesServer):
     def __init__(self, config: CodeGenConfig, peers: Any, name: str) -> None:
         super().__init__(config, peers, name)
         folders = [config.packages_dir] if config.packages_dir else []
-        self._sandbox = Sandbox(config.num_processes, folders=folders, unsafe=config.unsafe_code)
+        self._sandbox = Sandbox(
+            config.num_processes,
+            folders=folders,
+            packages=config.packages,
+            unsafe=config.unsafe_code,
+        )
 
     async def start(self) -> None:
+        if missing := sorted(set(self.config.packages) - self._sandbox.versions.keys()):
+            log.warning(
+                "%s: code that imports %s fails, because it is not installed: pip install %s",
+                *(self.name, ", ".join(missing), " ".join(missing)),
+            )
         await self._sandbox.start()
 
     async def stop(self) -> None:

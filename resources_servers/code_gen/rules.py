@@ -2,9 +2,11 @@
 
 Output is compared line by line, ignoring white space around the text and each line. Lines are also
 equal if they are numbers of equal value (`1.0` and `1`), without rounding. Returned values are
-compared as JSON.
+compared as JSON; a single number may differ a little, and be a text.
 """
 
+import json
+import math
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any
@@ -18,6 +20,9 @@ PASSED, WRONG, TOO_SLOW, BROKEN = True, -2, -3, -4
 
 SHOWN = 300
 """Characters of inputs and outputs quoted in a verdict."""
+
+ABSOLUTE, RELATIVE = 1e-8, 1e-5
+"""Allowed difference of returned numbers; LiveCodeBench has none, NeMo Gym these."""
 
 ENDS = {
     "raised": "Runtime Error",
@@ -51,7 +56,8 @@ def judge_run(case: Case, run: SandboxRun) -> Judgement:
         said, problem = "", "Wrong Answer: nothing was returned"
     else:
         said = _show(run.value)
-        problem = "" if _are_equal(run.value, case.expected) else "Wrong Answer"
+        is_right = _are_equal(run.value, case.expected) or _is_close(run.number, case.expected)
+        problem = "" if is_right else "Wrong Answer"
     if not problem:
         return Judgement(PASSED, {})
     details = {"output": _shorten(said), "error_code": WRONG, "error_message": problem}
@@ -82,9 +88,20 @@ def _are_equal_numbers(one: str, other: str) -> bool:
 
 def _are_equal(value: Any, expected: Any) -> bool:
     try:
-        return bool(value == expected)
+        return value == expected or json.dumps(value) == json.dumps(expected)  # NaN equals NaN
     except RecursionError:
         return False
+
+
+def _is_close(number: float | None, expected: Any) -> bool:
+    """Whether numbers are equal by the default tolerances of numpy's `allclose`."""
+    try:
+        wanted = float(expected)
+    except (TypeError, ValueError, OverflowError):
+        return False
+    if number is None or not math.isfinite(wanted):
+        return number == wanted
+    return abs(number - wanted) <= ABSOLUTE + RELATIVE * abs(wanted)
 
 
 def _show(value: Any) -> str:

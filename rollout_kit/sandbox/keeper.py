@@ -55,20 +55,20 @@ WATCH_S = 0.1
 class Zygote:
     """A process that executes one run at a time; the socket preserves message boundaries."""
 
-    def __init__(self, kind: str, folders: Sequence[str]) -> None:
+    def __init__(self, kind: str, paths: Sequence[str]) -> None:
         self._is_bare = kind == "bare"
         self._is_ready = False
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control.setblocking(False)
         python = getattr(sys, "_base_executable", "") or sys.executable
-        paths = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
+        libraries = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
         with theirs:
             self._process = subprocess.Popen(
                 # -S: no site-packages; -P: the working folder is not importable
-                [python, "-SsPB", "-c", START, str(ROOT), kind, str(os.getpid()), *folders],
+                [python, "-SsPB", "-c", START, str(ROOT), kind, str(os.getpid()), *paths],
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
-                env={**ENVIRONMENT, **paths},
+                env={**ENVIRONMENT, **libraries},
                 cwd="/",
                 start_new_session=True,
             )
@@ -167,6 +167,7 @@ def _read_result(
         bytes(stdout.data),
         answered="value" in reply,
         value=reply.get("value"),
+        number=number if isinstance(number := reply.get("number"), float) else None,
         error=error,
         duration_s=report["duration_s"],
         cpu_s=report["cpu_s"],

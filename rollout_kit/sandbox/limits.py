@@ -45,6 +45,8 @@ class SandboxRun:
     """Whether the called function returned."""
     value: object
     """The returned value, decoded from JSON."""
+    number: float | None
+    """The returned value as float, if the code could convert it."""
     error: str
     """`repr` of the exception; empty if there was none."""
     duration_s: float

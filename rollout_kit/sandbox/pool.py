@@ -8,6 +8,9 @@ import json
 import logging
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,6 +19,7 @@ from ..workers.warm import WarmPool
 from .keeper import Zygote
 from .limits import SandboxError, SandboxLimits, SandboxRun
 from .protections import Protections, probe_protections
+from .zygote import PACKAGES
 
 log = logging.getLogger(__name__)
 
@@ -23,8 +27,9 @@ log = logging.getLogger(__name__)
 class Sandbox:
     """Executes at most `num_processes` runs at a time, each in a zygote of its own.
 
-    Runs may read and import from `folders`. If an essential protection does not work, `start`
-    raises ConfigError, unless `unsafe` is set.
+    Runs may read and import from `folders`, and import those of the `packages` that are installed
+    here; `versions` has them. If an essential protection does not work, `start` raises ConfigError,
+    unless `unsafe` is set.
     """
 
     def __init__(
@@ -32,12 +37,15 @@ class Sandbox:
         num_processes: int = 2,
         *,
         folders: Sequence[Path] = (),
+        packages: Sequence[str] = (),
         unsafe: bool = False,
     ) -> None:
-        self._folders = [str(folder.resolve()) for folder in folders]
+        self.versions = _find_versions(packages)
+        places = [place for name in self.versions for place in _find_places(name)]
+        self._paths = [*(str(folder.resolve()) for folder in folders), PACKAGES, *places]
         self._unsafe = unsafe
         self._kind = "isolated"
-        self._zygotes = WarmPool(num_processes, lambda: Zygote(self._kind, self._folders))
+        self._zygotes = WarmPool(num_processes, lambda: Zygote(self._kind, self._paths))
         self.protections = Protections()
 
     async def start(self) -> None:
@@ -98,6 +106,22 @@ class Sandbox:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
+
+
+def _find_versions(packages: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for name in packages:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
+
+
+def _find_places(package: str) -> list[str]:
+    """The folder of an installed package, and that of the libraries that its wheel has brought."""
+    spec = find_spec(package)
+    places = [Path(place) for place in (spec and spec.submodule_search_locations) or ()]
+    places += [place.with_name(f"{place.name}.libs") for place in places]
+    return [str(place.resolve()) for place in places if place.is_dir()]
 
 
 def _describe_refusal(refusal: str, missing: Sequence[str]) -> str:

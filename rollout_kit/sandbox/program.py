@@ -26,6 +26,9 @@ STARTER = (
 )
 """Modules that LiveCodeBench imports before a solution, with `import` and `from … import *`."""
 
+KEYS = (str, int, float, type(None))
+"""Types of keys that JSON has as text."""
+
 STDIN_COPY = "/tmp/.stdin"
 """Target of the link `/dev/stdin`, because there is no `/proc` with descriptors."""
 
@@ -57,7 +60,7 @@ def perform(raw: bytes, answers: int, folders: Sequence[str], names: dict[str, A
         if function is not None:
             owner = module.Solution() if "class Solution" in code else module
             value = getattr(owner, function)(*request["arguments"])
-            report({"value": _to_json(list(value) if isinstance(value, tuple) else value)})
+            report({"value": _to_json(value), "number": _to_float(value)})
     except SystemExit as error:
         if function is not None:
             report({"error": repr(error)})
@@ -111,17 +114,28 @@ def _to_json(value: Any) -> Any:
     """Convert to JSON; other values become an object that equals no expected value."""
     if value is None or type(value) in (bool, int, float, str):
         return value
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [_to_json(each) for each in value]
-    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return {str(key): _to_json(each) for key, each in value.items()}
+    if isinstance(value, dict) and all(isinstance(key, KEYS) for key in value):
+        names = json.loads(json.dumps(dict.fromkeys(value)))
+        return {name: _to_json(each) for name, each in zip(names, value.values(), strict=True)}
     if isinstance(value, str):
         return str.__str__(value)
+    if type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0:
+        return value.item()
     if isinstance(value, numbers.Number) and not isinstance(value, complex):
         for kind in (int, float):
             if kind(value) == value:  # type: ignore[call-overload]
                 return kind(value)  # type: ignore[call-overload]
     return {f"not JSON: {type(value).__name__}": repr(value)[:200]}
+
+
+def _to_float(value: Any) -> float | None:
+    """A number, or a text that is one, as float; None for other values."""
+    try:
+        return float(value)
+    except Exception:  # objects may define __float__
+        return None
 
 
 def _format_error(error: BaseException) -> str:

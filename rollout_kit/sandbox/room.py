@@ -61,9 +61,9 @@ def drop_root(user: int) -> None:
     os.setresuid(user, user, user)
 
 
-def build_root(folders: Iterable[str]) -> list[str]:
-    """Change to a read-only root with only `folders` and the files of the interpreter. Return the
-    new paths of `folders`."""
+def build_root(folders: Iterable[str], packages: Iterable[str]) -> list[str]:
+    """Change to a read-only root with only `folders`, `packages` and the files of the interpreter.
+    Return the new paths from which they can be imported."""
     if sys.base_prefix.startswith("/tmp/"):
         raise OSError(f"the interpreter is in {sys.base_prefix}, which each run's own /tmp hides")
     interpreter = os.path.realpath(sys.base_prefix)
@@ -84,6 +84,10 @@ def build_root(folders: Iterable[str]) -> list[str]:
         places.append(f"/folders/{number}")
         os.makedirs(places[-1])
         _bind(folder, places[-1])
+    for package in packages:
+        os.makedirs(place := f"/packages/{os.path.basename(package)}")
+        _bind(package, place)
+    places.append("/packages")
     os.mkdir("/dev")
     for name in DEVICES:
         os.close(os.open(f"/dev/{name}", os.O_CREAT | os.O_WRONLY, 0o644))

@@ -29,6 +29,8 @@ from . import kernel, program, room, seccomp
 STOP = b"stop"
 """Message that ends the current run; ignored if the run has just ended."""
 
+PACKAGES = "--packages"
+
 MESSAGE_SIZE = 1 << 16
 
 STACK_BYTES = 64 << 20
@@ -47,9 +49,10 @@ SPARE = 32
 """Descriptors from this number are free; a zygote has about ten."""
 
 
-def main(kind: str, parent: str, *folders: str) -> None:
+def main(kind: str, parent: str, *paths: str) -> None:
     """Serve runs until the socket ends. `kind`: `isolated`, or `bare` without namespaces. `parent`:
-    the id of the process to die with. `folders`: readable and importable by runs."""
+    the id of the process to die with. `paths`: readable by runs: folders to import from and, after
+    `PACKAGES`, folders of packages."""
     kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(parent):
         os._exit(1)
@@ -64,7 +67,8 @@ def main(kind: str, parent: str, *folders: str) -> None:
     with suppress(OSError):
         room.write("/proc/self/oom_score_adj", OOM_SCORE)
     try:
-        maker = Room(folders) if kind == "isolated" else Bare(folders)
+        at = paths.index(PACKAGES)
+        maker = (Room if kind == "isolated" else Bare)(paths[:at], paths[at + 1 :])
     except OSError as error:
         control.send(json.dumps({"error": str(error)}).encode())
         return
@@ -83,7 +87,7 @@ def main(kind: str, parent: str, *folders: str) -> None:
 class Room:
     """Isolates runs in namespaces; all processes of a run end with its first one."""
 
-    def __init__(self, folders: Sequence[str]) -> None:
+    def __init__(self, folders: Sequence[str], packages: Sequence[str]) -> None:
         self._user = room.enter()
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)  # the change of user id cleared it
         if zygote := os.fork():
@@ -92,7 +96,7 @@ class Room:
             os._exit(1)
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
         self._own = os.open("/proc/self/ns/pid", os.O_RDONLY)
-        self.folders = room.build_root(folders)
+        self.folders = room.build_root(folders, packages)
 
     def fork(self) -> int:
         """Like os.fork, with the child as first process of a new namespace."""
@@ -121,9 +125,9 @@ class Room:
 class Bare:
     """Runs with limits only, for `unsafe_code`; kills leftover processes one by one."""
 
-    def __init__(self, folders: Sequence[str]) -> None:
+    def __init__(self, folders: Sequence[str], packages: Sequence[str]) -> None:
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
-        self.folders = folders
+        self.folders = [*folders, *dict.fromkeys(map(os.path.dirname, packages))]
         self._folder = ""
 
     def fork(self) -> int:

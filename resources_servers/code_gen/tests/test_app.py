@@ -6,7 +6,7 @@ import zlib
 from pathlib import Path
 
 import pytest
-from support import HANG_S
+from support import HANG_S, may_isolate
 
 from rollout_kit import (
     ConfigError,
@@ -51,7 +51,7 @@ def fenced(code):
 def verdicts(pairs, **settings):
     async def run():
         settings.setdefault("unit_test_timeout_secs", HANG_S)
-        async with mount({"code_gen": making(CodeGen, **OURS, **settings)}) as peers:
+        async with mount({"code_gen": making(CodeGen, **{**OURS, **settings})}) as peers:
             found = []
             for task, text in pairs:
                 items = text if isinstance(text, list) else [message_item(text)]
@@ -394,9 +394,46 @@ def test_a_returned_value_with_too_many_levels_is_wrong() -> None:
     value: list = []
     for _ in range(5_000):
         value = [value]
-    run = SandboxRun("finished", b"", True, value, "", duration_s=0, cpu_s=0)
+    run = SandboxRun("finished", b"", True, value, None, "", duration_s=0, cpu_s=0)
     judgement = rules.judge_run(rules.Case("1", "[]", "f", [1], []), run)
     assert judgement.details["error_message"] == "Wrong Answer"
+
+
+@pytest.mark.parametrize(
+    ("returned", "expected", "is_right"),
+    [
+        ("0.1 + 0.2", "0.3", True),
+        ("3.00001", "3", True),
+        ("3.0001", "3", False),
+        ("[0.1 + 0.2]", "[0.3]", False),  # only a single number may differ
+        ("'3.0'", "3", True),
+        ("3", '"3"', True),
+        ("'three'", '"three"', True),
+        ("float('nan')", "NaN", True),
+        ("[float('nan')]", "[NaN]", True),
+        ("float('inf')", "Infinity", True),
+        ("-float('inf')", "Infinity", False),
+        ("[(1, 2)]", "[[1, 2]]", True),
+        ("{1: 2}", '{"1": 2}', True),
+        ("{1, 2}", "[1, 2]", False),
+        ("10**15 + 1", "1" + 15 * "0", True),
+        ("__import__('fractions').Fraction(1, 3)", "0.3333333", True),
+    ],
+)
+def test_returned_values_are_compared_like_nemo_gyms(returned, expected, is_right) -> None:
+    task = row(["1"], [expected], "f")
+    assert verdict(task, fenced(f"def f(x): return {returned}"))["reward"] == float(is_right)
+
+
+def test_code_may_import_numpy_and_what_is_named_but_nothing_else() -> None:
+    pytest.importorskip("numpy")
+    code = "import numpy as np\ndef f(x): return [np.int64(x), np.True_, np.float64(0.5)]"
+    task = row(["3"], ["[3, true, 0.5]"], "f")
+    assert verdict(task, fenced(code))["reward"] == 1.0
+    assert verdict(task, fenced(code), packages=[])["reward"] == 0.0
+    if may_isolate():
+        other = fenced(f"import pydantic\n{code}")
+        assert verdict(task, other, unsafe_code=False)["reward"] == 0.0
 
 
 def test_arguments_may_be_longer_than_a_machine_word() -> None:
