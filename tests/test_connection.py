@@ -6,7 +6,7 @@ import gzip
 import ssl
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -553,3 +553,57 @@ def test_a_client_opens_no_more_connections_than_there_are_descriptors(
         assert most <= 3
 
     run_linked(main())
+
+
+def endless(head: bytes, piece: bytes) -> Answer:
+    async def answer(_: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
+        writer.write(head)
+        with suppress(ConnectionError):
+            while not writer.is_closing():
+                writer.write(piece)
+                await writer.drain()
+
+    return answer
+
+
+def packed(encoding: str, raw: bytes) -> bytes:
+    head = f"HTTP/1.1 200 OK\r\ncontent-encoding: {encoding}\r\ncontent-length: {len(raw)}\r\n\r\n"
+    return head.encode() + raw
+
+
+BOMB = b'"' + b"0" * 20_000_000 + b'"'
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        endless(b"HTTP/1.1 200 OK\r\n\r\n", b"0" * 60_000),
+        endless(b"HTTP/1.1 200 OK\r\ncontent-length: 99999999999\r\n\r\n", b"0" * 60_000),
+        endless(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", b"2\r\n{}\r\n" * 9_000),
+        endless(b"HTTP/1.1 200 OK\r\nx: ", b"0" * 60_000),
+        endless(b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 2_000),
+        endless(STREAM, b"4\r\nab\n\n\r\n" * 6_000),
+        packed("gzip", gzip.compress(BOMB)),
+        packed("deflate", zlib.compress(BOMB)),
+    ],
+    ids=["close", "length", "chunks", "header", "continue", "stream", "gzip", "deflate"],
+)
+def test_a_reply_without_end_is_refused_once(answer: Answer | bytes) -> None:
+    async def main() -> int:
+        async with answering(answer) as (url, heads):
+            client = HttpClient(max_reply_mb=1)
+            try:
+                with pytest.raises(PeerError, match="more than max_reply_mb=1") as raised:
+                    await client.post(url, b"{}", timeout_s=HANG_S, arrived=lambda piece: None)
+            finally:
+                await client.close()
+            assert not raised.value.retryable
+            return len(heads)
+
+    assert asyncio.run(main()) == 1
+
+
+def test_a_reply_that_is_large_enough_arrives() -> None:
+    assert said(packed("gzip", gzip.compress(BOMB))).raw == BOMB
+    with pytest.raises(PeerLost, match="cannot be decompressed: incomplete"):
+        said(packed("gzip", gzip.compress(BOMB)[:-20]))

@@ -1,10 +1,13 @@
 """Replies and rows that are not quite JSON: kept as far as they can be, paid once, and named."""
 
 import asyncio
+import gzip
 from typing import Any
 
 import orjson
 import pytest
+from aiohttp import web
+from hosted import Endpoint, asks, with_model
 from support import Bench, asked, row
 from test_endpoint_trouble import Line, behind
 
@@ -15,11 +18,13 @@ from rollout_kit.endpoints.events import (
     completion_events,
     response_events,
 )
-from rollout_kit.errors import ConfigError
+from rollout_kit.errors import ConfigError, ModelError
+from rollout_kit.serving import registry
 from rollout_kit.serving.agent import Agent
 from rollout_kit.session import Session, entered
 from rollout_kit.testing import Over, making, mount, run_virtual, text_response
 from rollout_kit.transport.connection import Headers, Reply
+from rollout_kit.transport.peers import Peers
 from rollout_kit.types import JsonObject
 
 
@@ -134,3 +139,27 @@ def test_a_row_with_many_levels_is_collected(bench: Bench, levels: int) -> None:
     assert run_virtual(bench.collect(rows)) == 0
     assert run_virtual(bench.collect()) == 0
     assert len(bench.lines()) == 1
+
+
+def test_a_reply_that_is_too_large_is_asked_for_once() -> None:
+    """By the request, the agent and the run: one clear error, no retry, and no memory."""
+    large = gzip.compress(b'{"output": [' + b" " * 3_000_000 + b"]}")
+    asked: list[str] = []
+
+    async def reply(request: web.Request) -> web.Response:
+        asked.append(request.path)
+        return web.Response(body=large, headers={"content-encoding": "gzip"})
+
+    async def ask(model: Any) -> None:
+        with pytest.raises(ModelError, match="more than max_reply_mb=2") as raised:
+            await asks()(model)
+        assert not raised.value.retryable and not raised.value.terminal
+
+    make = registry.load("responses_api_models", "openai_model")
+
+    def model(url: str) -> Any:
+        keys = {"openai_base_url": url, "openai_model": "m", "openai_api_key": "k"}
+        return making(make, **keys, max_reply_mb=2)(Peers({}), "policy_model")
+
+    with_model(Endpoint(reply), ask, model, run=asyncio.run)
+    assert len(asked) == 1

@@ -59,7 +59,7 @@ class VllmModel(Model):
 
     async def start(self) -> None:
         config = self.config
-        self._http = http = HttpClient()
+        self._http = http = HttpClient(max_reply_mb=config.max_reply_mb)
         if not config.urls:
             # the first time this asks vLLM for its options, which takes seconds
             self._engines = await asyncio.to_thread(replicas, config, self.name, http)

@@ -169,6 +169,8 @@ class Asking:
             endpoint.num_failed += 1
             if isinstance(error, PeerUnreachable):
                 self._endpoints.eject(endpoint, error.message)
+            elif not error.retryable:  # it answered
+                raise ModelError(error.message, status=error.status, retryable=False) from error
             elif not isinstance(error, PeerTimeout):
                 await self._endpoints.suspect(endpoint, error.message)
             raise ModelError(error.message, status=error.status, retryable=True) from error

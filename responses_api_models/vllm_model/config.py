@@ -8,6 +8,7 @@ from pydantic import AliasChoices, ConfigDict, Field, field_validator, model_val
 
 from rollout_kit.config.fields import keys
 from rollout_kit.serving.service import OPERATIONAL
+from rollout_kit.transport.http import MAX_REPLY_MB
 from rollout_kit.types import JsonObject
 
 from . import installed
@@ -34,6 +35,12 @@ class VllmModelConfig(VllmOptions):  # type: ignore[misc, valid-type]
         repr=False,
         json_schema_extra=OPERATIONAL,
         description="Key that the vLLM servers ask for.",
+    )
+    max_reply_mb: float = Field(
+        MAX_REPLY_MB,
+        gt=0,
+        json_schema_extra=OPERATIONAL,
+        description="Largest reply of the endpoint in megabytes, decompressed.",
     )
     num_replicas: int = Field(
         1, ge=1, json_schema_extra=OPERATIONAL, description="vLLM servers to start."

@@ -163,7 +163,7 @@ class Endpoints:
                 except PeerError:
                     continue  # failing requests show whether the server is healthy
                 if reply.status == 200 and not endpoint.ejected_for:
-                    endpoint.figures = metrics.read(reply.text())
+                    endpoint.figures = metrics.read(reply.raw.decode("utf-8", "replace"))
             was_busy = busy
             await asyncio.sleep(METRICS_S)
 

@@ -92,6 +92,7 @@ def _make_limits(command: Any) -> "HttpLimits":
         limit=command.global_aiohttp_connector_limit or 0,
         limit_per_host=command.global_aiohttp_connector_limit_per_host or 0,
         request_timeout_s=command.global_aiohttp_client_timeout_s or command.request_timeout_s,
+        max_reply_mb=command.max_reply_mb,
     )
 
 

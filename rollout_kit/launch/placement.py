@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from ..config.instance_keys import is_url
 from ..config.instances import AGENTS, MODELS
@@ -18,7 +19,7 @@ from ..serving import registry
 from ..serving.service import Service
 from ..transport.access import bearer
 from ..transport.cassette import Cassette, Tapes
-from ..transport.http import HttpClient
+from ..transport.http import MAX_REPLY_MB, HttpClient
 from ..transport.loop import gather_all
 from ..transport.peers import Http, Local, Peers, Transport
 from ..types import JsonObject
@@ -34,6 +35,7 @@ class HttpLimits:
     limit_per_host: int = 0
     request_timeout_s: float = 600
     rollout_timeout_s: float = 3600
+    max_reply_mb: float = MAX_REPLY_MB
 
     def timeout_s(self, server_type: str) -> float:
         """Time limit of a request; one to an agent may take as long as a rollout."""
@@ -42,9 +44,14 @@ class HttpLimits:
     def plan(self, instances: list[Instance]) -> JsonObject:
         """These limits in the plan of a server process."""
         return {
-            "http": {"limit": self.limit, "limit_per_host": self.limit_per_host},
+            "http": self.of_client(),
             "timeouts_s": {each.name: self.timeout_s(each.type) for each in instances},
         }
+
+    def of_client(self) -> dict[str, Any]:
+        """Arguments of an HttpClient."""
+        limits = {"limit": self.limit, "limit_per_host": self.limit_per_host}
+        return {**limits, "max_reply_mb": self.max_reply_mb}
 
     def local_timeout_s(self, server_type: str) -> float | None:
         """Time limit of a call in this process: only models need one; the limits of the rollout
@@ -115,7 +122,7 @@ async def placed(
     local = [each for each in instances if where[each.name] == "local" or each.name in idle]
     spawned = [each for each in instances if where[each.name] == "process" and each not in local]
     async with AsyncExitStack() as stack:
-        client = HttpClient(limits.limit, limits.limit_per_host)
+        client = HttpClient(**limits.of_client())
         stack.push_async_callback(client.close)
         run = run or RunIdentity()
         sockets = bind_all(instances, [*spawned, *(local if spawned else ())], host)

@@ -68,7 +68,7 @@ async def reach(
     if command.unsafe_code:
         raise ConfigError("unsafe_code: the servers are those of an ng_run: give it to that")
     limits = http_limits(command)
-    client = HttpClient(limits.limit, limits.limit_per_host)
+    client = HttpClient(**limits.of_client())
     try:
         head = await HeadClient.at(command.head_server, client, command.auth_token)
         servers, values = await head.instances(), await head.values()
@@ -119,4 +119,5 @@ def http_limits(command: CollectConfig | ReverifyConfig) -> HttpLimits:
         limit_per_host=command.global_aiohttp_connector_limit_per_host or 0,
         request_timeout_s=command.global_aiohttp_client_timeout_s or command.request_timeout_s,
         rollout_timeout_s=command.rollout_timeout_s,
+        max_reply_mb=command.max_reply_mb,
     )

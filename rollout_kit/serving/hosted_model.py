@@ -33,7 +33,7 @@ from ..errors import THROTTLED, ModelError, PeerError, PeerLost, PeerUnreachable
 from ..session import current_session
 from ..time_limit import running_loop
 from ..transport.connection import Headers
-from ..transport.http import HttpClient, Reply
+from ..transport.http import MAX_REPLY_MB, HttpClient, Reply
 from ..transport.retry import MODEL_REQUEST, retry
 from ..types import JsonObject
 from .model import Model, ModelConfig, record_lost_time
@@ -82,6 +82,12 @@ class HostedModelConfig(ModelConfig):
         json_schema_extra=OPERATIONAL,
         description="Time limit of a request with all tries and pauses, without the wait for a rate"
         " limit and without the time in which a streamed answer arrives.",
+    )
+    max_reply_mb: float = Field(
+        MAX_REPLY_MB,
+        gt=0,
+        json_schema_extra=OPERATIONAL,
+        description="Largest reply of the endpoint in megabytes, decompressed.",
     )
     max_tries: int = Field(
         4,
@@ -133,7 +139,7 @@ class HostedModel(Model):
         return False
 
     async def start(self) -> None:
-        self._http = HttpClient()
+        self._http = HttpClient(max_reply_mb=self.config.max_reply_mb)
 
     async def stop(self) -> None:
         if self._http:

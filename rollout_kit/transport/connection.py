@@ -24,11 +24,18 @@ RESERVED_FILES = 64
 
 UNLIMITED = sys.maxsize
 
+TEXT_LIMIT = 1 << 18
+"""Bytes of a reply that are read as text, for its error message."""
+
 EVENT_STREAM = b"text/event-stream"
 
 
 class Broken(Exception):
     """The connection ended, or carried invalid HTTP, before the reply was complete."""
+
+
+class TooLarge(Broken):
+    """The reply is larger than the caller allows."""
 
 
 @dataclass(slots=True)
@@ -64,7 +71,8 @@ class Reply:
     raw: bytes
 
     def text(self) -> str:
-        return self.raw.decode("utf-8", "replace")
+        """The body as text, cut to TEXT_LIMIT bytes."""
+        return self.raw[:TEXT_LIMIT].decode("utf-8", "replace")
 
 
 class Connection(asyncio.Protocol):
@@ -79,12 +87,15 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._waiter: asyncio.Future[Reply] | None = None
 
-    async def ask(self, request: Sequence[bytes], arrived: Arrived | None = None) -> Reply:
+    async def ask(
+        self, request: Sequence[bytes], arrived: Arrived | None = None, max_bytes: int = UNLIMITED
+    ) -> Reply:
         """Send a request, given in pieces, and return the reply; Broken if there is none.
 
         Cancelling the wait ends the connection. `arrived` receives the pieces of an event stream;
-        any other body is in the reply.
+        any other body is in the reply. `max_bytes` bounds the reply, also when it is decompressed.
         """
+        self._left = self._max_bytes = max_bytes
         self._parser = httptools.HttpResponseParser(self)
         self._headers: Pairs = []
         self._headers_are_whole = False
@@ -105,13 +116,13 @@ class Connection(asyncio.Protocol):
         else:
             self._on_lost = act
 
-    def end(self, why: str) -> None:
-        """Close the connection at once; a waiting `ask` raises Broken."""
+    def end(self, why: str, kind: type[Broken] = Broken) -> None:
+        """Close the connection at once; a waiting `ask` raises `kind`."""
         waiter, self._waiter = self._waiter, None
         self.is_open = False
         self._transport.abort()
         if waiter is not None and not waiter.done():
-            waiter.set_exception(Broken(why))
+            waiter.set_exception(kind(why))
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._transport = transport
@@ -121,6 +132,10 @@ class Connection(asyncio.Protocol):
         if self._waiter is None:
             # the next request must not take these bytes for its reply
             self.end("the server sent data without a request")
+            return
+        self._left -= len(data)
+        if self._left < 0:
+            self.end("", TooLarge)
             return
         try:
             self._parser.feed_data(data)
@@ -173,9 +188,11 @@ class Connection(asyncio.Protocol):
         body = self._body
         raw = body[0] if len(body) == 1 else b"".join(body)
         try:
-            raw = _decompress(raw, self._headers)
-        except zlib.error as error:
-            waiter.set_exception(Broken(f"its body cannot be decompressed: {error}"))
+            raw = _decompress(raw, self._headers, self._max_bytes)
+        except (zlib.error, TooLarge) as error:
+            is_large = isinstance(error, TooLarge)
+            why = f"its body cannot be decompressed: {error}"
+            waiter.set_exception(error if is_large else Broken(why))
             return
         waiter.set_result(Reply(self._parser.get_status_code(), Headers(self._headers), raw))
 
@@ -241,11 +258,18 @@ def _is_stream(headers: Pairs) -> bool:
     return values.get(b"content-type", b"").startswith(EVENT_STREAM) and not is_packed
 
 
-def _decompress(raw: bytes, headers: Pairs) -> bytes:
-    """The decompressed body: some servers compress without being asked to."""
+def _decompress(raw: bytes, headers: Pairs, max_bytes: int) -> bytes:
+    """The decompressed body: some servers compress without being asked to. TooLarge if it is larger
+    than `max_bytes`."""
     for name, value in headers:
         if len(name) == 16 and name.lower() == b"content-encoding" and raw:
             if value.lower() not in (b"gzip", b"x-gzip", b"deflate"):
                 continue
-            return zlib.decompress(raw, wbits=zlib.MAX_WBITS | 32)
+            unpack = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
+            plain = unpack.decompress(raw, min(max_bytes, sys.maxsize - 1) + 1)
+            if len(plain) > max_bytes:
+                raise TooLarge
+            if not unpack.eof:
+                raise zlib.error("incomplete or truncated stream")
+            return plain
     return raw

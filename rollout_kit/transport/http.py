@@ -21,7 +21,7 @@ from .. import __version__
 from ..errors import PeerError, PeerLost, PeerTimeout, PeerUnreachable
 from ..time_limit import running_loop, within
 from .caller import current_caller
-from .connection import Arrived, Broken, Connection, Places, Reply, max_connections
+from .connection import Arrived, Broken, Connection, Places, Reply, TooLarge, max_connections
 
 __all__ = ["HttpClient", "Reply", "max_connections"]
 
@@ -38,6 +38,9 @@ ADDRESS_TIMEOUT_S = 2.0
 RESOLVED_S = 10.0
 """A host's addresses are cached for this long, so that thousands of connections at once need only
 one look-up."""
+
+MAX_REPLY_MB = 256.0
+"""Largest reply in megabytes: a small compressed body can fill the memory."""
 
 PORTS = {"http": 80, "https": 443}
 
@@ -60,9 +63,12 @@ class Origin:
 
 class HttpClient:
     """Connections to any number of hosts, at most `limit` in all and `limit_per_host` to one host;
-    0 = unlimited."""
+    0 = unlimited. A reply has at most `max_reply_mb` megabytes."""
 
-    def __init__(self, limit: int = 0, limit_per_host: int = 0) -> None:
+    def __init__(
+        self, limit: int = 0, limit_per_host: int = 0, max_reply_mb: float = MAX_REPLY_MB
+    ) -> None:
+        self._max_reply_mb = max_reply_mb
         self._limit_per_host = limit_per_host
         self._room = asyncio.Semaphore(limit) if limit else None
         self._hosts: dict[Origin, _Host] = {}
@@ -102,7 +108,9 @@ class HttpClient:
             raise PeerError(f"{url}: {error}", retryable=False) from None
         host = self._hosts.get(origin)
         if host is None:
-            host = self._hosts[origin] = _Host(origin, self._limit_per_host, self._places)
+            host = self._hosts[origin] = _Host(
+                origin, self._limit_per_host, self._places, int(self._max_reply_mb * 1e6)
+            )
         limit = within(timeout_s)
         if arrived:
             arrived = _renew_at_each(limit, arrived)
@@ -120,6 +128,13 @@ class HttpClient:
             raise PeerUnreachable(
                 f"cannot connect to {url}: {reason}", retryable=may_pass
             ) from error
+        except TooLarge:
+            raise PeerError(
+                f"{url} answered with more than max_reply_mb={self._max_reply_mb:g} (megabytes,"
+                " decompressed)",
+                status=502,
+                retryable=False,
+            ) from None
         except Broken as error:
             raise PeerLost(f"{url} broke off: {error}") from error
 
@@ -133,7 +148,8 @@ class HttpClient:
 class _Host:
     """The connections to one origin."""
 
-    def __init__(self, origin: Origin, limit: int, places: Places) -> None:
+    def __init__(self, origin: Origin, limit: int, places: Places, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
         self._places = places
         self.origin = origin
         self.room = asyncio.Semaphore(limit) if limit else None
@@ -153,7 +169,7 @@ class _Host:
         try:
             if (caller := current_caller()) is not None:
                 await caller.check()
-            return await connection.ask(request, arrived)
+            return await connection.ask(request, arrived, self._max_bytes)
         finally:
             self._busy.discard(connection)
             if connection.is_open:

@@ -34,6 +34,12 @@ class HttpClientConfig(BaseModel):
     global_aiohttp_client_timeout_s: float | None = Field(
         None, gt=0, description="Time limit of one HTTP request. Default: request_timeout_s."
     )
+    max_reply_mb: float = Field(
+        256.0,
+        gt=0,
+        description="Largest reply of another server in megabytes. Model servers have a key of the"
+        " same name for replies of their endpoint.",
+    )
 
 
 class ServersConfig(BaseModel):
