@@ -249,12 +249,12 @@ def test_a_deterministic_refusal_after_generation_is_terminal_and_keeps_the_resp
 
 def test_a_refusal_counts_for_the_settings_it_was_made_with(bench: Bench) -> None:
     def answer(params: dict[str, Any]) -> str:
-        if params["temperature"] == "hot":
-            raise ModelError("temperature: must be a number", status=400)
+        if params["temperature"] == 9:
+            raise ModelError("temperature: must be at most 2", status=400)
         return asked(params)
 
     bench.model = ScriptedModel(answer)
-    wrong = {"responses_create_params": {"temperature": "hot"}}
+    wrong = {"responses_create_params": {"temperature": 9}}
     assert run_virtual(bench.collect(ROWS, **wrong)) == 2
     assert run_virtual(bench.collect(**wrong)) == 2
     assert len(bench.model.calls) == len(bench.lines("_failures")) == 5

@@ -1,6 +1,8 @@
 import json
+import os
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -191,7 +193,7 @@ def test_a_mistake_in_yaml_is_refused_with_key_reason_and_origin(text, expected)
         ("+ready_timeout_s=3", "'ready_timeout_s' on the command line is a key of ng_run only"),
         (
             "+policy_name=x",
-            "'policy_name' on the command line (no ${policy_name} in the files uses",
+            "'policy_name' on the command line (no server has it, and no ${policy_name} in the",
         ),
         ("+note=new", "'note' on the command line has no effect: nothing uses it"),
         ("++weather.treshold=1", "'treshold' (did you mean 'threshold'?) [command line]"),
@@ -564,3 +566,110 @@ def test_a_slip_below_the_top_level_is_refused_too(override, expected):
     with pytest.raises(ConfigError) as caught:
         collect(WIRED, override, env=ENV)
     assert expected in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("argument", "expected"),
+    [
+        ("+num_repeats=true", "+num_repeats=true: expected an int or a mapping"),
+        ("+num_repeats={a: true}", "num_repeats.a: expected an int"),
+        ("+limit=true", "+limit=true: expected an int or null"),
+        ("+num_samples_in_parallel=true", "give a number, auto, or min-start-max"),
+        ("+rollout_timeout_s=false", "expected a number"),
+        ("+head_server.port=true", "expected an int"),
+    ],
+)
+def test_a_boolean_is_no_number(argument: str, expected: str) -> None:
+    assert expected in refusal("", argument)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("max_tokens=1", "max_tokens: the Responses API calls this max_output_tokens"),
+        ("messages=[]", "messages: the Responses API calls this input"),
+        ("temprature=1", "temprature: unknown (did you mean 'temperature'?)"),
+        ("temperature=hot", "temperature: expected a number, got 'hot'"),
+        ("temperature=-1", "temperature: must be at least 0, got -1"),
+        ("max_output_tokens=0", "max_output_tokens: must be at least 1, got 0"),
+        ("max_output_tokens=true", "max_output_tokens: expected an int, got True"),
+        ("tool_choice=must", "tool_choice: expected auto, none, required or a mapping, got 'must'"),
+        ("tools={}", "tools: expected a list, got {}"),
+        ("input=[{role: banana, content: x}]", "input[0].role: expected one of assistant"),
+        ("input=[{role: tool, content: x}]", "type function_call_output"),
+        ("input=[hi]", "input[0]: expected a mapping, got 'hi'"),
+    ],
+)
+def test_create_params_that_mean_nothing_are_refused(given: str, expected: str) -> None:
+    assert expected in refusal("", f"+responses_create_params.{given}")
+
+
+def test_create_params_of_other_engines_may_be_sent() -> None:
+    config = collect("", "+responses_create_params.guided_regex=ab")
+    assert config.command.responses_create_params == {"guided_regex": "ab"}
+
+
+def test_a_value_that_nothing_uses_is_named() -> None:
+    config = collect("timeout: 900\nused: 3\nweather: {threshold: '${used}'}")
+    [warning] = config.warnings
+    assert "'timeout' in run.yaml has no effect" in warning
+    assert "request_timeout_s or rollout_timeout_s" in warning
+
+
+def test_a_key_of_the_servers_is_set_for_those_that_know_it(tmp_path: Path) -> None:
+    knows = "def verify(self, task, response):\n        return self.config.get('fast_mode')"
+    text = "knows: {resources_servers: {knows: {}}}\nother: {resources_servers: {other: {}}}\n"
+    text += "model: {responses_api_models: {local_model: {}}}"
+    for name, body in (("knows", knows), ("other", knows.replace("fast_mode", "x"))):
+        folder = tmp_path / "resources_servers" / name
+        folder.mkdir(parents=True)
+        (folder / "app.py").write_text(
+            "from rollout_kit import ResourcesServer\n\n\n"
+            f"class {name.title()}(ResourcesServer):\n    {body}\n"
+        )
+    (tmp_path / "run.yaml").write_text(text)
+    config = load(["+config_paths=[run.yaml]", "+fast_mode=True"], CollectConfig, tmp_path)
+    assert config.instances["knows"].settings == {"fast_mode": True}
+    assert config.instances["other"].settings == {}
+    with pytest.raises(ConfigError, match=r"unknown key 'quick_check'.*no server has it"):
+        load(["+config_paths=[run.yaml]", "+quick_check=True"], CollectConfig, tmp_path)
+
+
+def test_the_limits_of_the_http_client_have_their_name_of_nemo_gym() -> None:
+    text = "GlobalAIOHTTPAsyncClientConfig: {global_aiohttp_client_timeout_s: 900}"
+    assert collect(text).command.global_aiohttp_client_timeout_s == 900
+    typed = "+GlobalAIOHTTPAsyncClientConfig.global_aiohttp_connector_limit=7"
+    config = collect(text, typed, "+global_aiohttp_client_timeout_s=5")
+    assert config.command.global_aiohttp_connector_limit == 7
+    assert config.command.global_aiohttp_client_timeout_s == 5
+    expected = "unknown key 'timeout'; it has global_aiohttp_connector_limit"
+    assert expected in refusal("GlobalAIOHTTPAsyncClientConfig: {timeout: 1}")
+
+
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "\n".join(
+    f"{after}: &{after} [{', '.join([f'*{before}'] * 9)}]"
+    for before, after in pairwise("abcdefghi")
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (BOMB, "aliases"),
+        ("a: &a\n  b: *a", "nested over 60 deep"),
+        ("[" * 20_000, "nested too deep"),
+        ("\n".join(f"key_{number}: 1" for number in range(300_000)), "are no configuration"),
+    ],
+)
+def test_a_yaml_that_is_no_configuration_is_refused_at_once(text: str, expected: str) -> None:
+    assert expected in refusal(text)
+
+
+def test_a_pipe_is_no_configuration(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "env.yaml")
+    with pytest.raises(ConfigError, match=r"env\.yaml: is no regular file"):
+        load([], CollectConfig, tmp_path)
+    (tmp_path / "env.yaml").unlink()
+    os.mkfifo(tmp_path / "run.yaml")
+    with pytest.raises(ConfigError, match=r"run\.yaml: "):
+        load(["+config_paths=[run.yaml]"], CollectConfig, tmp_path)

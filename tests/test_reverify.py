@@ -188,7 +188,7 @@ def test_packed_files_are_read_too(desk: Desk, suffix: str) -> None:
     run_virtual(desk.collect(ROWS))
     raw = (desk.folder / "rollouts.jsonl").read_bytes()
     if suffix == ".zst":
-        from rollout_kit.store.tasks import _zstd
+        from rollout_kit.store.input import _zstd
 
         raw = _zstd().compress(raw)
     else:

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from support import row, write_jsonl
 
 from rollout_kit.errors import ConfigError
-from rollout_kit.store.tasks import Malformed, Prompt, TaskReader, input_file, merge, task_id_of
+from rollout_kit.store.input import input_file
+from rollout_kit.store.tasks import Malformed, Prompt, TaskReader, merge, task_id_of
 from rollout_kit.types import Task
 
 JSON = st.recursive(
@@ -197,3 +198,53 @@ def test_merging_keeps_what_is_over_and_changes_neither(under: dict, over: dict)
             assert result[key] == value
     assert merge(result, over) == result
     assert json.dumps([under, over]) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "raw", "expected"),
+    [
+        (
+            "t.json",
+            b'[\n{"a": 1},\n{"a": 2}\n]',
+            "one JSON array.*'.\\[\\]' t.json > t.jsonl",
+        ),
+        ("t.jsonl", b'[{"a": 1}, {"a": 2}]', "is one JSON array"),
+        ("t.jsonl", b'{\n  "a": 1\n}\n', "spread over several lines.*jq -c"),
+        ("t.csv", b"question,answer\n1+1,2\n", "is CSV.*csv.DictReader"),
+        ("t.yaml", b"- question: 1\n", "is YAML.*yq"),
+        ("t.parquet", b"PAR1\x15\x04", "is Parquet.*read_parquet"),
+        ("t.jsonl", '{"a": 1}\n'.encode("utf-16"), "is UTF-16.*iconv"),
+        ("t.txt", b"What is 1+1?\nWhat is 2+2?\n", "no line at its start is a JSON object"),
+    ],
+)
+def test_an_input_in_another_form_is_refused_with_the_command_that_converts_it(
+    tmp_path: Path, name: str, raw: bytes, expected: str
+) -> None:
+    (tmp_path / name).write_bytes(raw)
+    with pytest.raises(ConfigError, match=expected):
+        tasks_in(tmp_path / name)
+
+
+def test_rows_of_other_tools_are_told_how_they_become_tasks(tmp_path: Path) -> None:
+    rows = [{"messages": [{"role": "user", "content": "hi"}]}, {"prompt": "hi"}, {"x": 1}]
+    found = malformed_in(write_jsonl(tmp_path / "tasks.jsonl", rows))
+    told = [each.message for each in found]
+    assert "jq -c '{responses_create_params: {input: .messages}} + .'" in told[0]
+    assert "input: .prompt" in told[1] and "prompt_config" in told[2]
+
+
+def test_create_params_that_mean_nothing_make_a_row_malformed(tmp_path: Path) -> None:
+    params = [
+        {"input": "hi", "max_tokens": 3},
+        {"input": "hi", "temperature": "hot"},
+        {"input": [{"role": "banana", "content": "hi"}]},
+        {"input": [{"role": "user", "content": "hi"}, {"type": "reasoning", "summary": []}]},
+    ]
+    rows = [{"responses_create_params": each} for each in params]
+    found = malformed_in(write_jsonl(tmp_path / "tasks.jsonl", rows))
+    told = [each.message for each in found]
+    assert [text.partition(":")[0] for text in told] == [
+        "responses_create_params.max_tokens",
+        "responses_create_params.temperature",
+        "responses_create_params.input[0].role",
+    ]

@@ -13,7 +13,7 @@ from rollout_kit.serving.model import Model, ModelConfig
 from rollout_kit.serving.service import OPERATIONAL
 from rollout_kit.types import JsonObject
 
-from .chat import chat_messages, output_items, template_tools
+from .chat import chat_messages, check_supported, output_items, template_tools
 from .sampling import read_sampling
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ class LocalModel(Model):
     async def responses(self, params: JsonObject) -> JsonObject:
         if self.engine is None:
             raise ModelError("the local model has not been started", status=503)
+        check_supported(params)
         sampling = read_sampling(
             params,
             temperature=self.config.temperature,

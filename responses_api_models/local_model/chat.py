@@ -9,6 +9,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from rollout_kit.endpoints.chat import SERVER_SIDE
+from rollout_kit.endpoints.params import find_problems
 from rollout_kit.errors import TaskError
 from rollout_kit.responses import Item, function_call_item, input_items, message_item
 from rollout_kit.types import JsonObject
@@ -81,6 +83,17 @@ def _part_text(part: Any) -> str:
             return text
     kind = part.get("type") if isinstance(part, dict) else type(part).__name__
     raise _refused(f"content part {kind!r} is not text")
+
+
+def check_supported(params: Mapping[str, Any]) -> None:
+    """Raise TaskError for params that this model cannot follow, instead of ignoring them."""
+    for name, reason in find_problems(params):
+        raise _refused(f"{name}: {reason}")
+    for name in SERVER_SIDE:
+        if params.get(name) is not None:
+            raise _refused(f"{name}: this model stores no responses")
+    if params.get("tool_choice") not in (None, "auto", "none"):
+        raise _refused("tool_choice: this model cannot be made to call a tool; use auto or none")
 
 
 def template_tools(params: Mapping[str, Any]) -> list[JsonObject] | None:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError
 from ..store.compact import Keys
+from ..store.input import number_lines
 from ..store.lines import key_of, kind_of, rollout_of
 from ..store.scan import parse_line
-from ..store.tasks import number_lines
 from ..types import Rollout
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from ..errors import ConfigError, suggest
 from ..launch.fleet import Upkeep
 from ..launch.placement import HttpLimits, placed
 from ..serving import registry
-from ..store.tasks import number_lines
+from ..store.input import number_lines
 from ..types import JsonObject
 from .answers import build_cases, has_gold
 from .audit import run_audit

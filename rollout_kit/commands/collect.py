@@ -15,7 +15,7 @@ from ..errors import ConfigError
 from ..launch.reach import Servers, reach
 from ..pacing.bill import Bill
 from ..store.files import check_apart
-from ..store.tasks import input_file
+from ..store.input import input_file
 from .command_line import command_lines
 from .estimate import confirm
 from .estimate import estimate as estimate_all

@@ -10,8 +10,8 @@ from ..config.keys.commands import ReverifyConfig
 from ..config.load import Config
 from ..errors import ConfigError
 from ..launch.reach import Servers
+from ..store.input import input_file
 from ..store.stored import StoredFile
-from ..store.tasks import input_file
 from .command_line import command_lines
 from .progress import Progress
 from .run import prepare, run_to_end, show_first_request

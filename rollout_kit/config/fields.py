@@ -118,6 +118,36 @@ def problems(
     ]
 
 
+def misplaced_booleans(model: type[BaseModel], given: Any) -> Iterator[Problem]:
+    """A problem for each `true` or `false` in place of a number, which pydantic takes as 1 or 0."""
+    for path, value in _booleans(given, ()):
+        annotation: Any = model
+        for key in path:
+            annotation = _inside(annotation, key)
+        kinds = _parts(annotation)
+        if kinds and not {bool, Any, object, None}.intersection(kinds) and {int, float} & {*kinds}:
+            yield Problem(tuple(map(str, path)), f"expected {describe(annotation)}", value)
+
+
+def _booleans(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], bool]]:
+    if isinstance(value, bool):
+        yield path, value
+    elif isinstance(value, dict | list):
+        for key, child in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _booleans(child, (*path, key))
+
+
+def _inside(annotation: Any, key: Any) -> Any:
+    """The annotation of what `key` names inside; None if it is not declared."""
+    for part in _parts(annotation):
+        if _is_model(part):
+            declared = keys(part).get(str(key))
+            return declared.annotation if declared else None
+        if get_origin(part) in (dict, list) and get_args(part):
+            return get_args(part)[-1]
+    return None
+
+
 def show_value(problem: Problem) -> str:
     """The refused value, shortened; secrets are masked."""
     is_secret = any(is_secret_key(part) for part in problem.path)

@@ -6,34 +6,26 @@ types, dangling references, missing values. Nothing is printed; there is no glob
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from pydantic import ValidationError
 
+from ..endpoints.params import TEXT_PARAMS
 from ..errors import ConfigError, suggest
 from ..secrets import find_used, is_secret_key, private_values, secret_values
-from ..serving import registry
 from ..types import JsonObject
-from . import fields, instances, interpolation, overrides, sources, verification
+from . import classify, fields, instances, interpolation, overrides, sources, verification
+from .classify import PARAMS, describe_unknown
 from .instance_keys import CommonKeys
 from .instances import Block, Instance
-from .keys.commands import COMMANDS, Command, known_keys
+from .keys.commands import Command, HttpClientConfig, known_keys
 from .overrides import Override
-from .params import CREATE_PARAMS, TEXT_PARAMS
 from .sources import COMMAND_LINE, ENV_FILE, Merged
 
 __all__ = ["Config", "Instance", "Sources", "load", "read"]
-
-PARAMS = "responses_create_params"
-
-NEMO_GYM_KEYS = frozenset({"head_server_deps", "disallowed_ports", "token_id_capture"})
-"""Top-level lists and mappings of NeMo Gym that are ignored."""
-
-TYPO = 0.85
-"""Similarity to a command's key at which an unused YAML scalar is regarded as misspelled."""
-
+CLIENT = "GlobalAIOHTTPAsyncClientConfig"
+"""NeMo Gym's name for the limits of the HTTP client."""
 
 CommandT = TypeVar("CommandT", bound=Command, covariant=True)
 
@@ -74,7 +66,7 @@ def load(
     given = read(words, command, cwd)
     merged = given.merged
     resolved = interpolation.resolve(merged.tree)
-    blocks, problems = _classify(resolved.values, merged, command, cwd)
+    blocks, problems, warnings = classify.classify(resolved.values, merged, command, cwd)
     if not command.asks_policy:
         blocks = verification.without_policy(blocks)
     used = [*fields.keys(command), PARAMS, *(block.name for block in blocks)]
@@ -111,7 +103,7 @@ def load(
         values=resolved.values,
         origins=dict(merged.origins),
         secrets=secrets,
-        warnings=tuple(_warnings(given.overrides, secrets)),
+        warnings=(*warnings, *_warnings(given.overrides, secrets)),
     )
 
 
@@ -126,9 +118,25 @@ def read(words: Sequence[str], command: type[Command], cwd: Path | None = None) 
     for override in parsed:
         if override.path != (overrides.CONFIG_PATHS,):
             merged.apply(override)
+    _spread_client_keys(merged)
     if paths:
         merged.add(sources.Layer(COMMAND_LINE, {overrides.CONFIG_PATHS: paths}))
     return Sources(merged, parsed)
+
+
+def _spread_client_keys(merged: Merged) -> None:
+    """Set the keys of a `GlobalAIOHTTPAsyncClientConfig` mapping at the top level."""
+    given = merged.tree.get(CLIENT)
+    if isinstance(given, dict):
+        origin = merged.origin(CLIENT)
+        known = fields.keys(HttpClientConfig)
+        for key in given:
+            if key not in known:
+                hint = suggest(key, known) or f"; it has {', '.join(known)}"
+                raise ConfigError(f"{CLIENT}: unknown key '{key}'{hint} [{origin}]")
+        del merged.tree[CLIENT]
+        unset = {key: value for key, value in given.items() if key not in merged.tree}
+        merged.add(sources.Layer(origin, unset))
 
 
 def parse_keys(words: Sequence[str], command: type[CommandT]) -> CommandT:
@@ -139,7 +147,7 @@ def parse_keys(words: Sequence[str], command: type[CommandT]) -> CommandT:
         merged.apply(override)
     for key in merged.tree:
         if key not in fields.keys(command):
-            raise ConfigError(_unknown(key, True, merged, [*fields.keys(command)], Path()))
+            raise ConfigError(describe_unknown(key, True, merged, [*fields.keys(command)], Path()))
     return _validate(merged.tree, Sources(merged, parsed), command)
 
 
@@ -193,80 +201,20 @@ def _with(tree: JsonObject, path: list[str]) -> Any:
     return inner
 
 
-def _classify(
-    values: JsonObject, merged: Merged, command: type[Command], cwd: Path
-) -> tuple[list[Block], list[str]]:
-    """The instances among the top-level keys, and one line for each unknown key."""
-    blocks: list[Block] = []
-    problems: list[str] = []
-    used = interpolation.users(merged.tree)
-    filed = [key for key in values if not merged.set_by(key, COMMAND_LINE)]
-    own, anyones = set(fields.keys(command)), known_keys()
-    params = values.get(PARAMS) or {}
-    if not isinstance(params, dict):
-        problems.append(f"{PARAMS}: expected a mapping [{merged.origin(PARAMS)}]")
-    else:
-        problems += [
-            f"{PARAMS}.{key}: unknown (did you mean '{close[0]}'?) [{merged.origin(PARAMS, key)}]"
-            for key in params
-            if key not in CREATE_PARAMS
-            and (close := get_close_matches(key, CREATE_PARAMS, n=1, cutoff=TYPO))
-        ]
-    for key, value in values.items():
-        typed = merged.set_by(key, COMMAND_LINE)
-        if key in own or (key in anyones and not typed):
-            continue
-        if key in anyones:
-            problems.append(f"'{key}' on the command line is a key of {_owners(key)} only")
-            continue
-        block = instances.find_block(key, value, cwd)
-        known = not typed or key in merged.overridden
-        if isinstance(block, Block) and not known and (close := suggest(key, filed)):
-            problems.append(f"no instance is called '{key}' in the files{close}")
-        elif isinstance(block, Block):
-            blocks.append(block)
-        elif key in used:
-            continue
-        elif block is not None:
-            problems.append(f"{block} [{merged.origin(key)}]")
-        elif typed or isinstance(value, dict | list):
-            if typed or key not in NEMO_GYM_KEYS:
-                problems.append(_unknown(key, typed, merged, [*own, *filed, *used], cwd))
-        elif close := get_close_matches(key, anyones - values.keys(), n=1, cutoff=TYPO):
-            origin = merged.origin(key)
-            problems.append(f"unknown key '{key}' in {origin} (did you mean '{close[0]}'?)")
-    return blocks, problems
-
-
-def _unknown(key: str, typed: bool, merged: Merged, known: list[str], cwd: Path) -> str:
-    if not typed:
-        where = f"in {merged.origin(key)}"
-    elif key in merged.overridden:
-        return f"'{key}' on the command line has no effect: nothing uses it"
-    else:
-        where = "on the command line"
-    words = [word for word in known if word != key]
-    if isinstance(merged.tree.get(key), dict):
-        words += [name for type_ in registry.TYPES for name in registry.implementations(type_, cwd)]
-    unused = f" (no ${{{key}}} in the files uses it)" if typed else ""
-    return f"unknown key '{key}' {where}{suggest(key, words) or unused}"
-
-
-def _owners(key: str) -> str:
-    names = [name for name, (model, _) in COMMANDS.items() if key in fields.keys(model)]
-    return " and ".join(names)
-
-
 def _validate(values: JsonObject, given: Sources, command: type[CommandT]) -> CommandT:
     known = fields.keys(command)
     own = {key: value for key, value in values.items() if key in known}
     if PARAMS in own:
         own[PARAMS] = _choose(own[PARAMS], given.merged, (PARAMS,), True)
+    problems = [*fields.misplaced_booleans(command, own)]
     try:
-        return command.model_validate(own)
+        validated = command.model_validate(own)
     except ValidationError as error:
-        lines = [_line(one, given) for one in fields.problems(error, command)]
-        raise ConfigError("\n".join(lines)) from None
+        problems += fields.problems(error, command)
+    else:
+        if not problems:
+            return validated
+    raise ConfigError("\n".join(_line(one, given) for one in problems))
 
 
 def _choose(value: Any, merged: Merged, path: tuple[str, ...], typed: bool) -> Any:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,11 @@ from .overrides import CONFIG_PATHS, Override
 
 COMMAND_LINE = "command line"
 ENV_FILE = "env.yaml"
+
+MAX_BYTES = 500_000
+"""Size of the largest YAML file; a larger one takes many seconds to parse."""
+
+MAX_VALUES, MAX_DEPTH = 100_000, 60
 
 REFUSED = ("_inherit_from", "_copy", "_delete_key", "${inherit_from:", "${copy:")
 """Directives of NeMo Gym that are not supported; as plain text they would be lost silently."""
@@ -121,7 +127,7 @@ def read_layers(paths: Sequence[str], cwd: Path) -> list[Layer]:
     layers: list[Layer] = []
     seen: set[Path] = set()
     env_file = cwd / ENV_FILE
-    env = _read(env_file, ENV_FILE) if env_file.is_file() else {}
+    env = _read(env_file, ENV_FILE) if env_file.exists() else {}
     for path in _own_paths(env, ENV_FILE):
         _collect(path, ENV_FILE, cwd, seen, layers)
     for path in paths:
@@ -172,9 +178,17 @@ def _read(path: Path, origin: str) -> JsonObject:
     from omegaconf._utils import get_yaml_loader
 
     try:
+        if not path.is_file():
+            raise ConfigError(f"{origin}: is no regular file")
+        if (size := path.stat().st_size) > MAX_BYTES:
+            raise ConfigError(
+                f"{origin}: {size:,} bytes are no configuration; at most {MAX_BYTES:,}"
+            )
         # OmegaConf's loader: 1e-5 is a float, 2024-01-01 is text, duplicate keys are refused
         with path.open(encoding="utf-8") as file:
             tree = yaml.load(file, Loader=get_yaml_loader())
+    except RecursionError:
+        raise ConfigError(f"{origin}: is nested too deep") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
@@ -191,18 +205,23 @@ def _read(path: Path, origin: str) -> JsonObject:
             f"{origin}: the top level must be a mapping (key: value), "
             f"not a {'list' if isinstance(tree, list) else 'single value'}"
         )
-    return _as_json(tree, origin, ())
+    return _as_json(tree, origin, (), count())
 
 
-def _as_json(value: Any, origin: str, path: tuple[str, ...]) -> Any:
+def _as_json(value: Any, origin: str, path: tuple[str, ...], values: Iterator[int]) -> Any:
+    if next(values) > MAX_VALUES:
+        raise ConfigError(f"{origin}: its aliases (&…, *…) stand for over {MAX_VALUES:,} values")
+    if len(path) > MAX_DEPTH:
+        raise ConfigError(f"{origin}: {'.'.join(path[:3])}… is nested over {MAX_DEPTH} deep")
     if isinstance(value, dict):
         if refused := next((key for key in value if key in REFUSED), None):
             raise ConfigError(_unsupported(refused, origin, path))
         return {
-            _key(key): _as_json(item, origin, (*path, _key(key))) for key, item in value.items()
+            _key(key): _as_json(item, origin, (*path, _key(key)), values)
+            for key, item in value.items()
         }
     if isinstance(value, list):
-        return [_as_json(item, origin, (*path, str(i))) for i, item in enumerate(value)]
+        return [_as_json(item, origin, (*path, str(i)), values) for i, item in enumerate(value)]
     if isinstance(value, str) and (refused := next((r for r in REFUSED[3:] if r in value), None)):
         raise ConfigError(_unsupported(refused + "…}", origin, path))
     if value is None or isinstance(value, str | int | float):

@@ -10,7 +10,7 @@ import orjson
 
 from ..errors import ConfigError
 from ..serving import registry
-from ..store.tasks import number_lines
+from ..store.input import number_lines
 from ..types import JsonObject
 from .entries import HuggingFace, ListedDataset
 

@@ -1,12 +1,12 @@
 """The servers that a command works with: its own, or those of a running `ng_run`."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from ..config.instances import AGENTS
-from ..config.keys.commands import CollectConfig, ReverifyConfig
+from ..config.keys.commands import CollectConfig, ReverifyConfig, RunConfig
 from ..config.load import Config
 from ..errors import ConfigError
 from ..launch.fleet import Upkeep
@@ -62,11 +62,9 @@ async def reach(
         ) as running:
             yield Servers(running.peers, agents, config.default_params, config.values, running.ends)
         return
-    for name in ("record", "replay"):
-        if getattr(command, name) is not None:
+    for name in ("record", "replay", "unsafe_code", "max_restarts", "log_dir"):
+        if name in command.model_fields_set:
             raise ConfigError(f"{name}: the servers are those of an ng_run: give it to that")
-    if command.unsafe_code:
-        raise ConfigError("unsafe_code: the servers are those of an ng_run: give it to that")
     limits = http_limits(command)
     client = HttpClient(**limits.of_client())
     try:
@@ -88,6 +86,8 @@ async def reach(
             if each["state"] == "failed":
                 name = each["name"]
                 say(f"warning: the ng_run has given up server '{name}': its log says why")
+        for line in _shorter_limits(command, values):
+            say(f"warning: {line}")
         defaults = values.get("responses_create_params") or {}
         gone = asyncio.create_task(_wait_until_gone(head))
         try:
@@ -97,6 +97,18 @@ async def reach(
             await asyncio.gather(gone, return_exceptions=True)
     finally:
         await client.close()
+
+
+def _shorter_limits(command: CollectConfig | ReverifyConfig, values: JsonObject) -> Iterator[str]:
+    """Time limits of this command that those of the `ng_run` make ineffective."""
+    for name in ("request_timeout_s", "global_aiohttp_client_timeout_s"):
+        own = getattr(command, name)
+        theirs = values.get(name) or RunConfig.model_fields[name].default
+        if name in command.model_fields_set and own and theirs and own > theirs:
+            yield (
+                f"{name}={own:g} holds for this command's requests only; between the servers it is"
+                f" {theirs:g}: give it to the ng_run too"
+            )
 
 
 async def _wait_until_gone(head: HeadClient) -> str:

@@ -4,28 +4,23 @@ A task's id is a hash of its content. A malformed line is reported with its numb
 the others.
 """
 
-import gzip
 import hashlib
 import re
-import shutil
-import sys
-import tempfile
-import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from pathlib import Path
 from string import Formatter
-from typing import Any, BinaryIO
+from typing import Any
 
 import orjson
 import yaml
 
+from ..endpoints.params import find_problems
 from ..errors import ConfigError, suggest
 from ..responses import DEEPEST, is_too_deep
 from ..types import JsonObject, Task
 from .compact import NumberTable
+from .input import number_lines
 
 IGNORED_IN_IDENTITY = "_ng_"
 """A task's id ignores fields with this prefix, and `agent_ref`: they record a row's origin."""
@@ -35,6 +30,9 @@ BREATH = 1_000
 
 TEXT_KEPT = 2048
 """Bytes of a malformed line that are copied to the failures file."""
+
+PROMPT_FIELDS = ("messages", "prompt", "input", "question", "problem", "instruction")
+"""Names that other tools give to what a model is asked."""
 
 NO_AGENT = "no agent: give +agent_name=…, or add an agent_ref to the row"
 
@@ -94,14 +92,14 @@ class TaskReader:
         task."""
         own = row.get("responses_create_params", {} if self.prompt else None)
         if not isinstance(own, dict):
-            raise ValueError(
-                "no responses_create_params object (+prompt_config=… builds one from other fields)"
-            )
+            raise ValueError(f"no responses_create_params object ({_how_to_map(row)})")
         if self.prompt:
             own = self.prompt.apply(own, row)
         if not isinstance(own.get("input"), str | list):
             raise ValueError("responses_create_params has no input (a string or a list of items)")
         params = merge(merge(self.default_params, own), self.override_params)
+        for name, reason in find_problems(params):
+            raise ValueError(f"responses_create_params.{name}: {reason}")
         if params is row.get("responses_create_params"):
             return row
         return {**row, "responses_create_params": params}
@@ -150,6 +148,17 @@ def _parse(raw: bytes) -> JsonObject:
     if is_too_deep(raw, row):
         raise ValueError(f"nested too deeply: a row may have {DEEPEST} levels")
     return row
+
+
+def _how_to_map(row: JsonObject) -> str:
+    """How to make a task of a row in another form."""
+    for name in PROMPT_FIELDS:
+        if name in row:
+            return (
+                f"it has '{name}': jq -c '{{responses_create_params: {{input: .{name}}}}} + .'"
+                " rows.jsonl > tasks.jsonl"
+            )
+    return "+prompt_config=… builds one from other fields; ng_prepare_data maps whole datasets"
 
 
 def _encode(row: Any) -> bytes:
@@ -263,65 +272,3 @@ def merge(under: Any, over: Any) -> Any:
     for key, value in over.items():
         result[key] = merge(result[key], value) if key in result else value
     return result
-
-
-def number_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the non-blank lines with their numbers, from 1; ConfigError if reading fails."""
-    number = 0
-    try:
-        with _open(path) as stream:
-            for number, raw in enumerate(stream, 1):
-                if number == 1:
-                    raw = raw.removeprefix(b"\xef\xbb\xbf")  # a byte order mark
-                if raw.strip():
-                    yield number, raw
-    except FileNotFoundError:
-        near = [each.name for each in path.parent.glob("*")] if path.parent.is_dir() else []
-        raise ConfigError(f"no input file {path}{suggest(path.name, near)}") from None
-    except (OSError, EOFError, zlib.error) as error:
-        after = f" after line {number}" if number else ""
-        reason = getattr(error, "strerror", None) or error
-        raise ConfigError(f"{path}: cannot be read{after}: {reason}") from None
-
-
-@contextmanager
-def _open(path: Path) -> Iterator[Iterable[bytes]]:
-    if path.suffix == ".gz":
-        with gzip.open(path, "rb") as stream:
-            yield stream
-    elif path.suffix == ".zst":
-        zstd = _zstd()
-        try:
-            with zstd.open(path, "rb") as stream:
-                yield stream
-        except zstd.ZstdError as error:
-            raise OSError(str(error)) from None
-    else:
-        with path.open("rb") as stream:
-            yield stream
-
-
-def _zstd() -> Any:
-    name = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
-    try:
-        return import_module(name)
-    except ImportError:
-        raise ConfigError(
-            "reading .zst needs an extra: pip install 'rollout-kit[zst]' (in a checkout:"
-            " pip install -e '.[zst]')"
-        ) from None
-
-
-@contextmanager
-def input_file(path: str, stdin: BinaryIO | None = None) -> Iterator[Path]:
-    """The input as a file that can be read twice: standard input (`-`) and pipes are first copied
-    to disk."""
-    given = Path(path).expanduser()
-    if path != "-" and not given.is_fifo():
-        yield given
-        return
-    with tempfile.NamedTemporaryFile(suffix=given.suffix or ".jsonl") as spool:
-        with nullcontext(stdin or sys.stdin.buffer) if path == "-" else given.open("rb") as stream:
-            shutil.copyfileobj(stream, spool)
-        spool.flush()
-        yield Path(spool.name)

@@ -1,0 +1,108 @@
+"""What each top-level key is: one of the command, a server, a value for others, or a mistake."""
+
+import re
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from ..endpoints.params import TYPO, find_problems
+from ..errors import suggest
+from ..serving import registry
+from ..types import JsonObject
+from . import fields, instances, interpolation
+from .instances import Block
+from .keys.commands import COMMANDS, Command, known_keys
+from .sources import COMMAND_LINE, ENV_FILE, Merged
+
+PARAMS = "responses_create_params"
+
+NEMO_GYM_KEYS = frozenset({"head_server_deps", "disallowed_ports", "token_id_capture"})
+"""Top-level lists and mappings of NeMo Gym that are ignored."""
+
+
+def classify(
+    values: JsonObject, merged: Merged, command: type[Command], cwd: Path
+) -> tuple[list[Block], list[str], list[str]]:
+    """The instances among the top-level keys, one line for each problem, and the warnings."""
+    blocks: list[Block] = []
+    problems: list[str] = []
+    warnings: list[str] = []
+    for_servers: JsonObject = {}
+    used = interpolation.users(merged.tree)
+    filed = [key for key in values if not merged.set_by(key, COMMAND_LINE)]
+    own, anyones = set(fields.keys(command)), known_keys()
+    params = values.get(PARAMS) or {}
+    if not isinstance(params, dict):
+        problems.append(f"{PARAMS}: expected a mapping [{merged.origin(PARAMS)}]")
+    else:
+        problems += [
+            f"{PARAMS}.{key}: {reason} [{merged.origin(PARAMS, key.partition('[')[0])}]"
+            for key, reason in find_problems(params)
+        ]
+    for key, value in values.items():
+        typed = merged.set_by(key, COMMAND_LINE)
+        if key in own or (key in anyones and not typed):
+            continue
+        if key in anyones:
+            problems.append(f"'{key}' on the command line is a key of {_owners(key)} only")
+            continue
+        block = instances.find_block(key, value, cwd)
+        known = not typed or key in merged.overridden
+        if isinstance(block, Block) and not known and (close := suggest(key, filed)):
+            problems.append(f"no instance is called '{key}' in the files{close}")
+        elif isinstance(block, Block):
+            blocks.append(block)
+        elif key in used:
+            continue
+        elif block is not None:
+            problems.append(f"{block} [{merged.origin(key)}]")
+        elif typed and not known and not isinstance(value, dict | list):
+            for_servers[key] = value
+        elif typed or isinstance(value, dict | list):
+            if typed or key not in NEMO_GYM_KEYS:
+                problems.append(describe_unknown(key, typed, merged, [*own, *filed, *used], cwd))
+        elif close := get_close_matches(key, anyones - values.keys(), n=1, cutoff=TYPO):
+            origin = merged.origin(key)
+            problems.append(f"unknown key '{key}' in {origin} (did you mean '{close[0]}'?)")
+        elif merged.origin(key) != ENV_FILE:
+            like = [other for other in fields.keys(command) if key in other.split("_")]
+            hint = f" (did you mean {' or '.join(like)}?)" if like else ""
+            warnings.append(f"'{key}' in {merged.origin(key)} has no effect: nothing uses it{hint}")
+    for key, value in for_servers.items():
+        are_set = [_set_for(block, key, value, cwd) for block in blocks]
+        if not any(are_set):
+            problems.append(describe_unknown(key, True, merged, [*own, *filed, *used], cwd))
+    return blocks, problems, warnings
+
+
+def _set_for(block: Block, key: str, value: Any, cwd: Path) -> bool:
+    """Set a key of the command line for a server whose code mentions it; whether it does."""
+    config = instances.config_of(block, cwd)
+    folder = registry.find(block.type, block.implementation, cwd)
+    if config is None or folder is None or block.type == registry.TYPES[0]:
+        return False
+    if key not in fields.keys(config) and config.model_config.get("extra") != "allow":
+        return False
+    code = (path.read_text(errors="replace") for path in Path(folder).glob("*.py"))
+    if is_known := any(re.search(rf"\b{re.escape(key)}\b", text) for text in code):
+        block.given[key] = value
+    return is_known
+
+
+def describe_unknown(key: str, typed: bool, merged: Merged, known: list[str], cwd: Path) -> str:
+    if not typed:
+        where = f"in {merged.origin(key)}"
+    elif key in merged.overridden:
+        return f"'{key}' on the command line has no effect: nothing uses it"
+    else:
+        where = "on the command line"
+    words = [word for word in known if word != key]
+    if isinstance(merged.tree.get(key), dict):
+        words += [name for type_ in registry.TYPES for name in registry.implementations(type_, cwd)]
+    unused = f" (no server has it, and no ${{{key}}} in the files uses it)" if typed else ""
+    return f"unknown key '{key}' {where}{suggest(key, words) or unused}"
+
+
+def _owners(key: str) -> str:
+    names = [name for name, (model, _) in COMMANDS.items() if key in fields.keys(model)]
+    return " and ".join(names)

@@ -1,0 +1,126 @@
+"""Create params: what a request to a model may set, by name and type."""
+
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from math import isfinite
+from typing import Any
+
+TEXT_PARAMS = frozenset(
+    [
+        "model",
+        "instructions",
+        "service_tier",
+        "user",
+        "truncation",
+        "prompt_cache_key",
+        "safety_identifier",
+        "previous_response_id",
+    ]
+)
+"""Create params that are always text, so that `….instructions=Be brief, please (…)` works."""
+
+CREATE_PARAMS = TEXT_PARAMS | frozenset(
+    [
+        "background",
+        "chat_template_kwargs",
+        "frequency_penalty",
+        "include",
+        "input",
+        "max_output_tokens",
+        "max_tool_calls",
+        "metadata",
+        "min_p",
+        "parallel_tool_calls",
+        "presence_penalty",
+        "reasoning",
+        "repetition_penalty",
+        "return_token_ids",
+        "seed",
+        "stop",
+        "store",
+        "temperature",
+        "text",
+        "tool_choice",
+        "tools",
+        "top_k",
+        "top_logprobs",
+        "top_p",
+    ]
+)
+"""Create params of the Responses API and of vLLM. Others may be sent, unless they look like a
+misspelling of one of these."""
+
+RENAMED = {
+    "functions": "tools",
+    "max_completion_tokens": "max_output_tokens",
+    "max_new_tokens": "max_output_tokens",
+    "max_tokens": "max_output_tokens",
+    "messages": "input",
+    "prompt": "input",
+    "reasoning_effort": "reasoning.effort",
+    "response_format": "text.format",
+}
+"""Names of Chat Completions and of other libraries, with those of the Responses API."""
+
+TEXT, INT, NUMBER, BOOL, LIST, MAPPING = ({str}, {int}, {int, float}, {bool}, {list}, {dict})
+
+KINDS: Mapping[str, set[type]] = {
+    **dict.fromkeys(TEXT_PARAMS, TEXT),
+    **dict.fromkeys(("max_output_tokens", "max_tool_calls", "seed", "top_k", "top_logprobs"), INT),
+    **dict.fromkeys(("temperature", "top_p", "min_p"), NUMBER),
+    **dict.fromkeys(("frequency_penalty", "presence_penalty", "repetition_penalty"), NUMBER),
+    **dict.fromkeys(("background", "parallel_tool_calls", "return_token_ids", "store"), BOOL),
+    **dict.fromkeys(("include", "tools"), LIST),
+    **dict.fromkeys(("chat_template_kwargs", "metadata", "reasoning", "text"), MAPPING),
+    "input": TEXT | LIST,
+    "stop": TEXT | LIST,
+    "tool_choice": TEXT | MAPPING,
+}
+"""The types that a param may have besides null."""
+
+AT_LEAST = {"max_output_tokens": 1, "max_tool_calls": 1, "temperature": 0, "top_p": 0, "min_p": 0}
+
+WORDS = {str: "text", int: "an int", float: "a number", bool: "true or false", list: "a list"}
+
+TOOL_CHOICES = ("auto", "none", "required")
+
+ROLES = frozenset({"assistant", "developer", "system", "user"})
+
+TYPO = 0.85
+"""Similarity at which an unknown name is regarded as misspelled."""
+
+
+def find_problems(params: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Each param that no model can use as it is meant, and why not."""
+    for name, value in params.items():
+        kinds = KINDS.get(name)
+        if kinds is None:
+            if name in RENAMED:
+                yield name, f"the Responses API calls this {RENAMED[name]}"
+            elif close := get_close_matches(name, CREATE_PARAMS, n=1, cutoff=TYPO):
+                yield name, f"unknown (did you mean '{close[0]}'?)"
+        elif value is not None:
+            if type(value) not in kinds:
+                yield name, f"expected {_describe(kinds)}, got {value!r:.80}"
+            elif name in AT_LEAST and not (isfinite(value) and value >= AT_LEAST[name]):
+                yield name, f"must be at least {AT_LEAST[name]}, got {value}"
+    choice, items = params.get("tool_choice"), params.get("input")
+    if type(choice) is str and choice not in TOOL_CHOICES:
+        yield "tool_choice", f"expected {', '.join(TOOL_CHOICES)} or a mapping, got '{choice}'"
+    for position, item in enumerate(items) if type(items) is list else ():
+        if type(item) is not dict:
+            yield f"input[{position}]", f"expected a mapping, got {item!r:.80}"
+        elif item.get("type", "message") == "message" and item.get("role") not in ROLES:
+            role = item.get("role")
+            hint = "; a tool's output is an item of type function_call_output"
+            yield (
+                f"input[{position}].role",
+                f"expected one of {', '.join(sorted(ROLES))}, got {role!r:.80}"
+                + (hint if role in ("tool", "function") else ""),
+            )
+
+
+def _describe(kinds: set[type]) -> str:
+    if kinds is NUMBER:
+        return "a number"
+    return " or ".join(WORDS.get(kind, "a mapping") for kind in sorted(kinds, key=str)[::-1])

@@ -1,0 +1,124 @@
+"""Reads the lines of an input file: plain, compressed, or from a pipe."""
+
+import gzip
+import shutil
+import sys
+import tempfile
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from importlib import import_module
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from ..errors import ConfigError, suggest
+
+FROM_CSV = (
+    'python3 -c "import csv, json, sys; [print(json.dumps(row)) for row in'
+    ' csv.DictReader(sys.stdin)]" <'
+)
+FROM_PARQUET = (
+    'python3 -c "import pandas, sys; print(pandas.read_parquet(sys.argv[1]).to_json('
+    "orient='records', lines=True))\""
+)
+FROM_YAML = "yq -o=json -I=0 '.[]'"
+
+OTHER_FORMS = {
+    ".csv": ("CSV", FROM_CSV),
+    ".parquet": ("Parquet", FROM_PARQUET),
+    ".yaml": ("YAML", FROM_YAML),
+    ".yml": ("YAML", FROM_YAML),
+}
+"""Suffix → the form of a file, and the command that makes JSON lines of it."""
+
+
+def number_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the non-blank lines with their numbers, from 1; ConfigError if reading fails."""
+    number = 0
+    try:
+        with _open(path) as stream:
+            lines = iter(stream)
+            first = list(islice(lines, 3))
+            _check_form(path, [raw for raw in first if raw.strip()])
+            for number, raw in enumerate(chain(first, lines), 1):
+                if number == 1:
+                    raw = raw.removeprefix(b"\xef\xbb\xbf")  # a byte order mark
+                if raw.strip():
+                    yield number, raw
+    except FileNotFoundError:
+        near = [each.name for each in path.parent.glob("*")] if path.parent.is_dir() else []
+        raise ConfigError(f"no input file {path}{suggest(path.name, near)}") from None
+    except (OSError, EOFError, zlib.error) as error:
+        after = f" after line {number}" if number else ""
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{path}: cannot be read{after}: {reason}") from None
+
+
+def _check_form(path: Path, lines: list[bytes]) -> None:
+    """ConfigError if a file with these first lines is plainly no JSON lines."""
+    begins = [raw.removeprefix(b"\xef\xbb\xbf").strip() for raw in lines]
+    if not begins or (begins[0].startswith(b"{") and begins[0] != b"{"):
+        return
+    if lines[0].startswith((b"\xff\xfe", b"\xfe\xff")):
+        form, how = "UTF-16", "iconv -f UTF-16 -t UTF-8"
+    elif begins[0] == b"[" or begins[0].startswith(b"[{"):
+        form, how = "one JSON array", "jq -c '.[]'"
+    elif begins[0] == b"{":
+        form, how = "JSON that is spread over several lines", "jq -c ."
+    elif path.suffix in OTHER_FORMS:
+        form, how = OTHER_FORMS[path.suffix]
+    elif any(begin.startswith(b"{") for begin in begins):
+        return  # only the first lines are malformed
+    else:
+        raise ConfigError(
+            f"{path}: no line at its start is a JSON object, as {begins[0][:60]!r}: each line must"
+            " hold one task"
+        )
+    raise ConfigError(
+        f"{path}: is {form}, and each line must hold one JSON object: "
+        f"{how} {path.name} > {path.stem}.jsonl"
+    )
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[Iterable[bytes]]:
+    if path.suffix == ".gz":
+        with gzip.open(path, "rb") as stream:
+            yield stream
+    elif path.suffix == ".zst":
+        zstd = _zstd()
+        try:
+            with zstd.open(path, "rb") as stream:
+                yield stream
+        except zstd.ZstdError as error:
+            raise OSError(str(error)) from None
+    else:
+        with path.open("rb") as stream:
+            yield stream
+
+
+def _zstd() -> Any:
+    name = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
+    try:
+        return import_module(name)
+    except ImportError:
+        raise ConfigError(
+            "reading .zst needs an extra: pip install 'rollout-kit[zst]' (in a checkout:"
+            " pip install -e '.[zst]')"
+        ) from None
+
+
+@contextmanager
+def input_file(path: str, stdin: BinaryIO | None = None) -> Iterator[Path]:
+    """The input as a file that can be read twice: standard input (`-`) and pipes are first copied
+    to disk."""
+    given = Path(path).expanduser()
+    if path != "-" and not given.is_fifo():
+        yield given
+        return
+    with tempfile.NamedTemporaryFile(suffix=given.suffix or ".jsonl") as spool:
+        with nullcontext(stdin or sys.stdin.buffer) if path == "-" else given.open("rb") as stream:
+            shutil.copyfileobj(stream, spool)
+        spool.flush()
+        yield Path(spool.name)
