@@ -7,9 +7,12 @@ import re
 import unicodedata
 from collections import deque
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any, Literal
 
-GradingMode = Literal["strict_single_letter_boxed", "lenient_boxed", "lenient_answer_colon"]
+GradingMode = Literal[
+    "strict_single_letter_boxed", "lenient_boxed", "lenient_answer_colon", "lenient_answer_colon_md"
+]
 
 Options = list[dict[str, str | None]]
 """`[{"A": "text"}, …]`; columnar datasets fill the other letters with null."""
@@ -20,8 +23,16 @@ LABELLED = re.compile(r"\s*([A-Z])\s*[:).\-]")
 TEXT_COMMAND = re.compile(r"\\text\{\s*(.*?)\s*\}", re.S)
 ANSWER_COLON = re.compile(r"answer\s*:\s*(.+)", re.I)
 
+MARKED_ANSWER = re.compile(r"answer[*_]{0,2}\s*:[*_\s]{0,2}(.+)", re.I)
+MARKS = "*_` \t\n\r.,;:"
+ONE_LETTER = re.compile(r"(?<![A-Za-z])[A-Za-z](?![A-Za-z])")
+FIRST_LETTER = re.compile(r"[A-Za-z](?![A-Za-z0-9])")
+STANDALONE = re.compile(r"\b[A-Z]\b")
+SEPARATOR = re.compile(r"\s*[/|&,;]\s*|\s+(?:or|and)\s+|\s+", re.I)
+
 LOCAL_LETTERS = str.maketrans(dict(zip("أبجدঅবডঢ", "ABCDABCD", strict=True)))
 """Option letters in Arabic and Bengali datasets (MMMLU)."""
+LOCAL_LETTER = re.compile("[أبجدঅবডঢＡＢＣＤ]")
 
 
 def extract(text: str, options: Options, mode: GradingMode) -> str | None:
@@ -29,6 +40,9 @@ def extract(text: str, options: Options, mode: GradingMode) -> str | None:
     letters = _list_letters(options)
     if mode == "lenient_answer_colon":
         return _read_after_colon(text, options, letters)
+    if mode == "lenient_answer_colon_md":
+        answers = reversed(MARKED_ANSWER.findall(text))
+        return next(filter(None, (_read_marked(answer, letters) for answer in answers)), None)
     box = find_last_box(text)
     if box is None:
         return None
@@ -110,6 +124,24 @@ def _read_after_colon(text: str, options: Options, letters: set[str]) -> str | N
     if len(answer) == 1 and answer.upper() in letters:
         return answer.upper()
     return _find_option(answer, options, letters)
+
+
+def _read_marked(answer: str, letters: set[str]) -> str | None:
+    """Return the letter that `answer` begins with, otherwise its last one that stands alone; None
+    if it lists several letters."""
+    answer = LOCAL_LETTER.sub(lambda one: f" {_to_latin(one[0])}", answer).strip().strip(MARKS)
+    found = [each for each in ONE_LETTER.finditer(answer) if each[0].upper() in letters]
+    for one, other in pairwise(found):
+        differ = one[0].upper() != other[0].upper()
+        if differ and SEPARATOR.fullmatch(answer, one.end(), other.start()):
+            return None
+    first, alone = FIRST_LETTER.match(answer), STANDALONE.findall(answer)
+    letter = (first[0] if first else alone[-1] if alone else answer).upper()
+    return letter if letter in letters else None
+
+
+def _to_latin(letter: str) -> str:
+    return unicodedata.normalize("NFKC", letter).translate(LOCAL_LETTERS)
 
 
 def _find_option(answer: str, options: Options, letters: set[str]) -> str | None:

@@ -20,7 +20,8 @@ from rollout_kit import (
     VerifyResponse,
     VerifyWorkersConfig,
     WorkerPool,
-    output_text,
+    content_texts,
+    output_items,
 )
 
 TEXT_LIMIT = 200_000
@@ -83,14 +84,13 @@ class ReasoningGym(ResourcesServer):
         return {}
 
     async def verify(self, body: ReasoningGymRequest) -> VerifyResponse:
-        answer = extract(output_text(body.response)[-TEXT_LIMIT:])
+        answer = extract(_read_text(body.response)[-TEXT_LIMIT:])
         row = body.model_dump(include={"question", "answer", "metadata"})
         score, timed_out = 0.0, False
-        if answer:
-            try:
-                score = await self._workers.call(row, answer)
-            except TimeoutError:
-                timed_out = True
+        try:
+            score = await self._workers.call(row, answer)
+        except TimeoutError:
+            timed_out = True
         return body.scored(
             reward=score,
             task_name=body.metadata.source_dataset,
@@ -100,14 +100,18 @@ class ReasoningGym(ResourcesServer):
         )
 
 
+def _read_text(response: JsonObject) -> str:
+    messages = [item for item in output_items(response) if item.get("type") == "message"]
+    return "".join(text for item in messages for text in content_texts(item.get("content")))
+
+
 def extract(text: str) -> str:
     """Return the content of the last `<answer>…</answer>`, otherwise of the last `\\boxed{…}`,
     otherwise the whole text."""
-    end = text.rfind(CLOSED)
-    start = text.rfind(OPENED, 0, end) if end >= 0 else -1
-    if start >= 0:
-        return text[start + len(OPENED) : end].strip()
-    return _find_boxed(text) or text.strip()
+    found, at = None, 0
+    while (start := text.find(OPENED, at)) >= 0 and (end := text.find(CLOSED, start)) >= 0:
+        found, at = text[start + len(OPENED) : end].strip(), end + len(CLOSED)
+    return found if found is not None else _find_boxed(text) or text.strip()
 
 
 def _find_boxed(text: str) -> str:

@@ -114,6 +114,8 @@ def _to_json(value: Any) -> Any:
     """Convert to JSON; other values become an object that equals no expected value."""
     if value is None or type(value) in (bool, int, float, str):
         return value
+    if type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0:
+        return getattr(value, "item")()  # noqa: B009
     if isinstance(value, list | tuple):
         return [_to_json(each) for each in value]
     if isinstance(value, dict) and all(isinstance(key, KEYS) for key in value):
@@ -121,8 +123,6 @@ def _to_json(value: Any) -> Any:
         return {name: _to_json(each) for name, each in zip(names, value.values(), strict=True)}
     if isinstance(value, str):
         return str.__str__(value)
-    if type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0:
-        return value.item()
     if isinstance(value, numbers.Number) and not isinstance(value, complex):
         for kind in (int, float):
             if kind(value) == value:  # type: ignore[call-overload]

@@ -2,9 +2,11 @@
 
 The protocol is Gymnasium's, in text: observation, action, reward, and whether the game is over
 (`terminated`) or was cut short (`truncated`). A row's `seed` determines all random events, so
-`verify` plays the actions of the response again and needs no session.
+`verify` plays the actions of the response again and needs no session. A row without `seed` has
+another game in each of its rollouts, which has the same seed again when it is verified again.
 """
 
+import hashlib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -15,6 +17,7 @@ from pydantic import Field
 
 from ..errors import TaskError
 from ..responses import assistant_text, output_items, output_text
+from ..session import current_session
 from ..types import JsonObject, SeedSessionResponse, VerifyRequest, VerifyResponse, Wire
 from .resources_server import ResourcesServer, Reverify
 from .service import post
@@ -51,7 +54,9 @@ class Game(Protocol):
 class GameRequest(VerifyRequest):
     """A row: `seed` and the fields of the game."""
 
-    seed: int = Field(0, description="Determines all random events of the game.")
+    seed: int = Field(
+        0, description="Determines all random events of the game; without it, they differ."
+    )
 
 
 class StepRequest(Wire):
@@ -70,7 +75,7 @@ class GymnasiumServer(ResourcesServer):
         raise NotImplementedError(f"{type(self).__name__} has no new_game")
 
     async def seed_session(self, body: JsonObject) -> SeedSessionResponse:
-        row = GameRequest.model_validate({"response": {}, **body})
+        row = _with_seed(GameRequest.model_validate({"response": {}, **body}))
         self.state = _Session(row, self.new_game(row))
         return SeedSessionResponse()
 
@@ -101,7 +106,8 @@ class GymnasiumServer(ResourcesServer):
         self, body: GameRequest
     ) -> VerifyResponse:
         """The sum of the rewards of all steps, in a game that is played again."""
-        game, total, step, num_steps = self.new_game(body), 0.0, Step(), 0
+        row = _with_seed(body)
+        game, total, step, num_steps = self.new_game(row), 0.0, Step(), 0
         for action in actions(output_items(body.response)):
             step = game.step(action)
             total += step.reward
@@ -113,8 +119,17 @@ class GymnasiumServer(ResourcesServer):
             terminated=step.terminated,
             truncated=not step.terminated,
             num_steps=num_steps,
-            info=step.info,
+            info=step.info if row is body else {**step.info, "seed": row.seed},
         )
+
+
+def _with_seed(row: GameRequest) -> GameRequest:
+    """The row, with a seed that its rollout determines if it has none."""
+    session = current_session()
+    if "seed" in row.model_fields_set or session is None:
+        return row
+    digest = hashlib.blake2b(f"{session.rollout or session.id}".encode(), digest_size=4)
+    return row.model_copy(update={"seed": int.from_bytes(digest.digest())})
 
 
 @dataclass(slots=True)

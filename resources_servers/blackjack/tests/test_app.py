@@ -7,6 +7,7 @@ from support import HANG_S
 from rollout_kit import GameRequest, TaskError, make_response, message_item
 from rollout_kit.serving.gymnasium import actions, find_tagged, observation_item
 from rollout_kit.serving.registry import load
+from rollout_kit.session import Session, entered
 from rollout_kit.testing import making, mount
 
 Blackjack = load("resources_servers", "blackjack")
@@ -142,3 +143,36 @@ def test_cards_come_as_often_as_each_other() -> None:
 )
 def test_the_last_tag_counts(text, found) -> None:
     assert find_tagged(text, "a") == found
+
+
+def play(row, rollout_index):
+    """The first observation of a rollout, and its verdict in another session."""
+    key = ("0123456789abcdef", rollout_index)
+
+    async def main():
+        async with mount({"blackjack": making(Blackjack)}) as peers:
+            with entered(Session.of(key, None)):
+                await peers.call("blackjack", "/seed_session", row, dict)
+                seen = (await peers.call("blackjack", "/reset", {}, dict))["observation"]
+            with entered(Session.of(key, None)):
+                await peers.call("blackjack", "/seed_session", row, dict)
+                said = {**row, "response": make_response("m", [message_item(STAND)], None)}
+                return seen, await peers.call("blackjack", "/verify", said, dict)
+
+    return asyncio.run(main())
+
+
+def test_a_row_without_seed_is_another_game_in_each_rollout_and_can_be_verified_again():
+    row = {"responses_create_params": {"input": "Play."}}
+    games = [play(row, number) for number in range(8)]
+    assert len({seen for seen, _ in games}) > 4
+    for number, (seen, verdict) in enumerate(games):
+        again, verdict_again = play(row, number)
+        assert (seen, verdict["info"]) == (again, verdict_again["info"])
+        assert verdict["info"]["player"] in seen and verdict["info"]["seed"]
+
+
+def test_a_row_with_seed_is_the_same_game_in_each_rollout():
+    row = {"responses_create_params": {"input": "Play."}, "seed": 0}
+    (first, verdict), (second, _) = play(row, 0), play(row, 1)
+    assert first == second and "seed" not in verdict["info"]

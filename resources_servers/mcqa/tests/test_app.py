@@ -196,3 +196,25 @@ def test_an_endless_response_is_read_from_its_end_and_in_no_time():
 
 def test_a_stored_response_can_be_verified_again():
     assert Mcqa(Mcqa.Config(), None, "mcqa").describe()["reverify"] == "stateless"
+
+
+@pytest.mark.parametrize(
+    ("text", "letter"),
+    [
+        ("Answer: C", "C"),
+        ("**Answer:** c", "C"),
+        ("__Answer__: **(B)**", "B"),
+        ("Answer: B because A is wrong", "B"),
+        ("Answer: the right one is D.", "D"),
+        ("Answer: A\nno wait\nANSWER : B", "B"),
+        ("Answer: A\nAnswer: unclear", "A"),
+        ("Answer: A or B", None),
+        ("Answer: A, B", None),
+        ("Answer: A and A", "A"),
+        ("Answer: Z", None),
+        ("Answer: ب", "B"),
+        ("The answer is C", None),
+    ],
+)
+def test_the_markdown_mode_reads_the_last_answer_with_one_letter(text, letter):
+    assert extracted(text, "lenient_answer_colon_md") == letter
