@@ -8,6 +8,7 @@ the rollout. Servers in other processes report usage and statistics in reply hea
 
 import json
 import os
+from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
 from secrets import token_hex
@@ -26,6 +27,10 @@ SPENT_HEADER = "x-rollout-spent"
 
 STATS_HEADER = "x-rollout-stats"
 """Name of the HTTP reply header with the statistics: a JSON object, in ASCII."""
+
+TURNS_HEADER = "x-rollout-turns"
+"""Name of the HTTP header of a request for a rollout whose turns are stored: the number of bytes of
+the stored turns, a JSON list in front of the body."""
 
 LOST_TIMES: tuple[str, ...] = ("rate_limit_s", "retry_s")
 """Statistics that add up over the calls of a session: time that model servers spent waiting because
@@ -80,6 +85,15 @@ class Spent:
             return
 
 
+@dataclass(slots=True)
+class TurnLog:
+    """Turns of one rollout that outlive its process: those that an interrupted attempt has stored,
+    by the digest of their request, and the function that stores one more."""
+
+    stored: Sequence[dict[str, Any]]
+    report: Callable[[dict[str, Any]], Awaitable[None] | None]
+
+
 _drawn: list[str] = []
 os.register_at_fork(after_in_child=_drawn.clear)
 
@@ -105,6 +119,8 @@ class Session:
     """Statistics of the rollout: the agent's turns, calls and times, and LOST_TIMES."""
     calls: dict[str, int] = field(default_factory=dict)
     """How often each call was made, counted while calls are recorded or replayed."""
+    turn_log: TurnLog | None = None
+    """Set for the call of an agent, which takes it."""
 
     @classmethod
     def of(cls, rollout: tuple[str, int] | None, spent: Spent | None) -> "Session":

@@ -5,7 +5,7 @@ look into stays plain JSON.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, Self
 
@@ -128,6 +128,17 @@ class Attempt:
     regenerated: bool = False
     """The stored response could not be verified alone, so the rollout is collected again."""
     is_copied: bool = False
+    turns: Sequence[JsonObject] = ()
+    """Turns of this rollout that an interrupted run has stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTurn:
+    """A turn of a rollout in progress, as its agent reported it; None: no turn so far counts."""
+
+    key: Key
+    task_index: int
+    content: JsonObject | None = None
 
 
 class RolloutInfo(NamedTuple):

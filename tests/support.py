@@ -24,6 +24,7 @@ from rollout_kit.serving import registry
 from rollout_kit.serving.resources_server import ResourcesServer
 from rollout_kit.store.lines import info_of
 from rollout_kit.testing import Over, ScriptedModel, making, mount
+from rollout_kit.transport.cassette import Cassette
 from rollout_kit.types import JsonObject, Key, RolloutInfo, VerifyRequest, VerifyResponse
 from rollout_kit.workers.pool import WorkerPool
 
@@ -161,6 +162,7 @@ class Bench:
         self.out = io.StringIO()
         self.agent_settings: dict[str, Any] = {}
         self.other_agents: list[str] = []
+        self.cassette: Cassette | None = None
 
     async def collect(
         self, rows: list[Any] | None = None, *, through: Any = collect_through, **keys: Any
@@ -176,7 +178,7 @@ class Bench:
         agents = ["echo_agent", *self.other_agents]
         servers |= {name: making(agent, **wiring, **self.agent_settings) for name in agents}
         self.out = io.StringIO()
-        async with mount(servers, self.collects_over) as peers:
+        async with mount(servers, self.collects_over, self.cassette) as peers:
             reached = Servers(peers, agents, keys.pop("default_params", {}), {})
             as_json = keys.get("json", False)
             progress = Progress(as_json=as_json, out=self.out, err=io.StringIO(), clock=self.clock)

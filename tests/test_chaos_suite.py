@@ -96,16 +96,18 @@ FILES = ["+input_jsonl_fpath=tasks.jsonl", "+output_jsonl_fpath=out/rollouts.jso
 class Site:
     """A working folder and a simulated model in a process of its own, which outlives all kills."""
 
-    def __init__(self, folder: Path, faults: str = "") -> None:
+    def __init__(self, folder: Path, faults: str = "", latency_s: float = 0.1) -> None:
         self.folder = folder
         (folder / "resources_servers/patient").mkdir(parents=True)
         (folder / "resources_servers/patient/app.py").write_text(VERIFIER)
         (folder / "run.yaml").write_text(CONFIG)
         with bound_socket("127.0.0.1", 0) as head, bound_socket("127.0.0.1", 0) as model:
             self.port, self.head = model.getsockname()[1], head.getsockname()[1]
-        block = f"{{placement: process, port: {self.port}, latency_s: 0.1}}"
+        block = f"{{placement: process, port: {self.port}, latency_s: {latency_s}}}"
         if faults:
-            block = f"\n      placement: process\n      port: {self.port}\n      latency_s: 0.1"
+            block = (
+                f"\n      placement: process\n      port: {self.port}\n      latency_s: {latency_s}"
+            )
         text = f"endpoint:\n  responses_api_models:\n    simulated_model: {block}{faults}\n"
         (folder / "endpoint.yaml").write_text(text)
         self.config = ["+config_paths=[run.yaml]", f"+model_port={self.port}"]
@@ -274,6 +276,76 @@ def test_an_endpoint_that_fails_in_every_way_costs_no_rollout(
     lines = read_jsonl(site.folder / "out/rollouts.jsonl")
     assert len(lines) == 2000 and {line["reward"] for line in lines} == {1.0}
     record_property(f"{sum(struck.values())} faults", report["invariants"]["ends"]["note"])
+
+
+NUM_TURNS = 32
+
+COUNTER = """
+from rollout_kit.serving.resources_server import ResourcesServer, tool
+from rollout_kit.types import JsonObject, VerifyRequest, VerifyResponse
+
+
+class Counter(ResourcesServer):
+    reverify = "replay"
+
+    async def seed_session(self, body: JsonObject) -> JsonObject:
+        self.state = {"count": 0}
+        return {}
+
+    @tool
+    async def count(self) -> str:
+        self.state["count"] += 1
+        return str(self.state["count"])
+
+    async def verify(self, body: VerifyRequest) -> VerifyResponse:
+        return body.scored(float(self.state["count"]))
+"""
+
+LONG = """
+model_port: 0
+policy_model:
+  responses_api_models:
+    openai_model:
+      openai_base_url: http://127.0.0.1:${model_port}/v1
+      openai_model: simulated
+      openai_api_key: sk-planted-0123456789
+counter: {resources_servers: {counter: {}}}
+counter_agent:
+  responses_api_agents:
+    simple_agent:
+      resources_server: {type: resources_servers, name: counter}
+      model_server: {type: responses_api_models, name: policy_model}
+"""
+
+
+@pytest.mark.parametrize(
+    ("kills", "num_tasks"),
+    [({"collector": 100}, 400), ({"collector": 20, "servers": 10}, 200)],
+)
+def test_long_rollouts_that_are_killed_are_not_paid_for_again(
+    tmp_path: Path, kills: dict[str, int], num_tasks: int, record_property: Note
+) -> None:
+    """Calls are counted at the endpoint. A kill costs those in flight, and young rollouts."""
+    tools = f"\n      num_tool_turns: {NUM_TURNS - 1}\n      prices: {{input: 1, output: 1}}"
+    site = Site(tmp_path, tools, latency_s=0.02)
+    (tmp_path / "resources_servers/counter").mkdir(parents=True)
+    (tmp_path / "resources_servers/counter/app.py").write_text(COUNTER)
+    (tmp_path / "run.yaml").write_text(LONG)
+    with site.endpoint():
+        site.tasks(num_tasks)
+        words = [f"+kills.{each}={kills.get(each, 0)}" for each in ("collector", "servers")]
+        report = site.chaos("+num_samples_in_parallel=8", "+kills.ng_run=0", *words)
+        num_calls = sum(site.asked("/stats")["by_path"].values())
+    assert {each["state"] for each in report["invariants"].values()} == {"held"}, report
+    lines = read_jsonl(site.folder / "out/rollouts.jsonl")
+    assert len(lines) == num_tasks == len({line["rollout"]["task_id"] for line in lines})
+    assert {(line["reward"], line["rollout"]["num_turns"]) for line in lines} == {(31.0, 32)}
+    assert not (site.folder / "out/rollouts_turns.jsonl").exists()
+    planned = num_tasks * NUM_TURNS
+    resumed = sum("resumed_turns" in line["rollout"] for line in lines)
+    said = f"{num_calls:,} for {planned:,} planned ({num_calls / planned:.3f}), {resumed} continued"
+    record_property(f"model calls, {kills} kills", said)
+    assert num_calls <= 1.1 * planned, said
 
 
 def can_mount() -> bool:

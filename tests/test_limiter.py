@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from support import made
 from test_rate_limit import Endpoint, sent_through
 
-from rollout_kit.collector.schedule import Attempts, Schedule, Slot
+from rollout_kit.collector.schedule import Attempts, Schedule
+from rollout_kit.collector.slot import Slot
 from rollout_kit.config.keys.parallelism import Parallelism
 from rollout_kit.endpoints.rate_limit import Allowances, RequestQueue
 from rollout_kit.pacing.limiter import Adaptive, Fixed, limiter_of

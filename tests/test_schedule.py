@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import made
 
-from rollout_kit.collector.schedule import END, WAVE, Attempts, End, Later, Schedule, Slot
+from rollout_kit.collector.schedule import END, WAVE, Attempts, End, Later, Schedule
+from rollout_kit.collector.slot import Slot
 from rollout_kit.errors import OutputError
 from rollout_kit.testing import run_virtual
 from rollout_kit.types import Attempt, Key, Outcome, Rollout, Task, Unverified

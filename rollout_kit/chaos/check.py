@@ -59,6 +59,7 @@ def check_files(paths: OutputPaths) -> CheckedFiles:
         (paths.main, "rollout"),
         (paths.unverified, "unverified"),
         (paths.failures, "failure"),
+        (paths.turns, "turn"),
     ):
         for number, row in _read_rows(path, found):
             kind = kind_of(row, default)
@@ -70,6 +71,8 @@ def check_files(paths: OutputPaths) -> CheckedFiles:
                     _check_unverified(found, path, number, row, main)
                 case "failure" | "malformed":
                     _check_failure(found, path, number, row)
+                case _:
+                    _read_key(found, path, number, row)
     return found
 
 

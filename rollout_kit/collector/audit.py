@@ -13,7 +13,7 @@ from ..pacing.bill import Bill
 from ..types import Attempt, JsonObject, Key, Outcome, Rollout, Task
 from .plan import number_of
 from .rollout import Runner
-from .schedule import Slot
+from .slot import Slot
 
 AT_ONCE = 4
 """Second verdicts at the same time; few, because the run's own verdicts come first."""

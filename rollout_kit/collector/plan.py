@@ -3,7 +3,7 @@ rollouts are wanted, done and owed.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..config.inputs import choose_agent
@@ -30,6 +30,7 @@ class AgentPlan:
     model: str
     reverify: str = "stateless"
     opaque: bool = False
+    saves_turns: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +43,11 @@ class KnownAgent:
     """Of its model, if that server reports one."""
 
 
-async def know_agent(peers: Peers, name: str, generation: JsonObject) -> KnownAgent:
+async def know_agent(
+    peers: Peers, name: str, generation: JsonObject, save_turns: bool | None = None
+) -> KnownAgent:
     """Ask an agent and its servers to describe themselves; `generation` holds the settings that
-    the command adds."""
+    the command adds. `save_turns` is None if the servers decide."""
     about = await peers.describe(name)
     model_name, resources = about.get("model_server"), about.get("resources_server")
     model = await peers.describe(model_name) if model_name else {}
@@ -68,7 +71,19 @@ async def know_agent(peers: Peers, name: str, generation: JsonObject) -> KnownAg
         reverify=verifier.get("reverify", "never"),  # a foreign server does not say
         opaque=about.get("opaque", True),
     )
+    plan = replace(plan, saves_turns=_saves_turns(name, plan, about, save_turns))
     return KnownAgent(plan, settings, Tariff.from_json(model.get("prices")))
+
+
+def _saves_turns(name: str, plan: AgentPlan, about: JsonObject, asked: bool | None) -> bool:
+    """Whether the turns of an agent are stored; ConfigError if they are asked for in vain."""
+    can = about.get("reports_turns") is True and not plan.opaque
+    if asked and not can:
+        raise ConfigError(
+            f"save_turns: the agent '{name}' does not report its turns, as it overrides `run` or is"
+            " none of this package: leave out save_turns"
+        )
+    return can and (plan.reverify != "never" if asked is None else asked)
 
 
 def task_reader(command: CollectConfig, servers: Servers, path: Path) -> TaskReader:
@@ -123,7 +138,8 @@ async def know_agents(
     if command.num_repeats_add_seed:
         generation["num_repeats_add_seed"] = True
     names = [reader.agent_name] if reader.agent_name else servers.agents
-    return {name: await know_agent(servers.peers, name, generation) for name in names}
+    saved = None if command.save_turns == "auto" else command.save_turns
+    return {name: await know_agent(servers.peers, name, generation, saved) for name in names}
 
 
 def check_prices(command: CollectConfig, known: Mapping[str, KnownAgent]) -> None:

@@ -13,8 +13,8 @@ from ..errors import THROTTLED, PeerLost, PeerTimeout, RolloutError, SessionLost
 from ..store.lines import describe_error, info_of, mark_as
 from ..time_limit import within
 from ..transport.retry import ATTEMPT, LOST_ATTEMPT, delay_s
-from ..types import Attempt, Failure, JsonObject, Outcome, Rollout, Unverified
-from .schedule import Slot
+from ..types import Attempt, Failure, JsonObject, Outcome, Rollout, StoredTurn, Unverified
+from .slot import Slot
 from .steps import Equipment, Refused, Steps
 
 log = logging.getLogger(__name__)
@@ -48,10 +48,12 @@ class Runner(Equipment):
             slot.ledger.earlier_usd = info_of(attempt.stored).cost_usd
             if agent.reverify == "never":
                 attempt = replace(attempt, stored=None, regenerated=True)
+        elif attempt.turns:
+            self._resume(attempt, slot)
         while True:
             if tried:
                 attempt = replace(attempt, number=len(tried) + 1)
-            started = perf_counter()
+            started, num_turns = perf_counter(), len(slot.turns)
             answered: JsonObject | None = None
             try:
                 with within(ends - started):
@@ -68,6 +70,9 @@ class Runner(Equipment):
                 error = RolloutError(message, server=attempt.key.agent, retryable=False)
                 log.exception("an unexpected error in a rollout")
             tried.append(describe_error(error, perf_counter() - started))
+            if slot.turns and not self._may_resume(attempt, error, len(slot.turns) > num_turns):
+                slot.turns.clear()
+                slot.place.store_turn(StoredTurn(attempt.key, attempt.task.task_index))
             pause_s = delay_s(ATTEMPT, len(tried), error.retry_after_s, self.random)
             lost += isinstance(error, SessionLost | PeerLost)
             own = len(tried) - lost
@@ -89,6 +94,24 @@ class Runner(Equipment):
                 slot.ledger.limited_s += perf_counter() - started + pause_s
             slot.place.stage = "the pause before another attempt"
             await asyncio.sleep(pause_s)
+
+    def _resume(self, attempt: Attempt, slot: Slot) -> None:
+        """Have the attempt continue from the stored turns that were made with its settings."""
+        settings = self.agents[attempt.key.agent].settings
+        slot.turns = [turn for turn in attempt.turns if turn.get("settings") == settings]
+        costs = [turn.get("cost_usd") for turn in attempt.turns]
+        known = [cost for cost in costs if cost is not None]
+        slot.ledger.earlier_usd = sum(known) if len(known) == len(costs) else None
+
+    def _may_resume(self, attempt: Attempt, error: RolloutError, has_new: bool) -> bool:
+        """Whether another attempt may continue from the turns of this one.
+
+        Not if the turns themselves may be the reason: a tool call that breaks its server would
+        break it again.
+        """
+        model = self.agents[attempt.key.agent].model_server
+        is_of_model = error.server == model and not error.terminal
+        return is_of_model or (has_new and isinstance(error, SessionLost | PeerLost))
 
     async def _again(
         self, attempt: Attempt, error: RolloutError, answered: JsonObject | None, slot: Slot

@@ -7,12 +7,12 @@ The work per completion does not grow with the number in flight.
 import asyncio
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import perf_counter, thread_time
 from typing import Protocol, TypeVar
 
-from ..session import Spent
-from ..types import Attempt, Outcome, Unverified
+from ..types import Attempt, Outcome, StoredTurn, Unverified
+from .slot import Place, Slot
 
 T = TypeVar("T")
 
@@ -50,6 +50,10 @@ class Sink(Protocol):
         """Keep an outcome; returns it, or the failure to keep it."""
         ...
 
+    def append_turn(self, turn: StoredTurn) -> None:
+        """Keep a turn of a rollout in progress."""
+        ...
+
 
 class Attempts:
     """A source over an iterator."""
@@ -59,84 +63,6 @@ class Attempts:
 
     def next(self) -> Attempt | Later | End:
         return next(self._attempts, END)
-
-
-class Place:
-    """One attempt's place among those in flight. This base class is a place among no others."""
-
-    __slots__ = ("freed_at", "stage")
-
-    def __init__(self) -> None:
-        self.stage = "starting"
-        """What the attempt is waiting for."""
-        self.freed_at: float | None = None
-        """`perf_counter` time at which the place was given to other attempts."""
-
-    def hand_out(self, unverified: Unverified) -> None:
-        """Have a response written to disk now."""
-
-    def free(self) -> None:
-        """Let another attempt start, unless too many verdicts are awaited already."""
-
-    async def regain(self) -> bool:
-        """Wait for a place again; False if nothing more may start."""
-        return True
-
-
-@dataclass(slots=True)
-class Ledger:
-    """What an attempt and those before it have cost."""
-
-    spent: Spent = field(default_factory=Spent)
-    earlier_usd: float | None = 0.0
-    """Cost of a response that an earlier run left; None if it is unknown."""
-    limited_s: float = 0.0
-    """Time that earlier attempts, and the pauses after them, lost to a rate limit."""
-
-    @property
-    def cost_usd(self) -> float | None:
-        """US dollars so far; None if unknown."""
-        if self.earlier_usd is None or self.spent.unpriced:
-            return None
-        return round(self.earlier_usd + self.spent.usd, 9)
-
-
-@dataclass(slots=True)
-class Slot:
-    """One attempt in flight."""
-
-    place: Place = field(default_factory=Place)
-    ledger: Ledger = field(default_factory=Ledger)
-    parked: Unverified | None = None
-    """The response that is on disk and waits for its verdict. While there is one the attempt is
-    about this response, unless `regain` allows another."""
-
-    @property
-    def freed_at(self) -> float | None:
-        return self.place.freed_at
-
-    @property
-    def limited_s(self) -> float:
-        return self.ledger.limited_s
-
-    def keep(self, unverified: Unverified) -> None:
-        """Have the first response of this slot written to disk."""
-        if self.parked is None:
-            self.parked = unverified
-            self.place.hand_out(unverified)
-
-    def park(self, unverified: Unverified) -> None:
-        """Keep the response and free the place; a response of an earlier run keeps its place."""
-        self.keep(unverified)
-        if self.parked is unverified:
-            self.place.free()
-
-    async def regain(self) -> bool:
-        """Wait for a place to collect the parked rollout again; False if nothing may start."""
-        if await self.place.regain():
-            self.parked = None
-            return True
-        return False
 
 
 class Schedule:
@@ -211,6 +137,12 @@ class Schedule:
         try:
             self._hand(self._sink.append(unverified))
         except Exception as error:  # it ends the run, not the attempt that is parked
+            self._hand(error)
+
+    def store_turn(self, turn: StoredTurn) -> None:
+        try:
+            self._sink.append_turn(turn)
+        except Exception as error:  # it ends the run, not the attempt
             self._hand(error)
 
     async def regain(self, place: Place) -> bool:
@@ -330,6 +262,9 @@ class _Place(Place):
 
     def hand_out(self, unverified: Unverified) -> None:
         self._schedule.hand_out(unverified)
+
+    def store_turn(self, turn: StoredTurn) -> None:
+        self._schedule.store_turn(turn)
 
     def free(self) -> None:
         self._schedule.free(self)

@@ -12,6 +12,7 @@ from collections.abc import (
     Iterator,
 )
 from contextlib import suppress
+from dataclasses import replace
 
 from ..config.keys.commands import CollectConfig
 from ..errors import ConfigError
@@ -209,7 +210,14 @@ class TaskSource:
         def is_settled(key: Key) -> bool:
             return key in contents.done or key in contents.pending or key in refused
 
-        return find_owed(tasks, self.wanted, is_settled)
+        owed = find_owed(tasks, self.wanted, is_settled)
+        return map(self._with_turns, owed) if self._journal.num_unfinished else owed
+
+    def _with_turns(self, attempt: Attempt | Later) -> Attempt | Later:
+        """The attempt with the turns that an earlier run stored of its rollout."""
+        if isinstance(attempt, Later) or not (turns := self._journal.stored_turns(attempt.key)):
+            return attempt
+        return replace(attempt, turns=turns)
 
     def _num_on_disk(self, tally: Tally) -> int:
         """Rollouts of this plan that are on disk."""

@@ -18,7 +18,7 @@ from ..pacing.bill import Bill
 from ..responses import pair_calls, total_tokens
 from ..serving.agent import open_session
 from ..serving.tools import NO_TOOL, arguments_of, is_callable, refusal_text
-from ..session import Session, entered
+from ..session import Session, TurnLog, entered
 from ..store.lines import (
     build_line,
     count_calls,
@@ -35,9 +35,17 @@ from ..time_limit import later, within
 from ..transport.peers import Peers
 from ..transport.retry import VERIFICATION, retry
 from ..transport.wire import scores_of
-from ..types import Attempt, JsonObject, Outcome, Rollout, Unverified, finite_reward
+from ..types import (
+    Attempt,
+    JsonObject,
+    Outcome,
+    Rollout,
+    StoredTurn,
+    Unverified,
+    finite_reward,
+)
 from .plan import AgentPlan
-from .schedule import Slot
+from .slot import Slot
 
 log = logging.getLogger(__name__)
 
@@ -116,7 +124,8 @@ class Steps:
         row = self.attempt.task.row
         started_at, began = now_text(), perf_counter()
         params = row["responses_create_params"]
-        response = await self._call(self.attempt.key.agent, "/v1/responses", params)
+        log = TurnLog(tuple(self.slot.turns), self._store_turn) if self.agent.saves_turns else None
+        response = await self._call(self.attempt.key.agent, "/v1/responses", params, log)
         line = self._line(response, session.stats, started_at, perf_counter() - began)
         if self.shared.limits.skip_verification:
             return Rollout(info_of(line), mark_as("rollout", line))
@@ -175,9 +184,16 @@ class Steps:
         rollout, spent = self.attempt.key.rollout, self.slot.ledger.spent
         return open_session(self.shared.peers, resources, rollout, spent)
 
-    async def _call(self, server: str, path: str, body: JsonObject) -> JsonObject:
+    async def _call(
+        self, server: str, path: str, body: JsonObject, turn_log: TurnLog | None = None
+    ) -> JsonObject:
         self.slot.place.stage = f"{server} {path}"
-        return await self.shared.peers.call(server, path, body, dict)
+        return await self.shared.peers.call(server, path, body, dict, turn_log)
+
+    def _store_turn(self, turn: JsonObject) -> None:
+        turn = {**turn, "settings": self.agent.settings}
+        self.slot.turns.append(turn)
+        self.slot.place.store_turn(StoredTurn(self.attempt.key, self.attempt.task.task_index, turn))
 
     def _line(
         self, response: JsonObject, stats: JsonObject, started_at: str, duration_s: float
@@ -199,7 +215,8 @@ class Steps:
         if self.attempt.regenerated:
             known["regenerated"] = True
         ledger = self.slot.ledger
-        if not ledger.spent.calls:  # a foreign agent, whose reply reports no model calls
+        if not (ledger.spent.calls or self.attempt.turns):
+            # a foreign agent, whose reply reports no model calls
             ledger.spent.call(total_tokens(response), None)
         if (cost := ledger.cost_usd) is not None:
             known["cost_usd"] = cost

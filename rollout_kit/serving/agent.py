@@ -6,19 +6,25 @@ that it can store a response before it is verified; `/run` takes all of them for
 
 import time
 from contextlib import suppress
+from hashlib import blake2b
 from typing import Any, ClassVar
 
 from ..errors import PeerError, RolloutError, TaskError
-from ..responses import sum_usage
+from ..responses import function_calls, sum_usage
 from ..session import LOST_TIMES, Session, Spent, current_session, entered
 from ..time_limit import within
 from ..transport.peers import Peers
 from ..transport.retry import TURN, retry
+from ..transport.wire import canonical_request
 from ..types import JsonObject
 from .service import ServerConfig, ServerRef, Service, post
 
 CLOSE_TIMEOUT_S = 5.0
 """Time limit of close_session: the rollout does not need its result."""
+
+SHORT_S, SHORT_TURNS = 0.5, 6
+"""A rollout that takes less time and fewer turns stores none of them: it costs little to make
+again."""
 
 
 class AgentConfig(ServerConfig):
@@ -108,13 +114,18 @@ class Agent(Service):
             "resources_server": getattr(self.config.resources_server, "name", None),
             "model_server": getattr(self.config.model_server, "name", None),
         }
-        return {**super().describe(), **refs, "opaque": type(self).run is not Agent.run}
+        own = {"opaque": type(self).run is not Agent.run, "reports_turns": True}
+        return {**super().describe(), **refs, **own}
 
 
 class Turns:
     """The model calls of one rollout, one after the other, and their statistics.
 
     The agent adds its tool calls to `num_calls` and their seconds to `tool_s`.
+
+    Where the turns of an interrupted attempt are stored, a request that is equal to a stored one
+    gets its response, without a model call. So the agent makes the same turns again up to there,
+    with its tool calls in the new session. A tool that answers otherwise makes another request.
     """
 
     def __init__(self, peers: Peers, model: str) -> None:
@@ -125,9 +136,46 @@ class Turns:
         self._usages: list[Any] = []
         self._session = current_session() or Session()
         self._lost_s = dict.fromkeys(LOST_TIMES, 0.0)
+        # recorded calls are their own store, and would lack what is not sent again
+        self._log = None if peers.is_taped else self._session.turn_log
+        self._session.turn_log = None
+        self._began = time.perf_counter()
+        self._stored: dict[str, list[JsonObject]] = {}
+        for turn in self._log.stored if self._log else ():
+            self._stored.setdefault(turn["request"], []).append(turn["response"])
+        self._unstored: list[JsonObject] = []
+        self._num_resumed = 0
 
     async def ask(self, request: JsonObject) -> JsonObject:
         """Return the response of the next turn; retry as TURN says."""
+        if self._stored and (known := self._stored.get(_digest(request))):
+            self._num_resumed += 1
+            self._usages.append(known[0].get("usage"))
+            return known.pop(0)
+        if self._log is None:
+            return await self._ask_model(request)
+        await self._store()
+        spent = self._session.spent
+        usd, unpriced = spent.usd, spent.unpriced
+        response = await self._ask_model(request)
+        cost = None if spent.unpriced > unpriced else spent.usd - usd
+        self._unstored.append({"request": request, "response": response, "cost_usd": cost})
+        if function_calls(response["output"]):
+            await self._store()  # the tools may take long
+        return response
+
+    async def _store(self) -> None:
+        """Store the turns that are not stored yet, unless the rollout may be a short one."""
+        is_short = len(self._usages) < SHORT_TURNS and time.perf_counter() - self._began < SHORT_S
+        if self._log is None or is_short:
+            return
+        while self._unstored:
+            turn = self._unstored.pop(0)
+            reported = self._log.report({**turn, "request": _digest(turn["request"])})
+            if reported is not None:
+                await reported
+
+    async def _ask_model(self, request: JsonObject) -> JsonObject:
         began, lost_before = time.perf_counter(), self._session.lost_s
         response = await retry(lambda: self._ask_once(request), TURN)
         seconds = time.perf_counter() - began
@@ -156,10 +204,16 @@ class Turns:
             "tool_s": self.tool_s,
             "finish_reason": finish_reason,
         }
-        if len(self._usages) > 1:
+        if self._num_resumed:
+            stats["resumed_turns"] = self._num_resumed
+        elif len(self._usages) > 1:
             stats["first_turn_s"] = self._first_s
         for name in LOST_TIMES:  # of the turns only, without those of models that tools called
             self._session.stats.pop(name, None)
         stats |= {name: seconds for name, seconds in self._lost_s.items() if seconds}
         self._session.stats |= stats
         return {**last, "output": output, "usage": sum_usage(self._usages)}
+
+
+def _digest(request: JsonObject) -> str:
+    return blake2b(canonical_request(request), digest_size=16).hexdigest()

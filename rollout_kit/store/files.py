@@ -38,6 +38,10 @@ class OutputPaths:
         return self.beside("_failures.jsonl")
 
     @property
+    def turns(self) -> Path:
+        return self.beside("_turns.jsonl")
+
+    @property
     def metrics(self) -> Path:
         return self.beside("_aggregate_metrics.json")
 
@@ -62,6 +66,7 @@ class OutputPaths:
             self.main,
             self.unverified,
             self.failures,
+            self.turns,
             self.metrics,
             self.manifest,
             self.torn,

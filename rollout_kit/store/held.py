@@ -149,6 +149,16 @@ class HeldFile:
                 " collects what it lacks"
             )
 
+    def replace(self, lines: Iterable[bytes]) -> None:
+        """Have the file hold these lines only, atomically. What is written later follows them."""
+        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
+        try:
+            temporary.unlink(missing_ok=True)
+            self._go_on_in(HeldFile(temporary, self._torn), lines)
+            temporary.replace(self.path)
+        except OSError as error:
+            raise OutputError(f"cannot write {self.path}: {error.strerror}") from error
+
     def close(self) -> None:
         os.close(self.descriptor)
 

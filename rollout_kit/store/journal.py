@@ -14,7 +14,7 @@ from typing import Literal
 import orjson
 
 from ..errors import OutputError, RolloutError
-from ..types import Failure, JsonObject, Key, Outcome, Rollout, Unverified
+from ..types import Failure, JsonObject, Key, Outcome, Rollout, StoredTurn, Unverified
 from .contents import Contents
 from .files import OutputPaths, write_atomically
 from .held import HeldFile
@@ -23,6 +23,7 @@ from .lock import OutputLock
 from .manifest import DOUBTS
 from .scan import line_at, read_rows, scan
 from .tasks import Malformed
+from .turns import TurnFile
 
 Fsync = Literal["row", "second", "exit"]
 
@@ -59,14 +60,21 @@ class Journal:
         self._lock = OutputLock(paths.main)
         try:
             for path in (paths.main, paths.unverified, paths.failures):
-                self._files[path] = HeldFile(path, paths.torn)
-                if path == paths.main:
-                    self._lock.cover(self._files[path].descriptor)
-            self.contents = scan(paths)
+                self._hold(path)
+            self.contents = contents = scan(paths)
             for file in self._files.values():
                 self._repair(file)
             self.contents.size = self._files[paths.main].size
             self._prove_doubtful()
+            self._turns = TurnFile(
+                paths,
+                self._hold_turns,
+                lambda key: key in contents.done or key in contents.pending,
+            )
+            if number := self.num_unfinished:
+                self.notes.append(
+                    f"unfinished rollouts that continue from stored turns: {number:,}"
+                )
         except BaseException:
             self._close_files()
             raise
@@ -74,6 +82,17 @@ class Journal:
             key: _digest(self.pending_line(key)["response"]) for key in self.contents.pending
         }
         """Key → digest of its response that is on disk without a verdict."""
+
+    def _hold(self, path: Path) -> HeldFile:
+        file = self._files[path] = HeldFile(path, self.paths.torn)
+        if path == self.paths.main:
+            self._lock.cover(file.descriptor)
+        return file
+
+    def _hold_turns(self) -> HeldFile:
+        file = self._hold(self.paths.turns)
+        self._repair(file)
+        return file
 
     def _repair(self, file: HeldFile) -> None:
         if cut := file.repair():
@@ -116,8 +135,10 @@ class Journal:
                 case Rollout(line=line):
                     self._write(self.paths.main, line)
                     self._parked.pop(outcome.key, None)
+                    self._turns.settle(outcome.key)
                 case Unverified(error=error):
                     self._park(outcome)
+                    self._turns.settle(outcome.key)
                     if error is not None:
                         self._write_failure(failure_of(outcome, error))
                 case Failure():
@@ -128,6 +149,23 @@ class Journal:
             outcome = Failure(outcome.key, 0, broken, [{"message": message}])
             self._write_failure(outcome)
         return outcome
+
+    def append_turn(self, turn: StoredTurn) -> None:
+        """Keep a turn of a rollout in progress."""
+        began = perf_counter()
+        self._turns.append(turn)
+        if self._fsync == "row":
+            self.sync()
+        self.writing_s += perf_counter() - began
+
+    @property
+    def num_unfinished(self) -> int:
+        """Rollouts with stored turns."""
+        return self._turns.num_unfinished
+
+    def stored_turns(self, key: Key) -> list[JsonObject]:
+        """The turns of an unfinished rollout that an earlier run stored."""
+        return self._turns.read(key)
 
     def append_malformed(self, malformed: Malformed, source: str) -> bool:
         """Name a malformed line of the input `source`; False if an earlier run has named it."""
@@ -176,7 +214,7 @@ class Journal:
         if self._is_doubtful:
             return
         try:
-            for file in self._files.values():
+            for file in list(self._files.values()):  # another thread may add the turns
                 file.sync()
         except OutputError:
             self._is_doubtful = True
@@ -191,6 +229,7 @@ class Journal:
             if not (self._is_touched or self._is_doubtful):
                 if clean:
                     self._compact()
+                    self._turns.tidy()
                 self._drop_empty()
         finally:
             self._close_files()
@@ -244,6 +283,14 @@ class NoJournal:
 
     def append(self, outcome: Outcome) -> Outcome:
         return outcome
+
+    def append_turn(self, turn: StoredTurn) -> None:
+        return
+
+    num_unfinished = 0
+
+    def stored_turns(self, key: Key) -> list[JsonObject]:
+        return []
 
     def append_malformed(self, malformed: Malformed, source: str) -> bool:
         return True

@@ -15,19 +15,28 @@ from typing import Any
 import orjson
 import uvicorn
 from fastapi import FastAPI
+from starlette import routing
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ..errors import RolloutError
-from ..session import HEADER, SPENT_HEADER, STATS_HEADER, Session, entered
+from ..session import (
+    HEADER,
+    SPENT_HEADER,
+    STATS_HEADER,
+    TURNS_HEADER,
+    Session,
+    TurnLog,
+    entered,
+)
 from ..types import JsonObject
 from .access import TRUSTED, Access, guard
 from .caller import HEADER as DEADLINE_HEADER
 from .caller import Caller, begin_work_for, is_hung_up, read_deadline
 from .peer_user import PEER_USER, PeerUser
-from .wire import Answers, EventStream, Route, encode
+from .wire import EVENT_END, Answers, EventStream, Route, encode
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +73,8 @@ def build_app(service: Answers, routes: Iterable[Route], run_id: str = "") -> Fa
     app.add_route("/", health)
     app.add_route("/health", health)
     for route in routes:
-        app.add_route(route.path, _endpoint(service, route.path, traffic), methods=[route.method])
+        endpoint = _Endpoint(service, route.path, traffic)
+        app.router.routes.append(routing.Route(route.path, endpoint, methods=[route.method]))
     return app
 
 
@@ -73,27 +83,58 @@ class _Traffic:
     in_flight: int = 0
 
 
-def _endpoint(service: Answers, path: str, traffic: _Traffic):
-    async def endpoint(request: Request) -> Response:
-        session, is_new = _session_of(request, path)
+class TurnWriter:
+    """Writes the turns of a rollout in front of the reply, as an event stream that begins with the
+    first of them.
+
+    The request has the stored turns in front of its body; a header names their length.
+    """
+
+    def __init__(self, send: Send) -> None:
+        self.has_begun = False
+        self._send = send
+
+    def take_stored(self, raw: bytes, length: int) -> tuple[TurnLog, bytes]:
+        """The log of the turns in front of a body, and the body."""
+        return TurnLog(orjson.loads(raw[:length]), self._report), raw[length:]
+
+    async def _report(self, turn: JsonObject) -> None:
+        if not self.has_begun:
+            self.has_begun = True
+            headers = [(b"content-type", b"text/event-stream")]
+            await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+        await self._write({"turn": turn}, more_body=True)
+
+    async def end_with(self, response: Response) -> None:
+        """Write the last event: the reply with its status and headers."""
+        pairs = [(name.decode(), value.decode()) for name, value in response.raw_headers]
+        body = orjson.Fragment(bytes(response.body))
+        event = {"status": response.status_code, "headers": pairs, "reply": body}
+        await self._write(event, more_body=False)
+
+    async def _write(self, event: JsonObject, *, more_body: bool) -> None:
+        raw = b"data: " + orjson.dumps(event) + EVENT_END
+        message = {"type": "http.response.body", "body": raw, "more_body": more_body}
+        await self._send(message)
+
+
+@dataclass(frozen=True, slots=True)
+class _Endpoint:
+    """The ASGI app of one route."""
+
+    service: Answers
+    path: str
+    traffic: _Traffic
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request, turns = Request(scope, receive), TurnWriter(send)
+        session, is_new = _session_of(request, self.path)
         before = dict(session.cookies) if session else {}
-        traffic.in_flight += 1
-        caller = None
+        self.traffic.in_flight += 1
         try:
-            raw = await request.body()
-            with entered(session), _working_for(request, path) as caller:
-                await caller.check()
-                response = _reply(await service.answer(path, raw))
-        except ClientDisconnect:
-            return Response(status_code=GONE)
-        except asyncio.CancelledError:
-            if caller is None or not caller.is_gone:
-                raise
-            return Response(status_code=GONE)
-        except RolloutError as error:
-            response = _refusal(error)
+            response = await self._answer(request, session, turns)
         finally:
-            traffic.in_flight -= 1
+            self.traffic.in_flight -= 1
         if session:
             if is_new and response.status_code < 400:
                 response.set_cookie(COOKIE, session.id, httponly=True)
@@ -104,9 +145,30 @@ def _endpoint(service: Answers, path: str, traffic: _Traffic):
             for name, value in session.cookies.items():
                 if before.get(name) != value:
                     response.headers.append("set-cookie", f"{name}={value}; Path=/")
-        return response
+        if turns.has_begun:
+            await turns.end_with(response)
+        else:
+            await response(scope, receive, send)
 
-    return endpoint
+    async def _answer(
+        self, request: Request, session: Session | None, turns: TurnWriter
+    ) -> Response:
+        caller = None
+        try:
+            raw = await request.body()
+            if session and (length := request.headers.get(TURNS_HEADER, "")).isdecimal():
+                session.turn_log, raw = turns.take_stored(raw, int(length))
+            with entered(session), _working_for(request, self.path) as caller:
+                await caller.check()
+                return _reply(await self.service.answer(self.path, raw))
+        except ClientDisconnect:
+            return Response(status_code=GONE)
+        except asyncio.CancelledError:
+            if caller is None or not caller.is_gone:
+                raise
+            return Response(status_code=GONE)
+        except RolloutError as error:
+            return _refusal(error)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ import orjson
 from ..errors import ConfigError, RolloutError, from_wire
 from ..session import Session, current_session
 from ..types import JsonObject
-from .wire import encode
+from .wire import canonical_request, encode
 
 log = logging.getLogger(__name__)
 
@@ -123,7 +123,7 @@ class _Call:
     ) -> None:
         self.rollout, self.server, self.path = rollout, server, path
         self.request = orjson.loads(raw or b"{}")
-        canonical = orjson.dumps(_without_ids(self.request), option=orjson.OPT_SORT_KEYS)
+        canonical = canonical_request(self.request)
         same = (*rollout, server, path)
         self._of_session = session.calls
         self._which = blake2b(f"{same}\n".encode() + canonical, digest_size=16).hexdigest()
@@ -149,20 +149,6 @@ class _Call:
             "request": self.request,
             **outcome,
         }
-
-
-def _without_ids(request: JsonObject) -> JsonObject:
-    """The request without the ids of its items: agents generate them at random."""
-    items = request.get("input")
-    if not isinstance(items, list):
-        return request
-    bare = [
-        {name: value for name, value in item.items() if name != "id"}
-        if isinstance(item, dict)
-        else item
-        for item in items
-    ]
-    return {**request, "input": bare}
 
 
 def _to_record(reply: Any) -> JsonObject:

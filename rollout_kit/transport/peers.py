@@ -7,6 +7,7 @@ so neither side can change the other's objects. The reply belongs to the caller.
 import asyncio
 import zlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from http.cookies import CookieError, SimpleCookie
 from typing import Any, Protocol
 
@@ -21,22 +22,31 @@ from ..errors import (
     suggest,
     validation_summary,
 )
-from ..session import HEADER, SPENT_HEADER, STATS_HEADER, Session, current_session
+from ..session import (
+    HEADER,
+    SPENT_HEADER,
+    STATS_HEADER,
+    TURNS_HEADER,
+    Session,
+    TurnLog,
+    current_session,
+)
 from ..time_limit import within
 from ..types import JsonObject
 from .caller import HEADER as DEADLINE_HEADER
 from .caller import deadline_header
 from .cassette import Cassette
+from .connection import Headers
 from .http import HttpClient, Reply
 from .retry import RECONNECT, retry
-from .wire import RESERVED, Answers, decode, encode, read_scores
+from .wire import EVENT_END, RESERVED, Answers, decode, encode, read_scores
 
 LONG_AGO = "Thu, 01 Jan 1970"
 """Expiry of a cookie that a server deletes."""
 
 
 class Transport(Protocol):
-    async def send(self, path: str, raw: bytes | None) -> Any:
+    async def send(self, path: str, raw: bytes | None, turn_log: TurnLog | None = None) -> Any:
         """The reply to one request: an object, or bytes of JSON or text. With None, a GET."""
         ...
 
@@ -51,15 +61,25 @@ class Peers:
         self._cassette = cassette
         self._descriptions: dict[str, JsonObject] = {}
 
-    async def call(self, server: str, path: str, body: Any, returns: Any = dict) -> Any:
+    async def call(
+        self,
+        server: str,
+        path: str,
+        body: Any,
+        returns: Any = dict,
+        turn_log: TurnLog | None = None,
+    ) -> Any:
         """POST `body` (a pydantic model or JSON) to a server; GET if it is None.
 
         `returns` is a pydantic model, `dict` or `list` for JSON, or `str` for the reply's text.
-        Raises the RolloutError of the server, or PeerError if there is no usable reply.
+        `turn_log` is for an agent that reports its turns. Raises the RolloutError of the server, or
+        PeerError if there is no usable reply.
         """
         transport, raw = self.transport(server), None if body is None else encode(body)
         cassette = self._cassette
-        if cassette is None or raw is None or not await self._is_taped(server, path):
+        if turn_log is not None:
+            reply = await transport.send(path, raw, turn_log)
+        elif cassette is None or raw is None or not await self._is_taped(server, path):
             reply = await transport.send(path, raw)
         else:
             reply = await cassette.send(server, path, raw, transport.send)
@@ -153,7 +173,9 @@ class Local:
         find = None if self._round_trip else getattr(self.service, "row_check", None)
         return find() if find else None
 
-    async def send(self, path: str, raw: bytes | None) -> Any:
+    async def send(self, path: str, raw: bytes | None, turn_log: TurnLog | None = None) -> Any:
+        if turn_log is not None and (session := current_session()) is not None:
+            session.turn_log = turn_log
         if self._timeout_s is None:
             reply = await self.service.answer(path, raw or b"")
             return encode(reply) if self._round_trip else reply
@@ -164,6 +186,34 @@ class Local:
             message = f"{path} did not answer within {self._timeout_s:g} s"
             raise PeerTimeout(message, server=self.service.name) from None
         return encode(reply) if self._round_trip else reply
+
+
+class TurnReader:
+    """Passes the turns of a stream on as they arrive; `reply` is set at its end."""
+
+    def __init__(self, report: Callable[[JsonObject], Any]) -> None:
+        self.reply: Reply | None = None
+        self._report = report
+        self._begun: list[bytes] = []
+
+    def feed(self, piece: bytes) -> None:
+        self._begun.append(piece)
+        if piece[-1:] != b"\n":  # JSON on one line has none
+            return
+        self._begun = [raw := b"".join(self._begun)]
+        if not raw.endswith(EVENT_END):
+            return
+        self._begun.clear()
+        for event in raw.split(EVENT_END)[:-1]:
+            with suppress(orjson.JSONDecodeError):  # a reply that cannot be read is an error later
+                self._take(orjson.loads(event.removeprefix(b"data: ")))
+
+    def _take(self, event: JsonObject) -> None:
+        if (turn := event.get("turn")) is not None:
+            self._report(turn)
+        else:
+            pairs = [(name.encode(), value.encode()) for name, value in event["headers"]]
+            self.reply = Reply(event["status"], Headers(pairs), orjson.dumps(event["reply"]))
 
 
 class Http:
@@ -184,14 +234,20 @@ class Http:
         self._timeout_s = timeout_s
         self._headers = dict(headers or {})
 
-    async def send(self, path: str, raw: bytes | None) -> bytes:
+    async def send(self, path: str, raw: bytes | None, turn_log: TurnLog | None = None) -> bytes:
         session = current_session()
-        url = self._url(session) + path
+        url, headers = self._url(session) + path, {**self._headers, **_headers(session)}
+        turns = None
+        if turn_log is not None:
+            turns = TurnReader(turn_log.report)
+            stored = orjson.dumps(turn_log.stored)
+            headers[TURNS_HEADER], raw = str(len(stored)), stored + (raw or b"")
         try:
-            reply = await self._reach(url, raw, {**self._headers, **_headers(session)})
+            reply = await self._reach(url, raw, headers, turns)
         except PeerError as error:
             error.server = self._name
             raise
+        reply = reply if turns is None else turns.reply or reply
         if session:
             _keep_cookies(session, reply)
             if spent := reply.headers.get(SPENT_HEADER):
@@ -214,14 +270,19 @@ class Http:
             return self._urls[0]
         return self._urls[zlib.crc32(session.id.encode()) % len(self._urls)]
 
-    async def _reach(self, url: str, raw: bytes | None, headers: dict[str, str]) -> Reply:
+    async def _reach(
+        self, url: str, raw: bytes | None, headers: dict[str, str], turns: TurnReader | None
+    ) -> Reply:
         """Send the request once; repeat it only while nothing listens at the URL."""
+        arrived = turns.feed if turns else None
 
         def send() -> Awaitable[Reply]:
             headers[DEADLINE_HEADER] = deadline_header(self._timeout_s)
             if raw is None:
                 return self._client.get(url, headers=headers, timeout_s=self._timeout_s)
-            return self._client.post(url, raw, headers=headers, timeout_s=self._timeout_s)
+            return self._client.post(
+                url, raw, headers=headers, timeout_s=self._timeout_s, arrived=arrived
+            )
 
         return await retry(send, RECONNECT)
 

@@ -49,6 +49,10 @@ BRACKET = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{}]', re.DOTALL)
 T = TypeVar("T")
 
 
+EVENT_END = b"\n\n"
+"""Ends an event of a stream; JSON on one line does not contain it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Route:
     path: str
@@ -139,6 +143,21 @@ def decode(raw: bytes, wanted: Any) -> Any:
     if not isinstance(value, wanted):
         raise TypeError(f"expected a JSON {wanted.__name__}, got {type(value).__name__}")
     return value
+
+
+def canonical_request(request: JsonObject) -> bytes:
+    """The same bytes for equal requests to a model: keys sorted, and items without their ids, which
+    agents generate at random."""
+    items = request.get("input")
+    if isinstance(items, list):
+        bare = [
+            {name: value for name, value in item.items() if name != "id"}
+            if isinstance(item, dict)
+            else item
+            for item in items
+        ]
+        request = {**request, "input": bare}
+    return orjson.dumps(request, option=orjson.OPT_SORT_KEYS)
 
 
 def request_parser(annotation: Any) -> Callable[[bytes], Any]:

@@ -179,6 +179,11 @@ class CollectConfig(RolloutsCommand):
     )
     warmup: int = Field(0, ge=0, description="Dummy requests to send before the clock starts.")
     park_after_s: float = Field(1.0, ge=0, description="A slower verification frees its slot.")
+    save_turns: Literal["auto"] | bool = Field(
+        "auto",
+        description="Store each turn of long rollouts, so that a restarted run continues them."
+        " auto: where a stored response can be verified again.",
+    )
     skip_verification: bool = Field(
         False, description="Collect responses without verdicts or rewards."
     )

@@ -1,0 +1,92 @@
+"""What an attempt in flight holds: its place among the others, its costs, its stored responses.
+
+The base class `Place` is a place among no others; a schedule has its own.
+"""
+
+from dataclasses import dataclass, field
+
+from ..session import Spent
+from ..types import JsonObject, StoredTurn, Unverified
+
+
+class Place:
+    """One attempt's place among those in flight."""
+
+    __slots__ = ("freed_at", "stage")
+
+    def __init__(self) -> None:
+        self.stage = "starting"
+        """What the attempt is waiting for."""
+        self.freed_at: float | None = None
+        """`perf_counter` time at which the place was given to other attempts."""
+
+    def hand_out(self, unverified: Unverified) -> None:
+        """Have a response written to disk now."""
+
+    def store_turn(self, turn: StoredTurn) -> None:
+        """Have a turn written to disk now."""
+
+    def free(self) -> None:
+        """Let another attempt start, unless too many verdicts are awaited already."""
+
+    async def regain(self) -> bool:
+        """Wait for a place again; False if nothing more may start."""
+        return True
+
+
+@dataclass(slots=True)
+class Ledger:
+    """What an attempt and those before it have cost."""
+
+    spent: Spent = field(default_factory=Spent)
+    earlier_usd: float | None = 0.0
+    """Cost of a response that an earlier run left; None if it is unknown."""
+    limited_s: float = 0.0
+    """Time that earlier attempts, and the pauses after them, lost to a rate limit."""
+
+    @property
+    def cost_usd(self) -> float | None:
+        """US dollars so far; None if unknown."""
+        if self.earlier_usd is None or self.spent.unpriced:
+            return None
+        return round(self.earlier_usd + self.spent.usd, 9)
+
+
+@dataclass(slots=True)
+class Slot:
+    """One attempt in flight."""
+
+    place: Place = field(default_factory=Place)
+    ledger: Ledger = field(default_factory=Ledger)
+    parked: Unverified | None = None
+    """The response that is on disk and waits for its verdict. While there is one the attempt is
+    about this response, unless `regain` allows another."""
+    turns: list[JsonObject] = field(default_factory=list)
+    """The turns that the next attempt can continue from."""
+
+    @property
+    def freed_at(self) -> float | None:
+        return self.place.freed_at
+
+    @property
+    def limited_s(self) -> float:
+        return self.ledger.limited_s
+
+    def keep(self, unverified: Unverified) -> None:
+        """Have the first response of this slot written to disk."""
+        if self.parked is None:
+            self.parked = unverified
+            self.place.hand_out(unverified)
+
+    def park(self, unverified: Unverified) -> None:
+        """Keep the response and free the place; a response of an earlier run keeps its place."""
+        self.keep(unverified)
+        if self.parked is unverified:
+            self.place.free()
+
+    async def regain(self) -> bool:
+        """Wait for a place to collect the parked rollout again; False if nothing may start."""
+        if await self.place.regain():
+            self.parked = None
+            return True
+        return False
