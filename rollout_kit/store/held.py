@@ -12,8 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..errors import OutputError
-from .files import aside, sync_folder
-from .lock import is_still
+from .files import aside, is_still, sync_folder
 from .scan import last_line, mark_of, number_bytes, parse_line
 
 READ = 1 << 20

@@ -16,10 +16,9 @@ import orjson
 from ..errors import OutputError, RolloutError
 from ..types import Failure, JsonObject, Key, Outcome, Rollout, StoredTurn, Unverified
 from .contents import Contents
-from .files import OutputPaths, write_atomically
+from .files import OutputLock, OutputPaths, write_atomically
 from .held import HeldFile
 from .lines import build_failure_line, build_malformed_line, failure_of, key_of, mark_as
-from .lock import OutputLock
 from .manifest import DOUBTS
 from .scan import line_at, read_rows, scan
 from .tasks import Malformed
