@@ -4,6 +4,8 @@ The verdict executes the response's calls and the row's calls, each in a new off
 the offices. So it needs only the stored response.
 """
 
+import logging
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -28,7 +30,13 @@ from rollout_kit.serving.tools import arguments_of
 from .office import TOOLS, Office, OfficeTool
 from .tables import load_tables
 
+log = logging.getLogger(__name__)
+
 OFFICE = Path(__file__).parent / "data" / "office"
+
+
+MAX_CHECKED = 4096
+"""Rows whose check is kept, because each repeat of a task asks for it."""
 
 
 class WorkplaceAssistantConfig(ResourcesServerConfig):
@@ -70,12 +78,20 @@ class WorkplaceAssistant(ResourcesServer):
 
     def __init__(self, config: WorkplaceAssistantConfig, peers: Any, name: str) -> None:
         super().__init__(config, peers, name)
-        self._tables = load_tables(
-            Path(config.data_dir).expanduser() if config.data_dir else OFFICE
-        )
+        folder = Path(config.data_dir).expanduser() if config.data_dir else OFFICE
+        self._tables = load_tables(folder)
+        self._missing = lru_cache(MAX_CHECKED)(self._find_missing)
+
+    async def start(self) -> None:
+        if not self.config.data_dir:
+            log.warning(
+                "%s: verdicts are about the generated office; NeMo Gym's rows need its own: set"
+                " data_dir to its folder csv_data",
+                self.name,
+            )
 
     async def seed_session(self, body: WorkplaceTask) -> JsonObject:
-        """Open an office; refuse rows whose calls cannot be executed."""
+        """Open an office; refuse rows whose calls cannot be executed in it."""
         for number, call in enumerate(body.calls):
             try:
                 if call["name"] not in TOOLS:
@@ -83,8 +99,13 @@ class WorkplaceAssistant(ResourcesServer):
                 TOOLS[call["name"]].parse(orjson.dumps(arguments_of(call)))
             except ToolError as error:
                 raise TaskError(f"ground_truth.{number}: {error.message}") from None
+        if missing := self._missing(orjson.dumps(body.calls)):
+            raise TaskError(f"{missing} (data_dir sets another office)")
         self.state = Office(self._tables)
         return {}
+
+    def _find_missing(self, calls: bytes) -> str:
+        return Office(self._tables).find_missing(orjson.loads(calls))
 
     async def use(self, tool: OfficeTool, arguments: BaseModel) -> JsonObject:
         return {"output": self.state.use(tool, arguments)}

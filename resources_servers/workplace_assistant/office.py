@@ -26,6 +26,17 @@ READS = ("_get_", "_search_", "_count", "_find_")
 """Parts of the names of tools that change nothing."""
 
 
+ADDRESSED = ("recipient", "participant_email", "assigned_to_email")
+"""Arguments and fields with the address of somebody whom the office knows."""
+
+MISSING = (" not found.", "Please choose from the list of team members.")
+"""Ends of what tools say about something that is not in the office."""
+
+
+def _domain(address: str) -> str:
+    return address.rpartition("@")[2].lower()
+
+
 @dataclass(frozen=True, slots=True)
 class OfficeTool(Tool):
     """A tool of a toolkit, called through the server's `use`. Null arguments count as missing."""
@@ -73,6 +84,31 @@ class Office:
             except (ToolError, ValueError):
                 continue
         return self
+
+    def find_missing(self, calls: list[JsonObject]) -> str:
+        """Execute the calls, and describe the first that refers to something that is not in this
+        office: a row of a table, a member of a team, or an address of a foreign domain."""
+        domains = self._list_domains()
+        for number, call in enumerate(calls):
+            given = arguments_of(call)
+            values = {str(given.get("field")): given.get("new_value"), **given}
+            for name in ADDRESSED:
+                if (domain := _domain(str(values.get(name) or ""))) and domain not in domains:
+                    return f"ground_truth.{number}: nobody here has an address at {domain}"
+            tool = TOOLS[call["name"]]
+            if any(part in tool.name for part in READS):
+                continue
+            try:
+                said = str(self.use(tool, tool.parse(orjson.dumps(given))))
+            except (ToolError, ValueError):
+                continue
+            if said.endswith(MISSING):
+                return f"ground_truth.{number}: {call['name']}: {said}"
+        return ""
+
+    def _list_domains(self) -> set[str]:
+        rows = [row for toolkit in self.toolkits.values() for row in toolkit.table.rows]
+        return {_domain(value) for row in rows for value in row.values() if "@" in value}
 
     def equals(self, other: "Office") -> bool:
         """Whether both offices are in the same state."""

@@ -444,6 +444,66 @@ def test_a_truth_that_cannot_be_replayed_is_refused(calls, complaint):
         rewards([({**row(), "ground_truth": calls}, [])])
 
 
+def truth_call(name, **arguments):
+    return {"name": name, "arguments": orjson.dumps(arguments).decode()}
+
+
+@pytest.mark.parametrize(
+    ("calls", "complaint"),
+    [
+        (
+            [truth_call("email_delete_email", email_id="99999999")],
+            "0: email_delete_email: Email not",
+        ),
+        (
+            [
+                truth_call("email_delete_email", email_id="00000008"),
+                truth_call("email_delete_email", email_id="00000008"),
+            ],
+            "1: email_delete_email: Email not found.",
+        ),
+        (
+            [
+                truth_call(
+                    "calendar_update_event", event_id="88888888", field="duration", new_value="9"
+                )
+            ],
+            "0: calendar_update_event: Event not found.",
+        ),
+        (
+            [truth_call("email_send_email", recipient="a@atlas.example", subject="s", body="b")],
+            "0: nobody here has an address at atlas.example",
+        ),
+        (
+            [
+                truth_call(
+                    f"{CRM}update_customer",
+                    customer_id="00000001",
+                    field="assigned_to_email",
+                    new_value="a@atlas.example",
+                )
+            ],
+            "0: nobody here has an address at atlas.example",
+        ),
+    ],
+)
+def test_a_truth_about_something_that_the_office_does_not_have_is_refused(calls, complaint):
+    with pytest.raises(TaskError, match=complaint):
+        rewards([({**row(), "ground_truth": calls}, [])])
+
+
+@pytest.mark.parametrize("folder", [None, "another"])
+def test_the_generated_office_is_named_at_the_start(folder, office, caplog):
+    settings = {"data_dir": office} if folder else {}
+
+    async def main():
+        async with mount({"office": making(WorkplaceAssistant, **settings)}):
+            pass
+
+    asyncio.run(main())
+    assert ("verdicts are about the generated office" in caplog.text) == (folder is None)
+
+
 def test_arguments_that_do_not_fit_are_told_to_the_policy(office):
     with pytest.raises(ToolError, match="bad arguments: page: Input should be a valid integer"):
         talk(office, ("email_search_emails", {"page": "first"}))
