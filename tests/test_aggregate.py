@@ -53,6 +53,13 @@ def report(lines: list[dict[str, Any]], planned: int) -> dict[str, Any]:
     return metrics.report(lambda agent: "", {"tasks": 2, "planned": planned}, run, 2)
 
 
+def test_the_headline_stands_at_the_top_too() -> None:
+    found = report([line(0, 1.0, True), line(0, 0.5, True), line(1, 1.0, True)], 4)
+    assert found["reward"] == found["metrics"]["reward"] == pytest.approx(2.5 / 3)
+    assert found["accuracy"] == pytest.approx(2 / 3)
+    assert found["pass_at_k_tasks"] == {"1": 2, "2": 1}
+
+
 @given(LINES, st.integers(0, 40))
 def test_parts_add_up_to_the_whole(lines: list[tuple[int, float, bool]], cut: int) -> None:
     whole, part = aggregate(lines), aggregate(lines[:cut])

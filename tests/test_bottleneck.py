@@ -216,11 +216,11 @@ def test_failed_attempts(run: Run) -> None:
     assert found["name"] == "failed" and found["share"] > 0.7, found
 
 
-def test_fewer_rollouts_than_slots_gain_nothing_from_more_slots(run: Run) -> None:
+def test_fewer_rollouts_than_slots_do_not_tell_what_more_slots_gain(run: Run) -> None:
     run.model["latency_s"] = 0.3
     found = run.collect(5, 16)
-    assert found["name"] == "model" and found["gain_of_twice_the_parallelism"] == 1.0
-    assert "raising parallelism gains nothing (5 rollouts for 16 slots)" in found["sentence"]
+    assert found["name"] == "model" and found["gain_of_twice_the_parallelism"] is None
+    assert "5 rollouts ended in 16 slots, too few to tell" in found["sentence"]
 
 
 CALM = Client(elapsed_s=100.0, busy=0.05, cpu=0.04, journal=0.0)

@@ -130,6 +130,18 @@ def test_a_collector_without_ng_run_says_how_to_get_one(workplace: Workplace) ->
     assert "Traceback" not in output
 
 
+@pytest.mark.parametrize("agent", ["openai_agent", "azure_agent", "nim_agent"])
+def test_without_servers_the_file_that_has_the_agent_is_named(
+    workplace: Workplace, agent: str
+) -> None:
+    argv = [f"+agent_name={agent}", "+input_jsonl_fpath=t.jsonl", "+output_jsonl_fpath=o.jsonl"]
+    status, output = workplace.run("collect_rollouts", *argv, "+head_server.port=1")
+    assert status == 1 and f"'+config_paths=[configs/{agent}.yaml]'" in output
+    argv[0] = f"+agent_name={agent}"
+    status, output = workplace.run("collect_rollouts", "+config_paths=[run.yaml]", *argv)
+    assert status == 1 and f"'+config_paths=[configs/{agent}.yaml]'" in output
+
+
 @pytest.mark.parametrize("moment", [1, 40, 100])
 def test_killed_at_any_moment_the_same_command_completes_the_plan(
     workplace: Workplace, moment: int
@@ -234,6 +246,8 @@ def test_the_documents_recipes_work_on_the_output(workplace: Workplace) -> None:
     test "$(wc -l < out/rollouts.jsonl)" = 10
     tail -n +11 tasks.jsonl > remaining.jsonl
     jq '.usage.total_tokens' out/rollouts.jsonl | awk '{s+=$1} END {exit !(s/NR == 2)}'
+    jq -e '.reward == 1 and .accuracy == 1 and .avg_tool_calls == 0' \
+        out/rollouts_aggregate_metrics.json
     """
     subprocess.run(["bash", "-c", shell], cwd=workplace.folder, check=True)
     argv = ["+config_paths=[run.yaml]", "+input_jsonl_fpath=remaining.jsonl"]

@@ -139,7 +139,7 @@ def test_the_plan_the_metrics_and_the_summary_tell_what_changed(desk: Desk) -> N
 
 def test_responses_without_a_verdict_get_their_first_one(desk: Desk) -> None:
     run_virtual(desk.collect(ROWS, skip_verification=True))
-    assert "Without a verdict: 6 rollouts. This verifies:\n  ng_reverify" in desk.out.getvalue()
+    assert "without verification: 6 rollouts. This verifies:\n  ng_reverify" in desk.out.getvalue()
     assert run_virtual(desk.reverify()) == 0
     assert "(6 without a verdict)" in desk.out.getvalue()
     assert "First verdicts: 6" in desk.out.getvalue()

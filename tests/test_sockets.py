@@ -2,7 +2,7 @@
 
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -50,6 +50,12 @@ def test_a_single_agent_takes_the_usual_port_if_it_is_free(free: int) -> None:
         assert ports["agent"] != [free]
 
 
+def test_the_first_of_several_agents_takes_the_usual_port(free: int) -> None:
+    second = Instance("second", AGENTS, "simple_agent", {})
+    with bound(agent(), second, model()) as ports:
+        assert ports["agent"] == [free] and ports["second"] != [free]
+
+
 def test_a_server_that_is_given_the_usual_port_gets_it(free: int) -> None:
     with bound(agent(), model(port=free)) as ports:
         assert ports["policy_model"] == [free] != ports["agent"]
@@ -81,9 +87,16 @@ def test_a_port_that_is_taken_is_named() -> None:
             bind_all([model(port=port)], [model(port=port)], LOOPBACK)
 
 
+def _second_of_two_free_ports() -> int:
+    while True:
+        with bound_socket(LOOPBACK, 0) as sock, suppress(OSError):
+            port = sock.getsockname()[1]
+            bound_socket(LOOPBACK, port - 1).close()
+            return port
+
+
 def test_two_servers_with_one_port_are_both_named_and_let_go_of_what_they_took() -> None:
-    with bound_socket(LOOPBACK, 0) as sock:
-        port = sock.getsockname()[1]
+    port = _second_of_two_free_ports()
     both = [agent(port=port), model(port=port - 1, num_workers=2)]
     with pytest.raises(ConfigError, match="by 'agent', which is given the same"):
         bind_all(both, both, LOOPBACK)

@@ -119,6 +119,15 @@ def test_a_last_line_without_its_end_keeps_to_itself(tmp_path: Path) -> None:
     assert read(log)[1]["output"] == 'a "quoted", name'
 
 
+def test_a_file_written_by_hand_keeps_its_columns(bench: Bench) -> None:
+    log = bench.folder / "throughput_log.csv"
+    log.write_text("Sun Nov 22 13:54:00 UTC 2026,1000,300,3.33,0.73\nMon Nov 23,5,,,\n")
+    assert run_virtual(bench.collect(ROWS, throughput_log=log)) == 0
+    first, _, last = [line.split(",") for line in log.read_text().splitlines()]
+    assert first[-1] == "0.73" and len(last) == 5
+    assert last[1] == "3" and float(last[4]) == pytest.approx(2 / 3, abs=1e-3)
+
+
 def test_many_writers_share_a_file(tmp_path: Path) -> None:
     log = tmp_path / "log.csv"
     writers = [

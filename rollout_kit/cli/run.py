@@ -123,14 +123,18 @@ def _announce(running: "Placed", head: str, elapsed_s: float, console: Console) 
 
 
 def _announce_agent(config: "Config", running: "Placed", console: Console) -> None:
-    """Report the agent's address if another program uses the default port."""
+    """Report the first agent's address if there are several, or if its port is in use."""
     from ..launch.sockets import WARM_UP_PORT, warm_up_agent
 
     agent = warm_up_agent(config.instances.values())
     if agent is None or agent.placement not in (None, "process"):
         return
     [url, *_] = next(each.urls for each in running.servers if each.name == agent.name)
-    if not url.endswith(f":{WARM_UP_PORT}"):
+    agents = [each for each in config.instances.values() if each.type == agent.type]
+    if url.endswith(f":{WARM_UP_PORT}"):
+        if len(agents) > 1:
+            console.say(f"Port {WARM_UP_PORT} is {agent.name}'s, the first agent")
+    else:
         console.say(f"Port {WARM_UP_PORT} is in use: {agent.name} listens at {url} instead")
 
 

@@ -67,9 +67,16 @@ def _say_headline(run: Run, metrics: Mapping[str, Any], say: Say) -> None:
     counts = metrics["counts"]
     interval = metrics["intervals"].get("reward")
     between = f" [{interval[0]:.3f}, {interval[1]:.3f}]" if interval else ""
-    over = f"{number_of(counts['rollouts'], 'rollout')} of {number_of(counts['tasks'], 'task')}"
-    passes = "".join(f" · pass@{k} {value:.3f}" for k, value in metrics["pass_at_k"].items())
+    tasks = run.metrics.tasks(run.source.scope_of)
+    over = f"{number_of(counts['rollouts'], 'rollout')} of {number_of(tasks, 'task')}"
+    passes = ""
+    for k, value in metrics["pass_at_k"].items():
+        behind = metrics["pass_at_k_tasks"][k]
+        passes += f" · pass@{k} {value:.3f}" + (f" ({behind:,} tasks)" if behind < tasks else "")
     say(f"Reward {reward:.3f}{between} over {over}{passes}")
+    if counts["rollouts"] < counts["planned"]:
+        whole = f"{counts['planned']:,} rollouts of {number_of(counts['tasks'], 'task')}"
+        say(f"This is a part of the plan, which is {whole}: the rest may change every figure")
 
 
 def _say_worst_tasks(run: Run, say: Say) -> None:
@@ -108,7 +115,8 @@ def _say_bottleneck(run: Run, progress: Progress) -> None:
 def _say_files(run: Run, say: Say) -> None:
     if (paths := run.collection.paths) is None:
         return
-    say(f"Rollouts: {paths.main}", event="files", rollouts=str(paths.main))
+    if paths.main.exists():
+        say(f"Rollouts: {paths.main}", event="files", rollouts=str(paths.main))
     if has_metrics_file(run):
         say(f"Metrics:  {paths.metrics}", event="files", metrics=str(paths.metrics))
 
@@ -130,4 +138,4 @@ def _say_what_to_do(run: Run, say: Say) -> None:
     unscored = sum(part.unscored for part in run.metrics.of(source.scope_of).values())
     if unscored and run.command.only is None:
         what = number_of(unscored, "rollout")
-        say(f"Without a verdict: {what}. This verifies:\n  {lines.reverify}")
+        say(f"Collected without verification: {what}. This verifies:\n  {lines.reverify}")

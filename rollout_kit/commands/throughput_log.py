@@ -1,13 +1,15 @@
 """`+throughput_log=path.csv`: appends a line per run, to compare runs over weeks.
 
-The header is written once. A file with other columns is never changed. Each line is one write under
-a lock, so that several collectors can share a file.
+The header is written once. A file with other columns is never changed, except for one without a
+header that has a date, rollouts, seconds, rate and mean reward in each line. Each line is one write
+under a lock, so that several collectors can share a file.
 """
 
 import csv
 import fcntl
 import io
 import os
+import re
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -34,6 +36,9 @@ COLUMNS = (
     "output",
 )
 """`tokens_per_s` counts input and output tokens; `mean_reward` covers this run's rollouts only."""
+
+HAND_MADE = ("date", "rollouts", "seconds", "rollouts_per_s", "mean_reward")
+"""Columns of a file without a header that was written by hand, with one line per run."""
 
 HEADER = (",".join(COLUMNS) + "\n").encode()
 
@@ -76,10 +81,11 @@ def log_run(run: Run) -> None:
 
 def append_line(path: Path, figures: Mapping[str, Any]) -> None:
     """Append one line; `figures` are given by column."""
-    line = io.StringIO()
-    csv.writer(line, lineterminator="\n").writerow(figures.get(name, "") for name in COLUMNS)
-    raw = line.getvalue().encode()
     with _open(path) as descriptor:
+        columns = HAND_MADE if _is_hand_made(os.pread(descriptor, 4096, 0)) else COLUMNS
+        line = io.StringIO()
+        csv.writer(line, lineterminator="\n").writerow(figures.get(name, "") for name in columns)
+        raw = line.getvalue().encode()
         size = os.fstat(descriptor).st_size
         if not size:
             raw = HEADER + raw
@@ -123,9 +129,18 @@ def _open(path: Path) -> Iterator[int]:
 
 def _check_header(path: Path, start: bytes) -> None:
     first = start.partition(b"\n")[0].decode("utf-8", "replace").removeprefix("\ufeff").strip()
-    if start and first != HEADER.decode().strip():
+    if start and first != HEADER.decode().strip() and not _is_hand_made(start):
         raise ConfigError(
             f"throughput_log={path}: the file begins with other columns and was not changed:\n"
             f"  found:  {first[:200]}\n  needed: {HEADER.decode().strip()}\n"
             "Give another file, or move this one aside"
         )
+
+
+def _is_hand_made(start: bytes) -> bool:
+    """Whether the first line is a date and four numbers, of which some may be missing."""
+    first = start.partition(b"\n")[0].decode("utf-8", "replace")
+    date, *numbers = next(csv.reader([first]), None) or [""]
+    is_dated = any(letter.isdigit() for letter in date)
+    shape = re.compile(r"\s*(\d+(\.\d*)?|\.\d+|)\s*")
+    return is_dated and len(numbers) == 4 and all(map(shape.fullmatch, numbers))

@@ -1,5 +1,6 @@
 """Which file a command reads, which agent runs its rows, and which rollout it is about."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,8 +22,20 @@ def choose_agent(agents: Sequence[str], values: JsonObject, command: CollectConf
         known = ", ".join(agents) or "none"
         raise ConfigError(
             f"agent_name: no agent is called '{asked}'{suggest(asked, agents)}; there are: {known}"
+            + how_to_get(asked)
         )
     return asked
+
+
+def how_to_get(agent: str | None) -> str:
+    """The YAML that has the agent, as a clause with the word to add; empty if none has it."""
+    for root in registry.roots() if agent else ():
+        for pattern in ("configs/*.yaml", "*/*/configs/*.yaml"):
+            for path in sorted(root.glob(pattern)):
+                if re.search(rf"^{re.escape(str(agent))}:", path.read_text("utf-8"), re.MULTILINE):
+                    place = path.relative_to(root)
+                    return f"; '{agent}' is in a file: add  '+config_paths=[{place}]'"
+    return ""
 
 
 def task_path(command: CollectConfig, values: JsonObject, agent: str | None) -> str:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+from ..config.inputs import how_to_get
 from ..config.instances import AGENTS
 from ..config.keys.commands import CollectConfig, ReverifyConfig, RunConfig
 from ..config.load import Config
@@ -68,7 +69,12 @@ async def reach(
     limits = http_limits(command)
     client = HttpClient(**limits.of_client())
     try:
-        head = await HeadClient.at(command.head_server, client, command.auth_token)
+        try:
+            head = await HeadClient.at(command.head_server, client, command.auth_token)
+        except ConfigError as error:
+            raise ConfigError(
+                f"{error}{how_to_get(getattr(command, 'agent_name', None))}"
+            ) from None
         servers, values = await head.instances(), await head.values()
         transports = {
             each["name"]: Http(

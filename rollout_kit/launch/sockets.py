@@ -13,7 +13,7 @@ BACKLOG = 2048
 """Connections that may wait to be accepted, such as during a restart of the server."""
 
 WARM_UP_PORT = 8000
-"""Port of a single agent, if it is free, so that a first request needs no look-up."""
+"""Port of the first agent, if it is free, so that a first request needs no look-up."""
 
 LOCAL_URL = re.compile(rf"https?://(localhost|127\.0\.0\.1|0\.0\.0\.0|\[::1?\]):{WARM_UP_PORT}\b")
 
@@ -57,16 +57,14 @@ def bind_all(instances: Iterable[Instance], listening: Iterable[Instance], host:
 
 
 def warm_up_agent(instances: Iterable[Instance]) -> Instance | None:
-    """The single agent, which may listen on WARM_UP_PORT; None if it has a `port` or if another
-    instance's `port` or URL uses that port."""
+    """The first agent without a `port`, which may listen on WARM_UP_PORT; None if the `port` or a
+    URL of an instance names that port."""
     instances = list(instances)
-    agents = [each for each in instances if each.type == AGENTS]
-    if len(agents) != 1 or agents[0].port is not None:
-        return None
+    agents = [each for each in instances if each.type == AGENTS and each.port is None]
     is_spoken_for = any(
         WARM_UP_PORT in _ports(each) or _names_port(each.settings) for each in instances
     )
-    return None if is_spoken_for else agents[0]
+    return agents[0] if agents and not is_spoken_for else None
 
 
 def _names_port(value: Any) -> bool:

@@ -147,6 +147,17 @@ class Aggregate:
             found[str(k)] = total / tasks
         return found
 
+    def pass_at_k_tasks(self) -> dict[str, int]:
+        """For each k of `pass_at_k`, the number of tasks behind it."""
+        counts = self.groups.counts
+        ks = _powers_up_to(max(counts, default=0))
+        return {str(k): sum(count >= k for count in counts) for k in ks}
+
+    def pass_rate(self) -> float | None:
+        """The share of verified rollouts that succeed; None if there is none."""
+        verified = sum(self.groups.counts)
+        return sum(self.groups.successes) / verified if verified else None
+
     def worst_tasks(self, number: int) -> list[tuple[str, float, int]]:
         """Task id, mean reward and number of rollouts of the tasks with the lowest mean."""
         column = self.groups.numbers.get("reward")
@@ -215,7 +226,7 @@ def _numbers(rollout: Rollout) -> Iterable[tuple[str, float]]:
     if info.num_turns is not None:
         yield "num_turns", float(info.num_turns)
     if info.num_tool_calls is not None:
-        yield "num_tool_calls", float(info.num_tool_calls)
+        yield CALLS, float(info.num_tool_calls)
 
 
 def _powers_up_to(most: int) -> list[int]:
@@ -228,6 +239,8 @@ def _chance_of_none(n: int, successes: int, k: int) -> float:
         return 0.0
     return math.comb(n - successes, k) / math.comb(n, k)
 
+
+CALLS = "num_tool_calls"
 
 ScopeOf = Callable[[str], str]
 """Agent → the scope that its rollouts are collected under."""
@@ -276,10 +289,12 @@ class Metrics:
         agents = self.of(scope_of)
         whole = next(iter(agents.values())) if len(agents) == 1 else self._add_up(agents)
         elapsed_s = run["elapsed_s"] or math.inf
-        return {
-            "metrics": {name: each.mean for name, each in whole.numbers.items()},
+        means = {name: each.mean for name, each in whole.numbers.items()}
+        report = {
+            "metrics": means,
             "intervals": _kept({"reward": whole.interval("reward")}),
             "pass_at_k": whole.pass_at_k(),
+            "pass_at_k_tasks": whole.pass_at_k_tasks(),
             "counts": {**counts, "rollouts": whole.rollouts},
             "bracket": _kept({"reward": whole.bracket(counts["planned"])}),
             "usage": whole.usage,
@@ -295,6 +310,9 @@ class Metrics:
                 for agent, part in agents.items()
             ],
         }
+        headline = {"accuracy": whole.pass_rate(), **means, "avg_tool_calls": means.get(CALLS)}
+        first = {name: value for name, value in headline.items() if name not in report}
+        return {**_kept({"reward": None, **first}), **report}
 
     def _add_up(self, agents: Mapping[str, Aggregate]) -> Aggregate:
         whole = Aggregate(self.pass_threshold)

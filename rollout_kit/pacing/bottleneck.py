@@ -143,14 +143,15 @@ class Client:
 @dataclass(frozen=True, slots=True)
 class Bottleneck:
     """`part`: one of PARTS, `client_cpu`, `blocked` or `journal`. `share`: of the slots' time, or,
-    for the last three, of the run's. `gain`: highest speed-up at MORE times the parallelism."""
+    for the last three, of the run's. `gain`: highest speed-up at MORE times the parallelism; None
+    if too few rollouts ended to tell."""
 
     part: str
     share: float
     shares: dict[str, float]
     client: Client
     parallelism: int
-    gain: float
+    gain: float | None
     sentence: str
 
     def short(self) -> str:
@@ -167,7 +168,7 @@ class Bottleneck:
             "client_cpu": round(self.client.cpu, 4),
             "journal": round(self.client.journal, 4),
             "parallelism": self.parallelism,
-            "gain_of_twice_the_parallelism": round(self.gain, 2),
+            "gain_of_twice_the_parallelism": self.gain and round(self.gain, 2),
             "sentence": self.sentence,
         }
 
@@ -229,19 +230,19 @@ def _judge_client(client: Client) -> tuple[str, float, str]:
     )
 
 
-def _gain(part: str, share: float, spent: SlotTime, client: Client) -> tuple[float, str]:
+def _gain(part: str, share: float, spent: SlotTime, client: Client) -> tuple[float | None, str]:
     """Highest speed-up at MORE times the parallelism, and its wording.
 
     It is a bound, not a forecast: each observed limit lowers it, and none is guessed.
     """
     if part == "failed":
-        return 1.0, "raising parallelism fixes no failures; the end of the run lists them"
+        return 1.0, "raising parallelism fixes no failures; retry_s of each line is their time"
     if spent.rate_limit >= LIMITED * spent.slots:
         reached = "" if part == "rate_limit" else "the rate limit is reached already, so "
         return 1.0, f"{reached}raising parallelism gains nothing"
     if spent.outcomes <= spent.limit:
-        rollouts = f"{spent.outcomes:,} rollouts for {spent.limit:,} slots"
-        return 1.0, f"raising parallelism gains nothing ({rollouts})"
+        ended = f"{spent.outcomes:,} rollouts ended in {spent.limit:,} slots"
+        return None, f"{ended}, too few to tell what more would gain"
     if spent.room:
         return 1.0, f"parallelism adapts, and is now {spent.limit:,}"
     growth = spent.growth.get(part)
