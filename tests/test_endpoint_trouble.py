@@ -9,7 +9,7 @@ import orjson
 import pytest
 from support import Bench, asked, row
 
-from rollout_kit.errors import PeerUnreachable, StopRun
+from rollout_kit.errors import PeerLost, PeerUnreachable, StopRun
 from rollout_kit.serving import registry
 from rollout_kit.testing import making, run_virtual, text_response
 from rollout_kit.transport.connection import Headers, Reply
@@ -36,6 +36,10 @@ class Line:
         reply = self.answer(orjson.loads(raw), asyncio.get_running_loop().time())
         await asyncio.sleep(LATENCY_S)
         return reply
+
+    async def get(self, url: str, **options: Any) -> Reply:
+        """Asked without a row."""
+        return self.answer({"input": [{"content": ""}]}, asyncio.get_running_loop().time())
 
     async def close(self) -> None:
         pass
@@ -183,3 +187,78 @@ def test_inputs_beyond_the_context_are_incomplete_rollouts_and_the_others_go_on(
     ]
     assert {each["rollout"]["finish_reason"] for each in cut} == {"max_output_tokens"}
     assert all(each["reward"] == 0 for each in cut) and len(bench.lines()) == 400
+
+
+def dropped() -> Reply:
+    raise PeerLost("https://api.example/v1/responses broke off: the server closed the connection")
+
+
+POISON = [dropped, lambda: refuses(502, "bad gateway"), lambda: refuses(504, "too late")]
+
+
+@pytest.mark.parametrize("fails", POISON, ids=["dropped", "502", "504"])
+@pytest.mark.parametrize("parallel", [1, 8])
+@pytest.mark.parametrize("repeats", [1, 6])
+def test_one_row_that_always_fails_is_no_outage(
+    bench: Bench, fails: Callable[[], Reply], parallel: int, repeats: int
+) -> None:
+    line = Line(lambda body, now: fails() if asked(body) == "q9" else says(body))
+    bench.model = behind(line)
+    keys = {"num_samples_in_parallel": parallel, "num_repeats": repeats}
+    assert run_virtual(bench.collect(rows(10), **keys)) == 2
+    assert len(bench.lines()) == 9 * repeats
+    assert line.num_asked == (9 + 12) * repeats, "four tries in each of three attempts"
+
+
+def test_an_outage_that_drops_connections_is_seen_by_several_rows(bench: Bench) -> None:
+    line = Line(lambda body, now: dropped() if 31 <= now < 151 else says(body))
+    bench.model = behind(line)
+    assert run_virtual(bench.collect(rows(160), num_samples_in_parallel=8)) == 0
+    assert line.num_asked <= 160 + 8 + 30
+
+
+THROTTLES = {"retry-after": "1"}
+
+
+def throttled(**headers: str) -> Reply:
+    pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
+    return Reply(429, Headers(pairs), b'{"error": {"message": "slow down"}}')
+
+
+@pytest.mark.parametrize("headers", [THROTTLES, {}], ids=["Retry-After", "no word"])
+def test_throttling_uses_up_no_attempt(bench: Bench, headers: dict[str, str]) -> None:
+    """100 requests a minute, in the first second of each 0.6 s; everything else is a 429."""
+    passed = 0
+
+    def answer(body: dict[str, Any], now: float) -> Reply:
+        nonlocal passed
+        if passed > now / 0.6:
+            return throttled(**headers)
+        passed += 1
+        return says(body)
+
+    bench.model = behind(Line(answer), max_tries=1)
+    keys = {"num_samples_in_parallel": 64, "max_attempts": 1}
+    assert run_virtual(bench.collect(rows(200), **keys)) == 0
+    assert len(bench.lines()) == 200
+
+
+def test_an_endpoint_that_only_throttles_is_bounded_by_the_rollout_s_time(bench: Bench) -> None:
+    """Longer than the limit of one request: only `rollout_timeout_s` ends it."""
+    line = Line(lambda body, now: says(body) if now > 3000 else throttled(**THROTTLES))
+    bench.model = behind(line)
+    assert run_virtual(bench.collect(rows(8), request_timeout_s=600)) == 0
+    line = Line(lambda body, now: throttled(**THROTTLES))
+    bench.model = behind(line)
+    assert run_virtual(bench.collect(rows(9), rollout_timeout_s=1200)) == 2
+    [failure] = bench.lines("_failures")
+    assert failure["failure"]["elapsed_s"] <= 1200
+    assert line.num_asked <= 1300
+
+
+def test_turns_are_kept_while_the_endpoint_throttles(bench: Bench) -> None:
+    """A model server gives up waiting after half its time; the agent asks for the same turn."""
+    line = Line(lambda body, now: says(body) if not 1 < now < 2000 else throttled(**THROTTLES))
+    bench.model = behind(line)
+    assert run_virtual(bench.collect(rows(4), num_samples_in_parallel=1)) == 0
+    assert {each["rollout"]["attempt"] for each in bench.lines()} == {1}

@@ -36,7 +36,7 @@ def tried(failures, policy, *, took_s=0.0, random=lambda: 1.0):
 
 
 def busy(retry_after_s=None):
-    return ModelError("busy", status=429, retry_after_s=retry_after_s)
+    return ModelError("busy", status=503, retry_after_s=retry_after_s)
 
 
 def test_what_may_pass_is_tried_again_with_growing_pauses():

@@ -43,7 +43,7 @@ class Runner(Equipment):
         began = perf_counter()
         ends = began + self.limits.rollout_timeout_s
         tried: list[JsonObject] = []
-        lost = 0
+        lost = throttled = 0
         if attempt.stored is not None:
             slot.ledger.earlier_usd = info_of(attempt.stored).cost_usd
             if agent.reverify == "never":
@@ -75,7 +75,8 @@ class Runner(Equipment):
                 slot.place.store_turn(StoredTurn(attempt.key, attempt.task.task_index))
             pause_s = delay_s(ATTEMPT, len(tried), error.retry_after_s, self.random)
             lost += isinstance(error, SessionLost | PeerLost)
-            own = len(tried) - lost
+            throttled += error.status in THROTTLED
+            own = len(tried) - lost - throttled
             is_last = (
                 own >= self.limits.max_attempts
                 or lost >= LOST_ATTEMPT.max_tries

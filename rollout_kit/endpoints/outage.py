@@ -2,11 +2,12 @@
 
 An outage therefore costs time and uses up no tries. It is declared only for an endpoint that has
 answered before; if it never did, the address is most likely wrong and the error rises at once.
+Failures of one row are no outage if the endpoint answers a plain GET: then the row is the cause.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from copy import copy
 from typing import TypeVar
 
@@ -21,15 +22,23 @@ T = TypeVar("T")
 ENOUGH = 5
 """Requests in a row that must fail before an outage is declared."""
 
+SEVERAL = 3
+"""Rows that must fail; fewer may be the cause themselves, so the endpoint is asked."""
+
 GONE = frozenset({502, 503, 504})
 """Statuses of a gateway that cannot reach its server."""
 
 
 class Outage:
-    """State of one endpoint; `name` is its name in the log."""
+    """State of one endpoint; `name` is its name in the log, `answers` asks it without a row."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, answers: Callable[[], Awaitable[bool]]) -> None:
         self.is_on = False
+        self._answers = answers
+        self._rows: set[Hashable] = set()
+        """Rows that failed since the last answer."""
+        self._is_row = False
+        """Whether the endpoint answered while a row failed."""
         self._name = name
         self._has_answered = False
         self._num_failed = 0
@@ -53,7 +62,7 @@ class Outage:
             try:
                 return await work()
             except RolloutError:
-                if not self.is_on:
+                if not self.is_on and not await self._is_found_down():
                     raise
         now = asyncio.get_running_loop().time
         ends = now() + left()
@@ -100,19 +109,36 @@ class Outage:
         """The endpoint sent a reply of any kind; `sent_at` is the loop's time of the request."""
         if self.is_on and sent_at < self._since:
             return  # the request was sent before the outage began
-        self._has_answered, self._num_failed = True, 0
+        self._has_answered, self._num_failed, self._is_row = True, 0, False
+        self._rows.clear()
         if self.is_on:
             self.is_on = False
             log.warning("%s answers again, after %.0f s", self._name, self._down_s())
 
-    def record_failure(self, error: RolloutError) -> None:
-        """The endpoint could not be reached, or only its gateway."""
+    def record_failure(self, error: RolloutError, row: Hashable, *, is_sent: bool) -> None:
+        """The endpoint could not be reached, or only its gateway. `is_sent`: whether the request
+        may have reached it, so that its row may be the cause."""
         self._num_failed += 1
         self._error = error
-        if self._has_answered and self._num_failed >= ENOUGH and not self.is_on:
-            self.is_on, self._since = True, asyncio.get_running_loop().time()
-            self._probes = 0
-            log.warning("%s is down; waiting until it answers: %s", self._name, error.message)
+        self._rows.add(row)
+        if self._is_suspect() and (len(self._rows) >= SEVERAL or not is_sent):
+            self._declare()
+
+    def _is_suspect(self) -> bool:
+        return self._has_answered and self._num_failed >= ENOUGH and not self.is_on
+
+    async def _is_found_down(self) -> bool:
+        """Whether the endpoint does not answer at all; asked once for each series of failures."""
+        if self._is_suspect() and not self._is_row:
+            self._is_row = await self._answers()
+            if self._is_suspect() and not self._is_row:
+                self._declare()
+        return self.is_on
+
+    def _declare(self) -> None:
+        self.is_on, self._since = True, asyncio.get_running_loop().time()
+        self._probes = 0
+        log.warning("%s is down; waiting until it answers: %s", self._name, self._error.message)
 
     def _down_s(self) -> float:
         return asyncio.get_running_loop().time() - self._since

@@ -6,7 +6,7 @@ endpoint's own status and message. An infrastructure failure is never returned a
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Hashable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,6 +18,7 @@ from pydantic import ConfigDict, Field
 from ..endpoints.chat import MaxTokensField, from_chat, to_chat
 from ..endpoints.events import Assembly, CompletionAssembly, ResponseAssembly
 from ..endpoints.outage import GONE, Outage
+from ..endpoints.patience import Waited
 from ..endpoints.rate_limit import HEADER_PREFIX, Allowances, RequestQueue
 from ..endpoints.refusals import (
     extra_body,
@@ -29,9 +30,17 @@ from ..endpoints.refusals import (
     read_status,
     wait_s,
 )
-from ..errors import THROTTLED, ModelError, PeerError, PeerLost, PeerUnreachable, summary
+from ..errors import (
+    THROTTLED,
+    ModelError,
+    PeerError,
+    PeerLost,
+    PeerUnreachable,
+    RolloutError,
+    summary,
+)
 from ..session import current_session
-from ..time_limit import running_loop
+from ..time_limit import running_loop, within
 from ..transport.connection import Headers
 from ..transport.http import MAX_REPLY_MB, HttpClient, Reply
 from ..transport.retry import MODEL_REQUEST, retry
@@ -40,6 +49,13 @@ from .model import Model, ModelConfig, record_lost_time
 from .service import OPERATIONAL
 
 PATHS = {"responses": "/responses", "chat_completions": "/chat/completions"}
+
+ANSWER_TIMEOUT_S = 10.0
+"""Time in which an endpoint that is up answers a plain GET."""
+
+SHARE_THROTTLED = 0.5
+"""Share of `request_timeout_s` that one request waits for a rate limit. Then its caller asks again,
+because it may not wait longer for one reply."""
 
 DELIVERY_PARAMS = ("stream", "stream_options")
 """Params about the delivery of an answer: the server decides them, not the row."""
@@ -115,7 +131,7 @@ class HostedModel(Model):
         self._open = self._running = self._num_429 = 0
         allowed = {"requests": config.requests_per_minute, "tokens": config.tokens_per_minute}
         self._queue = RequestQueue(Allowances(allowed))
-        self._outage = Outage(name)
+        self._outage = Outage(name, self._answers)
         self._is_chat = config.upstream_api == "chat_completions"
         self._not_sent = (*DELIVERY_PARAMS, *config.unsupported_params)
         self._lowest: JsonObject = {"model": self.model_name()}
@@ -167,27 +183,48 @@ class HostedModel(Model):
 
     async def _send(self, asked: "_Request") -> JsonObject:
         now, number = running_loop().time, self._queue.number()
-        is_held_up, came = self._queue.is_held_up(), now()
-        first = [await self._queue.wait(number)]
-        if is_held_up and (session := current_session()):
-            session.lose("rate_limit_s", now() - came)
-        clock = _Waited(now) if self.config.stream else now
+        clock = Waited(now, self.config.request_timeout_s * SHARE_THROTTLED)
+        first = [await self._wait_turn(number, clock)]
         began = clock()
 
         def left() -> float:
             return max(began + self.config.request_timeout_s - clock(), 0.001)
 
         async def send() -> JsonObject:
-            expected = first.pop() if first else await self._queue.wait(number)
-            assembly = self._assembly(clock) if isinstance(clock, _Waited) else None
+            expected = first.pop() if first else await self._wait_turn(number, clock)
+            assembly = self._assembly(clock) if self.config.stream else None
             return await self._try(asked, left(), expected, assembly)
 
         def try_once() -> Awaitable[JsonObject]:
             return self._outage.call(send, left, partial(record_lost_time, None))
 
-        return await retry(try_once, self._policy, clock=clock, on_retry=record_lost_time)
+        def lose(error: RolloutError, seconds: float) -> None:
+            record_lost_time(error, seconds)
+            if error.status in THROTTLED:
+                clock.skip(seconds)
+                clock.refusal = error
+                if not clock.left_throttled_s:
+                    raise error
 
-    def _assembly(self, waited: "_Waited") -> Assembly:
+        return await retry(try_once, self._policy, clock=clock, on_retry=lose)
+
+    async def _wait_turn(self, number: int, clock: Waited) -> float:
+        """Wait until the request may be sent; return the tokens that it is expected to use."""
+        if not self._queue.is_held_up():
+            return await self._queue.wait(number)
+        came = running_loop().time()
+        try:
+            with within(clock.left_throttled_s):
+                return await self._queue.wait(number)
+        except TimeoutError:
+            raise clock.refusal from None
+        finally:
+            waited_s = running_loop().time() - came
+            clock.skip(waited_s)
+            if session := current_session():
+                session.lose("rate_limit_s", waited_s)
+
+    def _assembly(self, waited: Waited) -> Assembly:
         waited.begin()
         return (CompletionAssembly if self._is_chat else ResponseAssembly)(waited.hear)
 
@@ -224,7 +261,8 @@ class HostedModel(Model):
             if assembly is None or assembly.whole() is None:
                 failed = ModelError(error.message, status=error.status, retryable=error.retryable)
                 if isinstance(error, PeerUnreachable | PeerLost):
-                    self._outage.record_failure(failed)
+                    is_sent = isinstance(error, PeerLost)
+                    self._outage.record_failure(failed, asked.row, is_sent=is_sent)
                 raise failed from error
             reply = Reply(200, Headers([]), b"")  # the answer was complete before the failure
         finally:
@@ -243,13 +281,23 @@ class HostedModel(Model):
             return overflow_response(asked.params, self.model_name())
         error = self._refusal(payload, url, reply, asked.model)
         if reply.status in GONE:
-            self._outage.record_failure(error)
+            self._outage.record_failure(error, asked.row, is_sent=True)
         if error.status == 401 and await self.renew_headers(headers):
             error.retryable = True
         elif error.status in THROTTLED and error.retryable:
             self._num_429 += 1
             allowances.record_refusal(now(), sent_at, error.retry_after_s)
         raise error
+
+    async def _answers(self) -> bool:
+        """Whether the endpoint answers a request that carries no row."""
+        assert self._http, "start() opens the connection pool"
+        try:
+            url, headers = self.url(self.model_name()), await self.headers()
+            reply = await self._http.get(url, headers=headers, timeout_s=ANSWER_TIMEOUT_S)
+        except PeerError:
+            return False
+        return reply.status not in GONE
 
     def _answer(
         self, payload: Any, url: str, reply: Reply, params: JsonObject, streamed: bool
@@ -291,25 +339,8 @@ class _Request:
     model: str
     raw: bytes
 
-
-class _Waited:
-    """A clock that stops while a streamed answer arrives, so that it measures waiting only."""
-
-    def __init__(self, now: Callable[[], float]) -> None:
-        self._now = now
-        self._came_s = 0.0
-        self._heard_at: float | None = None
-
-    def __call__(self) -> float:
-        return self._now() - self._came_s
-
-    def begin(self) -> None:
-        """A new try begins; nothing has arrived yet."""
-        self._heard_at = None
-
-    def hear(self) -> None:
-        """A piece of the answer has arrived."""
-        at = self._now()
-        if self._heard_at is not None:
-            self._came_s += at - self._heard_at
-        self._heard_at = at
+    @property
+    def row(self) -> Hashable:
+        """The row that it serves, or the request itself."""
+        session = current_session()
+        return session.rollout[0] if session and session.rollout else self.raw

@@ -15,7 +15,7 @@ from math import isfinite
 from random import random
 from typing import TypeVar
 
-from ..errors import PeerLost, PeerUnreachable, RolloutError, SessionLost
+from ..errors import THROTTLED, PeerLost, PeerUnreachable, RolloutError, SessionLost
 from ..time_limit import running_loop
 
 T = TypeVar("T")
@@ -29,6 +29,8 @@ class RetryPolicy:
 
     `max_tries` includes the first try; none begins `deadline_s` or more after the first. Pauses
     start at `base_s` and grow by `growth` up to `cap_s`; `jitter` is the random share of a pause.
+    Throttled tries (429, 529) count neither as tries nor for the deadline: only the caller's time
+    ends them. With `waits` they are retried though `errors` does not name them.
     """
 
     max_tries: int = UNLIMITED
@@ -39,6 +41,7 @@ class RetryPolicy:
     jitter: float = 1.0
     errors: type[RolloutError] = RolloutError
     except_for: tuple[type[RolloutError], ...] = ()
+    waits: bool = False
 
 
 RECONNECT = RetryPolicy(base_s=0.05, cap_s=0.8, deadline_s=10.0, jitter=0.0, errors=PeerUnreachable)
@@ -56,9 +59,13 @@ the pauses need no jitter. The callers' own time limits end the probing."""
 VLLM_PROBE = RetryPolicy(base_s=0.2, cap_s=5.0, jitter=0.0)
 """`vllm_model`: pauses between health checks of a replica that takes no requests."""
 
-TURN = RetryPolicy(max_tries=3, base_s=0.0, errors=PeerLost)
-"""Agents, one turn: after the model server died. RECONNECT waits until it is back, so there is no
-pause. A model call has no side effect, so it may be executed twice, and earlier turns are kept."""
+THROTTLED_TRY = RetryPolicy(cap_s=4.0)
+"""All layers: pauses after a throttled try; model servers hold back all requests themselves."""
+
+TURN = RetryPolicy(max_tries=3, base_s=0.0, errors=PeerLost, waits=True)
+"""Agents, one turn: after the model server died, or while its endpoint throttles. RECONNECT waits
+until it is back, so there is no pause. A model call has no side effect, so it may be executed
+twice, and earlier turns are kept."""
 
 JUDGE_CALL = RetryPolicy(max_tries=4, cap_s=10.0)
 """`Judge`, one question, on top of the judge's own MODEL_REQUEST: the response exists already, so
@@ -99,20 +106,28 @@ async def retry(
     """
     clock = clock or running_loop().time
     began = clock()
-    tries = 0
+    tries = throttled = 0
     while True:
         tries += 1
         tried_at = clock()
         try:
             return await call()
-        except policy.errors as failed:
+        except RolloutError as failed:
             error = failed
-            is_final = not error.retryable or isinstance(error, policy.except_for)
-            if is_final or tries >= policy.max_tries:
+            is_throttled = error.status in THROTTLED
+            if not (isinstance(error, policy.errors) or (is_throttled and policy.waits)):
                 raise
-            pause = delay_s(policy, tries, error.retry_after_s, random)
-            if policy.deadline_s is not None and clock() - began + pause >= policy.deadline_s:
+            if not error.retryable or isinstance(error, policy.except_for):
                 raise
+            if is_throttled:
+                tries, throttled = tries - 1, throttled + 1
+                pause = delay_s(THROTTLED_TRY, throttled, error.retry_after_s, random)
+            else:
+                if tries >= policy.max_tries:
+                    raise
+                pause = delay_s(policy, tries, error.retry_after_s, random)
+                if policy.deadline_s is not None and clock() - began + pause >= policy.deadline_s:
+                    raise
         if on_retry:
             on_retry(error, clock() - tried_at + pause)
         await sleep(pause)
