@@ -18,12 +18,16 @@ RolloutKitError
 
 from difflib import get_close_matches
 from pathlib import PurePath
+from traceback import format_exception
 from typing import Any, ClassVar
 
 from pydantic import ValidationError
 
 BODY_LIMIT = 2048
 """Characters of an error's body that are kept."""
+
+TRACEBACK_LIMIT = 16_384
+"""Characters of a traceback that are kept."""
 
 TRANSIENT = frozenset({408, 409, 410, 425, 429, 500, 502, 503, 504, 520, 529})
 """Statuses after which the same request may succeed later."""
@@ -55,7 +59,8 @@ class RolloutError(RolloutKitError):
     """One attempt failed.
 
     `status` is the HTTP status on the wire (the endpoint's own if an endpoint refused), `server`
-    the instance that failed, `body` the start of the endpoint's reply.
+    the instance that failed, `body` the start of the endpoint's reply. `traceback` is that of an
+    exception that a server's own code raised.
     """
 
     default_status: ClassVar[int] = 500
@@ -77,6 +82,7 @@ class RolloutError(RolloutKitError):
         self.body = body[:BODY_LIMIT]
         self.retryable = self.status in TRANSIENT if retryable is None else retryable
         self.retry_after_s = retry_after_s
+        self.traceback = ""
 
     @property
     def terminal(self) -> bool:
@@ -95,6 +101,7 @@ class RolloutError(RolloutKitError):
             "retryable": self.retryable,
             "body": self.body,
             "retry_after_s": self.retry_after_s,
+            "traceback": self.traceback,
         }
         return {"error": {key: value for key, value in fields.items() if value not in ("", None)}}
 
@@ -157,7 +164,7 @@ def from_wire(server: str, status: int, payload: Any, text: str) -> RolloutError
     error = payload.get("error") if isinstance(payload, dict) else None
     if isinstance(error, dict) and error.get("type") in BY_NAME:
         known = _typed(error.get("status"), int)
-        return BY_NAME[error["type"]](
+        found = BY_NAME[error["type"]](
             str(error.get("message", "")),
             server=str(error.get("server") or server),
             status=status if known is None else known,
@@ -165,6 +172,8 @@ def from_wire(server: str, status: int, payload: Any, text: str) -> RolloutError
             retryable=_typed(error.get("retryable"), bool),
             retry_after_s=_typed(error.get("retry_after_s"), int | float),
         )
+        found.traceback = str(error.get("traceback", ""))
+        return found
     kind = TaskError if status == 422 else PeerError
     return kind(
         f"answered {status}: {summary(payload, text)}", server=server, status=status, body=text
@@ -209,7 +218,10 @@ class boundary:
         elif not isinstance(error, RolloutKitError | GeneratorExit) and not _is_asked_for(error):
             # a real interrupt is a signal to the loop; the server itself raised this exception
             message = f"{type(error).__name__}: {error}{_place(error)}"
-            raise self._kind(message, server=self._server) from error
+            failed = self._kind(message, server=self._server)
+            if self._kind is not ToolError:  # those are text for the policy
+                failed.traceback = _text_of(error)
+            raise failed from error
 
 
 def _is_asked_for(error: BaseException) -> bool:
@@ -220,6 +232,11 @@ def _is_asked_for(error: BaseException) -> bool:
         return False
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
+
+
+def _text_of(error: BaseException) -> str:
+    """The traceback of an exception; of a very long one, the end."""
+    return "".join(format_exception(error))[-TRACEBACK_LIMIT:]
 
 
 def _place(error: BaseException) -> str:

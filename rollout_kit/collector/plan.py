@@ -44,10 +44,10 @@ class KnownAgent:
 
 
 async def know_agent(
-    peers: Peers, name: str, generation: JsonObject, save_turns: bool | None = None
+    peers: Peers, name: str, generation: JsonObject, command: CollectConfig
 ) -> KnownAgent:
     """Ask an agent and its servers to describe themselves; `generation` holds the settings that
-    the command adds. `save_turns` is None if the servers decide."""
+    the command adds."""
     about = await peers.describe(name)
     model_name, resources = about.get("model_server"), about.get("resources_server")
     model = await peers.describe(model_name) if model_name else {}
@@ -71,19 +71,23 @@ async def know_agent(
         reverify=verifier.get("reverify", "never"),  # a foreign server does not say
         opaque=about.get("opaque", True),
     )
-    plan = replace(plan, saves_turns=_saves_turns(name, plan, about, save_turns))
+    if (lack := verifier.get("lack")) and not (plan.opaque or command.skip_verification):
+        raise ConfigError(
+            f"{resources}: {lack}; nothing was sent. Define it, or add +skip_verification=true"
+        )
+    plan = replace(plan, saves_turns=_saves_turns(name, plan, about, command.save_turns))
     return KnownAgent(plan, settings, Tariff.from_json(model.get("prices")))
 
 
-def _saves_turns(name: str, plan: AgentPlan, about: JsonObject, asked: bool | None) -> bool:
+def _saves_turns(name: str, plan: AgentPlan, about: JsonObject, asked: bool | str) -> bool:
     """Whether the turns of an agent are stored; ConfigError if they are asked for in vain."""
     can = about.get("reports_turns") is True and not plan.opaque
-    if asked and not can:
+    if asked is True and not can:
         raise ConfigError(
             f"save_turns: the agent '{name}' does not report its turns, as it overrides `run` or is"
             " none of this package: leave out save_turns"
         )
-    return can and (plan.reverify != "never" if asked is None else asked)
+    return can and (plan.reverify != "never" if asked == "auto" else asked is True)
 
 
 def task_reader(command: CollectConfig, servers: Servers, path: Path) -> TaskReader:
@@ -138,8 +142,7 @@ async def know_agents(
     if command.num_repeats_add_seed:
         generation["num_repeats_add_seed"] = True
     names = [reader.agent_name] if reader.agent_name else servers.agents
-    saved = None if command.save_turns == "auto" else command.save_turns
-    return {name: await know_agent(servers.peers, name, generation, saved) for name in names}
+    return {name: await know_agent(servers.peers, name, generation, command) for name in names}
 
 
 def check_prices(command: CollectConfig, known: Mapping[str, KnownAgent]) -> None:

@@ -15,14 +15,14 @@ from ..errors import OutputError, RolloutError, StopRun
 from ..metrics.aggregate import Metrics
 from ..metrics.tally import Tally
 from ..pacing.budget import Budget, within
-from ..pacing.give_up import GiveUp
+from ..pacing.give_up import GiveUp, kind_of_failure
 from ..pacing.limiter import Adaptive, limiter_of
 from ..pacing.meter import Meter
 from ..pacing.watch import SAY_EVERY_S, Watch
 from ..session import Session, entered
 from ..store.lines import rollout_of
 from ..store.tasks import BREATH
-from ..types import Attempt, Failure, JsonObject, Outcome, Rollout, Say
+from ..types import Attempt, Failure, JsonObject, Outcome, Rollout, Say, Unverified
 from .audit import VerdictAudit
 from .collection import Collection
 from .schedule import Attempts, Later, Schedule
@@ -35,6 +35,9 @@ METRICS_EVERY_S = 60.0
 
 QUIET_S = 60.0
 """After this time without an outcome, a line says what the attempts in flight wait for."""
+
+MAX_TRACEBACKS = 5
+"""Tracebacks that are shown; the failures file has all of them."""
 
 OVERLOADED = frozenset({429, 503, 529})
 """Statuses after which an adaptive limit is cut."""
@@ -88,6 +91,8 @@ class Run:
             within(self.limiter, self._budget),
         )
         self._give_up = self._judge()
+        self._shown: set[object] = set()
+        """Kinds of failures whose traceback was shown."""
         self._observers: list[Observer] = [
             source,
             self._give_up,
@@ -159,12 +164,18 @@ class Run:
 
     def _judge(self) -> GiveUp:
         """What decides that the run cannot succeed."""
-        source, done = self.source, self.collection.journal.contents.done
+        source, contents = self.source, self.collection.journal.contents
+        done = contents.done
         return GiveUp(
             {*self._models(), *source.verifiers()},
             self.limiter(),
             owed=lambda: source.num_owed,
             has_succeeded=any(scope == source.scope_of(agent) for agent, scope in done.kinds()),
+            has_verified=any(
+                (agent, plan.verifier) in contents.verifiers
+                for agent, plan in self.runner.agents.items()
+            ),
+            settled=lambda: self._schedule.num_settled,
         )
 
     def _models(self) -> set[str]:
@@ -177,13 +188,23 @@ class Run:
             self.metrics.add(outcome)
         for observer in self._observers:
             observer.take(outcome)
-        if self._give_up.reason:
+        if isinstance(outcome, Failure | Unverified) and outcome.error is not None:
+            self._say_traceback(outcome.error)
+        if self._give_up.reason and self.command.stop_early:
             raise StopRun(self._give_up.reason)
         if is_final:
             self._last_outcome = now
             is_overloaded = isinstance(outcome, Failure) and outcome.error.status in OVERLOADED
             self.limiter.record_outcome(now, self._schedule.in_flight, overloaded=is_overloaded)
             self._check_budget()
+
+    def _say_traceback(self, error: RolloutError) -> None:
+        """Show the traceback of each kind of failure once."""
+        kind = kind_of_failure(error)
+        if error.traceback and kind not in self._shown and len(self._shown) < MAX_TRACEBACKS:
+            self._shown.add(kind)
+            text = f"{error}\n{error.traceback}"
+            self._say(text.rstrip(), event="traceback", server=error.server, error=error.message)
 
     def _beside(self) -> Iterator[Coroutine[Any, Any, None]]:
         """What goes on beside the loop."""

@@ -97,6 +97,7 @@ class Schedule:
         """Places that may be taken by now."""
         self._is_filling = False
         self._wake: asyncio.Task[None] | None = None
+        self._num_started = 0
         self._stopping = False
         self._exhausted = False
 
@@ -108,6 +109,11 @@ class Schedule:
     @property
     def num_parked(self) -> int:
         return len(self._freed)
+
+    @property
+    def num_settled(self) -> int:
+        """Attempts in the order of their start, up to the first that has not ended."""
+        return next(iter(self._slots.values())).number if self._slots else self._num_started
 
     def stages(self) -> Counter[str]:
         """What the attempts in flight are waiting for."""
@@ -215,7 +221,8 @@ class Schedule:
             if isinstance(found, End):
                 self._exhausted = True
                 break
-            place = _Place(self)
+            place = _Place(self, self._num_started)
+            self._num_started += 1
             task = self._loop.create_task(self._attempt(found, place))
             self._slots[task] = place
             task.add_done_callback(self._hand)
@@ -256,8 +263,8 @@ class _Place(Place):
 
     __slots__ = ("_schedule",)
 
-    def __init__(self, schedule: Schedule) -> None:
-        super().__init__()
+    def __init__(self, schedule: Schedule, number: int) -> None:
+        super().__init__(number)
         self._schedule = schedule
 
     def hand_out(self, unverified: Unverified) -> None:

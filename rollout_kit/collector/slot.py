@@ -12,9 +12,11 @@ from ..types import JsonObject, StoredTurn, Unverified
 class Place:
     """One attempt's place among those in flight."""
 
-    __slots__ = ("freed_at", "stage")
+    __slots__ = ("freed_at", "number", "stage")
 
-    def __init__(self) -> None:
+    def __init__(self, number: int = 0) -> None:
+        self.number = number
+        """Attempts that started before."""
         self.stage = "starting"
         """What the attempt is waiting for."""
         self.freed_at: float | None = None

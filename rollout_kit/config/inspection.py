@@ -40,14 +40,8 @@ def _problems(instance: Instance, server: type[Service]) -> Iterator[str]:
     if missing:
         install = " ".join(sorted({f"'{server.needs[package]}'" for package in missing}))
         yield f"{title}: needs {', '.join(missing)}, not installed here: pip install {install}"
-    speaks_for_itself = server.build_app is not Service.build_app
-    if (
-        issubclass(server, ResourcesServer)
-        and server.verify is ResourcesServer.verify
-        and not speaks_for_itself
-    ):
-        where = inspect.getfile(server)
-        yield f"{title}: {server.__name__} in {where} has no method 'verify': nothing is rewarded"
+    if issubclass(server, ResourcesServer) and (lack := server.find_lack()):
+        yield f"{title}: {lack}: nothing is rewarded"
 
 
 def _unread_keys(instance: Instance, server: type[Service]) -> Iterator[str]:

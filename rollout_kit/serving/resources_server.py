@@ -24,6 +24,7 @@ from ..errors import (
     ToolError,
     VerifyError,
     boundary,
+    suggest,
     validation_summary,
 )
 from ..session import Session, current_session, entered
@@ -287,7 +288,18 @@ class ResourcesServer(Service):
 
     def describe(self) -> JsonObject:
         reverify = self.reverify or ("never" if self._keeps_state else "stateless")
-        return {**super().describe(), "reverify": reverify, "verifier": self._fingerprint}
+        lack = {"lack": what} if (what := self.find_lack()) else {}
+        return {**super().describe(), "reverify": reverify, "verifier": self._fingerprint, **lack}
+
+    @classmethod
+    def find_lack(cls) -> str:
+        """What a class without `verify` lacks; empty for an application of its own."""
+        is_own = cls.build_app is not Service.build_app or cls.handle is not ResourcesServer.handle
+        if cls.verify is not ResourcesServer.verify or is_own:
+            return ""
+        names = [name for name in dir(cls) if name not in dir(ResourcesServer)]
+        where = f"{cls.__name__} in {inspect.getfile(cls)}"
+        return f"{where} has no method 'verify'{suggest('verify', names)}"
 
     @cached_property
     def _fingerprint(self) -> str:

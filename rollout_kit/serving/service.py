@@ -180,7 +180,8 @@ class Service:
         try:
             reply = await self.handle(path, raw)
         except RolloutError as error:
-            error.message, error.body = mask([error.message, error.body], self.secrets())
+            said = [error.message, error.body, error.traceback]
+            error.message, error.body, error.traceback = mask(said, self.secrets())
             raise
         return self._mask_reply(reply) if self.secrets() else reply
 

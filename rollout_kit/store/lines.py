@@ -301,6 +301,7 @@ def describe_error(error: RolloutError, elapsed_s: float) -> JsonObject:
         "retryable": error.retryable,
         "terminal": error.terminal,
         "elapsed_s": round(elapsed_s, 3),
+        "traceback": error.traceback,
     }
     return {name: value for name, value in found.items() if value != ""}
 

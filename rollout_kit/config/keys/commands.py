@@ -122,6 +122,9 @@ class RolloutsCommand(Command, HttpClientConfig, ServersConfig):
     max_minutes: float | None = Field(
         None, gt=0, description="Start no rollouts this many minutes after the first request."
     )
+    stop_early: bool = Field(
+        True, description="Stop if nothing succeeds and the first rollouts all fail alike."
+    )
     max_failed_fraction: float = Field(
         0.0, ge=0, le=1, description="Exit 0 up to this share of rollouts without a result."
     )
