@@ -16,7 +16,11 @@ RolloutKitError
         └── PeerTimeout  504  no reply in time
 """
 
+import os
+import shutil
+import sys
 from difflib import get_close_matches
+from importlib.util import find_spec
 from pathlib import PurePath
 from traceback import format_exception
 from typing import Any, ClassVar
@@ -265,3 +269,13 @@ def suggest(word: str, known: Any) -> str:
     """` (did you mean 'x'?)` if a known word is close to `word`, else nothing."""
     close = get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f" (did you mean '{close[0]}'?)" if close else ""
+
+
+def how_to_install(*requirements: str) -> str:
+    """The command that installs packages for this interpreter: uv's environments have no pip."""
+    python = os.path.relpath(sys.executable) if sys.executable.startswith(os.getcwd()) else ""
+    python, what = python or sys.executable, " ".join(f"'{each}'" for each in requirements)
+    if find_spec("pip") is None and shutil.which("uv"):
+        return f"uv pip install --python {python} {what}"
+    before = f"{python} -m ensurepip && " if find_spec("pip") is None else ""
+    return f"{before}{python} -m pip install {what}"

@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import subprocess
 import sys
 from itertools import pairwise
@@ -10,10 +11,12 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rollout_kit import errors
 from rollout_kit.cli import dump_config, help, validate, version
+from rollout_kit.config.keys.authoring import EntrypointConfig
 from rollout_kit.config.keys.commands import CollectConfig, InspectConfig, RunConfig
 from rollout_kit.config.keys.parallelism import Parallelism
-from rollout_kit.config.load import Config, load
+from rollout_kit.config.load import Config, load, parse_keys
 from rollout_kit.config.sources import Layer, Merged
 from rollout_kit.errors import ConfigError
 
@@ -449,10 +452,11 @@ def test_common_keys_that_mean_nothing_are_refused(block: str, reason: str) -> N
 
 def test_secrets_are_known_by_value_and_one_typed_is_warned_about():
     config = collect(WIRED, env=ENV)
-    assert (config.secrets, config.warnings) == ({"sk-from-env"}, ())
+    [hidden] = config.warnings
+    assert config.secrets == {"sk-from-env"} and "simple_agent of this folder" in hidden
     typed = collect(WIRED, "+policy_api_key=sk-typed", env=ENV)
     assert typed.secrets == {"sk-typed"}
-    assert "policy_api_key was typed on the command line" in typed.warnings[0]
+    assert "policy_api_key was typed on the command line" in typed.warnings[-1]
 
 
 def test_the_shipped_vllm_block_is_valid_from_anywhere():
@@ -673,3 +677,56 @@ def test_a_pipe_is_no_configuration(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "run.yaml")
     with pytest.raises(ConfigError, match=r"run\.yaml: "):
         load(["+config_paths=[run.yaml]"], CollectConfig, tmp_path)
+
+
+def test_a_server_of_the_folder_that_hides_a_shipped_one_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "resources_servers/mcqa"
+    folder.mkdir(parents=True)
+    (folder / "app.py").write_text(
+        "from rollout_kit import ResourcesServer\n\n\n"
+        "class Own(ResourcesServer):\n    def verify(self, task, response):\n        return 1\n"
+    )
+    (tmp_path / "run.yaml").write_text("mcqa: {resources_servers: {mcqa: {}}}")
+    config = load(["+config_paths=[run.yaml]"], CollectConfig, tmp_path)
+    [warning] = config.warnings
+    assert "resources_servers/mcqa of this folder is used" in warning
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("my_env", "+entrypoint=resources_servers/my_env"),
+        ("resources_servers/my_env", "+entrypoint=resources_servers/my_env"),
+    ],
+)
+def test_a_bare_name_of_a_server_is_told_its_key(word: str, expected: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(expected)):
+        parse_keys([word], EntrypointConfig)
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["--input", "x.jsonl"], "+input_jsonl_fpath=x.jsonl"),
+        (["--output=y.jsonl"], "+output_jsonl_fpath=y.jsonl"),
+        (["--agent", "a"], "+agent_name=a"),
+    ],
+)
+def test_a_flag_of_other_tools_is_told_its_key(flags: list[str], expected: str) -> None:
+    assert expected in refusal("", *flags)
+
+
+@pytest.mark.parametrize(
+    ("has_pip", "uv", "expected"),
+    [
+        (True, None, " -m pip install 'x[y]'"),
+        (False, "/bin/uv", "uv pip install --python "),
+        (False, None, " -m ensurepip && "),
+    ],
+)
+def test_a_remedy_works_in_the_environment_that_needs_it(
+    has_pip: bool, uv: str | None, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(errors, "find_spec", lambda name: object() if has_pip else None)
+    monkeypatch.setattr(errors.shutil, "which", lambda name: uv)
+    assert expected in (said := errors.how_to_install("x[y]")) and "'x[y]'" in said

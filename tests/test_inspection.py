@@ -100,7 +100,8 @@ def test_a_key_that_no_code_mentions_is_warned_of(capsys: pytest.CaptureFixture[
 def test_what_is_shipped_is_valid_without_a_warning(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("OPENAI_API_KEY", "AZURE_OPENAI_API_KEY", "AZURE_OPENAI_ENDPOINT"):
+    hosted = ("OPENAI_API_KEY", "NVIDIA_API_KEY", "AZURE_OPENAI_API_KEY", "AZURE_OPENAI_ENDPOINT")
+    for name in hosted:
         monkeypatch.setenv(name, "https://x")
     root = Path(__file__).resolve().parent.parent
     values = ["+policy_base_url=http://x/v1", "+policy_model_name=m", "++policy_api_key=k"]

@@ -23,6 +23,7 @@ from rollout_kit import (
     WorkerPool,
     output_text,
 )
+from rollout_kit.errors import how_to_install
 from rollout_kit.serving.judge import issue_of, question_of
 
 from .answers import ANSWER_LIMIT, are_equal, extract, extract_expected
@@ -69,7 +70,7 @@ class MathWithVerify(ResourcesServer):
     async def start(self) -> None:
         if not self.config.fast_mode:
             await self._workers.start(
-                f"{self.name} needs math-verify: run pip install 'rollout-kit[math]', or set"
+                f"{self.name} needs math-verify: run {how_to_install('rollout-kit[math]')}, or set"
                 " fast_mode: true to compare text and numbers only"
             )
 

@@ -23,6 +23,7 @@ from rollout_kit import (
     content_texts,
     output_items,
 )
+from rollout_kit.errors import how_to_install
 
 TEXT_LIMIT = 200_000
 """Only so many characters at the end of a response are searched for the answer."""
@@ -69,7 +70,7 @@ class ReasoningGym(ResourcesServer):
 
     async def start(self) -> None:
         await self._workers.start(
-            f"{self.name} needs reasoning-gym: run pip install 'rollout-kit[reasoning-gym]'"
+            f"{self.name} needs reasoning-gym: run {how_to_install('rollout-kit[reasoning-gym]')}"
         )
         self._families = set(await self._workers.call(None, None))
 

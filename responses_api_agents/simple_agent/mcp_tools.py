@@ -20,6 +20,7 @@ from rollout_kit.errors import (
     RolloutError,
     SessionLost,
     ToolError,
+    how_to_install,
 )
 from rollout_kit.serving.tools import SAFE_NAME
 from rollout_kit.session import HEADER, LOST_CODE, current_session
@@ -99,7 +100,7 @@ def check_sdk(name: str) -> None:
         import mcp  # noqa: F401
     except ImportError as error:
         raise ConfigError(
-            f"{name}: mcp_servers needs the MCP SDK ({error}): pip install 'rollout-kit[mcp]'"
+            f"{name}: mcp_servers needs the MCP SDK ({error}): {how_to_install('rollout-kit[mcp]')}"
         ) from None
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from rollout_kit.endpoints.refusals import parse_json
-from rollout_kit.errors import ModelError
+from rollout_kit.errors import ModelError, how_to_install
 
 SCOPE = "https://cognitiveservices.azure.com/.default"
 """The scope of the tokens."""
@@ -132,7 +132,7 @@ async def of_identity() -> Token:
         from azure.identity import DefaultAzureCredential  # pyright: ignore
     except ImportError:
         raise ModelError(
-            "use_azure_identity needs a package: pip install 'rollout-kit[azure]'",
+            f"use_azure_identity needs a package: {how_to_install('rollout-kit[azure]')}",
             status=401,
             retryable=False,
         ) from None

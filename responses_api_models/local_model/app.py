@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import ConfigDict, Field
 
-from rollout_kit.errors import ConfigError, ModelError
+from rollout_kit.errors import ConfigError, ModelError, how_to_install
 from rollout_kit.responses import Item, make_response
 from rollout_kit.serving.model import Model, ModelConfig
 from rollout_kit.serving.service import OPERATIONAL
@@ -59,7 +59,7 @@ class LocalModel(Model):
             from .tokenizer import ChatTokenizer
         except ImportError as error:
             raise ConfigError(
-                f"local_model cannot run here ({error}): pip install 'rollout-kit[local]'"
+                f"local_model cannot run here ({error}): {how_to_install('rollout-kit[local]')}"
             ) from error
         checkpoint = self._checkpoint()
         num_threads = min(

@@ -22,10 +22,10 @@ def extract() -> dict[str, object]:
     """The options of `vllm serve`, sorted by name, with vLLM's version."""
     import vllm
     from vllm.engine.arg_utils import AsyncEngineArgs
-    from vllm.utils.argparse_utils import FlexibleArgumentParser
 
     module = _first_of(PARSERS)
-    parser = module.make_arg_parser(FlexibleArgumentParser())
+    utils = _first_of(("vllm.utils.argparse_utils", "vllm.utils"))
+    parser = module.make_arg_parser(utils.FlexibleArgumentParser())
     classes = [AsyncEngineArgs, *(kind for _, kind in inspect.getmembers(module, inspect.isclass))]
     types = {
         field.name: field.type if isinstance(field.type, str) else _written(field.type)

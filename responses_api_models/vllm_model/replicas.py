@@ -19,6 +19,9 @@ from .config import VllmModelConfig
 from .engine import Engine, environment, terms_of
 from .options import OPTIONS, arguments, further
 
+QUIET_LOG = "disable_uvicorn_access_log"
+"""An option that older releases lack."""
+
 log = logging.getLogger(__name__)
 
 
@@ -47,7 +50,7 @@ def replicas(config: VllmModelConfig, name: str, http: HttpClient) -> list[Engin
 
 def _options(config: VllmModelConfig) -> JsonObject:
     """The given options, and those that follow from them unless given."""
-    implied: JsonObject = {"disable_uvicorn_access_log": True}
+    implied: JsonObject = {QUIET_LOG: True}
     if config.lora_modules:
         implied["enable_lora"] = True
     if config.return_token_ids:  # log-probs after temperature, top-k and top-p
@@ -63,7 +66,7 @@ def _known_to(
     if installed.known(executable) is None:
         _say(QUIET, "", f"asking {executable} which options it has, once")
     if (found := installed.options(executable)) is None:
-        return options
+        return {key: value for key, value in options.items() if key != QUIET_LOG or key in given}
     missing = [each for each in options if each in OPTIONS and each not in found]
     for each in missing:
         if each in given:

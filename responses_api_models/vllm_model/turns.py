@@ -129,7 +129,10 @@ def body(params: Mapping[str, Any], lowest: JsonObject, *, reasoning: bool) -> J
     wants_token_ids = row.pop("return_token_ids", lowest.get("return_token_ids", False))
     wants_logprobs = wants_token_ids or LOGPROBS in row.get("include", ())
     extra = extra_body(row)
-    made = {**lowest, **to_chat(row, reasoning_field="reasoning" if reasoning else None), **extra}
+    # vLLM before 0.6.4 has no max_completion_tokens
+    thoughts = "reasoning" if reasoning else None
+    chat = to_chat(row, reasoning_field=thoughts, max_tokens_field="max_tokens")
+    made = {**lowest, **chat, **extra}
     made["messages"] = with_system(made["messages"])
     if "chat_template_kwargs" in lowest:
         given = made.get("chat_template_kwargs")

@@ -5,7 +5,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ConfigError
+from ..errors import ConfigError, how_to_install
 from ..store.compact import Keys
 from ..store.input import number_lines
 from ..store.lines import key_of, kind_of, rollout_of
@@ -48,7 +48,7 @@ class Rollouts:
         try:
             import pandas  # type: ignore[import-not-found]
         except ImportError:
-            raise ConfigError("to_pandas needs pandas: pip install pandas") from None
+            raise ConfigError(f"to_pandas needs pandas: {how_to_install('pandas')}") from None
         return pandas.DataFrame([_flatten(each) for each in islice(self, limit)])
 
 

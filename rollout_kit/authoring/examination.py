@@ -17,7 +17,7 @@ import orjson
 from ..config.instances import MODELS, UNSAFE_CODE, references
 from ..config.keys.commands import InspectConfig
 from ..config.load import load
-from ..errors import ConfigError, RolloutError
+from ..errors import ConfigError, RolloutError, how_to_install
 from ..responses import function_calls, make_response, message_item
 from ..serving import registry
 from ..serving.service import Service
@@ -205,7 +205,7 @@ def _run_own_tests(folder: Path) -> CheckResult:
     if not list(tests.glob("test_*.py")):
         return CheckResult("tests", f"no tests: write {tests}/test_app.py")
     if importlib.util.find_spec("pytest") is None:
-        return CheckResult("tests", "they need pytest: pip install pytest")
+        return CheckResult("tests", f"they need pytest: {how_to_install('pytest')}")
     command = [sys.executable, "-m", "pytest", "--tb=short", "--import-mode=importlib", str(tests)]
     done = subprocess.run(command, capture_output=True, text=True)
     said = done.stdout.strip()

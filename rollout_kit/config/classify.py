@@ -68,6 +68,11 @@ def classify(
             like = [other for other in fields.keys(command) if key in other.split("_")]
             hint = f" (did you mean {' or '.join(like)}?)" if like else ""
             warnings.append(f"'{key}' in {merged.origin(key)} has no effect: nothing uses it{hint}")
+    warnings += [
+        f"{kind} of this folder is used, not the one that rollout_kit ships"
+        for kind in sorted({f"{block.type}/{block.implementation}" for block in blocks})
+        if sum((root / kind).is_dir() for root in registry.roots(cwd)) > 1
+    ]
     for key, value in for_servers.items():
         are_set = [_set_for(block, key, value, cwd) for block in blocks]
         if not any(are_set):

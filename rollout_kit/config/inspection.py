@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-from ..errors import suggest
+from ..errors import how_to_install, suggest
 from ..serving import registry
 from ..serving.resources_server import ResourcesServer
 from ..serving.service import Service
@@ -38,8 +38,8 @@ def _problems(instance: Instance, server: type[Service]) -> Iterator[str]:
     title = f"{instance.name} ({instance.implementation})"
     missing = [package for package in server.needs if find_spec(package) is None]
     if missing:
-        install = " ".join(sorted({f"'{server.needs[package]}'" for package in missing}))
-        yield f"{title}: needs {', '.join(missing)}, not installed here: pip install {install}"
+        install = how_to_install(*sorted({server.needs[package] for package in missing}))
+        yield f"{title}: needs {', '.join(missing)}, not installed here: {install}"
     if issubclass(server, ResourcesServer) and (lack := server.find_lack()):
         yield f"{title}: {lack}: nothing is rewarded"
 

@@ -4,6 +4,7 @@ Every error that is detectable before a server starts is a ConfigError here: unk
 types, dangling references, missing values. Nothing is printed; there is no global state.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -142,6 +143,10 @@ def _spread_client_keys(merged: Merged) -> None:
 def parse_keys(words: Sequence[str], command: type[CommandT]) -> CommandT:
     """Parse the keys of a command that reads neither files nor `env.yaml`."""
     merged = Merged()
+    for word in words if "entrypoint" in fields.keys(command) else ():
+        if re.fullmatch(r"[\w./]+", word):
+            folder = word if "/" in word else f"resources_servers/{word}"
+            raise ConfigError(f"{word}: name the server's folder: +entrypoint={folder}")
     parsed = overrides.parse(words, _text_keys({}, command, Path()))
     for override in parsed:
         merged.apply(override)

@@ -8,13 +8,13 @@ from typing import Any
 
 import orjson
 
-from ..errors import ConfigError
+from ..errors import ConfigError, how_to_install
 from ..serving import registry
 from ..store.input import number_lines
 from ..types import JsonObject
 from .entries import HuggingFace, ListedDataset
 
-INSTALL = "pip install 'rollout-kit[huggingface]'"
+EXTRA = "rollout-kit[huggingface]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,5 +91,6 @@ def _import_library(name: str, listed: ListedDataset) -> Any:
         return import_module(name)
     except ImportError:
         raise ConfigError(
-            f"{listed}: a download from Hugging Face needs the library '{name}': {INSTALL}"
+            f"{listed}: a download from Hugging Face needs the library '{name}':"
+            f" {how_to_install(EXTRA)}"
         ) from None

@@ -57,6 +57,11 @@ SHARE_THROTTLED = 0.5
 """Share of `request_timeout_s` that one request waits for a rate limit. Then its caller asks again,
 because it may not wait longer for one reply."""
 
+CHAT_ONLY = (
+    "an endpoint that has Chat Completions only needs upstream_api: chat_completions, as in"
+    " responses_api_models/openai_model/configs/openai_model_chat.yaml"
+)
+
 DELIVERY_PARAMS = ("stream", "stream_options")
 """Params about the delivery of an answer: the server decides them, not the row."""
 
@@ -321,6 +326,8 @@ class HostedModel(Model):
         said = summary(payload, text)
         if status == 404 and model not in said:
             said = f"{said} (asked for the model '{model}')"
+        if status in (404, 405) and not self._is_chat:
+            said += f"; {CHAT_ONLY}"
         return ModelError(
             f"{url} answered {reply.status}: {said}",
             status=status,

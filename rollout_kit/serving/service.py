@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, get_type_hints
 import orjson
 from pydantic import BaseModel, ConfigDict, PrivateAttr
 
-from ..errors import ConfigError, RolloutError, boundary
+from ..errors import ConfigError, RolloutError, boundary, how_to_install
 from ..secrets import echoes, mask, mask_echo, secret_values
 from ..session import current_session
 from ..trajectory import without_tokens
@@ -146,7 +146,7 @@ class Service:
             if find_spec(package) is None:
                 kind = Path(inspect.getfile(type(self))).parent.name
                 raise ConfigError(
-                    f"{self.name}: {kind} needs {package}: run pip install '{install}'"
+                    f"{self.name}: {kind} needs {package}: run {how_to_install(install)}"
                 )
 
     async def start(self) -> None:

@@ -12,7 +12,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ..errors import ConfigError, suggest
+from ..errors import ConfigError, how_to_install, suggest
 
 FROM_CSV = (
     'python3 -c "import csv, json, sys; [print(json.dumps(row)) for row in'
@@ -104,8 +104,7 @@ def _zstd() -> Any:
         return import_module(name)
     except ImportError:
         raise ConfigError(
-            "reading .zst needs an extra: pip install 'rollout-kit[zst]' (in a checkout:"
-            " pip install -e '.[zst]')"
+            f"reading .zst needs an extra: {how_to_install('rollout-kit[zst]')}"
         ) from None
 
 

@@ -17,7 +17,7 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ..errors import ConfigError, RolloutError, SessionLost
+from ..errors import ConfigError, RolloutError, SessionLost, how_to_install
 from ..session import HEADER, LOST_CODE, Session, entered
 from .app import served
 from .wire import encode
@@ -72,7 +72,8 @@ def _manager(service: "ResourcesServer") -> Any:
         from mcp_types import CallToolResult, ListToolsResult, TextContent, Tool
     except ImportError as error:
         raise ConfigError(
-            f"{service.name}: mcp: true needs the MCP SDK ({error}): pip install 'rollout-kit[mcp]'"
+            f"{service.name}: mcp: true needs the MCP SDK ({error}):"
+            f" {how_to_install('rollout-kit[mcp]')}"
         ) from None
 
     listed = [

@@ -118,7 +118,7 @@ async def chat(request: web.Request) -> web.Response:
     text = str(body["messages"][-1]["content"])
     if "too long" in text or len(_rendered(body)) >= CONTEXT:
         return _error(400, "maximum context length is 2048", "BadRequestError", "input_tokens")
-    if (wanted := body.get("max_completion_tokens", 0)) > PLAN.get("longest", CONTEXT):
+    if (wanted := body.get("max_tokens", 0)) > PLAN.get("longest", CONTEXT):
         return _error(400, f"{wanted} is too much", "BadRequestError", PLAN.get("param"))
     if "bad" in text:
         return _error(400, "input_tokens is not a parameter", "BadRequestError", "temperature")
@@ -135,7 +135,7 @@ def _completion(body: dict, prompt: list[int]) -> dict:
         call = {"id": "chatcmpl-tool-1", "type": "function", "function": function}
         message |= {"content": None, "tool_calls": [call], "reasoning": "I need it"}
     tokens = SAMPLED if body.get("return_token_ids") else None
-    is_cut = body.get("max_completion_tokens") == len(SAMPLED)
+    is_cut = body.get("max_tokens") == len(SAMPLED)
     logprobs = [{"token": "x", "logprob": -0.5, "bytes": [120], "top_logprobs": []}] * 3
     choice = {
         "index": 0,

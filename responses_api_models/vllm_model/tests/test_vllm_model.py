@@ -294,7 +294,7 @@ def test_a_row_s_parameters_win_over_the_block_s(fakes):
         "top_k": 5,
         "min_tokens": 2,
         "min_p": 0.2,
-        "max_completion_tokens": 9,
+        "max_tokens": 9,
         "chat_template_kwargs": {"enable_thinking": True, "style": "x"},
         "metadata": {"row": "1"},
     }
@@ -334,7 +334,7 @@ def test_an_input_beyond_the_context_is_an_incomplete_response(fakes):
 @pytest.mark.parametrize(
     ("plan", "room"),
     [
-        ({"param": "max_completion_tokens"}, 2048 - 10),
+        ({"param": "max_tokens"}, 2048 - 10),
         ({"longest": 2048 - 10}, 2048 - 10),  # before 0.30 it named no parameter
     ],
 )
@@ -347,7 +347,7 @@ def test_more_than_the_context_leaves_is_asked_for_once_and_never_again(fakes, p
             assert response["status"] == "completed"
 
     fakes.run(use)
-    wanted = [each["body"]["max_completion_tokens"] for each in fakes.seen("asked")]
+    wanted = [each["body"]["max_tokens"] for each in fakes.seen("asked")]
     assert wanted[:2] == [5000, room] and max(wanted[2:]) <= 2048
 
 
