@@ -14,6 +14,12 @@ from ..transport.retry import retry_after_s
 from ..transport.wire import read_json
 from ..types import JsonObject
 
+CHAT_ONLY = (
+    "an endpoint that has Chat Completions only needs upstream_api: chat_completions, as in"
+    " responses_api_models/openai_model/configs/openai_model_chat.yaml"
+)
+"""What a 404 of the path of Responses often means."""
+
 
 def parse_json(raw: Any) -> Any:
     """The JSON value; None if `raw` is not JSON."""

@@ -21,6 +21,7 @@ from ..endpoints.outage import GONE, Outage
 from ..endpoints.patience import Waited
 from ..endpoints.rate_limit import HEADER_PREFIX, Allowances, RequestQueue
 from ..endpoints.refusals import (
+    CHAT_ONLY,
     extra_body,
     is_context_overflow,
     is_out_of_money,
@@ -56,11 +57,6 @@ ANSWER_TIMEOUT_S = 10.0
 SHARE_THROTTLED = 0.5
 """Share of `request_timeout_s` that one request waits for a rate limit. Then its caller asks again,
 because it may not wait longer for one reply."""
-
-CHAT_ONLY = (
-    "an endpoint that has Chat Completions only needs upstream_api: chat_completions, as in"
-    " responses_api_models/openai_model/configs/openai_model_chat.yaml"
-)
 
 DELIVERY_PARAMS = ("stream", "stream_options")
 """Params about the delivery of an answer: the server decides them, not the row."""
