@@ -4,6 +4,7 @@ exit 0 without the file."""
 import errno
 import fcntl
 import gzip
+import hashlib
 import json
 import os
 import shutil
@@ -20,6 +21,7 @@ from support import Bench, Echo, EchoRequest, asked, row, write_jsonl
 
 from rollout_kit.api.load import load
 from rollout_kit.chaos.check import check_files
+from rollout_kit.collector.history import git_state
 from rollout_kit.errors import ConfigError, ModelError, OutputError
 from rollout_kit.store.files import OutputPaths
 from rollout_kit.store.journal import Journal
@@ -28,7 +30,6 @@ from rollout_kit.testing import ScriptedModel, making, run_virtual
 from rollout_kit.types import JsonObject, VerifyResponse
 
 ROWS = [row(f"q{number}") for number in range(40)]
-RUNS: dict[str, int] = {}
 EXPECTED = sorted(each["expected"] for each in ROWS)
 
 
@@ -227,7 +228,7 @@ def test_concatenated_files_hold_what_their_lines_say(bench: Bench) -> None:
     given = [*rows[:7], "no task", *rows[7:]]
     assert run_virtual(bench.collect(given, output_jsonl_fpath=output)) == 2
     kinds = Counter(line["kind"] for line in lines_of(bench.folder, "all_"))
-    assert kinds == {"rollout": 9, "unverified": 1, "failure": 3, "malformed": 1, **RUNS}
+    assert kinds == {"rollout": 9, "unverified": 1, "failure": 3, "malformed": 1, "run": 2}
     assert {line["schema"] for line in lines_of(bench.folder, "all_")} == {1}
     raw = b"".join(path.read_bytes() for path in sorted(bench.folder.glob("all_*.jsonl")))
     (bench.folder / "rollouts.jsonl").write_bytes(raw)
@@ -343,3 +344,61 @@ def test_no_two_outputs_share_the_files_beside_them(bench: Bench, name: str) -> 
     with pytest.raises(ConfigError, match=r"output_jsonl_fpath=.*(must end in .jsonl|beside)"):
         run_virtual(bench.collect(ROWS, output_jsonl_fpath=bench.folder / name))
     assert bench.model.calls == [] and not (bench.folder / name).exists()
+
+
+def history(bench: Bench) -> list[JsonObject]:
+    return bench.lines("_runs")
+
+
+def test_each_run_is_in_the_history_and_an_idle_one_changes_no_time(bench: Bench) -> None:
+    assert run_virtual(bench.collect(ROWS[:2])) == 0
+    start, end = history(bench)
+    assert (start["event"], end["event"], start["run"]) == ("start", "end", end["run"])
+    raw = (bench.folder / "tasks.jsonl").read_bytes()
+    sha = hashlib.sha256(raw).hexdigest()
+    path = str(bench.folder / "tasks.jsonl")
+    assert start["input"] == {"path": path, "bytes": len(raw), "sha256": sha}
+    assert start["command"] and start["versions"]["rollout_kit"]
+    assert start["verifiers"]["echo_agent"]["fingerprint"]
+    assert (end["exit_status"], end["counts"]["rollouts"]) == (0, 2)
+    manifest = (bench.folder / "rollouts_run.json").read_bytes()
+    assert run_virtual(bench.collect()) == 0
+    assert (bench.folder / "rollouts_run.json").read_bytes() == manifest
+    assert [line["event"] for line in history(bench)] == ["start", "end"] * 2
+    assert run_virtual(bench.collect(ROWS[:3])) == 0
+    assert (bench.folder / "rollouts_run.json").read_bytes() != manifest
+
+
+def test_a_run_that_fails_says_why_in_the_history(bench: Bench, monkeypatch: Any) -> None:
+    monkeypatch.setattr("rollout_kit.collector.history.HASHED_FIRST", 0)
+    path = bench.folder / "rollouts.jsonl"
+    bench.model = acting(12, lambda: os.truncate(path, 0))
+    with pytest.raises(OutputError):
+        run_virtual(bench.collect(ROWS, num_samples_in_parallel=4))
+    start, end = history(bench)
+    assert "sha256" not in start["input"] and len(end["input"]["sha256"]) == 64
+    assert end["exit_status"] == 1 and "changed by another program" in end["error"]
+    with (bench.folder / "rollouts_runs.jsonl").open("a") as stream:
+        stream.write('{"kind": "run", "torn')
+    assert run_virtual(bench.collect(dry_run=True)) == 0
+    assert run_virtual(bench.collect()) == 0
+    lines = (bench.folder / "rollouts_runs.jsonl").read_bytes().splitlines()
+    assert [orjson.loads(raw)["event"] for raw in lines[3:]] == ["start", "end"]
+
+
+@pytest.mark.skipif(not shutil.which("git"), reason="needs git")
+def test_the_commit_and_changes_of_the_folder_are_known(tmp_path: Path) -> None:
+    def git(*argv: str) -> str:
+        named = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        done = subprocess.run(["git", *named, *argv], cwd=tmp_path, check=True, capture_output=True)
+        return done.stdout.decode().strip()
+
+    assert git_state(tmp_path) is None
+    git("init", "-q")
+    (tmp_path / "app.py").write_text("one")
+    git("add", ".")
+    git("commit", "-qm", "one")
+    (tmp_path / "new").touch()
+    assert git_state(tmp_path) == {"commit": git("rev-parse", "HEAD"), "dirty": False}
+    (tmp_path / "app.py").write_text("two")
+    assert git_state(tmp_path) == {"commit": git("rev-parse", "HEAD"), "dirty": True}

@@ -87,8 +87,7 @@ class Running(ABC):
         is_clean = False
         try:
             await collection.source.count()
-            if collection.command.only is None:
-                collection.manifest.write()
+            collection.begin()
             run = self._run = self._make_run(collection)
             await run.warm_up()
             if self._is_stopped:
@@ -104,7 +103,7 @@ class Running(ABC):
             is_clean = True
         finally:
             self._run = None
-            collection.journal.close(clean=is_clean)
+            collection.close(clean=is_clean)
             self._servers.closing.discard(closed)
             closed.set()
 

@@ -22,7 +22,7 @@ class StreamSource(TaskSource):
         self, rows: Iterable[JsonObject] | AsyncIterable[JsonObject], *given: Any, **named: Any
     ) -> None:
         super().__init__(*given, **named)
-        self.is_open_ended = True
+        self.is_open_ended, self.input_path = True, None
         self._rows = rows
         self._reading = Reading(self.reader)
         self._waiting: deque[JsonObject] = deque()

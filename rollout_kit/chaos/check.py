@@ -71,7 +71,7 @@ def check_files(paths: OutputPaths) -> CheckedFiles:
                     _check_unverified(found, path, number, row, main)
                 case "failure" | "malformed":
                     _check_failure(found, path, number, row)
-                case _:
+                case "turn":
                     _read_key(found, path, number, row)
     return found
 

@@ -3,6 +3,7 @@
 Settings that differ from those of the output's rollouts are refused here, before anything is sent.
 """
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,7 @@ from ..store.manifest import Manifest, differences
 from ..store.stored import StoredFile, survey
 from ..transport.http import max_connections
 from ..types import Key, Say
+from .history import History
 from .plan import AgentPlan, KnownAgent, Wanted, check_prices, know_agents, number_of, task_reader
 from .reverification import StoredSource, Verifiers, drop_stale
 from .rollout import Runner
@@ -69,6 +71,36 @@ class Collection(Generic[AnyConfig, AnySource]):
     warmup: Warmup = Warmup()
     audit: tuple[float, int] = (0.0, 0)
     """Share of the verdicts that are made a second time, and the seed that draws them."""
+    history: History = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.history = History(self.paths.runs if self.paths else None)
+
+    def begin(self) -> None:
+        """Note in the manifest and the history that the counted run starts now."""
+        source, plans = self.source, self.runner.agents
+        if self.command.only is None:
+            counts = source.counts
+            if not (source.is_open_ended or counts.to_collect or counts.to_verify + counts.to_copy):
+                self.manifest.keep_if_finished()
+            self.manifest.write()
+        verifiers = {
+            agent: {"fingerprint": plan.verifier, **plan.verifier_parts}
+            for agent, plan in plans.items()
+            if plan.verifier
+        }
+        self.history.start(self.lines.again, source.input_path, source.name, verifiers)
+
+    def close(self, *, clean: bool) -> None:
+        """Close the output, and note in the history how the run ended."""
+        error = sys.exc_info()[1]
+        try:
+            self.journal.close(clean=clean)
+        except OutputError as failed:
+            error = error or failed
+            raise
+        finally:
+            self.history.end(error)
 
     @property
     def paths(self) -> OutputPaths | None:

@@ -31,6 +31,8 @@ class AgentPlan:
     reverify: str = "stateless"
     opaque: bool = False
     saves_turns: bool = False
+    verifier_parts: JsonObject = field(default_factory=dict)
+    """What the fingerprint of the verifier covers, such as versions of libraries, if it says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,7 @@ async def know_agent(
         model=str(model.get("model") or ""),
         reverify=verifier.get("reverify", "never"),  # a foreign server does not say
         opaque=about.get("opaque", True),
+        verifier_parts=verifier.get("verifier_parts", {}),
     )
     if (lack := verifier.get("lack")) and not (plan.opaque or command.skip_verification):
         raise ConfigError(

@@ -63,7 +63,9 @@ def finish(run: Run) -> tuple[JsonObject, Status]:
 
 
 def note(run: Run, metrics: JsonObject, status: Status) -> None:
-    """Write into the manifest how the run ended; one single rollout says nothing about it."""
+    """Write into manifest and history how the run ended; to the manifest one single rollout says
+    nothing."""
+    run.collection.history.result = {"exit_status": status, "counts": metrics["counts"]}
     if run.command.only is not None:
         return
     manifest = run.collection.manifest

@@ -86,7 +86,9 @@ async def know_verifiers(
         mode = about.get("reverify")
         if mode in ("stateless", "replay"):
             verifier = about.get("verifier", "")
-            found.plans[agent] = AgentPlan(resources, None, "", verifier, "", mode)
+            parts = about.get("verifier_parts", {})
+            plan = AgentPlan(resources, None, "", verifier, "", mode, verifier_parts=parts)
+            found.plans[agent] = plan
         elif mode == "never":
             found.left_out[agent] = (
                 f"agent '{agent}': its resources server '{resources}' keeps a state that a stored"
@@ -149,6 +151,7 @@ class StoredSource:
         stale: Collection[Key] = (),
     ) -> None:
         self.stored, self.name, self.survey = stored, stored.source, stored.survey
+        self.input_path = stored.path
         self.comparison = Comparison()
         self._plans, self._journal, self._stale = verifiers.plans, journal, stale
         self.left_out = verifiers.left_out

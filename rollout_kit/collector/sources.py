@@ -13,6 +13,7 @@ from collections.abc import (
 )
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 from ..config.keys.commands import CollectConfig
 from ..errors import ConfigError
@@ -55,6 +56,7 @@ class TaskSource:
         say: Say,
     ) -> None:
         self.reader, self.wanted, self.name = reader, wanted, name
+        self.input_path: Path | None = reader.path
         self._command, self.num_repeats = command, command.num_repeats
         self.counts = Counts()
         self.is_open_ended = False

@@ -107,7 +107,7 @@ class Work:
             yield collection
             is_clean = True
         finally:
-            collection.journal.close(clean=is_clean)
+            collection.close(clean=is_clean)
 
 
 @asynccontextmanager

@@ -68,7 +68,7 @@ async def _reverify(
             status = await run_to_end(collection, found.servers.ends, progress)
         is_clean = True
     finally:
-        collection.journal.close(clean=is_clean)
+        collection.close(clean=is_clean)
     return status
 
 

@@ -45,8 +45,8 @@ async def prepare(collection: Collection[Any, Any], progress: Progress) -> None:
                 f" {earlier.get('limit') or 'none'}) are still missing; the same command with that"
                 " input collects them"
             )
-    if collection.command.only is None and not collection.command.dry_run:
-        collection.manifest.write()
+    if not collection.command.dry_run:
+        collection.begin()
 
 
 def make_run(

@@ -55,6 +55,10 @@ class OutputPaths:
         return self.beside("_run.json")
 
     @property
+    def runs(self) -> Path:
+        return self.beside("_runs.jsonl")
+
+    @property
     def torn(self) -> Path:
         return self.beside("_torn.bin")
 
@@ -74,6 +78,7 @@ class OutputPaths:
             self.turns,
             self.metrics,
             self.manifest,
+            self.runs,
             self.torn,
         ]
 

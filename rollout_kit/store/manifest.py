@@ -36,6 +36,9 @@ class Manifest:
     path: Path | None = None
     """None for a run without an output."""
     content: JsonObject = field(default_factory=dict)
+    is_kept: bool = False
+    """Whether the file stays as it is: a run that found nothing to do changes nothing."""
+    _was_finished: bool = False
 
     @classmethod
     def load(cls, path: Path) -> "Manifest":
@@ -58,7 +61,8 @@ class Manifest:
 
     def begin(self, command: str, config: JsonObject, verifiers: Mapping[str, str]) -> None:
         """Note that this process runs now."""
-        self.content.pop(DOUBTS, None)  # the journal has written those lines again
+        has_doubts = self.content.pop(DOUBTS, None)  # the journal has written those lines again
+        self._was_finished = self.content.get("exit_status") in (0, 2) and not has_doubts
         self.content |= {
             "command": command,
             "pid": os.getpid(),
@@ -107,8 +111,12 @@ class Manifest:
             "exit_status": exit_status,
         }
 
+    def keep_if_finished(self) -> None:
+        """Leave the file as the last run wrote it, as this one has nothing to do."""
+        self.is_kept = self._was_finished
+
     def write(self) -> None:
-        if self.path:
+        if self.path and not self.is_kept:
             write_json(self.path, self.content)
 
 
