@@ -22,6 +22,9 @@ T = TypeVar("T")
 
 UNLIMITED = sys.maxsize
 
+LONGEST_PAUSE_S = 300.0
+"""A throttled try with a longer pause rises: the collector knows how long the rollout may take."""
+
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
@@ -122,6 +125,8 @@ async def retry(
             if is_throttled:
                 tries, throttled = tries - 1, throttled + 1
                 pause = delay_s(THROTTLED_TRY, throttled, error.retry_after_s, random)
+                if pause > LONGEST_PAUSE_S:
+                    raise
             else:
                 if tries >= policy.max_tries:
                     raise
