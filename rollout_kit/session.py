@@ -36,6 +36,10 @@ LOST_TIMES: tuple[str, ...] = ("rate_limit_s", "retry_s")
 """Statistics that add up over the calls of a session: time that model servers spent waiting because
 of rate limits, and time of failed tries. Any other statistic replaces its earlier value."""
 
+VERIFIER = "verifier"
+"""Statistic: the fingerprint of the verifier that gave the verdict, if its server was restarted
+since the caller may have asked for it."""
+
 REPAIRED = "repaired"
 """Statistic: the ways in which replies were changed, which add up over the calls of a session."""
 

@@ -6,6 +6,7 @@ values are compared here.
 
 import asyncio
 import logging
+import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -106,6 +107,9 @@ class CodeGen(ResourcesServer):
 
     async def stop(self) -> None:
         await self._sandbox.close()
+
+    def library_versions(self) -> dict[str, str]:
+        return {**self._sandbox.versions, "python": ".".join(map(str, sys.version_info[:2]))}
 
     def describe(self) -> JsonObject:
         return {**super().describe(), "sandbox": self._sandbox.protections.holding}

@@ -24,6 +24,7 @@ from rollout_kit import (
     output_text,
 )
 from rollout_kit.errors import how_to_install
+from rollout_kit.serving.fingerprint import find_versions
 from rollout_kit.serving.judge import issue_of, question_of
 
 from .answers import ANSWER_LIMIT, are_equal, extract, extract_expected
@@ -76,6 +77,9 @@ class MathWithVerify(ResourcesServer):
 
     async def stop(self) -> None:
         await self._workers.close()
+
+    def library_versions(self) -> dict[str, str]:
+        return find_versions(["sympy", "latex2sympy2_extended"])
 
     async def verify(self, body: MathVerifyRequest) -> VerifyResponse:
         text = output_text(body.response)[-TEXT_LIMIT:]

@@ -103,6 +103,7 @@ def _make_upkeep(command: Any, console: Console) -> "Upkeep":
         ready_timeout_s=command.ready_timeout_s,
         max_restarts=command.max_restarts,
         log_dir=command.log_dir,
+        reload=command.reload,
         show=lambda label, line: console.say(f"({label}) {line}"),
         tell=console.say,
     )

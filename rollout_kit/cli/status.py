@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 ASK_S = 5.0
 """Time limit for `/health`; a slower server is reported as not answering."""
 
-COLUMNS = ("name", "health", "pid", "uptime", "restarts", "load", "url")
+CHANGED = "(files changed since it was started)"
+
+COLUMNS = ("name", "health", "pid", "uptime", "restarts", "load", "verifier", "url")
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -45,7 +47,7 @@ async def _query(server: "JsonObject", worker: "JsonObject", head: "HeadClient")
     from ..errors import PeerError
     from ..transport.access import bearer
 
-    health, load = worker["state"], {}
+    health, load, about = worker["state"], {}, {}
     if worker["url"] and health == "ready":
         headers = bearer(head.token if server["asks_token"] else None)
         try:
@@ -56,6 +58,8 @@ async def _query(server: "JsonObject", worker: "JsonObject", head: "HeadClient")
             answer = orjson.loads(reply.raw)
             if isinstance(answer, dict) and isinstance(answer.get("load"), dict):
                 load = answer["load"]
+            if isinstance(answer, dict) and isinstance(answer.get("server"), dict):
+                about = answer["server"]
         except PeerError as error:
             health = f"no answer: {error}"
         except ValueError:
@@ -71,6 +75,9 @@ async def _query(server: "JsonObject", worker: "JsonObject", head: "HeadClient")
         "uptime_s": worker["uptime_s"],
         "restarts": worker["restarts"],
         "load": load,
+        "verifier": about.get("verifier", ""),
+        "verifier_parts": about.get("verifier_parts", {}),
+        "changed_files": about.get("changed_files", []),
         "url": worker["url"],
     }
 
@@ -94,6 +101,7 @@ def _format_cells(one: "JsonObject") -> tuple[str, ...]:
         uptime,
         str(one["restarts"]),
         load or ("idle" if one["health"] == "ok" else "-"),
+        " ".join([one["verifier"] or "-", *([CHANGED] if one["changed_files"] else [])]),
         one["url"] or "in ng_run",
     )
 

@@ -158,7 +158,8 @@ async def open_collection(
         manifest.note_prices(tariffs)
         for each in known.values():
             manifest.know(each.plan.settings, mask(each.settings, config.secrets))
-        notes += [*journal.notes, *_older_verdicts(journal, plans, lines)]
+            manifest.know_verifier(each.verifier)
+        notes += journal.notes + _older_verdicts(journal, plans, lines) + _changed_code(known)
         notes += _few_files(command.num_samples_in_parallel)
         wanted = Wanted(
             reader.repeats, scopes, command.num_repeats_add_seed, parse_only(command.only)
@@ -315,6 +316,16 @@ def _scopes(
             )
         scopes[name] = agent.plan.settings
     return scopes
+
+
+def _changed_code(known: Mapping[str, KnownAgent]) -> list[str]:
+    """A warning for each verifier whose code changed after its start."""
+    return [
+        f"warning: {', '.join(changed)} of '{agent.plan.resources}' changed after it was started:"
+        " verdicts are those of the code that it has loaded (restart it; ng_run +reload=true does)"
+        for agent in known.values()
+        if (changed := agent.verifier.get("changed_files"))
+    ]
 
 
 def _few_files(parallelism: Parallelism) -> list[str]:

@@ -43,6 +43,8 @@ class KnownAgent:
     settings: JsonObject
     tariff: Tariff | None
     """Of its model, if that server reports one."""
+    verifier: JsonObject
+    """What its resources server says about itself."""
 
 
 async def know_agent(
@@ -79,7 +81,7 @@ async def know_agent(
             f"{resources}: {lack}; nothing was sent. Define it, or add +skip_verification=true"
         )
     plan = replace(plan, saves_turns=_saves_turns(name, plan, about, command.save_turns))
-    return KnownAgent(plan, settings, Tariff.from_json(model.get("prices")))
+    return KnownAgent(plan, settings, Tariff.from_json(model.get("prices")), verifier)
 
 
 def _saves_turns(name: str, plan: AgentPlan, about: JsonObject, asked: bool | str) -> bool:

@@ -18,7 +18,7 @@ from ..pacing.bill import Bill
 from ..responses import pair_calls, total_tokens
 from ..serving.agent import open_session
 from ..serving.tools import NO_TOOL, arguments_of, is_callable, refusal_text
-from ..session import Session, TurnLog, entered
+from ..session import VERIFIER, Session, TurnLog, current_session, entered
 from ..store.lines import (
     build_line,
     count_calls,
@@ -253,13 +253,17 @@ class Steps:
             {**line, "failure": describe_error(error, perf_counter() - began)}, error
         )
 
+    def _verifier(self) -> str:
+        session = current_session()
+        return session.stats.get(VERIFIER, self.agent.verifier) if session else self.agent.verifier
+
     def _make_unverified(self, line: JsonObject, error: RolloutError | None = None) -> Unverified:
         return Unverified(info_of(line), line, error, self.agent.verifier)
 
     def _rollout(self, line: JsonObject, scores: JsonObject, verify_s: float | None) -> Rollout:
         scores["reward"] = finite_reward(scores.get("reward"))
         known = {
-            "verifier": self.agent.verifier,
+            "verifier": self._verifier(),
             "verify_s": None if verify_s is None else round(verify_s, 6),
             "cost_usd": self.slot.ledger.cost_usd,  # None if the price of a judge is unknown
             "replay_differences": self.num_different or None,

@@ -8,10 +8,11 @@ given up are closed, so its callers get an error at once.
 import asyncio
 import os
 import secrets as random
+import signal
 import sys
 import time
 from collections.abc import Callable, Coroutine, Iterable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from socket import socket
@@ -21,6 +22,7 @@ import orjson
 from ..config.instances import Instance
 from ..errors import ConfigError, PeerError
 from ..serving import registry
+from ..serving.fingerprint import list_sources
 from ..serving.service import Demands
 from ..transport.http import HttpClient
 from ..types import JsonObject
@@ -32,6 +34,9 @@ from .supervise import Supervisor, Terms
 
 STOP_S = 5.0
 """Time between asking a server to stop and killing it with everything that it started."""
+
+WATCH_S = 1.0
+"""Interval between looks at the files of the servers' code."""
 
 SHOWN_LINES = 12
 """Last lines of a server's output that an error about it shows."""
@@ -48,6 +53,8 @@ class Upkeep:
     ready_timeout_s: float = 600
     max_restarts: int = 5
     log_dir: Path | None = None
+    reload: bool = False
+    """Restart a server when a file of its code has changed, rather than only say so."""
     show: Callable[[str, str], None] | None = None
     tell: Callable[[str], None] = lambda line: None
 
@@ -63,6 +70,7 @@ class Fleet:
         self._upkeep = upkeep
         self._processes: list[ServerProcess] = []
         self.ends: list[asyncio.Task[str]] = []
+        self._watch: asyncio.Task[None] | None = None
         self.log_dir: Path | None = None
 
     async def start(
@@ -108,17 +116,25 @@ class Fleet:
         return [process.wait_ready() for process in self._processes]
 
     def keep(self) -> None:
-        """Restart processes that die from now on."""
+        """Restart processes that die from now on, and notice changes of their code."""
         self.ends = [asyncio.create_task(process.keep()) for process in self._processes]
+        self._watch = asyncio.create_task(self._watch_code()) if self._processes else None
 
     def of(self, instance: Instance) -> list[Supervisor]:
         """The processes that serve an instance."""
         return [process for process in self._processes if instance in process.group.instances]
 
+    async def _watch_code(self) -> None:
+        while True:
+            await asyncio.sleep(WATCH_S)
+            for process in self._processes:
+                process.notice_change(reload=self._upkeep.reload)
+
     async def _stop(self) -> None:
-        for task in self.ends:
+        tasks = [*self.ends, *([self._watch] if self._watch else [])]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self.ends, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await stop([process.child for process in self._processes if process.child], STOP_S)
         for process in self._processes:
             process.forget()
@@ -155,12 +171,14 @@ class ServerProcess(Supervisor):
         self.group = group
         self._sockets, self._output, self._run = sockets, output, run
         self._answering: set[str] = set()
+        self._code: dict[Path, tuple[int, int]] = {}
 
     async def spawn(self) -> Child:
         """Start it. The plan, with its secrets, goes through a pipe: other users can read
         arguments and environments."""
         self._output.tail.clear()
         self._answering.clear()
+        self._code = _stat_code(self.group.instances)
         instances, mark = self.group.instances, random.token_hex(8)
         descriptors = {name: sock.fileno() for name, sock in self._sockets.items()}
         served = [
@@ -174,6 +192,7 @@ class ServerProcess(Supervisor):
             for each in instances
         ]
         plan = {**self._run.plan, "instances": served, "sockets": descriptors}
+        plan["is_restarted"] = self.restarts > 0
         return await spawn(
             [instances[0].python or sys.executable, "-m", "rollout_kit.launch.serve"],
             {
@@ -205,6 +224,28 @@ class ServerProcess(Supervisor):
         except (PeerError, orjson.JSONDecodeError):
             return False
 
+    def notice_change(self, *, reload: bool) -> None:
+        """Restart the process if a file of its code has changed, or say so once."""
+        now = _stat_code(self.group.instances)
+        changed = sorted(
+            path for path in {*now, *self._code} if now.get(path) != self._code.get(path)
+        )
+        if not changed or self.child is None or self.state != "ready":
+            return
+        self._code = now
+        names = ", ".join(f"{path.parent.name}/{path.name}" for path in changed)
+        if not reload:
+            self.tell(
+                f"warning: {names} changed: {self.title} goes on with the code that it has loaded;"
+                " ng_run +reload=true restarts a server when its code changes"
+            )
+        elif problem := _find_problem(path for path in changed if path in now):
+            self.tell(f"warning: {self.title} is not restarted, because {problem}")
+        else:
+            self.tell(f"{names} changed: restarting {self.title}")
+            with suppress(ProcessLookupError):
+                os.kill(self.child.pid, signal.SIGTERM)
+
     def tell(self, line: str) -> None:
         """Show a line to people, and write it to the server's own log."""
         line = f"{time.strftime('%F %T')} {line}"
@@ -219,6 +260,28 @@ class ServerProcess(Supervisor):
     def close(self) -> None:
         for sock in self._sockets.values():
             sock.close()
+
+
+def _stat_code(instances: Iterable[Instance]) -> dict[Path, tuple[int, int]]:
+    """Time and size of each file of the servers' code."""
+    found = {}
+    for each in instances:
+        folder = registry.find(each.type, each.implementation)
+        for path in list_sources(folder / "app.py") if folder else ():
+            with suppress(OSError):
+                status = path.stat()
+                found[path] = status.st_mtime_ns, status.st_size
+    return found
+
+
+def _find_problem(paths: Iterable[Path]) -> str:
+    """What keeps Python from reading one of the files."""
+    for path in paths:
+        try:
+            compile(path.read_bytes(), path, "exec")
+        except (OSError, SyntaxError, ValueError) as error:
+            return f"{path.name} cannot be loaded: {error}"
+    return ""
 
 
 def demands_of(instance: Instance) -> Demands:

@@ -70,6 +70,7 @@ async def _serve(plan: JsonObject) -> None:
             cls = registry.load(instance["type"], instance["implementation"])
             config = cls.Config.of(instance["settings"], instance["private"])
             service = cls(config, peers, instance["name"])
+            service.is_restarted = plan["is_restarted"]
             transports[service.name] = Local(service)
             services.append(service)
         for service in services:

@@ -4,14 +4,12 @@ A session lasts from `/seed_session` to `/close_session` and belongs to one atte
 `/seed_session` checks the row against the request type of the verifier, before any model call.
 """
 
-import hashlib
 import inspect
 import logging
 import socket
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from functools import cached_property
-from pathlib import Path
 from typing import Any, ClassVar, Literal, get_type_hints
 
 import orjson
@@ -27,7 +25,7 @@ from ..errors import (
     suggest,
     validation_summary,
 )
-from ..session import Session, current_session, entered
+from ..session import VERIFIER, Session, current_session, entered
 from ..transport.wire import Route, parse_leniently
 from ..types import (
     JsonObject,
@@ -37,6 +35,7 @@ from ..types import (
     finite_reward,
     given_fields,
 )
+from .fingerprint import load_code
 from .open_sessions import OpenSessions
 from .service import OPERATIONAL, ServerConfig, Service, get, invoke, post
 from .tools import Tool, find_tools, tool
@@ -117,6 +116,7 @@ class ResourcesServer(Service):
         super().__init__(config, peers, name)
         timeout_s = config.get("session_timeout_s") or SESSION_TIMEOUT_S
         self._sessions = OpenSessions(timeout_s, self._expire)
+        self._code = load_code(type(self))
 
     @post("/seed_session")
     async def seed_session(self, body: JsonObject) -> SeedSessionResponse:
@@ -250,6 +250,8 @@ class ResourcesServer(Service):
                 found = await invoke(self.verify, task, task.pop("response"))
             else:
                 found = await invoke(self.verify, request)
+            if self.is_restarted and (session := current_session()):
+                session.stats[VERIFIER] = self._identity["verifier"]
             return _as_verdict(request, found)
 
     def row_check(self) -> Callable[[JsonObject], None] | None:
@@ -287,9 +289,13 @@ class ResourcesServer(Service):
         return {"sessions": self.num_sessions}
 
     def describe(self) -> JsonObject:
-        reverify = self.reverify or ("never" if self._keeps_state else "stateless")
-        lack = {"lack": what} if (what := self.find_lack()) else {}
-        return {**super().describe(), "reverify": reverify, "verifier": self._fingerprint, **lack}
+        return {
+            **super().describe(),
+            "reverify": self.reverify or ("never" if self._keeps_state else "stateless"),
+            **self._identity,
+            "changed_files": self._code.list_changed(),
+            **({"lack": what} if (what := self.find_lack()) else {}),
+        }
 
     @classmethod
     def find_lack(cls) -> str:
@@ -301,14 +307,14 @@ class ResourcesServer(Service):
         where = f"{cls.__name__} in {inspect.getfile(cls)}"
         return f"{where} has no method 'verify'{suggest('verify', names)}"
 
+    def library_versions(self) -> dict[str, str]:
+        """Versions on which verdicts depend, besides those of the libraries that the code of this
+        server imports."""
+        return {}
+
     @cached_property
-    def _fingerprint(self) -> str:
-        """Fingerprint of the verifier's code and configuration."""
-        folder = Path(inspect.getfile(type(self))).parent
-        digest = hashlib.blake2b(orjson.dumps(self.generation_settings()), digest_size=8)
-        for source in sorted(folder.glob("*.py")):
-            digest.update(source.read_bytes())
-        return digest.hexdigest()
+    def _identity(self) -> JsonObject:
+        return self._code.identify(self.library_versions(), self.generation_settings())
 
 
 def _verify_request_type(cls: type[ResourcesServer]) -> type[VerifyRequest] | None:

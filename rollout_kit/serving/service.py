@@ -125,6 +125,9 @@ class Service:
     needs: ClassVar[Mapping[str, str]] = {}
     """Package that the server imports only when it starts → the `pip install` argument for it."""
 
+    is_restarted = False
+    """Whether an earlier process of this run was this server, and may have described itself."""
+
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         _check_names(cls)

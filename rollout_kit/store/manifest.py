@@ -54,7 +54,8 @@ class Manifest:
             ) from None
         if not isinstance(content, dict):
             content = {}
-        for name, kind in (("settings", dict), ("verifiers", dict), ("inputs", list)):
+        known = {"settings": dict, "verifiers": dict, "verifier_parts": dict, "inputs": list}
+        for name, kind in known.items():
             if not isinstance(content.get(name, kind()), kind):
                 del content[name]
         return cls(path, content)
@@ -82,6 +83,12 @@ class Manifest:
 
     def know(self, fingerprint: str, settings: JsonObject) -> None:
         self.content.setdefault("settings", {})[fingerprint] = settings
+
+    def know_verifier(self, about: JsonObject) -> None:
+        """Keep the code and the libraries behind the fingerprint of a verifier that describes
+        itself so."""
+        if parts := about.get("verifier_parts"):
+            self.content.setdefault("verifier_parts", {})[about["verifier"]] = parts
 
     def note_prices(self, tariffs: Mapping[str, Tariff | None]) -> None:
         """Note the prices of each agent's model: the price table changes over time."""

@@ -87,6 +87,7 @@ class RunConfig(Command, HttpClientConfig, ServersConfig):
         600, gt=0, description="Time limit of one request to a server, in seconds."
     )
     dry_run: bool = Field(False, description="Check everything and start nothing.")
+    reload: bool = Field(False, description="Restart a server when a file of its code changes.")
 
 
 class RolloutsCommand(Command, HttpClientConfig, ServersConfig):

@@ -1,0 +1,170 @@
+"""What a verifier's verdicts depend on: its code as it was loaded, and versions of libraries.
+
+A server of this package has a `verdicts.json` that names the version of its verdicts and the code
+that has it. As long as the code is that code, the version stands for it, so that a new release
+marks verdicts as older only if it judges differently.
+
+`python -m rollout_kit.serving.fingerprint FOLDER …` writes these files after a change of the code;
+raise `version` in them by hand if any verdict has changed.
+"""
+
+import ast
+import hashlib
+import inspect
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from functools import cache
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires, version
+from pathlib import Path
+
+import orjson
+
+from ..types import JsonObject
+
+RELEASE = "verdicts.json"
+
+DISTRIBUTIONS = {"yaml": "PyYAML", "PIL": "pillow", "sklearn": "scikit-learn"}
+"""Frequent modules with another name; to find those of others takes a quarter of a second."""
+
+OWN = __name__.partition(".")[0]
+
+
+class LoadedCode:
+    """The Python files of a server, as they were when this object was made: those of the folder
+    with its `app.py`, or else the `file` that defines it."""
+
+    def __init__(self, file: Path) -> None:
+        self._file, self._folder = file, file.parent
+        self._sources = read_sources(file)
+
+    def list_changed(self) -> list[str]:
+        """Names of files that have changed since."""
+        now = read_sources(self._file)
+        names = sorted({*now, *self._sources})
+        return [name for name in names if now.get(name) != self._sources.get(name)]
+
+    def identify(self, libraries: Mapping[str, str], settings: JsonObject) -> JsonObject:
+        """The fingerprint `verifier`, and what it stands for besides the settings."""
+        parts = self.describe(libraries)
+        canonical = orjson.dumps({**parts, "settings": settings}, option=orjson.OPT_SORT_KEYS)
+        digest = hashlib.blake2b(canonical, digest_size=8).hexdigest()
+        return {"verifier": digest, "verifier_parts": parts}
+
+    def describe(self, libraries: Mapping[str, str]) -> JsonObject:
+        """`code`, a digest or the name and version of released verdicts, and `libraries`: the given
+        versions and those of the libraries that the code imports."""
+        digest = _digest(self._sources)
+        release = _read_release(self._folder)
+        is_released = release.get("code") == digest
+        imported = find_versions(_list_imports(self._sources))
+        return {
+            "code": f"{self._folder.name} {release.get('version')}" if is_released else digest,
+            "libraries": {**imported, **libraries},
+        }
+
+
+@cache
+def load_code(cls: type) -> LoadedCode:
+    """The code of a server's class, read when this is first called for it."""
+    return LoadedCode(Path(inspect.getfile(cls)))
+
+
+def find_versions(names: Iterable[str]) -> dict[str, str]:
+    """Distribution → version, for the modules among `names` that are installed."""
+    found = {}
+    for name in sorted(names):
+        for distribution in _find_distributions(name):
+            found[distribution] = version(distribution)
+    return found
+
+
+def _find_distributions(module: str) -> list[str]:
+    module = DISTRIBUTIONS.get(module, module)
+    try:
+        version(module)
+        return [module]
+    except PackageNotFoundError:
+        return sorted(set(_modules().get(module, ())))
+
+
+@cache
+def _modules() -> Mapping[str, list[str]]:
+    """Module → distributions, for modules with another name than their distribution."""
+    return packages_distributions()
+
+
+def list_sources(file: Path) -> list[Path]:
+    """The Python files of a server whose class is in `file`, without its tests."""
+    folder = file.parent
+    if not (folder / "app.py").is_file():
+        return [file]
+    return sorted(path for path in folder.rglob("*.py") if folder / "tests" not in path.parents)
+
+
+def read_sources(file: Path) -> dict[str, bytes]:
+    """Name → content of the Python files of a server."""
+    found = {}
+    for path in list_sources(file):
+        with suppress(OSError):  # it was removed meanwhile
+            found[str(path.relative_to(file.parent))] = path.read_bytes()
+    return found
+
+
+def _digest(sources: Mapping[str, bytes]) -> str:
+    digest = hashlib.blake2b(digest_size=8)
+    for name, source in sources.items():
+        digest.update(f"{name}\0{len(source)}\0".encode() + source)
+    return digest.hexdigest()
+
+
+def _read_release(folder: Path) -> JsonObject:
+    try:
+        found = orjson.loads((folder / RELEASE).read_bytes())
+    except (OSError, orjson.JSONDecodeError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _list_imports(sources: Mapping[str, bytes]) -> set[str]:
+    """Top-level modules that the code imports, without those of Python, of the folder, of this
+    package, and of what this package needs itself."""
+    found = set()
+    nodes: list[ast.AST] = []
+    for source in sources.values():
+        with suppress(SyntaxError, ValueError):
+            nodes += ast.walk(ast.parse(source))
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module.partition(".")[0])
+    own = {Path(name).parts[0].removesuffix(".py") for name in sources}
+    return found - own - sys.stdlib_module_names - {OWN} - _list_core()
+
+
+@cache
+def _list_core() -> frozenset[str]:
+    try:
+        needed = requires("rollout-kit") or []
+    except PackageNotFoundError:
+        needed = []
+    names = (re.match(r"[\w.-]+", each) for each in needed if "extra ==" not in each)
+    return frozenset(name[0].replace("-", "_") for name in names if name)
+
+
+def main(folders: Iterable[str]) -> None:
+    for folder in map(Path, folders):
+        known = _read_release(folder)
+        release = {
+            "version": known.get("version", 1),
+            "code": _digest(read_sources(folder / "app.py")),
+        }
+        (folder / RELEASE).write_bytes(
+            orjson.dumps(release, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+        )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
