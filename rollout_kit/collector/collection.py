@@ -19,14 +19,23 @@ from ..launch.reach import Servers
 from ..pacing.bill import Bill
 from ..secrets import mask
 from ..store.contents import Contents
-from ..store.files import SIDECARS, OutputPaths, check_apart, set_aside
+from ..store.files import OutputPaths, check_apart, set_aside
 from ..store.journal import Journal, NoJournal
 from ..store.manifest import Manifest, differences
 from ..store.stored import StoredFile, survey
 from ..transport.http import max_connections
 from ..types import Key, Say
 from .history import History
-from .plan import AgentPlan, KnownAgent, Wanted, check_prices, know_agents, number_of, task_reader
+from .plan import (
+    AgentPlan,
+    KnownAgent,
+    Wanted,
+    changed_code,
+    check_prices,
+    know_agents,
+    number_of,
+    task_reader,
+)
 from .reverification import StoredSource, Verifiers, drop_stale
 from .rollout import Runner
 from .sources import TaskSource
@@ -108,20 +117,7 @@ class Collection(Generic[AnyConfig, AnySource]):
 
 
 def output_paths(command: RolloutsCommand) -> OutputPaths:
-    path = Path(str(command.output_jsonl_fpath)).expanduser()
-    if path.suffix in (".gz", ".zst"):
-        raise ConfigError(f"{path}: rollouts are appended as plain lines: leave out {path.suffix}")
-    if path.suffix != ".jsonl":  # the files beside r and r.jsonl would be the same
-        raise ConfigError(
-            f"output_jsonl_fpath={path}: the name must end in .jsonl: write {path}.jsonl"
-            + (f" (and continue what is there after  mv {path} {path}.jsonl)" * path.is_file())
-        )
-    if path.stem.endswith(SIDECARS):
-        raise ConfigError(
-            f"output_jsonl_fpath={path}: this is the name of a file beside another output; choose"
-            " another name"
-        )
-    return OutputPaths(path)
+    return OutputPaths.of(Path(str(command.output_jsonl_fpath)).expanduser())
 
 
 async def open_collection(
@@ -159,7 +155,7 @@ async def open_collection(
         for each in known.values():
             manifest.know(each.plan.settings, mask(each.settings, config.secrets))
             manifest.know_verifier(each.verifier)
-        notes += journal.notes + _older_verdicts(journal, plans, lines) + _changed_code(known)
+        notes += journal.notes + _older_verdicts(journal, plans, lines) + changed_code(known)
         notes += _few_files(command.num_samples_in_parallel)
         wanted = Wanted(
             reader.repeats, scopes, command.num_repeats_add_seed, parse_only(command.only)
@@ -316,16 +312,6 @@ def _scopes(
             )
         scopes[name] = agent.plan.settings
     return scopes
-
-
-def _changed_code(known: Mapping[str, KnownAgent]) -> list[str]:
-    """A warning for each verifier whose code changed after its start."""
-    return [
-        f"warning: {', '.join(changed)} of '{agent.plan.resources}' changed after it was started:"
-        " verdicts are those of the code that it has loaded (restart it; ng_run +reload=true does)"
-        for agent in known.values()
-        if (changed := agent.verifier.get("changed_files"))
-    ]
 
 
 def _few_files(parallelism: Parallelism) -> list[str]:

@@ -150,6 +150,16 @@ async def know_agents(
     return {name: await know_agent(servers.peers, name, generation, command) for name in names}
 
 
+def changed_code(known: Mapping[str, KnownAgent]) -> list[str]:
+    """A warning for each verifier whose code changed after its start."""
+    return [
+        f"warning: {', '.join(changed)} of '{agent.plan.resources}' changed after it was started:"
+        " verdicts are those of the code that it has loaded (restart it; ng_run +reload=true does)"
+        for agent in known.values()
+        if (changed := agent.verifier.get("changed_files"))
+    ]
+
+
 def check_prices(command: CollectConfig, known: Mapping[str, KnownAgent]) -> None:
     """ConfigError if money is limited and the price of a model is unknown."""
     for name, agent in known.items():

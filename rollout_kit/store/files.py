@@ -31,6 +31,25 @@ class OutputPaths:
 
     main: Path
 
+    @classmethod
+    def of(cls, path: Path) -> "OutputPaths":
+        """The files of an output; ConfigError for a name that is not possible."""
+        if path.suffix in (".gz", ".zst"):
+            raise ConfigError(
+                f"{path}: rollouts are appended as plain lines: leave out {path.suffix}"
+            )
+        if path.suffix != ".jsonl":  # the files beside r and r.jsonl would be the same
+            raise ConfigError(
+                f"output_jsonl_fpath={path}: the name must end in .jsonl: write {path}.jsonl"
+                + (f" (and continue what is there after  mv {path} {path}.jsonl)" * path.is_file())
+            )
+        if path.stem.endswith(SIDECARS):
+            raise ConfigError(
+                f"output_jsonl_fpath={path}: this is the name of a file beside another output;"
+                " choose another name"
+            )
+        return cls(path)
+
     def beside(self, suffix: str) -> Path:
         return self.main.with_name(self.main.name.removesuffix(".jsonl") + suffix)
 
