@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rollout_kit.config.keys.commands import InspectConfig, PlanVllmConfig
+from rollout_kit.config.keys.commands import InspectConfig
+from rollout_kit.config.keys.planning import PlanVllmConfig
 from rollout_kit.config.load import load
 from rollout_kit.errors import ConfigError
 from rollout_kit.plan_vllm import architecture, capacity, checkpoint, gpus, shown

@@ -82,6 +82,10 @@ EXAMPLES = {
         'ng_prepare_data "+config_paths=[my_env.yaml]" +output_dirpath=data '
         "+mode=train_preparation +drop_duplicates=true",
     ),
+    "ng_compare": (
+        "ng_compare before.jsonl after.jsonl",
+        "ng_compare a.jsonl b.jsonl c.jsonl +json=true",
+    ),
     "ng_validate": (
         'ng_validate "+config_paths=[configs/quickstart.yaml]"',
         'ng_validate "+config_paths=[a.yaml,b.yaml]" +policy_model_name=gpt-4o-mini',
@@ -162,6 +166,19 @@ def parse_keys(arguments: Sequence[str], command: type[AnyCommand]) -> AnyComman
     from ..config.load import parse_keys
 
     return parse_keys(arguments, command)
+
+
+def parse_files(arguments: Sequence[str], command: type[AnyCommand]) -> AnyCommand:
+    """Parse the keys of a command whose plain words are files of rollouts."""
+    files = [word for word in arguments if word[:1] not in ("+", "~", "-") and "=" not in word]
+    keys = parse_keys([word for word in arguments if word not in files], command)
+    inputs = [*getattr(keys, "inputs", ()), *files]
+    return keys.model_copy(update={"inputs": inputs})
+
+
+def show(found: Any, format_text: Callable[[Any], str], *, as_json: bool) -> None:
+    """Print a result as JSON, or as text for people."""
+    print(json.dumps(found, ensure_ascii=False) if as_json else format_text(found))
 
 
 def format_help(name: str) -> str:

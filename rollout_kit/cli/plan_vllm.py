@@ -3,7 +3,7 @@
 import json
 import sys
 
-from ..config.keys.commands import PlanVllmConfig
+from ..config.keys.planning import PlanVllmConfig
 from . import entry
 
 

@@ -1,0 +1,177 @@
+"""ng_compare: the textbooks' numbers, and words that conclude no more than they allow."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+from statsmodels.stats.contingency_tables import mcnemar as their_mcnemar
+from support import write_jsonl
+
+from rollout_kit.cli import compare as command
+from rollout_kit.metrics.majority import Vote, maj_at, vote
+from rollout_kit.metrics.paired import Side, compare
+from rollout_kit.metrics.student import mcnemar, t_quantile, t_tails
+
+REWARDS = st.lists(
+    st.tuples(st.floats(0, 1, width=32), st.floats(0, 1, width=32)), min_size=2, max_size=30
+)
+
+
+def line(task: int, reward: float | None, index: int = 0, **more: Any) -> dict[str, Any]:
+    agent = more.pop("agent", "solver")
+    return {
+        "agent_ref": {"name": agent},
+        "_ng_task_index": task,
+        "_ng_rollout_index": index,
+        **({} if reward is None else {"reward": reward}),
+        "response": {"output": []},
+        "rollout": {
+            "task_id": f"{task:016x}",
+            "scope": "",
+            "rollout_index": index,
+            "settings": more.pop("settings", "s"),
+            "model": more.pop("model", "m"),
+            "scores": list(more),
+        },
+        **more,
+    }
+
+
+def run(*argv: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    with pytest.raises(SystemExit) as ended:
+        command.main([*argv])
+    shown = capsys.readouterr()
+    return int(ended.value.code or 0), shown.out + shown.err
+
+
+@given(st.floats(-40, 40), st.integers(1, 5000))
+def test_the_tails_of_student_s_t_are_scipy_s(t: float, freedom: int) -> None:
+    assert t_tails(t, freedom) == pytest.approx(
+        2 * stats.t.sf(abs(t), freedom), rel=1e-9, abs=1e-14
+    )
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 3, 7, 30, 1208])
+def test_the_quantiles_of_student_s_t_are_scipy_s(freedom: int) -> None:
+    assert t_quantile(0.95, freedom) == pytest.approx(stats.t.ppf(0.975, freedom), rel=1e-10)
+
+
+@given(st.integers(0, 400), st.integers(0, 400))
+def test_mcnemar_s_test_is_statsmodels(wins: int, losses: int) -> None:
+    theirs = their_mcnemar([[0, wins], [losses, 0]], exact=True).pvalue if wins + losses else 1.0
+    assert mcnemar(wins, losses) == pytest.approx(min(1.0, theirs), rel=1e-9)
+
+
+@given(REWARDS)
+def test_the_interval_is_that_of_a_paired_t_test(pairs: list[tuple[float, float]]) -> None:
+    first, second = Side("a"), Side("b")
+    for number, (one, other) in enumerate(pairs):
+        for repeat in (-0.5, 0.5):  # two rollouts of a task count as their mean
+            first.add(f"{number}", one + repeat, None)
+            second.add(f"{number}", other, None)
+    found = compare(first, second)
+    changes = [other - one for one, other in pairs]
+    assert found.difference == pytest.approx(math.fsum(changes) / len(changes), abs=1e-9)
+    if max(changes) - min(changes) > 1e-6 and found.interval:
+        theirs = stats.ttest_1samp(changes, 0)
+        low, high = theirs.confidence_interval(0.95)
+        assert found.interval == pytest.approx((low, high), rel=1e-6, abs=1e-9)
+        assert found.p == pytest.approx(theirs.pvalue, rel=1e-5, abs=1e-9)
+
+
+def test_a_vote_counts_answers_and_not_rollouts_without_one() -> None:
+    right, wrong, none = Vote("4", 1.0), Vote("5", 0.0), Vote(None, 0.0)
+    assert vote([right, wrong, wrong]) == 0.0
+    assert vote([right, none, none]) == 1.0
+    assert vote([right, wrong]) == 0.5, "a tie is settled by chance"
+    assert vote([none, none]) == vote([]) == 0.0
+    assert maj_at(1, [right, right, wrong]) == pytest.approx(2 / 3)
+    assert maj_at(3, [right, right, wrong]) == 1.0
+    assert maj_at(2, [right, right, wrong]) == pytest.approx((1 + 0.5 + 0.5) / 3)
+
+
+@given(st.lists(st.sampled_from(["a", "b", None]), min_size=12, max_size=40), st.integers(1, 12))
+def test_drawn_votes_are_the_same_each_time_and_within_bounds(
+    answers: list[str | None], k: int
+) -> None:
+    votes = [Vote(answer, float(answer == "a")) for answer in answers]
+    assert maj_at(k, votes) == maj_at(k, votes)
+    assert 0 <= maj_at(k, votes) <= 1
+
+
+def test_what_may_be_concluded_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ones = [line(task, float(task < 863)) for task in range(1209)]
+    others = [line(task, float(4 <= task < 865), model="n") for task in range(1209)]
+    a = write_jsonl(tmp_path / "a.jsonl", [*ones, line(5000, 1.0)])
+    b = write_jsonl(tmp_path / "b.jsonl", others)
+    status, said = run(str(a), str(b), capsys=capsys)
+    assert status == 0
+    assert "No difference can be seen: 863 of 1,209 against 861, p = 0.69 (McNemar" in said
+    assert "the second wins 2, loses 4, ties 1,203" in said
+    assert "Only in the first file: 1 task, not compared" in said
+    assert "model: m → n" in said and "agent" not in said.partition("model:")[2]
+    c = write_jsonl(tmp_path / "c.jsonl", [line(task, 1.0) for task in range(1209)])
+    status, said = run(str(a), str(c), capsys=capsys)
+    assert "The second is better: 863 of 1,209 against 1,209, p < 0.0001" in said
+    status, said = run(str(c), str(a), capsys=capsys)
+    assert "The first is better" in said
+
+
+def test_several_files_are_compared_with_the_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = []
+    for name, shift in (("a", 0.0), ("b", 0.2), ("c", 0.4)):
+        rows = [
+            line(task, round(0.1 * (task % 5) + shift, 3), index, extracted_answer=f"{task}")
+            for task in range(20)
+            for index in range(2)
+        ]
+        paths.append(str(write_jsonl(tmp_path / f"{name}.jsonl", rows)))
+    status, said = run(*paths, "+json=true", capsys=capsys)
+    found = json.loads(said)
+    assert status == 0 and len(found["pairs"]) == 2
+    assert [round(pair["difference"], 6) for pair in found["pairs"]] == [0.2, 0.4]
+    assert found["files"][0]["maj_at_k"].keys() == {"1", "2"}
+    assert found["pairs"][0]["right"] is None and "t-test" in found["pairs"][0]["test"]
+    assert "maj@2" in run(*paths, capsys=capsys)[1]
+
+
+def test_agents_of_one_file_are_kept_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [line(1, 1.0, agent="x"), line(1, 0.0, agent="y")]
+    a = write_jsonl(tmp_path / "a.jsonl", rows)
+    b = write_jsonl(tmp_path / "b.jsonl", rows[:1])
+    _, said = run(str(a), str(b), "+json=true", capsys=capsys)
+    [pair] = json.loads(said)["pairs"]
+    assert (pair["num_tasks"], pair["only_first"], pair["difference"]) == (1, 1, 0.0)
+    c = write_jsonl(tmp_path / "c.jsonl", rows[1:])
+    _, said = run(str(b), str(c), "+json=true", capsys=capsys)
+    [pair] = json.loads(said)["pairs"]
+    assert pair["difference"] == -1.0 and pair["settings"]["agent"] == ["x", "y"]
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ([], "name two or more files"),
+        (["a.jsonl"], "name two or more files"),
+        (["a.jsonl", "missing.jsonl"], "no input file"),
+        (["a.jsonl", "other.jsonl"], "no verified task in common"),
+        (["a.jsonl", "unverified.jsonl"], "no verified rollout is in it"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(
+    files: list[str], expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_jsonl(tmp_path / "a.jsonl", [line(1, 1.0)])
+    write_jsonl(tmp_path / "other.jsonl", [line(2, 1.0)])
+    write_jsonl(tmp_path / "unverified.jsonl", [line(1, None)])
+    status, said = run(*(str(tmp_path / name) for name in files), capsys=capsys)
+    assert status == 1 and expected in said and "Traceback" not in said
