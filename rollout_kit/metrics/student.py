@@ -42,6 +42,8 @@ def _apart_from_0(value: float) -> float:
 
 def t_tails(t: float, freedom: float) -> float:
     """The probability that Student's t is at least as far from 0 as `t`."""
+    if t * t < freedom:  # the share near 0 keeps the digits of a small t
+        return 1.0 - beta_share(0.5, freedom / 2, t * t / (freedom + t * t))
     return beta_share(freedom / 2, 0.5, freedom / (freedom + t * t))
 
 
