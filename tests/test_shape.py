@@ -24,6 +24,7 @@ PACKAGES = [
     "pacing",
     "collector",
     "api",
+    "export",
     "testing",
     "sandbox",
     "commands",
