@@ -12,7 +12,6 @@ from rollout_kit.export.expression import Filter
 from rollout_kit.store.lines import rollout_of
 from rollout_kit.types import Rollout
 
-
 SAID = [{"type": "output_text", "text": "a timeout"}]
 
 
