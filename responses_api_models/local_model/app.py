@@ -49,6 +49,7 @@ class LocalModel(Model):
     needs: ClassVar[Mapping[str, str]] = dict.fromkeys(
         ("ctranslate2", "tokenizers", "jinja2", "numpy"), "rollout-kit[local]"
     )
+    names_weights: ClassVar[frozenset[str]] = frozenset({"model_path"})
     config: LocalModelConfig
     engine: "Engine | None" = None
     tokenizer: "ChatTokenizer"
@@ -65,6 +66,7 @@ class LocalModel(Model):
         num_threads = min(
             self.config.num_threads, self.config.max_concurrent_requests or self.config.num_threads
         )
+        await self.identify_weights(checkpoint)
         self.engine = await asyncio.to_thread(Engine, checkpoint, num_threads=num_threads)
         self.tokenizer = ChatTokenizer(checkpoint)
 

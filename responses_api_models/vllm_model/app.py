@@ -8,10 +8,11 @@ import asyncio
 import time
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from rollout_kit.serving.model import Model, record_lost_time
 from rollout_kit.serving.service import Demands, get
+from rollout_kit.serving.weights import find_folder, find_in_hub
 from rollout_kit.session import current_session
 from rollout_kit.transport.http import HttpClient
 from rollout_kit.transport.loop import gather_all
@@ -22,7 +23,7 @@ from .asking import Asking
 from .config import READY_S, VllmModelConfig
 from .endpoints import Endpoint, Endpoints
 from .engine import Engine
-from .options import adapter_names
+from .options import adapter_names, adapter_places
 from .replicas import replicas
 from .turns import Asked
 
@@ -33,6 +34,7 @@ MARGIN_S = 30.0
 class VllmModel(Model):
     Config = VllmModelConfig
     is_own = True
+    names_weights: ClassVar[frozenset[str]] = frozenset({"model"})
     config: VllmModelConfig
 
     def __init__(self, config: VllmModelConfig, peers: Any, name: str) -> None:
@@ -60,10 +62,13 @@ class VllmModel(Model):
     async def start(self) -> None:
         config = self.config
         self._http = http = HttpClient(max_reply_mb=config.max_reply_mb)
+        await self._identify()
         if not config.urls:
             # the first time this asks vLLM for its options, which takes seconds
             self._engines = await asyncio.to_thread(replicas, config, self.name, http)
             await gather_all(engine.load() for engine in self._engines)
+            if not self._weights:  # vLLM may have downloaded them just now
+                await self._identify()
         urls = config.urls or [engine.url for engine in self._engines]
         self._endpoints = endpoints = Endpoints(urls, http, self._headers, self._hopeless)
         endpoints.start()
@@ -72,6 +77,15 @@ class VllmModel(Model):
             asyncio.create_task(self._keep(engine, endpoint))
             for engine, endpoint in zip(self._engines, endpoints.all, strict=False)
         ]
+
+    async def _identify(self) -> None:
+        """Identify the model by its weights, if they are on this machine."""
+        config = self.config
+        place = find_folder(config.model)
+        if place is None and not config.urls:
+            place = find_in_hub(config.model, config.get("revision"))
+        if place:
+            await self.identify_weights(place, *adapter_places(config.lora_modules))
 
     async def stop(self) -> None:
         for task in self._supervising:

@@ -138,5 +138,16 @@ def adapter_names(lora_modules: Any) -> list[str]:
     return [name.partition("=")[0] for name in names if isinstance(name, str)]
 
 
+def adapter_places(lora_modules: Any) -> list[Path]:
+    """The folders of the adapters that are on this machine."""
+    if isinstance(lora_modules, Mapping):
+        lora_modules = [{"path": path} for path in lora_modules.values()]
+    given = lora_modules if isinstance(lora_modules, list) else [lora_modules]
+    paths = [each.get("path") if isinstance(each, Mapping) else each for each in given]
+    texts = [path.partition("=")[2] or path for path in paths if isinstance(path, str)]
+    places = [Path(text).expanduser() for text in texts]
+    return [place for place in places if place.is_dir()]
+
+
 def _text(value: Any) -> str:
     return json.dumps(value) if isinstance(value, Mapping | list | bool) else str(value)

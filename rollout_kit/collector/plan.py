@@ -63,7 +63,7 @@ async def know_agent(
     }
     settings = {
         "agent": own,
-        "model": {"name": model.get("model"), **model.get("settings", {})},
+        "model": _identify(model),
         **generation,
     }
     plan = AgentPlan(
@@ -82,6 +82,12 @@ async def know_agent(
         )
     plan = replace(plan, saves_turns=_saves_turns(name, plan, about, command.save_turns))
     return KnownAgent(plan, settings, Tariff.from_json(model.get("prices")), verifier)
+
+
+def _identify(model: JsonObject) -> JsonObject:
+    """Settings of a model, with its name unless its weights are known."""
+    settings = model.get("settings", {})
+    return settings if "weights" in settings else {"name": model.get("model"), **settings}
 
 
 def _saves_turns(name: str, plan: AgentPlan, about: JsonObject, asked: bool | str) -> bool:

@@ -3,7 +3,9 @@
 OpenAI's clients can use it too: it also speaks Chat Completions, and streams complete answers.
 """
 
+import asyncio
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import unquote
 
@@ -19,6 +21,7 @@ from ..session import Spent, current_session
 from ..transport.wire import EventStream
 from ..types import JsonObject
 from .service import OPERATIONAL, ServerConfig, Service, get, post
+from .weights import digest_of
 
 if TYPE_CHECKING:
     from ..transport.peers import Peers
@@ -66,9 +69,25 @@ class Model(Service):
     is_own: ClassVar[bool] = False
     """Whether the model runs on the user's own machines: without `prices` its answers are free."""
 
+    names_weights: ClassVar[frozenset[str]] = frozenset()
+    """Settings that say where the weights are; their digest replaces them."""
+
     def __init__(self, config: Any, peers: "Peers", name: str) -> None:
         super().__init__(config, peers, name)
         self._tariffs: dict[str, Tariff | None] = {}
+        self._weights = ""
+
+    async def identify_weights(self, *paths: Path) -> None:
+        """Identify the model by the contents of these folders; call it just before they are
+        loaded, because they may be replaced later."""
+        self._weights = await asyncio.to_thread(digest_of, paths)
+
+    def generation_settings(self) -> JsonObject:
+        settings = super().generation_settings()
+        if not self._weights:
+            return settings
+        rest = {name: each for name, each in settings.items() if name not in self.names_weights}
+        return {**rest, "weights": self._weights}
 
     async def handle(self, path: str, raw: bytes) -> Any:
         """Answer one request; bill it to its session, if any. Only clients without a session can
