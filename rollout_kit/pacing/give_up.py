@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from ..errors import REFUSED, RolloutError, TaskError, VerifyError
+from ..errors import REFUSED, RolloutError, SessionLost, TaskError, VerifyError
 from ..types import Failure, Outcome, Rollout, Unverified
 
 UNREACHED = frozenset({502, 503, 504})
@@ -73,10 +73,12 @@ class GiveUp:
     def _compare(self, error: RolloutError) -> None:
         """Stop once the attempts that started first have all failed for the same reason.
 
-        Not by rows that were refused before a model call, nor by a server that may be restarting.
+        Not by rows that were refused before a model call, nor by a server that may be restarting
+        or has lost their sessions.
         """
         is_free = isinstance(error, TaskError) and error.server not in self.servers
-        if self.reason or is_free or error.status in UNREACHED:
+        is_passing = isinstance(error, SessionLost) or error.status in UNREACHED
+        if self.reason or is_free or is_passing:
             return
         self.alike[kind_of_failure(error)] += 1
         number = self.alike.total()
