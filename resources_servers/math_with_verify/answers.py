@@ -25,6 +25,8 @@ INLINE_MATH = re.compile(r"\$\$?([^$]+)\$\$?|\\\((.+?)\\\)|\\\[(.+?)\\\]")
 TRAILING = ".,;" + "".join(filter(str.isspace, map(chr, range(0x3001))))
 WRAPPERS = [("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"), ("**", "**"), ("`", "`")]
 SPACING = re.compile(r"\\(?:left|right|displaystyle|[,;:! ])(?![A-Za-z])|\\(?:quad|qquad)\b|~")
+GAP = re.compile(r"(?<!\d)\s+|\s+(?!\d)")
+"""White space, except between two digits: `4 2` is not `42`."""
 FRACTION = re.compile(r"\\[dt]frac(?![A-Za-z])")
 
 NUMERAL = re.compile(
@@ -170,4 +172,4 @@ def _clean(text: str) -> str:
 
 def _fold(text: str) -> str:
     text = FRACTION.sub(r"\\frac", SPACING.sub("", text.replace("−", "-")))
-    return "".join(text.split())
+    return GAP.sub("", text.strip())

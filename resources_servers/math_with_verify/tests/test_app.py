@@ -89,6 +89,7 @@ DIFFERENT = [
     (r"\text{Monday}", "Tuesday"),
     ("C", "D"),
     ("5", "5 million"),
+    ("42", "4 2"),
     ("5", "\\infty"),
     ("5", "}{"),
     ("5", r"\frac{"),
