@@ -17,7 +17,7 @@ from typing import Any
 
 import orjson
 import pytest
-from support import Bench, Echo, EchoRequest, asked, row, write_jsonl
+from support import Bench, Echo, EchoRequest, asked, read_jsonl, row, write_jsonl
 
 from rollout_kit.api.load import load
 from rollout_kit.chaos.check import check_files
@@ -228,7 +228,7 @@ def test_concatenated_files_hold_what_their_lines_say(bench: Bench) -> None:
     given = [*rows[:7], "no task", *rows[7:]]
     assert run_virtual(bench.collect(given, output_jsonl_fpath=output)) == 2
     kinds = Counter(line["kind"] for line in lines_of(bench.folder, "all_"))
-    assert kinds == {"rollout": 9, "unverified": 1, "failure": 3, "malformed": 1, "run": 2}
+    assert kinds == {"rollout": 9, "unverified": 1, "failure": 3, "malformed": 1}
     assert {line["schema"] for line in lines_of(bench.folder, "all_")} == {1}
     raw = b"".join(path.read_bytes() for path in sorted(bench.folder.glob("all_*.jsonl")))
     (bench.folder / "rollouts.jsonl").write_bytes(raw)
@@ -339,7 +339,7 @@ def test_white_space_between_lines_changes_nothing(bench: Bench, ending: bytes) 
     assert len(bench.model.calls) == 8
 
 
-@pytest.mark.parametrize("name", ["r", "r.json", "r_unverified.jsonl", "r_runs.jsonl"])
+@pytest.mark.parametrize("name", ["r", "r.json", "r_unverified.jsonl", "r_groups.jsonl"])
 def test_no_two_outputs_share_the_files_beside_them(bench: Bench, name: str) -> None:
     with pytest.raises(ConfigError, match=r"output_jsonl_fpath=.*(must end in .jsonl|beside)"):
         run_virtual(bench.collect(ROWS, output_jsonl_fpath=bench.folder / name))
@@ -347,7 +347,7 @@ def test_no_two_outputs_share_the_files_beside_them(bench: Bench, name: str) -> 
 
 
 def history(bench: Bench) -> list[JsonObject]:
-    return bench.lines("_runs")
+    return read_jsonl(bench.folder / "rollouts_runs.ndjson")
 
 
 def test_each_run_is_in_the_history_and_an_idle_one_changes_no_time(bench: Bench) -> None:
@@ -378,11 +378,11 @@ def test_a_run_that_fails_says_why_in_the_history(bench: Bench, monkeypatch: Any
     start, end = history(bench)
     assert "sha256" not in start["input"] and len(end["input"]["sha256"]) == 64
     assert end["exit_status"] == 1 and "changed by another program" in end["error"]
-    with (bench.folder / "rollouts_runs.jsonl").open("a") as stream:
+    with (bench.folder / "rollouts_runs.ndjson").open("a") as stream:
         stream.write('{"kind": "run", "torn')
     assert run_virtual(bench.collect(dry_run=True)) == 0
     assert run_virtual(bench.collect()) == 0
-    lines = (bench.folder / "rollouts_runs.jsonl").read_bytes().splitlines()
+    lines = (bench.folder / "rollouts_runs.ndjson").read_bytes().splitlines()
     assert [orjson.loads(raw)["event"] for raw in lines[3:]] == ["start", "end"]
 
 

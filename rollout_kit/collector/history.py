@@ -1,5 +1,5 @@
-"""`<stem>_runs.jsonl`: where each run's rollouts come from. A run appends a line when it starts and
-one when it ends; nothing is ever changed, so a line without an end is a run that was killed.
+"""`<stem>_runs.ndjson`: where each run's rollouts come from. A run appends a line when it starts
+and one when it ends; nothing is ever changed, so a line without an end is a run that was killed.
 """
 
 import hashlib

@@ -1,6 +1,7 @@
 """OpenAI-compatible endpoints: parameters that rows add to a request, and the meaning of
 refusals."""
 
+import re
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +19,9 @@ CHAT_ONLY = (
     "an endpoint that has Chat Completions only needs upstream_api: chat_completions, as in"
     " responses_api_models/openai_model/configs/openai_model_chat.yaml"
 )
-"""What a 404 of the path of Responses often means."""
+"""What a 404 of the path of Responses often means, unless it is about the model."""
+
+NAMES_MODEL = re.compile("model|deployment", re.IGNORECASE)
 
 
 def parse_json(raw: Any) -> Any:

@@ -22,6 +22,7 @@ from ..endpoints.patience import Waited
 from ..endpoints.rate_limit import HEADER_PREFIX, Allowances, RequestQueue
 from ..endpoints.refusals import (
     CHAT_ONLY,
+    NAMES_MODEL,
     extra_body,
     is_context_overflow,
     is_out_of_money,
@@ -322,7 +323,7 @@ class HostedModel(Model):
         said = summary(payload, text)
         if status == 404 and model not in said:
             said = f"{said} (asked for the model '{model}')"
-        if status in (404, 405) and not self._is_chat:
+        if status in (404, 405) and not (self._is_chat or NAMES_MODEL.search(text)):
             said += f"; {CHAT_ONLY}"
         return ModelError(
             f"{url} answered {reply.status}: {said}",

@@ -75,7 +75,8 @@ class OutputPaths:
 
     @property
     def runs(self) -> Path:
-        return self.beside("_runs.jsonl")
+        """No `.jsonl`: `cat rollouts_*.jsonl` shall hold rollouts only."""
+        return self.beside("_runs.ndjson")
 
     @property
     def torn(self) -> Path:
