@@ -36,11 +36,16 @@ ECHO_SHARE = 0.5
 """Smaller parts of a secret are not masked in what a model says."""
 
 SECRET_KEY = re.compile(
-    r"(api_?keys?|access_key|secret|password|passwd|authorization|(^|_)token)$", re.IGNORECASE
+    r"(api_?keys?|(access|account|encryption|master|private|shared|signing|subscription)_key"
+    r"|secrets?|secret_key|password|passwd|passphrase|authorization|connection_string"
+    r"|(^|_)(token|cookie|credentials?|pwd|pw))$"
 )
+"""Keys of secrets, in words."""
 
-SECRET_MAPPING = re.compile(r"(^|_)(headers|auth|cookies|credentials)$", re.IGNORECASE)
-"""Keys of mappings whose every value is secret."""
+SECRET_MAPPING = re.compile(r"(^|_)(headers|auth|cookies|credentials)$")
+"""Keys of mappings and lists whose every value is secret, in words."""
+
+WORD_END = re.compile(r"(?<=[a-z\d])(?=[A-Z])|[-. ]")
 
 OPEN_NAMES = frozenset(
     {
@@ -54,7 +59,7 @@ OPEN_NAMES = frozenset(
 URL = re.compile(r"\w+://[^\s\"'<>]+")
 
 TOKENIZER_KEY = re.compile(
-    r"(bos|eos|pad|unk|sep|cls|mask|stop|start|end|image|video|audio)_token$", re.IGNORECASE
+    r"(bos|eos|pad|unk|sep|cls|mask|stop|start|end|image|video|audio)_token$"
 )
 """Keys of a vocabulary's special tokens, which are no secrets."""
 
@@ -65,7 +70,8 @@ OPEN_KEY = re.compile(
 """Keys of `env.yaml` that name a model, a place or a version."""
 
 PLAIN_VALUE = re.compile(
-    r"(~|\.{1,2})?(/[\w.@ -]+)+/?|\w+://.*|[\d.:,e+-]+|localhost(:\d+)?|\?\?\?"
+    r"(~|\.{1,2})?(/[\w.@ -]+)+/?|\w+://.*|[\d.:,e+-]+|(localhost|[\d.]+)(:\d+)?(/[\w.-]*)*"
+    r"|\?\?\?"
 )
 """A path, URL, address or number, or no value yet."""
 
@@ -76,7 +82,17 @@ Shown = TypeVar("Shown")
 
 
 def is_secret_key(key: str) -> bool:
-    return bool(SECRET_KEY.search(key)) and not TOKENIZER_KEY.search(key)
+    words = _in_words(key)
+    return bool(SECRET_KEY.search(words)) and not TOKENIZER_KEY.search(words)
+
+
+def _in_words(key: str) -> str:
+    """`apiKey`, `API-Key` and `API_KEY` as `api_key`."""
+    return WORD_END.sub("_", key).lower()
+
+
+def _has_secrets(key: Any) -> bool:
+    return bool(SECRET_MAPPING.search(_in_words(str(key))))
 
 
 def secret_values(tree: Any) -> frozenset[str]:
@@ -100,7 +116,7 @@ def _long_enough(found: Iterable[str]) -> frozenset[str]:
 
 def _parts(secret: str) -> Iterator[str]:
     """The secret, and the parts of it that may occur alone."""
-    yield secret
+    yield from {secret, secret.strip()}
     scheme, _, rest = secret.partition(" ")
     if scheme in ("Bearer", "Basic", "Token", "ApiKey", "Key"):
         yield rest
@@ -198,8 +214,8 @@ def _secrets(tree: Any, is_secret: bool) -> Iterator[str]:
     if isinstance(tree, dict):
         for key, value in tree.items():
             yield from _secrets(value, is_secret or is_secret_key(str(key)))
-            if SECRET_MAPPING.search(str(key)) and isinstance(value, dict):
-                yield from _secrets([value[name] for name in value if not _is_open(name)], True)
+            if _has_secrets(key):
+                yield from _secrets(list(_values_of_headers(value)), True)
     elif isinstance(tree, list | tuple):
         for value in tree:
             yield from _secrets(value, is_secret)
@@ -207,6 +223,22 @@ def _secrets(tree: Any, is_secret: bool) -> Iterator[str]:
         yield from [tree] if is_secret else _secrets_in_urls(tree)
     elif is_secret and isinstance(tree, int) and abs(tree) >= MIN_NUMBER:
         yield str(tree)
+
+
+def _values_of_headers(headers: Any) -> Iterator[Any]:
+    """The secret values of a mapping, of a list of `name: value` or of pairs, or of one text."""
+    if isinstance(headers, dict):
+        yield from (value for name, value in headers.items() if not _is_open(name))
+    elif isinstance(headers, str):
+        name, colon, value = headers.partition(":")
+        yield from [value.strip()] if colon and not _is_open(name) else []
+    for one in headers if isinstance(headers, list) else ():
+        if isinstance(one, str) and ":" not in one:
+            yield one
+        elif isinstance(one, dict):
+            yield from (value for name, value in one.items() if name not in ("name", "key"))
+        else:
+            yield from _values_of_headers(one)
 
 
 def _secrets_in_urls(text: str) -> Iterator[str]:
@@ -266,7 +298,7 @@ def _mask_tree(shown: Any, secrets: _Spellings, *, by_key: bool) -> Any:
 def _mask_value(key: Any, value: Any, secrets: _Spellings, *, by_key: bool) -> Any:
     if by_key and is_secret_key(str(key)):
         return _mask_match(value)
-    if by_key and isinstance(value, dict) and SECRET_MAPPING.search(str(key)):
+    if by_key and isinstance(value, dict) and _has_secrets(key):
         return {name: item if _is_open(name) else _mask_match(item) for name, item in value.items()}
     return _mask_tree(value, secrets, by_key=by_key)
 

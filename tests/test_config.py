@@ -19,6 +19,7 @@ from rollout_kit.config.keys.parallelism import Parallelism
 from rollout_kit.config.load import Config, load, parse_keys
 from rollout_kit.config.sources import Layer, Merged
 from rollout_kit.errors import ConfigError
+from rollout_kit.serving import registry
 
 WEATHER = """
 from rollout_kit.serving.resources_server import ResourcesServer
@@ -730,3 +731,60 @@ def test_a_remedy_works_in_the_environment_that_needs_it(
     monkeypatch.setattr(errors, "find_spec", lambda name: object() if has_pip else None)
     monkeypatch.setattr(errors.shutil, "which", lambda name: uv)
     assert expected in (said := errors.how_to_install("x[y]")) and "'x[y]'" in said
+
+
+OPENAI = "policy_model: {responses_api_models: {openai_model: {%s, openai_model: m}}}"
+URL = "openai_base_url: 'http://h/v1'"
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        f"{URL}, openai_default_headers: 'x-api-key: sk-planted-secret'",
+        f"{URL}, openai_default_headers: ['x-api-key: sk-planted-secret']",
+        f"{URL}, openai_default_headers: {{x-api-key: {{a: sk-planted-secret}}}}",
+        f"{URL}, openai_default_headers: {{x-api-key: 'sk-planted-secret\u2028x'}}",
+        f"{URL}, openai_api_key: [sk-planted-secret]",
+        f"{URL}, max_tries: '${{my_pw}}'",
+        f"{URL}, max_tries: '${{oc.env:SERVICE_TOKEN}}'",
+        "openai_base_url: 'ftp://u:sk-planted-secret@h/v1'",
+        "openai_base_url: '${my_pw}'",
+    ],
+)
+def test_an_error_shows_no_secret(keys, monkeypatch):
+    monkeypatch.setenv("SERVICE_TOKEN", "sk-planted-secret")
+    said = refusal(OPENAI % keys, env="my_pw: sk-planted-secret")
+    assert "openai_model" in said and "planted" not in said
+
+
+def test_an_environment_variable_that_names_a_secret_is_one_under_any_key(monkeypatch):
+    monkeypatch.setenv("SERVICE_TOKEN", "sk-planted-secret")
+    monkeypatch.setenv("CITY", "Paris-on-Seine")
+    names = "${oc.env:SERVICE_TOKEN}', '${oc.env:CITY}"
+    config = collect(f"weather: {{resources_servers: {{weather: {{cities: ['{names}']}}}}}}")
+    assert config.secrets == {"sk-planted-secret"}
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("localhost:8000/v1", "must start with http:// or https:// and name a host"),
+        ("http:///v1", "must start with http:// or https:// and name a host"),
+        ("http://h:99999/v1", "is not a URL: Port out of range 0-65535"),
+        ("http://h/v1#a", "must not contain blanks or '#'"),
+        ("http://h/v 1", "must not contain blanks or '#'"),
+        ("http://h/v1/responses", "must not end in /responses, which is added to each request"),
+        ("http://h/v1/chat/completions/?code=1", "must not end in /chat/completions, which"),
+    ],
+)
+def test_a_url_that_cannot_work_is_refused_at_the_start(url, expected):
+    assert f"openai_base_url: {expected}" in refusal(OPENAI % f"openai_base_url: '{url}'")
+
+
+def test_blanks_around_urls_and_keys_are_no_part_of_them():
+    config = collect(OPENAI % "openai_base_url: 'http://h/v1 ', openai_api_key: \"sk-key-1\\n\"")
+    instance = config.instances["policy_model"]
+    server = registry.load(instance.type, instance.implementation)
+    settings = server.Config.of(instance.settings, instance.secrets)
+    assert settings.openai_base_url == "http://h/v1"
+    assert settings.openai_api_key == "sk-key-1"

@@ -27,6 +27,14 @@ from rollout_kit.secrets import (
         "password",
         "HF_TOKEN",
         "token",
+        "api-key",
+        "Ocp-Apim-Subscription-Key",
+        "clientSecret",
+        "db_pwd",
+        "my_pw",
+        "passphrase",
+        "connection_string",
+        "private_key",
     ],
 )
 def test_these_keys_are_secret(key):
@@ -34,7 +42,17 @@ def test_these_keys_are_secret(key):
 
 
 @pytest.mark.parametrize(
-    "key", ["max_output_tokens", "model", "num_tokens", "eos_token", "api_key_file", "tokenizer"]
+    "key",
+    [
+        "max_output_tokens",
+        "model",
+        "num_tokens",
+        "eos_token",
+        "api_key_file",
+        "tokenizer",
+        "tokens",
+        "key",
+    ],
 )
 def test_these_keys_are_not(key):
     assert not is_secret_key(key)
@@ -43,6 +61,25 @@ def test_these_keys_are_not(key):
 def test_secrets_are_found_at_any_depth_and_in_lists():
     tree = {"a": [{"api_key": ["first-key", "second-key"]}], "password": {"x": "third-key"}}
     assert secret_values(tree) == {"first-key", "second-key", "third-key"}
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"X-A": "first-key", "x-b": "second-key", "accept": "harmless"},
+        ["X-A: first-key", "x-b:second-key", "accept: harmless"],
+        [{"name": "X-A", "value": "first-key"}, {"name": "x-b", "value": "second-key"}],
+    ],
+)
+@pytest.mark.parametrize("key", ["headers", "extraHeaders", "default-headers"])
+def test_headers_are_secret_in_every_form(key, headers):
+    assert secret_values({"a": {key: headers}}) == {"first-key", "second-key"}
+    assert secret_values({key: "X-A: first-key"}) == {"first-key"}
+
+
+def test_a_secret_is_masked_without_the_blanks_around_it_too():
+    secrets = secret_values({"api_key": "sk-block-text\n"})
+    assert mask("got sk-block-text.", secrets) == "got ****."
 
 
 def test_secrets_are_found_in_urls_in_numbers_and_line_by_line():

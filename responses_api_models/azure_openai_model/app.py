@@ -6,6 +6,7 @@ from urllib.parse import quote
 
 from pydantic import Field, model_validator
 
+from rollout_kit.endpoints.addresses import BaseUrl, HeaderValue
 from rollout_kit.errors import ConfigError, ModelError
 from rollout_kit.serving.hosted_model import PATHS, HostedModel, HostedModelConfig
 from rollout_kit.serving.service import OPERATIONAL
@@ -19,8 +20,8 @@ PROOFS = ("api_key", "azure_ad_token", "azure_token_command", "use_azure_identit
 
 
 class AzureOpenAIModelConfig(HostedModelConfig):
-    azure_endpoint: str = Field(
-        pattern=r"^https?://[^?#]+$",
+    azure_endpoint: BaseUrl = Field(
+        pattern=r"^[^?]+$",
         json_schema_extra=OPERATIONAL,
         description="The resource, as https://<name>.openai.azure.com.",
     )
@@ -32,10 +33,10 @@ class AzureOpenAIModelConfig(HostedModelConfig):
         json_schema_extra=OPERATIONAL,
         description="A date such as 2024-10-21 selects the old paths; default: /openai/v1/.",
     )
-    api_key: str | None = Field(
+    api_key: HeaderValue | None = Field(
         None, repr=False, json_schema_extra=OPERATIONAL, description="A key of the resource."
     )
-    azure_ad_token: str | None = Field(
+    azure_ad_token: HeaderValue | None = Field(
         None, repr=False, json_schema_extra=OPERATIONAL, description="A token of Entra ID."
     )
     azure_token_command: str | None = Field(

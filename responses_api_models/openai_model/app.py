@@ -5,17 +5,16 @@ from typing import Any
 
 from pydantic import Field
 
+from rollout_kit.endpoints.addresses import BaseUrl, HeaderValue
 from rollout_kit.serving.hosted_model import PATHS, HostedModel, HostedModelConfig
 from rollout_kit.serving.service import OPERATIONAL
 
 
 class OpenAIModelConfig(HostedModelConfig):
-    openai_base_url: str = Field(
-        pattern="^https?://",
-        json_schema_extra=OPERATIONAL,
-        description="The endpoint, most often ending in /v1.",
+    openai_base_url: BaseUrl = Field(
+        json_schema_extra=OPERATIONAL, description="The endpoint, most often ending in /v1."
     )
-    openai_api_key: str = Field(
+    openai_api_key: HeaderValue = Field(
         "", repr=False, json_schema_extra=OPERATIONAL, description="Sent as a bearer token."
     )
     openai_organization: str | None = Field(

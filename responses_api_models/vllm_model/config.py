@@ -7,6 +7,7 @@ from typing import Any, Literal, Self
 from pydantic import AliasChoices, ConfigDict, Field, field_validator, model_validator
 
 from rollout_kit.config.fields import keys
+from rollout_kit.endpoints.addresses import check_base_url
 from rollout_kit.serving.service import OPERATIONAL
 from rollout_kit.transport.http import MAX_REPLY_MB
 from rollout_kit.types import JsonObject
@@ -122,12 +123,10 @@ class VllmModelConfig(VllmOptions):  # type: ignore[misc, valid-type]
         urls = [value] if isinstance(value, str) else value or []
         if value is not None and not urls:
             raise ValueError("name at least one URL, or leave it out to start vLLM")
-        for url in urls:
-            if not url.startswith(("http://", "https://")):
-                raise ValueError(f"must begin with http:// or https://, got '{url}'")
-            if "?" in url or "#" in url:
-                raise ValueError("has a query, which only openai_model sends")
-        return value
+        checked = [check_base_url(url) for url in urls]
+        if any("?" in url for url in checked):
+            raise ValueError("has a query, which only openai_model sends")
+        return checked[0] if isinstance(value, str) else checked or None
 
     @property
     def urls(self) -> list[str]:

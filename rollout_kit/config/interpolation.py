@@ -4,6 +4,7 @@ Values that cannot be resolved stay as written and are reported with their path.
 whether that is an error, because it knows which values the command uses.
 """
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ less similar."""
 
 NAME = re.compile(r"\$\{\s*(?P<dots>\.*)\[?(?P<name>[^\s.:,\[\]{}$]+)(?![^\s.:,\[\]{}$])")
 RESOLVER = re.compile(r"\$\{\s*[\w.]+\s*:")
+VARIABLE = re.compile(r"\$\{\s*oc\.env\s*:\s*(\w+)")
 SELECTED = re.compile(r"\$\{\s*oc\.(?:select|dict\.keys|dict\.values)\s*:\s*(?P<name>\w+)")
 
 
@@ -50,6 +52,12 @@ def users(tree: JsonObject) -> dict[str, list[tuple[str, ...]]]:
         for name in _names(text, path):
             found.setdefault(name, []).append(path)
     return found
+
+
+def variables(tree: JsonObject) -> dict[str, str]:
+    """The environment variables that a `${oc.env:…}` uses, with their values."""
+    names = {name for _, text in _texts(tree, ()) for name in VARIABLE.findall(text)}
+    return {name: os.environ.get(name, "") for name in names}
 
 
 def resolve(tree: JsonObject) -> Resolved:

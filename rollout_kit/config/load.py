@@ -14,7 +14,8 @@ from pydantic import ValidationError
 
 from ..endpoints.params import TEXT_PARAMS
 from ..errors import ConfigError, suggest
-from ..secrets import find_used, is_secret_key, private_values, secret_values
+from ..secrets import find_used, is_secret_key, mask, private_values, secret_values
+from ..serving.registry import TYPES
 from ..types import JsonObject
 from . import classify, fields, instances, interpolation, overrides, sources, verification
 from .classify import PARAMS, describe_unknown
@@ -65,8 +66,37 @@ def load(
     """The configuration of a command started with `words`; ConfigError names every problem."""
     cwd = cwd or Path.cwd()
     given = read(words, command, cwd)
+    resolved = interpolation.resolve(given.merged.tree)
+    secrets = _find_secrets(given.merged, resolved.values)
+    try:
+        return _check(given, resolved, secrets, command, cwd)
+    except ConfigError as error:
+        raise ConfigError(mask(str(error), secrets)) from None
+
+
+def _find_secrets(merged: Merged, values: JsonObject) -> frozenset[str]:
+    private = {
+        key: value
+        for key, value in values.items()
+        if merged.set_by(key, ENV_FILE) and key not in known_keys() and not _is_block(value)
+    }
+    variables = interpolation.variables(merged.tree)
+    return secret_values(values) | private_values(private) | secret_values(variables)
+
+
+def _is_block(value: Any) -> bool:
+    """Whether it configures a server."""
+    return isinstance(value, dict) and not {*TYPES}.isdisjoint(value)
+
+
+def _check(
+    given: Sources,
+    resolved: interpolation.Resolved,
+    secrets: frozenset[str],
+    command: type[CommandT],
+    cwd: Path,
+) -> Config[CommandT]:
     merged = given.merged
-    resolved = interpolation.resolve(merged.tree)
     blocks, problems, warnings = classify.classify(resolved.values, merged, command, cwd)
     if not command.asks_policy:
         blocks = verification.without_policy(blocks)
@@ -88,12 +118,6 @@ def load(
         raise ConfigError("\n".join(problems))
     if getattr(validated, "unsafe_code", False):
         found = instances.with_unsafe_code(found, cwd)
-    private = {
-        key: value
-        for key, value in resolved.values.items()
-        if merged.set_by(key, ENV_FILE) and key not in known_keys() and key not in found
-    }
-    secrets = secret_values(resolved.values) | private_values(private)
     return Config(
         command=validated,
         instances={

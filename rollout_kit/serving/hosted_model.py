@@ -15,6 +15,7 @@ from typing import Any, Literal
 import orjson
 from pydantic import ConfigDict, Field
 
+from ..endpoints.addresses import HeaderValue
 from ..endpoints.chat import MaxTokensField, from_chat, to_chat
 from ..endpoints.events import Assembly, CompletionAssembly, ResponseAssembly
 from ..endpoints.outage import GONE, Outage
@@ -67,7 +68,7 @@ class HostedModelConfig(ModelConfig):
     # pydantic before 2.10 reserves every name that begins with model_
     model_config = ConfigDict(extra="forbid", protected_namespaces=())
 
-    openai_default_headers: dict[str, str] = Field(
+    openai_default_headers: dict[str, HeaderValue] = Field(
         {}, repr=False, json_schema_extra=OPERATIONAL, description="Added to every request."
     )
     extra_body: JsonObject = Field({}, description="Parameters for rows that do not set them.")
