@@ -125,8 +125,7 @@ class HostedModel(Model):
 
     def __init__(self, config: HostedModelConfig, peers: Any, name: str) -> None:
         super().__init__(config, peers, name)
-        limit = config.max_concurrent_requests
-        self._free = asyncio.Semaphore(limit) if limit else None
+        self._free = asyncio.Semaphore(num) if (num := config.max_concurrent_requests) else None
         self._policy = replace(
             MODEL_REQUEST, max_tries=config.max_tries, deadline_s=config.request_timeout_s
         )
