@@ -65,6 +65,7 @@ MORE_ROWS: dict[str, list[JsonObject]] = {
         for mode in ("lenient_boxed", "lenient_answer_colon")
         for regex in (None, r"(\S+\s?)+$", r"answer is (.*)")
     ],
+    "coherence_math": [{"expected_answer": gold} for gold in ("#### 4", "1/3", "no number")],
     "reasoning_gym": [
         {"question": "?", "answer": "1", "metadata": {"source_dataset": family}}
         for family in ("arc_agi", "countdown", "sudoku", "graph_color", "polynomial_equations")

@@ -1,0 +1,81 @@
+"""Problems with one number as answer, scored alone and as a group of solutions."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from pydantic import ConfigDict, Field
+
+from rollout_kit import (
+    JsonObject,
+    ResourcesServer,
+    ResourcesServerConfig,
+    Reverify,
+    VerifyRequest,
+    VerifyResponse,
+    output_text,
+)
+
+from .scoring import Member, ProfileName, extract, is_correct, key_of, score
+
+TEXT_LIMIT = 200_000
+"""Only so many characters at the end of a response are read."""
+
+
+class CoherenceMathConfig(ResourcesServerConfig):
+    model_config = ConfigDict(extra="forbid")
+
+    profile: ProfileName = Field(
+        "strict", description="v1 or v3: the published rules; strict: without their weaknesses."
+    )
+
+
+class CoherenceMathRequest(VerifyRequest):
+    """A row. `expected_answer` may be a worked answer with `####` before the number."""
+
+    expected_answer: str = Field(min_length=1)
+
+
+class CoherenceMath(ResourcesServer):
+    """Alone, a response earns 1.0 if its answer is right; its group's score is `verify_group`'s."""
+
+    Config = CoherenceMathConfig
+    config: CoherenceMathConfig
+    reverify: ClassVar[Reverify | None] = "stateless"
+
+    async def verify(self, body: CoherenceMathRequest) -> VerifyResponse:
+        text, profile = output_text(body.response)[-TEXT_LIMIT:], self.config.profile
+        key = key_of(text, profile)
+        return body.scored(
+            reward=float(is_correct(key, key_of(body.expected_answer, profile))),
+            extracted_answer=key or None,
+            answer_text=extract(text, profile),
+            num_words=len(text.split()),
+        )
+
+    def verify_group(
+        self, task: JsonObject, members: Sequence[Mapping[str, Any] | None]
+    ) -> JsonObject:
+        """The rewards of the solutions to one task, in their slots; None for an empty slot.
+
+        A member has `response` and, from its arm, `tags` with `probe`.
+        """
+        there = [each for each in members if each is not None]
+        if not there:
+            return {"members": [None] * len(members), "group": {}}
+        found = score(list(map(_member, there)), str(task["expected_answer"]), self.config.profile)
+        scored = iter(zip(found.rewards, found.components, strict=True))
+        slots: list[JsonObject | None] = []
+        for each in members:
+            if each is None:
+                slots.append(None)
+            else:
+                reward, components = next(scored)
+                slots.append({"reward": reward, "components": components})
+        return {"members": slots, "group": found.group}
+
+
+def _member(given: Mapping[str, Any]) -> Member:
+    response, tags = given["response"], given.get("tags") or {}
+    usage = response.get("usage") or {}
+    text = output_text(response)[-TEXT_LIMIT:]
+    return Member(text, str(tags.get("probe") or ""), usage.get("output_tokens"))
