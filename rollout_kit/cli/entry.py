@@ -86,6 +86,16 @@ EXAMPLES = {
         "ng_compare before.jsonl after.jsonl",
         "ng_compare a.jsonl b.jsonl c.jsonl +json=true",
     ),
+    "ng_export": (
+        "ng_export rollouts.jsonl +format=trl_sft +output_fpath=train.jsonl "
+        "+where='reward > 0.5 and num_turns < 8' +drop_truncated=true",
+        "ng_export rollouts.jsonl +format=verl_rl +output_fpath=train.parquet +test_fraction=0.1",
+    ),
+    "ng_pairs": (
+        "ng_pairs rollouts.jsonl +output_fpath=pairs.jsonl +rules=[correctness] +max_per_task=4",
+        "ng_pairs rollouts.jsonl +format=llamafactory_dpo +output_fpath=pairs.jsonl "
+        "+rules_fpath=rules.yaml",
+    ),
     "ng_validate": (
         'ng_validate "+config_paths=[configs/quickstart.yaml]"',
         'ng_validate "+config_paths=[a.yaml,b.yaml]" +policy_model_name=gpt-4o-mini',

@@ -1,6 +1,9 @@
 """Defines the keys of the commands that read rollouts."""
 
-from pydantic import Field
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from .command import Command
 
@@ -15,3 +18,90 @@ class CompareConfig(ReadingCommand):
     """ng_compare: compare files of rollouts task by task."""
 
     pass_threshold: float = Field(1.0, description="Lowest reward that counts as a success.")
+
+
+class SelectionConfig(ReadingCommand):
+    """Keys of the commands that write stored rollouts in another form."""
+
+    output_fpath: Path | None = Field(None, description="File to write; a report goes beside it.")
+    where: str | None = Field(
+        None, description="Keep rollouts for which this holds: reward > 0.5 and num_turns < 8."
+    )
+    min_reward: float | None = Field(None, description="Keep rollouts with at least this reward.")
+    max_reward: float | None = Field(None, description="Keep rollouts with at most this reward.")
+    top_k_per_group: int | None = Field(
+        None, ge=1, description="Keep this many of each task's rollouts, the highest rewards first."
+    )
+    dedupe: bool = Field(False, description="Keep one of a task's rollouts that read the same.")
+    drop_truncated: bool = Field(False, description="Leave out responses that were cut off.")
+    drop_zero_variance: bool = Field(
+        False, description="Leave out tasks whose rollouts all have the same reward."
+    )
+    test_fraction: float = Field(
+        0.0, ge=0, lt=1, description="Share of the tasks to write to <stem>_test, by a hash."
+    )
+    split_seed: int = Field(0, description="Another seed puts other tasks into the test file.")
+    reward_key: str | None = Field(
+        None, description="Field of the line to use as reward, with dots: scores.style."
+    )
+    label_key: str | None = Field(
+        None, description="Field of the row with the right answer. Default: expected_answer, …"
+    )
+    pass_threshold: float = Field(1.0, description="Lowest reward that counts as a success.")
+    arguments: Literal["text", "object"] = Field(
+        "text", description="How a tool call's arguments are written: as JSON text, or parsed."
+    )
+
+
+class ExportConfig(SelectionConfig):
+    """ng_export: write rollouts in the format of a trainer."""
+
+    format: str | None = Field(None, description="Name of the format; without it, they are listed.")
+
+
+class PairRule(BaseModel):
+    """One way to choose pairs among the rollouts of a task."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    type: Literal["correctness", "coherence", "best_worst", "top_bottom", "length_matched"]
+    k: int = Field(default=1, ge=1, description="top_bottom: how many of each end.")
+    min_margin: float | None = Field(
+        default=None, ge=0, description="The difference of the rewards must be larger than this."
+    )
+    max_length_ratio: float = Field(
+        default=1.25, ge=1, description="length_matched: longer text over shorter, in words."
+    )
+    max_per_task: int | None = Field(
+        default=None, ge=1, description="Pairs of one task by this rule."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, value: Any) -> Any:
+        return {"type": value} if isinstance(value, str) else value
+
+
+class PairsConfig(SelectionConfig):
+    """ng_pairs: write preference pairs of stored rollouts."""
+
+    format: str = Field("trl_dpo", description="Name of the preference format.")
+    rules: list[PairRule] = Field(
+        [PairRule(type="best_worst")],
+        description="correctness, best_worst, top_bottom, length_matched, coherence; or objects"
+        " with type, k, min_margin, max_length_ratio, max_per_task.",
+    )
+    rules_fpath: Path | None = Field(None, description="YAML file with the list `rules`.")
+    max_per_task: int | None = Field(None, ge=1, description="Pairs of one task by all rules.")
+    max_pairs: int | None = Field(
+        None, ge=1, description="Pairs in all, spread evenly over the tasks."
+    )
+    dedupe_pairs: bool = Field(True, description="Keep one of a task's pairs that read the same.")
+    drop_truncated: bool = Field(True, description="Leave out responses that were cut off.")
+    drop_empty: bool = Field(True, description="Leave out responses that say nothing.")
+    drop_identical: bool = Field(True, description="Leave out pairs of two equal responses.")
+    prompt: str = Field(
+        "chosen",
+        description="Prompt of a pair: that of the chosen rollout, or a YAML file with `system` and"
+        " `user` templates, filled from the row.",
+    )
+    allow_empty: bool = Field(False, description="Exit 0 where no pair was found.")

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from ...types import JsonObject
-from .analysis import CompareConfig
+from .analysis import CompareConfig, ExportConfig, PairsConfig
 from .authoring import AuditConfig, EntrypointConfig, PrepareDataConfig
 from .command import Command
 from .parallelism import Parallelism
@@ -304,6 +304,8 @@ COMMANDS: dict[str, tuple[type[Command], str]] = {
         "write files of checked tasks from the datasets of the agents",
     ),
     "ng_compare": (CompareConfig, "compare files of rollouts task by task, and conclude"),
+    "ng_export": (ExportConfig, "write rollouts in the format of a trainer"),
+    "ng_pairs": (PairsConfig, "write preference pairs, by rules, in the format of a trainer"),
     "ng_validate": (InspectConfig, "check everything without starting anything"),
     "ng_dump_config": (
         InspectConfig,

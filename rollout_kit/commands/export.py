@@ -1,0 +1,224 @@
+"""Writes stored rollouts, or pairs of them, in the format of a trainer, with a report beside."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..config.keys.analysis import ExportConfig, PairsConfig, SelectionConfig
+from ..errors import ConfigError
+from ..export.conversation import Conversation, Unfit, read_conversation
+from ..export.formats import FORMATS, Format, find_format
+from ..export.grouped import build_group
+from ..export.pairs import Two, plan_pairs
+from ..export.preferences import Pair
+from ..export.report import ExportReport, explain_nothing
+from ..export.selection import Group, Selection, is_test_of, read_selected, score_of, select
+from ..export.trainers import Context, identify
+from ..export.writing import RowFile
+from ..store.files import write_json
+from ..store.tasks import Prompt
+from ..types import JsonObject, Key, Rollout
+
+
+def export(config: ExportConfig) -> JsonObject:
+    """Write the rollouts and return the report; ConfigError if nothing is left to write."""
+    form = find_format(config.format)
+    if form.of_pair is not None:
+        return export_pairs(PairsConfig.model_validate(_given(config)))
+    with _files(config, form) as files:
+        selection = select(config)
+        wanted = {group: {each.key for each in m} for group, m in selection.groups.items()}
+        report = files.report
+        report.left_out = selection.left_out
+        for group, rollouts in read_selected(config.inputs, wanted):
+            ordered = [rollouts[each.key] for each in selection.groups[group]]
+            _write_group(files, selection, group, ordered)
+        return files.finish(selection.num_read, "rollout")
+
+
+def export_pairs(config: PairsConfig) -> JsonObject:
+    """Write preference pairs and return the report; ConfigError for none, unless allowed."""
+    form = find_format(config.format)
+    if form.of_pair is None:
+        names = ", ".join(name for name, each in FORMATS.items() if each.of_pair)
+        raise ConfigError(f"format={config.format} has no pairs; these have: {names}")
+    template = None if config.prompt == "chosen" else Prompt.load(Path(config.prompt))
+    with _files(config, form) as files:
+        selection = select(config)
+        planned = plan_pairs(selection, config)
+        report = files.report
+        wanted = {
+            group: {each.key for two in pairs for each in two[:2]}
+            for group, pairs in planned.pairs.items()
+        }
+        for group, rollouts in read_selected(config.inputs, wanted):
+            read = _reader(config)
+            for two in planned.pairs[group]:
+                with files.leaving_out_unfit():
+                    _write_pair(files, form.of_pair, _pair(two, rollouts, read, template))
+        report.left_out += selection.left_out + planned.skipped
+        return files.finish(selection.num_read, "pair", is_allowed=config.allow_empty)
+
+
+def _given(config: ExportConfig) -> JsonObject:
+    return config.model_dump(exclude_unset=True, by_alias=True)
+
+
+@dataclass(slots=True)
+class _Files:
+    """The main file and the one of the test tasks, and what is counted while they are written."""
+
+    config: SelectionConfig
+    name: str
+    form: Format
+    main: RowFile
+    test: RowFile | None
+    is_test: Callable[[str], bool]
+    report: ExportReport = field(default_factory=ExportReport)
+
+    def of(self, task_id: str) -> RowFile:
+        return self.test if self.test is not None and self.is_test(task_id) else self.main
+
+    def context(self, task_id: str, score: float | None, scores: list[float]) -> Context:
+        file = self.of(task_id)
+        split = "train" if file is self.main else "test"
+        key, threshold = self.config.label_key, self.config.pass_threshold
+        return Context(key, threshold, score, scores, split, file.num_rows)
+
+    @contextmanager
+    def leaving_out_unfit(self) -> Iterator[None]:
+        """Count what the format cannot express."""
+        try:
+            yield
+        except Unfit as error:
+            self.report.left_out[str(error)] += 1
+
+    def finish(self, num_read: int, what: str, *, is_allowed: bool = False) -> JsonObject:
+        """Put the files in their places and return the report."""
+        found = {"format": self.name, "read": num_read, **self.report.to_json()}
+        written = [file for file in (self.main, self.test) if file is not None and file.num_rows]
+        if not written and not is_allowed:
+            reasons = list(found["left_out"].items())
+            raise ConfigError(explain_nothing(num_read, reasons, what))
+        for file in written or [self.main]:
+            file.commit()
+        paths, beside = [file.path for file in written], []
+        if self.form.companion is not None and paths:
+            beside = [str(self.form.companion(paths[0], paths))]
+        files = {str(file.path): file.num_rows for file in written or [self.main]}
+        settings = self.config.model_dump(mode="json", exclude_defaults=True, by_alias=True)
+        found = {"files": files, "beside": beside, **found, "settings": settings}
+        if what == "pair":
+            found.setdefault("rules", {})
+        main = self.main.path
+        write_json(main.with_name(f"{main.stem}_report.json"), found)
+        return found
+
+
+@contextmanager
+def _files(config: SelectionConfig, form: Format) -> Iterator[_Files]:
+    path = _check_output(config, form)
+    test = None
+    main = RowFile(path, is_parquet=form.is_parquet)
+    if config.test_fraction:
+        test = RowFile(path.with_stem(f"{path.stem}_test"), is_parquet=form.is_parquet)
+    name = str(getattr(config, "format", ""))
+    try:
+        yield _Files(config, name, form, main, test, is_test_of(config))
+    finally:
+        for file in (main, test):
+            if file is not None:
+                file.discard()
+
+
+def _check_output(config: SelectionConfig, form: Format) -> Path:
+    if config.output_fpath is None:
+        raise ConfigError("name the file to write: +output_fpath=train.jsonl")
+    path = config.output_fpath.expanduser()
+    suffixes = (".parquet",) if form.is_parquet else (".jsonl", ".json")
+    if path.suffix not in suffixes:
+        raise ConfigError(f"output_fpath={path}: the name must end in {suffixes[0]}")
+    if any(Path(each).expanduser().resolve() == path.resolve() for each in config.inputs):
+        raise ConfigError(f"output_fpath={path} is also an input; choose another name")
+    return path
+
+
+def _write_group(
+    files: _Files, selection: Selection, group: Group, rollouts: list[Rollout]
+) -> None:
+    form, config = files.form, files.config
+    scores, file = selection.scores.get(group, []), files.of(group.task_id)
+    read = _reader(config)
+    if form.of_group:
+        members = []
+        for rollout in rollouts:
+            with files.leaving_out_unfit():
+                members.append(read(rollout))
+        if members:
+            file.write(build_group(members, config.label_key, config.pass_threshold))
+            for each in members:
+                _count(files, each.rollout)
+        return
+    for rollout in rollouts:
+        score = score_of(rollout, config.reward_key)
+        with files.leaving_out_unfit():
+            for row in _rows(form, rollout, read, files.context(group.task_id, score, scores)):
+                file.write(row)
+            _count(files, rollout)
+            if form.of_task is not None:  # one row says all about the task
+                return
+
+
+def _rows(
+    form: Format, rollout: Rollout, read: Callable[[Rollout], Conversation], context: Context
+) -> Iterable[JsonObject]:
+    if form.of_line is not None:
+        return list(form.of_line(rollout, context))
+    if form.of_task is not None:
+        return [form.of_task(read(rollout), context)]
+    assert form.of_rollout is not None
+    own = {} if form.is_bare else identify(rollout, context.score)
+    return [{**form.of_rollout(read(rollout), context), **own}]
+
+
+def _count(files: _Files, rollout: Rollout) -> None:
+    score = score_of(rollout, files.config.reward_key)
+    words = len(rollout.text.split())
+    files.report.add(rollout.key.task_id, words=words, reward=score)
+
+
+def _reader(config: SelectionConfig) -> Callable[[Rollout], Conversation]:
+    """A function that reads a rollout as messages, once for each key."""
+    known: dict[Key, Conversation] = {}
+
+    def read(rollout: Rollout) -> Conversation:
+        found = known.get(rollout.key)
+        if found is None:
+            found = known[rollout.key] = read_conversation(rollout, config.arguments)
+        return found
+
+    return read
+
+
+def _pair(two: Two, rollouts: dict[Key, Rollout], read: Any, template: Prompt | None) -> Pair:
+    chosen, rejected = (read(rollouts[each.key]) for each in two[:2])
+    prompt = chosen.prompt
+    if template is not None:
+        try:
+            prompt = template.apply({}, chosen.row)["input"]
+        except ValueError as error:
+            raise ConfigError(f"task {chosen.rollout.key.task_id}: {error}") from None
+    assert two.chosen.score is not None and two.rejected.score is not None
+    return Pair(prompt, chosen, rejected, two.chosen.score, two.rejected.score, two.rule)
+
+
+def _write_pair(files: _Files, build: Callable[[Pair], JsonObject], pair: Pair) -> None:
+    key = pair.chosen.rollout.key
+    files.of(key.task_id).write({**build(pair), **pair.identify()})
+    chosen, rejected = (len(e.rollout.text.split()) for e in (pair.chosen, pair.rejected))
+    files.report.rules[pair.rule] += 1
+    files.report.add(
+        key.task_id, margin=pair.margin, words=chosen, longer_by_words=chosen - rejected
+    )

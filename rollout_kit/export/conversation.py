@@ -1,0 +1,141 @@
+"""A rollout as chat messages: what trainers' formats are made of.
+
+`prompt` is the task's input, `completion` all that followed: the model's messages, the outputs of
+its tools, observations. Nothing is invented and nothing is dropped: what chat messages cannot say
+is `Unfit`, with the reason.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Literal
+
+import orjson
+
+from ..endpoints.chat import to_chat
+from ..errors import TaskError
+from ..responses import content_texts, output_items
+from ..store.lines import row_of
+from ..types import JsonObject, Rollout
+
+Arguments = Literal["text", "object"]
+"""How the arguments of a tool call are written: as sampled, or parsed."""
+
+LABELS = ("expected_answer", "ground_truth", "gold_answer", "answer", "label", "solution")
+"""Fields of a row that may hold its right answer, the first that is present counts."""
+
+
+class Unfit(Exception):
+    """This format cannot express the rollout; the text is the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """One rollout. `tools` are chat's function tools."""
+
+    rollout: Rollout
+    prompt: list[JsonObject]
+    completion: list[JsonObject]
+    tools: list[JsonObject]
+    row: JsonObject
+    """The fields of the input row that are the verifier's."""
+
+    @property
+    def messages(self) -> list[JsonObject]:
+        return [*self.prompt, *self.completion]
+
+    @property
+    def answer(self) -> JsonObject:
+        """The completion as one assistant message; Unfit if it is more."""
+        if len(self.completion) != 1 or self.completion[0]["role"] != "assistant":
+            raise Unfit("its completion is not one assistant message")
+        if "tool_calls" in self.completion[0]:
+            raise Unfit("its completion calls tools")
+        return self.completion[0]
+
+    def label(self, key: str | None) -> Any:
+        """The task's right answer; None if the row has none."""
+        names = LABELS if key is None else (key,)
+        return next((self.row[name] for name in names if name in self.row), None)
+
+
+def read_conversation(rollout: Rollout, arguments: Arguments = "text") -> Conversation:
+    """The rollout as messages; Unfit if they cannot express it."""
+    params = rollout.line.get("responses_create_params") or {}
+    try:
+        asked = to_chat({**params, "n": 1}, reasoning_field=_REASONING)
+        said = to_chat({"input": output_items(rollout.response)}, reasoning_field=_REASONING)
+    except TaskError as error:
+        raise Unfit(error.message) from None
+    prompt, completion = asked["messages"], said["messages"]
+    if not prompt:
+        raise Unfit("it has no prompt")
+    if not completion:
+        raise Unfit("its response is empty")
+    row = {k: v for k, v in row_of(rollout.line).items() if k != "responses_create_params"}
+    return Conversation(
+        rollout,
+        [_plain(message, arguments) for message in prompt],
+        [_plain(message, arguments) for message in completion],
+        asked.get("tools", []),
+        row,
+    )
+
+
+_REASONING = "reasoning_content"
+
+
+def _plain(message: Mapping[str, Any], arguments: Arguments) -> JsonObject:
+    """The message with text as content. Templates join an absent content as the word None."""
+    content = message.get("content")
+    if isinstance(content, list):
+        if any(part.get("type") != "text" for part in content):
+            raise Unfit("it has content that is not text")
+        content = "".join(content_texts(content))
+    plain = {**message, "content": content or ""}
+    if "tool_calls" in plain and arguments == "object":
+        plain["tool_calls"] = [_with_object(call) for call in plain["tool_calls"]]
+    return plain
+
+
+def _with_object(call: JsonObject) -> JsonObject:
+    function = call["function"]
+    try:
+        parsed = orjson.loads(function["arguments"] or b"{}")
+    except orjson.JSONDecodeError:
+        parsed = None
+    if not isinstance(parsed, dict):
+        raise Unfit("the arguments of a tool call are not a JSON object")
+    return {**call, "function": {**function, "arguments": parsed}}
+
+
+def text_of(value: Any) -> str:
+    """A value as text: texts as they are, everything else as JSON; None is empty."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS).decode()
+
+
+def is_cut_off(rollout: Rollout) -> bool:
+    """Whether the response ended before the model did."""
+    response = rollout.response
+    reason = (response.get("incomplete_details") or {}).get("reason")
+    return bool(reason) or response.get("status") == "incomplete"
+
+
+def said_by(rollout: Rollout) -> list[tuple[Any, ...]]:
+    """What a response says, without ids: equal for rollouts that read the same."""
+    return [
+        (
+            item.get("type", "message"),
+            item.get("role"),
+            item.get("name"),
+            item.get("arguments"),
+            *("".join(content_texts(item.get(name))) for name in ("content", "output", "summary")),
+        )
+        for item in output_items(rollout.response)
+    ]
+
+
+def digest(value: Any) -> bytes:
+    return blake2b(repr(value).encode("utf-8", "surrogatepass"), digest_size=8).digest()

@@ -1,0 +1,88 @@
+"""The report beside an output: how many rows, what was left out and why, lengths, rewards."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from ..types import JsonObject
+
+QUANTILES = (0.1, 0.5, 0.9)
+
+
+@dataclass(slots=True)
+class Figures:
+    """All values of one figure."""
+
+    values: list[float] = field(default_factory=list)
+
+    def to_json(self) -> JsonObject | None:
+        if not self.values:
+            return None
+        ranked = sorted(self.values)
+        at = {f"p{q:.0%}"[:-1]: ranked[round(q * (len(ranked) - 1))] for q in QUANTILES}
+        mean = math.fsum(ranked) / len(ranked)
+        found = {"mean": mean, "min": ranked[0], **at, "max": ranked[-1]}
+        return {name: round(value, 6) for name, value in found.items()}
+
+
+@dataclass(slots=True)
+class ExportReport:
+    """What is counted while rows are written."""
+
+    left_out: Counter[str] = field(default_factory=Counter)
+    """Reason → rollouts; of pairs, reason → pairs."""
+    tasks: set[str] = field(default_factory=set)
+    rules: Counter[str] = field(default_factory=Counter)
+    numbers: dict[str, Figures] = field(default_factory=dict)
+
+    def add(self, task_id: str, **figures: float | None) -> None:
+        """Count a row."""
+        self.tasks.add(task_id)
+        for name, value in figures.items():
+            if value is not None:
+                self.numbers.setdefault(name, Figures()).values.append(value)
+
+    def to_json(self) -> JsonObject:
+        found: JsonObject = {"tasks": len(self.tasks)}
+        if self.rules:
+            found["rules"] = dict(self.rules.most_common())
+        found |= {name: each.to_json() for name, each in self.numbers.items()}
+        found["left_out"] = {name: n for name, n in self.left_out.most_common() if n}
+        return found
+
+
+def format_report(found: JsonObject) -> str:
+    """The report for people."""
+    return "\n".join(_lines(found))
+
+
+def _lines(found: JsonObject) -> Iterator[str]:
+    what = "pair" if "rules" in found else "row"
+    for path, number in found["files"].items():
+        yield f"{path}: {_count(number, what)} in the format {found['format']}"
+    for path in found["beside"]:
+        yield f"{path}: for the trainer"
+    yield f"From {_count(found['read'], 'rollout')}, of {_count(found['tasks'], 'task')}"
+    for rule, number in found.get("rules", {}).items():
+        yield f"  {rule}: {_count(number, 'pair')}"
+    for name in ("words", "reward", "margin", "longer_by_words"):
+        if numbers := found.get(name):
+            spread = f"{numbers['min']:g} to {numbers['max']:g}, median {numbers['p50']:g}"
+            yield f"  {name.replace('_', ' ')}: mean {numbers['mean']:.4g}, {spread}"
+    for reason, number in found["left_out"].items():
+        yield f"  left out: {number:,} ({reason})"
+
+
+def explain_nothing(num_read: int, left_out: Sequence[tuple[str, int]], what: str) -> str:
+    """Why nothing was written, in one line."""
+    if not num_read:
+        return "nothing was written: the input has no rollouts"
+    reasons = ", ".join(f"{number:,} ({reason})" for reason, number in left_out if number)
+    return f"nothing was written: of {_count(num_read, 'rollout')}, no {what} is left" + (
+        f"; left out: {reasons}" if reasons else ""
+    )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

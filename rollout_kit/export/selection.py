@@ -1,0 +1,168 @@
+"""Chooses rollouts, and reads the chosen ones group by group.
+
+A file is read twice: first to choose, keeping a few numbers of each rollout, then to hand out each
+group as soon as its last chosen member was read. Memory holds open groups only.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+from ..config.keys.analysis import SelectionConfig
+from ..errors import ConfigError
+from ..types import Key, Rollout
+from .conversation import digest, is_cut_off, said_by
+from .expression import Filter
+from .source import read_rollouts
+
+
+class Group(NamedTuple):
+    """All rollouts of a task by one agent."""
+
+    task_id: str
+    agent: str
+    scope: str
+
+
+def group_of(key: Key) -> Group:
+    return Group(key.task_id, key.agent, key.scope)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """What is kept of a rollout while groups are formed.
+
+    `score` is what members are ranked by, `reward` the individual verdict. None: not verified.
+    """
+
+    key: Key
+    reward: float | None
+    score: float | None
+    num_words: int
+    digest: bytes
+    is_cut_off: bool
+    is_empty: bool
+
+
+@dataclass(slots=True)
+class Selection:
+    """The chosen rollouts of each group, best first where a number of them was asked for."""
+
+    groups: dict[Group, list[Member]]
+    scores: dict[Group, list[float]]
+    """The scores of all verified members, chosen or not: the baseline of advantages."""
+    num_read: int = 0
+    left_out: Counter[str] = field(default_factory=Counter)
+
+
+def select(config: SelectionConfig) -> Selection:
+    """Choose rollouts; ConfigError for a filter that is wrong or names an unknown field."""
+    keeps = Filter(config.where) if config.where else None
+    found = Selection({}, {})
+    for rollout in read_rollouts(config.inputs):
+        found.num_read += 1
+        score = score_of(rollout, config.reward_key)
+        group = group_of(rollout.key)
+        if score is not None:
+            found.scores.setdefault(group, []).append(score)
+        reason = _why_not(rollout, score, config)
+        if keeps is not None and not keeps(rollout):
+            reason = reason or "where"
+        if reason:
+            found.left_out[reason] += 1
+        else:
+            found.groups.setdefault(group, []).append(_member(rollout, score))
+    if keeps is not None:
+        keeps.check()
+    if config.reward_key and found.num_read and not found.scores:
+        raise ConfigError(f"reward_key={config.reward_key}: no rollout has a number there")
+    for group in list(found.groups):
+        kept = _choose(found.groups[group], found.scores.get(group, []), config, found.left_out)
+        if kept:
+            found.groups[group] = kept
+        else:
+            del found.groups[group]
+    return found
+
+
+def score_of(rollout: Rollout, key: str | None) -> float | None:
+    """The reward that trainers get; None without one."""
+    if key is None:
+        return rollout.reward
+    value: Any = rollout.line
+    for name in key.split("."):
+        value = value.get(name) if isinstance(value, dict) else None
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _why_not(rollout: Rollout, score: float | None, config: SelectionConfig) -> str:
+    if score is None and (config.min_reward is not None or config.max_reward is not None):
+        return "without a reward"
+    if score is not None and config.min_reward is not None and score < config.min_reward:
+        return "min_reward"
+    if score is not None and config.max_reward is not None and score > config.max_reward:
+        return "max_reward"
+    return "drop_truncated" if config.drop_truncated and is_cut_off(rollout) else ""
+
+
+def _member(rollout: Rollout, score: float | None) -> Member:
+    said = said_by(rollout)
+    return Member(
+        rollout.key,
+        rollout.reward,
+        score,
+        len(rollout.text.split()),
+        digest(said),
+        is_cut_off(rollout),
+        not any(any(each[2:]) for each in said if each[0] != "reasoning"),
+    )
+
+
+def _choose(
+    members: list[Member], scores: Sequence[float], config: SelectionConfig, out: Counter[str]
+) -> list[Member]:
+    if config.drop_zero_variance and (len(scores) < 2 or min(scores) == max(scores)):
+        out["drop_zero_variance"] += len(members)
+        return []
+    if config.dedupe:
+        firsts: dict[bytes, Member] = {}
+        for member in members:
+            firsts.setdefault(member.digest, member)
+        out["dedupe"] += len(members) - len(firsts)
+        members = list(firsts.values())
+    if config.top_k_per_group is not None:
+        ranked = sorted(members, key=lambda each: -(_LEAST if each.score is None else each.score))
+        out["top_k_per_group"] += max(0, len(ranked) - config.top_k_per_group)
+        members = ranked[: config.top_k_per_group]
+    return members
+
+
+_LEAST = float("-inf")
+
+
+def read_selected(
+    inputs: Sequence[str], wanted: dict[Group, set[Key]]
+) -> Iterator[tuple[Group, dict[Key, Rollout]]]:
+    """Each group with its wanted rollouts, in the order in which groups are complete."""
+    open_groups: dict[Group, dict[Key, Rollout]] = {}
+    for rollout in read_rollouts(inputs):
+        group = group_of(rollout.key)
+        keys = wanted.get(group, ())
+        if rollout.key not in keys:
+            continue
+        held = open_groups.setdefault(group, {})
+        held[rollout.key] = rollout
+        if len(held) == len(keys):
+            yield group, open_groups.pop(group)
+
+
+def is_test_of(config: SelectionConfig) -> Callable[[str], bool]:
+    """A function that says whether a task, by its id, belongs to the test file."""
+
+    def is_test(task_id: str) -> bool:
+        raw = blake2b(f"{config.split_seed}:{task_id}".encode(), digest_size=8).digest()
+        return int.from_bytes(raw) < config.test_fraction * 2**64
+
+    return is_test
