@@ -60,6 +60,23 @@ def test_the_headline_stands_at_the_top_too() -> None:
     assert found["pass_at_k_tasks"] == {"1": 2, "2": 1}
 
 
+def answered(task: int, answer: str | None, reward: float, **block: Any) -> dict[str, Any]:
+    found = line(task, reward, True)
+    found["rollout"] |= {"scores": ["extracted_answer"], **block}
+    return {**found, "extracted_answer": answer}
+
+
+def test_the_most_common_answer_of_a_task_counts() -> None:
+    lines = [
+        *(answered(0, answer, float(answer == "4")) for answer in ("4", "4", "5", None)),
+        *(answered(1, None, 0.0, finish_reason="max_output_tokens") for _ in range(4)),
+    ]
+    found = report(lines, 8)
+    assert found["maj_at_k"]["4"] == 0.5 and found["maj_at_k"]["1"] == pytest.approx(0.25)
+    assert found["rates"] == {"cut_off": 0.5, "no_answer": 5 / 8}
+    assert "maj_at_k" not in report([line(0, 1.0, True)], 1)
+
+
 @given(LINES, st.integers(0, 40))
 def test_parts_add_up_to_the_whole(lines: list[tuple[int, float, bool]], cut: int) -> None:
     whole, part = aggregate(lines), aggregate(lines[:cut])

@@ -14,6 +14,11 @@ from .throughput_log import log_run
 MAX_REASONS = 5
 """Reasons of failure that are listed; the failures file has all of them."""
 
+WORTH_SAYING = 0.01
+"""Smaller shares of rollouts without an answer, or cut off, are in the metrics file only."""
+
+RATES = {"cut_off": "Cut off by the limit of tokens", "no_answer": "Without an answer"}
+
 MAX_WORST = 3
 """Tasks with the lowest reward that are listed."""
 
@@ -73,7 +78,13 @@ def _say_headline(run: Run, metrics: Mapping[str, Any], say: Say) -> None:
     for k, value in metrics["pass_at_k"].items():
         behind = metrics["pass_at_k_tasks"][k]
         passes += f" · pass@{k} {value:.3f}" + (f" ({behind:,} tasks)" if behind < tasks else "")
+    passes += "".join(
+        f" · maj@{k} {value:.3f}" for k, value in metrics.get("maj_at_k", {}).items() if k != "1"
+    )
     say(f"Reward {reward:.3f}{between} over {over}{passes}")
+    for name, share in metrics["rates"].items():
+        if share >= WORTH_SAYING:
+            say(f"{RATES[name]}: {share:.1%} of the rollouts")
     if counts["rollouts"] < counts["planned"]:
         whole = f"{counts['planned']:,} rollouts of {number_of(counts['tasks'], 'task')}"
         say(f"This is a part of the plan, which is {whole}: the rest may change every figure")

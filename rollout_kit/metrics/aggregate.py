@@ -13,6 +13,7 @@ from typing import Any
 
 from ..types import JsonObject, Rollout
 from .groups import Groups, Moments
+from .majority import Votes
 from .sketch import Sketch
 
 Z_95 = 1.96
@@ -39,6 +40,9 @@ class Aggregate:
     cost_usd: float = 0.0
     unpriced: int = 0
     """Rollouts of unknown cost."""
+    votes: Votes = field(default_factory=Votes)
+    cut_off: int = 0
+    """Rollouts whose last turn reached a limit of tokens."""
 
     def add(self, rollout: Rollout) -> None:
         """Count one rollout."""
@@ -63,12 +67,16 @@ class Aggregate:
             times["verify"].add(info.verify_s)
         if info.queue_s is not None:
             times["queue"].add(info.queue_s)
+        self.cut_off += rollout.line["rollout"].get("finish_reason") in CUT_OFF
         groups, reward = self.groups, rollout.reward
         row = groups.row(info.key.agent, info.key.task_id, info.task_index)
         if reward is None:
             self.unscored += 1
         else:
             groups.counts[row] += 1
+            if ANSWER in info.scores:
+                task = info.key.agent, info.key.task_id
+                self.votes.add(task, rollout.line.get(ANSWER), reward)
             groups.successes[row] += reward >= self.pass_threshold
         for name, value in _numbers(rollout):
             moments = self.numbers.get(name)
@@ -89,6 +97,8 @@ class Aggregate:
         for name, sketch in other.times.items():
             self.times[name].merge(sketch)
         self.groups.merge(other.groups)
+        self.votes.merge(other.votes)
+        self.cut_off += other.cut_off
         for name, moments in other.numbers.items():
             self.numbers.setdefault(name, Moments()).merge(moments)
 
@@ -152,6 +162,15 @@ class Aggregate:
         counts = self.groups.counts
         ks = _powers_up_to(max(counts, default=0))
         return {str(k): sum(count >= k for count in counts) for k in ks}
+
+    def maj_at_k(self) -> dict[str, float] | None:
+        """maj@k for the k of `pass_at_k`; None if no verifier sets `extracted_answer`."""
+        return self.votes.maj_at_k(self.pass_at_k_tasks())
+
+    def rates(self) -> JsonObject:
+        """Shares of rollouts: cut off by a limit of tokens, and without an answer."""
+        cut_off = self.cut_off / self.rollouts if self.rollouts else None
+        return _kept({"cut_off": cut_off, "no_answer": self.votes.no_answer()})
 
     def pass_rate(self) -> float | None:
         """The share of verified rollouts that succeed; None if there is none."""
@@ -240,7 +259,10 @@ def _chance_of_none(n: int, successes: int, k: int) -> float:
     return math.comb(n - successes, k) / math.comb(n, k)
 
 
-CALLS = "num_tool_calls"
+CALLS, ANSWER = "num_tool_calls", "extracted_answer"
+
+CUT_OFF = frozenset({"max_output_tokens", "length", "max_tokens"})
+"""Finish reasons of a response that a limit of tokens has cut off."""
 
 ScopeOf = Callable[[str], str]
 """Agent → the scope that its rollouts are collected under."""
@@ -295,6 +317,8 @@ class Metrics:
             "intervals": _kept({"reward": whole.interval("reward")}),
             "pass_at_k": whole.pass_at_k(),
             "pass_at_k_tasks": whole.pass_at_k_tasks(),
+            **_kept({"maj_at_k": whole.maj_at_k() if lists_groups else None}),
+            "rates": whole.rates(),
             "counts": {**counts, "rollouts": whole.rollouts},
             "bracket": _kept({"reward": whole.bracket(counts["planned"])}),
             "usage": whole.usage,

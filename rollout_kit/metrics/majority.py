@@ -7,11 +7,15 @@ is the mean over all choices of k of them; over DRAWS random choices if there ar
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import combinations
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 DRAWS = 256
+
+MAX_TASKS = 10_000
+"""Votes are kept for up to this many tasks."""
 
 
 class Vote(NamedTuple):
@@ -47,3 +51,46 @@ def _choices(k: int, votes: Sequence[Vote]) -> Iterator[Sequence[Vote]]:
     random = Random(k)
     for _ in range(DRAWS):
         yield random.sample(votes, k)
+
+
+@dataclass(slots=True)
+class Votes:
+    """The votes of each task whose verifier sets `extracted_answer`."""
+
+    tasks: dict[tuple[str, str], list[Vote]] = field(default_factory=dict)
+    given: int = 0
+    """Verified rollouts with the field, null or not."""
+    missing: int = 0
+    """Those without an answer."""
+
+    def add(self, task: tuple[str, str], answer: Any, reward: float) -> None:
+        """Count a rollout of a task, which is (agent, task id)."""
+        self.given += 1
+        self.missing += answer is None
+        if len(self.tasks) <= MAX_TASKS:
+            text = None if answer is None else str(answer)
+            self.tasks.setdefault(task, []).append(Vote(text, reward))
+
+    def merge(self, other: "Votes") -> None:
+        self.given += other.given
+        self.missing += other.missing
+        for task, votes in other.tasks.items():
+            self.tasks.setdefault(task, []).extend(votes)
+
+    def maj_at_k(self, ks: Iterable[str]) -> dict[str, float] | None:
+        """maj@k over the tasks with at least k rollouts; None without answers, or with too many
+        tasks."""
+        if self.given == self.missing or len(self.tasks) > MAX_TASKS:
+            return None
+        found = {}
+        for k in ks:
+            values = [
+                maj_at(int(k), votes) for votes in self.tasks.values() if len(votes) >= int(k)
+            ]
+            if values:
+                found[k] = math.fsum(values) / len(values)
+        return found
+
+    def no_answer(self) -> float | None:
+        """The share of rollouts without an answer."""
+        return self.missing / self.given if self.given else None
