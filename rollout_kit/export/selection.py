@@ -48,7 +48,7 @@ class Member:
 
 @dataclass(slots=True)
 class Selection:
-    """The chosen rollouts of each group, best first where a number of them was asked for."""
+    """The chosen rollouts of each group, by key; the best first if only the top is asked for."""
 
     groups: dict[Group, list[Member]]
     scores: dict[Group, list[float]]
@@ -79,7 +79,8 @@ def select(config: SelectionConfig) -> Selection:
     if config.reward_key and found.num_read and not found.scores:
         raise ConfigError(f"reward_key={config.reward_key}: no rollout has a number there")
     for group in list(found.groups):
-        kept = _choose(found.groups[group], found.scores.get(group, []), config, found.left_out)
+        members = sorted(found.groups[group], key=lambda each: each.key)
+        kept = _choose(members, found.scores.get(group, []), config, found.left_out)
         if kept:
             found.groups[group] = kept
         else:
