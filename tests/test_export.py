@@ -1,6 +1,7 @@
 """ng_export: each format has its columns, nothing is invented, and what is left out is counted."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -329,6 +330,7 @@ def test_a_foreign_grouped_file_is_read(place: Place) -> None:
         (["+format=trl_sft", "+output_fpath=x.jsonl", "+min_reward=2"], "4 (min_reward)"),
         (["+format=trl_dpo", "+output_fpath=x.jsonl", "+max_reward=0"], "no pair is left"),
         (["+format=trl_sft", "+output_fpath=rollouts.jsonl/x.jsonl"], "cannot write"),
+        (["+format=verl_sft", "+output_fpath=x.parquet", "+arguments=object"], "use text"),
     ],
 )
 def test_one_line_says_what_is_wrong(
@@ -339,6 +341,50 @@ def test_one_line_says_what_is_wrong(
     status, said = place.run(command.main, "rollouts.jsonl", *argv)
     assert status == 1 and expected in said and "Traceback" not in said
     assert [path.name for path in place.folder.iterdir()] == ["rollouts.jsonl"], "nothing is left"
+
+
+def test_a_prompt_needs_no_answer(place: Place) -> None:
+    place.write([line(1, 0, [], 0.0), line(2, 0, [{"type": "web_search_call"}], 0.0)])
+    assert len(export(place, "openrlhf_prompts")[2]) == 2
+    status, said, _ = export(place, "trl_sft")
+    assert status == 1 and "1 (its response is empty)" in said and "'web_search_call' item" in said
+
+
+@pytest.mark.parametrize(
+    "params", [{"input": 5}, {"input": [5]}, {"input": [{"content": [3]}]}, {"tools": [None]}]
+)
+def test_malformed_items_are_counted(params: Any, place: Place) -> None:
+    place.write([line(1, 0, "x", 1.0, params=params), line(2, 0, "y", 1.0)])
+    _, said, rows = export(place, "trl_sft")
+    assert len(rows) == 1 and "left out: 1 (" in said
+
+
+def test_parquet_without_its_package_says_what_to_install(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.write(ANSWERS)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    path = place.folder / "x.parquet"
+    words = (place.folder / "rollouts.jsonl", "+format=verl_rl", f"+output_fpath={path}")
+    status, said = place.run(command.main, *words)
+    assert status == 1 and "Parquet needs pyarrow:" in said and "install" in said
+
+
+def test_rows_of_many_batches_share_one_schema(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pyarrow")
+    monkeypatch.setattr("rollout_kit.export.writing.BATCH", 2)
+    place.write(
+        [
+            *(line(task, 0, "x", None) for task in range(5)),
+            tool_line(6, 0, 1.0, ("price", "{}")),
+            line(7, 0, "y", 1),
+        ]
+    )
+    _, said, rows = export(place, "parquet")
+    assert [row["reward"] for row in rows] == [None] * 5 + [1.0, 1.0], said
+    assert rows[5]["messages"][2]["tool_calls"][0]["function"]["name"] == "price"
 
 
 def test_datasets_loads_what_trl_is_given(place: Place) -> None:

@@ -140,6 +140,10 @@ def _check_output(config: SelectionConfig, form: Format) -> Path:
     suffixes = (".parquet",) if form.is_parquet else (".jsonl", ".json")
     if path.suffix not in suffixes:
         raise ConfigError(f"output_fpath={path}: the name must end in {suffixes[0]}")
+    if form.is_parquet and config.arguments == "object":
+        raise ConfigError(
+            "arguments=object: Parquet would give all calls each other's arguments; use text"
+        )
     if any(Path(each).expanduser().resolve() == path.resolve() for each in config.inputs):
         raise ConfigError(f"output_fpath={path} is also an input; choose another name")
     return path
@@ -150,7 +154,7 @@ def _write_group(
 ) -> None:
     form, config = files.form, files.config
     scores, file = selection.scores.get(group, []), files.of(group.task_id)
-    read = _reader(config)
+    read = _reader(config, is_answered=form.of_task is None)
     if form.of_group:
         members = []
         for rollout in rollouts:
@@ -189,14 +193,17 @@ def _count(files: _Files, rollout: Rollout) -> None:
     files.report.add(rollout.key.task_id, words=words, reward=score)
 
 
-def _reader(config: SelectionConfig) -> Callable[[Rollout], Conversation]:
+def _reader(
+    config: SelectionConfig, *, is_answered: bool = True
+) -> Callable[[Rollout], Conversation]:
     """A function that reads a rollout as messages, once for each key."""
     known: dict[Key, Conversation] = {}
 
     def read(rollout: Rollout) -> Conversation:
         found = known.get(rollout.key)
         if found is None:
-            found = known[rollout.key] = read_conversation(rollout, config.arguments)
+            found = read_conversation(rollout, config.arguments, is_answered=is_answered)
+            known[rollout.key] = found
         return found
 
     return read

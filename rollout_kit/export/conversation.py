@@ -59,18 +59,24 @@ class Conversation:
         return next((self.row[name] for name in names if name in self.row), None)
 
 
-def read_conversation(rollout: Rollout, arguments: Arguments = "text") -> Conversation:
-    """The rollout as messages; Unfit if they cannot express it."""
+def read_conversation(
+    rollout: Rollout, arguments: Arguments = "text", *, is_answered: bool = True
+) -> Conversation:
+    """The rollout as messages; Unfit if they cannot express it. The completion is empty unless
+    `is_answered`."""
     params = rollout.line.get("responses_create_params") or {}
+    output = output_items(rollout.response) if is_answered else []
     try:
         asked = to_chat({**params, "n": 1}, reasoning_field=_REASONING)
-        said = to_chat({"input": output_items(rollout.response)}, reasoning_field=_REASONING)
+        said = to_chat({"input": output}, reasoning_field=_REASONING)
     except TaskError as error:
         raise Unfit(error.message) from None
+    except (AttributeError, KeyError, TypeError):
+        raise Unfit("an item of its input or output is malformed") from None
     prompt, completion = asked["messages"], said["messages"]
     if not prompt:
         raise Unfit("it has no prompt")
-    if not completion:
+    if is_answered and not completion:
         raise Unfit("its response is empty")
     row = {k: v for k, v in row_of(rollout.line).items() if k != "responses_create_params"}
     return Conversation(
@@ -119,7 +125,8 @@ def text_of(value: Any) -> str:
 def is_cut_off(rollout: Rollout) -> bool:
     """Whether the response ended before the model did."""
     response = rollout.response
-    reason = (response.get("incomplete_details") or {}).get("reason")
+    details = response.get("incomplete_details")
+    reason = details.get("reason") if isinstance(details, dict) else None
     return bool(reason) or response.get("status") == "incomplete"
 
 

@@ -63,7 +63,7 @@ def _lines(found: JsonObject) -> Iterator[str]:
         yield f"{path}: {_count(number, what)} in the format {found['format']}"
     for path in found["beside"]:
         yield f"{path}: for the trainer"
-    yield f"From {_count(found['read'], 'rollout')}, of {_count(found['tasks'], 'task')}"
+    yield f"  {_count(found['read'], 'rollout')} read, {_count(found['tasks'], 'task')} written"
     for rule, number in found.get("rules", {}).items():
         yield f"  {rule}: {_count(number, 'pair')}"
     for name in ("words", "reward", "margin", "longer_by_words"):
