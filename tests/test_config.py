@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rollout_kit import errors
 from rollout_kit.cli import dump_config, help, validate, version
 from rollout_kit.config.keys.authoring import EntrypointConfig
-from rollout_kit.config.keys.commands import CollectConfig, InspectConfig, RunConfig
+from rollout_kit.config.keys.commands import CollectConfig, ControlConfig, InspectConfig, RunConfig
 from rollout_kit.config.keys.parallelism import Parallelism
 from rollout_kit.config.load import Config, load, parse_keys
 from rollout_kit.config.sources import Layer, Merged
@@ -788,3 +788,14 @@ def test_blanks_around_urls_and_keys_are_no_part_of_them():
     settings = server.Config.of(instance.settings, instance.secrets)
     assert settings.openai_base_url == "http://h/v1"
     assert settings.openai_api_key == "sk-key-1"
+
+
+@pytest.mark.parametrize("value", ["{deep: [x-y-z]}", "[x-y-z]", "x-y-z"])
+def test_what_env_yaml_holds_for_other_files_is_no_mistake(value):
+    env = f"values: {value}"
+    assert collect(WIRED, env=f"{ENV}{env}").secrets == {"sk-from-env", "x-y-z"}
+    Path("env.yaml").write_text(env)
+    assert not load([], ControlConfig).warnings
+    Path("env.yaml").write_text("head_sever: {port: 5}")
+    with pytest.raises(ConfigError, match="did you mean 'head_server'"):
+        load([], ControlConfig)

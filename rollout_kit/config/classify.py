@@ -58,7 +58,7 @@ def classify(
             problems.append(f"{block} [{merged.origin(key)}]")
         elif typed and not known and not isinstance(value, dict | list):
             for_servers[key] = value
-        elif typed or isinstance(value, dict | list):
+        elif typed or (isinstance(value, dict | list) and merged.origin(key) != ENV_FILE):
             if typed or key not in NEMO_GYM_KEYS:
                 problems.append(describe_unknown(key, typed, merged, [*own, *filed, *used], cwd))
         elif close := get_close_matches(key, anyones - values.keys(), n=1, cutoff=TYPO):
