@@ -1,4 +1,6 @@
+import asyncio
 import json
+import re
 from base64 import b64encode
 from urllib.parse import quote
 
@@ -15,6 +17,9 @@ from rollout_kit.secrets import (
     private_values,
     secret_values,
 )
+from rollout_kit.serving.model import Model, ModelConfig
+from rollout_kit.testing import making, text_response
+from rollout_kit.transport.peers import Peers
 
 
 @pytest.mark.parametrize(
@@ -188,3 +193,32 @@ def test_an_echo_is_masked_only_where_it_can_hardly_be_something_else():
 @given(st.text(min_size=8), st.integers(8, 40))
 def test_masking_what_was_cut_off_ends(secret, size):
     assert secret[:size] not in mask(f"<{secret[:size]}", {secret}) or MASK in secret[:size]
+
+
+class Echoing(Model):
+    class Config(ModelConfig):
+        api_key: str
+
+    config: Config
+
+    async def responses(self, params):
+        text = f"this key was sent along with the request: {self.config.api_key}"
+        return {**text_response(text), "status": "completed"}
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        ("/v1/responses", {"input": "hi", "stream": True}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "stream": True}),
+    ],
+)
+def test_a_stream_has_no_pieces_of_a_secret(path, asked):
+    key = f"sk-{''.join(f'{number:03}' for number in range(60))}"
+    model = making(Echoing, api_key=key)(Peers({}), "echoing")
+    told = asyncio.run(model.answer(path, json.dumps(asked).encode()))
+    text = "".join(re.findall(r'"(?:delta|content)":"([^"]*)"', bytes(told).decode()))
+    assert "along with the request: ****" in text
+    assert not {key[at : at + 5] for at in range(len(key) - 4)} & {
+        text[at : at + 5] for at in range(len(text) - 4)
+    }

@@ -200,7 +200,8 @@ class Model(Service):
         if not isinstance(asked, dict):
             return await super().handle(path, raw)
         wants_stream, options = asked.pop("stream", None), asked.pop("stream_options", None)
-        answer = await super().handle(path, orjson.dumps(asked))
+        # masked here, as a stream would cut secrets into pieces
+        answer = self._mask_reply(await super().handle(path, orjson.dumps(asked)))
         if not wants_stream:
             return answer
         if path == RESPONSES:
