@@ -9,7 +9,7 @@ from contextlib import suppress
 from hashlib import blake2b
 from typing import Any, ClassVar
 
-from ..errors import PeerError, RolloutError, TaskError
+from ..errors import THROTTLED, PeerError, RolloutError, TaskError
 from ..responses import function_calls, sum_usage
 from ..session import LOST_TIMES, Session, Spent, current_session, entered
 from ..time_limit import within
@@ -136,6 +136,7 @@ class Turns:
         self._usages: list[Any] = []
         self._session = current_session() or Session()
         self._lost_s = dict.fromkeys(LOST_TIMES, 0.0)
+        self._lost_before = 0.0
         # recorded calls are their own store, and would lack what is not sent again
         self._log = None if peers.is_taped else self._session.turn_log
         self._session.turn_log = None
@@ -177,7 +178,8 @@ class Turns:
 
     async def _ask_model(self, request: JsonObject) -> JsonObject:
         began, lost_before = time.perf_counter(), self._session.lost_s
-        response = await retry(lambda: self._ask_once(request), TURN)
+        self._lost_before = sum(lost_before.values())
+        response = await retry(lambda: self._ask_once(request), TURN, on_retry=self._lose)
         seconds = time.perf_counter() - began
         for name, total in self._session.lost_s.items():
             self._lost_s[name] += total - lost_before[name]
@@ -187,6 +189,13 @@ class Turns:
             self._first_s = self._model_s
         self._usages.append(response.get("usage"))
         return response
+
+    def _lose(self, error: RolloutError, seconds: float) -> None:
+        """Record the time of a try that failed and of its pause, unless the model server did."""
+        lost = sum(self._session.lost_s.values())
+        name = "rate_limit_s" if error.status in THROTTLED else "retry_s"
+        self._session.lose(name, max(0.0, seconds - (lost - self._lost_before)))
+        self._lost_before = sum(self._session.lost_s.values())
 
     async def _ask_once(self, request: JsonObject) -> JsonObject:
         response = await self._peers.call(self._model, "/v1/responses", request, dict)
