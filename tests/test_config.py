@@ -596,6 +596,9 @@ def test_a_boolean_is_no_number(argument: str, expected: str) -> None:
         ("temprature=1", "temprature: unknown (did you mean 'temperature'?)"),
         ("temperature=hot", "temperature: expected a number, got 'hot'"),
         ("temperature=-1", "temperature: must be at least 0, got -1"),
+        ("top_p=7", "top_p: must be at most 1, got 7"),
+        ("n=4", "n: each request asks for one answer: give +num_repeats instead"),
+        ("background=true", "background: must not be set"),
         ("max_output_tokens=0", "max_output_tokens: must be at least 1, got 0"),
         ("max_output_tokens=true", "max_output_tokens: expected an int, got True"),
         ("tool_choice=must", "tool_choice: expected auto, none, required or a mapping, got 'must'"),
@@ -607,6 +610,16 @@ def test_a_boolean_is_no_number(argument: str, expected: str) -> None:
 )
 def test_create_params_that_mean_nothing_are_refused(given: str, expected: str) -> None:
     assert expected in refusal("", f"+responses_create_params.{given}")
+
+
+@pytest.mark.parametrize("word", ["true", "false"])
+@pytest.mark.parametrize("key", ["throughput_log", "record", "log_dir", "output_jsonl_fpath"])
+def test_a_boolean_is_no_path(key: str, word: str) -> None:
+    assert f"+{key}={word}: expected a path" in refusal("", f"+{key}={word}")
+
+
+def test_no_run_starts_anew_without_saying_how() -> None:
+    assert "+resume=fresh" in refusal("", "+resume_from_cache=false")
 
 
 def test_create_params_of_other_engines_may_be_sent() -> None:

@@ -119,7 +119,11 @@ def problems(
 
 
 def misplaced_booleans(model: type[BaseModel], given: Any) -> Iterator[Problem]:
-    """A problem for each `true` or `false` in place of a number, which pydantic takes as 1 or 0."""
+    """A problem for each `true` or `false` in place of a number, which pydantic takes as 1 or 0, or
+    of a path."""
+    for name, field in keys(model).items():
+        if given.get(name) in ("true", "false") and Path in _parts(field.annotation):
+            yield Problem((name,), f"expected {describe(field.annotation)}", given[name])
     for path, value in _booleans(given, ()):
         annotation: Any = model
         for key in path:

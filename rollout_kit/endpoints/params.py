@@ -80,6 +80,8 @@ KINDS: Mapping[str, set[type]] = {
 
 AT_LEAST = {"max_output_tokens": 1, "max_tool_calls": 1, "temperature": 0, "top_p": 0, "min_p": 0}
 
+AT_MOST = {"top_p": 1, "min_p": 1}
+
 WORDS = {str: "text", int: "an int", float: "a number", bool: "true or false", list: "a list"}
 
 TOOL_CHOICES = ("auto", "none", "required")
@@ -104,6 +106,12 @@ def find_problems(params: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
                 yield name, f"expected {_describe(kinds)}, got {value!r:.80}"
             elif name in AT_LEAST and not (isfinite(value) and value >= AT_LEAST[name]):
                 yield name, f"must be at least {AT_LEAST[name]}, got {value}"
+            elif name in AT_MOST and value > AT_MOST[name]:
+                yield name, f"must be at most {AT_MOST[name]}, got {value}"
+    if params.get("background"):
+        yield "background", "must not be set: the answer would not be waited for"
+    if params.get("n") not in (None, 1):
+        yield "n", "each request asks for one answer: give +num_repeats instead"
     choice, items = params.get("tool_choice"), params.get("input")
     if type(choice) is str and choice not in TOOL_CHOICES:
         yield "tool_choice", f"expected {', '.join(TOOL_CHOICES)} or a mapping, got '{choice}'"

@@ -75,9 +75,9 @@ def _check_form(path: Path, lines: list[bytes]) -> None:
             f"{path}: no line at its start is a JSON object, as {begins[0][:60]!r}: each line must"
             " hold one task"
         )
+    mended = f"{path.stem}_lines.jsonl" if path.suffix == ".jsonl" else f"{path.stem}.jsonl"
     raise ConfigError(
-        f"{path}: is {form}, and each line must hold one JSON object: "
-        f"{how} {path.name} > {path.stem}.jsonl"
+        f"{path}: is {form}, and each line must hold one JSON object: {how} {path.name} > {mended}"
     )
 
 

@@ -95,11 +95,11 @@ class TaskReader:
             raise ValueError(f"no responses_create_params object ({_how_to_map(row)})")
         if self.prompt:
             own = self.prompt.apply(own, row)
-        if not isinstance(own.get("input"), str | list):
-            raise ValueError("responses_create_params has no input (a string or a list of items)")
         params = merge(merge(self.default_params, own), self.override_params)
         for name, reason in find_problems(params):
             raise ValueError(f"responses_create_params.{name}: {reason}")
+        if not isinstance(own.get("input"), str | list):
+            raise ValueError("responses_create_params has no input (a string or a list of items)")
         if params is row.get("responses_create_params"):
             return row
         return {**row, "responses_create_params": params}

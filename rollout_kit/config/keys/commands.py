@@ -4,7 +4,7 @@ YAML and `--help` use these definitions."""
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from ...types import JsonObject
 from .analysis import CompareConfig, ExportConfig, PairsConfig
@@ -209,6 +209,13 @@ class CollectConfig(RolloutsCommand):
     )
     canary_seed: int = Field(0, description="Seed for drawing the canary.")
     upload_rollouts: bool = Field(False, description="Accepted for NeMo Gym; nothing is uploaded.")
+
+    @field_validator("resume_from_cache")
+    @classmethod
+    def _continues(cls, value: bool) -> bool:
+        if not value:
+            raise ValueError("a run continues its output; +resume=fresh moves old files aside")
+        return value
 
 
 class EstimateConfig(CollectConfig):
