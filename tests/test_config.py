@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollout_kit import errors
-from rollout_kit.cli import dump_config, help, validate, version
+from rollout_kit.cli import dump_config, help, plan_vllm, prepare_data, validate, version
 from rollout_kit.config.keys.authoring import EntrypointConfig
 from rollout_kit.config.keys.commands import CollectConfig, ControlConfig, InspectConfig, RunConfig
 from rollout_kit.config.keys.parallelism import Parallelism
@@ -616,6 +616,14 @@ def test_create_params_that_mean_nothing_are_refused(given: str, expected: str) 
 @pytest.mark.parametrize("key", ["throughput_log", "record", "log_dir", "output_jsonl_fpath"])
 def test_a_boolean_is_no_path(key: str, word: str) -> None:
     assert f"+{key}={word}: expected a path" in refusal("", f"+{key}={word}")
+
+
+def test_a_key_that_a_command_needs_is_named_as_it_is_typed(capsys) -> None:
+    for main, key in ((plan_vllm.main, "model_name"), (prepare_data.main, "output_dirpath")):
+        with pytest.raises(SystemExit) as ended:
+            main([])
+        assert ended.value.code == 1
+        assert f"{key}: is required, and missing: +{key}=…" in capsys.readouterr().err
 
 
 def test_no_run_starts_anew_without_saying_how() -> None:

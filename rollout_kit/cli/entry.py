@@ -171,7 +171,8 @@ def guard(name: str, arguments: Sequence[str], body: Callable[[], int]) -> int:
 
 def parse_keys(arguments: Sequence[str], command: type[AnyCommand]) -> AnyCommand:
     """Parse the keys of a command that reads no files."""
-    if not arguments:
+    needs_some = any(field.is_required() for field in command.model_fields.values())
+    if not arguments and not needs_some:
         return command.model_validate({})
     from ..config.load import parse_keys
 

@@ -272,7 +272,8 @@ def _line(problem: fields.Problem, given: Sources) -> str:
         if problem.value is None or problem.is_unknown
         else f" (got {fields.show_value(problem)})"
     )
-    return f"{place}: {problem.reason}{got} [{given.merged.origin(*problem.path)}]"
+    origin = given.merged.origin(*problem.path)
+    return f"{place}: {problem.reason}{got}" + (f" [{origin}]" if origin else f": +{place}=…")
 
 
 def _warnings(parsed: list[Override], secrets: frozenset[str]) -> list[str]:

@@ -226,7 +226,7 @@ class HeadClient:
         url, shown = f"http://{host}:{address[1]}", f"http://{where.host}:{where.port}"
         advice = (
             "start one with  ng_run '+config_paths=[…]', name its place with +head_server.port=…,"
-            " or let this command start the servers itself with '+config_paths=[…]'"
+            " or collect without one: ng_collect_rollouts '+config_paths=[…]'"
         )
         nonce = secrets.token_hex(16)
         asked = {NONCE: nonce, ADDRESS: _spell(address)}
