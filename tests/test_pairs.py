@@ -194,6 +194,7 @@ def test_a_format_that_cannot_hold_a_pair_counts_it(place: Place) -> None:
     [
         (["+format=trl_sft"], "format=trl_sft has no pairs; these have: trl_dpo"),
         (["+rules=[correct]"], "rules"),
+        (["+rules_fpath=bad.yaml", "+rules=[correctness]"], "not both"),
         (["+rules_fpath=none.yaml"], "none.yaml: No such file"),
         (["+rules_fpath=bad.yaml"], "rules.0.type: Input should be 'correctness'"),
         (["+prompt=none.yaml"], "prompt_config none.yaml: No such file"),

@@ -108,7 +108,9 @@ class _Files:
         if self.form.companion is not None and paths:
             beside = [str(self.form.companion(paths[0], paths))]
         files = {str(file.path): file.num_rows for file in written or [self.main]}
-        settings = self.config.model_dump(mode="json", exclude_defaults=True, by_alias=True)
+        settings = self.config.model_dump(
+            mode="json", exclude_defaults=True, exclude={"json_output"}
+        )
         found = {"files": files, "beside": beside, **found, "settings": settings}
         if what == "pair":
             found.setdefault("rules", {})

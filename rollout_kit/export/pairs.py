@@ -67,7 +67,9 @@ def read_rules(config: PairsConfig) -> Sequence[PairRule]:
     """The rules of the command line or of its file; ConfigError if the file is wrong."""
     path = config.rules_fpath
     if path is None:
-        return config.rules
+        return config.rules or [PairRule(type="best_worst")]
+    if config.rules:
+        raise ConfigError("give rules or rules_fpath, not both")
     try:
         content = yaml.safe_load(path.expanduser().read_text())
         rules = content["rules"] if isinstance(content, dict) else content

@@ -86,9 +86,9 @@ class PairsConfig(SelectionConfig):
 
     format: str = Field("trl_dpo", description="Name of the preference format.")
     rules: list[PairRule] = Field(
-        [PairRule(type="best_worst")],
+        [],
         description="correctness, best_worst, top_bottom, length_matched, coherence; or objects"
-        " with type, k, min_margin, max_length_ratio, max_per_task.",
+        " with type, k, min_margin, max_length_ratio, max_per_task. Default: best_worst.",
     )
     rules_fpath: Path | None = Field(None, description="YAML file with the list `rules`.")
     max_per_task: int | None = Field(None, ge=1, description="Pairs of one task by all rules.")
