@@ -249,3 +249,11 @@ def test_create_params_that_mean_nothing_make_a_row_malformed(tmp_path: Path) ->
         "responses_create_params.temperature",
         "responses_create_params.input[0].role",
     ]
+
+
+def test_a_stored_rollout_is_no_task(tmp_path: Path) -> None:
+    stored = {**row("a"), "kind": "rollout", "rollout": {"task_id": "0"}, "response": {}}
+    own = {**row("b"), "kind": "rollout"}
+    path = write_jsonl(tmp_path / "tasks.jsonl", [stored, own])
+    [malformed] = malformed_in(path)
+    assert "ng_reverify" in malformed.message and len(tasks_in(path)) == 1

@@ -34,6 +34,9 @@ TEXT_KEPT = 2048
 PROMPT_FIELDS = ("messages", "prompt", "input", "question", "problem", "instruction")
 """Names that other tools give to what a model is asked."""
 
+STORED = frozenset({"rollout", "unverified", "failure"})
+"""Kinds of lines that a collection writes."""
+
 NO_AGENT = "no agent: give +agent_name=…, or add an agent_ref to the row"
 
 
@@ -90,6 +93,8 @@ class TaskReader:
     def row_to_send(self, row: JsonObject) -> JsonObject:
         """The row with the command's prompt and create params merged in; ValueError if it is not a
         task."""
+        if row.get("kind") in STORED and isinstance(row.get("rollout"), dict):
+            raise ValueError("the line is a stored rollout, not a task: ng_reverify verifies it")
         own = row.get("responses_create_params", {} if self.prompt else None)
         if not isinstance(own, dict):
             raise ValueError(f"no responses_create_params object ({_how_to_map(row)})")
