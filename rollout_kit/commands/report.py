@@ -74,14 +74,14 @@ def _say_headline(run: Run, metrics: Mapping[str, Any], say: Say) -> None:
     between = f" [{interval[0]:.3f}, {interval[1]:.3f}]" if interval else ""
     tasks = run.metrics.tasks(run.source.scope_of)
     over = f"{number_of(counts['rollouts'], 'rollout')} of {number_of(tasks, 'task')}"
-    passes = ""
-    for k, value in metrics["pass_at_k"].items():
-        behind = metrics["pass_at_k_tasks"][k]
-        passes += f" · pass@{k} {value:.3f}" + (f" ({behind:,} tasks)" if behind < tasks else "")
-    passes += "".join(
-        f" · maj@{k} {value:.3f}" for k, value in metrics.get("maj_at_k", {}).items() if k != "1"
-    )
-    say(f"Reward {reward:.3f}{between} over {over}{passes}")
+    at_k = ""
+    for name in ("pass", "maj"):
+        for k, value in metrics.get(f"{name}_at_k", {}).items():
+            if name == "pass" or k != "1":
+                behind = metrics[f"{name}_at_k_tasks"][k]
+                at_k += f" · {name}@{k} {value:.3f}"
+                at_k += f" ({number_of(behind, 'task')})" if behind < tasks else ""
+    say(f"Reward {reward:.3f}{between} over {over}{at_k}")
     for name, share in metrics["rates"].items():
         if share >= WORTH_SAYING:
             say(f"{RATES[name]}: {share:.1%} of the rollouts")

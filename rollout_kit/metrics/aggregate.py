@@ -163,10 +163,6 @@ class Aggregate:
         ks = _powers_up_to(max(counts, default=0))
         return {str(k): sum(count >= k for count in counts) for k in ks}
 
-    def maj_at_k(self) -> dict[str, float] | None:
-        """maj@k for the k of `pass_at_k`; None if no verifier sets `extracted_answer`."""
-        return self.votes.maj_at_k(self.pass_at_k_tasks())
-
     def rates(self) -> JsonObject:
         """Shares of rollouts: cut off by a limit of tokens, and without an answer."""
         cut_off = self.cut_off / self.rollouts if self.rollouts else None
@@ -317,7 +313,7 @@ class Metrics:
             "intervals": _kept({"reward": whole.interval("reward")}),
             "pass_at_k": whole.pass_at_k(),
             "pass_at_k_tasks": whole.pass_at_k_tasks(),
-            **_kept({"maj_at_k": whole.maj_at_k() if lists_groups else None}),
+            **(whole.votes.figures(whole.pass_at_k_tasks()) if lists_groups else {}),
             "rates": whole.rates(),
             "counts": {**counts, "rollouts": whole.rollouts},
             "bracket": _kept({"reward": whole.bracket(counts["planned"])}),

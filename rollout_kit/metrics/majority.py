@@ -12,6 +12,8 @@ from itertools import combinations
 from random import Random
 from typing import Any, NamedTuple
 
+from ..types import JsonObject
+
 DRAWS = 256
 
 MAX_TASKS = 10_000
@@ -90,6 +92,13 @@ class Votes:
             if values:
                 found[k] = math.fsum(values) / len(values)
         return found
+
+    def figures(self, ks: Iterable[str]) -> JsonObject:
+        """maj@k with the number of tasks behind each, for the metrics file; empty if unknown."""
+        if not (found := self.maj_at_k(ks)):
+            return {}
+        tasks = {k: sum(len(votes) >= int(k) for votes in self.tasks.values()) for k in found}
+        return {"maj_at_k": found, "maj_at_k_tasks": tasks}
 
     def no_answer(self) -> float | None:
         """The share of rollouts without an answer."""
