@@ -14,7 +14,7 @@ from rollout_kit.launch.sockets import bound_socket, url_of
 from rollout_kit.testing import text_response
 
 Behaviour = Callable[[dict[str, Any]], tuple[int, Any]]
-"""From a request's body to status and answer."""
+"""From a request's body to status and answer; status 0 drops the connection."""
 
 
 def says(text: Callable[[dict[str, Any]], str]) -> Behaviour:
@@ -43,7 +43,9 @@ class Endpoint:
         while number > self.num_answered:  # noqa: ASYNC110  another thread raises it
             await asyncio.sleep(0.01)
         status, answer = self.behaviour(body)
-        return web.json_response(answer, status=status)
+        if not status and request.transport:  # drop the connection
+            request.transport.abort()
+        return web.json_response(answer, status=status or 500)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ Real processes against the simulated model. `ng_chaos` itself does the killing a
 """
 
 import json
+import math
 import os
 import random
 import re
@@ -14,16 +15,19 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support import eventually, read_jsonl, row, write_jsonl
-from workplace import ROOT
+from endpoint import endpoint
+from support import asked, eventually, read_jsonl, row, write_jsonl
+from workplace import ROOT, Workplace
 
 from rollout_kit.launch.sockets import bound_socket
+from rollout_kit.testing import text_response
 
 pytestmark = pytest.mark.chaos
 
@@ -359,6 +363,50 @@ needs_mount = pytest.mark.skipif(not can_mount(), reason="needs unshare, and lea
 
 
 @needs_mount
+def test_odd_huge_dropped_and_throttled_replies_are_paid_for_once(tmp_path: Path) -> None:
+    """Each row has its own trouble; the others do not notice, and nothing good is asked again."""
+    throttled: Counter[str] = Counter()
+
+    def behave(body: dict[str, Any]) -> tuple[int, Any]:
+        question = asked(body)
+        answer = text_response(question)
+        if question == "q1":  # not strict JSON: NaN, a lone surrogate
+            return 200, {**answer, "metadata": {"score": math.nan, "text": "\ud800"}}
+        if question == "q2":
+            return 200, text_response("x" * 3_000_000)
+        if question == "q3":
+            return 0, {}
+        if question == "q4" and throttled[question] < 10:
+            throttled[question] += 1
+            return 429, {"error": {"message": "slow down"}}
+        if question == "q5":
+            deep: Any = []
+            for _ in range(300):
+                deep = [deep]
+            return 200, {**answer, "metadata": {"deep": deep}}
+        return 200, answer
+
+    with endpoint(behave) as model:
+        place = Workplace(tmp_path, model)
+        place.tasks(40)
+        few = "+policy_model.responses_api_models.openai_model.max_tries=2"
+        small = "+policy_model.responses_api_models.openai_model.max_reply_mb=1"
+        status, said = place.collect(few, small, "+max_attempts=2", "+num_samples_in_parallel=4")
+        assert status == 2, said
+        assert sorted(set(place.questions())) == sorted({f"q{n}" for n in range(40)} - {"q2", "q3"})
+        once = {question for question, number in model.saw.items() if number == 1}
+        assert {f"q{number}" for number in range(40)} - once == {"q3", "q4"}, model.saw
+        assert model.saw["q4"] == 11 and model.saw["q3"] <= 12
+        failed = {each["failure"]["message"] for each in place.lines("_failures")}
+        assert len(failed) == 2 and any("max_reply_mb=1" in message for message in failed), failed
+        repaired = [line for line in place.lines() if "repaired" in line["rollout"]]
+        assert len(repaired) == 2
+        before = sum(model.saw.values())
+        place.collect(few, small, "+max_attempts=2")
+        again = sum(model.saw.values()) - before
+        assert again <= 5, "what is done is not asked again"
+
+
 def test_a_disk_that_is_full_leaves_whole_lines_and_room_continues(site: Site) -> None:
     site.tasks(400)
     (site.folder / "out").mkdir()
