@@ -159,9 +159,14 @@ class _Spellings:
         self._forms = sorted({form for one in secrets for form in _spell(one)}, key=len)[::-1]
         pattern = "|".join(map(re.escape, self._forms))
         self._pattern = re.compile(pattern) if pattern else None
-        sizes = [max(MIN_PART, int(len(form) * share)) for form in self._forms]
-        self._starts = {form[:size]: form for form, size in zip(self._forms, sizes, strict=True)}
-        self._ends = {form[-size:]: form for form, size in zip(self._forms, sizes, strict=True)}
+        # a part is longer than the mask, so that masking it always shortens the text and ends
+        sizes = {
+            form: max(MIN_PART, int(len(form) * share))
+            for form in self._forms
+            if len(form) >= MIN_PART
+        }
+        self._starts = {form[:size]: form for form, size in sizes.items()}
+        self._ends = {form[-size:]: form for form, size in sizes.items()}
 
     def may_occur_in(self, text: str) -> bool:
         return any(part in text for part in self._starts) or any(

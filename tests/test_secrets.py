@@ -222,3 +222,8 @@ def test_a_stream_has_no_pieces_of_a_secret(path, asked):
     assert not {key[at : at + 5] for at in range(len(key) - 4)} & {
         text[at : at + 5] for at in range(len(text) - 4)
     }
+
+
+@pytest.mark.parametrize("secret", ["****", "*****", "********", "a***"])
+def test_a_secret_that_looks_like_the_mask_is_masked_too(secret):
+    assert mask(f"<{secret}>", {secret}) == f"<{MASK}>"

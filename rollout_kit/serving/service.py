@@ -199,9 +199,9 @@ class Service:
     def _mask_reply(self, reply: Any) -> Any:
         """The reply with secrets masked. The rollout then says so, and carries no token ids."""
         raw = encode(reply)
-        if not echoes(raw.decode("utf-8", "replace"), self.secrets()):
-            return reply
         text = raw.decode("utf-8", "replace")
+        if not echoes(text, self.secrets()):
+            return reply
         if isinstance(reply, str | bytes):
             masked = mask_echo(text, self.secrets())
             return type(reply)(masked.encode()) if isinstance(reply, bytes) else masked
