@@ -30,8 +30,8 @@ from .plan import (
     AgentPlan,
     KnownAgent,
     Wanted,
-    changed_code,
     check_prices,
+    find_changed_code,
     know_agents,
     number_of,
     task_reader,
@@ -155,7 +155,7 @@ async def open_collection(
         for each in known.values():
             manifest.know(each.plan.settings, mask(each.settings, config.secrets))
             manifest.know_verifier(each.verifier)
-        notes += journal.notes + _older_verdicts(journal, plans, lines) + changed_code(known)
+        notes += journal.notes + _older_verdicts(journal, plans, lines) + find_changed_code(known)
         notes += _few_files(command.num_samples_in_parallel)
         wanted = Wanted(
             reader.repeats, scopes, command.num_repeats_add_seed, parse_only(command.only)

@@ -156,7 +156,7 @@ async def know_agents(
     return {name: await know_agent(servers.peers, name, generation, command) for name in names}
 
 
-def changed_code(known: Mapping[str, KnownAgent]) -> list[str]:
+def find_changed_code(known: Mapping[str, KnownAgent]) -> list[str]:
     """A warning for each verifier whose code changed after its start."""
     return [
         f"warning: {', '.join(changed)} of '{agent.plan.resources}' changed after it was started:"

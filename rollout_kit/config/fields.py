@@ -118,7 +118,7 @@ def problems(
     ]
 
 
-def misplaced_booleans(model: type[BaseModel], given: Any) -> Iterator[Problem]:
+def find_misplaced_booleans(model: type[BaseModel], given: Any) -> Iterator[Problem]:
     """A problem for each `true` or `false` in place of a number, which pydantic takes as 1 or 0, or
     of a path."""
     for name, field in keys(model).items():

@@ -160,7 +160,7 @@ def check(block: Block, merged: Merged, cwd: Path) -> CheckedBlock:
                 lines.append(f"{block.name}: {error} [{merged.origin(*block.path)}]")
         else:
             settings = _likely_meant(own, config)
-            problems += fields.misplaced_booleans(config, settings)
+            problems += fields.find_misplaced_booleans(config, settings)
             try:
                 validated = config.model_validate(settings)
             except ValidationError as error:

@@ -235,7 +235,7 @@ def _validate(values: JsonObject, given: Sources, command: type[CommandT]) -> Co
     own = {key: value for key, value in values.items() if key in known}
     if PARAMS in own:
         own[PARAMS] = _choose(own[PARAMS], given.merged, (PARAMS,), True)
-    problems = [*fields.misplaced_booleans(command, own)]
+    problems = [*fields.find_misplaced_booleans(command, own)]
     try:
         validated = command.model_validate(own)
     except ValidationError as error:

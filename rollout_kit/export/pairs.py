@@ -128,14 +128,14 @@ def _correctness(members: Sequence[Member], rule: PairRule, threshold: float) ->
 
 def _coherence(members: Sequence[Member], rule: PairRule, threshold: float) -> Pairs:
     """The best and the worst of the right ones, by score."""
-    right = _ranked([each for each in members if _is_right(each, threshold)])
+    right = _rank([each for each in members if _is_right(each, threshold)])
     if len(right) > 1:
         yield right[0], right[-1]
 
 
 def _top_bottom(members: Sequence[Member], rule: PairRule, threshold: float) -> Pairs:
     """Each of the best k with each of the worst k."""
-    ranked = _ranked(members)
+    ranked = _rank(members)
     k = min(rule.k, len(ranked) // 2)
     yield from product(ranked[:k], ranked[-k:])
 
@@ -175,7 +175,7 @@ def _is_right(member: Member, threshold: float) -> bool:
     return member.reward is not None and member.reward >= threshold
 
 
-def _ranked(members: Sequence[Member]) -> list[Member]:
+def _rank(members: Sequence[Member]) -> list[Member]:
     """Best first; equal ones stay in order."""
     return sorted(members, key=_score, reverse=True)
 
