@@ -2,6 +2,7 @@
 clock, through the schedule that obeys it."""
 
 import asyncio
+import itertools
 import math
 from collections.abc import Iterator
 from statistics import mean
@@ -75,7 +76,10 @@ class Run:
 
     async def drive(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()
-        schedule = Schedule(Attempts(attempts()), self.attempt, NoJournal(), self.limiter)
+        cpu_time = itertools.count(0.0, 0.001).__next__  # a millisecond from look to look
+        schedule = Schedule(
+            Attempts(attempts()), self.attempt, NoJournal(), self.limiter, cpu_time=cpu_time
+        )
         watch = asyncio.create_task(self.watch())
         outcomes = schedule.outcomes()
         try:

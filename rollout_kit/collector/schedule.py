@@ -79,12 +79,14 @@ class Schedule:
         limit: Callable[[], int],
         *,
         max_parked: int = 1024,
+        cpu_time: Callable[[], float] = thread_time,
     ) -> None:
         self._source = source
         self._work = work
         self._sink = sink
         self._limit = limit
         self._max_parked = max_parked
+        self._cpu_time = cpu_time
         self._ready: deque[_Ready] = deque()
         self._loop: asyncio.AbstractEventLoop
         self._waiter: asyncio.Future[None] | None = None
@@ -247,7 +249,7 @@ class Schedule:
         if self._is_filling:
             return
         self._is_filling = True
-        loop, began = asyncio.get_running_loop(), thread_time()
+        loop, began = asyncio.get_running_loop(), self._cpu_time()
 
         def next_wave() -> None:
             self._is_filling = False
@@ -255,7 +257,7 @@ class Schedule:
             self._hand(None)
 
         # it runs after the dispatched attempts have taken their first steps
-        loop.call_soon(lambda: loop.call_later(PAUSE * (thread_time() - began), next_wave))
+        loop.call_soon(lambda: loop.call_later(PAUSE * (self._cpu_time() - began), next_wave))
 
 
 class _Place(Place):
