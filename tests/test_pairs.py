@@ -13,7 +13,8 @@ from support import read_jsonl
 from rollout_kit.cli import pairs as command
 from rollout_kit.config.keys.analysis import PairRule, PairsConfig
 from rollout_kit.export.pairs import plan_pairs
-from rollout_kit.export.selection import Group, Member, Selection
+from rollout_kit.export.selection import Member, Selection
+from rollout_kit.store.groups.scope import Group
 from rollout_kit.types import Key
 
 RULES = ("correctness", "best_worst", "top_bottom", "length_matched", "coherence")

@@ -14,10 +14,11 @@ from ..export.grouped import build_group
 from ..export.pairs import Two, plan_pairs
 from ..export.preferences import Pair
 from ..export.report import ExportReport, explain_nothing
-from ..export.selection import Group, Selection, is_test_of, read_selected, score_of, select
+from ..export.selection import Selection, is_test_of, read_selected, score_of, select
 from ..export.trainers import Context, identify
 from ..export.writing import RowFile
 from ..store.files import write_json
+from ..store.groups.scope import Group
 from ..store.tasks import Prompt
 from ..types import JsonObject, Key, Rollout
 

@@ -14,8 +14,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from ..config.keys.analysis import PairRule, PairsConfig
 from ..errors import ConfigError
+from ..store.groups.scope import Group
 from .conversation import digest
-from .selection import Group, Member, Selection
+from .selection import Member, Selection
 
 
 class Two(NamedTuple):

@@ -8,26 +8,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..config.keys.analysis import SelectionConfig
 from ..errors import ConfigError
+from ..store.groups.scope import Group, group_of
 from ..types import Key, Rollout
 from .conversation import digest, is_cut_off, said_by
 from .expression import Filter
 from .source import read_rollouts
-
-
-class Group(NamedTuple):
-    """All rollouts of a task by one agent."""
-
-    task_id: str
-    agent: str
-    scope: str
-
-
-def group_of(key: Key) -> Group:
-    return Group(key.task_id, key.agent, key.scope)
 
 
 @dataclass(frozen=True, slots=True)

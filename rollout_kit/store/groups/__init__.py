@@ -1,0 +1,3 @@
+"""What belongs together: the scope of a key, and the groups of rollouts that share a task, an agent
+and a scope.
+"""

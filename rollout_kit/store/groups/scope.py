@@ -1,0 +1,61 @@
+"""The `scope` of a key: which part of a job a rollout belongs to. Only this module builds and reads
+its text.
+
+A scope is a list of components, sorted by name: `arm=direct_0,epoch=3`. It is empty if none
+applies. The component `append`, if it is the only one, is written without its name, as in the
+outputs of earlier versions.
+"""
+
+import re
+from functools import lru_cache
+from typing import NamedTuple
+
+from ...types import Key
+
+ARM_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,99}")
+"""What an arm may be called: its id is a part of the scope, of file names and of filters."""
+
+
+class Scope(NamedTuple):
+    """The components of a scope. Empty or None: it does not apply."""
+
+    append: str = ""
+    """Fingerprint of the settings, of rollouts that `+resume=append` keeps apart."""
+    arm: str = ""
+    epoch: int | None = None
+
+    @property
+    def text(self) -> str:
+        parts = {name: value for name, value in self._asdict().items() if value not in ("", None)}
+        if parts.keys() == {"append"}:
+            return self.append
+        return ",".join(f"{name}={parts[name]}" for name in sorted(parts))
+
+
+@lru_cache(maxsize=10_000)
+def parse_scope(text: str) -> Scope:
+    """The components of a scope. A text of another form counts as the name of an `append`."""
+    pairs = (each.partition("=") for each in text.split(","))
+    parts = {name: value for name, _, value in pairs}
+    epoch = parts.get("epoch", "")
+    number = int(epoch) if epoch.isdecimal() and epoch.isascii() else None
+    found = Scope(parts.get("append", ""), parts.get("arm", ""), number)
+    return found if found.text == text else Scope(append=text)
+
+
+@lru_cache(maxsize=10_000)
+def without_arm(scope: str) -> str:
+    """The scope that all arms share."""
+    return parse_scope(scope)._replace(arm="").text
+
+
+class Group(NamedTuple):
+    """All rollouts of a task by one agent: every repeat of every arm."""
+
+    task_id: str
+    agent: str
+    scope: str
+
+
+def group_of(key: Key) -> Group:
+    return Group(key.task_id, key.agent, without_arm(key.scope) if key.scope else "")
