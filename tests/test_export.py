@@ -227,6 +227,24 @@ def test_token_ids_are_those_that_were_sampled(place: Place) -> None:
     assert "left out: 1 (without token ids)" in said and "1 (without a reward)" in said
 
 
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [("grpo", [1.0, -1.0]), ("dr_grpo", [0.5, -0.5]), ("rloo", [1.0, -1.0])],
+)
+def test_any_format_of_rollouts_can_have_advantages(
+    place: Place, method: str, expected: list[float]
+) -> None:
+    """The baseline is that of all verified rollouts, also those that a filter leaves out."""
+    place.write([line(1, 0, "a", 1.0), line(1, 1, "b", 0.0), line(1, 2, "c", None)])
+    _, said, rows = export(place, "trl_sft", f"+advantage={method}")
+    assert [row["advantage"] for row in rows] == pytest.approx(expected)
+    assert "left out: 1 (without a reward)" in said
+    _, _, [best] = export(place, "trl_sft", f"+advantage={method}", "+min_reward=1")
+    assert best["advantage"] == pytest.approx(expected[0])
+    status, said, _ = export(place, "trl_grpo", "+advantage=rloo")
+    assert status == 1 and "format=trl_grpo has no rows of single rollouts" in said
+
+
 def test_where_there_are_no_token_ids_none_are_invented(place: Place) -> None:
     place.write(ANSWERS)
     status, said, rows = export(place, "trl_rollout")

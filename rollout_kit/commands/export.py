@@ -26,6 +26,8 @@ from ..types import JsonObject, Key, Rollout
 def export(config: ExportConfig) -> JsonObject:
     """Write the rollouts and return the report; ConfigError if nothing is left to write."""
     form = find_format(config.format)
+    if config.advantage and form.of_rollout is None and config.format != "trl_rollout":
+        raise ConfigError(f"advantage: format={config.format} has no rows of single rollouts")
     if form.of_pair is not None:
         return export_pairs(PairsConfig.model_validate(_given(config)))
     with _files(config, form) as files:
@@ -86,7 +88,8 @@ class _Files:
         file = self.of(task_id)
         split = "train" if file is self.main else "test"
         key, threshold = self.config.label_key, self.config.pass_threshold
-        return Context(key, threshold, score, scores, split, file.num_rows)
+        method = getattr(self.config, "advantage", None)
+        return Context(key, threshold, score, scores, split, file.num_rows, method)
 
     @contextmanager
     def leaving_out_unfit(self) -> Iterator[None]:
@@ -187,6 +190,8 @@ def _rows(
         return [form.of_task(read(rollout), context)]
     assert form.of_rollout is not None
     own = {} if form.is_bare else identify(rollout, context.score)
+    if context.method is not None:
+        own["advantage"] = context.advantage()
     return [{**form.of_rollout(read(rollout), context), **own}]
 
 

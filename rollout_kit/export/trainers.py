@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..metrics.advantages import GroupFigures, Method
 from ..trajectory import TokenSequence, sequences
 from ..types import JsonObject, Rollout
 from .conversation import Conversation, Unfit, text_of
@@ -25,6 +26,14 @@ class Context:
     split: str = "train"
     index: int = 0
     """Position of the row in its file."""
+    method: Method | None = None
+    """How advantages are computed, if they are asked for."""
+
+    def advantage(self) -> float:
+        """Of the rollout, over all verified rollouts of its group; Unfit without a reward."""
+        if self.score is None:
+            raise Unfit("without a reward")
+        return GroupFigures.of(self.scores).advantage(self.score, self.method or "grpo")
 
 
 def tools_as_text(each: Conversation) -> JsonObject:
@@ -59,7 +68,7 @@ def trl_grpo(each: Conversation, context: Context) -> JsonObject:
 
 def trl_rollout(each: Rollout, context: Context) -> Iterator[JsonObject]:
     """One row per token sequence, with the token ids and log-probs as they were sampled."""
-    advantage = _advantage(context)
+    advantage = context.advantage()
     try:
         found = sequences(each.response["output"])
     except (ValueError, KeyError):
@@ -81,16 +90,6 @@ def trl_rollout(each: Rollout, context: Context) -> Iterator[JsonObject]:
 
 def _lacks_log_probs(sequence: TokenSequence) -> bool:
     return any(len(turn.log_probs) != len(turn.generation) for turn in sequence.turns)
-
-
-def _advantage(context: Context) -> float:
-    """GRPO's: the distance to the group's mean in standard deviations of the group."""
-    if context.score is None:
-        raise Unfit("without a reward")
-    number = len(context.scores)
-    mean = sum(context.scores) / number
-    spread = (sum((each - mean) ** 2 for each in context.scores) / number) ** 0.5
-    return (context.score - mean) / (spread + 1e-8)
 
 
 def openrlhf_sft(each: Conversation, context: Context) -> JsonObject:

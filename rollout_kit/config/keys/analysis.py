@@ -57,6 +57,11 @@ class ExportConfig(SelectionConfig):
     """ng_export: write rollouts in the format of a trainer."""
 
     format: str | None = Field(None, description="Name of the format; without it, they are listed.")
+    advantage: Literal["grpo", "dr_grpo", "rloo"] | None = Field(
+        None,
+        description="Add a column `advantage`, over all verified rollouts of a task; trl_rollout"
+        " has it anyway. Default there: grpo.",
+    )
 
 
 class PairRule(BaseModel):
