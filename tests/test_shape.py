@@ -29,6 +29,7 @@ PACKAGES = [
     "sandbox",
     "commands",
     "plan_vllm",
+    "lora",
     "data",
     "authoring",
     "chaos",

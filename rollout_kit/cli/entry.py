@@ -96,6 +96,10 @@ EXAMPLES = {
         "ng_pairs rollouts.jsonl +format=llamafactory_dpo +output_fpath=pairs.jsonl "
         "+rules_fpath=rules.yaml",
     ),
+    "ng_merge_lora": (
+        "ng_merge_lora +base=models/base +adapter=checkpoints/lora +output=models/merged",
+        "ng_merge_lora +base=Qwen/Qwen3-0.6B +adapter=lora +output=merged +dtype=float32",
+    ),
     "ng_validate": (
         'ng_validate "+config_paths=[configs/quickstart.yaml]"',
         'ng_validate "+config_paths=[a.yaml,b.yaml]" +policy_model_name=gpt-4o-mini',

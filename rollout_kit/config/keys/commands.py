@@ -10,6 +10,7 @@ from ...types import JsonObject
 from .analysis import CompareConfig, ExportConfig, PairsConfig
 from .authoring import AuditConfig, EntrypointConfig, PrepareDataConfig
 from .command import Command
+from .lora import MergeLoraConfig
 from .parallelism import Parallelism
 from .planning import PlanVllmConfig
 
@@ -313,6 +314,7 @@ COMMANDS: dict[str, tuple[type[Command], str]] = {
     "ng_compare": (CompareConfig, "compare files of rollouts task by task, and conclude"),
     "ng_export": (ExportConfig, "write rollouts in the format of a trainer"),
     "ng_pairs": (PairsConfig, "write preference pairs, by rules, in the format of a trainer"),
+    "ng_merge_lora": (MergeLoraConfig, "write a model with a LoRA adapter merged in"),
     "ng_validate": (InspectConfig, "check everything without starting anything"),
     "ng_dump_config": (
         InspectConfig,
