@@ -27,10 +27,13 @@ class AgentPlan:
     model_server: str | None
     settings: str
     verifier: str
-    model: str
+    model: str = ""
     reverify: str = "stateless"
     opaque: bool = False
     saves_turns: bool = False
+    verifies: bool = True
+    """Whether rollouts have verdicts of their own; a server may score groups only."""
+    verifies_groups: bool = False
     verifier_parts: JsonObject = field(default_factory=dict)
     """What the fingerprint of the verifier covers, such as versions of libraries, if it says so."""
 
@@ -70,11 +73,9 @@ async def know_agent(
         resources=resources,
         model_server=model_name,
         settings=fingerprint_of(settings),
-        verifier=verifier.get("verifier", ""),
         model=str(model.get("model") or ""),
-        reverify=verifier.get("reverify", "never"),  # a foreign server does not say
         opaque=about.get("opaque", True),
-        verifier_parts=verifier.get("verifier_parts", {}),
+        **read_verifier(verifier),
     )
     if (lack := verifier.get("lack")) and not (plan.opaque or command.skip_verification):
         raise ConfigError(
@@ -82,6 +83,17 @@ async def know_agent(
         )
     plan = replace(plan, saves_turns=_saves_turns(name, plan, about, command.save_turns))
     return KnownAgent(plan, settings, Tariff.from_json(model.get("prices")), verifier)
+
+
+def read_verifier(about: JsonObject) -> JsonObject:
+    """The part of a plan that a resources server describes."""
+    return {
+        "verifier": about.get("verifier", ""),
+        "verifier_parts": about.get("verifier_parts", {}),
+        "reverify": about.get("reverify", "never"),  # a foreign server does not say
+        "verifies": about.get("verifies", True),
+        "verifies_groups": about.get("verifies_groups", False),
+    }
 
 
 def _identify(model: JsonObject) -> JsonObject:

@@ -26,7 +26,7 @@ from ..store.lines import info_of, key_of, kind_of
 from ..store.stored import Line, Stored, StoredFile, Survey, read_stored_lines, response_mark
 from ..store.tasks import BREATH, Malformed
 from ..types import Attempt, JsonObject, Key, Outcome, Rollout, Say, Task
-from .plan import AgentPlan, Counts, number_of
+from .plan import AgentPlan, Counts, number_of, read_verifier
 from .schedule import LATER, Attempts, End, Later
 
 AGAIN = "collect these rollouts again with ng_collect_rollouts"
@@ -85,9 +85,7 @@ async def know_verifiers(
         about = await servers.peers.describe(resources)
         mode = about.get("reverify")
         if mode in ("stateless", "replay"):
-            verifier = about.get("verifier", "")
-            parts = about.get("verifier_parts", {})
-            plan = AgentPlan(resources, None, "", verifier, "", mode, verifier_parts=parts)
+            plan = AgentPlan(resources, model_server=None, settings="", **read_verifier(about))
             found.plans[agent] = plan
         elif mode == "never":
             found.left_out[agent] = (

@@ -127,7 +127,7 @@ class Steps:
         log = TurnLog(tuple(self.slot.turns), self._store_turn) if self.agent.saves_turns else None
         response = await self._call(self.attempt.key.agent, "/v1/responses", params, log)
         line = self._line(response, session.stats, started_at, perf_counter() - began)
-        if self.shared.limits.skip_verification:
+        if self.shared.limits.skip_verification or not self.agent.verifies:
             return Rollout(info_of(line), mark_as("rollout", line))
         return await self._verify({**row, "response": line["response"]}, line)
 
@@ -153,7 +153,7 @@ class Steps:
         assert resources is not None
         line = without_verdict(stored)
         row = row_of(line)
-        if self.shared.limits.skip_verification:
+        if self.shared.limits.skip_verification or not self.agent.verifies:
             return Rollout(info_of(line), mark_as("rollout", line))
         self.slot.parked = self._make_unverified(line)  # it is on disk already
         async with self._session(resources):

@@ -146,7 +146,11 @@ def _say_what_to_do(run: Run, say: Say) -> None:
         verb = "tries again" if run.ending is Ending.DONE else "continues"
         left = number_of(missing - settled, "rollout")
         say(f"Still to come: {left}. This {verb}:\n  {lines.again}")
-    unscored = sum(part.unscored for part in run.metrics.of(source.scope_of).values())
+    plans, parts = run.runner.agents, run.metrics.of(source.scope_of)
+    verified = {
+        name: part for name, part in parts.items() if name in plans and plans[name].verifies
+    }
+    unscored = sum(part.unscored for part in verified.values())
     if unscored and run.command.only is None:
         what = number_of(unscored, "rollout")
         say(f"Collected without verification: {what}. This verifies:\n  {lines.reverify}")

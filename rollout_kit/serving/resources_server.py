@@ -7,13 +7,13 @@ A session lasts from `/seed_session` to `/close_session` and belongs to one atte
 import inspect
 import logging
 import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from functools import cached_property
-from typing import Any, ClassVar, Literal, get_type_hints
+from typing import Any, ClassVar, Literal
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
 from ..errors import (
     RolloutError,
@@ -32,13 +32,13 @@ from ..types import (
     SeedSessionResponse,
     VerifyRequest,
     VerifyResponse,
-    finite_reward,
-    given_fields,
 )
 from .fingerprint import load_code
 from .open_sessions import OpenSessions
 from .service import OPERATIONAL, ServerConfig, Service, get, invoke, post
 from .tools import Tool, find_tools, tool
+from .verdicts.groups import GroupScores, as_group_scores, parse_group
+from .verdicts.rollouts import as_verdict, find_request_type
 
 __all__ = ["ResourcesServer", "ResourcesServerConfig", "VerifyWorkersConfig", "tool"]
 
@@ -92,6 +92,9 @@ class ResourcesServer(Service):
     VerifyResponse`, with a request type of their own. The short form is `def verify(self, task,
     response)`; it returns a reward or a mapping with `reward`. A method without `async` runs in a
     thread. Tools are `@tool` methods.
+
+    `def verify_group(self, task, members)`, if there is one, scores all rollouts of a task
+    together: see `GroupMember` and `GroupScores`. A server may have it in place of `verify`.
     """
 
     kind: ClassVar[str] = "resources_servers"
@@ -110,7 +113,7 @@ class ResourcesServer(Service):
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         cls.tools = find_tools(cls)
-        cls._verify_request = _verify_request_type(cls)
+        cls._verify_request = find_request_type(cls.verify, cls.__name__)
 
     def __init__(self, config: Any, peers: Any, name: str) -> None:
         super().__init__(config, peers, name)
@@ -183,8 +186,8 @@ class ResourcesServer(Service):
 
     def http_routes(self) -> Iterable[Route]:
         """The server's own routes, and one for each tool."""
-        own = super().http_routes()
-        return [*own, *(Route(f"/{name}", "POST", name, bytes) for name in self.tools)]
+        names = [*self.tools, *(["verify_group"] if self.verifies_groups else [])]
+        return [*super().http_routes(), *(Route(f"/{name}", "POST", name, bytes) for name in names)]
 
     async def handle(self, path: str, raw: bytes) -> Any:
         session = current_session()
@@ -199,6 +202,8 @@ class ResourcesServer(Service):
             self._sessions.begin(session.id)
         elif path == "/close_session":
             return await self._close_session(session, raw)
+        elif path == "/verify_group":  # a group belongs to no session
+            return await self._answer(path, raw)
         elif path != "/tools" and self._keeps_state and session.id not in self._sessions:
             raise SessionLost(
                 "this session is not open here: the server was restarted, or the session expired",
@@ -219,6 +224,8 @@ class ResourcesServer(Service):
             return {}
         if path == "/verify":
             return await self._verdict(raw)
+        if path == "/verify_group" and self.verifies_groups:
+            return await self._group_scores(raw)
         if (begun := self.tools.get(path[1:])) is not None:
             with boundary(self.name, ToolError):
                 method, arguments = begun.bind(self, begun.parse(raw))
@@ -252,7 +259,15 @@ class ResourcesServer(Service):
                 found = await invoke(self.verify, request)
             if self.is_restarted and (session := current_session()):
                 session.stats[VERIFIER] = self._identity["verifier"]
-            return _as_verdict(request, found)
+            return as_verdict(request, found)
+
+    async def _group_scores(self, raw: bytes) -> GroupScores:
+        with boundary(self.name, VerifyError):
+            request = parse_group(raw)
+            found = await invoke(self.verify_group, request.task, request.members)  # type: ignore[attr-defined]
+            if self.is_restarted and (session := current_session()):
+                session.stats[VERIFIER] = self._identity["verifier"]
+            return as_group_scores(found, request.members)
 
     def row_check(self) -> Callable[[JsonObject], None] | None:
         """`check_row` if that is all a session would do for this server, else None."""
@@ -272,6 +287,11 @@ class ResourcesServer(Service):
                     raise TaskError(
                         f"the verifier cannot take this row: {validation_summary(error)}"
                     ) from None
+
+    @property
+    def verifies_groups(self) -> bool:
+        """Whether the class has `verify_group`."""
+        return callable(getattr(self, "verify_group", None))
 
     @property
     def _keeps_state(self) -> bool:
@@ -294,6 +314,8 @@ class ResourcesServer(Service):
             "reverify": self.reverify or ("never" if self._keeps_state else "stateless"),
             **self._identity,
             "changed_files": self._code.list_changed(),
+            "verifies": type(self).verify is not ResourcesServer.verify or not self.verifies_groups,
+            "verifies_groups": self.verifies_groups,
             **({"lack": what} if (what := self.find_lack()) else {}),
         }
 
@@ -301,7 +323,7 @@ class ResourcesServer(Service):
     def find_lack(cls) -> str:
         """What a class without `verify` lacks; empty for an application of its own."""
         is_own = cls.build_app is not Service.build_app or cls.handle is not ResourcesServer.handle
-        if cls.verify is not ResourcesServer.verify or is_own:
+        if cls.verify is not ResourcesServer.verify or hasattr(cls, "verify_group") or is_own:
             return ""
         names = [name for name in dir(cls) if name not in dir(ResourcesServer)]
         where = f"{cls.__name__} in {inspect.getfile(cls)}"
@@ -315,36 +337,3 @@ class ResourcesServer(Service):
     @cached_property
     def _identity(self) -> JsonObject:
         return self._code.identify(self.library_versions(), self.generation_settings())
-
-
-def _verify_request_type(cls: type[ResourcesServer]) -> type[VerifyRequest] | None:
-    """The request type of `verify`; None for the short form `verify(self, task, response)`."""
-    parameters = list(inspect.signature(cls.verify).parameters)[1:]
-    if len(parameters) == 2:
-        return None
-    annotation = get_type_hints(cls.verify).get(parameters[0], VerifyRequest)
-    if not (isinstance(annotation, type) and issubclass(annotation, VerifyRequest)):
-        raise TypeError(f"{cls.__name__}.verify must take a VerifyRequest, not {annotation!r}")
-    return annotation
-
-
-def _as_verdict(request: VerifyRequest, found: Any) -> VerifyResponse:
-    if isinstance(found, VerifyResponse):
-        found.reward = finite_reward(found.reward)
-        return found
-    if isinstance(found, BaseModel):
-        fields = given_fields(found)
-    elif isinstance(found, Mapping):
-        fields = dict(found)
-    else:
-        fields = {"reward": found}
-    fields = {name: _plain(value) for name, value in fields.items()}
-    if "reward" not in fields:
-        raise VerifyError("verify returned no 'reward'", retryable=False)
-    return VerifyResponse.of(request, {**fields, "reward": finite_reward(fields["reward"])})
-
-
-def _plain(value: Any) -> Any:
-    """A numpy scalar, or a tensor with one number, as a Python number."""
-    is_foreign = not isinstance(value, str | bytes | int | float | list | dict)
-    return value.item() if is_foreign and getattr(value, "ndim", None) == 0 else value

@@ -1,0 +1,45 @@
+"""The verdict on one rollout: the request type of `verify`, and what it may return."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, get_type_hints
+
+from pydantic import BaseModel
+
+from ...errors import VerifyError
+from ...types import VerifyRequest, VerifyResponse, finite_reward, given_fields
+
+
+def find_request_type(verify: Callable[..., Any], owner: str) -> type[VerifyRequest] | None:
+    """The request type of a class's `verify`; None for the short form `verify(self, task,
+    response)`."""
+    parameters = list(inspect.signature(verify).parameters)[1:]
+    if len(parameters) == 2:
+        return None
+    annotation = get_type_hints(verify).get(parameters[0], VerifyRequest)
+    if not (isinstance(annotation, type) and issubclass(annotation, VerifyRequest)):
+        raise TypeError(f"{owner}.verify must take a VerifyRequest, not {annotation!r}")
+    return annotation
+
+
+def as_verdict(request: VerifyRequest, found: Any) -> VerifyResponse:
+    """What `verify` returned, as a response; VerifyError without a finite reward."""
+    if isinstance(found, VerifyResponse):
+        found.reward = finite_reward(found.reward)
+        return found
+    if isinstance(found, BaseModel):
+        fields = given_fields(found)
+    elif isinstance(found, Mapping):
+        fields = dict(found)
+    else:
+        fields = {"reward": found}
+    fields = {name: as_plain(value) for name, value in fields.items()}
+    if "reward" not in fields:
+        raise VerifyError("verify returned no 'reward'", retryable=False)
+    return VerifyResponse.of(request, {**fields, "reward": finite_reward(fields["reward"])})
+
+
+def as_plain(value: Any) -> Any:
+    """A numpy scalar, or a tensor with one number, as a Python number."""
+    is_foreign = not isinstance(value, str | bytes | int | float | list | dict)
+    return value.item() if is_foreign and getattr(value, "ndim", None) == 0 else value
