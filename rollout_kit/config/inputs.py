@@ -47,6 +47,11 @@ def task_path(command: CollectConfig, values: JsonObject, agent: str | None) -> 
     if command.dataset is None:
         raise ConfigError("input_jsonl_fpath is missing: add +input_jsonl_fpath=tasks.jsonl")
     listed = _datasets(values, agent)
+    if command.dataset in _datasets(values, agent, as_tasks=False):
+        raise ConfigError(
+            f"dataset: '{command.dataset}' is not in the form of tasks: run ng_prepare_data, and"
+            " give its file as input_jsonl_fpath"
+        )
     if command.dataset not in listed:
         known = ", ".join(sorted(listed)) or "none"
         hint = suggest(command.dataset, listed)
@@ -72,15 +77,19 @@ def _path(given: str) -> str:
     return str(registry.resolve_path(expanded) or expanded)
 
 
-def _datasets(values: JsonObject, agent: str | None) -> dict[str, dict[str, str]]:
-    """Dataset → agent → path, for one agent or for all."""
+def _datasets(
+    values: JsonObject, agent: str | None, *, as_tasks: bool = True
+) -> dict[str, dict[str, str]]:
+    """Dataset → agent → path, for one agent or for all: those with a file of tasks, or those that
+    ng_prepare_data must turn into tasks first."""
     listed: dict[str, dict[str, str]] = {}
     for name, block in values.items():
         kinds = block.get(AGENTS) if isinstance(block, dict) and agent in (None, name) else None
         for settings in (kinds or {}).values():
             for dataset in settings.get("datasets") or ():
-                if dataset.get("jsonl_fpath"):  # others need ng_prepare_data first
-                    listed.setdefault(dataset["name"], {})[name] = dataset["jsonl_fpath"]
+                path, is_raw = dataset.get("jsonl_fpath"), bool(dataset.get("mapping"))
+                if bool(path) and not is_raw if as_tasks else is_raw or not path:
+                    listed.setdefault(str(dataset.get("name")), {})[name] = str(path)
     return listed
 
 

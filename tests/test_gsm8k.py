@@ -1,0 +1,65 @@
+"""configs/gsm8k.yaml and gsm8k_platinum.yaml: prepared, collected, voted on and compared.
+
+The rows are a few of our own in the format of these datasets; the datasets come from Hugging Face.
+"""
+
+import json
+from itertools import count
+from pathlib import Path
+
+import pytest
+from endpoint import endpoint, says
+from support import asked, read_jsonl
+from workplace import ROOT, Workplace
+
+SAID = {"before": (0, 3), "after": (0, 1)}
+"""Of four answers to a problem, those that are wrong, all in the same way."""
+
+
+@pytest.mark.parametrize("name", ["gsm8k", "gsm8k_platinum"])
+def test_rows_are_prepared_collected_voted_on_and_compared(name: str, tmp_path: Path) -> None:
+    with endpoint(says(lambda body: "")) as model:
+        place = Workplace(tmp_path, model)
+        yaml = f"+config_paths=[{ROOT}/configs/{name}.yaml,run.yaml]"
+        status, said = place.run(
+            *("prepare_data", f"+config_paths=[{ROOT}/configs/{name}.yaml]"),
+            *("+mode=example_validation", "+output_dirpath=data"),
+        )
+        assert status == 0 and "8 rows, 8 tasks" in said, said
+        tasks = read_jsonl(tmp_path / "data/example.jsonl")
+        assert [task["expected_answer"] for task in tasks[3:6]] == ["2,800", "185", "42"]
+        right = {asked(task["responses_create_params"]): task["expected_answer"] for task in tasks}
+        for file, (first, wrong) in SAID.items():
+            turns = {question: count() for question in right}
+
+            def answer(
+                body: object, turns: dict = turns, first: int = first, end: int = wrong
+            ) -> str:
+                turn = next(turns[asked(body)]) % 4
+                return "Let me see. #### " + ("7.5" if first <= turn < end else right[asked(body)])
+
+            model.behaviour = says(answer)
+            status, said = place.run(
+                *("collect_rollouts", yaml, f"+agent_name={name}_agent", "+num_repeats=4"),
+                *("+input_jsonl_fpath=data/example.jsonl", f"+output_jsonl_fpath={file}.jsonl"),
+            )
+            assert status == 0, said
+        status, said = place.run("compare", "before.jsonl", "after.jsonl", "+json=true")
+        assert status == 0, said
+    found = json.loads(said)
+    before, after = found["files"]
+    assert (before["reward"], after["reward"]) == (0.25, 0.75)
+    assert (before["maj_at_k"]["4"], after["maj_at_k"]["4"]) == (0.0, 1.0)
+    assert before["pass_at_k"]["4"] == 1.0
+    assert found["pairs"][0]["conclusion"].startswith("The second is better")
+
+
+def test_a_dataset_that_must_be_prepared_first_is_named(tmp_path: Path) -> None:
+    with endpoint(says(lambda body: "")) as model:
+        place = Workplace(tmp_path, model)
+        for name in ("test", "example"):
+            status, said = place.run(
+                *("collect_rollouts", f"+config_paths=[{ROOT}/configs/gsm8k.yaml,run.yaml]"),
+                *("+output_jsonl_fpath=out.jsonl", f"+dataset={name}", "+agent_name=gsm8k_agent"),
+            )
+            assert status == 1 and f"'{name}' is not in the form of tasks: run ng_prepare" in said
