@@ -4,16 +4,16 @@ The rows are a few of our own in the format of these datasets; the datasets come
 """
 
 import json
-from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 from endpoint import endpoint, says
 from support import asked, read_jsonl
 from workplace import ROOT, Workplace
 
-SAID = {"before": (0, 3), "after": (0, 1)}
-"""Of four answers to a problem, those that are wrong, all in the same way."""
+NUM_WRONG = {"before": 3, "after": 1}
+"""Of four answers to a problem, how many are wrong, all in the same way."""
 
 
 @pytest.mark.parametrize("name", ["gsm8k", "gsm8k_platinum"])
@@ -29,14 +29,12 @@ def test_rows_are_prepared_collected_voted_on_and_compared(name: str, tmp_path: 
         tasks = read_jsonl(tmp_path / "data/example.jsonl")
         assert [task["expected_answer"] for task in tasks[3:6]] == ["2,800", "185", "42"]
         right = {asked(task["responses_create_params"]): task["expected_answer"] for task in tasks}
-        for file, (first, wrong) in SAID.items():
-            turns = {question: count() for question in right}
+        for file, num_wrong in NUM_WRONG.items():
+            wrong = {question: ["7.5"] * num_wrong for question in right}
 
-            def answer(
-                body: object, turns: dict = turns, first: int = first, end: int = wrong
-            ) -> str:
-                turn = next(turns[asked(body)]) % 4
-                return "Let me see. #### " + ("7.5" if first <= turn < end else right[asked(body)])
+            def answer(body: Any, wrong: dict[str, list[str]] = wrong) -> str:
+                question = asked(body)
+                return f"#### {wrong[question].pop() if wrong[question] else right[question]}"
 
             model.behaviour = says(answer)
             status, said = place.run(
