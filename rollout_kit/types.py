@@ -130,6 +130,8 @@ class Attempt:
     is_copied: bool = False
     turns: Sequence[JsonObject] = ()
     """Turns of this rollout that an interrupted run has stored."""
+    arm: JsonObject | None = None
+    """What its line records of the arm: id, tags, seed and params."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +141,15 @@ class StoredTurn:
     key: Key
     task_index: int
     content: JsonObject | None = None
+
+
+class ArmInfo(NamedTuple):
+    """The arm of a rollout: its id, tags, seed, and the create params that it was sampled with."""
+
+    id: str
+    tags: JsonObject
+    seed: int | None
+    params: JsonObject
 
 
 class RolloutInfo(NamedTuple):
@@ -170,6 +181,7 @@ class RolloutInfo(NamedTuple):
     scores: tuple[str, ...]
     """Names of the fields that the verifier set."""
     replay_differences: int
+    arm: ArmInfo | None = None
 
 
 @dataclass(frozen=True, slots=True)

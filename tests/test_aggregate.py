@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout_kit.metrics.aggregate import Aggregate, Metrics
+from rollout_kit.metrics.aggregate import Aggregate
 from rollout_kit.metrics.sketch import Sketch
+from rollout_kit.metrics.summary import Metrics
 from rollout_kit.store.lines import rollout_of
 
 LINES = st.lists(
@@ -50,7 +51,7 @@ def report(lines: list[dict[str, Any]], planned: int) -> dict[str, Any]:
     for each in lines:
         metrics.add(rollout_of(each))
     run = {"rollouts": 2, "output_tokens": 10, "elapsed_s": 4.0}
-    return metrics.report(lambda agent: "", {"tasks": 2, "planned": planned}, run, 2)
+    return metrics.report({"tasks": 2, "planned": planned}, run, 2)
 
 
 def test_the_headline_stands_at_the_top_too() -> None:

@@ -17,6 +17,7 @@ from rollout_kit.trajectory import GENERATION, LOG_PROBS, PROMPT, SUFFIX
 BESIDE = {"reward", "task_id", "rollout_index"}
 PAIR = {"chosen_reward", "rejected_reward", "margin", "rule", "task_id"}
 PAIR |= {"chosen_index", "rejected_index", "chosen_scope", "rejected_scope"}
+PAIR |= {"chosen_arm", "rejected_arm"}
 
 COLUMNS = {
     "trl_sft": {"messages", "tools"} | BESIDE,

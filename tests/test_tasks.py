@@ -14,9 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import row, write_jsonl
 
+from rollout_kit.endpoints.params import merge
 from rollout_kit.errors import ConfigError
+from rollout_kit.store.arms.template import Prompt
 from rollout_kit.store.input import input_file
-from rollout_kit.store.tasks import Malformed, Prompt, TaskReader, merge, task_id_of
+from rollout_kit.store.tasks import Malformed, TaskReader, task_id_of
 from rollout_kit.types import Task
 
 JSON = st.recursive(

@@ -120,7 +120,7 @@ def settings_of(model: Any) -> dict[str, Any]:
         servers = {"policy_model": model, "echo": making(Echo), "agent": making(agent, **wiring)}
         async with mount(servers) as peers:
             command = CollectConfig.model_validate({"input_jsonl_fpath": "x"})
-            return (await know_agent(peers, "agent", {}, command)).settings
+            return (await know_agent(peers, "agent", {}, command)).settings[""]
 
     return asyncio.run(main())
 

@@ -3,13 +3,14 @@
 from collections.abc import Collection
 from pathlib import Path
 
-from ..collector.plan import Wanted, task_reader
-from ..config.inputs import choose_agent, parse_only, task_path
+from ..collector.plan import task_reader, wanted_by
+from ..config.inputs import choose_agent, task_path
 from ..config.instances import AGENTS
 from ..config.keys.commands import CollectConfig
 from ..config.load import Config
 from ..errors import ConfigError
 from ..launch.reach import Servers
+from ..store.groups.scope import parse_scope
 from ..store.tasks import Malformed
 from ..transport.peers import Peers
 from ..types import Key
@@ -28,10 +29,11 @@ def read_plan(config: Config, command: CollectConfig, held: Collection[Key]) -> 
             "input_jsonl_fpath: standard input (-) can be read only once; ng_chaos needs a file"
         )
     reader = task_reader(command, servers, Path(source))
-    scopes: dict[str, str] = {}
+    scopes: dict[tuple[str, str], str] = {}
     for key in held:
-        scopes[key.agent] = min(key.scope, scopes.get(key.agent, key.scope))
-    wanted = Wanted(reader.repeats, scopes, only=parse_only(command.only))
+        which = key.agent, parse_scope(key.scope).arm
+        scopes[which] = min(key.scope, scopes.get(which, key.scope), key=len)
+    wanted = wanted_by(command, scopes, reader.arms)
     keys: dict[Key, int] = {}
     malformed: set[int] = set()
     for task in reader.read():

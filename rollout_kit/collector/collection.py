@@ -6,10 +6,10 @@ Settings that differ from those of the output's rollouts are refused here, befor
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from ..config.inputs import parse_only
 from ..config.keys.commands import CollectConfig, ReverifyConfig, RolloutsCommand
 from ..config.keys.parallelism import Parallelism
 from ..config.load import Config
@@ -18,23 +18,24 @@ from ..errors import ConfigError, OutputError
 from ..launch.reach import Servers
 from ..pacing.bill import Bill
 from ..secrets import mask
+from ..store.arms.changed import find_scopes, find_uncounted
 from ..store.contents import Contents
 from ..store.files import OutputPaths, check_apart, set_aside
 from ..store.journal import Journal, NoJournal
-from ..store.manifest import Manifest, differences
+from ..store.manifest import Manifest, fingerprint_of
 from ..store.stored import StoredFile, survey
 from ..transport.http import max_connections
 from ..types import Key, Say
 from .history import History
 from .plan import (
     AgentPlan,
-    KnownAgent,
-    Wanted,
     check_prices,
     find_changed_code,
     know_agents,
+    made_by,
     number_of,
     task_reader,
+    wanted_by,
 )
 from .reverification import StoredSource, Verifiers, drop_stale
 from .rollout import Runner
@@ -144,22 +145,21 @@ async def open_collection(
     journal, notes = _open_journal(command, command.resume, lines)
     try:
         manifest = _open_manifest(journal)
-        scopes = _scopes(command, known, journal, manifest)
-        journal.contents.keep_refused(
-            {agent: (plan.settings, plan.verifier) for agent, plan in plans.items()}
-        )
+        output, appends = str(command.output_jsonl_fpath), command.resume == "append"
+        scopes = find_scopes(made_by(known), journal.contents, manifest, appends, output)
+        journal.contents.keep_refused(partial(_fingerprints, plans))
         verifiers = {plan.verifier: agent for agent, plan in plans.items() if plan.verifier}
         manifest.begin(lines.again, mask(config.values, config.secrets), verifiers)
         tariffs = {agent: each.tariff for agent, each in known.items()}
         manifest.note_prices(tariffs)
+        for each in made_by(known):
+            manifest.know(fingerprint_of(each.settings), mask(each.settings, config.secrets))
         for each in known.values():
-            manifest.know(each.plan.settings, mask(each.settings, config.secrets))
             manifest.know_verifier(each.verifier)
         notes += journal.notes + _older_verdicts(journal, plans, lines) + find_changed_code(known)
         notes += _few_files(command.num_samples_in_parallel)
-        wanted = Wanted(
-            reader.repeats, scopes, command.num_repeats_add_seed, parse_only(command.only)
-        )
+        wanted = wanted_by(command, scopes, reader.arms)
+        notes += find_uncounted(journal.contents, list(plans), wanted.arm_ids)
         source = make_source(command, reader, wanted, journal, name=name, agents=plans, say=say)
     except BaseException:
         journal.close(clean=False)
@@ -283,35 +283,10 @@ def _limits(command: RolloutsCommand, **more: Any) -> RolloutLimits:
     )
 
 
-def _scopes(
-    command: CollectConfig,
-    known: Mapping[str, KnownAgent],
-    journal: Journal | NoJournal,
-    manifest: Manifest,
-) -> dict[str, str]:
-    """Agent → scope, for agents whose rollouts on disk were generated with other settings."""
-    scopes = {}
-    for name, agent in known.items():
-        held = journal.contents.settings.get((name, ""), set()) - {agent.plan.settings}
-        if not held:
-            continue
-        if command.resume != "append":
-            changes = [
-                change
-                for fingerprint in sorted(held)
-                for change in differences(manifest.settings(fingerprint) or {}, agent.settings)
-            ]
-            raise OutputError(
-                f"{command.output_jsonl_fpath} holds rollouts of '{name}' that were generated with"
-                " other settings:\n"
-                + "".join(f"  {change}\n" for change in changes or ["(which ones is not known)"])
-                + "Nothing was sent. Ways on:\n"
-                "  another output:        +output_jsonl_fpath=…\n"
-                "  into the same file:    +resume=append  (kept apart under a scope of their own)\n"
-                "  start over:            +resume=fresh   (the old files are moved aside)"
-            )
-        scopes[name] = agent.plan.settings
-    return scopes
+def _fingerprints(plans: Mapping[str, AgentPlan], key: Key) -> tuple[str, str]:
+    """Those of the settings and the verifier that a rollout is made with now."""
+    plan = plans.get(key.agent)
+    return (plan.settings_of(key), plan.verifier) if plan else ("", "")
 
 
 def _few_files(parallelism: Parallelism) -> list[str]:

@@ -2,18 +2,24 @@
 rollouts are wanted, done and owed.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ..config.inputs import choose_agent
+from ..config.inputs import choose_agent, parse_only
 from ..config.keys.commands import CollectConfig
 from ..endpoints.prices import Tariff
 from ..errors import ConfigError
 from ..launch.reach import Servers
 from ..serving import registry
+from ..store.arms.arm import Arm, with_overrides
+from ..store.arms.changed import Made
+from ..store.arms.read import read_arms
+from ..store.arms.template import Prompt
+from ..store.arms.wanted import Wanted
+from ..store.groups.scope import parse_scope
 from ..store.manifest import fingerprint_of
-from ..store.tasks import BREATH, Malformed, Prompt, TaskReader, agent_name_of
+from ..store.tasks import BREATH, Malformed, TaskReader, agent_name_of
 from ..transport.peers import Peers
 from ..types import Attempt, JsonObject, Key, Task
 from .schedule import LATER, Later
@@ -36,14 +42,23 @@ class AgentPlan:
     verifies_groups: bool = False
     verifier_parts: JsonObject = field(default_factory=dict)
     """What the fingerprint of the verifier covers, such as versions of libraries, if it says so."""
+    arms: Mapping[str, str] = field(default_factory=dict)
+    """Arm → the fingerprint of its settings."""
+
+    def settings_of(self, key: Key) -> str:
+        """The fingerprint of the settings that a rollout is generated with."""
+        if not self.arms:
+            return self.settings
+        return self.arms.get(parse_scope(key.scope).arm, self.settings)
 
 
 @dataclass(frozen=True, slots=True)
 class KnownAgent:
-    """An agent's plan, and the settings behind its fingerprint."""
+    """An agent's plan, and the settings behind its fingerprints."""
 
     plan: AgentPlan
-    settings: JsonObject
+    settings: Mapping[str, JsonObject]
+    """Arm → its settings; under an empty name those of a run without arms."""
     tariff: Tariff | None
     """Of its model, if that server reports one."""
     verifier: JsonObject
@@ -51,10 +66,14 @@ class KnownAgent:
 
 
 async def know_agent(
-    peers: Peers, name: str, generation: JsonObject, command: CollectConfig
+    peers: Peers,
+    name: str,
+    generation: JsonObject,
+    command: CollectConfig,
+    arms: Sequence[Arm] = (),
 ) -> KnownAgent:
     """Ask an agent and its servers to describe themselves; `generation` holds the settings that
-    the command adds."""
+    the command adds, before those of each arm."""
     about = await peers.describe(name)
     model_name, resources = about.get("model_server"), about.get("resources_server")
     model = await peers.describe(model_name) if model_name else {}
@@ -76,13 +95,15 @@ async def know_agent(
         model=str(model.get("model") or ""),
         opaque=about.get("opaque", True),
         **read_verifier(verifier),
+        arms={arm.id: fingerprint_of({**settings, "arm": arm.settings}) for arm in arms},
     )
     if (lack := verifier.get("lack")) and not (plan.opaque or command.skip_verification):
         raise ConfigError(
             f"{resources}: {lack}; nothing was sent. Define it, or add +skip_verification=true"
         )
     plan = replace(plan, saves_turns=_saves_turns(name, plan, about, command.save_turns))
-    return KnownAgent(plan, settings, Tariff.from_json(model.get("prices")), verifier)
+    by_arm = {arm.id: {**settings, "arm": arm.settings} for arm in arms} or {"": settings}
+    return KnownAgent(plan, by_arm, Tariff.from_json(model.get("prices")), verifier)
 
 
 def read_verifier(about: JsonObject) -> JsonObject:
@@ -119,6 +140,7 @@ def task_reader(command: CollectConfig, servers: Servers, path: Path) -> TaskRea
     if command.prompt_config is not None:
         found = registry.resolve_path(command.prompt_config)
         prompt = Prompt.load(found or Path(command.prompt_config))
+    arms = read_arms(command.arms, registry.resolve_path)
     return TaskReader(
         path=path,
         agents=frozenset(servers.agents),
@@ -127,7 +149,8 @@ def task_reader(command: CollectConfig, servers: Servers, path: Path) -> TaskRea
         override_params=command.responses_create_params,
         prompt=prompt,
         limit=command.limit,
-        repeats=_repeats(command.num_repeats),
+        repeats=(lambda agent: 1) if arms else repeats_of(command.num_repeats),
+        arms=with_overrides(arms, command.responses_create_params, command.arms_seed),
     )
 
 
@@ -139,7 +162,7 @@ def check_repeats(command: CollectConfig) -> None:
             raise ConfigError(f"num_repeats: must be at least 1, got {number}")
 
 
-def _repeats(asked: int | dict[str, int]) -> Callable[[str], int]:
+def repeats_of(asked: int | dict[str, int]) -> Callable[[str], int]:
     if isinstance(asked, int):
         return lambda agent: asked
 
@@ -161,11 +184,31 @@ async def know_agents(
     if command.responses_create_params:
         generation["responses_create_params"] = command.responses_create_params
     if reader.prompt:
-        generation["prompt_config"] = {"user": reader.prompt.user, "system": reader.prompt.system}
+        generation["prompt_config"] = reader.prompt.settings()
     if command.num_repeats_add_seed:
         generation["num_repeats_add_seed"] = True
     names = [reader.agent_name] if reader.agent_name else servers.agents
-    return {name: await know_agent(servers.peers, name, generation, command) for name in names}
+    return {
+        name: await know_agent(servers.peers, name, generation, command, reader.arms)
+        for name in names
+    }
+
+
+def made_by(known: Mapping[str, KnownAgent]) -> list[Made]:
+    """How each agent makes the rollouts of each arm."""
+    return [
+        Made(name, arm, settings)
+        for name, agent in known.items()
+        for arm, settings in agent.settings.items()
+    ]
+
+
+def wanted_by(
+    command: CollectConfig, scopes: Mapping[tuple[str, str], str], arms: Sequence[Arm]
+) -> Wanted:
+    """What a command asks for."""
+    repeats, only = repeats_of(command.num_repeats), parse_only(command.only)
+    return Wanted(repeats, scopes, command.num_repeats_add_seed, only, arms)
 
 
 def find_changed_code(known: Mapping[str, KnownAgent]) -> list[str]:
@@ -189,34 +232,6 @@ def check_prices(command: CollectConfig, known: Mapping[str, KnownAgent]) -> Non
                 " dollars per million tokens:  prices: {input: …, output: …}; or limit"
                 " max_total_tokens instead"
             )
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """Which rollouts of each task this run asks for."""
-
-    repeats: Callable[[str], int]
-    scopes: Mapping[str, str] = field(default_factory=dict)
-    """Agent → scope, for agents whose scope is not empty."""
-    add_seed: bool = False
-    only: tuple[str, int] | None = None
-    """(task_id, rollout_index): only this rollout, even if it failed permanently before."""
-
-    def scope_of(self, agent: str) -> str:
-        return self.scopes.get(agent, "")
-
-    def is_of_this_run(self, key: Key) -> bool:
-        return key.scope == self.scope_of(key.agent)
-
-    def keys(self, task: Task) -> list[Key]:
-        """The keys of a task, its repeats in order."""
-        task_id, agent, first = task.task_id, task.agent, task.first_rollout
-        scope, indices = self.scope_of(agent), range(first, first + self.repeats(agent))
-        return [
-            Key(task_id, agent, scope, index)
-            for index in indices
-            if self.only is None or self.only == (task_id, index)
-        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,15 +301,7 @@ def find_owed(
             yield LATER
         if isinstance(task, Malformed):
             continue
-        for key in wanted.keys(task):
-            if not settled(key):
-                yield Attempt(key, with_seed(task, key.rollout_index) if wanted.add_seed else task)
-
-
-def with_seed(task: Task, seed: int) -> Task:
-    """The task with a `seed`, unless its row has one."""
-    params = {"seed": seed, **task.row["responses_create_params"]}
-    return task._replace(row={**task.row, "responses_create_params": params})
+        yield from wanted.attempts(task, settled)
 
 
 def count(

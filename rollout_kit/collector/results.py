@@ -92,7 +92,6 @@ def _measure(run: Run, lists_groups: bool) -> JsonObject:
     source, tally = run.source, run.tally
     num_parked = run.collection.journal.num_parked(source.is_of_this_run)
     metrics = run.metrics.report(
-        source.scope_of,
         source.metric_counts(run.metrics, tally, num_parked),
         {
             "rollouts": tally.rollouts,

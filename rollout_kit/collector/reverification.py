@@ -17,10 +17,11 @@ from ..config.load import Config
 from ..config.verification import select_needed, verifier_of
 from ..errors import ConfigError, OutputError, RolloutError, suggest
 from ..launch.reach import Servers, reach
-from ..metrics.aggregate import Metrics
 from ..metrics.comparison import Comparison
+from ..metrics.summary import Metrics
 from ..metrics.tally import Tally
 from ..store.files import OutputPaths, leave_out
+from ..store.groups.scope import arm_of_key, without_arm
 from ..store.journal import Journal, NoJournal
 from ..store.lines import info_of, key_of, kind_of
 from ..store.stored import Line, Stored, StoredFile, Survey, read_stored_lines, response_mark
@@ -62,9 +63,8 @@ async def reach_verifiers(
 
 async def verifiers_of(servers: Servers, agents: Collection[str]) -> Verifiers:
     """Who verifies the rollouts of these agents, among servers that run."""
-    names: dict[str, str | None] = dict.fromkeys(servers.agents)
-    for name in names.keys() & set(agents):
-        names[name] = await _verifier_name(servers, name)
+    known: dict[str, str | None] = dict.fromkeys(servers.agents)
+    names = known | {name: await _verifier_name(servers, name) for name in known if name in agents}
     return await know_verifiers(servers, names, agents)
 
 
@@ -155,9 +155,10 @@ class StoredSource:
         self.left_out = verifiers.left_out
         self._copies_current, self._names_malformed = copies_current, names_malformed
         self._scopes: dict[str, str] = {}
-        for key in self.survey.rows:
-            self._scopes[key.agent] = min(key.scope, self._scopes.get(key.agent, key.scope))
-        in_scope = [key for key in self.survey.rows if key.scope == self.scope_of(key.agent)]
+        for agent, shared in {(key.agent, without_arm(key.scope)) for key in self.survey.rows}:
+            self._scopes[agent] = min(shared, self._scopes.get(agent, shared))
+        in_scope = [key for key in self.survey.rows if self.covers(key.agent, key.scope)]
+        self.arm_ids = list(dict.fromkeys(filter(None, map(arm_of_key, in_scope))))
         self.num_in_scope = len(in_scope)
         self._per_task = Counter((key.agent, key.task_id) for key in in_scope)
         self.counts = self._counts()
@@ -169,11 +170,10 @@ class StoredSource:
     async def count(self) -> None:
         return
 
-    async def count_rest(self) -> None:
-        return
+    count_rest = count
 
-    def scope_of(self, agent: str) -> str:
-        return self._scopes.get(agent, "")
+    def covers(self, agent: str, scope: str) -> bool:
+        return without_arm(scope) == self._scopes.get(agent, "")
 
     def take(self, outcome: Outcome) -> None:
         if isinstance(outcome, Rollout) and (found := self.survey.rows.get(outcome.key)):
@@ -203,8 +203,8 @@ class StoredSource:
 
     def metric_counts(self, metrics: Metrics, tally: Tally, num_parked: int) -> JsonObject:
         return {
-            "tasks": max(len(self._per_task), metrics.tasks(self.scope_of)),
-            "planned": max(self.num_in_scope, metrics.rollouts(self.scope_of)),
+            "tasks": max(len(self._per_task), metrics.tasks),
+            "planned": max(self.num_in_scope, metrics.rollouts),
             "unverified": num_parked,
             "failed": tally.failed,
             "malformed": self.counts.malformed,

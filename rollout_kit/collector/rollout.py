@@ -98,7 +98,7 @@ class Runner(Equipment):
 
     def _resume(self, attempt: Attempt, slot: Slot) -> None:
         """Have the attempt continue from the stored turns that were made with its settings."""
-        settings = self.agents[attempt.key.agent].settings
+        settings = self.agents[attempt.key.agent].settings_of(attempt.key)
         slot.turns = [turn for turn in attempt.turns if turn.get("settings") == settings]
         costs = [turn.get("cost_usd") for turn in attempt.turns]
         known = [cost for cost in costs if cost is not None]
@@ -139,7 +139,7 @@ class Runner(Equipment):
             error,
             tried,
             cost,
-            settings=agent.settings,
+            settings=agent.settings_of(attempt.key),
             verifier=agent.verifier,
         )
 

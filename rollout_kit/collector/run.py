@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from ..errors import OutputError, RolloutError, StopRun
-from ..metrics.aggregate import Metrics
+from ..metrics.summary import Metrics
 from ..metrics.tally import Tally
 from ..pacing.budget import Budget, within
 from ..pacing.give_up import GiveUp, kind_of_failure
@@ -74,7 +74,8 @@ class Run:
         self.collection = collection
         self.command, self.runner, self.source = command, runner, source
         self.ending = Ending.DONE
-        self.tally, self.metrics = Tally(), Metrics(command.pass_threshold)
+        self.tally = Tally()
+        self.metrics = Metrics.of_run(command.pass_threshold, source.covers, source.arm_ids)
         self.limiter = limiter_of(collection.parallelism)
         self.meter = Meter(runner, self.limiter, collection.journal)
         self.audit: VerdictAudit | None = None
@@ -170,7 +171,7 @@ class Run:
             {*self._models(), *source.verifiers()},
             self.limiter(),
             owed=lambda: source.num_owed,
-            has_succeeded=any(scope == source.scope_of(agent) for agent, scope in done.kinds()),
+            has_succeeded=any(source.covers(*which) for which in done.numbers()),
             has_verified=any(
                 (agent, plan.verifier) in contents.verifiers
                 for agent, plan in self.runner.agents.items()

@@ -17,8 +17,9 @@ from pathlib import Path
 
 from ..config.keys.commands import CollectConfig
 from ..errors import ConfigError
-from ..metrics.aggregate import Metrics
+from ..metrics.summary import Metrics
 from ..metrics.tally import Tally
+from ..store.groups.scope import is_named
 from ..store.journal import Journal, NoJournal
 from ..store.lines import row_of
 from ..store.tasks import BREATH, NO_AGENT, Malformed, TaskReader, agent_name_of
@@ -73,8 +74,13 @@ class TaskSource:
     def next(self) -> Attempt | Later | End:
         return self._attempts.next()
 
-    def scope_of(self, agent: str) -> str:
-        return self.wanted.scope_of(agent)
+    def covers(self, agent: str, scope: str) -> bool:
+        """Whether the rollouts of a scope belong to this run."""
+        return self.wanted.covers(agent, scope)
+
+    @property
+    def arm_ids(self) -> list[str]:
+        return self.wanted.arm_ids
 
     async def count(self) -> None:
         tasks = self.reader.read()
@@ -113,11 +119,10 @@ class TaskSource:
     @property
     def repeats(self) -> int:
         """Rollouts that each task is meant to have."""
-        asked = self.num_repeats
-        return asked if isinstance(asked, int) else max(asked.values())
+        return max(map(self.wanted.per_task, self._agents), default=0)
 
     def is_of_this_run(self, key: Key) -> bool:
-        return self.wanted.is_of_this_run(key)
+        return self.wanted.covers(key.agent, key.scope)
 
     def input_entry(self) -> JsonObject | None:
         """This run's input, as the manifest remembers it."""
@@ -139,9 +144,9 @@ class TaskSource:
         return max(0, self.counts.planned - self._num_on_disk(tally))
 
     def metric_counts(self, metrics: Metrics, tally: Tally, num_parked: int) -> JsonObject:
-        beyond = max(0, metrics.rollouts(self.scope_of) - self._num_on_disk(tally))
+        beyond = max(0, metrics.rollouts - self._num_on_disk(tally))
         return {
-            "tasks": max(self.counts.tasks, metrics.tasks(self.scope_of)),
+            "tasks": max(self.counts.tasks, metrics.tasks),
             "planned": self.counts.planned + beyond,
             "unverified": num_parked,
             "failed": tally.failed + self.counts.refused,
@@ -154,8 +159,12 @@ class TaskSource:
 
     def plan_line(self) -> str:
         counts = self.counts
-        repeats, uneven = divmod(counts.planned, counts.tasks) if counts.tasks else (0, 1)
-        times = ": " if uneven else f" × {number_of(repeats, 'repeat')} = "
+        num_arms = len(self.arm_ids) or 1
+        repeats, uneven = divmod(counts.planned, counts.tasks * num_arms or 1)
+        times = f" × {number_of(num_arms, 'arm')}" if self.arm_ids else ""
+        if not (self.arm_ids and repeats == 1) and not uneven and counts.tasks:
+            times += f" × {number_of(repeats, 'repeat')}"
+        times += ": " if uneven or not counts.tasks else " = "
         wanted = f"{number_of(counts.tasks, 'task')}{times}{number_of(counts.planned, 'rollout')}"
         parts = [f"Plan: {wanted}", f"{counts.done:,} done"]
         parts += [f"{counts.to_verify:,} to verify only", f"{counts.to_collect:,} to collect"]
@@ -288,19 +297,16 @@ class TaskSource:
     def _all(self) -> Iterator[Attempt | Later]:
         contents, only = self._contents, self.wanted.only
         for key in contents.pending:
-            if not (self.wanted.is_of_this_run(key) and key.agent in self._agents):
+            if not (self.is_of_this_run(key) and key.agent in self._agents):
                 continue
-            if (only is None and key not in contents.refused) or (
-                key.task_id,
-                key.rollout_index,
-            ) == only:
+            if is_named(key, only) and (only or key not in contents.refused):
                 yield self._attempt_parked(key)
         yield from self.find_owed(self._name_malformed(self._tasks()))
 
     def _attempt_parked(self, key: Key) -> Attempt:
         line = self._journal.pending_line(key)
         task = Task(key.task_id, line["_ng_task_index"], 0, key.agent, row_of(line))
-        return Attempt(key, task, stored=line)
+        return Attempt(key, task, stored=line, arm=line["rollout"].get("arm"))
 
     def _tasks(self) -> Iterator[Task | Malformed]:
         """The tasks kept from counting, each released once it is used; or the file again."""

@@ -191,7 +191,7 @@ class Steps:
         return await self.shared.peers.call(server, path, body, dict, turn_log)
 
     def _store_turn(self, turn: JsonObject) -> None:
-        turn = {**turn, "settings": self.agent.settings}
+        turn = {**turn, "settings": self.agent.settings_of(self.attempt.key)}
         self.slot.turns.append(turn)
         self.slot.place.store_turn(StoredTurn(self.attempt.key, self.attempt.task.task_index, turn))
 
@@ -204,7 +204,7 @@ class Steps:
         incomplete = response.get("incomplete_details") or {}
         known = {
             "attempt": self.attempt.number,
-            "settings": self.agent.settings,
+            "settings": self.agent.settings_of(self.attempt.key),
             "model": response.get("model") or self.agent.model,
             "started_at": started_at,
             "duration_s": round(duration_s, 6),
@@ -214,6 +214,8 @@ class Steps:
         }
         if self.attempt.regenerated:
             known["regenerated"] = True
+        if self.attempt.arm is not None:
+            known["arm"] = self.attempt.arm
         ledger = self.slot.ledger
         if not (ledger.spent.calls or self.attempt.turns):
             # a foreign agent, whose reply reports no model calls

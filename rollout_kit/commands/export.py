@@ -17,9 +17,9 @@ from ..export.report import ExportReport, explain_nothing
 from ..export.selection import Selection, is_test_of, read_selected, score_of, select
 from ..export.trainers import Context, identify
 from ..export.writing import RowFile
+from ..store.arms.template import Prompt
 from ..store.files import write_json
 from ..store.groups.scope import Group
-from ..store.tasks import Prompt
 from ..types import JsonObject, Key, Rollout
 
 

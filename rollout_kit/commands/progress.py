@@ -33,6 +33,7 @@ SPARED_FIRST = (
     "in_flight",
     "tokens",
     "burn",
+    "arms",
     "unverified",
     "bottleneck",
     "failed",
@@ -181,11 +182,29 @@ class Progress:
         parts["failed" if self.tally.failed else "none_failed"] = f"failed={self.tally.failed}"
         if self.tally.unverified:
             parts["unverified"] = f"unverified={self.tally.unverified}"
+        if shown := self._shown_arms():
+            parts["arms"] = shown
         if self._bottleneck:
             parts["bottleneck"] = self._bottleneck.short()
         if self.bill:
             parts |= self.bill.parts(self.tally.finished, self.wanted, self.elapsed_s)
         return parts
+
+    def _arm_rewards(self) -> dict[str, float]:
+        """Arm → its mean reward, over all that is on disk."""
+        arms = self.run.metrics.arms if self.run else {}
+        return {
+            arm: part.numbers["reward"].mean
+            for arm, part in arms.items()
+            if "reward" in part.numbers
+        }
+
+    def _shown_arms(self) -> str:
+        """The arms with the lowest and the highest reward; empty for fewer than two."""
+        ranked = sorted((reward, arm) for arm, reward in self._arm_rewards().items())
+        if len(ranked) < 2:
+            return ""
+        return f"arms={ranked[0][1]} {ranked[0][0]:.2f}…{ranked[-1][1]} {ranked[-1][0]:.2f}"
 
     def _figures(self) -> dict[str, Any]:
         return {
@@ -198,6 +217,7 @@ class Progress:
             **({} if self.limit is None else {"limit": self.limit}),
             "failed": self.tally.failed,
             "unverified": self.tally.unverified,
+            **({"arms": arms} if (arms := self._arm_rewards()) else {}),
             "bottleneck": self._bottleneck.part if self._bottleneck else None,
             **self.cost_figures(),
         }

@@ -72,7 +72,7 @@ def _say_headline(run: Run, metrics: Mapping[str, Any], say: Say) -> None:
     counts = metrics["counts"]
     interval = metrics["intervals"].get("reward")
     between = f" [{interval[0]:.3f}, {interval[1]:.3f}]" if interval else ""
-    tasks = run.metrics.tasks(run.source.scope_of)
+    tasks = run.metrics.tasks
     over = f"{number_of(counts['rollouts'], 'rollout')} of {number_of(tasks, 'task')}"
     at_k = ""
     for name in ("pass", "maj"):
@@ -82,6 +82,7 @@ def _say_headline(run: Run, metrics: Mapping[str, Any], say: Say) -> None:
                 at_k += f" · {name}@{k} {value:.3f}"
                 at_k += f" ({number_of(behind, 'task')})" if behind < tasks else ""
     say(f"Reward {reward:.3f}{between} over {over}{at_k}")
+    _say_arms(metrics.get("arms", {}), say)
     for name, share in metrics["rates"].items():
         if share >= WORTH_SAYING:
             say(f"{RATES[name]}: {share:.1%} of the rollouts")
@@ -90,8 +91,25 @@ def _say_headline(run: Run, metrics: Mapping[str, Any], say: Say) -> None:
         say(f"This is a part of the plan, which is {whole}: the rest may change every figure")
 
 
+def _say_arms(arms: Mapping[str, Any], say: Say) -> None:
+    """A line for each arm: reward with its interval, and pass@k beyond one."""
+    width = max(map(len, arms), default=0)
+    for arm, found in arms.items():
+        reward, interval = found["metrics"].get("reward"), found["intervals"].get("reward")
+        shown = "without a reward" if reward is None else f"{reward:.3f}"
+        between = f" [{interval[0]:.3f}, {interval[1]:.3f}]" if interval else ""
+        at_k = "".join(
+            f" · {name}@{k} {value:.3f}"
+            for name in ("pass", "maj")
+            for k, value in found.get(f"{name}_at_k", {}).items()
+            if k != "1"
+        )
+        over = number_of(found["rollouts"], "rollout")
+        say(f"  {arm:<{width}}  {shown}{between} over {over}{at_k}")
+
+
 def _say_worst_tasks(run: Run, say: Say) -> None:
-    agents = run.metrics.of(run.source.scope_of)
+    agents = run.metrics.agents
     for agent, part in agents.items():
         worst = part.worst_tasks(MAX_WORST) if len(part.groups) > 1 else []
         listed = [f"{id} {mean:.2f}" for id, mean, _ in worst if mean < part.pass_threshold]
@@ -146,7 +164,7 @@ def _say_what_to_do(run: Run, say: Say) -> None:
         verb = "tries again" if run.ending is Ending.DONE else "continues"
         left = number_of(missing - settled, "rollout")
         say(f"Still to come: {left}. This {verb}:\n  {lines.again}")
-    plans, parts = run.runner.agents, run.metrics.of(source.scope_of)
+    plans, parts = run.runner.agents, run.metrics.agents
     verified = {
         name: part for name, part in parts.items() if name in plans and plans[name].verifies
     }

@@ -94,10 +94,13 @@ def _datasets(
 
 
 def parse_only(asked: str | None) -> tuple[str, int] | None:
-    """Task id and rollout index of `only=<task_id>:<rollout_index>`."""
+    """Name and rollout index of `only=<task_id>:<rollout_index>`; the name may have an arm behind
+    the task id."""
     if asked is None:
         return None
     task_id, _, index = asked.rpartition(":")
     if not task_id or not (index.isascii() and index.isdecimal()):
-        raise ConfigError(f"only={asked}: expected <task_id>:<rollout_index>")
+        raise ConfigError(
+            f"only={asked}: expected <task_id>:<rollout_index>, or <task_id>:<arm>:<rollout_index>"
+        )
     return task_id, int(index)

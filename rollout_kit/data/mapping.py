@@ -16,7 +16,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from ..errors import suggest
-from ..store.tasks import Prompt
+from ..store.arms.template import Prompt
 from ..types import JsonObject
 
 SHAPES = Path(__file__).with_name("shapes.yaml")

@@ -12,8 +12,8 @@ from ..config.keys.authoring import PrepareDataConfig
 from ..config.load import Config
 from ..errors import ConfigError, OutputError
 from ..serving import registry
+from ..store.arms.template import Prompt
 from ..store.files import write_atomically, write_json
-from ..store.tasks import Prompt
 from ..types import JsonObject
 from .check import Check
 from .entries import ListedDataset, list_datasets

@@ -32,6 +32,7 @@ CREATE_PARAMS = TEXT_PARAMS | frozenset(
         "min_p",
         "parallel_tool_calls",
         "presence_penalty",
+        "raw_prompt",
         "reasoning",
         "repetition_penalty",
         "return_token_ids",
@@ -69,7 +70,9 @@ KINDS: Mapping[str, set[type]] = {
     **dict.fromkeys(("max_output_tokens", "max_tool_calls", "seed", "top_k", "top_logprobs"), INT),
     **dict.fromkeys(("temperature", "top_p", "min_p"), NUMBER),
     **dict.fromkeys(("frequency_penalty", "presence_penalty", "repetition_penalty"), NUMBER),
-    **dict.fromkeys(("background", "parallel_tool_calls", "return_token_ids", "store"), BOOL),
+    **dict.fromkeys(
+        ("background", "parallel_tool_calls", "raw_prompt", "return_token_ids", "store"), BOOL
+    ),
     **dict.fromkeys(("include", "tools"), LIST),
     **dict.fromkeys(("chat_template_kwargs", "metadata", "reasoning", "text"), MAPPING),
     "input": TEXT | LIST,
@@ -126,6 +129,18 @@ def find_problems(params: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
                 f"expected one of {', '.join(sorted(ROLES))}, got {role!r:.80}"
                 + (hint if role in ("tool", "function") else ""),
             )
+
+
+def merge(under: Any, over: Any) -> Any:
+    """Merge `over` into `under`: objects merge recursively, any other value is replaced."""
+    if not (isinstance(under, dict) and isinstance(over, dict)):
+        return over
+    if not (under and over):
+        return under or over
+    result = dict(under)
+    for key, value in over.items():
+        result[key] = merge(result[key], value) if key in result else value
+    return result
 
 
 def _describe(kinds: set[type]) -> str:

@@ -65,6 +65,8 @@ def fields_of(rollout: Rollout) -> dict[str, Callable[[], Any]]:
         "task_index": lambda: info.task_index,
         "agent": lambda: info.key.agent,
         "scope": lambda: info.key.scope,
+        "arm": lambda: info.arm.id if info.arm else None,
+        "seed": lambda: info.arm.seed if info.arm else None,
         "rollout_index": lambda: info.key.rollout_index,
         "model": lambda: info.model,
         "verifier": lambda: info.verifier,

@@ -69,7 +69,8 @@ def _trajectory(rollout: Rollout, threshold: float) -> JsonObject:
         found["finish_reason"] = line["rollout"].get("finish_reason") or "length"
     if rollout.key.scope:
         found["scope"] = rollout.key.scope
-    if isinstance(arm := line.get("arm_name"), str):
+    arm = rollout.info.arm.id if rollout.info.arm else line.get("arm_name")
+    if isinstance(arm, str):
         found["arm_name"] = arm
     return found
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from ..store.groups.scope import arm_of_key
 from ..types import JsonObject
 from .conversation import Conversation
 from .trainers import tools_as_text
@@ -35,6 +36,8 @@ class Pair:
             "rejected_index": rejected.rollout_index,
             "chosen_scope": chosen.scope,
             "rejected_scope": rejected.scope,
+            "chosen_arm": arm_of_key(chosen),
+            "rejected_arm": arm_of_key(rejected),
         }
 
 

@@ -6,7 +6,7 @@ aggregate of the whole.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from heapq import nsmallest
 from typing import Any
@@ -166,7 +166,7 @@ class Aggregate:
     def rates(self) -> JsonObject:
         """Shares of rollouts: cut off by a limit of tokens, and without an answer."""
         cut_off = self.cut_off / self.rollouts if self.rollouts else None
-        return _kept({"cut_off": cut_off, "no_answer": self.votes.no_answer()})
+        return kept({"cut_off": cut_off, "no_answer": self.votes.no_answer()})
 
     def pass_rate(self) -> float | None:
         """The share of verified rollouts that succeed; None if there is none."""
@@ -260,86 +260,7 @@ CALLS, ANSWER = "num_tool_calls", "extracted_answer"
 CUT_OFF = frozenset({"max_output_tokens", "length", "max_tokens"})
 """Finish reasons of a response that a limit of tokens has cut off."""
 
-ScopeOf = Callable[[str], str]
-"""Agent → the scope that its rollouts are collected under."""
 
-
-@dataclass(slots=True)
-class Metrics:
-    """The aggregates of an output by agent and scope, and the content of the metrics file."""
-
-    pass_threshold: float = 1.0
-    parts: dict[tuple[str, str], Aggregate] = field(default_factory=dict)
-
-    def add(self, rollout: Rollout) -> None:
-        key = rollout.info.key
-        part = self.parts.get(which := (key.agent, key.scope))
-        if part is None:
-            part = self.parts[which] = Aggregate(self.pass_threshold)
-        part.add(rollout)
-
-    def of(self, scope_of: ScopeOf) -> dict[str, Aggregate]:
-        """Agent → its aggregate in the scope that it is collected under."""
-        return {
-            agent: part for (agent, scope), part in self.parts.items() if scope == scope_of(agent)
-        }
-
-    def rollouts(self, scope_of: ScopeOf) -> int:
-        return sum(part.rollouts for part in self.of(scope_of).values())
-
-    def tasks(self, scope_of: ScopeOf) -> int:
-        return sum(len(part.groups) for part in self.of(scope_of).values())
-
-    def report(
-        self,
-        scope_of: ScopeOf,
-        counts: Mapping[str, int],
-        run: Mapping[str, float],
-        repeats: int,
-        *,
-        lists_groups: bool = True,
-    ) -> JsonObject:
-        """The content of the metrics file: each agent in one scope.
-
-        `counts` are those of the plan; `run` has `rollouts`, `output_tokens` and `elapsed_s` of
-        this run. Without the list of groups the report takes little memory and time.
-        """
-        agents = self.of(scope_of)
-        whole = next(iter(agents.values())) if len(agents) == 1 else self._add_up(agents)
-        elapsed_s = run["elapsed_s"] or math.inf
-        means = {name: each.mean for name, each in whole.numbers.items()}
-        report = {
-            "metrics": means,
-            "intervals": _kept({"reward": whole.interval("reward")}),
-            "pass_at_k": whole.pass_at_k(),
-            "pass_at_k_tasks": whole.pass_at_k_tasks(),
-            **(whole.votes.figures(whole.pass_at_k_tasks()) if lists_groups else {}),
-            "rates": whole.rates(),
-            "counts": {**counts, "rollouts": whole.rollouts},
-            "bracket": _kept({"reward": whole.bracket(counts["planned"])}),
-            "usage": whole.usage,
-            **_kept({"cost": whole.cost()}),
-            "throughput": {
-                "rollouts_per_s": run["rollouts"] / elapsed_s,
-                "output_tokens_per_s": run["output_tokens"] / elapsed_s,
-                "elapsed_s": run["elapsed_s"],
-            },
-            "latency_s": {name: sketch.summary() for name, sketch in whole.times.items()},
-            "agents": [
-                part.agent_entry(agent, repeats if lists_groups else None)
-                for agent, part in agents.items()
-            ],
-        }
-        headline = {"accuracy": whole.pass_rate(), **means, "avg_tool_calls": means.get(CALLS)}
-        first = {name: value for name, value in headline.items() if name not in report}
-        return {**_kept({"reward": None, **first}), **report}
-
-    def _add_up(self, agents: Mapping[str, Aggregate]) -> Aggregate:
-        whole = Aggregate(self.pass_threshold)
-        for part in agents.values():
-            whole.merge(part)
-        return whole
-
-
-def _kept(values: Mapping[str, Any]) -> JsonObject:
+def kept(values: Mapping[str, Any]) -> JsonObject:
+    """The values that are known."""
     return {name: value for name, value in values.items() if value is not None}

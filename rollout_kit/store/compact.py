@@ -1,6 +1,7 @@
 """Compact tables of a million tasks, keyed by the 64-bit number of a task's id."""
 
 from array import array
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -117,3 +118,10 @@ class Keys:
     def kinds(self) -> set[tuple[str, str]]:
         """The distinct (agent, scope) of the keys."""
         return {(agent, scope) for agent, scope, _ in self._tasks}
+
+    def numbers(self) -> Counter[tuple[str, str]]:
+        """(agent, scope) → number of keys."""
+        found: Counter[tuple[str, str]] = Counter()
+        for (agent, scope, _), tasks in self._tasks.items():
+            found[agent, scope] += len(tasks)
+        return found

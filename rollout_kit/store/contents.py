@@ -126,14 +126,12 @@ class Contents:
     """Offsets in the main file of lines that do not count: foreign ones, repeated keys, and those
     that are no rollouts."""
 
-    def keep_refused(self, present: Mapping[str, tuple[str, str]]) -> None:
-        """Keep the refusals that were made with the present settings and verifier.
-
-        `present` maps agents to the fingerprints of both.
-        """
+    def keep_refused(self, present: Callable[[Key], tuple[str, str]]) -> None:
+        """Keep the refusals that were made with the present settings and verifier, whose
+        fingerprints `present` gives."""
 
         def stands(key: Key, refusal: Refusal) -> bool:
-            settings, verifier = present.get(key.agent, ("", ""))
+            settings, verifier = present(key)
             is_paid = refusal.is_answered and key not in self.pending
             return refusal.settings in ("", settings) and (
                 refusal.verifier in ("", verifier) or is_paid

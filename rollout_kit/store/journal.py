@@ -17,6 +17,7 @@ from ..errors import OutputError, RolloutError
 from ..types import Failure, JsonObject, Key, Outcome, Rollout, StoredTurn, Unverified
 from .contents import Contents
 from .files import OutputLock, OutputPaths, write_atomically
+from .groups.scope import name_of
 from .held import HeldFile
 from .lines import build_failure_line, build_malformed_line, failure_of, key_of, mark_as
 from .manifest import DOUBTS
@@ -181,7 +182,7 @@ class Journal:
 
     def _write_failure(self, failure: Failure) -> None:
         key = failure.key
-        only = f"only={key.task_id}:{key.rollout_index}"
+        only = f"only={name_of(key)}"
         repro = f"{self._command_line} +{only}" if self._command_line else only
         self._write(self.paths.failures, build_failure_line(failure, repro))
 

@@ -15,6 +15,7 @@ from typing import Any
 from ..errors import RolloutError
 from ..responses import function_calls
 from ..types import Failure, JsonObject, Key, Rollout, RolloutInfo, Task, Unverified
+from .arms.arm import arm_of
 from .tasks import Malformed
 
 MARK = ("kind", "schema")
@@ -211,6 +212,7 @@ def info_of(line: Mapping[str, Any]) -> RolloutInfo:
         used("total_tokens") or 0,
         tuple(get("scores", ())),
         get("replay_differences", 0),
+        arm_of(arm) if (arm := get("arm")) is not None else None,
     )
 
 

@@ -17,6 +17,7 @@ from ..config.inputs import parse_only
 from ..errors import ConfigError
 from ..types import JsonObject, Key
 from .files import OutputPaths
+from .groups.scope import is_named
 from .lines import key_of, kind_of
 from .tasks import BREATH, TEXT_KEPT, Malformed, number_lines
 
@@ -59,10 +60,7 @@ class Survey:
                     self.malformed.append(line)
             case NoResponse():
                 self.without_response += 1
-            case Line(number, key, content) if self.only in (
-                None,
-                (key.task_id, key.rollout_index),
-            ):
+            case Line(number, key, content) if is_named(key, self.only):
                 known = self.rows.get(key)
                 if known is None and self.limit and len(self.rows) >= self.limit:
                     return False

@@ -5,20 +5,19 @@ the others.
 """
 
 import hashlib
-import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from string import Formatter
 from typing import Any
 
 import orjson
-import yaml
 
-from ..endpoints.params import find_problems
-from ..errors import ConfigError, suggest
+from ..endpoints.params import find_problems, merge
+from ..errors import suggest
 from ..responses import DEEPEST, is_too_deep
 from ..types import JsonObject, Task
+from .arms.arm import Arm
+from .arms.template import Prompt
 from .compact import NumberTable
 from .input import number_lines
 
@@ -59,9 +58,11 @@ class TaskReader:
     agent_name: str | None
     default_params: JsonObject
     override_params: JsonObject
-    prompt: "Prompt | None" = None
+    prompt: Prompt | None = None
     limit: int | None = None
     repeats: Callable[[str], int] = lambda agent: 1
+    arms: Sequence[Arm] = ()
+    """Ways of asking each task; without any it is asked as its row says."""
     positions: NumberTable = field(default_factory=NumberTable)
     """Position of each distinct task, shared by all passes over the input."""
 
@@ -95,7 +96,8 @@ class TaskReader:
         task."""
         if row.get("kind") in STORED and isinstance(row.get("rollout"), dict):
             raise ValueError("the line is a stored rollout, not a task: ng_reverify verifies it")
-        own = row.get("responses_create_params", {} if self.prompt else None)
+        asks = bool(self.prompt or (self.arms and all(arm.has_question for arm in self.arms)))
+        own = row.get("responses_create_params", {} if asks else None)
         if not isinstance(own, dict):
             raise ValueError(f"no responses_create_params object ({_how_to_map(row)})")
         if self.prompt:
@@ -103,11 +105,13 @@ class TaskReader:
         params = merge(merge(self.default_params, own), self.override_params)
         for name, reason in find_problems(params):
             raise ValueError(f"responses_create_params.{name}: {reason}")
-        if not isinstance(own.get("input"), str | list):
+        if not (isinstance(own.get("input"), str | list) or (asks and "input" not in own)):
             raise ValueError("responses_create_params has no input (a string or a list of items)")
-        if params is row.get("responses_create_params"):
-            return row
-        return {**row, "responses_create_params": params}
+        if params is not row.get("responses_create_params"):
+            row = {**row, "responses_create_params": params}
+        for arm in self.arms:
+            arm.patch(row)
+        return row
 
 
 class Reading:
@@ -183,73 +187,6 @@ def _start_of(given: Any) -> str:
         return "{…}"
 
 
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """A prompt_config: templates whose `{field}` placeholders are filled from the row."""
-
-    user: str
-    system: str | None
-
-    @classmethod
-    def load(cls, path: Path) -> "Prompt":
-        """ConfigError if the file is not `{user: …, system: …}`."""
-        try:
-            content = yaml.safe_load(path.read_text())
-        except OSError as error:
-            near = [each.name for each in path.parent.glob("*")]
-            hint = suggest(path.name, near)
-            raise ConfigError(f"prompt_config {path}: {error.strerror}{hint}") from None
-        except yaml.YAMLError as error:
-            reason = " ".join(str(error).split())
-            raise ConfigError(f"prompt_config {path}: not YAML: {reason}") from None
-        if not isinstance(content, dict) or not isinstance(content.get("user"), str):
-            raise ConfigError(f"prompt_config {path}: needs a text 'user' ('system' is optional)")
-        if unknown := set(content) - {"user", "system"}:
-            raise ConfigError(f"prompt_config {path}: unknown {', '.join(sorted(unknown))}")
-        for name, template in content.items():
-            try:
-                list(TEMPLATES.parse(_escape(str(template or ""))))
-            except ValueError as error:
-                raise ConfigError(f"prompt_config {path}: {name}: {error} ({TWICE})") from None
-        return cls(content["user"], content.get("system"))
-
-    def apply(self, params: JsonObject, row: Mapping[str, Any]) -> JsonObject:
-        if "input" in params:
-            raise ValueError("the row already has an input, which prompt_config would replace")
-        items = [{"role": "user", "content": _fill(self.user, row)}]
-        if self.system is not None:
-            items.insert(0, {"role": "system", "content": _fill(self.system, row)})
-        return {**params, "input": items}
-
-
-class _Templates(Formatter):
-    """Looks up each field by name in the row, even if the name is a number."""
-
-    def get_value(self, key: int | str, args: Any, kwargs: Mapping[str, Any]) -> Any:
-        return kwargs[str(key)]
-
-
-TEMPLATES = _Templates()
-
-TWICE = "write a literal brace twice: {{"
-
-
-def _escape(template: str) -> str:
-    """Keep `{}` literal, as in `\\boxed{}`: it names no field."""
-    return re.sub(r"(?<!\{)\{\}(?!\})", "{{}}", template)
-
-
-def _fill(template: str, row: Mapping[str, Any]) -> str:
-    try:
-        return TEMPLATES.vformat(_escape(template), (), row)
-    except KeyError as error:
-        raise ValueError(
-            f"prompt_config needs the field {error}, which the row lacks ({TWICE})"
-        ) from None
-    except (AttributeError, IndexError, TypeError, ValueError) as error:
-        raise ValueError(f"prompt_config cannot be filled: {error} ({TWICE})") from None
-
-
 def agent_name_of(row: Mapping[str, Any]) -> Any:
     """The agent that a row's `agent_ref` names, or None."""
     named = row.get("agent_ref")
@@ -265,15 +202,3 @@ def task_id_of(row: Mapping[str, Any]) -> str:
     }
     canonical = orjson.dumps(content, option=orjson.OPT_SORT_KEYS)
     return hashlib.blake2b(canonical, digest_size=8).hexdigest()
-
-
-def merge(under: Any, over: Any) -> Any:
-    """Merge `over` into `under`: objects merge recursively, any other value is replaced."""
-    if not (isinstance(under, dict) and isinstance(over, dict)):
-        return over
-    if not (under and over):
-        return under or over
-    result = dict(under)
-    for key, value in over.items():
-        result[key] = merge(result[key], value) if key in result else value
-    return result

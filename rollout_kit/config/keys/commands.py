@@ -2,7 +2,7 @@
 YAML and `--help` use these definitions."""
 
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -104,7 +104,10 @@ class RolloutsCommand(Command, HttpClientConfig, ServersConfig):
         default_factory=HeadServerConfig,
         description="Address of a running ng_run, if config_paths is not given.",
     )
-    only: str | None = Field(None, description="Only this rollout: <task_id>:<rollout_index>.")
+    only: str | None = Field(
+        None,
+        description="Only this rollout: <task_id>:<rollout_index>, or with :<arm>: in between.",
+    )
     dry_run: bool = Field(False, description="Print the plan and the first request, send nothing.")
     max_attempts: int = Field(3, ge=1, description="Maximum number of attempts at a rollout.")
     request_timeout_s: float = Field(
@@ -175,6 +178,12 @@ class CollectConfig(RolloutsCommand):
     prompt_config: str | None = Field(
         None, description="YAML with `system` and `user` templates to fill from the row's fields."
     )
+    arms: str | list[Any] | JsonObject | None = Field(
+        None,
+        description="Several ways of asking each task: prompts, sampling parameters, seeds; a list,"
+        " or a YAML file with one.",
+    )
+    arms_seed: int = Field(0, description="Seed of the run, for arms with `seed: derived`.")
     resume: Literal["auto", "append", "fresh"] = Field(
         "auto",
         description="auto: continue; append: other settings, same file; fresh: move old files"

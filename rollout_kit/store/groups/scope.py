@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ...types import Key
 
-ARM_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,99}")
+ARM_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 """What an arm may be called: its id is a part of the scope, of file names and of filters."""
 
 
@@ -43,6 +43,11 @@ def parse_scope(text: str) -> Scope:
     return found if found.text == text else Scope(append=text)
 
 
+def arm_of_key(key: Key) -> str:
+    """The id of a rollout's arm; empty without one."""
+    return parse_scope(key.scope).arm if key.scope else ""
+
+
 @lru_cache(maxsize=10_000)
 def without_arm(scope: str) -> str:
     """The scope that all arms share."""
@@ -59,3 +64,20 @@ class Group(NamedTuple):
 
 def group_of(key: Key) -> Group:
     return Group(key.task_id, key.agent, without_arm(key.scope) if key.scope else "")
+
+
+def is_named(key: Key, only: tuple[str, int] | None) -> bool:
+    """Whether `only` names this rollout, as a pair of its task id and its index. In front of the
+    index may be an arm, `task_id:arm`; else every arm is meant."""
+    if only is None:
+        return True
+    name, index = only
+    return index == key.rollout_index and name in (
+        key.task_id,
+        f"{key.task_id}:{arm_of_key(key)}",
+    )
+
+
+def name_of(key: Key) -> str:
+    """What `only` names the rollout by: `task_id:rollout_index`, or `task_id:arm:rollout_index`."""
+    return ":".join(filter(None, (key.task_id, arm_of_key(key), str(key.rollout_index))))

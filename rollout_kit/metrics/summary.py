@@ -1,0 +1,119 @@
+"""The metrics file: aggregates of what belongs to a run, over all and for each arm."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..store.groups.scope import parse_scope
+from ..types import JsonObject, Rollout
+from .aggregate import CALLS, Aggregate, kept
+
+Covers = Callable[[str, str], bool]
+"""Whether the rollouts of an agent in a scope are counted."""
+
+
+@dataclass(slots=True)
+class Metrics:
+    """The aggregates of an output by agent and by arm, and the content of the metrics file."""
+
+    pass_threshold: float = 1.0
+    covers: Covers = lambda agent, scope: True
+    agents: dict[str, Aggregate] = field(default_factory=dict)
+    arms: dict[str, Aggregate] = field(default_factory=dict)
+    _of_scope: dict[tuple[str, str], Sequence[Aggregate]] = field(default_factory=dict)
+
+    @classmethod
+    def of_run(cls, pass_threshold: float, covers: Covers, arms: Sequence[str]) -> "Metrics":
+        """With the arms in the order of the configuration, those without rollouts among them."""
+        return cls(pass_threshold, covers, arms={arm: Aggregate(pass_threshold) for arm in arms})
+
+    def add(self, rollout: Rollout) -> None:
+        key = rollout.info.key
+        parts = self._of_scope.get(which := (key.agent, key.scope))
+        if parts is None:
+            parts = self._of_scope[which] = self._parts(*which)
+        for part in parts:
+            part.add(rollout)
+
+    def _parts(self, agent: str, scope: str) -> list[Aggregate]:
+        """Where the rollouts of a scope are counted."""
+        if not self.covers(agent, scope):
+            return []
+        arm = parse_scope(scope).arm
+        tables = [(self.agents, agent), *([(self.arms, arm)] if arm else [])]
+        return [table.setdefault(name, Aggregate(self.pass_threshold)) for table, name in tables]
+
+    @property
+    def rollouts(self) -> int:
+        return sum(part.rollouts for part in self.agents.values())
+
+    @property
+    def tasks(self) -> int:
+        return sum(len(part.groups) for part in self.agents.values())
+
+    def report(
+        self,
+        counts: Mapping[str, int],
+        run: Mapping[str, float],
+        repeats: int,
+        *,
+        lists_groups: bool = True,
+    ) -> JsonObject:
+        """The content of the metrics file.
+
+        `counts` are those of the plan; `run` has `rollouts`, `output_tokens` and `elapsed_s` of
+        this run. Without the list of groups the report takes little memory and time.
+        """
+        agents = self.agents
+        whole = next(iter(agents.values())) if len(agents) == 1 else self._add_up(agents)
+        elapsed_s = run["elapsed_s"] or math.inf
+        means = {name: each.mean for name, each in whole.numbers.items()}
+        report = {
+            "metrics": means,
+            "intervals": kept({"reward": whole.interval("reward")}),
+            "pass_at_k": whole.pass_at_k(),
+            "pass_at_k_tasks": whole.pass_at_k_tasks(),
+            **(whole.votes.figures(whole.pass_at_k_tasks()) if lists_groups else {}),
+            "rates": whole.rates(),
+            "counts": {**counts, "rollouts": whole.rollouts},
+            "bracket": kept({"reward": whole.bracket(counts["planned"])}),
+            "usage": whole.usage,
+            **kept({"cost": whole.cost()}),
+            "throughput": {
+                "rollouts_per_s": run["rollouts"] / elapsed_s,
+                "output_tokens_per_s": run["output_tokens"] / elapsed_s,
+                "elapsed_s": run["elapsed_s"],
+            },
+            "latency_s": {name: sketch.summary() for name, sketch in whole.times.items()},
+            **({"arms": self._arm_entries(lists_groups)} if self.arms else {}),
+            "agents": [
+                part.agent_entry(agent, repeats if lists_groups else None)
+                for agent, part in agents.items()
+            ],
+        }
+        headline = {"accuracy": whole.pass_rate(), **means, "avg_tool_calls": means.get(CALLS)}
+        first = {name: value for name, value in headline.items() if name not in report}
+        return {**kept({"reward": None, **first}), **report}
+
+    def _arm_entries(self, with_votes: bool) -> JsonObject:
+        """Arm → its figures."""
+        return {
+            arm: {
+                "rollouts": part.rollouts,
+                "tasks": len(part.groups),
+                "metrics": {name: each.mean for name, each in part.numbers.items()},
+                "intervals": kept({"reward": part.interval("reward")}),
+                "pass_at_k": part.pass_at_k(),
+                **(part.votes.figures(part.pass_at_k_tasks()) if with_votes else {}),
+                "rates": part.rates(),
+                "usage": part.usage,
+                **kept({"cost": part.cost()}),
+            }
+            for arm, part in self.arms.items()
+        }
+
+    def _add_up(self, agents: Mapping[str, Aggregate]) -> Aggregate:
+        whole = Aggregate(self.pass_threshold)
+        for part in agents.values():
+            whole.merge(part)
+        return whole

@@ -1,0 +1,83 @@
+"""Which rollouts of each task a run asks for, and under which scope."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from ...types import Attempt, Key, Task
+from ..groups.scope import is_named, parse_scope
+from .arm import Arm, order_by_prompt
+
+Scopes = Mapping[tuple[str, str], str]
+"""(agent, id of the arm, or empty) → scope, where it is not the scope of the arm alone."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Attempts at a task go through its arms, those with equal prompts beside each other."""
+
+    repeats: Callable[[str], int]
+    scopes: Scopes = field(default_factory=dict)
+    add_seed: bool = False
+    only: tuple[str, int] | None = None
+    """(task_id, rollout_index): only this rollout, even if it failed permanently before."""
+    arms: Sequence[Arm] = ()
+
+    @cached_property
+    def ordered(self) -> Sequence[Arm | None]:
+        """The arms in the order of their requests; one None if there are no arms."""
+        return order_by_prompt(self.arms) or [None]
+
+    @cached_property
+    def arm_ids(self) -> list[str]:
+        """The arms in the order of the configuration."""
+        return [arm.id for arm in self.arms]
+
+    def scope_of(self, agent: str, arm: str = "") -> str:
+        return self.scopes.get((agent, arm), f"arm={arm}" if arm else "")
+
+    def covers(self, agent: str, scope: str) -> bool:
+        """Whether rollouts of this scope belong to the run."""
+        arm = parse_scope(scope).arm if self.arms else ""
+        is_asked = not self.arms or arm in self.arm_ids
+        return is_asked and scope == self.scope_of(agent, arm)
+
+    def per_task(self, agent: str) -> int:
+        """Rollouts of each task."""
+        return sum(self._repeats_of(arm, agent) for arm in self.ordered)
+
+    def keys(self, task: Task) -> list[Key]:
+        """The keys of a task, the repeats of an arm in order."""
+        return [key for _, key in self._keys(task)]
+
+    def attempts(self, task: Task, settled: Callable[[Key], bool]) -> Iterator[Attempt]:
+        """Attempts at the keys of a task that are not settled."""
+        for arm, key in self._keys(task):
+            if settled(key):
+                continue
+            attempt = arm.attempt(key, task) if arm else Attempt(key, task)
+            if self.add_seed:
+                attempt = replace(attempt, task=with_seed(attempt.task, key.rollout_index))
+            yield attempt
+
+    def _keys(self, task: Task) -> Iterator[tuple[Arm | None, Key]]:
+        task_id, agent, only = task.task_id, task.agent, self.only
+        for arm in self.ordered:
+            scope, number = (
+                self.scope_of(agent, arm.id if arm else ""),
+                self._repeats_of(arm, agent),
+            )
+            first = task.first_rollout * number if self.arms else task.first_rollout
+            for index in range(first, first + number):
+                key = Key(task_id, agent, scope, index)
+                if only is None or is_named(key, only):
+                    yield arm, key
+
+    def _repeats_of(self, arm: Arm | None, agent: str) -> int:
+        return arm.repeats if arm and arm.repeats is not None else self.repeats(agent)
+
+
+def with_seed(task: Task, seed: int) -> Task:
+    """The task with a `seed`, unless its row has one."""
+    params = {"seed": seed, **task.row["responses_create_params"]}
+    return task._replace(row={**task.row, "responses_create_params": params})
