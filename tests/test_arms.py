@@ -406,3 +406,19 @@ def test_arms_are_refused_before_anything_is_sent(bench: Bench) -> None:
     with pytest.raises(ConfigError, match="two arms are called 'plain'"):
         run_virtual(bench.collect(ROWS, arms=[PLAIN, PLAIN]))
     assert not bench.model.calls and not (bench.folder / "rollouts.jsonl").exists()
+
+
+# --- raw completion prompts
+
+
+def test_a_raw_prompt_reaches_the_model_as_one_text(bench: Bench) -> None:
+    seen: list[Any] = []
+
+    def answer(params: dict[str, Any]) -> str:
+        seen.append((params["input"][0]["content"], params.get("raw_prompt")))
+        return "q0"
+
+    bench.model = ScriptedModel(answer)
+    arms = [{"id": "raw", "prompt": {"completion": "Problem: {question}\nSolution:"}}, PLAIN]
+    assert run_virtual(bench.collect(ROWS[:1], arms=arms, num_samples_in_parallel=1)) == 0
+    assert seen == [("Problem: q0\nSolution:", True), ("q0", None)]

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import ConfigDict, Field
 
+from rollout_kit.endpoints.chat import RAW
+from rollout_kit.endpoints.raw import raw_text
 from rollout_kit.errors import ConfigError, ModelError, how_to_install
-from rollout_kit.responses import Item, make_response
+from rollout_kit.responses import Item, make_response, message_item
 from rollout_kit.serving.model import Model, ModelConfig
 from rollout_kit.serving.service import OPERATIONAL
 from rollout_kit.types import JsonObject
@@ -83,7 +85,10 @@ class LocalModel(Model):
             temperature=self.config.temperature,
             max_output_tokens=self.config.max_output_tokens,
         )
-        prompt = self.tokenizer.prompt(chat_messages(params), template_tools(params))
+        if (text := raw_text(params)) is not None:
+            prompt = self.tokenizer.raw_prompt(text)
+        else:
+            prompt = self.tokenizer.prompt(chat_messages(params), template_tools(params))
         generated = await self.engine.generate(prompt, sampling)
         return make_response(
             self.model_name(),
@@ -120,7 +125,8 @@ class LocalModel(Model):
         """The generated items; none if the prompt left no room, as with vLLM."""
         if not generated.token_ids:
             return []
-        items = output_items(self.tokenizer.text(generated.token_ids))
+        said = self.tokenizer.text(generated.token_ids)
+        items = [message_item(said)] if params.get(RAW) else output_items(said)
         if generated.finish_reason == "length":
             items[-1]["status"] = "incomplete"
         # by token only if the generation is nothing but the text

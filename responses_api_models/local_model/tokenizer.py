@@ -37,6 +37,10 @@ class ChatTokenizer:
             raise TaskError(f"the chat template refuses this input: {error}", status=400) from error
         return self._tokenizer.encode(text, add_special_tokens=False).ids
 
+    def raw_prompt(self, text: str) -> list[int]:
+        """The token ids of a text that the model continues."""
+        return self._tokenizer.encode(text).ids
+
     def text(self, token_ids: Sequence[int]) -> str:
         """The text of tokens without special tokens, such as the end of turn."""
         return self._tokenizer.decode(list(token_ids), skip_special_tokens=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 import orjson
 
+from rollout_kit.endpoints.raw import as_chat, raw_text
 from rollout_kit.endpoints.refusals import (
     is_context_overflow,
     overflow_response,
@@ -28,6 +29,8 @@ log = logging.getLogger(__name__)
 
 PATHS = {"chat_completions": "/v1/chat/completions", "responses": "/v1/responses"}
 
+COMPLETIONS = "/v1/completions"
+
 THROTTLED_S = 1.0
 """Time for which a 429 counts as throttling if vLLM names none."""
 
@@ -36,7 +39,7 @@ OF_LENGTH = frozenset(
 )
 """Parameters that vLLM names in an error if the context is too short; older releases name none."""
 
-OF_PROMPT = ("model", "messages", "tools", "chat_template", "chat_template_kwargs")
+OF_PROMPT = ("model", "prompt", "messages", "tools", "chat_template", "chat_template_kwargs")
 
 
 class Asking:
@@ -69,6 +72,8 @@ class Asking:
 
     def asked(self, params: JsonObject) -> turns.Asked:
         """The request for `params`; TaskError if vLLM does not support them."""
+        if (text := raw_text(params)) is not None:
+            return turns.continued(params, text, self._lowest)
         if self._config.upstream_api == "responses":
             return turns.pass_on(params, self._lowest, reasoning=self._reasoning)
         return turns.asked(params, self._lowest, reasoning=self._reasoning)
@@ -94,7 +99,8 @@ class Asking:
         context = endpoint.max_model_len
         if context and (asked.max_tokens or 0) > context:
             asked = asked.shorten(context)
-        reply = await self._send(endpoint, PATHS[self._config.upstream_api], asked.raw, ends)
+        path = COMPLETIONS if asked.is_completion else PATHS[self._config.upstream_api]
+        reply = await self._send(endpoint, path, asked.raw, ends)
         payload = read_reply(reply.raw)
         if reply.status == 200 and isinstance(payload, dict) and not payload.get("error"):
             return self._response(payload, asked, **told)
@@ -108,6 +114,8 @@ class Asking:
         raise await self._handle_refusal(endpoint, reply)
 
     def _response(self, payload: JsonObject, asked: turns.Asked, **told: Any) -> JsonObject:
+        if asked.is_completion:
+            return turns.answer(as_chat(payload), asked, self._config.served_name, **told)
         if self._config.upstream_api == "chat_completions":
             return turns.answer(payload, asked, self._config.served_name, **told)
         if not isinstance(payload.get("output"), list):
@@ -150,7 +158,9 @@ class Asking:
 
     async def _room(self, endpoint: Endpoint, asked: turns.Asked, ends: float) -> int | None:
         """Tokens of the context that the conversation leaves free; None if unknown."""
-        chat = turns.body(asked.params, self._lowest, reasoning=self._reasoning)
+        chat = asked.body
+        if not asked.is_completion:
+            chat = turns.body(asked.params, self._lowest, reasoning=self._reasoning)
         prompt = {key: chat[key] for key in OF_PROMPT if key in chat}
         reply = await self._send(endpoint, "/tokenize", orjson.dumps(prompt), ends)
         told = read_reply(reply.raw)

@@ -8,6 +8,7 @@ import orjson
 
 from rollout_kit.endpoints.chat import from_chat, to_chat
 from rollout_kit.endpoints.completions import LOGPROBS
+from rollout_kit.endpoints.raw import to_completion
 from rollout_kit.endpoints.refusals import extra_body
 from rollout_kit.errors import ModelError, TaskError
 from rollout_kit.responses import Item, input_items
@@ -24,6 +25,8 @@ from rollout_kit.types import JsonObject
 
 from .token_in import MAX_TOKENS, LaterTurn
 
+OF_CHAT = ("chat_template_kwargs", "return_token_ids")
+
 OTHERWISE = "the chat template renders earlier turns differently than they were sampled"
 
 
@@ -37,6 +40,8 @@ class Asked:
     before: TokenSequence | None = None
     """The earlier turns, if their token ids are known."""
     later: LaterTurn | None = None
+    is_completion: bool = False
+    """Whether the model continues one text, without a chat template."""
     restart: str = ""
     """Why earlier turns with known token ids cannot be continued."""
 
@@ -84,6 +89,18 @@ def asked(params: Mapping[str, Any], lowest: JsonObject, *, reasoning: bool) -> 
         thought,
     )
     return replace(plain, before=before, later=later)
+
+
+def continued(params: Mapping[str, Any], text: str, lowest: JsonObject) -> Asked:
+    """The request to vLLM's Completions: a text that the model continues."""
+    row = {key: value for key, value in params.items() if value is not None}
+    wants_token_ids = row.pop("return_token_ids", lowest.get("return_token_ids", False))
+    extra = extra_body(row)
+    under = {key: value for key, value in lowest.items() if key not in OF_CHAT}
+    made = {**under, **to_completion(row, text), **extra}
+    if wants_token_ids:
+        made |= {"return_token_ids": True, "logprobs": made.get("logprobs", 0)}
+    return Asked(params, made, orjson.dumps(made), is_completion=True)
 
 
 def pass_on(params: Mapping[str, Any], lowest: JsonObject, *, reasoning: bool) -> Asked:

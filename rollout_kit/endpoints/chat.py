@@ -51,6 +51,9 @@ SERVER_SIDE = ("previous_response_id", "conversation", "prompt")
 INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """`finish_reason` → `incomplete_details.reason`."""
 
+RAW = "raw_prompt"
+"""Create param: the input is one text, which the model continues without a chat template."""
+
 THINK, END_THINK = "<think>", "</think>"
 
 
@@ -104,7 +107,7 @@ def from_chat(completion: Any, params: Mapping[str, Any]) -> JsonObject:
     if not isinstance(message, dict):
         raise _garbage("its choice has no message", completion)
     reason = INCOMPLETE.get(choice.get("finish_reason") or "")
-    text, reasoning = _text_and_reasoning(message)
+    text, reasoning = _text_and_reasoning(message, is_raw=bool(params.get(RAW)))
     calls = [_function_call(call, completion) for call in message.get("tool_calls") or ()]
     output: list[Item] = [reasoning_item(reasoning)] if reasoning else []
     refusal = message.get("refusal")
@@ -283,10 +286,13 @@ def _only_choice(completion: Any) -> JsonObject:
     return choices[0]
 
 
-def _text_and_reasoning(message: JsonObject) -> tuple[str, str]:
-    """The answer and the reasoning, which the endpoint may not have separated."""
+def _text_and_reasoning(message: JsonObject, *, is_raw: bool) -> tuple[str, str]:
+    """The answer and the reasoning, which the endpoint may not have separated; a raw completion is
+    one text."""
     content = message.get("content")
     text = "".join(content_texts(content)) if isinstance(content, str | list) else ""
+    if is_raw:
+        return text, ""
     for field in ("reasoning_content", "reasoning"):
         if isinstance(message.get(field), str) and message[field]:
             return text, message[field]

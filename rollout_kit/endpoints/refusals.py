@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from ..errors import TaskError
+from ..errors import ModelError, TaskError, summary
 from ..responses import make_response
 from ..transport.http import Reply
 from ..transport.retry import retry_after_s
@@ -110,3 +110,24 @@ def wait_s(reply: Reply) -> float | None:
     if milliseconds.isdigit():
         return int(milliseconds) / 1000
     return retry_after_s(reply.headers.get("retry-after"), time.time())
+
+
+def read_refusal(payload: Any, url: str, reply: Reply, model: str) -> ModelError:
+    """The error of an answer that is none, asked of `url` for a model."""
+    status = read_status(payload) if reply.status == 200 else reply.status
+    if is_wrong_key(payload):
+        status = 401
+    text = reply.text() or (orjson.dumps(payload).decode() if payload else "")
+    said = summary(payload, text)
+    if status == 404 and model not in said:
+        said = f"{said} (asked for the model '{model}')"
+    if status in (404, 405) and not ("/completions" in url or NAMES_MODEL.search(text)):
+        said += f"; {CHAT_ONLY}"
+    return ModelError(
+        f"{url} answered {reply.status}: {said}",
+        status=status,
+        body=text,
+        retryable=not is_out_of_money(payload)
+        and (status in (408, 409, 425, 429) or status >= 500),
+        retry_after_s=wait_s(reply),
+    )

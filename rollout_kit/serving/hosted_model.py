@@ -16,22 +16,19 @@ import orjson
 from pydantic import ConfigDict, Field
 
 from ..endpoints.addresses import HeaderValue
-from ..endpoints.chat import MaxTokensField, from_chat, to_chat
+from ..endpoints.chat import RAW, MaxTokensField, from_chat, to_chat
 from ..endpoints.events import Assembly, CompletionAssembly, ResponseAssembly
 from ..endpoints.outage import GONE, Outage
 from ..endpoints.patience import Waited
 from ..endpoints.rate_limit import HEADER_PREFIX, Allowances, RequestQueue
+from ..endpoints.raw import PATH as COMPLETION_PATH
+from ..endpoints.raw import as_chat, raw_text, to_completion
 from ..endpoints.refusals import (
-    CHAT_ONLY,
-    NAMES_MODEL,
     extra_body,
     is_context_overflow,
-    is_out_of_money,
-    is_wrong_key,
     overflow_response,
+    read_refusal,
     read_reply,
-    read_status,
-    wait_s,
 )
 from ..errors import (
     THROTTLED,
@@ -40,7 +37,6 @@ from ..errors import (
     PeerLost,
     PeerUnreachable,
     RolloutError,
-    summary,
 )
 from ..session import current_session
 from ..time_limit import running_loop, within
@@ -174,7 +170,7 @@ class HostedModel(Model):
 
     async def responses(self, params: JsonObject) -> JsonObject:
         body = self._body(params)
-        asked = _Request(params, str(body["model"]), orjson.dumps(body))
+        asked = _Request(params, str(body["model"]), orjson.dumps(body), bool(params.get(RAW)))
         self._open += 1
         try:
             # a refused request keeps its slot: another in its place would be refused as well
@@ -194,7 +190,8 @@ class HostedModel(Model):
 
         async def send() -> JsonObject:
             expected = first.pop() if first else await self._wait_turn(number, clock)
-            assembly = self._assembly(clock) if self.config.stream else None
+            is_streamed = self.config.stream and not asked.is_completion
+            assembly = self._assembly(clock) if is_streamed else None
             return await self._try(asked, left(), expected, assembly)
 
         def try_once() -> Awaitable[JsonObject]:
@@ -236,11 +233,13 @@ class HostedModel(Model):
         extra = extra_body(row)
         if self.config.drop_input_reasoning_items and isinstance(row.get("input"), list):
             row["input"] = [item for item in row["input"] if item.get("type") != "reasoning"]
-        if self._is_chat:
+        if (text := raw_text(row)) is not None:
+            row = to_completion(row, text)
+        elif self._is_chat:
             row = to_chat(row, max_tokens_field=self.config.max_tokens_field)
         for key in self._not_sent:
             row.pop(key, None)
-        return {**self._lowest, **row, **extra, **self._delivery}
+        return {**self._lowest, **row, **extra, **({} if text is not None else self._delivery)}
 
     async def _try(
         self, asked: "_Request", timeout_s: float, expected: float, assembly: Assembly | None
@@ -249,6 +248,8 @@ class HostedModel(Model):
         assert self._http, "start() opens the connection pool"
         allowances, now = self._queue.allowances, running_loop().time
         url, headers = self.url(asked.model), await self.headers()
+        if asked.is_completion:
+            url = url.replace(PATHS[self.config.upstream_api], COMPLETION_PATH)
         sent_at = now()
         self._running += 1
         try:
@@ -281,7 +282,7 @@ class HostedModel(Model):
             return response
         if is_context_overflow(reply.status, payload):
             return overflow_response(asked.params, self.model_name())
-        error = self._refusal(payload, url, reply, asked.model)
+        error = read_refusal(payload, url, reply, asked.model)
         if reply.status in GONE:
             self._outage.record_failure(error, asked.row, is_sent=True)
         if error.status == 401 and await self.renew_headers(headers):
@@ -309,30 +310,13 @@ class HostedModel(Model):
             what = "not JSON, perhaps cut off"
             if streamed:
                 what = "a stream that ended before its answer was whole"
+        elif params.get(RAW):
+            return from_chat(as_chat(payload), {"model": self.model_name(), **params})
         elif self._is_chat:
             return from_chat(payload, {"model": self.model_name(), **params})
         elif isinstance(payload, dict) and isinstance(payload.get("output"), list):
             return payload
         raise ModelError(f"{url} answered 200: {what}", body=reply.text(), retryable=True)
-
-    def _refusal(self, payload: Any, url: str, reply: Reply, model: str) -> ModelError:
-        status = read_status(payload) if reply.status == 200 else reply.status
-        if is_wrong_key(payload):
-            status = 401
-        text = reply.text() or (orjson.dumps(payload).decode() if payload else "")
-        said = summary(payload, text)
-        if status == 404 and model not in said:
-            said = f"{said} (asked for the model '{model}')"
-        if status in (404, 405) and not (self._is_chat or NAMES_MODEL.search(text)):
-            said += f"; {CHAT_ONLY}"
-        return ModelError(
-            f"{url} answered {reply.status}: {said}",
-            status=status,
-            body=text,
-            retryable=not is_out_of_money(payload)
-            and (status in (408, 409, 425, 429) or status >= 500),
-            retry_after_s=wait_s(reply),
-        )
 
 
 @dataclass(slots=True)
@@ -342,6 +326,8 @@ class _Request:
     params: JsonObject
     model: str
     raw: bytes
+    is_completion: bool
+    """Whether the model continues one text; such answers are never streamed."""
 
     @property
     def row(self) -> Hashable:

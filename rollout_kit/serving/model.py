@@ -12,6 +12,7 @@ from urllib.parse import unquote
 import orjson
 from pydantic import Field
 
+from ..endpoints import raw
 from ..endpoints.completions import as_completion, as_params
 from ..endpoints.events import completion_events, response_events
 from ..endpoints.prices import FREE, Prices, Tariff, tariff_of
@@ -26,7 +27,7 @@ from .weights import digest_of
 if TYPE_CHECKING:
     from ..transport.peers import Peers
 
-RESPONSES, CHAT = "/v1/responses", "/v1/chat/completions"
+RESPONSES, CHAT, COMPLETIONS = "/v1/responses", "/v1/chat/completions", "/v1/completions"
 MODELS = "/v1/models"
 
 
@@ -111,6 +112,11 @@ class Model(Service):
     async def chat_completions(self, params: JsonObject) -> JsonObject:
         """The same for a Chat Completions request."""
         return as_completion(await self.responses(as_params(params)))
+
+    @post(COMPLETIONS)
+    async def completions(self, params: JsonObject) -> JsonObject:
+        """The same for a raw text that the model continues; never as a stream."""
+        return raw.answer_request(await self.responses(raw.read_request(params)))
 
     @get("/load")
     async def load(self) -> JsonObject:

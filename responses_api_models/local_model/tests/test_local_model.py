@@ -538,3 +538,37 @@ def test_a_relative_model_path_is_looked_up_in_the_working_directory(tmp_path, m
     assert response["model"] == "mine"
     with pytest.raises(ConfigError, match="no such folder"):
         ask({"input": "hi"}, model_path="absent")
+
+
+def test_a_raw_prompt_is_continued_as_it_is():
+    chat = ask({"input": "What is 3+4?", "temperature": 0, "return_token_ids": True})
+    template = with_model(as_text_of(chat["output"][-1]["prompt_token_ids"]))
+    raw = ask({"input": template, "raw_prompt": True, "temperature": 0, "return_token_ids": True})
+    assert tokens(raw) == tokens(chat)
+    assert raw["output"][-1]["prompt_token_ids"] == chat["output"][-1]["prompt_token_ids"]
+    bare = ask({"input": "3+4=", "raw_prompt": True, "max_output_tokens": 4, "seed": 1})
+    assert len(bare["output"]) == 1 and bare["usage"]["input_tokens"] < 5
+
+
+def as_text_of(token_ids: list[int]) -> Any:
+    """A scenario that returns the text of tokens, special ones included."""
+
+    async def scenario(model):
+        return "".join(map(model.tokenizer.token_text, token_ids))
+
+    return scenario
+
+
+def test_a_client_of_the_completions_gets_a_completion():
+    async def scenario(model):
+        body = {"model": "tiny", "prompt": "3+4=", "max_tokens": 4, "seed": 1, "logprobs": 1}
+        told = await model.handle("/v1/completions", json.dumps(body).encode())
+        with pytest.raises(TaskError, match="stream: "):
+            asked = {**body, "stream": True}
+            await model.handle("/v1/completions", json.dumps(asked).encode())
+        return told
+
+    told = with_model(scenario)
+    direct = ask({"input": "3+4=", "raw_prompt": True, "max_output_tokens": 4, "seed": 1})
+    assert told["choices"][0]["text"] == output_text(direct)
+    assert told["usage"]["completion_tokens"] == direct["usage"]["output_tokens"]

@@ -488,3 +488,41 @@ def test_an_empty_account_is_no_row_s_fault_either():
     with pytest.raises(ModelError, match="insufficient credits") as caught:
         ask(Endpoint(refuses(402, "insufficient credits", code=402)))
     assert not caught.value.retryable and not caught.value.terminal
+
+
+RAW = {"input": "Q: 1+1\nA:", "raw_prompt": True, "max_output_tokens": 5, "temperature": 0.5}
+CONTINUED = {
+    "model": "policy",
+    "choices": [{"index": 0, "text": " <think>2</think>3", "finish_reason": "length"}],
+    "usage": {"prompt_tokens": 6, "completion_tokens": 5, "total_tokens": 11},
+}
+
+
+@pytest.mark.parametrize("api", ["responses", "chat_completions"])
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_raw_prompt_is_sent_to_the_completions(api, stream):
+    endpoint = Endpoint(gives(CONTINUED))
+    answer = ask(endpoint, RAW, upstream_api=api, stream=stream)
+    assert endpoint.paths == ["/v1/completions"]
+    assert endpoint.bodies == [
+        {"model": "policy", "prompt": "Q: 1+1\nA:", "max_tokens": 5, "temperature": 0.5}
+    ]
+    [item] = answer["output"]
+    assert item["content"][0]["text"] == " <think>2</think>3"  # nothing is interpreted
+    assert answer["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert answer["usage"]["total_tokens"] == 11
+
+
+def test_a_raw_prompt_with_more_than_one_text_is_refused_before_it_is_sent():
+    endpoint = Endpoint(gives(CONTINUED))
+    several = [{"role": "system", "content": "x"}, {"role": "user", "content": "y"}]
+    for more in ({"input": several}, {"tools": [{"type": "function", "name": "f"}]}):
+        with pytest.raises(TaskError, match="raw_prompt: "):
+            ask(endpoint, {**RAW, **more})
+    assert endpoint.bodies == []
+
+
+def test_an_answer_that_is_no_completion_is_named():
+    endpoint = Endpoint(gives(CHAT))
+    with pytest.raises(ModelError, match="not a completion: it has no text"):
+        ask(endpoint, RAW, max_tries=1)

@@ -203,8 +203,26 @@ async def tokenize(request: web.Request) -> web.Response:
 
 
 async def complete(request: web.Request) -> web.Response:
-    log_probs = {"token_logprobs": [PLAN.get("log_prob", 0.0)]}
-    return web.json_response({"choices": [{"text": "x", "logprobs": log_probs}]})
+    body = json.loads(await request.read())
+    if body["prompt"] == "?":  # asked before the first turn with token ids
+        log_probs = {"token_logprobs": [PLAN.get("log_prob", 0.0)]}
+        return web.json_response({"choices": [{"text": "x", "logprobs": log_probs}]})
+    _noted("asked", {"pid": os.getpid(), "body": body, "path": request.path})
+    if "too long" in body["prompt"]:
+        return _error(400, "maximum context length is 2048", "BadRequestError", "input_tokens")
+    prompt = [ord(letter) for letter in body["prompt"]]
+    wants_ids = body.get("return_token_ids")
+    told = {"tokens": ["x"] * 3, "token_logprobs": [-0.5] * 3}
+    choice = {
+        "index": 0,
+        "text": " continued",
+        "logprobs": told if "logprobs" in body else None,
+        "finish_reason": "length" if body.get("max_tokens") == len(SAMPLED) else "stop",
+        "token_ids": SAMPLED if wants_ids else None,
+        "prompt_token_ids": prompt if wants_ids else None,
+    }
+    usage = {"prompt_tokens": len(prompt), "completion_tokens": 3, "total_tokens": len(prompt) + 3}
+    return web.json_response({"model": body["model"], "choices": [choice], "usage": usage})
 
 
 def _error(status: int, message: str, kind: str, param: str | None) -> web.Response:

@@ -453,3 +453,35 @@ def test_ctrl_c_ends_one_that_is_still_loading(fakes):
     process.send_signal(signal.SIGINT)
     process.wait(HANG_S)
     assert not fakes.is_alive(fakes.seen("starts")[0]["pid"])
+
+
+def test_a_raw_prompt_is_continued_without_a_chat_template(fakes):
+    raw = {"input": "Q: 1+1\nA:", "raw_prompt": True, "max_output_tokens": 9, "seed": 3}
+
+    async def use(model):
+        text = await model.responses(raw)
+        with_ids = await model.responses({**raw, "return_token_ids": True, "max_output_tokens": 3})
+        overflowed = await model.responses({**raw, "input": "too long"})
+        return text, with_ids, overflowed
+
+    text, with_ids, overflowed = fakes.run(use, chat_template_kwargs={"x": 1})
+    [first, second, _] = [each["body"] for each in fakes.seen("asked")]
+    assert first == {"model": "org/m", "prompt": "Q: 1+1\nA:", "max_tokens": 9, "seed": 3}
+    assert second["return_token_ids"] is True and second["logprobs"] == 0
+    assert text["output"][0]["content"][0]["text"] == " continued"
+    assert text["status"] == "completed" and text["usage"]["output_tokens"] == 3
+    assert with_ids["incomplete_details"] == {"reason": "max_output_tokens"}
+    last = with_ids["output"][-1]
+    assert last["prompt_token_ids"] == [ord(letter) for letter in raw["input"]]
+    assert last["generation_token_ids"] == [1011, 1012, 2]
+    assert last["generation_log_probs"] == [-0.5] * 3
+    assert overflowed["output"] == []
+
+
+def test_a_raw_prompt_is_one_text_without_tools(fakes):
+    async def use(model):
+        for more in ({"tools": [ADD]}, {"instructions": "x"}, {"input": []}):
+            with pytest.raises(TaskError, match="raw_prompt: "):
+                await model.responses({"input": "Hi", "raw_prompt": True, **more})
+
+    fakes.run(use)

@@ -9,12 +9,10 @@ from typing import Any
 
 import yaml
 
+from ...endpoints.chat import RAW
 from ...errors import ConfigError, suggest
 from ...responses import input_items
 from ...types import JsonObject
-
-RAW = "raw_prompt"
-"""Create param: the input is one text, which the model continues without a chat template."""
 
 TWICE = "write a literal brace twice: {{"
 
