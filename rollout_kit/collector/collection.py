@@ -23,7 +23,7 @@ from ..store.contents import Contents
 from ..store.files import OutputPaths, check_apart, set_aside
 from ..store.journal import Journal, NoJournal
 from ..store.manifest import Manifest, fingerprint_of
-from ..store.stored import StoredFile, survey
+from ..store.stored import StoredFile, drop_stale, survey
 from ..transport.http import max_connections
 from ..types import Key, Say
 from .history import History
@@ -37,7 +37,7 @@ from .plan import (
     task_reader,
     wanted_by,
 )
-from .reverification import StoredSource, Verifiers, drop_stale
+from .reverification import StoredSource, Verifiers
 from .rollout import Runner
 from .sources import TaskSource
 from .steps import RolloutLimits
@@ -217,7 +217,8 @@ def open_reverification(
     notes: list[str] = []
     stale: set[Key] = set()
     if command.resume != "fresh":
-        stale, notes = drop_stale(paths, stored.survey, plans, is_dry=command.dry_run)
+        fingerprints = {agent: plan.verifier for agent, plan in plans.items()}
+        stale, notes = drop_stale(paths, stored.survey, fingerprints, is_dry=command.dry_run)
     journal, opening = _open_journal(command, command.resume, lines)
     try:
         manifest = Manifest.load(paths.manifest)

@@ -290,17 +290,20 @@ def find_owed(
     tasks: Iterable[Task | Malformed],
     wanted: Wanted,
     settled: Callable[[Key], bool],
+    on_task: Callable[[Task, Sequence[Key]], None] | None = None,
 ) -> Iterator[Attempt | Later]:
     """Every key that is still to be collected, in input order, the repeats of a task together.
 
-    `settled` tells whether a key is done, waits for its verdict or failed permanently. While many
-    rows are skipped, a Later lets other work of the event loop go on.
+    `settled` tells whether a key is done, waits for its verdict or failed permanently; `on_task`
+    receives each task with its keys. A Later now and then lets other work of the event loop go on.
     """
     for number, task in enumerate(tasks, 1):
         if number % BREATH == 0:
             yield LATER
         if isinstance(task, Malformed):
             continue
+        if on_task is not None:
+            on_task(task, wanted.keys(task))
         yield from wanted.attempts(task, settled)
 
 

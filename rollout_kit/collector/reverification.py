@@ -9,26 +9,23 @@ from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
-import orjson
-
 from ..config.instances import AGENTS
 from ..config.keys.commands import ReverifyConfig
 from ..config.load import Config
 from ..config.verification import select_needed, verifier_of
-from ..errors import ConfigError, OutputError, RolloutError, suggest
+from ..errors import ConfigError, RolloutError, suggest
 from ..launch.reach import Servers, reach
 from ..metrics.comparison import Comparison
 from ..metrics.summary import Metrics
 from ..metrics.tally import Tally
-from ..store.files import OutputPaths, leave_out
-from ..store.groups.scope import arm_of_key, without_arm
+from ..store.groups.scope import Group, arm_of_key, group_of, without_arm
 from ..store.journal import Journal, NoJournal
-from ..store.lines import info_of, key_of, kind_of
-from ..store.stored import Line, Stored, StoredFile, Survey, read_stored_lines, response_mark
+from ..store.stored import Line, Stored, StoredFile, read_stored_lines
 from ..store.tasks import BREATH, Malformed
 from ..types import Attempt, JsonObject, Key, Outcome, Rollout, Say, Task
 from .plan import AgentPlan, Counts, number_of, read_verifier
 from .schedule import LATER, Attempts, End, Later
+from .sources import OnTask
 
 AGAIN = "collect these rollouts again with ng_collect_rollouts"
 
@@ -134,6 +131,7 @@ class StoredSource:
     `stale` are keys whose verdict in the output is outdated but still there, in a dry run.
     """
 
+    on_task: OnTask | None = None
     is_open_ended = False
     generates = False
     lacks = "verdict"
@@ -281,6 +279,9 @@ class StoredSource:
         )
 
     def _find_owed(self) -> Iterator[Attempt | Later]:
+        groups: dict[Group, list[Key]] = {}
+        for key in self.survey.rows if self.on_task else ():
+            groups.setdefault(group_of(key), []).append(key)
         for read, line in enumerate(read_stored_lines(self.stored.path), 1):
             if read % BREATH == 0:
                 yield LATER
@@ -291,8 +292,10 @@ class StoredSource:
                     self._journal.append_malformed(line, self.name)
                 case Line(number, key, content):
                     chosen = self.survey.rows.get(key)
+                    task = Task(key.task_id, content["_ng_task_index"], number, key.agent, {})
+                    if self.on_task and (keys := groups.pop(group_of(key), None)):
+                        self.on_task((), task, keys)
                     if chosen and chosen.line == number and self._is_owed(key):
-                        task = Task(key.task_id, content["_ng_task_index"], number, key.agent, {})
                         is_copied = self._copies_current and self._is_current(key, chosen)
                         yield Attempt(key, task, stored=content, is_copied=is_copied)
 
@@ -307,42 +310,3 @@ class StoredSource:
         none."""
         verifier = self._plans[key.agent].verifier
         return stored.reward is not None and bool(verifier) and stored.verifier == verifier
-
-
-def drop_stale(
-    paths: OutputPaths, survey: Survey, plans: Mapping[str, AgentPlan], *, is_dry: bool
-) -> tuple[set[Key], list[str]]:
-    """Take outdated rollouts out of the output. In a dry run they stay, and their keys are
-    returned."""
-
-    def stale_key(raw: bytes) -> Key | None:
-        """The key of a line with another verdict or response than this run will write."""
-        try:
-            row = orjson.loads(raw)
-        except orjson.JSONDecodeError:
-            return None
-        is_rollout = isinstance(row, dict) and kind_of(row, "rollout") == "rollout"
-        key = key_of(row) if is_rollout else None
-        if key is None or key not in survey.rows or key.agent not in plans:
-            return None
-        is_verified = isinstance(row.get("response"), dict) and "reward" in row
-        held = (info_of(row).verifier, response_mark(row)) if is_verified else None
-        return key if held != (plans[key.agent].verifier, survey.rows[key].mark) else None
-
-    try:
-        with paths.main.open("rb") as stream:
-            stale = {key for raw in stream if (key := stale_key(raw)) is not None}
-    except FileNotFoundError:
-        return set(), []
-    except OSError as error:
-        raise OutputError(f"cannot read {paths.main}: {error.strerror}") from None
-    if not stale:
-        return set(), []
-    what = (
-        f"{number_of(len(stale), 'rollout')} of {paths.main} with another verifier's verdict, or"
-        " another response: verified anew"
-    )
-    if is_dry:
-        return stale, [what]
-    kept = leave_out(paths, lambda raw: stale_key(raw) is not None)
-    return set(), [f"{what}; the file as it was is kept in {kept}"]

@@ -5,8 +5,8 @@ while the loop waits for its consumer.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
+from contextlib import AsyncExitStack, suppress
 from enum import Enum
 from functools import partial
 from typing import Any, Protocol
@@ -25,7 +25,8 @@ from ..store.tasks import BREATH
 from ..types import Attempt, Failure, JsonObject, Outcome, Rollout, Say, Unverified
 from .audit import VerdictAudit
 from .collection import Collection
-from .schedule import Attempts, Later, Schedule
+from .groups.scoring import GroupScoring
+from .schedule import Attempts, Later, Schedule, beside
 
 TICK_S = 1.0
 """How often written lines are forced to disk, and the files are checked."""
@@ -94,16 +95,16 @@ class Run:
         self._give_up = self._judge()
         self._shown: set[object] = set()
         """Kinds of failures whose traceback was shown."""
-        self._observers: list[Observer] = [
-            source,
-            self._give_up,
-            *([self.audit] if self.audit else []),
-        ]
+        self._observers: list[Observer] = [source, self._give_up]
         fraction, seed = collection.audit
         if fraction:
             self.audit = VerdictAudit(runner, fraction, seed)
             self.observe(self.audit)
         self._fatal: StopRun | OutputError | None = None
+        is_whole = attempts is None and command.only is None
+        self.groups = GroupScoring.of(collection, self.metrics, self._end_with, is_whole)
+        if self.groups.is_on:
+            self.observe(self.groups)
         self._timers: list[asyncio.TimerHandle] = []
         self._last_outcome = 0.0
         self._has_warned = False
@@ -128,6 +129,7 @@ class Run:
             counted = await stack.enter_async_context(beside(self._count_rest()))
             if self.audit:
                 stack.push_async_callback(self.audit.cancel)
+            stack.push_async_callback(self.groups.close)
             self._start_clock()
             self._check_budget()  # an estimate before this run may have spent it all
             outcomes = schedule.outcomes()
@@ -143,12 +145,15 @@ class Run:
                 await counted
                 if self.audit:
                     await self.audit.finish()
+            await self.groups.finish()
+            if self._fatal:
+                raise self._fatal
         self._count_earlier()
 
     def interrupt(self) -> None:
         """Let attempts in flight finish; called again, cancel them."""
         if self.ending is Ending.INTERRUPTED:
-            self._schedule.cancel()
+            self._cancel()
             return
         self.ending = Ending.INTERRUPTED
         self._drain("", "; once more ends them at once", in_time=True)
@@ -212,6 +217,7 @@ class Run:
         yield self.meter.probe()
         yield self._tick()
         yield self._watch_servers()
+        yield self.groups.watch()
         if isinstance(self.limiter, Adaptive):
             ask = partial(self.runner.peers.call_each, path="/load")
             every_s = 0.0 if self.command.json_output else SAY_EVERY_S
@@ -254,7 +260,7 @@ class Run:
             self._schedule.cancel()
 
     def _report_silence(self, quiet_s: float) -> None:
-        stages = self._schedule.stages()
+        stages = self._schedule.stages() + self.groups.stages()
         what = ", ".join(f"{number} for {stage}" for stage, number in stages.most_common(5))
         text = f"nothing has finished for {quiet_s:.0f} s; in flight and waiting: {what}"
         self._say(text, event="waiting", quiet_s=quiet_s, stages=dict(stages))
@@ -277,6 +283,7 @@ class Run:
             if number % BREATH == 0:
                 await asyncio.sleep(0)
         self.is_counted = True
+        await self.groups.catch_up()
 
     def _count_earlier(self) -> None:
         """The rows that an interrupt left uncounted."""
@@ -287,6 +294,7 @@ class Run:
         rollout = rollout_of(row)
         self.metrics.add(rollout)
         self.source.add_earlier(rollout)
+        self.groups.add_earlier(rollout)
 
     def _start_clock(self) -> None:
         if self.command.max_minutes is not None:
@@ -318,8 +326,18 @@ class Run:
         limit = f", for up to {self.command.drain_timeout_s:g} s" if in_time else ""
         self._say(f"{why}stopping: {number} in flight may finish{limit}{more}")
         self._schedule.stop()
+        if self.ending is not Ending.LIMIT:
+            self.groups.stop()
         if in_time:
-            self._after(self.command.drain_timeout_s, self._schedule.cancel)
+            self._after(self.command.drain_timeout_s, self._cancel)
+
+    def _cancel(self) -> None:
+        self._schedule.cancel()
+        self.groups.cancel()
+
+    def _end_with(self, error: OutputError) -> None:
+        self._fatal = self._fatal or error
+        self._cancel()
 
     def _after(self, seconds: float, act: Callable[[], None]) -> None:
         self._timers.append(asyncio.get_running_loop().call_later(seconds, act))
@@ -327,14 +345,3 @@ class Run:
     def _stop_timers(self) -> None:
         for timer in self._timers:
             timer.cancel()
-
-
-@asynccontextmanager
-async def beside(work: Coroutine[Any, Any, None]) -> AsyncIterator["asyncio.Task[None]"]:
-    """Context in which `work` goes on; it is cancelled at the end."""
-    task = asyncio.create_task(work)
-    try:
-        yield task
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)

@@ -6,10 +6,18 @@ The work per completion does not grow with the number in flight.
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterator,
+)
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from time import perf_counter, thread_time
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from ..types import Attempt, Outcome, StoredTurn, Unverified
 from .slot import Place, Slot
@@ -289,3 +297,14 @@ _Ready = asyncio.Task[Outcome] | Outcome | Exception | None
 def _settle(given: "asyncio.Future[T]", answer: T) -> None:
     if not given.done():
         given.set_result(answer)
+
+
+@asynccontextmanager
+async def beside(work: Coroutine[Any, Any, None]) -> AsyncIterator["asyncio.Task[None]"]:
+    """Context in which `work` goes on; it is cancelled at the end."""
+    task = asyncio.create_task(work)
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

@@ -7,12 +7,15 @@ import asyncio
 import itertools
 from collections import deque
 from collections.abc import (
+    Callable,
     Collection,
     Iterable,
     Iterator,
+    Sequence,
 )
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from ..config.keys.commands import CollectConfig
@@ -37,9 +40,15 @@ MAX_NAMED = 5
 """Malformed lines that are printed; the failures file names all of them."""
 
 
+OnTask = Callable[[Collection[Key], Task, Sequence[Key]], None]
+"""Receives the keys that failed permanently before, a task, and all keys of the task."""
+
+
 class TaskSource:
     """Stored responses that wait for their verdict first, then what the tasks still ask for."""
 
+    on_task: OnTask | None = None
+    """Follows each task before its first attempt."""
     generates = True
     """Whether its rollouts use tokens of the policy."""
     lacks = "result"
@@ -221,7 +230,8 @@ class TaskSource:
         def is_settled(key: Key) -> bool:
             return key in contents.done or key in contents.pending or key in refused
 
-        owed = find_owed(tasks, self.wanted, is_settled)
+        on_task = self.on_task and partial(self.on_task, refused)
+        owed = find_owed(tasks, self.wanted, is_settled, on_task)
         return map(self._with_turns, owed) if self._journal.num_unfinished else owed
 
     def _with_turns(self, attempt: Attempt | Later) -> Attempt | Later:

@@ -35,6 +35,7 @@ def report(run: Run, progress: Progress) -> Status:
             _say_worst_tasks(run, say)
         say_cost(run, say)
         progress.report(metrics)
+        _say_groups(run, say)
         _say_bottleneck(run, progress)
         if run.audit:
             say("\n".join(run.audit.lines()), event="audit", **run.audit.figures())
@@ -129,6 +130,13 @@ def _say_what_is_missing(run: Run, counts: JsonObject, say: Say) -> None:
         named = f"; each is named in {paths.failures}" if paths else ""
         say(f"Without a {run.source.lacks}: {', '.join(what)}{named}")
     say_reasons(run, say)
+
+
+def _say_groups(run: Run, say: Say) -> None:
+    """How many groups have a score, and why others have none."""
+    if (groups := run.groups).is_on:
+        text = "\n".join(groups.tally.lines(groups.open.planned))
+        say(text, event="groups", **groups.figures())
 
 
 def _say_bottleneck(run: Run, progress: Progress) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from heapq import nsmallest
 from typing import Any
 
+from ..store.groups.scope import Group
 from ..types import JsonObject, Rollout
 from .groups import Groups, Moments
 from .majority import Votes
@@ -85,6 +86,12 @@ class Aggregate:
             moments.add(value)
             if name == "reward" or len(groups) <= MAX_GROUPS:  # larger runs list no tasks
                 groups.column(name).add(row, value)
+
+    def add_number(self, group: Group, task_index: int, name: str, value: float) -> None:
+        """Count a number of a rollout that is known later than the rest."""
+        self.numbers.setdefault(name, Moments()).add(value)
+        row = self.groups.row(group.agent, group.task_id, task_index)
+        self.groups.column(name).add(row, value)
 
     def merge(self, other: "Aggregate") -> None:
         """Add the counts of another aggregate over other rollouts."""
@@ -254,6 +261,8 @@ def _chance_of_none(n: int, successes: int, k: int) -> float:
         return 0.0
     return math.comb(n - successes, k) / math.comb(n, k)
 
+
+REWARDS = ("reward", "group_reward")
 
 CALLS, ANSWER = "num_tool_calls", "extracted_answer"
 

@@ -4,9 +4,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..store.groups.scope import parse_scope
+from ..store.groups.scope import Group, parse_scope
 from ..types import JsonObject, Rollout
-from .aggregate import CALLS, Aggregate, kept
+from .aggregate import CALLS, REWARDS, Aggregate, kept
 
 Covers = Callable[[str, str], bool]
 """Whether the rollouts of an agent in a scope are counted."""
@@ -34,6 +34,14 @@ class Metrics:
             parts = self._of_scope[which] = self._parts(*which)
         for part in parts:
             part.add(rollout)
+
+    def add_group(self, group: Group, line: JsonObject) -> None:
+        """Count the rewards of a scored group, given as its line."""
+        for member in line["members"]:
+            for part in self._of_scope.get((group.agent, member["scope"]), ()):
+                if member["reward"] is not None:
+                    index, reward = line["_ng_task_index"], member["reward"]
+                    part.add_number(group, index, "group_reward", reward)
 
     def _parts(self, agent: str, scope: str) -> list[Aggregate]:
         """Where the rollouts of a scope are counted."""
@@ -70,7 +78,7 @@ class Metrics:
         means = {name: each.mean for name, each in whole.numbers.items()}
         report = {
             "metrics": means,
-            "intervals": kept({"reward": whole.interval("reward")}),
+            "intervals": kept({name: whole.interval(name) for name in REWARDS}),
             "pass_at_k": whole.pass_at_k(),
             "pass_at_k_tasks": whole.pass_at_k_tasks(),
             **(whole.votes.figures(whole.pass_at_k_tasks()) if lists_groups else {}),
@@ -102,7 +110,7 @@ class Metrics:
                 "rollouts": part.rollouts,
                 "tasks": len(part.groups),
                 "metrics": {name: each.mean for name, each in part.numbers.items()},
-                "intervals": kept({"reward": part.interval("reward")}),
+                "intervals": kept({name: part.interval(name) for name in REWARDS}),
                 "pass_at_k": part.pass_at_k(),
                 **(part.votes.figures(part.pass_at_k_tasks()) if with_votes else {}),
                 "rates": part.rates(),

@@ -104,6 +104,13 @@ class Keys:
         tasks = self._tasks.get(key[1:])
         return tasks is not None and small(key[0]) in tasks
 
+    def of_task(self, task_id: str, agent: str) -> Iterator[Key]:
+        """The keys of one task by one agent."""
+        number = small(task_id)
+        for (name, scope, index), tasks in self._tasks.items():
+            if name == agent and number in tasks:
+                yield Key(task_id, name, scope, index)
+
     def add(self, key: Key) -> bool:
         """Add a key; True if it is new."""
         kind, task = key[1:], small(key[0])

@@ -66,6 +66,10 @@ class OutputPaths:
         return self.beside("_turns.jsonl")
 
     @property
+    def groups(self) -> Path:
+        return self.beside("_groups.jsonl")
+
+    @property
     def metrics(self) -> Path:
         return self.beside("_aggregate_metrics.json")
 
@@ -96,6 +100,7 @@ class OutputPaths:
             self.unverified,
             self.failures,
             self.turns,
+            self.groups,
             self.metrics,
             self.manifest,
             self.runs,

@@ -68,7 +68,7 @@ class Journal:
             self._prove_doubtful()
             self._turns = TurnFile(
                 paths,
-                self._hold_turns,
+                lambda: self.open_beside(paths.turns),
                 lambda key: key in contents.done or key in contents.pending,
             )
             if number := self.num_unfinished:
@@ -89,10 +89,16 @@ class Journal:
             self._lock.cover(file.descriptor)
         return file
 
-    def _hold_turns(self) -> HeldFile:
-        file = self._hold(self.paths.turns)
+    def open_beside(self, path: Path) -> HeldFile:
+        """Open another file of the output; it is repaired, synced and closed with the others."""
+        file = self._hold(path)
         self._repair(file)
         return file
+
+    @property
+    def size(self) -> int:
+        """Bytes of the main file."""
+        return self._files[self.paths.main].size
 
     def _repair(self, file: HeldFile) -> None:
         if cut := file.repair():

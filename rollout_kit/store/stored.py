@@ -6,7 +6,7 @@ The file is streamed. Only the key, line number and verdict of each rollout stay
 
 import asyncio
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -14,11 +14,11 @@ from typing import NamedTuple
 import orjson
 
 from ..config.inputs import parse_only
-from ..errors import ConfigError
+from ..errors import ConfigError, OutputError
 from ..types import JsonObject, Key
-from .files import OutputPaths
+from .files import OutputPaths, leave_out
 from .groups.scope import is_named
-from .lines import key_of, kind_of
+from .lines import info_of, key_of, kind_of
 from .tasks import BREATH, TEXT_KEPT, Malformed, number_lines
 
 
@@ -188,3 +188,42 @@ def _why_nothing(name: str, survey: Survey, only: str | None) -> str:
         what = f"{number:,} failure{'' if number == 1 else 's'}"
         return f"{name}: {what}, and none carries a response to verify"
     return f"{name}: it contains no rollout"
+
+
+def drop_stale(
+    paths: OutputPaths, survey: Survey, verifiers: Mapping[str, str], *, is_dry: bool
+) -> tuple[set[Key], list[str]]:
+    """Take outdated rollouts out of the output. In a dry run they stay, and their keys are
+    returned. `verifiers`: agent → fingerprint."""
+
+    def stale_key(raw: bytes) -> Key | None:
+        """The key of a line with another verdict or response than this run will write."""
+        try:
+            row = orjson.loads(raw)
+        except orjson.JSONDecodeError:
+            return None
+        is_rollout = isinstance(row, dict) and kind_of(row, "rollout") == "rollout"
+        key = key_of(row) if is_rollout else None
+        if key is None or key not in survey.rows or key.agent not in verifiers:
+            return None
+        is_verified = isinstance(row.get("response"), dict) and "reward" in row
+        held = (info_of(row).verifier, response_mark(row)) if is_verified else None
+        return key if held != (verifiers[key.agent], survey.rows[key].mark) else None
+
+    try:
+        with paths.main.open("rb") as stream:
+            stale = {key for raw in stream if (key := stale_key(raw)) is not None}
+    except FileNotFoundError:
+        return set(), []
+    except OSError as error:
+        raise OutputError(f"cannot read {paths.main}: {error.strerror}") from None
+    if not stale:
+        return set(), []
+    what = (
+        f"{len(stale):,} rollout{'' if len(stale) == 1 else 's'} of {paths.main} with another"
+        " verifier's verdict, or another response: verified anew"
+    )
+    if is_dry:
+        return stale, [what]
+    kept = leave_out(paths, lambda raw: stale_key(raw) is not None)
+    return set(), [f"{what}; the file as it was is kept in {kept}"]

@@ -98,6 +98,14 @@ class Peers:
         except (TypeError, ValueError) as error:
             raise _unreadable(server, "/verify", error) from error
 
+    async def verify_group(self, server: str, raw: bytes) -> Any:
+        """The reply to a group's request: as the server made it, or read from JSON."""
+        reply = await self.transport(server).send("/verify_group", raw)
+        try:
+            return decode(reply, dict) if isinstance(reply, bytes) else reply
+        except (TypeError, ValueError) as error:
+            raise _unreadable(server, "/verify_group", error) from error
+
     def row_check(self, server: str) -> Callable[[JsonObject], None] | None:
         """What checks a row in place of `/seed_session`; None if the server needs a session."""
         transport = self.transport(server)

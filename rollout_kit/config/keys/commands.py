@@ -10,6 +10,7 @@ from ...types import JsonObject
 from .analysis import CompareConfig, ExportConfig, PairsConfig
 from .authoring import AuditConfig, EntrypointConfig, PrepareDataConfig
 from .command import Command
+from .groups import GroupsConfig
 from .lora import MergeLoraConfig
 from .parallelism import Parallelism
 from .planning import PlanVllmConfig
@@ -93,7 +94,7 @@ class RunConfig(Command, HttpClientConfig, ServersConfig):
     reload: bool = Field(False, description="Restart a server when a file of its code changes.")
 
 
-class RolloutsCommand(Command, HttpClientConfig, ServersConfig):
+class RolloutsCommand(Command, HttpClientConfig, ServersConfig, GroupsConfig):
     """Keys of the commands that write rollouts."""
 
     output_jsonl_fpath: Path | None = Field(None, description="File to append rollouts to.")

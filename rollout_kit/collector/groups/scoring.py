@@ -1,0 +1,292 @@
+"""The verification of groups beside a run: once for each group, when its slots are settled.
+
+It never holds up generation. A group that does not fit into memory, or has rollouts of earlier
+runs, is read from the output again. A failure leaves the group without a score; the next run tries
+again.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+from ...config.keys.groups import GroupsConfig
+from ...errors import OutputError, PeerTimeout, RolloutError, VerifyError
+from ...metrics.summary import Metrics
+from ...serving.verdicts.groups import GroupScores, as_group_scores
+from ...session import VERIFIER, Session, entered
+from ...store.groups.members import HeldMember, build_request, group_digest
+from ...store.groups.reading import read_groups
+from ...store.groups.scope import Group
+from ...store.groups.scores import GroupFile, Scored, build_group_line
+from ...store.journal import Journal, NoJournal
+from ...time_limit import running_loop, within
+from ...transport.retry import VERIFICATION, retry
+from ...types import JsonObject, Key, Outcome, Rollout
+from ..collection import Collection as Work
+from ..rollout import Runner
+from .slots import OpenGroup, OpenGroups
+from .tally import GroupTally
+
+log = logging.getLogger(__name__)
+
+MAX_HELD = 256
+"""Settled groups that wait in memory; further ones are read from the output again."""
+
+
+class Job(NamedTuple):
+    """A group to be scored. `members` are its slots in order, None for those that failed."""
+
+    group: Group
+    task_index: int
+    task: JsonObject
+    members: dict[Key, HeldMember | None]
+    is_final: bool = True
+    """False if members may still come."""
+
+    @property
+    def digest(self) -> str:
+        return group_digest(sum(each.digest for each in self.members.values() if each))
+
+
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """A settled group that is to be read from the output. `num_members` None: not known."""
+
+    task_index: int
+    num_members: int | None
+    failed: frozenset[Key]
+
+
+class GroupScoring:
+    """An observer of a run whose servers score groups. `note` receives each score that counts, as
+    its line; `fail` an error that ends the run. With `renews`, scores of another verifier do not
+    count."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        journal: Journal | NoJournal,
+        policy: GroupsConfig,
+        *,
+        agents: Collection[str],
+        note: Callable[[Group, JsonObject], None],
+        fail: Callable[[OutputError], None],
+        renews: bool = False,
+    ) -> None:
+        self._runner, self._journal, self._policy = runner, journal, policy
+        self._note, self._fail, self._renews = note, fail, renews
+        self.is_on = bool(agents)
+        done = journal.contents.done
+        self.open = OpenGroups(agents, done, self._settle, lambda: running_loop().time())
+        self.tally = GroupTally()
+        self._file: GroupFile | None = None
+        if self.is_on and isinstance(journal, Journal):
+            opened = partial(journal.open_beside, journal.paths.groups)
+            self._file = GroupFile(journal.paths, opened)
+        self._last: dict[Group, Scored] = self._file.scored if self._file else {}
+        self._needed: dict[Group, Needed] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._places = asyncio.Semaphore(policy.num_groups_in_parallel)
+        self._is_stopped = False
+
+    @classmethod
+    def of(
+        cls,
+        collection: Work[Any, Any],
+        metrics: Metrics,
+        fail: Callable[[OutputError], None],
+        is_whole: bool,
+    ) -> "GroupScoring":
+        """That of a run; it does nothing if no server scores groups, or if the run is about single
+        rollouts."""
+        runner, source, policy = collection.runner, collection.source, collection.command
+        is_wanted = is_whole and not getattr(policy, "skip_verification", False)
+        plans = runner.agents.items() if is_wanted else ()
+        agents = {name for name, plan in plans if plan.verifies_groups}
+        found = cls(
+            runner,
+            collection.journal,
+            policy,
+            agents=agents,
+            note=metrics.add_group,
+            fail=fail,
+            renews=not source.generates,
+        )
+        if found.is_on:
+            source.on_task = found.open.plan
+        return found
+
+    def stages(self) -> Counter[str]:
+        """What is in flight."""
+        return Counter({"the verification of groups": len(self._tasks)} if self._tasks else {})
+
+    def take(self, outcome: Outcome) -> None:
+        self.open.take(outcome)
+
+    def add_earlier(self, rollout: Rollout) -> None:
+        self.open.add_earlier(rollout)
+
+    def stop(self) -> None:
+        """Start nothing more; what is in flight may finish."""
+        self._is_stopped = True
+
+    def cancel(self) -> None:
+        self.stop()
+        for task in self._tasks:
+            task.cancel()
+
+    async def close(self) -> None:
+        self.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def watch(self) -> None:
+        """Score groups whose deadline has passed as they are."""
+        deadline_s = self._policy.group_deadline_s
+        while deadline_s is not None:
+            await asyncio.sleep(deadline_s / 8)
+            for group, opened in self.open.overdue(deadline_s):
+                is_enough = opened.num_members >= self._policy.min_members
+                if self._policy.incomplete_groups == "partial" and is_enough and opened.held:
+                    job = _job(group, opened, opened.owed | opened.failed)
+                    self._start(job._replace(is_final=False))
+
+    async def finish(self) -> None:
+        """Wait for everything that was settled. Stopped, only for what is in flight."""
+        await self._drain(0)
+        await self.catch_up()
+        await self._drain(0)
+
+    async def catch_up(self) -> None:
+        """Read settled groups from the output, and score those whose score is not current."""
+        while self._needed and not self._is_stopped:
+            needed, self._needed = self._needed, {}
+            journal = self._journal
+            assert isinstance(journal, Journal)
+            sizes = {group: each.num_members for group, each in needed.items()}
+            async for found in read_groups(journal.paths.main, journal.size, sizes):
+                await self._drain(self._policy.num_groups_in_parallel)
+                if self._is_stopped:
+                    return
+                want = needed.pop(found.group)
+                members = {**dict.fromkeys(want.failed), **found.members}
+                slots = {key: members[key] for key in sorted(members)}
+                self._start(Job(found.group, want.task_index, found.task, slots))
+            for group in needed:
+                message = "its rollouts are not in the output any more"
+                self.tally.failed[group] = VerifyError(message, retryable=False)
+
+    def _settle(self, group: Group, opened: OpenGroup) -> None:
+        policy, count = self._policy, opened.num_members
+        last = self._last.get(group)
+        is_known = last is not None and last.digest == group_digest(opened.total)
+        if is_known and last is not None and self._counts(group, last) and self._file:
+            del self._last[group]
+            self._take(group, self._file.read(last))
+        elif not count or (opened.failed and policy.incomplete_groups == "wait"):
+            self.tally.incomplete += 1
+        elif policy.incomplete_groups == "drop" and (opened.failed or self._is_late(opened)):
+            self.tally.dropped += 1
+        elif opened.failed and count < policy.min_members:
+            self.tally.incomplete += 1
+        elif self._file and (opened.held is None or len(self._tasks) >= MAX_HELD):
+            size = None if opened.is_reopened else count
+            self._needed[group] = Needed(opened.task_index, size, frozenset(opened.failed))
+        elif opened.held:
+            self._start(_job(group, opened, opened.failed))
+
+    def _counts(self, group: Group, last: Scored) -> bool:
+        """Whether a score with the right digest counts."""
+        is_older = last.verifier != self._runner.agents[group.agent].verifier
+        self.tally.older += is_older and not self._renews
+        return not (is_older and self._renews)
+
+    def _is_late(self, opened: OpenGroup) -> bool:
+        deadline_s, began = self._policy.group_deadline_s, opened.began
+        if deadline_s is None or began is None:
+            return False
+        return running_loop().time() - began >= deadline_s
+
+    def _start(self, job: Job) -> None:
+        if self._is_stopped:
+            return
+        task = asyncio.create_task(self._score(job))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _drain(self, most: int) -> None:
+        """Wait until at most so many groups are waiting or in flight."""
+        while len(self._tasks) > most:
+            await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+
+    async def _score(self, job: Job) -> None:
+        async with self._places:
+            if self._is_stopped:
+                return
+            try:
+                scores, verifier = await self._ask(job)
+            except RolloutError as error:
+                if job.is_final:
+                    self.tally.failed[job.group] = error
+                return
+        members = {
+            key: {"reward": score.reward, "components": score.components} if score else None
+            for (key, member), score in zip(job.members.items(), scores.members, strict=True)
+            if member is not None
+        }
+        line = build_group_line(
+            job.group, job.task_index, job.digest, verifier, members, scores.group
+        )
+        try:
+            scored = self._file.append(line) if self._file else None
+        except (OutputError, TypeError) as error:
+            is_full = isinstance(error, OutputError)
+            self._fail(error if is_full else OutputError(f"group {job.group.task_id}: {error}"))
+            return
+        if job.is_final:
+            self._take(job.group, line)
+        elif scored is not None:
+            self._last[job.group] = scored
+
+    async def _ask(self, job: Job) -> tuple[GroupScores, str]:
+        """The scores of a group, and the fingerprint of the verifier that gave them."""
+        plan, timeout_s = self._runner.agents[job.group.agent], self._policy.verify_group_timeout_s
+        server, members = plan.resources or "", list(job.members.values())
+        raw = build_request(job.task, members)
+        session = Session()
+        try:
+            with entered(session), within(timeout_s):
+                ask = partial(self._runner.peers.verify_group, server, raw)
+                reply = await retry(ask, VERIFICATION)
+            if not isinstance(reply, GroupScores):
+                reply = as_group_scores(reply, members)
+        except TimeoutError:
+            why = f"no scores within verify_group_timeout_s={timeout_s:g}"
+            raise PeerTimeout(why, server=server) from None
+        except RolloutError as error:
+            error.server = error.server or server
+            raise
+        except Exception as bug:
+            log.exception("an unexpected error in the verification of a group")
+            message = f"{type(bug).__name__}: {bug}"
+            raise VerifyError(message, server=server, retryable=False) from bug
+        finally:
+            self._runner.bill.spent.add(session.spent)
+        return reply, session.stats.get(VERIFIER, plan.verifier)
+
+    def _take(self, group: Group, line: JsonObject) -> None:
+        self.tally.take(line)
+        self._note(group, line)
+
+    def figures(self) -> JsonObject:
+        """For the metrics file; groups that are still open are incomplete."""
+        return self.tally.figures(self.open.planned)
+
+
+def _job(group: Group, opened: OpenGroup, missing: set[Key]) -> Job:
+    held: Mapping[Key, HeldMember] = opened.held or {}
+    slots = {key: held.get(key) for key in sorted({*held, *missing})}
+    return Job(group, opened.task_index, opened.task or {}, slots)

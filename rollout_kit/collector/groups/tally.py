@@ -1,0 +1,93 @@
+"""What came of the groups of a run, in numbers and for people."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...errors import RolloutError
+from ...metrics.advantages import GroupFigures
+from ...metrics.groups import Moments
+from ...store.groups.scope import Group
+from ...types import JsonObject
+from ..plan import number_of
+
+MAX_LISTED = 10_000
+"""Unscored groups that the metrics file names."""
+
+MAX_SHOWN = 5
+
+
+@dataclass(slots=True)
+class GroupTally:
+    """Groups that were settled: `scored`, now or by an earlier run; `incomplete`, which wait for a
+    rollout; `dropped`; and those whose verification failed."""
+
+    scored: int = 0
+    older: int = 0
+    """Scored groups whose score is of another verifier than the present one."""
+    incomplete: int = 0
+    dropped: int = 0
+    failed: dict[Group, RolloutError] = field(default_factory=dict)
+    zero_variance: int = 0
+    rewards: Moments = field(default_factory=Moments)
+    numbers: dict[str, Moments] = field(default_factory=dict)
+    """Figures of the groups."""
+    components: dict[str, Moments] = field(default_factory=dict)
+
+    def take(self, line: Mapping[str, Any]) -> None:
+        """Count the line of a scored group."""
+        self.scored += 1
+        rewards = [each.get("reward") for each in line["members"]]
+        self.zero_variance += GroupFigures.of(rewards).zero_variance
+        for each in line["members"]:
+            if each.get("reward") is not None:
+                self.rewards.add(each["reward"])
+            _add(self.components, each.get("components"))
+        _add(self.numbers, line.get("group"))
+
+    def figures(self, planned: int) -> JsonObject:
+        """For the metrics file."""
+        failures = list(self.failed.items())[:MAX_LISTED]
+        return {
+            "planned": planned,
+            "scored": self.scored,
+            "failed": len(self.failed),
+            "incomplete": self.incomplete,
+            "dropped": self.dropped,
+            "older": self.older,
+            "zero_variance": self.zero_variance / self.scored if self.scored else None,
+            "metrics": {name: each.mean for name, each in self.numbers.items()},
+            "components": {name: each.mean for name, each in self.components.items()},
+            "failures": [{**group._asdict(), "message": f"{why}"} for group, why in failures],
+        }
+
+    def lines(self, planned: int) -> Iterator[str]:
+        """For people, at the end."""
+        kinds = {
+            "failed": len(self.failed),
+            "incomplete": self.incomplete,
+            "dropped": self.dropped,
+            "with the score of an older verifier": self.older,
+        }
+        parts = [f"{self.scored:,} of {number_of(planned, 'group')} scored"]
+        parts += [f"{number:,} {what}" for what, number in kinds.items() if number]
+        mean = f"Group reward {self.rewards.mean:.3f} · " if self.rewards.count else ""
+        yield f"{mean}{' · '.join(parts)}"
+        reasons = Counter(f"{why}" for why in self.failed.values())
+        for reason, number in reasons.most_common(MAX_SHOWN):
+            yield f"  {number:,} × {reason}"
+        if self.failed:
+            named = ", ".join(group.task_id for group in list(self.failed)[:MAX_SHOWN])
+            more = len(self.failed) - MAX_SHOWN
+            rest = f" and {more:,} more, listed in the metrics file" if more > 0 else ""
+            yield f"  not scored: {named}{rest}; the same command scores them"
+
+
+def _add(numbers: dict[str, Moments], found: Any) -> None:
+    for name, value in found.items() if isinstance(found, dict) else ():
+        if isinstance(value, int | float):
+            moments = numbers.get(name)
+            if moments is None:
+                moments = numbers[name] = Moments()
+            moments.add(value)

@@ -1,0 +1,67 @@
+"""A rollout as a member of its group: what `verify_group` sees of it, and a digest of just that.
+
+The digest of a group is a sum over its members, so that it does not depend on their order and can
+be computed while lines are read. A member that changes, comes or goes changes it.
+"""
+
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+import orjson
+
+from ...types import JsonObject, Key
+from ..lines import row_of
+
+SUMS = 1 << 128
+"""Digests are added modulo this."""
+
+
+class HeldMember(NamedTuple):
+    """A member in memory. `raw` is its part of a request; `params` are its create params."""
+
+    raw: bytes
+    digest: int
+    params: JsonObject
+
+
+def hold(key: Key, line: JsonObject) -> HeldMember:
+    """The member that a line of the rollouts file is."""
+    block = line["rollout"]
+    arm = block.get("arm")
+    arm = arm if isinstance(arm, dict) else {}
+    verdict: JsonObject | None = None
+    if "reward" in line:
+        scores = {name: line[name] for name in block.get("scores", ()) if name in line}
+        verdict = {"reward": line["reward"], **scores}
+    seen: JsonObject = {"arm": str(arm.get("id") or ""), "tags": arm.get("tags") or {}}
+    raw = orjson.dumps({**seen, "response": line["response"], "verdict": verdict})
+    place = f"{key.scope}\0{key.rollout_index}\0".encode()
+    digest = blake2b(place + raw, digest_size=16).digest()
+    return HeldMember(raw, int.from_bytes(digest), line.get("responses_create_params") or {})
+
+
+def task_of(line: JsonObject) -> JsonObject:
+    """The task of a line, without what its arm asks."""
+    row = row_of(line)
+    row.pop("responses_create_params", None)
+    return row
+
+
+def group_digest(total: int) -> str:
+    """The sum of the members' digests as text."""
+    return f"{total % SUMS:032x}"
+
+
+def build_request(task: JsonObject, members: list[HeldMember | None]) -> bytes:
+    """The body for `/verify_group`. The task has the create params of the first member; another
+    member has its own if they differ."""
+    params = next((member.params for member in members if member is not None), {})
+    parts: list[Any] = []
+    for member in members:
+        if member is None or member.params is params or member.params == params:
+            parts.append(b"null" if member is None else member.raw)
+        else:
+            own = orjson.dumps({"responses_create_params": member.params})
+            parts.append(own[:-1] + b"," + member.raw[1:])
+    whole = orjson.dumps({**task, "responses_create_params": params})
+    return b'{"task":' + whole + b',"members":[' + b",".join(parts) + b"]}"
