@@ -72,7 +72,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         rows = write_rows(folder / "tasks.jsonl", args.requests)
-        with vllm(args.vllm, args.model, folder) if not args.url else nothing(args.url) as url:
+        with vllm(args.vllm, args.model, folder) if not args.url else nothing(args.url) as (url, _):
             return compare(url, rows, folder, args)
 
 
@@ -191,13 +191,13 @@ def compute_side(samples: Sequence[tuple[float, float, float]]) -> Side:
 
 
 @contextmanager
-def nothing(url: str) -> Iterator[str]:
-    yield url.rstrip("/").removesuffix("/v1")
+def nothing(url: str) -> Iterator[tuple[str, int]]:
+    yield url.rstrip("/").removesuffix("/v1"), 0
 
 
 @contextmanager
-def vllm(executable: str, model: str, folder: Path) -> Iterator[str]:
-    """Start a vLLM with settings for a CPU and yield its URL."""
+def vllm(executable: str, model: str, folder: Path, *more: str) -> Iterator[tuple[str, int]]:
+    """Start a vLLM with settings for a CPU and yield its URL and process."""
     import socket
 
     with socket.socket() as sock:
@@ -205,7 +205,7 @@ def vllm(executable: str, model: str, folder: Path) -> Iterator[str]:
         port = sock.getsockname()[1]
     argv = [executable, "serve", model, "--host", "127.0.0.1", "--port", str(port)]
     argv += ["--max-model-len", "2048", "--enforce-eager", "--gpu-memory-utilization", "0.1"]
-    argv += ["--no-enable-chunked-prefill", "--disable-uvicorn-access-log"]
+    argv += ["--no-enable-chunked-prefill", "--disable-uvicorn-access-log", *more]
     own = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
     url, log = f"http://127.0.0.1:{port}", folder / "vllm.log"
     with log.open("wb") as out:
@@ -216,7 +216,7 @@ def vllm(executable: str, model: str, folder: Path) -> Iterator[str]:
             if process.poll() is not None or time.monotonic() > ends:
                 raise SystemExit(f"vLLM did not start:\n{log.read_text()[-2000:]}")
             time.sleep(0.5)
-        yield url
+        yield url, process.pid
     finally:
         process.terminate()
         process.wait(30)

@@ -19,6 +19,9 @@ FOLDER = "results/dpo"
 SMALL = ("--train 1200 --test 512", "--train 24 --test 16")
 """What the guide draws, and few tasks instead, only to see that it runs."""
 
+NOT_READ = r"Collecting|\s*[\"{}\[\]]"
+"""Progress, and metrics as JSON."""
+
 
 def main() -> None:
     parser = argparse.ArgumentParser()
@@ -55,8 +58,7 @@ def run(command: str) -> None:
     lines = [line for line in done.stdout.splitlines() if line.strip()]
     if done.returncode:
         sys.exit("\n".join([*lines[-30:], f"failed with status {done.returncode}"]))
-    shown = (line for line in lines if "Collecting rollouts" not in line and line[0] not in '{} "')
-    print("\n".join(shown), flush=True)
+    print("\n".join(line for line in lines if not re.match(NOT_READ, line)), flush=True)
 
 
 if __name__ == "__main__":

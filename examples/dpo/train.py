@@ -31,7 +31,7 @@ COMMON = {
 }
 OWN: dict[str, dict[str, Any]] = {
     "sft": {"learning_rate": 2e-4, "num_train_epochs": 1},
-    "dpo": {"learning_rate": 5e-4, "num_train_epochs": 2, "beta": 0.5},
+    "dpo": {"learning_rate": 3e-4, "num_train_epochs": 2, "beta": 1.0},
 }
 LORA = LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM")
 

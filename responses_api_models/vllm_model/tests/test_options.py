@@ -177,6 +177,32 @@ def test_values_become_words(block, words):
     assert words_of(**block) == words
 
 
+GUIDE = HERE.parents[1] / "docs/from-rollouts-to-dpo.md"
+
+
+@pytest.mark.parametrize(("num_replicas", "num_each"), [(8, 1), (4, 2), (1, 8)])
+def test_the_block_of_the_guide_starts_copies_on_gpus_of_their_own(
+    tmp_path, monkeypatch, num_replicas, num_each
+):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(8))))
+    text = GUIDE.read_text().partition("```yaml eight_gpus.yaml\n")[2].partition("```")[0]
+    text = text.replace("num_replicas: 8", f"num_replicas: {num_replicas}")
+    text = text.replace("parallel_size: 1", f"parallel_size: {num_each}")
+    (tmp_path / "eight_gpus.yaml").write_text(text)
+    words = ["+config_paths=[eight_gpus.yaml]", "+policy_model_path=checkpoints/merged"]
+    settings = load(words, InspectConfig, cwd=tmp_path).instances["policy_model"].settings
+    config = VllmModel.Config.model_validate({**settings, "vllm_executable": "/bin/true"})
+    engines = part("replicas").replicas(config, "policy_model", None)
+    for engine in engines:
+        engine._port.close()
+        assert engine.command[:3] == ["/bin/true", "serve", "checkpoints/merged"]
+        place = engine.command.index("--tensor-parallel-size")
+        assert engine.command[place + 1] == str(num_each)
+    gpus = [engine.env.get("CUDA_VISIBLE_DEVICES") for engine in engines]
+    assert len(gpus) == num_replicas
+    assert sorted(",".join(filter(None, gpus)).split(",")) == list("01234567")
+
+
 def test_the_key_is_in_the_environment_and_in_no_argument():
     config = VllmModel.Config(model_name="m", vllm_executable="/bin/true", api_key="secret-key")
     [engine] = part("replicas").replicas(config, "policy_model", None)

@@ -155,7 +155,7 @@ def rows_of(out):
     return [json.loads(line) for line in out.read_text().splitlines()]
 
 
-def write_adapter(folder):
+def write_adapter(folder, alpha=64):
     """A LoRA adapter of the tiny model that changes what it says."""
     hidden, rank, name = 128, 8, "base_model.model.model.layers.{}.self_attn.q_proj.lora_{}.weight"
     header, raw = {}, b""
@@ -174,7 +174,7 @@ def write_adapter(folder):
     text = json.dumps(header).encode()
     folder.mkdir()
     (folder / "adapter_model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + raw)
-    config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": rank, "lora_alpha": 64}
+    config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": rank, "lora_alpha": alpha}
     config |= {"target_modules": ["q_proj"], "bias": "none", "lora_dropout": 0.0}
     config |= {"base_model_name_or_path": str(CHECKPOINT)}
     (folder / "adapter_config.json").write_text(json.dumps(config))
@@ -213,6 +213,49 @@ def test_the_documents_block_serves_rollouts_with_token_ids(tmp_path):
         assert sum(row["reward"] for row in noisy) / len(noisy) < 0.5
         assert "vLLM has room for" in running.said() and "Route:" not in running.said()
         assert "Route: /v1/chat/completions" in running.log()
+
+
+MERGE = ROOT / ".trainers/bin/ng_merge_lora"
+
+
+@pytest.mark.skipif(not MERGE.exists(), reason=f"no {MERGE}: make trainers")
+def test_an_adapter_beside_its_base_answers_as_the_merged_model_does(tmp_path):
+    """In float32 and greedily; the merged folder is served by local_model."""
+    adapter, merged = write_adapter(tmp_path / "adapter", alpha=4), tmp_path / "merged"
+    words = [f"+base={CHECKPOINT}", f"+adapter={adapter}", f"+output={merged}", "+dtype=float32"]
+    subprocess.run([MERGE, *words], check=True)
+    greedy = ["+limit=64", "+responses_create_params.temperature=0"]
+    lora = [f"+vllm_model.lora_modules.noise={adapter}", "+vllm_model.dtype=float32"]
+    with ng_run(tmp_path, *lora) as running:
+        collecting, out = running.collect(
+            "math_with_verify_simple_agent",
+            DATA / "arithmetic.jsonl",
+            *greedy,
+            "+responses_create_params.model=noise",
+        )
+        assert collecting.wait(300) == 0
+        beside = {row["question"]: text_of(row) for row in rows_of(out)}
+    block = "responses_api_models/local_model/configs/local_model.yaml"
+    verifier = "resources_servers/math_with_verify/configs/math_with_verify.yaml"
+    for model, path in (("merged", merged), ("base", CHECKPOINT)):
+        out = tmp_path / f"{model}.jsonl"
+        command = [
+            COMMANDS / "ng_collect_rollouts",
+            f"+config_paths=[{verifier},{block}]",
+            f"++policy_model.responses_api_models.local_model.model_path={path}",
+            f"+input_jsonl_fpath={DATA / 'arithmetic.jsonl'}",
+            f"+output_jsonl_fpath={out}",
+            *greedy,
+        ]
+        subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+        texts = {row["question"]: text_of(row) for row in rows_of(out)}
+        assert texts.keys() == beside.keys()
+        num_equal = sum(texts[question] == beside[question] for question in texts)
+        assert num_equal == 64 if model == "merged" else num_equal < 60, num_equal
+
+
+def text_of(row):
+    return row["response"]["output"][-1]["content"][0]["text"]
 
 
 TOOLS = ["+vllm_model.enable_auto_tool_choice=true", "+vllm_model.tool_call_parser=hermes"]
