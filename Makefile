@@ -60,7 +60,7 @@ test-trainers: .trainers/.ready  ## exports, trained on by TRL and loaded by the
 	.trainers/bin/python -m pytest -vv -m trainers tests/test_trainers.py \
 		tests/test_merge_lora.py tests/test_dpo_example.py
 
-dpo-demo: .dpo/.ready  ## a LoRA, rollouts, pairs, DPO, evaluation with a tiny model: three minutes, into results/dpo/
+dpo-demo: .dpo/.ready  ## a LoRA, rollouts, pairs, DPO, evaluation with a tiny model: four minutes, into results/dpo/
 	rm -rf results/dpo
 	OMP_WAIT_POLICY=PASSIVE .dpo/bin/python examples/dpo/demo.py
 
