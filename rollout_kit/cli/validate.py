@@ -7,6 +7,7 @@ from ..errors import ConfigError
 from .entry import run
 
 if TYPE_CHECKING:
+    from ..config.keys.commands import ValidateConfig
     from ..config.load import Config
 
 
@@ -14,14 +15,17 @@ def main(argv: list[str] | None = None) -> None:
     sys.exit(run("ng_validate", argv, validate))
 
 
-def validate(config: "Config") -> int:
+def validate(config: "Config[ValidateConfig]") -> int:
     """Print one line per instance; raise ConfigError if the configuration is invalid."""
     import json
 
     if not config.instances:
         raise ConfigError("no server is configured: give '+config_paths=[<file>.yaml]'")
     from ..config import inspection
+    from ..serving.registry import resolve_path
+    from ..store.arms.read import read_arms
 
+    arms = [arm.id for arm in read_arms(config.command.arms, resolve_path)]
     instances = list(config.instances.values())
     if found := inspection.problems(instances):
         raise ConfigError("\n".join(found))
@@ -35,11 +39,14 @@ def validate(config: "Config") -> int:
     if config.command.json_output:
         keys = ("name", "type", "implementation", "placement")
         listed = [dict(zip(keys, row, strict=True)) for row in rows]
-        print(json.dumps({"valid": True, "instances": listed, "warnings": warnings}))
+        told = {"valid": True, "instances": listed, "warnings": warnings}
+        print(json.dumps({**told, "arms": arms} if arms else told))
         return 0
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         print("  ".join(cells).rstrip())
+    if arms:
+        print(f"{len(arms)} arm{'s' * (len(arms) > 1)}: {', '.join(arms)}")
     print("configuration is valid")
     return 0

@@ -8,7 +8,13 @@ from typing import Any
 
 from ..config.keys.analysis import ExportConfig, PairsConfig, SelectionConfig
 from ..errors import ConfigError
-from ..export.conversation import Conversation, Unfit, read_conversation
+from ..export.conversation import (
+    Conversation,
+    Unfit,
+    as_texts,
+    digest,
+    read_conversation,
+)
 from ..export.formats import FORMATS, Format, find_format
 from ..export.grouped import build_group
 from ..export.pairs import Two, plan_pairs
@@ -17,6 +23,7 @@ from ..export.report import ExportReport, explain_nothing
 from ..export.selection import Selection, is_test_of, read_selected, score_of, select
 from ..export.trainers import Context, identify
 from ..export.writing import RowFile
+from ..responses import input_items
 from ..store.arms.template import Prompt
 from ..store.files import write_json
 from ..store.groups.scope import Group
@@ -80,6 +87,8 @@ class _Files:
     test: RowFile | None
     is_test: Callable[[str], bool]
     report: ExportReport = field(default_factory=ExportReport)
+    _is_raw: bool | None = None
+    """Whether the prompts written so far are raw texts."""
 
     def of(self, task_id: str) -> RowFile:
         return self.test if self.test is not None and self.is_test(task_id) else self.main
@@ -90,6 +99,16 @@ class _Files:
         key, threshold = self.config.label_key, self.config.pass_threshold
         method = getattr(self.config, "advantage", None)
         return Context(key, threshold, score, scores, split, file.num_rows, method)
+
+    def fit(self, row: JsonObject, is_raw: bool) -> JsonObject:
+        """The row as it is written; Unfit if the format, or this file, cannot have its prompt."""
+        if is_raw and not self.form.takes_text:
+            raise Unfit("its prompt is raw text, and the format applies a chat template")
+        if self._is_raw not in (None, is_raw):
+            kinds = ("raw text", "a chat") if is_raw else ("a chat", "raw text")
+            raise Unfit(f"its prompt is {kinds[0]}, and the first one is {kinds[1]}")
+        self._is_raw = is_raw
+        return as_texts(row) if is_raw and not self.form.is_bare else row
 
     @contextmanager
     def leaving_out_unfit(self) -> Iterator[None]:
@@ -171,28 +190,33 @@ def _write_group(
             for each in members:
                 _count(files, each.rollout)
         return
+    asked: set[bytes] = set()
     for rollout in rollouts:
         score = score_of(rollout, config.reward_key)
         with files.leaving_out_unfit():
-            for row in _rows(form, rollout, read, files.context(group.task_id, score, scores)):
+            if form.of_task is not None:  # one row says all about the task, or each of its prompts
+                prompt = digest(read(rollout).prompt)
+                if prompt in asked:
+                    continue
+                asked.add(prompt)
+            for row in _rows(files, rollout, read, files.context(group.task_id, score, scores)):
                 file.write(row)
             _count(files, rollout)
-            if form.of_task is not None:  # one row says all about the task
-                return
 
 
 def _rows(
-    form: Format, rollout: Rollout, read: Callable[[Rollout], Conversation], context: Context
+    files: _Files, rollout: Rollout, read: Callable[[Rollout], Conversation], context: Context
 ) -> Iterable[JsonObject]:
+    form = files.form
     if form.of_line is not None:
         return list(form.of_line(rollout, context))
     if form.of_task is not None:
-        return [form.of_task(read(rollout), context)]
+        return [files.fit(form.of_task(each := read(rollout), context), each.is_raw)]
     assert form.of_rollout is not None
     own = {} if form.is_bare else identify(rollout, context.score)
     if context.method is not None:
         own["advantage"] = context.advantage()
-    return [{**form.of_rollout(read(rollout), context), **own}]
+    return [{**files.fit(form.of_rollout(each := read(rollout), context), each.is_raw), **own}]
 
 
 def _count(files: _Files, rollout: Rollout) -> None:
@@ -219,19 +243,21 @@ def _reader(
 
 def _pair(two: Two, rollouts: dict[Key, Rollout], read: Any, template: Prompt | None) -> Pair:
     chosen, rejected = (read(rollouts[each.key]) for each in two[:2])
-    prompt = chosen.prompt
+    prompt, is_raw = chosen.prompt, chosen.is_raw
     if template is not None:
         try:
-            prompt = template.apply({}, chosen.row)["input"]
+            prompt = input_items(template.apply({}, chosen.row))
+            is_raw = template.completion is not None
         except ValueError as error:
             raise ConfigError(f"task {chosen.rollout.key.task_id}: {error}") from None
     assert two.chosen.score is not None and two.rejected.score is not None
-    return Pair(prompt, chosen, rejected, two.chosen.score, two.rejected.score, two.rule)
+    return Pair(prompt, chosen, rejected, two.chosen.score, two.rejected.score, two.rule, is_raw)
 
 
 def _write_pair(files: _Files, build: Callable[[Pair], JsonObject], pair: Pair) -> None:
     key = pair.chosen.rollout.key
-    files.of(key.task_id).write({**build(pair), **pair.identify()})
+    row = files.fit(build(pair), pair.is_raw)
+    files.of(key.task_id).write({**row, **pair.identify()})
     chosen, rejected = (len(e.rollout.text.split()) for e in (pair.chosen, pair.rejected))
     files.report.rules[pair.rule] += 1
     files.report.add(

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import orjson
 
-from ..endpoints.chat import to_chat
+from ..endpoints.chat import RAW, to_chat
 from ..errors import TaskError
 from ..responses import content_texts, output_items
 from ..store.lines import row_of
@@ -39,6 +39,11 @@ class Conversation:
     tools: list[JsonObject]
     row: JsonObject
     """The fields of the input row that are the verifier's."""
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether the model continued one text, without a chat template."""
+        return bool((self.rollout.line.get("responses_create_params") or {}).get(RAW))
 
     @property
     def messages(self) -> list[JsonObject]:
@@ -89,6 +94,20 @@ def read_conversation(
 
 
 _REASONING = "reasoning_content"
+
+
+def as_texts(row: JsonObject) -> JsonObject:
+    """The row with each list of messages joined to one text: what a raw prompt and its completion
+    are to a trainer. A whole conversation is its `text`."""
+    found = {}
+    for name, value in row.items():
+        is_chat = isinstance(value, list) and value and isinstance(value[0], dict)
+        if is_chat and "role" in value[0]:
+            text = "".join(message["content"] for message in value)
+            found["text" if name == "messages" else name] = text
+        elif name != "tools":
+            found[name] = value
+    return found
 
 
 def _plain(message: Mapping[str, Any], arguments: Arguments) -> JsonObject:

@@ -34,6 +34,8 @@ class Format:
     is_bare: bool = False
     """Without the columns that identify the rollout."""
     companion: Companion | None = None
+    takes_text: bool = False
+    """Whether prompts and completions may be plain texts, which get no chat template."""
 
 
 def write_dataset_info(path: Path, files: Sequence[Path]) -> Path:
@@ -74,23 +76,41 @@ def write_axolotl_yaml(path: Path, files: Sequence[Path]) -> Path:
 
 
 FORMATS: Mapping[str, Format] = {
-    "trl_sft": Format("TRL SFTTrainer: messages, tools", of_rollout=trainers.trl_sft),
-    "trl_prompt_completion": Format(
-        "TRL SFTTrainer: prompt, completion, tools", of_rollout=trainers.trl_prompt_completion
+    "trl_sft": Format(
+        "TRL SFTTrainer: messages, tools", of_rollout=trainers.trl_sft, takes_text=True
     ),
-    "trl_kto": Format("TRL KTOTrainer: prompt, completion, label", of_rollout=trainers.trl_kto),
-    "trl_grpo": Format("TRL GRPOTrainer: prompt and the row's fields", of_task=trainers.trl_grpo),
+    "trl_prompt_completion": Format(
+        "TRL SFTTrainer: prompt, completion, tools",
+        of_rollout=trainers.trl_prompt_completion,
+        takes_text=True,
+    ),
+    "trl_kto": Format(
+        "TRL KTOTrainer: prompt, completion, label", of_rollout=trainers.trl_kto, takes_text=True
+    ),
+    "trl_grpo": Format(
+        "TRL GRPOTrainer: prompt and the row's fields", of_task=trainers.trl_grpo, takes_text=True
+    ),
     "trl_rollout": Format(
         "TRL async GRPO: token ids, mask, log-probs, advantage", of_line=trainers.trl_rollout
     ),
-    "trl_dpo": Format("TRL DPOTrainer: prompt, chosen, rejected", of_pair=preferences.trl_dpo),
-    "trl_reward": Format("TRL RewardTrainer: chosen, rejected", of_pair=preferences.trl_reward),
-    "openrlhf_sft": Format("OpenRLHF SFT: input, output", of_rollout=trainers.openrlhf_sft),
+    "trl_dpo": Format(
+        "TRL DPOTrainer: prompt, chosen, rejected", of_pair=preferences.trl_dpo, takes_text=True
+    ),
+    "trl_reward": Format(
+        "TRL RewardTrainer: chosen, rejected", of_pair=preferences.trl_reward, takes_text=True
+    ),
+    "openrlhf_sft": Format(
+        "OpenRLHF SFT: input, output", of_rollout=trainers.openrlhf_sft, takes_text=True
+    ),
     "openrlhf_dpo": Format(
-        "OpenRLHF DPO and reward model: prompt, chosen, rejected", of_pair=preferences.openrlhf_dpo
+        "OpenRLHF DPO and reward model: prompt, chosen, rejected",
+        of_pair=preferences.openrlhf_dpo,
+        takes_text=True,
     ),
     "openrlhf_prompts": Format(
-        "OpenRLHF PPO: input, label, datasource", of_task=trainers.openrlhf_prompts
+        "OpenRLHF PPO: input, label, datasource",
+        of_task=trainers.openrlhf_prompts,
+        takes_text=True,
     ),
     "verl_rl": Format(
         "verl RL: data_source, prompt, reward_model, …", of_task=trainers.verl_rl, is_parquet=True
@@ -103,7 +123,9 @@ FORMATS: Mapping[str, Format] = {
         of_task=trainers.skyrl_rl,
         is_parquet=True,
     ),
-    "slime": Format("slime: input, label, metadata, tools", of_task=trainers.slime),
+    "slime": Format(
+        "slime: input, label, metadata, tools", of_task=trainers.slime, takes_text=True
+    ),
     "llamafactory_sft": Format(
         "LLaMA-Factory SFT, ShareGPT form, with dataset_info.json",
         of_rollout=llamafactory.llamafactory_sft,
@@ -130,12 +152,13 @@ FORMATS: Mapping[str, Format] = {
         companion=write_axolotl_yaml,
     ),
     "nemo_rl_pref": Format("NeMo-RL DPO: context, completions", of_pair=preferences.nemo_rl_pref),
-    "text_pairs": Format("pairs of plain texts", of_pair=preferences.text_pair),
+    "text_pairs": Format("pairs of plain texts", of_pair=preferences.text_pair, takes_text=True),
     "parquet": Format(
         "one row per rollout, for DuckDB and pandas",
         of_rollout=trainers.parquet,
         is_parquet=True,
         is_bare=True,
+        takes_text=True,
     ),
     "grouped": Format("one line per question with all its answers", of_group=True),
     "rollouts": Format("stored rollouts, as other commands read them", of_line=trainers.ours),

@@ -18,6 +18,8 @@ class Pair:
     chosen_score: float
     rejected_score: float
     rule: str
+    is_raw: bool = False
+    """Whether the prompt is one text without a chat template."""
 
     @property
     def margin(self) -> float:

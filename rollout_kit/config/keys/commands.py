@@ -14,69 +14,15 @@ from .groups import GroupsConfig
 from .lora import MergeLoraConfig
 from .parallelism import Parallelism
 from .planning import PlanVllmConfig
+from .servers import HeadServerConfig, HttpClientConfig, ServersConfig
 
+Arms = str | list[Any] | JsonObject | None
 
-class HeadServerConfig(BaseModel):
-    """The server through which collectors find the servers of an `ng_run`."""
-
-    model_config = ConfigDict(extra="forbid")
-    host: str = Field(default="127.0.0.1", description="Address of the head server.")
-    port: int = Field(default=11000, ge=0, le=65535, description="Port of the head server.")
-
-
-class HttpClientConfig(BaseModel):
-    """Limits of the HTTP client (NeMo Gym calls them `GlobalAIOHTTPAsyncClientConfig`)."""
-
-    global_aiohttp_connector_limit: int | None = Field(
-        None,
-        ge=0,
-        description="Maximum number of connections; 0 = unlimited. Default: by parallelism.",
-    )
-    global_aiohttp_connector_limit_per_host: int | None = Field(
-        None, ge=0, description="Maximum number of connections per host; 0 = unlimited."
-    )
-    global_aiohttp_client_timeout_s: float | None = Field(
-        None, gt=0, description="Time limit of one HTTP request. Default: request_timeout_s."
-    )
-    max_reply_mb: float = Field(
-        256.0,
-        gt=0,
-        description="Largest reply of another server in megabytes. Model servers have a key of the"
-        " same name for replies of their endpoint.",
-    )
-
-
-class ServersConfig(BaseModel):
-    """How server processes run."""
-
-    max_restarts: int = Field(
-        5,
-        ge=0,
-        description="Give up on a server after this many failed starts in a row, or six times as"
-        " many deaths just after a start; 0 = after the first.",
-    )
-    log_dir: Path | None = Field(
-        Path("logs"), description="Folder with a log file of each server's output; null = no logs."
-    )
-    auth_token: str | None = Field(
-        None,
-        min_length=16,
-        description="Secret of a run, for servers that listen beyond this machine and for ng_stop;"
-        " set it in env.yaml. Default: a new one, in a file that only you can read.",
-    )
-    record: Path | None = Field(
-        None, description="Folder in which to record each call to a model or a tool."
-    )
-    replay: Path | None = Field(
-        None,
-        description="Folder of recorded calls to replay, without calling models. With record too,"
-        " calls that are missing are sent and recorded.",
-    )
-    unsafe_code: bool = Field(
-        False,
-        description="Run model-written code even where the sandbox cannot isolate it, with all"
-        " rights of the server.",
-    )
+ARMS = Field(
+    None,
+    description="Several ways of asking each task: prompts, sampling parameters, seeds; a list, or"
+    " a YAML file with one.",
+)
 
 
 class RunConfig(Command, HttpClientConfig, ServersConfig):
@@ -179,11 +125,7 @@ class CollectConfig(RolloutsCommand):
     prompt_config: str | None = Field(
         None, description="YAML with `system` and `user` templates to fill from the row's fields."
     )
-    arms: str | list[Any] | JsonObject | None = Field(
-        None,
-        description="Several ways of asking each task: prompts, sampling parameters, seeds; a list,"
-        " or a YAML file with one.",
-    )
+    arms: Arms = ARMS
     arms_seed: int = Field(0, description="Seed of the run, for arms with `seed: derived`.")
     resume: Literal["auto", "append", "fresh"] = Field(
         "auto",
@@ -290,7 +232,13 @@ class ChaosConfig(CollectConfig):
 
 
 class InspectConfig(Command):
-    """Keys of ng_validate and ng_dump_config."""
+    """Keys of ng_dump_config."""
+
+
+class ValidateConfig(InspectConfig):
+    """ng_validate: check everything without starting anything."""
+
+    arms: Arms = ARMS
 
 
 COMMANDS: dict[str, tuple[type[Command], str]] = {
@@ -325,7 +273,7 @@ COMMANDS: dict[str, tuple[type[Command], str]] = {
     "ng_export": (ExportConfig, "write rollouts in the format of a trainer"),
     "ng_pairs": (PairsConfig, "write preference pairs, by rules, in the format of a trainer"),
     "ng_merge_lora": (MergeLoraConfig, "write a model with a LoRA adapter merged in"),
-    "ng_validate": (InspectConfig, "check everything without starting anything"),
+    "ng_validate": (ValidateConfig, "check everything without starting anything"),
     "ng_dump_config": (
         InspectConfig,
         "print the merged configuration with the origin of each value",

@@ -9,7 +9,9 @@ from ...endpoints.params import merge
 from ...types import ArmInfo, Attempt, JsonObject, Key, Task
 from .template import Prompt
 
-NOT_SAMPLING = frozenset({"input", "instructions", "tools", "metadata", "seed", "user", "stream"})
+NOT_SAMPLING = frozenset(
+    {"input", "instructions", "tools", "metadata", "seed", "user", "stream", "raw_prompt"}
+)
 """Create params that say what is asked, not how the answer is sampled."""
 
 DERIVED = "derived"
