@@ -184,12 +184,23 @@ class RolloutInfo(NamedTuple):
     arm: ArmInfo | None = None
 
 
+class GroupScore(NamedTuple):
+    """What the verification of a rollout's group gave it. `reward` is None if it could not be
+    scored; `figures` are those of the whole group."""
+
+    reward: float | None
+    components: JsonObject
+    figures: JsonObject
+
+
 @dataclass(frozen=True, slots=True)
 class Rollout:
     """A finished rollout. `line` is the JSON object that the journal writes."""
 
     info: RolloutInfo
     line: JsonObject
+    group: GroupScore | None = None
+    """Set where a stored rollout is read whose group has a current score."""
 
     @property
     def key(self) -> Key:
@@ -197,8 +208,18 @@ class Rollout:
 
     @property
     def reward(self) -> float | None:
-        """None if verification was skipped."""
+        """The verdict on this rollout alone; None if it has none."""
         return self.line.get("reward")
+
+    @property
+    def group_reward(self) -> float | None:
+        """The reward that its group's verification gave it; None if there is none."""
+        return self.group.reward if self.group else None
+
+    @property
+    def training_reward(self) -> float | None:
+        """What trainers get: the group's reward if its group was scored, else its own."""
+        return self.group.reward if self.group else self.reward
 
     @property
     def response(self) -> JsonObject:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError, how_to_install
 from ..store.compact import Keys
+from ..store.groups.rewards import find_group_rewards
 from ..store.input import number_lines
 from ..store.lines import key_of, kind_of, rollout_of
 from ..store.scan import parse_line
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 
 
 class Rollouts:
-    """The rollouts of one or several files, each key once. Other lines are skipped."""
+    """The rollouts of one or several files, each key once, with the scores of their groups. Other
+    lines are skipped."""
 
     def __init__(self, *paths: str | Path) -> None:
         self.paths = [Path(path).expanduser() for path in paths]
@@ -26,6 +28,7 @@ class Rollouts:
         """In the order of the files; ConfigError if one cannot be read."""
         seen = Keys()
         for path in self.paths:
+            rewards = find_group_rewards(path)
             for _, raw in number_lines(path):
                 line = parse_line(raw)
                 response = line.get("response") if line else None
@@ -35,7 +38,7 @@ class Rollouts:
                 if kind_of(line, "rollout") != "rollout":
                     continue
                 if (key := key_of(line)) is not None and seen.add(key):
-                    yield rollout_of(line)
+                    yield rollout_of(line, rewards.of(key) if rewards else None)
 
     def __repr__(self) -> str:
         return f"Rollouts({', '.join(map(str, self.paths))})"
@@ -65,6 +68,7 @@ def _flatten(rollout: Rollout) -> dict[str, Any]:
     return {
         **info.key._asdict(),
         "reward": rollout.reward,
+        **({"group_reward": rollout.group_reward} if rollout.group else {}),
         **scores,
         "model": info.model,
         "num_turns": info.num_turns,

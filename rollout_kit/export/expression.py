@@ -60,6 +60,7 @@ def fields_of(rollout: Rollout) -> dict[str, Callable[[], Any]]:
     block = line.get("rollout") or {}
     return {
         "reward": lambda: rollout.reward,
+        "group_reward": lambda: rollout.group_reward,
         "text": lambda: rollout.text,
         "task_id": lambda: info.key.task_id,
         "task_index": lambda: info.task_index,

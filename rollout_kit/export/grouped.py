@@ -1,7 +1,8 @@
 """The grouped view: one line per question with all its answers, written and read back.
 
 `{question, gold_answer, trajectories: [{full_text, answer, reasoning, num_tokens, reward, correct,
-…}]}`. A file of such lines can be read as rollouts, to score, pair or compare them.
+…}]}`. `reward` is the group's where the group was scored; `correct` is the individual verdict. A
+file of such lines can be read as rollouts, to score, pair or compare them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,13 +19,13 @@ from ..responses import (
 )
 from ..store.lines import block_of, identity, rollout_of
 from ..store.tasks import task_id_of
-from ..types import JsonObject, Key, Rollout
+from ..types import GroupScore, JsonObject, Key, Rollout
 from .conversation import Conversation, is_cut_off, text_of
 
 AGENT = "grouped"
 """Agent of rollouts that were read from a file that names none."""
 
-OF_ANSWERS = frozenset({"full_text", "reward"})
+OF_ANSWERS = frozenset({"full_text", "reward", "individual_reward", "components"})
 """Fields of a trajectory that a line of a rollout has elsewhere."""
 
 
@@ -37,6 +38,7 @@ def build_group(members: Sequence[Conversation], label_key: str | None, threshol
         "task_id": first.rollout.key.task_id,
         "agent": first.rollout.key.agent,
         "trajectories": [_trajectory(each.rollout, threshold) for each in members],
+        **({"group_metrics": group.figures} if (group := first.rollout.group) else {}),
     }
 
 
@@ -61,10 +63,12 @@ def _trajectory(rollout: Rollout, threshold: float) -> JsonObject:
         "reasoning": "\n".join(thoughts) or text,
         "num_tokens": rollout.info.output_tokens or line.get("num_tokens"),
         "num_words": len(text.split()),
-        "reward": rollout.reward,
+        "reward": rollout.training_reward,
         "correct": None if rollout.reward is None else rollout.reward >= threshold,
         "rollout_index": rollout.key.rollout_index,
     }
+    if rollout.group:
+        found |= {"individual_reward": rollout.reward, "components": rollout.group.components}
     if is_cut_off(rollout):
         found["finish_reason"] = line["rollout"].get("finish_reason") or "length"
     if rollout.key.scope:
@@ -99,7 +103,12 @@ def read_group(line: JsonObject, position: int) -> Iterator[Rollout]:
             text_of(given.get("scope")),
             index if isinstance(index := given.get("rollout_index"), int) else number,
         )
-        yield rollout_of({**_head(key, position, given), **row, "response": _response(given)})
+        group = None
+        if "individual_reward" in given:
+            figures = line.get("group_metrics") or {}
+            group = GroupScore(given.get("reward"), given.get("components") or {}, figures)
+        stored = {**_head(key, position, given), **row, "response": _response(given)}
+        yield rollout_of(stored, group)
 
 
 def _head(key: Key, position: int, given: JsonObject) -> JsonObject:
@@ -110,8 +119,8 @@ def _head(key: Key, position: int, given: JsonObject) -> JsonObject:
     if "answer" in scores:
         scores["extracted_answer"] = scores.pop("answer") or None
     head = identity("rollout", key, position)
-    if given.get("reward") is not None:
-        head["reward"] = float(given["reward"])
+    if (reward := given.get("individual_reward", given.get("reward"))) is not None:
+        head["reward"] = float(reward)
     reason = scores.pop("finish_reason", None) or "stop"
     return {**head, **scores, "rollout": block_of(key, scores=list(scores), finish_reason=reason)}
 

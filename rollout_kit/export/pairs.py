@@ -87,7 +87,7 @@ def read_rules(config: PairsConfig) -> Sequence[PairRule]:
 
 def _why_not(member: Member, config: PairsConfig, out: Counter[str]) -> str:
     reason = ""
-    if member.score is None or member.reward is None:
+    if member.score is None:
         reason = "without a reward"
     elif config.drop_empty and member.is_empty:
         reason = "drop_empty"
@@ -123,7 +123,7 @@ Pairs = Iterator[tuple[Member, Member]]
 def _correctness(members: Sequence[Member], rule: PairRule, threshold: float) -> Pairs:
     """Each right one with each wrong one, by the individual verdicts."""
     right = [each for each in members if _is_right(each, threshold)]
-    wrong = [each for each in members if not _is_right(each, threshold)]
+    wrong = [each for each in members if each.reward is not None and each.reward < threshold]
     yield from product(right, wrong)
 
 

@@ -80,7 +80,9 @@ def select(config: SelectionConfig) -> Selection:
 def score_of(rollout: Rollout, key: str | None) -> float | None:
     """The reward that trainers get; None without one."""
     if key is None:
-        return rollout.reward
+        return rollout.training_reward
+    if key == "group_reward":
+        return rollout.group_reward
     value: Any = rollout.line
     for name in key.split("."):
         value = value.get(name) if isinstance(value, dict) else None

@@ -157,6 +157,7 @@ def parquet(each: Conversation, context: Context) -> JsonObject:
         **info.key._asdict(),
         "task_index": info.task_index,
         "reward": rollout.reward,
+        "group_reward": rollout.group_reward,
         "model": info.model,
         "verifier": info.verifier,
         "finish_reason": rollout.line["rollout"].get("finish_reason"),

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..errors import RolloutError
 from ..responses import function_calls
-from ..types import Failure, JsonObject, Key, Rollout, RolloutInfo, Task, Unverified
+from ..types import Failure, GroupScore, JsonObject, Key, Rollout, RolloutInfo, Task, Unverified
 from .arms.arm import arm_of
 from .tasks import Malformed
 
@@ -216,9 +216,9 @@ def info_of(line: Mapping[str, Any]) -> RolloutInfo:
     )
 
 
-def rollout_of(line: JsonObject) -> Rollout:
+def rollout_of(line: JsonObject, group: GroupScore | None = None) -> Rollout:
     """A line of the rollouts file, for which `key_of` finds a key."""
-    return Rollout(info_of(line), line)
+    return Rollout(info_of(line), line, group)
 
 
 def key_of(line: Mapping[str, Any]) -> Key | None:

@@ -42,7 +42,9 @@ class SelectionConfig(ReadingCommand):
     )
     split_seed: int = Field(0, description="Another seed puts other tasks into the test file.")
     reward_key: str | None = Field(
-        None, description="Field of the line to use as reward, with dots: scores.style."
+        None,
+        description="Field of the line to use as reward, with dots: scores.style. Default: the"
+        " group's reward where its group was scored, else reward.",
     )
     label_key: str | None = Field(
         None, description="Field of the row with the right answer. Default: expected_answer, …"
