@@ -175,3 +175,41 @@ def test_what_cannot_be_compared_is_refused(
     write_jsonl(tmp_path / "unverified.jsonl", [line(1, None)])
     status, said = run(*(str(tmp_path / name) for name in files), capsys=capsys)
     assert status == 1 and expected in said and "Traceback" not in said
+
+
+def arm_line(arm: str, task: int, reward: float) -> dict[str, Any]:
+    made = line(task, reward, settings=arm)
+    made["rollout"]["scope"] = f"arm={arm}"
+    return made
+
+
+def test_the_arms_of_one_file_are_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [
+        arm_line(arm, task, float(arm == "b" or task < 2)) for task in range(9) for arm in "ab"
+    ]
+    path = write_jsonl(tmp_path / "one.jsonl", lines)
+    status, said = run(str(path), capsys=capsys)
+    assert status == 0, said
+    assert "a  reward 0.2222 over 9 rollouts" in said and "b  reward 1.0000" in said
+    assert "The second is better: 2 of 9 against 9" in said
+    path = write_jsonl(tmp_path / "one.jsonl", lines[::2])
+    status, said = run(str(path), capsys=capsys)
+    assert status == 1 and "or one with several arms" in said
+
+
+def test_two_files_are_compared_over_all_and_for_each_arm(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, better in (("one", ""), ("two", "b")):
+        lines = [arm_line(arm, t, float(arm in better)) for t in range(9) for arm in "ab"]
+        write_jsonl(tmp_path / f"{name}.jsonl", lines)
+    argv = [str(tmp_path / "one.jsonl"), str(tmp_path / "two.jsonl")]
+    status, said = run(*argv, "+json=true", capsys=capsys)
+    assert status == 0, said
+    [pair] = json.loads(said)["pairs"]
+    assert pair["difference"] == 0.5
+    assert {arm: found["difference"] for arm, found in pair["arms"].items()} == {"a": 0, "b": 1}
+    _, said = run(*argv, capsys=capsys)
+    assert "  b: +1.0000. The second is better: 0 of 9 against 9" in said

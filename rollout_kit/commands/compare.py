@@ -1,6 +1,7 @@
 """Compares files of rollouts task by task, and says in words what may be concluded."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ from ..config.keys.analysis import CompareConfig
 from ..errors import ConfigError
 from ..metrics.paired import Paired, Side, compare
 from ..store.files import OutputPaths
-from ..types import JsonObject
+from ..store.groups.scope import arm_of_key
+from ..types import JsonObject, Rollout
 
 MAX_SETTINGS = 20
 """Different settings that are listed."""
@@ -21,10 +23,11 @@ MAX_SETTINGS = 20
 
 @dataclass(slots=True)
 class File:
-    """One file: its rollouts by task, and what they were made with."""
+    """One file, or one arm of a file: its rollouts by task, and what they were made with."""
 
     path: Path
     side: Side
+    arms: dict[str, Side] = field(default_factory=dict)
     agents: set[str] = field(default_factory=set)
     models: set[str] = field(default_factory=set)
     verifiers: set[str] = field(default_factory=set)
@@ -46,31 +49,55 @@ class File:
 
 
 def read_files(command: CompareConfig) -> list[File]:
-    """The files to compare; ConfigError if there are not two, or one has no verified rollout."""
-    if len(command.inputs) < 2:
-        raise ConfigError("name two or more files of rollouts: ng_compare a.jsonl b.jsonl")
-    files = [_read(Path(name).expanduser()) for name in command.inputs]
+    """The files to compare, or the arms of a single one; ConfigError if there are not two, or one
+    has no verified rollout."""
+    paths = [Path(name).expanduser() for name in command.inputs]
+    files = [_read(path) for path in paths] if len(paths) > 1 else _read_arms(paths)
+    if len(files) < 2:
+        raise ConfigError(
+            "name two or more files of rollouts, or one with several arms:"
+            " ng_compare a.jsonl b.jsonl"
+        )
     has_several = any(len(file.agents) > 1 for file in files)
     if not has_several:  # tasks are compared across agents
-        for file in files:
-            file.side.tasks = {key.partition("\0")[2]: v for key, v in file.side.tasks.items()}
+        for side in (side for file in files for side in (file.side, *file.arms.values())):
+            side.tasks = {key.partition("\0")[2]: votes for key, votes in side.tasks.items()}
     for file in files:
         if not file.side.tasks:
-            raise ConfigError(f"{file.path}: no verified rollout is in it")
+            raise ConfigError(f"{file.side.name}: no verified rollout is in it")
     return files
 
 
 def _read(path: Path) -> File:
     found = File(path, Side(str(path)))
     for rollout in load(path):
-        info, answer = rollout.info, rollout.line.get("extracted_answer")
-        found.agents.add(info.key.agent)
-        found.models.add(info.model)
-        found.verifiers.add(info.verifier)
-        found.fingerprints.add(info.settings)
-        task = f"{info.key.agent}\0{info.key.task_id}"
-        found.side.add(task, rollout.reward, None if answer is None else str(answer))
+        sides = [found.side]
+        if arm := arm_of_key(rollout.key):
+            sides.append(found.arms.setdefault(arm, Side(arm)))
+        _add(found, rollout, sides)
     return found
+
+
+def _read_arms(paths: Sequence[Path]) -> list[File]:
+    """The arms of a single file, each as a file."""
+    arms: dict[str, File] = {}
+    for path in paths:
+        for rollout in load(path):
+            arm = arm_of_key(rollout.key)
+            found = arms.setdefault(arm, File(path, Side(arm or "(no arm)")))
+            _add(found, rollout, [found.side])
+    return list(arms.values())
+
+
+def _add(found: File, rollout: Rollout, sides: Sequence[Side]) -> None:
+    info, answer = rollout.info, rollout.line.get("extracted_answer")
+    found.agents.add(info.key.agent)
+    found.models.add(info.model)
+    found.verifiers.add(info.verifier)
+    found.fingerprints.add(info.settings)
+    task = f"{info.key.agent}\0{info.key.task_id}"
+    for side in sides:
+        side.add(task, rollout.reward, None if answer is None else str(answer))
 
 
 def compare_files(command: CompareConfig) -> JsonObject:
@@ -82,17 +109,29 @@ def compare_files(command: CompareConfig) -> JsonObject:
         try:
             paired = compare(first.side, other.side)
         except ValueError as error:
-            raise ConfigError(f"{first.path} and {other.path}: {error}") from None
+            raise ConfigError(f"{first.side.name} and {other.side.name}: {error}") from None
         pairs.append(
             {
-                "first": str(first.path),
-                "second": str(other.path),
+                "first": first.side.name,
+                "second": other.side.name,
                 **asdict(paired),
                 "conclusion": conclude(paired),
                 "settings": _differences(settings[0], own),
+                **({"arms": arms} if (arms := _compare_arms(first, other)) else {}),
             }
         )
     return {"files": [_describe(file, command.pass_threshold) for file in files], "pairs": pairs}
+
+
+def _compare_arms(first: File, other: File) -> JsonObject:
+    """The comparison of each arm that both files have."""
+    found: JsonObject = {}
+    for arm, side in first.arms.items():
+        if arm in other.arms:
+            with suppress(ValueError):  # no verified task in common
+                paired = compare(side, other.arms[arm])
+                found[arm] = {**asdict(paired), "conclusion": conclude(paired)}
+    return found
 
 
 def conclude(paired: Paired) -> str:
@@ -142,6 +181,8 @@ def _pair_lines(pairs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             f" loses {pair['losses']:,}, ties {pair['ties']:,}"
         )
         yield pair["conclusion"]
+        for arm, found in pair.get("arms", {}).items():
+            yield f"  {arm}: {found['difference']:+.4f}. {found['conclusion']}"
         for name, which in (("only_first", "first"), ("only_second", "second")):
             if pair[name]:
                 yield f"Only in the {which} file: {number_of(pair[name], 'task')}, not compared"
@@ -155,7 +196,7 @@ def _pair_lines(pairs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 def _describe(file: File, threshold: float) -> JsonObject:
     side = file.side
     return {
-        "path": str(file.path),
+        "path": file.side.name,
         "rollouts": side.num_rollouts,
         "unverified": side.num_unverified,
         "tasks": len(side.tasks),
