@@ -87,7 +87,7 @@ def checks_exports(place: Workplace, number: int) -> None:
     assert status == 0, said
     rows = read_jsonl(place.folder / "x.jsonl")
     assert len(rows) == 8 and rows[0]["prompt"].endswith("Solution:")
-    assert rows[0]["completion"].startswith("Step one.")
+    assert rows[0]["completion"].startswith("Step one.") and rows[0]["arm"] == "direct_1"
     status, said = place.run(*argv, "+format=llamafactory_sft")
     assert status == 1 and "its prompt is raw text, and the format applies a chat" in said
     status, said = place.run(*argv, "+format=trl_grpo")

@@ -144,6 +144,12 @@ def test_two_terminals(walk: Walk) -> None:
     eventually(lambda: walk.servers is not None and walk.servers.poll() == 0)
 
 
+def test_arms_are_collected_compared_and_exported(walk: Walk) -> None:
+    assert "Plan: 2 tasks × 3 arms × 2 repeats = 12 rollouts" in walk.after("+arms=arms.yaml")
+    assert "plain_0 and strict:" in walk.after("ng_compare results/arms")
+    assert len(walk.rows("arms/kto")) == 4
+
+
 def test_a_verifier_of_one_s_own(walk: Walk) -> None:
     said = walk.after("ng_validate")
     assert "configuration is valid" in said and "Plan: 1 task × 1 repeat = 1 rollout" in said

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..metrics.advantages import GroupFigures, Method
+from ..store.groups.scope import arm_of_key
 from ..trajectory import TokenSequence, sequences
 from ..types import JsonObject, Rollout
 from .conversation import Conversation, Unfit, text_of
@@ -182,5 +183,6 @@ def ours(each: Rollout, context: Context) -> Iterator[JsonObject]:
 
 def identify(rollout: Rollout, score: float | None) -> dict[str, Any]:
     """The columns that say which rollout a row is made of."""
-    key = rollout.key
-    return {"reward": score, "task_id": key.task_id, "rollout_index": key.rollout_index}
+    key, arm = rollout.key, arm_of_key(rollout.key)
+    found = {"reward": score, "task_id": key.task_id, "rollout_index": key.rollout_index}
+    return {**found, "arm": arm} if arm else found
