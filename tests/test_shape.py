@@ -28,6 +28,7 @@ PACKAGES = [
     "testing",
     "sandbox",
     "commands",
+    "view",
     "plan_vllm",
     "lora",
     "data",

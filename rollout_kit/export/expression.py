@@ -85,6 +85,7 @@ def fields_of(rollout: Rollout) -> dict[str, Callable[[], Any]]:
         "finish_reason": lambda: block.get("finish_reason"),
         "started_at": lambda: block.get("started_at"),
         "is_verified": lambda: rollout.reward is not None,
+        "status": lambda: "unverified" if rollout.reward is None else "verified",
     }
 
 
@@ -93,9 +94,8 @@ class Filter:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self._tree = _parse(text)
-        self._missing = {node.id for node in ast.walk(self._tree) if isinstance(node, ast.Name)}
-        self._missing -= FUNCTIONS.keys() | CONSTANTS.keys()
+        self.tree = parse(text)
+        self._missing = names_in(self.tree)
         self._seen: set[str] = set()
 
     def __call__(self, rollout: Rollout) -> bool:
@@ -107,13 +107,11 @@ class Filter:
                 self._seen.update(fields, rollout.line)
 
         def read(name: str) -> Any:
-            if name in CONSTANTS:
-                return CONSTANTS[name]
             field = fields.get(name)
             return rollout.line.get(name) if field is None else field()
 
         try:
-            return bool(_value(self._tree, read))
+            return bool(evaluate(self.tree, read))
         except (TypeError, AttributeError, ZeroDivisionError) as error:
             key = rollout.info.key
             raise ConfigError(
@@ -129,7 +127,8 @@ class Filter:
             )
 
 
-def _parse(text: str) -> ast.expr:
+def parse(text: str) -> ast.expr:
+    """The checked tree of an expression; ConfigError if it is none."""
     try:
         if len(text) > MAX_CHARS:
             raise ConfigError(f"a filter of {len(text):,} characters is too long")
@@ -140,6 +139,12 @@ def _parse(text: str) -> ast.expr:
     for problem in _problems(tree, 0):
         raise ConfigError(f"{text[:200]!r} is no filter: {problem}; {HOW}")
     return tree
+
+
+def names_in(tree: ast.expr) -> set[str]:
+    """The fields that an expression names."""
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    return names - FUNCTIONS.keys() - CONSTANTS.keys()
 
 
 def _problems(node: ast.AST, depth: int) -> Iterator[str]:
@@ -174,29 +179,30 @@ def _problems(node: ast.AST, depth: int) -> Iterator[str]:
         yield from _problems(child, depth + 1)
 
 
-def _value(node: ast.expr, read: Callable[[str], Any]) -> Any:
+def evaluate(node: ast.expr, read: Callable[[str], Any]) -> Any:
+    """The value of a checked expression, with the fields that `read` returns."""
     match node:
         case ast.BoolOp(op=ast.And(), values=values):
-            return all(_value(each, read) for each in values)
+            return all(evaluate(each, read) for each in values)
         case ast.BoolOp(values=values):
-            return any(_value(each, read) for each in values)
+            return any(evaluate(each, read) for each in values)
         case ast.UnaryOp(op=ast.Not(), operand=operand):
-            return not _value(operand, read)
+            return not evaluate(operand, read)
         case ast.UnaryOp(operand=operand):
-            inner = _value(operand, read)
+            inner = evaluate(operand, read)
             return None if inner is None else -inner
         case ast.BinOp(left=left, op=op, right=right):
-            one, other = _value(left, read), _value(right, read)
+            one, other = evaluate(left, read), evaluate(right, read)
             return None if one is None or other is None else SUMS[type(op)](one, other)
         case ast.Compare():
             return _compare(node, read)
         case ast.Call(func=ast.Name(id=name), args=[argument]):
-            inner = _value(argument, read)
+            inner = evaluate(argument, read)
             return None if inner is None else FUNCTIONS[name](inner)
         case ast.Name(id=name):
-            return read(name)
+            return CONSTANTS[name] if name in CONSTANTS else read(name)
         case ast.List(elts=items) | ast.Tuple(elts=items):
-            return [_value(each, read) for each in items]
+            return [evaluate(each, read) for each in items]
         case ast.Constant(value=value):
             return value
         case _:
@@ -204,9 +210,9 @@ def _value(node: ast.expr, read: Callable[[str], Any]) -> Any:
 
 
 def _compare(node: ast.Compare, read: Callable[[str], Any]) -> bool:
-    left = _value(node.left, read)
+    left = evaluate(node.left, read)
     for op, right_node in zip(node.ops, node.comparators, strict=True):
-        right = _value(right_node, read)
+        right = evaluate(right_node, read)
         if type(op) in EQUALS:
             holds = EQUALS[type(op)](left, right)
         elif left is None or right is None:

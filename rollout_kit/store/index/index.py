@@ -1,0 +1,168 @@
+"""The index of one file: loaded, extended while the file grows, rebuilt after an edit."""
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from typing import BinaryIO
+from zlib import crc32
+
+from ...errors import ConfigError
+from ...types import Key
+from ..compact import Keys
+from .columns import Columns
+from .file import IndexFile, State
+from .records import RecordMaker
+
+BATCH = 4096
+"""Lines in a chunk of the index file."""
+
+BLOCK = 1 << 20
+"""Bytes per read."""
+
+
+class LineChanged(Exception):
+    """A line is not the one that was indexed: the file was edited."""
+
+
+@dataclass
+class Index:
+    """The rollouts, responses without a verdict and failures of one JSONL file, by row number.
+
+    `kept_at`: the file of the index, which only one process may write; None keeps it in memory.
+    """
+
+    path: Path
+    default: str = "rollout"
+    kept_at: Path | None = None
+    columns: Columns = field(default_factory=Columns)
+    num_foreign: int = 0
+    """Lines that no collection wrote, of those read by this process."""
+    num_repeated: int = 0
+    """Lines with the key of an earlier one, of those read by this process; they are left out."""
+    num_rebuilt: int = 0
+    """How often an edited file was indexed anew: row numbers before are void."""
+    size: int = 0
+    """Bytes that are indexed."""
+
+    def __post_init__(self) -> None:
+        self._file = IndexFile(self.kept_at)
+        self._state: State | None = None
+        self._seen: Keys | None = None
+        """Keys of the rollouts, once lines are added."""
+        self._maker: RecordMaker | None = None
+        self._state = self._file.load(self.columns)
+        self.size = self._state.size if self._state else 0
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    def update(self, pause: Callable[[], None] = lambda: None) -> bool:
+        """Index what was added to the file, or all of it after an edit; True if rows changed.
+
+        `pause` is called between batches. ConfigError if the file cannot be read.
+        """
+        try:
+            with self.path.open("rb", BLOCK) as stream:
+                if self._state is not None and not self._state.holds_for(stream):
+                    self._reset()
+                if os.fstat(stream.fileno()).st_size == self.size:
+                    return False
+                before = len(self), self.num_rebuilt
+                self._add(stream, pause)
+                return before != (len(self), self.num_rebuilt)
+        except FileNotFoundError:
+            if not len(self):
+                return False
+            self._reset()
+            return True
+        except OSError as error:
+            raise ConfigError(f"{self.path}: cannot be read: {error.strerror}") from None
+
+    def line(self, row: int) -> bytes:
+        """The line as it stands; LineChanged if it is not the one that was indexed."""
+        columns = self.columns
+        length = columns.lengths[row]
+        try:
+            with self.path.open("rb") as stream:
+                raw = os.pread(stream.fileno(), length, columns.offsets[row])
+        except OSError:
+            raw = b""
+        if len(raw) != length or crc32(raw) != columns.checks[row]:
+            raise LineChanged(f"{self.path}: it was edited while it was read")
+        return raw
+
+    def key(self, row: int) -> Key:
+        columns = self.columns
+        agent, scope = columns.texts["agent"][row], columns.texts["scope"][row]
+        index = int(columns.numbers["rollout_index"][row])
+        return Key(columns.task_id(row), agent or "", scope or "", index)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def rebuild(self) -> None:
+        """Forget all rows; the next `update` reads the file anew."""
+        self._reset()
+
+    def _reset(self) -> None:
+        self.columns = Columns()
+        self._file.reset()
+        self._state, self._seen, self._maker, self.size = None, None, None, 0
+        self.num_foreign = self.num_repeated = 0
+        self.num_rebuilt += 1
+
+    def _add(self, stream: BinaryIO, pause: Callable[[], None]) -> None:
+        columns = self.columns
+        if self._maker is None:
+            self._maker = RecordMaker(columns, self.default)
+        if self._seen is None:
+            self._seen = Keys()
+            for row in range(len(columns)):
+                if columns.texts["kind"][row] == "rollout":
+                    self._seen.add(self.key(row))
+        records: list[bytes] = []
+        width, end = columns.width, self.size
+        stream.seek(end)
+        for number, (offset, raw) in enumerate(_whole_lines(stream, end), 1):
+            if number % BATCH == 0 and records:
+                self._keep(stream, records, end)
+                records = []
+                pause()
+            end = offset + len(raw)
+            if (record := self._maker.make(offset, raw)) is None:
+                self.num_foreign += not raw.isspace()
+                continue
+            if record.kind == "rollout" and not self._seen.add(record.key):
+                self.num_repeated += 1
+                continue
+            if columns.width != width:  # the records before have fewer columns
+                empty = columns.empty_scores(width)
+                records = [each + empty for each in records]
+                width = columns.width
+            records.append(record.content)
+        self._keep(stream, records, end)
+
+    def _keep(self, stream: BinaryIO, records: list[bytes], end: int) -> None:
+        content = b"".join(records)
+        self.columns.extend(content)
+        self.size = end
+        self._state = State.of(stream, end)
+        self._file.append(self.columns, content, self._state)
+
+
+def _whole_lines(stream: BinaryIO, offset: int) -> Iterator[tuple[int, bytes]]:
+    """(offset, line) of the lines that end with a newline."""
+    for raw in stream:
+        if not raw.endswith(b"\n"):
+            return
+        yield offset, raw
+        offset += len(raw)
+
+
+def cache_path(path: Path) -> Path:
+    """Where a reader without the output's lock keeps its index of a file."""
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    name = blake2b(os.fsencode(path.resolve()), digest_size=12).hexdigest()
+    return folder / "rollout_kit" / "index" / f"{name}.index"

@@ -1,0 +1,199 @@
+"""The rollouts of several outputs, as rows that can be filtered while the files grow."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..errors import ConfigError, suggest
+from ..store.files import SIDECARS, OutputPaths
+from ..store.index.columns import Columns
+from ..store.index.index import Index, cache_path
+from ..store.index.records import RecordMaker, number_of
+from ..types import Key
+from .masks import rows_of_task
+
+ROW_BITS = 40
+"""A row's id is the number of its file and, in this many bits, its number in the file."""
+
+ROW_MASK = (1 << ROW_BITS) - 1
+
+MAX_FILES = 4096
+"""Ids stay below 2**53, the largest whole number that JavaScript knows exactly."""
+
+
+@dataclass
+class Part:
+    """One file of an output. `is_shown` tells the lines that count; None if all do."""
+
+    index: Index
+    is_shown: bytearray | None = None
+
+
+@dataclass
+class Output:
+    """The main file and the files beside it that hold what has no verdict."""
+
+    name: str
+    paths: OutputPaths
+    parts: list[Part] = field(default_factory=list)
+
+    @classmethod
+    def open(cls, name: str, path: Path, *, is_kept: bool) -> "Output":
+        paths = OutputPaths(path)
+        files = [(path, "rollout"), (paths.unverified, "unverified"), (paths.failures, "failure")]
+        parts = [
+            Part(Index(each, default, cache_path(each) if is_kept else None))
+            for each, default in files
+        ]
+        return cls(name, paths, parts)
+
+    def update(self, pause: Callable[[], None]) -> bool:
+        """Index what was added; True if rows changed."""
+        has_changed = [part.index.update(pause) for part in self.parts]
+        if any(has_changed):
+            self._hide_superseded()
+        return any(has_changed)
+
+    def _hide_superseded(self) -> None:
+        """Of responses without a verdict and of failures, only the last line of a key counts, and
+        none if the key has a result."""
+        main, *others = self.parts
+        for part in others:
+            last = {part.index.key(row): row for row in range(len(part.index))}
+            if last:
+                for key in self._done_among(main.index, last):
+                    del last[key]
+            shown = bytearray(len(part.index))
+            for row in last.values():
+                shown[row] = True
+            part.is_shown = shown
+
+    @staticmethod
+    def _done_among(index: Index, keys: dict[Key, int]) -> list[Key]:
+        numbers = {number_of(key.task_id) or 0 for key in keys}
+        candidates = (row for row, task in enumerate(index.columns.tasks) if task in numbers)
+        kinds = index.columns.texts["kind"]
+        found = (index.key(row) for row in candidates if kinds[row] == "rollout")
+        return [key for key in found if key in keys]
+
+
+class Dataset:
+    """All outputs. Rows are only appended, until a file is edited: then `generation` changes, and
+    ids of before are void."""
+
+    def __init__(self, names: list[str], *, is_kept: bool = True) -> None:
+        """ConfigError for a path that holds no rollouts."""
+        self.outputs = [Output.open(name, path, is_kept=is_kept) for name, path in _find(names)]
+        self.parts = [part for output in self.outputs for part in output.parts]
+        self.is_complete = False
+        """Whether everything that was there at the start is indexed."""
+        self.generation = 0
+        self.version = 0
+        """Grows with every change."""
+        self._lock = threading.Lock()
+
+    def update(self) -> None:
+        """Index what was added to the files. Only one thread does it at a time."""
+        with self._lock:
+            rebuilt = sum(part.index.num_rebuilt for part in self.parts)
+            for output in self.outputs:
+                if output.update(self._note_progress):
+                    self.version += 1
+            if rebuilt != sum(part.index.num_rebuilt for part in self.parts):
+                self.generation += 1
+            self.is_complete = True
+
+    def _note_progress(self) -> None:
+        self.version += 1
+
+    def rows(self) -> int:
+        return sum(len(part.index) for part in self.parts)
+
+    def progress(self) -> float:
+        """Share of the bytes that is indexed."""
+        total = sum(_size(part.index.path) for part in self.parts)
+        return min(1.0, sum(part.index.size for part in self.parts) / total) if total else 1.0
+
+    def locate(self, row_id: int) -> tuple[int, Part, int]:
+        """The number of the file, the file, and the row in it; ConfigError for no row."""
+        number, row = row_id >> ROW_BITS, row_id & ROW_MASK
+        if not 0 <= number < len(self.parts) or row >= len(self.parts[number].index):
+            raise ConfigError(f"there is no row {row_id}")
+        return number, self.parts[number], row
+
+    def output_of(self, part_number: int) -> Output:
+        return self.outputs[part_number // len(self.outputs[0].parts)]
+
+    def find(self, output: str, key: Key) -> int | None:
+        """The id of a rollout's row, its result before its failures."""
+        for number, part in enumerate(self.parts):
+            if self.output_of(number).name == output:
+                for row in rows_of_task(part.index.columns, key.task_id):
+                    if part.index.key(row) == key and _counts(part, row):
+                        return number << ROW_BITS | row
+        return None
+
+    def close(self) -> None:
+        for part in self.parts:
+            part.index.close()
+
+
+def _counts(part: Part, row: int) -> bool:
+    return part.is_shown is None or (row < len(part.is_shown) and bool(part.is_shown[row]))
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _find(names: list[str]) -> list[tuple[str, Path]]:
+    """(name to show, path) of each output."""
+    if not names:
+        raise ConfigError("name a folder or files of rollouts: ng_view results/")
+    found: dict[Path, str] = {}
+    for name in names:
+        path = Path(name).expanduser()
+        if path.is_dir():
+            for each in sorted(path.rglob("*.jsonl")):
+                if not each.stem.endswith(SIDECARS) and _is_output(each):
+                    found.setdefault(each.resolve(), str(each.relative_to(path)))
+        elif path.is_file():
+            _check_file(path)
+            found.setdefault(path.resolve(), name)
+        else:
+            near = [each.name for each in path.parent.glob("*")] if path.parent.is_dir() else []
+            raise ConfigError(f"no file or folder {name}{suggest(path.name, near)}")
+    if not found:
+        raise ConfigError(f"{', '.join(names)}: no file of rollouts (*.jsonl) is in it")
+    if len(found) > MAX_FILES:
+        raise ConfigError(f"{len(found):,} files are too many: name fewer than {MAX_FILES:,}")
+    return [(name, path) for path, name in found.items()]
+
+
+def _check_file(path: Path) -> None:
+    if path.suffix in (".gz", ".zst"):
+        raise ConfigError(f"{path}: rows are read at random: decompress it first")
+    if path.suffix != ".jsonl":
+        raise ConfigError(f"{path}: rollouts are JSON lines in a file that ends in .jsonl")
+    if path.stat().st_size and not _is_output(path):
+        raise ConfigError(
+            f"{path}: its first lines are no rollouts; name a file that ng_collect_rollouts wrote"
+        )
+
+
+def _is_output(path: Path) -> bool:
+    """Whether one of the first lines is a rollout; of a file that has none yet, those beside it."""
+    maker = RecordMaker(Columns(), "rollout")
+    try:
+        with path.open("rb") as stream:
+            lines = [stream.readline(1 << 26) for _ in range(3)]
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    if not any(lines):
+        beside = OutputPaths(path)
+        return any(_size(each) for each in (beside.unverified, beside.failures, beside.manifest))
+    return any(raw and maker.make(0, raw) for raw in lines)

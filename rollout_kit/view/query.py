@@ -1,0 +1,266 @@
+"""Chosen rows: a filter, a search and an order, computed in steps that can be cancelled."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import threading
+from array import array
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
+from itertools import compress
+from typing import Any, NamedTuple
+
+import orjson
+
+from ..errors import ConfigError, suggest
+from ..export.expression import Filter, names_in, parse
+from ..store.lines import rollout_of
+from ..store.scan import parse_line
+from .dataset import ROW_BITS, ROW_MASK, Dataset, Part
+from .masks import COMPUTED, both, mask_of, split, value_in
+
+STEP = 4096
+"""Rows between two looks at whether the query was cancelled."""
+
+MAX_RESULTS = 8
+"""Results that are kept for pages that come back to them."""
+
+DENSE = 0.1
+"""Above this share of a file's rows, a search reads the file from front to end."""
+
+
+Rows = Sequence[int]
+"""Numbers of rows of one file, in order."""
+
+
+class Query(NamedTuple):
+    """`where` is a filter, `search` a text or a /regular expression/ in the line; `sort` is a
+    column, with a - in front for the largest values first. Empty: everything, in file order."""
+
+    where: str = ""
+    search: str = ""
+    sort: str = ""
+
+
+class Result:
+    """The rows that a query chooses; they grow until `is_done`."""
+
+    def __init__(self, query: Query) -> None:
+        self.query = query
+        self.ids = array("Q")
+        self.is_done = False
+        self.is_cancelled = False
+        self.searched = 0.0
+        """Share of the rows that is decided."""
+        self.error = ""
+        self.version = self.generation = -1
+        """Of the dataset that it was computed for."""
+
+
+class Queries:
+    """Computes results in a thread each, and keeps the latest."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._dataset = dataset
+        self._results: OrderedDict[Query, Result] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def result(self, query: Query) -> Result:
+        """The rows of a query, perhaps not all of them yet. A result that the files have outgrown
+        is computed again in the background and stands in until then."""
+        dataset = self._dataset
+        with self._lock:
+            found = self._results.get(query)
+            is_old = found is not None and found.is_done and found.version != dataset.version
+            if found is None or is_old or found.is_cancelled or found.error:
+                new = Result(query)
+                new.version, new.generation = dataset.version, dataset.generation
+                if is_old and found is not None and found.generation == new.generation:
+                    new.ids, new.is_done = found.ids, found.is_done  # shown meanwhile
+                found = self._results[query] = new
+                threading.Thread(target=self._compute, args=[new], daemon=True).start()
+            self._results.move_to_end(query)
+            while len(self._results) > MAX_RESULTS:
+                self._results.popitem(last=False)[1].is_cancelled = True
+            return found
+
+    def cancel(self, query: Query) -> None:
+        """Stop computing a result that nobody waits for."""
+        with self._lock:
+            found = self._results.get(query)
+            if found is not None and not found.is_done:
+                found.is_cancelled = True
+
+    def _compute(self, result: Result) -> None:
+        try:
+            ids = array("Q") if result.is_done else result.ids
+            for found in choose(self._dataset, result):
+                ids.extend(found)
+            if result.query.sort and not result.is_cancelled:
+                ids = order(self._dataset, ids, result.query.sort)
+            result.ids = ids
+        except ConfigError as error:
+            result.error = str(error)
+        except Exception as error:  # it is shown on the page
+            result.error = f"{type(error).__name__}: {error}"
+        finally:
+            result.searched = 1.0
+            result.is_done = not result.is_cancelled
+
+
+def choose(dataset: Dataset, result: Result) -> Iterator[list[int]]:
+    """The ids of the rows, in portions; ConfigError for a filter or expression that is wrong."""
+    query = result.query
+    tree = parse(query.where) if query.where.strip() else None
+    if tree is not None:
+        _check_names(dataset, query.where)
+    finds = _searcher(query.search)
+    total, before = max(1, dataset.rows()), 0
+    for number, part in enumerate(dataset.parts):
+        rows, rest = _choose_by_columns(part, tree)
+        chosen: Iterator[Rows] = _in_steps(rows)
+        if finds is not None:
+            chosen = finds(part, rows)
+        if rest:
+            chosen = _by_line(part, chosen, rest)
+        for step in chosen:
+            if result.is_cancelled:
+                return
+            yield [number << ROW_BITS | row for row in step]
+            last = step[-1] if step else 0
+            result.searched = min(1.0, (before + last) / total)
+        before += len(part.index)
+
+
+def _choose_by_columns(part: Part, tree: ast.expr | None) -> tuple[Rows, str]:
+    """The rows for which the columns do not exclude the filter, and the rest of the filter."""
+    columns, num_rows = part.index.columns, len(part.index)
+    masks = [] if part.is_shown is None else [bytes(part.is_shown[:num_rows])]
+    rest: list[ast.expr] = []
+    if tree is not None and num_rows:
+        quick, rest = split(tree, columns)
+        masks += [mask_of(each, columns, num_rows) for each in quick]
+    rows: Rows = range(num_rows)
+    if masks:
+        rows = array("I", compress(rows, reduce(both, masks)))
+    return rows, " and ".join(f"({ast.unparse(each)})" for each in rest)
+
+
+def order(dataset: Dataset, ids: array[int], sort: str) -> array[int]:
+    """The ids by a column; rows without a value come last."""
+    is_falling, name = sort.startswith("-"), sort.removeprefix("-")
+    if name == "row":
+        return array("Q", sorted(ids, reverse=is_falling))
+    parts = [part.index.columns for part in dataset.parts]
+
+    def value(row_id: int) -> Any:
+        return value_in(parts[row_id >> ROW_BITS], name, row_id & ROW_MASK)
+
+    if not any(name in columns.texts or name in COMPUTED for columns in parts):
+        numbers = [columns.numbers.get(name, ()) for columns in parts]
+
+        def value(row_id: int) -> Any:  # no test of what kind of column it is, in each row
+            found = numbers[row_id >> ROW_BITS]
+            return found[row_id & ROW_MASK] if found else None
+
+    with_value, without = array("Q"), array("Q")
+    for row_id in ids:
+        known = value(row_id)
+        (with_value if known is not None and known == known else without).append(row_id)
+    try:
+        ordered = sorted(with_value, key=value, reverse=is_falling)
+    except TypeError:  # texts and numbers
+        ordered = sorted(with_value, key=lambda each: str(value(each)), reverse=is_falling)
+    return array("Q", ordered) + without
+
+
+def _in_steps(rows: Rows) -> Iterator[Rows]:
+    for start in range(0, len(rows), 16 * STEP):
+        yield rows[start : start + 16 * STEP]
+
+
+def _by_line(part: Part, chosen: Iterator[Rows], where: str) -> Iterator[Rows]:
+    """Those of the rows for which a filter holds that needs the line."""
+    keeps = Filter(where)
+    for step in chosen:
+        for start in range(0, len(step), 64):
+            found = []
+            for row in step[start : start + 64]:
+                line = parse_line(part.index.line(row))
+                if line is not None and "response" in line and keeps(rollout_of(line)):
+                    found.append(row)
+            yield found
+
+
+def _check_names(dataset: Dataset, where: str) -> None:
+    """ConfigError for a name that no row can have: the page says it before anything is read."""
+    names = names_in(parse(where))
+    known: set[str] = set(COMPUTED) | {"text", "started_at"}
+    sample: set[str] = set()
+    for part in dataset.parts:
+        known.update(part.index.columns.names())
+        if names - known and len(part.index):
+            line = parse_line(part.index.line(0)) or {}
+            sample.update(line)
+    for name in sorted(names - known - sample):
+        raise ConfigError(f"no rollout has the field '{name}'{suggest(name, known | sample)}")
+
+
+Searcher = Callable[[Part, Rows], Iterator[Rows]]
+
+
+def _searcher(search: str) -> Searcher | None:
+    """A function that finds the rows whose line holds a text; None for no text."""
+    if not search:
+        return None
+    if len(search) > 2 and search.startswith("/") and search.rstrip("im").endswith("/"):
+        body, _, flags = search[1:].rpartition("/")
+        try:
+            pattern = re.compile(body.encode(), re.IGNORECASE if "i" in flags else 0)
+        except re.error as error:
+            raise ConfigError(f"{search} is no regular expression: {error}") from None
+    else:
+        raw = orjson.dumps(search)[1:-1]
+        if search.isascii():
+            return lambda part, rows: _find_literal(part, rows, raw)
+        escaped = json.dumps(search)[1:-1].encode()  # another program may have written the line
+        pattern = re.compile(re.escape(raw) + b"|" + re.escape(escaped))
+    return lambda part, rows: _find_pattern(part, rows, pattern)
+
+
+def _find_literal(part: Part, rows: Rows, raw: bytes) -> Iterator[list[int]]:
+    if len(rows) < DENSE * len(part.index):
+        yield from _read_each(part, rows, lambda line: raw in line)
+        return
+    yield from _scan(part, rows, raw)
+
+
+def _find_pattern(part: Part, rows: Rows, pattern: re.Pattern[bytes]) -> Iterator[list[int]]:
+    yield from _read_each(part, rows, lambda line: pattern.search(line) is not None)
+
+
+def _read_each(part: Part, rows: Rows, holds: Callable[[bytes], bool]) -> Iterator[Rows]:
+    for start in range(0, len(rows), 256):
+        yield [row for row in rows[start : start + 256] if holds(part.index.line(row))]
+
+
+def _scan(part: Part, rows: Rows, raw: bytes) -> Iterator[Rows]:
+    """Search the file as a whole, in blocks of rows."""
+    offsets, lengths = part.index.columns.offsets, part.index.columns.lengths
+    with part.index.path.open("rb") as stream:
+        for start in range(0, len(rows), STEP):
+            block, found = rows[start : start + STEP], []
+            begin, end = offsets[block[0]], offsets[block[-1]] + lengths[block[-1]]
+            held, at = os.pread(stream.fileno(), end - begin, begin), 0
+            while (at := held.find(raw, at)) >= 0:
+                row = block[bisect_right(block, begin + at, key=offsets.__getitem__) - 1]
+                line_end = offsets[row] + lengths[row] - begin
+                if at < line_end:  # and not in a line between two of the block
+                    found.append(row)
+                at = max(at + 1, line_end)
+            yield found
