@@ -82,6 +82,10 @@ EXAMPLES = {
         'ng_prepare_data "+config_paths=[my_env.yaml]" +output_dirpath=data '
         "+mode=train_preparation +drop_duplicates=true",
     ),
+    "ng_view": (
+        "ng_view results/",
+        "ng_view rollouts.jsonl +where='reward < 0.5' +static=report.html",
+    ),
     "ng_compare": (
         "ng_compare before.jsonl after.jsonl",
         "ng_compare a.jsonl b.jsonl c.jsonl +json=true",

@@ -70,6 +70,10 @@ class OutputPaths:
         return self.beside("_groups.jsonl")
 
     @property
+    def labels(self) -> Path:
+        return self.beside("_labels.jsonl")
+
+    @property
     def metrics(self) -> Path:
         return self.beside("_aggregate_metrics.json")
 
@@ -101,6 +105,7 @@ class OutputPaths:
             self.failures,
             self.turns,
             self.groups,
+            self.labels,
             self.metrics,
             self.manifest,
             self.runs,

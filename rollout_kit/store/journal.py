@@ -22,8 +22,8 @@ from .held import HeldFile
 from .lines import build_failure_line, build_malformed_line, failure_of, key_of, mark_as
 from .manifest import DOUBTS
 from .scan import line_at, read_rows, scan
+from .sidecars.turns import TurnFile
 from .tasks import Malformed
-from .turns import TurnFile
 
 Fsync = Literal["row", "second", "exit"]
 

@@ -16,6 +16,9 @@ from .masks import rows_of_task
 ROW_BITS = 40
 """A row's id is the number of its file and, in this many bits, its number in the file."""
 
+NUM_PARTS = 3
+"""Files of an output that hold rows: rollouts, responses without a verdict, failures."""
+
 ROW_MASK = (1 << ROW_BITS) - 1
 
 MAX_FILES = 4096
@@ -28,6 +31,10 @@ class Part:
 
     index: Index
     is_shown: bytearray | None = None
+
+    def counts(self, row: int) -> bool:
+        shown = self.is_shown
+        return shown is None or (row < len(shown) and bool(shown[row]))
 
 
 @dataclass
@@ -122,25 +129,28 @@ class Dataset:
             raise ConfigError(f"there is no row {row_id}")
         return number, self.parts[number], row
 
+    def output_number(self, part_number: int) -> int:
+        return part_number // NUM_PARTS
+
     def output_of(self, part_number: int) -> Output:
-        return self.outputs[part_number // len(self.outputs[0].parts)]
+        return self.outputs[self.output_number(part_number)]
+
+    def failures_of(self, part_number: int) -> Part:
+        """The failures file of the same output."""
+        return self.output_of(part_number).parts[-1]
 
     def find(self, output: str, key: Key) -> int | None:
         """The id of a rollout's row, its result before its failures."""
         for number, part in enumerate(self.parts):
             if self.output_of(number).name == output:
                 for row in rows_of_task(part.index.columns, key.task_id):
-                    if part.index.key(row) == key and _counts(part, row):
+                    if part.index.key(row) == key and part.counts(row):
                         return number << ROW_BITS | row
         return None
 
     def close(self) -> None:
         for part in self.parts:
             part.index.close()
-
-
-def _counts(part: Part, row: int) -> bool:
-    return part.is_shown is None or (row < len(part.is_shown) and bool(part.is_shown[row]))
 
 
 def _size(path: Path) -> int:

@@ -26,20 +26,28 @@ class _NoColumns(Exception):
     """A part of an expression that needs the values of single rows."""
 
 
-def split(tree: ast.expr, columns: Columns) -> tuple[list[ast.expr], list[ast.expr]]:
-    """The parts joined by `and`: those that columns can answer, and those that need the lines."""
+def split(tree: ast.expr, columns: Columns) -> tuple[ast.expr | None, ast.expr | None]:
+    """The part of the expression that columns can answer, and the part that needs the lines; both
+    must hold."""
     parts = tree.values if isinstance(tree, ast.BoolOp) and _is_and(tree) else [tree]
     quick = [part for part in parts if all(_is_column(columns, name) for name in names_in(part))]
-    return quick, [part for part in parts if part not in quick]
+    return _join(quick), _join([part for part in parts if part not in quick])
+
+
+def _join(parts: list[ast.expr]) -> ast.expr | None:
+    if len(parts) < 2:
+        return parts[0] if parts else None
+    return ast.BoolOp(ast.And(), parts)
 
 
 def mask_of(part: ast.expr, columns: Columns, num_rows: int) -> bytes:
     """Where `part` holds among the first rows; ConfigError for a comparison of unlike values."""
     try:
-        try:
-            return _mask(part, columns, num_rows)
-        except _NoColumns:
-            return _mask_by_row(part, columns, num_rows)
+        return _mask(part, columns, num_rows)
+    except (_NoColumns, TypeError, AttributeError, ZeroDivisionError):
+        pass  # row by row, as a row without a value may not come to the comparison that fails
+    try:
+        return _mask_by_row(part, columns, num_rows)
     except (TypeError, AttributeError, ZeroDivisionError) as error:
         raise ConfigError(f"{ast.unparse(part)}: {error}") from None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import random
 import re
 import threading
 from array import array
@@ -40,7 +41,8 @@ Rows = Sequence[int]
 
 class Query(NamedTuple):
     """`where` is a filter, `search` a text or a /regular expression/ in the line; `sort` is a
-    column, with a - in front for the largest values first. Empty: everything, in file order."""
+    column, with a - in front for the largest values first; `-row` shows the newest first, and ~1 a
+    random order. Empty: everything, in file order."""
 
     where: str = ""
     search: str = ""
@@ -89,6 +91,12 @@ class Queries:
                 self._results.popitem(last=False)[1].is_cancelled = True
             return found
 
+    def wait(self, query: Query) -> Result:
+        """All rows of a query."""
+        result = Result(query)
+        self._compute(result)
+        return result
+
     def cancel(self, query: Query) -> None:
         """Stop computing a result that nobody waits for."""
         with self._lock:
@@ -123,6 +131,8 @@ def choose(dataset: Dataset, result: Result) -> Iterator[list[int]]:
     total, before = max(1, dataset.rows()), 0
     for number, part in enumerate(dataset.parts):
         rows, rest = _choose_by_columns(part, tree)
+        if not rows:
+            continue
         chosen: Iterator[Rows] = _in_steps(rows)
         if finds is not None:
             chosen = finds(part, rows)
@@ -141,19 +151,24 @@ def _choose_by_columns(part: Part, tree: ast.expr | None) -> tuple[Rows, str]:
     """The rows for which the columns do not exclude the filter, and the rest of the filter."""
     columns, num_rows = part.index.columns, len(part.index)
     masks = [] if part.is_shown is None else [bytes(part.is_shown[:num_rows])]
-    rest: list[ast.expr] = []
+    rest = None
     if tree is not None and num_rows:
         quick, rest = split(tree, columns)
-        masks += [mask_of(each, columns, num_rows) for each in quick]
+        if quick is not None:
+            masks.append(mask_of(quick, columns, num_rows))
     rows: Rows = range(num_rows)
     if masks:
         rows = array("I", compress(rows, reduce(both, masks)))
-    return rows, " and ".join(f"({ast.unparse(each)})" for each in rest)
+    return rows, ast.unparse(rest) if rest else ""
 
 
 def order(dataset: Dataset, ids: array[int], sort: str) -> array[int]:
     """The ids by a column; rows without a value come last."""
     is_falling, name = sort.startswith("-"), sort.removeprefix("-")
+    if name.startswith("~"):
+        drawn = list(ids)
+        random.Random(name).shuffle(drawn)
+        return array("Q", drawn)
     if name == "row":
         return array("Q", sorted(ids, reverse=is_falling))
     parts = [part.index.columns for part in dataset.parts]
@@ -233,14 +248,14 @@ def _searcher(search: str) -> Searcher | None:
     return lambda part, rows: _find_pattern(part, rows, pattern)
 
 
-def _find_literal(part: Part, rows: Rows, raw: bytes) -> Iterator[list[int]]:
+def _find_literal(part: Part, rows: Rows, raw: bytes) -> Iterator[Rows]:
     if len(rows) < DENSE * len(part.index):
         yield from _read_each(part, rows, lambda line: raw in line)
         return
     yield from _scan(part, rows, raw)
 
 
-def _find_pattern(part: Part, rows: Rows, pattern: re.Pattern[bytes]) -> Iterator[list[int]]:
+def _find_pattern(part: Part, rows: Rows, pattern: re.Pattern[bytes]) -> Iterator[Rows]:
     yield from _read_each(part, rows, lambda line: pattern.search(line) is not None)
 
 

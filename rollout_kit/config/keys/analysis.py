@@ -20,6 +20,19 @@ class CompareConfig(ReadingCommand):
     pass_threshold: float = Field(1.0, description="Lowest reward that counts as a success.")
 
 
+class ViewConfig(ReadingCommand):
+    """ng_view: look at rollouts in a browser. A folder is searched for files of rollouts."""
+
+    port: int = Field(6300, ge=0, le=65535, description="Port on this machine; 0 takes a free one.")
+    open_browser: bool = Field(False, alias="open", description="Open the page in a browser.")
+    static_fpath: Path | None = Field(
+        None, alias="static", description="Write one HTML file to share, and serve nothing."
+    )
+    where: str = Field("", description="Filter that the page begins with: reward < 0.5.")
+    search: str = Field("", description="Text, or /regular expression/, to find in the lines.")
+    sort: str = Field("", description="Column to sort by; with a - in front, largest first.")
+
+
 class SelectionConfig(ReadingCommand):
     """Keys of the commands that write stored rollouts in another form."""
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from ...types import JsonObject
-from .analysis import CompareConfig, ExportConfig, PairsConfig
+from .analysis import CompareConfig, ExportConfig, PairsConfig, ViewConfig
 from .authoring import AuditConfig, EntrypointConfig, PrepareDataConfig
 from .command import Command
 from .groups import GroupsConfig
@@ -269,6 +269,7 @@ COMMANDS: dict[str, tuple[type[Command], str]] = {
         PrepareDataConfig,
         "write files of checked tasks from the datasets of the agents",
     ),
+    "ng_view": (ViewConfig, "look at rollouts in a browser, or write them as one HTML file"),
     "ng_compare": (CompareConfig, "compare files of rollouts task by task, and conclude"),
     "ng_export": (ExportConfig, "write rollouts in the format of a trainer"),
     "ng_pairs": (PairsConfig, "write preference pairs, by rules, in the format of a trainer"),

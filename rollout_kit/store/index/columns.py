@@ -123,7 +123,7 @@ class Columns:
     scores: list[Score] = field(default_factory=list)
     """In the order in which a record holds them, after its head."""
     flags: set[str] = field(default_factory=set)
-    """Scores whose numbers are true and false."""
+    """Scores whose numbers are all true or false."""
 
     def __len__(self) -> int:
         return len(self.offsets)

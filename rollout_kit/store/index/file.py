@@ -63,6 +63,7 @@ class IndexFile:
     path: Path | None
     num_texts: dict[str, int] = field(default_factory=dict)
     num_scores: int = 0
+    flags: set[str] = field(default_factory=set)
     _stream: BinaryIO | None = None
 
     def load(self, columns: Columns) -> State | None:
@@ -98,7 +99,7 @@ class IndexFile:
         }
         new["flags"] = sorted(columns.flags)
         parts = [_chunk(b"R", records), _chunk(b"S", orjson.dumps(state._asdict()))]
-        if new["texts"] or new["scores"]:
+        if new["texts"] or new["scores"] or columns.flags != self.flags:
             parts.insert(0, _chunk(b"T", orjson.dumps(new)))
         self._note(columns)
         try:
@@ -109,7 +110,7 @@ class IndexFile:
 
     def reset(self) -> None:
         """Begin anew with an empty file."""
-        self.num_texts, self.num_scores = {}, 0
+        self.num_texts, self.num_scores, self.flags = {}, 0, set()
         if self.path:
             self._open(0)
 
@@ -122,6 +123,7 @@ class IndexFile:
     def _note(self, columns: Columns) -> None:
         self.num_texts = {name: len(column.names) for name, column in columns.texts.items()}
         self.num_scores = len(columns.scores)
+        self.flags = set(columns.flags)
 
     def _open(self, end: int) -> None:
         """Open for appending at `end`, cutting off the rest; at 0 with a new file beside others'
@@ -154,7 +156,7 @@ def _take(columns: Columns, kind: bytes, content: memoryview) -> None:
         for name, texts in new["texts"].items():
             for text in texts:
                 columns.texts[name].add(text)
-        columns.flags.update(new["flags"])
+        columns.flags = set(new["flags"])
 
 
 def _chunks(raw: bytes) -> Iterator[tuple[bytes, memoryview, int]]:

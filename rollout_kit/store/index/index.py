@@ -52,6 +52,8 @@ class Index:
         self._seen: Keys | None = None
         """Keys of the rollouts, once lines are added."""
         self._maker: RecordMaker | None = None
+        self._is_edited = False
+        """A line was read that is not the one that was indexed."""
         self._state = self._file.load(self.columns)
         self.size = self._state.size if self._state else 0
 
@@ -65,7 +67,7 @@ class Index:
         """
         try:
             with self.path.open("rb", BLOCK) as stream:
-                if self._state is not None and not self._state.holds_for(stream):
+                if self._is_edited or (self._state and not self._state.holds_for(stream)):
                     self._reset()
                 if os.fstat(stream.fileno()).st_size == self.size:
                     return False
@@ -90,7 +92,8 @@ class Index:
         except OSError:
             raw = b""
         if len(raw) != length or crc32(raw) != columns.checks[row]:
-            raise LineChanged(f"{self.path}: it was edited while it was read")
+            self._is_edited = True
+            raise LineChanged(f"{self.path} was edited")
         return raw
 
     def key(self, row: int) -> Key:
@@ -102,14 +105,11 @@ class Index:
     def close(self) -> None:
         self._file.close()
 
-    def rebuild(self) -> None:
-        """Forget all rows; the next `update` reads the file anew."""
-        self._reset()
-
     def _reset(self) -> None:
         self.columns = Columns()
         self._file.reset()
         self._state, self._seen, self._maker, self.size = None, None, None, 0
+        self._is_edited = False
         self.num_foreign = self.num_repeated = 0
         self.num_rebuilt += 1
 

@@ -138,6 +138,8 @@ class RecordMaker:
                 held: Mapping[str, Any] = columns.texts
             elif isinstance(value, (int, float)):
                 held = columns.numbers
+                if not isinstance(value, bool):
+                    columns.flags.discard(name)
             else:
                 continue
             if name not in held and len(columns.scores) < MAX_SCORES:

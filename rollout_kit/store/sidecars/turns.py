@@ -10,11 +10,11 @@ from itertools import chain
 
 import orjson
 
-from ..types import JsonObject, Key, StoredTurn
-from .files import OutputPaths
-from .held import HeldFile
-from .lines import block_of, identity, key_of
-from .scan import parse_line, read_lines
+from ...types import JsonObject, Key, StoredTurn
+from ..files import OutputPaths
+from ..held import HeldFile
+from ..lines import block_of, identity, key_of
+from ..scan import parse_line, read_lines
 
 ROOMY = 64 << 20
 """A smaller file is not written anew: that would cost more than it saves."""

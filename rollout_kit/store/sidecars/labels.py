@@ -1,0 +1,111 @@
+"""Labels and notes that people set on rollouts and tasks: `<stem>_labels.jsonl`.
+
+A line sets or removes one label; the last line of a label counts. Lines are only appended, so
+several people can label the same output.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import orjson
+
+from ...errors import OutputError
+from ...types import JsonObject, Key
+from ..files import OutputPaths
+from ..lines import mark, now_text
+from ..scan import parse_line, read_lines
+
+MAX_LABEL, MAX_NOTE = 100, 10_000
+"""Characters."""
+
+
+class Labelled(NamedTuple):
+    """What a label is on: one rollout, or a task with index None and an empty agent and scope."""
+
+    task_id: str
+    agent: str
+    scope: str
+    rollout_index: int | None
+
+    @classmethod
+    def task(cls, task_id: str) -> "Labelled":
+        return cls(task_id, "", "", None)
+
+
+@dataclass
+class Labels:
+    """The labels of one output, read again when the file has changed."""
+
+    path: Path
+    _notes: dict[Labelled, dict[str, str]] = field(default_factory=dict)
+    """Label → note."""
+    _seen: tuple[int, int, int] | None = None
+
+    @classmethod
+    def beside(cls, output: Path) -> "Labels":
+        return cls(OutputPaths(output).labels)
+
+    def refresh(self) -> bool:
+        """Read the file if it has changed; True if so."""
+        try:
+            found = self.path.stat()
+            seen = found.st_ino, found.st_size, found.st_mtime_ns
+        except OSError:
+            seen = None
+        if seen == self._seen:
+            return False
+        self._seen, self._notes = seen, {}
+        for _, raw in read_lines(self.path):
+            self._take(parse_line(raw) or {})
+        return True
+
+    def of(self, key: Key) -> JsonObject:
+        """Label → note of a rollout and of its task."""
+        task = self._notes.get(Labelled.task(key.task_id), {})
+        return {**task, **self._notes.get(Labelled(*key), {})}
+
+    def on(self, what: Labelled) -> Mapping[str, str]:
+        return self._notes.get(what, {})
+
+    def items(self) -> Iterator[tuple[Labelled, Mapping[str, str]]]:
+        return iter(list(self._notes.items()))
+
+    def set(self, what: Labelled, label: str, note: str = "") -> None:
+        """Append a label; OutputError if it is no label, or the file cannot be written."""
+        if not label.strip() or len(label) > MAX_LABEL or len(note) > MAX_NOTE:
+            raise OutputError(
+                f"a label has 1 to {MAX_LABEL} characters, a note at most {MAX_NOTE:,}"
+            )
+        self._append(what, {"label": label.strip(), "note": note})
+
+    def remove(self, what: Labelled, label: str) -> None:
+        self._append(what, {"label": label, "removed": True})
+
+    def _append(self, what: Labelled, content: JsonObject) -> None:
+        named = {name: value for name, value in what._asdict().items() if value not in ("", None)}
+        line = {**mark("label"), **named, **content, "at": now_text()}
+        raw = orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
+        try:
+            with self.path.open("ab") as stream:
+                stream.write(raw)
+                stream.flush()
+                os.fsync(stream.fileno())
+        except OSError as error:
+            raise OutputError(f"cannot write {self.path}: {error.strerror}") from None
+        self._take(line)
+
+    def _take(self, line: Mapping[str, Any]) -> None:
+        label, task_id = line.get("label"), line.get("task_id")
+        if not isinstance(label, str) or not isinstance(task_id, str):
+            return
+        index = line.get("rollout_index")
+        agent, scope = str(line.get("agent") or ""), str(line.get("scope") or "")
+        what = Labelled(task_id, agent, scope, index if isinstance(index, int) else None)
+        notes = self._notes.setdefault(what, {})
+        if line.get("removed") is True:
+            notes.pop(label, None)
+        else:
+            notes[label] = str(line.get("note") or "")

@@ -1,0 +1,318 @@
+"""The HTTP routes behind the pages: JSON for what is shown, and the files of the page itself.
+
+The page runs under a policy that loads nothing from elsewhere. Text of a model reaches it as JSON
+and is only ever shown as text.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from .. import __version__
+from ..errors import ConfigError, RolloutKitError
+from ..store.index.index import LineChanged
+from ..store.sidecars.labels import Labels
+from ..types import JsonObject, Key
+from .comparison import compare_outputs
+from .dataset import ROW_BITS, ROW_MASK, Dataset
+from .figures import histogram, plots
+from .masks import status_of
+from .query import Queries, Query
+from .rollouts import Reader
+
+PAGE = Path(__file__).parent / "page"
+
+TYPES = {
+    ".js": "text/javascript",
+    ".css": "text/css",
+    ".svg": "image/svg+xml",
+    ".html": "text/html",
+}
+
+POLICY = (
+    "default-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none';"
+    " frame-ancestors 'none'"
+)
+
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+
+MAX_ROWS = 500
+"""Rows of one reply."""
+
+
+class Viewer:
+    """Answers the requests of the pages."""
+
+    def __init__(self, dataset: Dataset, title: str) -> None:
+        self.dataset = dataset
+        self.title = title
+        self.queries = Queries(dataset)
+        self.labels = [Labels.beside(output.paths.main) for output in dataset.outputs]
+        self.reader = Reader(dataset, self.labels)
+
+    def update(self) -> None:
+        """Take in what other programs have written."""
+        for labels in self.labels:
+            if labels.refresh():
+                self.dataset.version += 1
+        self.dataset.update()
+
+    def state(self) -> JsonObject:
+        """What there is: files, columns, and how much of it is indexed."""
+        dataset = self.dataset
+        columns: dict[str, JsonObject] = {}
+        for part in dataset.parts:
+            held = part.index.columns
+            scores = {score.name for score in held.scores}
+            for name in held.names():
+                is_text = name in held.texts
+                columns.setdefault(
+                    name, {"name": name, "is_text": is_text, "is_score": name in scores}
+                )
+        outputs = []
+        for number, output in enumerate(dataset.outputs):
+            main, unverified, failures = (part.index for part in output.parts)
+            outputs.append(
+                {
+                    "name": output.name,
+                    "rollouts": len(main),
+                    "unverified": len(unverified),
+                    "failures": len(failures),
+                    "foreign": main.num_foreign,
+                    "repeated": main.num_repeated,
+                    "labels": sum(len(notes) for _, notes in self.labels[number].items()),
+                }
+            )
+        return {
+            "title": self.title,
+            "toolkit": __version__,
+            "files": outputs,
+            "columns": list(columns.values()),
+            "rows": dataset.rows(),
+            "progress": dataset.progress(),
+            "is_complete": dataset.is_complete,
+            "version": dataset.version,
+            "generation": dataset.generation,
+        }
+
+    def rows(self, query: Query, start: int, count: int) -> JsonObject:
+        """Some of the rows that a query chooses."""
+        result = self.queries.result(query)
+        ids = result.ids
+        chosen = ids[start : start + min(count, MAX_ROWS)] if start >= 0 else ids[:0]
+        return {
+            "total": len(ids),
+            "is_done": result.is_done,
+            "searched": result.searched,
+            "error": result.error,
+            "version": self.dataset.version,
+            "generation": self.dataset.generation,
+            "rows": [self.row(row_id) for row_id in chosen],
+        }
+
+    def row(self, row_id: int) -> JsonObject:
+        """A row of the table."""
+        number, row = row_id >> ROW_BITS, row_id & ROW_MASK
+        part = self.dataset.parts[number]
+        columns, key = part.index.columns, part.index.key(row)
+        labels = self.labels[self.dataset.output_number(number)]
+        return {
+            "id": row_id,
+            "file": self.dataset.output_of(number).name,
+            "task_id": key.task_id,
+            "status": status_of(columns, row),
+            "labels": list(labels.of(key)),
+            "answer": self.reader.preview(part, row),
+            **columns.fields(row, list(columns.names())),
+        }
+
+    def neighbours(self, query: Query, row_id: int) -> JsonObject:
+        """The rows before and after one, within a query."""
+        ids = self.queries.result(query).ids
+        try:
+            at = ids.index(row_id)
+        except ValueError:
+            return {"total": len(ids), "position": None, "previous": None, "next": None}
+        return {
+            "total": len(ids),
+            "position": at,
+            "previous": ids[at - 1] if at else None,
+            "next": ids[at + 1] if at + 1 < len(ids) else None,
+        }
+
+    def ids_of(self, query: Query) -> Any:
+        """The rows of a query so far; ConfigError for one that is wrong."""
+        result = self.queries.result(query)
+        if result.error:
+            raise ConfigError(result.error)
+        return result.ids
+
+    def find(self, output: str, key: Key) -> JsonObject:
+        found = self.dataset.find(output, key)
+        if found is None:
+            raise ConfigError(f"{output} has no rollout {key.task_id}:{key.rollout_index}")
+        return {"id": found}
+
+
+def build_app(viewer: Viewer) -> ASGIApp:
+    """The application. Each answer is computed in a thread, so that none holds up another."""
+
+    def at(path: str, answer: Callable[[Request], Any], method: str = "GET") -> Route:
+        async def endpoint(request: Request) -> Response:
+            return await _reply(viewer, lambda: answer(request))
+
+        return Route(path, endpoint, methods=[method])
+
+    async def label(request: Request) -> Response:
+        asked = await _body(request)
+        row_id = _number(request, "id")
+        return await _reply(viewer, lambda: viewer.reader.set_label(row_id, asked))
+
+    async def raw(request: Request) -> Response:
+        def download() -> Response:
+            name, line = viewer.reader.raw(_number(request, "id"))
+            headers = {"content-disposition": f'attachment; filename="{name}"'}
+            return Response(line, headers=headers, media_type="application/json")
+
+        return await _reply(viewer, download)
+
+    async def page(request: Request) -> Response:
+        name = request.path_params.get("name", "index.html")
+        path = (PAGE / name).resolve()
+        if not path.is_relative_to(PAGE) or path.suffix not in TYPES or not path.is_file():
+            return Response("there is no such page", 404)
+        return Response(path.read_bytes(), media_type=TYPES[path.suffix])
+
+    def cancel(request: Request) -> JsonObject:
+        viewer.queries.cancel(_query(request))
+        return {}
+
+    routes = [
+        at("/api/state", lambda request: viewer.state()),
+        at("/api/rows", lambda request: viewer.rows(_query(request), *_range(request))),
+        at("/api/cancel", cancel, "POST"),
+        at("/api/rollout", lambda request: viewer.reader.rollout(_number(request, "id"))),
+        at("/api/group", lambda request: viewer.reader.group(_number(request, "id"))),
+        at(
+            "/api/neighbours",
+            lambda request: viewer.neighbours(_query(request), _number(request, "id")),
+        ),
+        at(
+            "/api/histogram",
+            lambda request: histogram(
+                viewer.dataset, viewer.ids_of(_query(request)), _text(request, "column")
+            ),
+        ),
+        at("/api/plots", lambda request: plots(viewer.dataset, viewer.ids_of(_query(request)))),
+        at(
+            "/api/compare",
+            lambda request: compare_outputs(
+                viewer.dataset, _text(request, "first"), _text(request, "second")
+            ),
+        ),
+        at("/api/find", lambda request: viewer.find(_text(request, "file"), _key(request))),
+        Route("/api/labels", label, methods=["POST"]),
+        Route("/api/raw", raw),
+        Route("/", page),
+        Route("/{name:path}", page),
+    ]
+    return _with_headers(Starlette(routes=routes))
+
+
+def _with_headers(app: ASGIApp) -> ASGIApp:
+    """Every reply with HEADERS; requests that a page of another site makes are refused."""
+    added = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+
+    async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", []), *added]
+            await send(message)
+
+        if scope["type"] == "http" and _is_foreign(dict(scope["headers"])):
+            refusal = Response("this page belongs to another site", 403)
+            await refusal(scope, receive, send_with)
+            return
+        await app(scope, receive, send_with)
+
+    return wrapped
+
+
+def _is_foreign(headers: dict[bytes, bytes]) -> bool:
+    """Whether a browser says that another site makes the request."""
+    origin = headers.get(b"origin", b"").partition(b"://")[2]
+    if origin and origin != headers.get(b"host"):
+        return True
+    site = headers.get(b"sec-fetch-site", b"none")
+    is_visit = headers.get(b"sec-fetch-mode") == b"navigate"
+    return site not in (b"none", b"same-origin") and not is_visit
+
+
+async def _reply(viewer: Viewer, answer: Callable[[], Any]) -> Response:
+    try:
+        found = await run_in_threadpool(answer)
+    except LineChanged as error:
+        return _refusal(409, f"{error}; it is indexed again, reload in a moment")
+    except RolloutKitError as error:
+        return _refusal(400, str(error))
+    if isinstance(found, Response):
+        return found
+    form = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
+    return Response(orjson.dumps(found, option=form), media_type="application/json")
+
+
+def _refusal(status: int, message: str) -> Response:
+    return Response(
+        orjson.dumps({"error": message}), status_code=status, media_type="application/json"
+    )
+
+
+async def _body(request: Request) -> Any:
+    try:
+        return orjson.loads(await request.body())
+    except orjson.JSONDecodeError:
+        return None
+
+
+def _query(request: Request) -> Query:
+    return Query(*(request.query_params.get(name, "") for name in Query._fields))
+
+
+def _range(request: Request) -> tuple[int, int]:
+    return _number(request, "start", 0), _number(request, "count", 100)
+
+
+def _number(request: Request, name: str, default: int | None = None) -> int:
+    text = request.query_params.get(name, "")
+    if not text and default is not None:
+        return default
+    try:
+        return int(text)
+    except ValueError:
+        raise ConfigError(f"{name}={text!r} is no number") from None
+
+
+def _text(request: Request, name: str) -> str:
+    if not (text := request.query_params.get(name, "")):
+        raise ConfigError(f"the request lacks {name}=…")
+    return text
+
+
+def _key(request: Request) -> Key:
+    scope = request.query_params.get("scope", "")
+    index = _number(request, "rollout_index", 0)
+    return Key(_text(request, "task_id"), request.query_params.get("agent", ""), scope, index)

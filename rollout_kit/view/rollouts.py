@@ -1,0 +1,161 @@
+"""One rollout, and the group of a task, as the pages show them."""
+
+from typing import Any
+
+import orjson
+
+from ..errors import ConfigError
+from ..export.conversation import digest, said_by
+from ..store.index.index import LineChanged
+from ..store.lines import rollout_of
+from ..store.scan import parse_line
+from ..store.sidecars.labels import Labelled, Labels
+from ..types import JsonObject
+from .dataset import ROW_BITS, Dataset, Part
+from .masks import rows_of_task, status_of
+
+MAX_TEXT = 100_000
+"""Characters of a text that a page shows at first; the rest is in the download."""
+
+MAX_PREVIEW, MAX_PREVIEWED = 160, 1 << 20
+"""Characters of the end of an answer in the table, and the bytes of the longest line read for
+it."""
+
+MAX_MEMBERS = 256
+"""Rollouts of a group that are read."""
+
+
+class Reader:
+    """Reads rows of a dataset. `labels` are by the number of the output."""
+
+    def __init__(self, dataset: Dataset, labels: list[Labels]) -> None:
+        self._dataset = dataset
+        self._labels = labels
+
+    def rollout(self, row_id: int, *, is_whole: bool = False) -> JsonObject:
+        """The line of a row and where it stands, its long texts cut unless `is_whole`."""
+        number, part, row = self._dataset.locate(row_id)
+        raw = part.index.line(row)
+        key = part.index.key(row)
+        labels = self._labels_of(number)
+        return {
+            "id": row_id,
+            "file": self._dataset.output_of(number).name,
+            "status": status_of(part.index.columns, row),
+            "key": key._asdict(),
+            "labels": dict(labels.on(Labelled(*key))),
+            "task_labels": dict(labels.on(Labelled.task(key.task_id))),
+            "size": len(raw),
+            "line": orjson.loads(raw) if is_whole else _cut(orjson.loads(raw)),
+            "failures": self._failures_of(number, row),
+        }
+
+    def preview(self, part: Part, row: int) -> str | None:
+        """The end of the answer, where the result stands; None for a line that is long or was
+        edited."""
+        if part.index.columns.lengths[row] > MAX_PREVIEWED:
+            return None
+        try:
+            line = parse_line(part.index.line(row)) or {}
+        except LineChanged:
+            return None
+        if isinstance(line.get("response"), dict):
+            return " ".join(rollout_of(line).text[-MAX_PREVIEW:].split())
+        failure = line.get("failure")
+        return str(failure.get("message"))[:MAX_PREVIEW] if isinstance(failure, dict) else None
+
+    def raw(self, row_id: int) -> tuple[str, bytes]:
+        """A name for the download, and the line as it stands in the file."""
+        _, part, row = self._dataset.locate(row_id)
+        key = part.index.key(row)
+        return f"{key.task_id}-{key.rollout_index}.json", part.index.line(row)
+
+    def group(self, row_id: int) -> JsonObject:
+        """All rollouts of the task in the same file."""
+        number, part, row = self._dataset.locate(row_id)
+        task_id, output = part.index.columns.task_id(row), self._dataset.output_of(number)
+        members: list[JsonObject] = []
+        for at, each in enumerate(self._dataset.parts):
+            if self._dataset.output_of(at) is output:
+                members += self._members(at, each, task_id)
+        return {
+            "task_id": task_id,
+            "file": output.name,
+            "labels": dict(self._labels_of(number).on(Labelled.task(task_id))),
+            "members": members[:MAX_MEMBERS],
+            "num_members": len(members),
+        }
+
+    def _members(self, number: int, part: Part, task_id: str) -> list[JsonObject]:
+        found = []
+        columns = part.index.columns
+        names = [each.name for each in columns.scores]
+        for row in rows_of_task(columns, task_id):
+            if not part.counts(row) or len(found) >= MAX_MEMBERS:
+                continue
+            line = orjson.loads(part.index.line(row))
+            key = part.index.key(row)
+            member: JsonObject = {
+                "id": number << ROW_BITS | row,
+                **key._asdict(),
+                "status": status_of(columns, row),
+                "reward": columns.value("reward", row),
+                "scores": columns.fields(row, list(dict.fromkeys(names))),
+                "num_turns": columns.value("num_turns", row),
+                "output_tokens": columns.value("output_tokens", row),
+                "finish_reason": columns.value("finish_reason", row),
+                "labels": dict(self._labels_of(number).on(Labelled(*key))),
+            }
+            if isinstance(line.get("response"), dict):
+                rollout = rollout_of(line)
+                member["text"] = _cut(rollout.text)
+                member["prompt"] = _cut(line.get("responses_create_params"))
+                member["digest"] = digest(said_by(rollout)).hex()
+            else:
+                member["text"] = str((line.get("failure") or {}).get("message", ""))
+            found.append(member)
+        return found
+
+    def _failures_of(self, number: int, row: int) -> list[JsonObject]:
+        """Earlier failures of the same key, as lines of the failures file."""
+        index = self._dataset.parts[number].index
+        key = index.key(row)
+        other = self._dataset.failures_of(number)
+        if other.index is index:
+            return []
+        rows = rows_of_task(other.index.columns, key.task_id)
+        return [
+            _cut(orjson.loads(other.index.line(each)))
+            for each in rows
+            if other.index.key(each) == key
+        ]
+
+    def _labels_of(self, part_number: int) -> Labels:
+        return self._labels[self._dataset.output_number(part_number)]
+
+    def set_label(self, row_id: int, asked: Any) -> JsonObject:
+        """Set or remove a label; ConfigError for a request that is none."""
+        if not isinstance(asked, dict) or not isinstance(asked.get("label"), str):
+            raise ConfigError("a label is a JSON object with 'label', and 'note' if there is one")
+        number, part, row = self._dataset.locate(row_id)
+        key, labels = part.index.key(row), self._labels_of(number)
+        what = Labelled.task(key.task_id) if asked.get("on") == "task" else Labelled(*key)
+        if asked.get("removed") is True:
+            labels.remove(what, asked["label"])
+        else:
+            labels.set(what, asked["label"], str(asked.get("note") or ""))
+        self._dataset.version += 1
+        return {"labels": dict(labels.on(what))}
+
+
+def _cut(value: Any) -> Any:
+    """The value with long texts cut; an image in a data URL stays whole."""
+    if isinstance(value, str):
+        if len(value) <= MAX_TEXT or value.startswith("data:image/"):
+            return value
+        return f"{value[:MAX_TEXT]}\n… {len(value) - MAX_TEXT:,} more characters: see the download"
+    if isinstance(value, list):
+        return [_cut(each) for each in value]
+    if isinstance(value, dict):
+        return {name: _cut(each) for name, each in value.items()}
+    return value

@@ -1,0 +1,47 @@
+"""Serves the pages on this machine, and takes in what is written to the files meanwhile."""
+
+import asyncio
+import webbrowser
+from collections.abc import Callable
+from urllib.parse import urlencode
+
+from ..config.keys.analysis import ViewConfig
+from ..errors import ConfigError
+from ..launch.sockets import bound_socket, url_of
+from ..transport.app import served
+from .app import Viewer, build_app
+from .dataset import Dataset
+
+LOOK_S = 1.0
+"""Time between two looks at the files."""
+
+HOST = "127.0.0.1"
+
+
+async def serve(command: ViewConfig, say: Callable[[str], None]) -> None:
+    """Serve until cancelled; ConfigError if there is nothing to show, or the port is taken."""
+    dataset = Dataset(command.inputs)
+    try:
+        sock = bound_socket(HOST, command.port)
+    except OSError as error:
+        raise ConfigError(
+            f"port {command.port}: {error.strerror}; choose another with +port=…, or +port=0"
+        ) from None
+    viewer = Viewer(dataset, " ".join(command.inputs))
+    asked = {name: getattr(command, name) for name in ("where", "search", "sort")}
+    query = urlencode({name: value for name, value in asked.items() if value})
+    url = f"{url_of(sock)}/" + (f"?{query}" if query else "")
+    try:
+        async with served(build_app(viewer), sock):
+            say(f"{_count(len(dataset.outputs), 'file')} of rollouts: {url}  (stop with Ctrl-C)")
+            if command.open_browser:
+                webbrowser.open(url)
+            while True:
+                await asyncio.to_thread(viewer.update)
+                await asyncio.sleep(LOOK_S)
+    finally:
+        dataset.close()
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}" + "s" * (number != 1)

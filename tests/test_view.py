@@ -1,0 +1,359 @@
+"""ng_view without a browser: filters, searches, orders, and the server's replies."""
+
+import asyncio
+import json
+import os
+import re
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from exported import line, tool_line
+from hypothesis import given
+from hypothesis import strategies as st
+from support import read_jsonl, write_jsonl
+
+from rollout_kit.cli import view as command
+from rollout_kit.errors import ConfigError
+from rollout_kit.export.expression import Filter, parse
+from rollout_kit.launch.sockets import bound_socket, url_of
+from rollout_kit.store.index.index import Index
+from rollout_kit.store.lines import rollout_of
+from rollout_kit.store.scan import parse_line
+from rollout_kit.transport.app import served
+from rollout_kit.view.app import Viewer, build_app
+from rollout_kit.view.dataset import Dataset
+from rollout_kit.view.masks import mask_of, split
+from rollout_kit.view.query import Query
+
+NUMBERS = ["reward", "num_turns", "output_tokens", "score", "flag"]
+TEXTS = ["extracted_answer", "model", "status", "mixed"]
+
+LEAVES = st.sampled_from(
+    ["0", "0.5", "1", "-1", "true", "null", "'a'", "'m'", "'verified'", "[0, 1]", "['a', 'm']"]
+)
+OPERANDS = st.one_of(
+    st.sampled_from([*NUMBERS, *TEXTS]),
+    LEAVES,
+    st.builds("({} + {})".format, st.sampled_from(NUMBERS), st.sampled_from([*NUMBERS, "1"])),
+    st.builds("-{}".format, st.sampled_from(NUMBERS)),
+    st.builds("len({})".format, st.sampled_from(TEXTS)),
+    st.builds("abs({})".format, st.sampled_from(NUMBERS)),
+)
+COMPARISONS = st.builds(
+    "{} {} {}".format,
+    OPERANDS,
+    st.sampled_from(["<", "<=", ">", ">=", "==", "!=", "in", "not in", "is"]),
+    OPERANDS,
+)
+EXPRESSIONS = st.recursive(
+    st.one_of(COMPARISONS, st.sampled_from(NUMBERS)),
+    lambda inner: st.one_of(
+        st.builds("({} and {})".format, inner, inner),
+        st.builds("({} or {})".format, inner, inner),
+        st.builds("not {}".format, inner),
+    ),
+    max_leaves=4,
+)
+
+ROWS = st.fixed_dictionaries(
+    {
+        "reward": st.sampled_from([0.0, 1.0, 0.5, None]),
+        "num_turns": st.sampled_from([0, 1, 9, None]),
+        "score": st.sampled_from([0, 1, -1.5, None]),
+        "flag": st.sampled_from([True, False, None]),
+        "mixed": st.sampled_from(["a", "m", 1, None]),
+        "answer": st.sampled_from(["a", "m", "", None]),
+    }
+)
+
+
+def build(number: int, row: dict[str, Any]) -> dict[str, Any]:
+    made = line(number, 0, "It is so.", row["reward"], answer=row["answer"])
+    if row["num_turns"] is None:
+        del made["rollout"]["num_turns"]
+    else:
+        made["rollout"]["num_turns"] = row["num_turns"]
+    made["rollout"]["scores"] += ["score", "flag", "mixed"]
+    return {**made, **{name: row[name] for name in ("score", "flag", "mixed")}}
+
+
+@given(st.lists(ROWS, min_size=1, max_size=6), st.lists(EXPRESSIONS, min_size=1, max_size=5))
+def test_a_filter_over_columns_means_what_it_means_over_lines(
+    tmp_path_factory: Any, rows: list[dict[str, Any]], texts: list[str]
+) -> None:
+    path = write_jsonl(
+        tmp_path_factory.mktemp("view") / "r.jsonl", [build(*each) for each in enumerate(rows)]
+    )
+    index = Index(path)
+    index.update()
+    lines = [rollout_of(parse_line(index.line(row)) or {}) for row in range(len(index))]
+    for text in texts:
+        quick, slow = split(parse(text), index.columns)
+        try:
+            expected = [Filter(text)(rollout) for rollout in lines]
+        except ConfigError:
+            continue  # where columns decide, they may not come to the row that has no answer
+        mask = mask_of(quick, index.columns, len(index)) if quick else bytes([1]) * len(index)
+        if slow is None:
+            assert [bool(each) for each in mask] == expected, text
+        else:
+            assert all(one or not other for one, other in zip(mask, expected, strict=True)), text
+
+
+def failure(task: int, index: int) -> dict[str, Any]:
+    made = line(task, index, "x", None)
+    block = {name: made["rollout"][name] for name in ("task_id", "scope", "rollout_index")}
+    return {
+        **{name: made[name] for name in ("schema", "agent_ref", "_ng_task_index")},
+        "kind": "failure",
+        "rollout": block,
+        "attempt": 2,
+        "failure": {"class": "ServerError", "message": "it is down"},
+        "repro": "ng_collect_rollouts +only=…",
+    }
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """Two outputs, one with a failure, a superseded failure and a response without a verdict."""
+    answers = [
+        line(1, 0, "It is 1.", 1.0),
+        line(1, 1, "It is 1.", 1.0),
+        line(1, 2, 'It is "2", or é.', 0.0, answer="2"),
+        line(2, 0, "It is 3.", 0.0, answer="3"),
+        tool_line(3, 0, 1.0, ("price", '{"item": "tea"}')),
+    ]
+    write_jsonl(tmp_path / "a.jsonl", answers)
+    write_jsonl(tmp_path / "a_failures.jsonl", [failure(2, 0), failure(5, 0), failure(5, 0)])
+    waiting = {**line(6, 0, "It is 6.", None), "kind": "unverified"}
+    write_jsonl(tmp_path / "a_unverified.jsonl", [waiting])
+    write_jsonl(tmp_path / "sub.jsonl", [line(1, 0, "It is 7.", 0.0, answer="7")])
+    write_jsonl(tmp_path / "tasks.jsonl", [{"responses_create_params": {"input": "hi"}}])
+    return tmp_path
+
+
+@pytest.fixture
+def viewer(results: Path) -> Iterator[Viewer]:
+    with closing(Dataset([str(results)], is_kept=False)) as dataset:
+        found = Viewer(dataset, "results")
+        found.update()
+        yield found
+
+
+def shown(viewer: Viewer, where: str = "", search: str = "", sort: str = "") -> list[Any]:
+    result = viewer.queries.wait(Query(where, search, sort))
+    assert not result.error, result.error
+    rows = [viewer.row(row_id) for row_id in result.ids]
+    return [(int(row["task_id"], 16), row["rollout_index"]) for row in rows]
+
+
+ALL = [(1, 0), (1, 1), (1, 2), (2, 0), (3, 0), (6, 0), (5, 0), (1, 0)]
+
+
+def test_what_has_a_result_hides_its_failures(viewer: Viewer) -> None:
+    assert shown(viewer) == ALL
+    assert shown(viewer, "status == 'failed'") == [(5, 0)]
+    assert shown(viewer, "status == 'unverified'") == [(6, 0)]
+
+
+@pytest.mark.parametrize(
+    ("where", "search", "sort", "expected"),
+    [
+        ("reward == 0", "", "", [(1, 2), (2, 0), (1, 0)]),
+        ("reward == 0 and '3' in text", "", "", [(2, 0)]),
+        ("expected_answer == '1' and reward > 0", "", "", [(1, 0), (1, 1)]),
+        (f"task_id == '{3:016x}'", "", "", [(3, 0)]),
+        ("", "tea", "", [(3, 0)]),
+        ("", '"2", or é', "", [(1, 2)]),
+        ("", "/IT IS [67]/i", "", [(6, 0), (1, 0)]),
+        ("reward < 2", "It is 7", "", [(1, 0)]),
+        ("is_verified", "", "-row", [(1, 0), *reversed(ALL[:5])]),
+        ("reward >= 0", "", "extracted_answer", [(1, 0), (1, 1), (1, 2), (2, 0), (3, 0), (1, 0)]),
+        ("reward >= 0", "", "-reward", [(1, 0), (1, 1), (3, 0), (1, 2), (2, 0), (1, 0)]),
+    ],
+)
+def test_a_query_chooses_and_orders(
+    viewer: Viewer, where: str, search: str, sort: str, expected: list[Any]
+) -> None:
+    assert shown(viewer, where, search, sort) == expected
+
+
+def test_a_random_order_is_one_of_all_rows(viewer: Viewer) -> None:
+    assert sorted(shown(viewer, sort="~1")) == sorted(ALL)
+    assert shown(viewer, sort="~1") == shown(viewer, sort="~1")
+
+
+@pytest.mark.parametrize(
+    ("where", "search", "said"),
+    [
+        ("rewrd < 1", "", "did you mean 'reward'?"),
+        ("reward <", "", "is no filter"),
+        ("__import__('os')", "", "the only functions are"),
+        ("reward < 'a'", "", "not supported"),
+        ("reward / 0 > 1", "", "division by zero"),
+        ("", "/(/", "no regular expression"),
+    ],
+)
+def test_a_wrong_query_says_what_is_wrong(
+    viewer: Viewer, where: str, search: str, said: str
+) -> None:
+    assert said in viewer.queries.wait(Query(where, search)).error
+
+
+def test_a_file_that_grows_changes_the_rows(viewer: Viewer, results: Path) -> None:
+    with (results / "a.jsonl").open("a") as stream:
+        stream.write(json.dumps(line(5, 0, "It is 5.", 1.0)) + "\n")
+    viewer.update()
+    assert (5, 0) in shown(viewer, "reward == 1")
+    assert shown(viewer, "status == 'failed'") == []
+
+
+def test_a_group_holds_all_rollouts_of_the_task(viewer: Viewer) -> None:
+    first = viewer.queries.wait(Query()).ids[0]
+    group = viewer.reader.group(first)
+    assert [each["reward"] for each in group["members"]] == [1, 1, 0]
+    one, other, third = (each["digest"] for each in group["members"])
+    assert one == other != third
+
+
+def test_labels_are_kept_beside_the_output_and_the_last_one_counts(
+    viewer: Viewer, results: Path
+) -> None:
+    row = viewer.queries.wait(Query()).ids[2]
+    viewer.reader.set_label(row, {"label": "bug", "note": "wrong unit"})
+    viewer.reader.set_label(row, {"label": "flaky", "on": "task"})
+    viewer.reader.set_label(row, {"label": "odd"})
+    viewer.reader.set_label(row, {"label": "odd", "removed": True})
+    assert viewer.row(row)["labels"] == ["flaky", "bug"]
+    found = viewer.reader.rollout(row)
+    assert (found["labels"], found["task_labels"]) == ({"bug": "wrong unit"}, {"flaky": ""})
+    lines = read_jsonl(results / "a_labels.jsonl")
+    assert {each["kind"] for each in lines} == {"label"}
+    with closing(Dataset([str(results / "a.jsonl")], is_kept=False)) as dataset:
+        again = Viewer(dataset, "")
+        again.update()
+        assert again.row(2)["labels"] == ["flaky", "bug"]
+    with pytest.raises(Exception, match="1 to 100 characters"):
+        viewer.reader.set_label(row, {"label": " "})
+
+
+Asking = Callable[[str, str, dict[str, str], Any], Awaitable[tuple[int, str, Any]]]
+
+
+def ask(viewer: Viewer, *requests: tuple[str, str, dict[str, str], Any]) -> list[Any]:
+    """Status, text and headers of each request to a real server."""
+
+    async def main() -> list[Any]:
+        sock = bound_socket("127.0.0.1", 0)
+        url, found = url_of(sock), []
+        async with served(build_app(viewer), sock), aiohttp.ClientSession() as session:
+            for method, path, headers, body in requests:
+                headers = {k: v.replace("HERE", url[7:]) for k, v in headers.items()}
+                async with session.request(method, url + path, headers=headers, json=body) as reply:
+                    found.append((reply.status, await reply.text(), reply.headers))
+        return found
+
+    return asyncio.run(main())
+
+
+def test_the_server_answers_and_nothing_is_loaded_from_elsewhere(viewer: Viewer) -> None:
+    found = ask(
+        viewer,
+        ("GET", "/", {}, None),
+        ("GET", "/main.js", {}, None),
+        ("GET", "/../../pyproject.toml", {}, None),
+        ("GET", "/%2e%2e/app.py", {}, None),
+        ("GET", "/api/rollout?id=x", {}, None),
+        ("GET", "/api/rollout?id=99", {}, None),
+        ("GET", "/api/rows?count=2&where=reward%20%3C%201", {}, None),
+        ("GET", "/api/compare?first=a.jsonl&second=sub.jsonl", {}, None),
+        ("GET", "/api/plots", {}, None),
+        ("GET", "/api/histogram?column=extracted_answer", {}, None),
+    )
+    assert [status for status, _, _ in found] == [200, 200, 404, 404, 400, 400, 200, 200, 200, 200]
+    for _, _, headers in found:
+        assert "default-src 'self'" in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+    compared = json.loads(found[7][1])
+    assert compared["flips"][0]["task_id"] == f"{1:016x}"
+    page = found[0][1]
+    assert not re.search(r"https?://", page.replace("http-equiv", ""))
+
+
+def test_pages_of_other_sites_are_refused(viewer: Viewer) -> None:
+    body = {"label": "bug"}
+    found = ask(
+        viewer,
+        ("GET", "/api/state", {"host": "evil.example"}, None),
+        ("GET", "/api/state", {"origin": "http://evil.example"}, None),
+        ("GET", "/api/state", {"sec-fetch-site": "cross-site", "sec-fetch-mode": "cors"}, None),
+        ("POST", "/api/labels?id=0", {"content-type": "text/plain"}, body),
+        ("POST", "/api/labels?id=0", {"origin": "http://HERE"}, body),
+    )
+    assert [status for status, _, _ in found] == [403, 403, 403, 415, 200]
+
+
+def test_an_edited_line_is_said_and_read_anew(viewer: Viewer, results: Path) -> None:
+    path = results / "sub.jsonl"
+    times = path.stat()
+    path.write_bytes(path.read_bytes().replace(b"It is 7.", b"It is 8."))
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    row = viewer.queries.wait(Query("extracted_answer == '7'")).ids[0]
+    status, text, _ = ask(viewer, ("GET", f"/api/rollout?id={row}", {}, None))[0]
+    assert (status, "was edited" in text) == (409, True)
+    viewer.update()
+    assert (
+        "It is 8."
+        in viewer.reader.rollout(row)["line"]["response"]["output"][0]["content"][0]["text"]
+    )
+
+
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\u2028"
+
+
+def test_a_static_report_holds_the_rollouts_and_no_markup_of_theirs(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_jsonl(results / "hostile.jsonl", [line(1, 0, HOSTILE, 0.0, answer=HOSTILE)])
+    target = results / "report.html"
+    with pytest.raises(SystemExit) as ended:
+        command.main([str(results), "+where=reward < 0.5", f"+static={target}"])
+    assert ended.value.code == 0
+    assert "4 rollouts" in capsys.readouterr().out
+    page = target.read_text()
+    assert page.count("</script>") == 2
+    assert "onerror=alert(2)>" not in page
+    assert not re.search(r"<(script|link)[^>]*(src|href)=", page)
+    report = json.loads(re.search(r'id="report">(.*?)</script>', page, re.S)[1])  # type: ignore[index]
+    assert {row["file"] for row in report["rows"]} == {"a.jsonl", "sub.jsonl", "hostile.jsonl"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "name a folder or files of rollouts"),
+        (["none.jsonl"], "no file or folder none.jsonl"),
+        (["tasks.jsonl"], "its first lines are no rollouts"),
+        (["empty"], "no file of rollouts"),
+        (["a.jsonl", "+static=x.html", "+where=reward > 9"], "nothing was written"),
+        (["a.jsonl", "+port=x"], "port"),
+    ],
+)
+def test_what_cannot_be_shown_is_said_in_one_line(
+    results: Path,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (results / "empty").mkdir()
+    monkeypatch.chdir(results)
+    with pytest.raises(SystemExit) as ended:
+        command.main(words)
+    assert ended.value.code == 1
+    assert said in capsys.readouterr().err
+    assert not (results / "x.html").exists()
