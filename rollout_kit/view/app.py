@@ -171,16 +171,9 @@ class Viewer:
 def build_app(viewer: Viewer) -> ASGIApp:
     """The application. Each answer is computed in a thread, so that none holds up another."""
 
-    def at(path: str, answer: Callable[[Request], Any], method: str = "GET") -> Route:
-        async def endpoint(request: Request) -> Response:
-            return await _reply(viewer, lambda: answer(request))
-
-        return Route(path, endpoint, methods=[method])
-
     async def label(request: Request) -> Response:
         asked = await _body(request)
-        row_id = _number(request, "id")
-        return await _reply(viewer, lambda: viewer.reader.set_label(row_id, asked))
+        return await _reply(lambda: viewer.reader.set_label(_number(request, "id"), asked))
 
     async def raw(request: Request) -> Response:
         def download() -> Response:
@@ -188,7 +181,11 @@ def build_app(viewer: Viewer) -> ASGIApp:
             headers = {"content-disposition": f'attachment; filename="{name}"'}
             return Response(line, headers=headers, media_type="application/json")
 
-        return await _reply(viewer, download)
+        return await _reply(download)
+
+    async def cancel(request: Request) -> Response:
+        viewer.queries.cancel(_query(request))
+        return Response(b"{}", media_type="application/json")
 
     async def page(request: Request) -> Response:
         name = request.path_params.get("name", "index.html")
@@ -197,40 +194,44 @@ def build_app(viewer: Viewer) -> ASGIApp:
             return Response("there is no such page", 404)
         return Response(path.read_bytes(), media_type=TYPES[path.suffix])
 
-    def cancel(request: Request) -> JsonObject:
-        viewer.queries.cancel(_query(request))
-        return {}
-
     routes = [
-        at("/api/state", lambda request: viewer.state()),
-        at("/api/rows", lambda request: viewer.rows(_query(request), *_range(request))),
-        at("/api/cancel", cancel, "POST"),
-        at("/api/rollout", lambda request: viewer.reader.rollout(_number(request, "id"))),
-        at("/api/group", lambda request: viewer.reader.group(_number(request, "id"))),
-        at(
-            "/api/neighbours",
-            lambda request: viewer.neighbours(_query(request), _number(request, "id")),
-        ),
-        at(
-            "/api/histogram",
-            lambda request: histogram(
-                viewer.dataset, viewer.ids_of(_query(request)), _text(request, "column")
-            ),
-        ),
-        at("/api/plots", lambda request: plots(viewer.dataset, viewer.ids_of(_query(request)))),
-        at(
-            "/api/compare",
-            lambda request: compare_outputs(
-                viewer.dataset, _text(request, "first"), _text(request, "second")
-            ),
-        ),
-        at("/api/find", lambda request: viewer.find(_text(request, "file"), _key(request))),
+        *(_route(path, answer) for path, answer in _answers(viewer).items()),
+        Route("/api/cancel", cancel, methods=["POST"]),
         Route("/api/labels", label, methods=["POST"]),
         Route("/api/raw", raw),
         Route("/", page),
         Route("/{name:path}", page),
     ]
     return _with_headers(Starlette(routes=routes))
+
+
+def _answers(viewer: Viewer) -> dict[str, Callable[[Request], JsonObject]]:
+    """Path → what it answers."""
+    dataset, reader = viewer.dataset, viewer.reader
+    return {
+        "/api/state": lambda request: viewer.state(),
+        "/api/rows": lambda request: viewer.rows(_query(request), *_range(request)),
+        "/api/rollout": lambda request: reader.rollout(_number(request, "id")),
+        "/api/group": lambda request: reader.group(_number(request, "id")),
+        "/api/find": lambda request: viewer.find(_text(request, "file"), _key(request)),
+        "/api/neighbours": lambda request: viewer.neighbours(
+            _query(request), _number(request, "id")
+        ),
+        "/api/histogram": lambda request: histogram(
+            dataset, viewer.ids_of(_query(request)), _text(request, "column")
+        ),
+        "/api/plots": lambda request: plots(dataset, viewer.ids_of(_query(request))),
+        "/api/compare": lambda request: compare_outputs(
+            dataset, _text(request, "first"), _text(request, "second")
+        ),
+    }
+
+
+def _route(path: str, answer: Callable[[Request], JsonObject]) -> Route:
+    async def endpoint(request: Request) -> Response:
+        return await _reply(lambda: answer(request))
+
+    return Route(path, endpoint)
 
 
 def _with_headers(app: ASGIApp) -> ASGIApp:
@@ -262,7 +263,7 @@ def _is_foreign(headers: dict[bytes, bytes]) -> bool:
     return site not in (b"none", b"same-origin") and not is_visit
 
 
-async def _reply(viewer: Viewer, answer: Callable[[], Any]) -> Response:
+async def _reply(answer: Callable[[], Any]) -> Response:
     try:
         found = await run_in_threadpool(answer)
     except LineChanged as error:
@@ -271,8 +272,7 @@ async def _reply(viewer: Viewer, answer: Callable[[], Any]) -> Response:
         return _refusal(400, str(error))
     if isinstance(found, Response):
         return found
-    form = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
-    return Response(orjson.dumps(found, option=form), media_type="application/json")
+    return Response(orjson.dumps(found), media_type="application/json")
 
 
 def _refusal(status: int, message: str) -> Response:

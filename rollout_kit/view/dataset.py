@@ -38,7 +38,7 @@ class Part:
 
 
 @dataclass
-class Output:
+class StoredOutput:
     """The main file and the files beside it that hold what has no verdict."""
 
     name: str
@@ -46,7 +46,7 @@ class Output:
     parts: list[Part] = field(default_factory=list)
 
     @classmethod
-    def open(cls, name: str, path: Path, *, is_kept: bool) -> "Output":
+    def open(cls, name: str, path: Path, *, is_kept: bool) -> "StoredOutput":
         paths = OutputPaths(path)
         files = [(path, "rollout"), (paths.unverified, "unverified"), (paths.failures, "failure")]
         parts = [
@@ -91,7 +91,9 @@ class Dataset:
 
     def __init__(self, names: list[str], *, is_kept: bool = True) -> None:
         """ConfigError for a path that holds no rollouts."""
-        self.outputs = [Output.open(name, path, is_kept=is_kept) for name, path in _find(names)]
+        self.outputs = [
+            StoredOutput.open(name, path, is_kept=is_kept) for name, path in _find(names)
+        ]
         self.parts = [part for output in self.outputs for part in output.parts]
         self.is_complete = False
         """Whether everything that was there at the start is indexed."""
@@ -132,7 +134,7 @@ class Dataset:
     def output_number(self, part_number: int) -> int:
         return part_number // NUM_PARTS
 
-    def output_of(self, part_number: int) -> Output:
+    def output_of(self, part_number: int) -> StoredOutput:
         return self.outputs[self.output_number(part_number)]
 
     def failures_of(self, part_number: int) -> Part:

@@ -51,8 +51,7 @@ function Bars({ bars, onChoose }) {
   const most = Math.max(1, ...bars.map((bar) => bar.size));
   return html`<div class="bars">
     ${bars.map(
-      (bar) => html`<button class="bar-column" disabled=${!onChoose} title=${`${bar.label}: ${number(bar.size)}`}
-          aria-label=${`${bar.label}: ${bar.size} rows`} onClick=${() => onChoose?.(bar.condition)}>
+      (bar) => html`<button class="bar-column" disabled=${!onChoose} title=${`${bar.label}: ${number(bar.size)}`} onClick=${() => onChoose?.(bar.condition)}>
         <span class="size">${number(bar.size)}</span>
         <span class="bar-fill" style=${{ height: `${Math.max(bar.size ? 2 : 0, (bar.size / most) * 100)}px` }}></span>
         <span class="name">${bar.label}</span>
@@ -94,7 +93,7 @@ export function PlotsView({ place, state }) {
 }
 
 function Parts({ parts }) {
-  return html`<table class="parts">
+  return html`<div class="parts" tabindex="0" role="region" aria-label="figures of each agent"><table>
     <thead><tr><th>file</th><th>agent</th><th>arm</th><th>reward</th><th>95 % interval</th><th>tasks</th><th>rollouts</th>
       <th>failed</th><th>unverified</th><th>turns</th><th>output tokens</th><th>duration</th><th>cost each</th></tr></thead>
     <tbody>
@@ -105,7 +104,7 @@ function Parts({ parts }) {
           <td>${number(part.num_turns, 3)}</td><td>${number(part.output_tokens, 3)}</td><td>${seconds(part.duration_s)}</td><td>${dollars(part.cost_usd)}</td></tr>`,
       )}
     </tbody>
-  </table>`;
+  </table></div>`;
 }
 
 function Plot({ make, data }) {

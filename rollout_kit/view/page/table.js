@@ -157,9 +157,9 @@ export function TableView({ place, state }) {
     ${rows.error && html`<p class="error" role="alert">${rows.error}</p>`}
     ${place.column && html`<${Histogram} place=${place} column=${place.column} version=${state.version} />`}
     <div class="scroller" ref=${scroller} onScroll=${(event) => setTop(event.target.scrollTop)} onWheel=${onWheel}
-         tabindex="0" role="grid" aria-rowcount=${rows.total} aria-label="rollouts">
+         tabindex="0" role="region" aria-label="rollouts">
       <div class="canvas" style=${{ height: `${whole + ROW}px` }}>
-        <table style=${{ transform: `translateY(${top}px)` }}>
+        <table aria-rowcount=${rows.total} style=${{ transform: `translateY(${top}px)` }}>
           <thead><tr>
             ${columns.map(
               (name) => html`<th scope="col" aria-sort=${place.sort === name ? "ascending" : place.sort === `-${name}` ? "descending" : "none"}>
@@ -199,7 +199,7 @@ function cellOf(name, value) {
   if (name === "reward") return html`<span class=${`reward ${rewardClass(value)}`}>${cell(name, value)}</span>`;
   if (name === "status") return html`<span class=${`status ${value}`}>${value}</span>`;
   const text = cell(name, value);
-  if (name === "answer") return html`<span title=${text}>${text.length > 80 ? `…${text.slice(-80)}` : text}</span>`;
+  if (name === "answer") return html`<span title=${text}>${text.length > 44 ? `…${text.slice(-44)}` : text}</span>`;
   return text.length > 60 ? `${text.slice(0, 60)}…` : text;
 }
 

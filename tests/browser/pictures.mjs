@@ -1,0 +1,37 @@
+// Takes the pictures of the documentation: node pictures.mjs <modules> <browser> <url> <folder>
+
+import { createRequire } from "node:module";
+import { join, resolve } from "node:path";
+
+const [modules, executablePath, url, folder] = process.argv.slice(2);
+const { chromium } = createRequire(resolve(modules, "node_modules", "x.js"))("playwright-core");
+
+const browser = await chromium.launch({ executablePath, args: ["--no-sandbox", "--disable-gpu"] });
+for (const colorScheme of ["light", "dark"]) {
+  const page = await browser.newPage({ viewport: { width: 1200, height: 720 }, colorScheme });
+  const take = async (name) => {
+    await page.waitForTimeout(800);
+    await page.screenshot({ path: join(folder, `${name}-${colorScheme}.png`) });
+  };
+  await page.goto(`${url}/?where=reward < 1&column=agent`);
+  await page.locator("tbody tr").first().waitFor();
+  await take("table");
+  await page.goto(`${url}/?search=calculator`);
+  await page.locator("tbody tr").nth(8).click();
+  await take("rollout");
+  await page.goto(`${url}/?where=reward < 1 and agent == "math_with_verify_simple_agent"`);
+  await page.locator("tbody tr").nth(6).click();
+  await page.locator("main.rollout").waitFor();
+  await page.keyboard.press("g");
+  await page.locator(".member").first().waitFor();
+  for (const box of (await page.locator(".member input[type=checkbox]").all()).slice(0, 2)) await box.check();
+  await take("group");
+  await page.goto(`${url}/?view=compare`);
+  await page.locator(".flips tbody tr").first().waitFor();
+  await take("compare");
+  await page.goto(`${url}/?view=plots`);
+  await page.locator(".plot canvas").first().waitFor();
+  await take("plots");
+  await page.close();
+}
+await browser.close();

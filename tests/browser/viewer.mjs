@@ -1,0 +1,188 @@
+// Drives the viewer in a real browser: node viewer.mjs <modules> <browser> <url> <folder> <report>
+// Prints a line for each step, and ends with status 1 at the first that does not hold.
+
+import assert from "node:assert/strict";
+import { appendFileSync, readFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { join, resolve } from "node:path";
+
+const [modules, executablePath, url, folder, report] = process.argv.slice(2);
+const require = createRequire(resolve(modules, "node_modules", "x.js"));
+const { chromium } = require("playwright-core");
+const axe = readFileSync(require.resolve("axe-core/axe.min.js"), "utf8");
+
+const flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"];
+const browser = await chromium.launch({ executablePath, args: flags });
+const problems = [];
+
+async function open(address, colorScheme = "light") {
+  const page = await browser.newPage({ viewport: { width: 1280, height: 800 }, colorScheme });
+  page.on("pageerror", (error) => problems.push(`error on the page: ${error.message}`));
+  page.on("dialog", (dialog) => problems.push(`a dialog opened: ${dialog.message()}`) && dialog.dismiss());
+  page.on("request", (request) => {
+    if (/^https?:/.test(request.url()) && !request.url().startsWith(url)) problems.push(`asked for ${request.url()}`);
+  });
+  await page.goto(address);
+  return page;
+}
+
+const rowsOf = (page) => page.locator(".table-view [role=status]");
+const rows = async (page, text) => {
+  await rowsOf(page).filter({ hasText: text }).waitFor();
+};
+
+async function checkAccess(page, name) {
+  await page.evaluate(axe); // evaluated by the debugger, which the policy of the page does not bind
+  const { violations } = await page.evaluate(() => globalThis.axe.run());
+  const serious = violations.filter((each) => ["serious", "critical"].includes(each.impact));
+  const said = serious.map((each) => `${each.id}: ${each.nodes[0].html.slice(0, 200)} ${each.nodes[0].failureSummary}`);
+  assert.deepEqual(said, [], `axe-core finds faults on the page of ${name}`);
+}
+
+const steps = {
+  async "the table shows every rollout"(page) {
+    await rows(page, "14 of 14 rows");
+    assert.equal(await page.locator("tbody tr").count(), 14);
+  },
+  async "a filter is applied, and stands in the address"(page) {
+    await page.fill("input[name=where]", "reward == 0 and 'two' in text");
+    await page.keyboard.press("Enter");
+    await rows(page, "3 of 14 rows");
+    assert.match(page.url(), /where=reward/);
+    const other = await open(page.url());
+    await rows(other, "3 of 14 rows");
+    await other.close();
+  },
+  async "a wrong filter says what is wrong"(page) {
+    await page.fill("input[name=where]", "rewrd < 1");
+    await page.keyboard.press("Enter");
+    await page.locator("[role=alert]", { hasText: "did you mean 'reward'?" }).waitFor();
+    await page.fill("input[name=where]", "reward == 0 and 'two' in text");
+    await page.keyboard.press("Enter");
+    await rows(page, "3 of 14 rows");
+  },
+  async "keys open a rollout and step within the filter"(page) {
+    await page.keyboard.press("Enter");
+    await page.locator(".steps", { hasText: "1 of 3" }).waitFor();
+    await page.keyboard.press("j");
+    await page.locator(".steps", { hasText: "2 of 3" }).waitFor();
+    await page.locator(".item.assistant", { hasText: "It is two." }).first().waitFor();
+  },
+  async "a label is set, shown in the table and kept in the file"(page) {
+    await page.fill("input[name=label]", "bug");
+    await page.fill("input[name=note]", "counts wrongly");
+    await page.locator(".labels button", { hasText: "add" }).click();
+    await page.locator(".chip", { hasText: "bug – counts wrongly" }).waitFor();
+    assert.match(readFileSync(join(folder, "before_labels.jsonl"), "utf8"), /"label":"bug"/);
+    await page.keyboard.press("Escape");
+    await page.locator("td.column-labels", { hasText: "bug" }).waitFor();
+  },
+  async "a group merges equal answers and compares two"(page) {
+    await page.locator("tbody tr").first().click();
+    await page.locator("main.rollout").waitFor();
+    await page.keyboard.press("g");
+    await page.locator("main.group", { hasText: "3 rollouts, 2 different answers" }).waitFor();
+    await page.locator(".member", { hasText: "× 2" }).waitFor();
+    for (const box of await page.locator(".member input[type=checkbox]").all()) await box.check();
+    await page.locator(".difference ins").first().waitFor();
+    await page.locator(".difference del").first().waitFor();
+  },
+  async "two files are compared, and a flip leads to its rollouts"(page) {
+    await page.getByRole("button", { name: "Compare" }).click();
+    await page.locator(".conclusion").waitFor();
+    await page.selectOption("select[aria-label='first file']", "before.jsonl");
+    await page.selectOption("select[aria-label='second file']", "after.jsonl");
+    await page.locator(".flips tbody tr").first().waitFor();
+    await page.locator(".flips button", { hasText: "second answers" }).first().click();
+    await page.locator("main.group").waitFor();
+  },
+  async "plots are drawn, and a bar narrows the filter"(page) {
+    await page.goto(`${url}/?view=plots`);
+    await page.locator(".plot canvas").first().waitFor();
+    await page.locator("figure", { hasText: "Reward" }).first().locator(".bar-column").first().click();
+    await page.locator("main.table-view").waitFor();
+    assert.match(decodeURIComponent(page.url()), /where=reward/);
+  },
+  async "a tool call stands beside its output"(page) {
+    await page.goto(`${url}/?where=num_tool_calls > 0 or "tea" in text`);
+    await page.goto(`${url}/?search=stock`);
+    await page.locator("tbody tr").first().click();
+    await page.locator(".call .output").first().waitFor();
+    assert.match(await page.locator(".item.tools h3").first().textContent(), /tool call: stock/);
+  },
+  async "a file that grows is followed"(page) {
+    await page.goto(url);
+    await rows(page, "14 of 14 rows");
+    const line = readFileSync(join(folder, "before.jsonl"), "utf8").split("\n")[0];
+    appendFileSync(join(folder, "before.jsonl"), `${line.replace('"rollout_index": 0', '"rollout_index": 77')}\n`);
+    await rows(page, "15 of 15 rows");
+  },
+  async "hostile answers do nothing"(page) {
+    for (const search of ["pwned", "20 MB"]) {
+      await page.goto(`${url}/?search=${search}`);
+      await rows(page, "1 of 15 rows");
+      await page.locator("tbody tr").first().click();
+      await page.locator(".item.assistant .text").first().waitFor();
+      await page.locator(".raw summary").click();
+      await page.keyboard.press("g");
+      await page.locator(".member .text").first().waitFor();
+      assert.equal(await page.evaluate(() => globalThis.pwned), undefined);
+      assert.equal(await page.locator("a[href^='javascript:']").count(), 0);
+      assert.equal(await page.locator("#page script, #page iframe, #page object").count(), 0);
+    }
+  },
+  async "a random order and a jump to a task"(page) {
+    await page.goto(url);
+    await rows(page, "15 of 15 rows");
+    await page.getByRole("button", { name: "random sample" }).click();
+    await page.waitForURL(/sort=~|sort=%7E/);
+    await page.fill("input[name=task]", "0000000000000002");
+    await page.keyboard.press("Enter");
+    await rows(page, "2 of 15 rows");
+  },
+  async "a static report works without a server"() {
+    const page = await open(`file://${report}`);
+    await page.locator("tbody tr").first().click();
+    await page.locator("main.rollout").waitFor();
+    await page.keyboard.press("g");
+    await page.locator("main.group").waitFor();
+    await page.getByRole("button", { name: "Plots" }).click();
+    await page.locator(".plot canvas").first().waitFor();
+    await checkAccess(page, "the report");
+    await page.close();
+  },
+  async "axe-core finds no serious fault, light and dark"(page) {
+    const places = { table: "?column=reward", rollout: "", group: "", plots: "?view=plots", compare: "?view=compare" };
+    for (const scheme of ["light", "dark"]) {
+      await page.emulateMedia({ colorScheme: scheme });
+      for (const [name, address] of Object.entries(places)) {
+        await page.goto(`${url}/${address}`);
+        if (name === "rollout" || name === "group") {
+          await page.locator("tbody tr").first().click();
+          await page.locator("main.rollout").waitFor();
+        }
+        if (name === "group") await page.keyboard.press("g");
+        await page.locator(`main.${{ table: "table-view" }[name] ?? name}`).waitFor();
+        await page.waitForTimeout(300);
+        await checkAccess(page, `${name}, ${scheme}`);
+      }
+    }
+  },
+};
+
+const page = await open(url);
+page.setDefaultTimeout(120_000);
+let failed = false;
+for (const [name, step] of Object.entries(steps)) {
+  try {
+    await step(page);
+    assert.deepEqual(problems, []);
+    console.log(`ok: ${name}`);
+  } catch (error) {
+    console.log(`FAILED: ${name}: ${error.message}`);
+    failed = true;
+    break;
+  }
+}
+await browser.close();
+process.exit(failed ? 1 : 0);
