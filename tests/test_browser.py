@@ -17,7 +17,8 @@ MODULES = ROOT / ".browser"
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 
 HOSTILE = """<script>globalThis.pwned = 1</script><img src=x onerror="globalThis.pwned = 2">
-[click](javascript:alert('pwned')) <a href="javascript:alert('pwned')">here</a> </script>{{constructor}}"""
+[click](javascript:alert('pwned')) <a href="javascript:alert('pwned')">here</a>
+</script>{{constructor}}"""
 
 pytestmark = pytest.mark.browser
 

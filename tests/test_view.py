@@ -97,7 +97,11 @@ def test_a_filter_over_columns_means_what_it_means_over_lines(
             expected = [Filter(text)(rollout) for rollout in lines]
         except ConfigError:
             continue  # where columns decide, they may not come to the row that has no answer
-        mask = mask_of(quick, index.columns, len(index)) if quick else bytes([1]) * len(index)
+        try:
+            mask = mask_of(quick, index.columns, len(index)) if quick else bytes([1]) * len(index)
+        except ConfigError:
+            assert slow is not None  # it stands before and excludes the row that has no answer
+            continue
         if slow is None:
             assert [bool(each) for each in mask] == expected, text
         else:
