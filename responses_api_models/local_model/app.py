@@ -32,6 +32,9 @@ class LocalModelConfig(ModelConfig):
     model_path: str | None = Field(
         None, description="Qwen3 checkpoint folder, Hugging Face layout; empty: the shipped one."
     )
+    lora_modules: dict[str, str] = Field(
+        {}, description="LoRA adapters: name → folder; a request's `model` names one."
+    )
     model_name: str = Field("tiny", description="The name that responses give the model.")
     max_output_tokens: int = Field(256, ge=1, description="Where the create params name no limit.")
     temperature: float = Field(1.0, ge=0, description="Where the create params name none.")
@@ -51,9 +54,11 @@ class LocalModel(Model):
     needs: ClassVar[Mapping[str, str]] = dict.fromkeys(
         ("ctranslate2", "tokenizers", "jinja2", "numpy"), "rollout-kit[local]"
     )
-    names_weights: ClassVar[frozenset[str]] = frozenset({"model_path"})
+    names_weights: ClassVar[frozenset[str]] = frozenset({"model_path", "lora_modules"})
     config: LocalModelConfig
     engine: "Engine | None" = None
+    adapted: Mapping[str, "Engine"] = {}
+    """Adapter → the checkpoint with it."""
     tokenizer: "ChatTokenizer"
 
     async def start(self) -> None:
@@ -68,17 +73,27 @@ class LocalModel(Model):
         num_threads = min(
             self.config.num_threads, self.config.max_concurrent_requests or self.config.num_threads
         )
-        await self.identify_weights(checkpoint)
+        adapters = {
+            name: _folder(path, f"lora_modules.{name}")
+            for name, path in self.config.lora_modules.items()
+        }
+        await self.identify_weights(checkpoint, *adapters.values())
         self.engine = await asyncio.to_thread(Engine, checkpoint, num_threads=num_threads)
+        self.adapted = {
+            name: await asyncio.to_thread(
+                Engine, checkpoint, num_threads=num_threads, adapter=adapter
+            )
+            for name, adapter in adapters.items()
+        }
         self.tokenizer = ChatTokenizer(checkpoint)
 
     async def stop(self) -> None:
-        if self.engine:
-            await self.engine.close()
+        for engine in (self.engine, *self.adapted.values()):
+            if engine:
+                await engine.close()
 
     async def responses(self, params: JsonObject) -> JsonObject:
-        if self.engine is None:
-            raise ModelError("the local model has not been started", status=503)
+        name, engine = self._asked(params)
         check_supported(params)
         sampling = read_sampling(
             params,
@@ -89,9 +104,9 @@ class LocalModel(Model):
             prompt = self.tokenizer.raw_prompt(text)
         else:
             prompt = self.tokenizer.prompt(chat_messages(params), template_tools(params))
-        generated = await self.engine.generate(prompt, sampling)
+        generated = await engine.generate(prompt, sampling)
         return make_response(
-            self.model_name(),
+            name,
             self._output(params, prompt, generated),
             {
                 "input_tokens": len(prompt),
@@ -107,19 +122,31 @@ class LocalModel(Model):
     def load_figures(self) -> JsonObject:
         if self.engine is None:
             return super().load_figures()
-        busy = {"running": self.engine.num_running, "waiting": self.engine.num_waiting}
+        engines = (self.engine, *self.adapted.values())
+        busy = {
+            "running": sum(each.num_running for each in engines),
+            "waiting": sum(each.num_waiting for each in engines),
+        }
         return {**super().load_figures(), **busy}
 
     def model_name(self) -> str:
         return self.config.model_name
 
+    def _asked(self, params: JsonObject) -> tuple[str, "Engine"]:
+        """The model that a request names. Without adapters any name is the checkpoint's."""
+        if self.engine is None:
+            raise ModelError("the local model has not been started", status=503)
+        own, asked = self.model_name(), params.get("model")
+        if not self.adapted or asked in (None, own):
+            return own, self.engine
+        if asked not in self.adapted:
+            known = ", ".join([own, *self.adapted])
+            raise ModelError(f"there is no model '{asked}'; there are: {known}", status=404)
+        return asked, self.adapted[asked]
+
     def _checkpoint(self) -> Path:
-        if not self.config.model_path:
-            return SHIPPED
-        checkpoint = Path(self.config.model_path).expanduser()
-        if not checkpoint.is_dir():
-            raise ConfigError(f"model_path {self.config.model_path}: no such folder")
-        return checkpoint
+        path = self.config.model_path
+        return _folder(path, "model_path") if path else SHIPPED
 
     def _output(self, params: JsonObject, prompt: list[int], generated: "Generated") -> list[Item]:
         """The generated items; none if the prompt left no room, as with vLLM."""
@@ -148,6 +175,13 @@ class LocalModel(Model):
             {"token": text, "logprob": value, "bytes": list(text.encode()), "top_logprobs": []}
             for text, value in pairs[: len(pairs) - ends]
         ]
+
+
+def _folder(path: str, name: str) -> Path:
+    folder = Path(path).expanduser()
+    if not folder.is_dir():
+        raise ConfigError(f"{name} {path}: no such folder")
+    return folder
 
 
 def _wants_logprobs(params: JsonObject) -> bool:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from .checkpoint import required
+from .lora import FILES as ADAPTER_FILES
 
 LAYOUT = "1"
 """Part of the cache key; increment it if `convert` writes a different model."""
@@ -21,12 +22,13 @@ CONVERTED_FROM = ("config.json", "model.safetensors", "tokenizer.json")
 
 
 @contextmanager
-def converted(checkpoint: Path) -> Iterator[Path]:
-    """Context with the CTranslate2 directory of a checkpoint, converted if it is not in the cache.
+def converted(checkpoint: Path, adapter: Path | None = None) -> Iterator[Path]:
+    """Context with the CTranslate2 directory of a checkpoint, with an adapter added if one is
+    given; converted if it is not in the cache.
 
     If the cache cannot be written, the directory is a temporary one.
     """
-    target = cache_folder() / checkpoint_hash(checkpoint)
+    target = cache_folder() / checkpoint_hash(checkpoint, adapter)
     if target.is_dir():
         yield target
         return
@@ -38,11 +40,11 @@ def converted(checkpoint: Path) -> Iterator[Path]:
         scratch = Path(tempfile.mkdtemp(prefix=".converting-", dir=target.parent))
     except OSError:
         with tempfile.TemporaryDirectory(prefix="rollout_kit-local_model-") as folder:
-            convert(checkpoint, Path(folder))
+            convert(checkpoint, Path(folder), adapter)
             yield Path(folder)
         return
     try:
-        convert(checkpoint, scratch)
+        convert(checkpoint, scratch, adapter)
         _publish(scratch, target)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -54,10 +56,12 @@ def cache_folder() -> Path:
     return Path(base) / "rollout_kit" / "local_model"
 
 
-def checkpoint_hash(checkpoint: Path) -> str:
+def checkpoint_hash(checkpoint: Path, adapter: Path | None = None) -> str:
     digest = hashlib.sha256(LAYOUT.encode())
-    for name in CONVERTED_FROM:
-        with required(checkpoint, name).open("rb") as file:
+    paths = [required(checkpoint, name) for name in CONVERTED_FROM]
+    paths += [required(adapter, name) for name in ADAPTER_FILES] if adapter else []
+    for path in paths:
+        with path.open("rb") as file:
             digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()[:24]
 

@@ -12,7 +12,8 @@ from rollout_kit.types import JsonObject
 def required(checkpoint: Path, name: str) -> Path:
     path = checkpoint / name
     if not path.is_file():
-        raise ConfigError(f"model_path {checkpoint} has no {name}: not a Qwen3 checkpoint folder")
+        what = "an adapter's" if name.startswith("adapter") else "a Qwen3 checkpoint"
+        raise ConfigError(f"{checkpoint} has no {name}: it is not {what} folder")
     return path
 
 

@@ -15,16 +15,19 @@ from ctranslate2.specs import common_spec, transformer_spec
 from rollout_kit.errors import ConfigError
 
 from .checkpoint import read_config, required
+from .lora import FILES, add_adapter
 
 Weights = Mapping[str, np.ndarray]
 
 DTYPES = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2")}
 
 
-def convert(checkpoint: Path, output: Path) -> None:
+def convert(checkpoint: Path, output: Path, adapter: Path | None = None) -> None:
     config = read_config(checkpoint)
     _check_supported(config, checkpoint)
     weights = read_safetensors(required(checkpoint, "model.safetensors"))
+    if adapter is not None:
+        weights = add_adapter(weights, adapter, read_safetensors(adapter / FILES[1]))
     vocabulary = _vocabulary(required(checkpoint, "tokenizer.json"), config["vocab_size"])
     spec = _specification(config)
     try:

@@ -45,12 +45,12 @@ class Generated:
 class Engine:
     """A loaded checkpoint; `num_threads` requests run at a time, others wait in order."""
 
-    def __init__(self, checkpoint: Path, *, num_threads: int) -> None:
+    def __init__(self, checkpoint: Path, *, num_threads: int, adapter: Path | None = None) -> None:
         config = read_config(checkpoint)
         self.context_length: int = config["max_position_embeddings"]
         self._end_ids = end_ids(checkpoint, config)
         self._resources = ExitStack()
-        self._model = self._resources.enter_context(converted(checkpoint))
+        self._model = self._resources.enter_context(converted(checkpoint, adapter))
         self._vocabulary = json.loads((self._model / "vocabulary.json").read_text("utf-8"))
         model_bytes = (self._model / "model.bin").stat().st_size
         self._cache_room = max(model_bytes, MIN_CACHE_BYTES) // cached_bytes(config)

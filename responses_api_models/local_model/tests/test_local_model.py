@@ -2,6 +2,7 @@ import asyncio
 import json
 import math
 import random
+import shutil
 import subprocess
 import sys
 import threading
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from adapters import MODULE, shapes_of, write_adapter
 from openai.types.responses import Response
 from support import HANG_S
 
@@ -572,3 +574,61 @@ def test_a_client_of_the_completions_gets_a_completion():
     direct = ask({"input": "3+4=", "raw_prompt": True, "max_output_tokens": 4, "seed": 1})
     assert told["choices"][0]["text"] == output_text(direct)
     assert told["usage"]["completion_tokens"] == direct["usage"]["output_tokens"]
+
+
+def write_weights(path: Path, weights: dict[str, np.ndarray]) -> None:
+    header: dict[str, Any] = {}
+    data = b""
+    for name, values in weights.items():
+        raw = values.astype("<f4").tobytes()
+        places = [len(data), len(data) + len(raw)]
+        header[name] = {"dtype": "F32", "shape": values.shape, "data_offsets": places}
+        data += raw
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
+def test_an_adapter_beside_the_checkpoint_gives_the_answers_of_the_merged_one(tmp_path):
+    adapter, merged = write_adapter(tmp_path / "lora"), tmp_path / "merged"
+    shutil.copytree(CHECKPOINT, merged)
+    read = sibling("convert").read_safetensors
+    weights, added = (
+        read(CHECKPOINT / "model.safetensors"),
+        read(adapter / "adapter_model.safetensors"),
+    )
+    for layer in range(4):
+        module = MODULE.format(layer=layer)
+        down, up = (added[f"{module}.lora_{side}.weight"] for side in "AB")
+        weights[f"model.layers.{layer}.self_attn.q_proj.weight"] += 8 / 2 * up @ down
+    write_weights(merged / "model.safetensors", weights)
+    prompts = mixed_prompts(12)
+    many = [{"input": text, "max_output_tokens": 24, "seed": 5} for text in prompts]
+    tuned = [{**params, "model": "tuned"} for params in many]
+    beside = asked(*tuned, *many, lora_modules={"tuned": str(adapter)}, return_token_ids=True)
+    alone = asked(*many, model_path=str(merged), return_token_ids=True)
+    assert [tokens(each) for each in beside[:12]] == [tokens(each) for each in alone]
+    assert {each["model"] for each in beside[:12]} == {"tuned"}
+    assert [tokens(each) for each in beside[12:]] == [
+        tokens(each) for each in asked(*many, return_token_ids=True)
+    ]
+    assert [tokens(each) for each in beside[12:]] != [tokens(each) for each in alone]
+
+
+def test_an_adapter_that_is_not_there_or_does_not_fit_is_named(tmp_path):
+    adapters = {"tuned": str(write_adapter(tmp_path / "lora"))}
+    with pytest.raises(ModelError, match="no model 'tunde'; there are: tiny, tuned") as refused:
+        ask({"input": "What is 17+25?", "model": "tunde"}, lora_modules=adapters)
+    assert refused.value.status == 404
+    for breaks, complaint in (
+        ({"shapes": shapes_of(size=64)}, "does not fit the checkpoint: it changes model.layers.0"),
+        ({"use_dora": True}, "use_dora cannot be served here; try ng_merge_lora"),
+        ({"peft_type": "IA3"}, "peft_type IA3 cannot"),
+    ):
+        wrong = write_adapter(tmp_path / "wrong", **breaks)
+        with pytest.raises(ConfigError, match=complaint):
+            ask({"input": "What is 17+25?"}, lora_modules={"tuned": str(wrong)})
+    with pytest.raises(ConfigError, match=r"lora_modules\.tuned .*: no such folder"):
+        ask({"input": "What is 17+25?"}, lora_modules={"tuned": str(tmp_path / "nowhere")})
+    (tmp_path / "lora/adapter_config.json").unlink()
+    with pytest.raises(ConfigError, match=r"has no adapter_config\.json"):
+        ask({"input": "What is 17+25?"}, lora_modules=adapters)
