@@ -40,6 +40,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 class Run:
     tokens_per_s: float
     engine_share: float
+    engine_cpu_s: float
     whole_s: float
     """With the start and the end of the command."""
 
@@ -93,7 +94,7 @@ def compare(
                 runs[side].append(run)
                 say(
                     f"{side:<6}  {run.tokens_per_s:7.1f} tokens/s  engine {run.engine_share:.3f}"
-                    f" of the CPU  {run.whole_s:.1f} s in all"
+                    f" of the CPU, {run.engine_cpu_s:.1f} s  {run.whole_s:.1f} s in all"
                 )
     pairs = list(zip(runs["direct"], runs["ours"], strict=True))
     ratio = statistics.median(ours.tokens_per_s / other.tokens_per_s for other, ours in pairs)
@@ -132,7 +133,7 @@ def run_direct(engine: subprocess.Popen[str], rows: Path) -> Run:
     found = wait_for(engine)
     main, rest = (after - was for after, was in zip(cpu_of(engine.pid), before, strict=True))
     seconds = found["seconds"]
-    return Run(found["tokens"] / seconds, rest / (main + rest), seconds)
+    return Run(found["tokens"] / seconds, rest / (main + rest), rest, seconds)
 
 
 def run_ours(url: str, pid: int, model: str, rows: Path, folder: Path, requests: int) -> Run:
@@ -145,7 +146,7 @@ def run_ours(url: str, pid: int, model: str, rows: Path, folder: Path, requests:
     now = os.times()
     ours = now.children_user + now.children_system
     ours -= children.children_user + children.children_system
-    return Run(compute_side(samples).tokens_per_s, rest / (main + rest + ours), whole)
+    return Run(compute_side(samples).tokens_per_s, rest / (main + rest + ours), rest, whole)
 
 
 def cpu_of(pid: int) -> tuple[float, float]:

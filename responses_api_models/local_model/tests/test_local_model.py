@@ -1,4 +1,5 @@
 import asyncio
+import importlib
 import json
 import math
 import random
@@ -41,7 +42,7 @@ RIGHT = "max(A:12,B:45)=B:45, max(B:45,C:27)=B:45, max(B:45,D:30)=B:45. Answer: 
 
 def sibling(name: str) -> Any:
     package = LocalModel.__module__.removesuffix(".app")
-    return sys.modules[f"{package}.{name}"]
+    return importlib.import_module(f"{package}.{name}")
 
 
 @pytest.fixture(autouse=True, scope="module")
