@@ -201,6 +201,8 @@ class Rollout:
     line: JsonObject
     group: GroupScore | None = None
     """Set where a stored rollout is read whose group has a current score."""
+    labels: tuple[str, ...] = ()
+    """What people have labelled a stored rollout or its task with."""
 
     @property
     def key(self) -> Key:

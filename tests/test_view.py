@@ -16,13 +16,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import read_jsonl, write_jsonl
 
+from rollout_kit.api.load import load
+from rollout_kit.cli import export
 from rollout_kit.cli import view as command
 from rollout_kit.errors import ConfigError
 from rollout_kit.export.expression import Filter, parse
 from rollout_kit.launch.sockets import bound_socket, url_of
+from rollout_kit.store.groups.members import group_digest, hold
+from rollout_kit.store.groups.scope import group_of
+from rollout_kit.store.groups.scores import build_group_line
 from rollout_kit.store.index.index import Index
 from rollout_kit.store.lines import rollout_of
 from rollout_kit.store.scan import parse_line
+from rollout_kit.store.sidecars.labels import Labelled, Labels
 from rollout_kit.transport.app import served
 from rollout_kit.view.app import Viewer, build_app
 from rollout_kit.view.dataset import Dataset
@@ -361,3 +367,34 @@ def test_what_cannot_be_shown_is_said_in_one_line(
     assert ended.value.code == 1
     assert said in capsys.readouterr().err
     assert not (results / "x.html").exists()
+
+
+def test_labels_choose_rollouts_in_exports_too(results: Path) -> None:
+    labels = Labels.beside(results / "a.jsonl")
+    labels.set(Labelled(f"{2:016x}", "solver", "", 0), "bug")
+    labels.set(Labelled.task(f"{1:016x}"), "flaky")
+    rows = [each for each in load(results / "a.jsonl") if Filter("'bug' in labels")(each)]
+    assert [row.key.task_id for row in rows] == [f"{2:016x}"]
+    target = results / "train.jsonl"
+    with pytest.raises(SystemExit) as ended:
+        words = ["+format=trl_sft", f"+output_fpath={target}", "+where='flaky' not in labels"]
+        export.main([str(results / "a.jsonl"), *words])
+    assert ended.value.code == 0
+    assert {each["task_id"] for each in read_jsonl(target)} == {f"{2:016x}", f"{3:016x}"}
+
+
+def test_group_scores_are_shown_and_filtered_by(results: Path) -> None:
+    rollouts = [rollout for rollout in load(results / "a.jsonl") if rollout.key.task_id[-1] == "1"]
+    digest = group_digest(sum(hold(each.key, each.line).digest for each in rollouts))
+    scores = {each.key: {"reward": 2.5 - at, "components": {}} for at, each in enumerate(rollouts)}
+    group = group_of(rollouts[0].key)
+    scored = build_group_line(group, 1, digest, "v", scores, {"agreement": 0.5})
+    write_jsonl(results / "a_groups.jsonl", [scored])
+    with closing(Dataset([str(results / "a.jsonl")], is_kept=False)) as dataset:
+        viewer = Viewer(dataset, "")
+        viewer.update()
+        assert shown(viewer, "group_reward > 1") == [(1, 0), (1, 1)]
+        first = viewer.queries.wait(Query()).ids[0]
+        assert viewer.row(first)["group_reward"] == 2.5
+        assert viewer.reader.group(first)["figures"] == {"agreement": 0.5}
+        assert viewer.reader.rollout(first)["group"]["reward"] == 2.5

@@ -11,6 +11,7 @@ from ..store.groups.rewards import find_group_rewards
 from ..store.input import number_lines
 from ..store.lines import key_of, kind_of, rollout_of
 from ..store.scan import parse_line
+from ..store.sidecars.labels import find_labels
 from ..types import Rollout
 
 if TYPE_CHECKING:
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 
 
 class Rollouts:
-    """The rollouts of one or several files, each key once, with the scores of their groups. Other
-    lines are skipped."""
+    """The rollouts of one or several files, each key once, with the scores of their groups and
+    their labels. Other lines are skipped."""
 
     def __init__(self, *paths: str | Path) -> None:
         self.paths = [Path(path).expanduser() for path in paths]
@@ -28,7 +29,7 @@ class Rollouts:
         """In the order of the files; ConfigError if one cannot be read."""
         seen = Keys()
         for path in self.paths:
-            rewards = find_group_rewards(path)
+            rewards, labels = find_group_rewards(path), find_labels(path)
             for _, raw in number_lines(path):
                 line = parse_line(raw)
                 response = line.get("response") if line else None
@@ -38,7 +39,8 @@ class Rollouts:
                 if kind_of(line, "rollout") != "rollout":
                     continue
                 if (key := key_of(line)) is not None and seen.add(key):
-                    yield rollout_of(line, rewards.of(key) if rewards else None)
+                    group = rewards.of(key) if rewards else None
+                    yield rollout_of(line, group, labels.of(key) if labels else ())
 
     def __repr__(self) -> str:
         return f"Rollouts({', '.join(map(str, self.paths))})"

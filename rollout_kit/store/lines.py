@@ -6,7 +6,7 @@ typed `RolloutInfo`.
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import repeat
@@ -216,9 +216,11 @@ def info_of(line: Mapping[str, Any]) -> RolloutInfo:
     )
 
 
-def rollout_of(line: JsonObject, group: GroupScore | None = None) -> Rollout:
+def rollout_of(
+    line: JsonObject, group: GroupScore | None = None, labels: Iterable[str] = ()
+) -> Rollout:
     """A line of the rollouts file, for which `key_of` finds a key."""
-    return Rollout(info_of(line), line, group)
+    return Rollout(info_of(line), line, group, tuple(labels))
 
 
 def key_of(line: Mapping[str, Any]) -> Key | None:

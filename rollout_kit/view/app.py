@@ -19,7 +19,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from .. import __version__
 from ..errors import ConfigError, RolloutKitError
 from ..store.index.index import LineChanged
-from ..store.sidecars.labels import Labels
 from ..types import JsonObject, Key
 from .comparison import compare_outputs
 from .dataset import ROW_BITS, ROW_MASK, Dataset
@@ -61,14 +60,10 @@ class Viewer:
         self.dataset = dataset
         self.title = title
         self.queries = Queries(dataset)
-        self.labels = [Labels.beside(output.paths.main) for output in dataset.outputs]
-        self.reader = Reader(dataset, self.labels)
+        self.reader = Reader(dataset)
 
     def update(self) -> None:
         """Take in what other programs have written."""
-        for labels in self.labels:
-            if labels.refresh():
-                self.dataset.version += 1
         self.dataset.update()
 
     def state(self) -> JsonObject:
@@ -84,7 +79,7 @@ class Viewer:
                     name, {"name": name, "is_text": is_text, "is_score": name in scores}
                 )
         outputs = []
-        for number, output in enumerate(dataset.outputs):
+        for output in dataset.outputs:
             main, unverified, failures = (part.index for part in output.parts)
             outputs.append(
                 {
@@ -94,7 +89,8 @@ class Viewer:
                     "failures": len(failures),
                     "foreign": main.num_foreign,
                     "repeated": main.num_repeated,
-                    "labels": sum(len(notes) for _, notes in self.labels[number].items()),
+                    "labels": sum(len(notes) for _, notes in output.labels.items()),
+                    "has_groups": output.paths.groups.exists(),
                 }
             )
         return {
@@ -129,13 +125,16 @@ class Viewer:
         number, row = row_id >> ROW_BITS, row_id & ROW_MASK
         part = self.dataset.parts[number]
         columns, key = part.index.columns, part.index.key(row)
-        labels = self.labels[self.dataset.output_number(number)]
+        output = self.dataset.output_of(number)
+        rewards = output.group_rewards()
+        score = rewards.of(key) if rewards else None
         return {
             "id": row_id,
-            "file": self.dataset.output_of(number).name,
+            "file": output.name,
             "task_id": key.task_id,
             "status": status_of(columns, row),
-            "labels": list(labels.of(key)),
+            "labels": list(output.labels.of(key)),
+            "group_reward": score.reward if score else None,
             "answer": self.reader.preview(part, row),
             **columns.fields(row, list(columns.names())),
         }

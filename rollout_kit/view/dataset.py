@@ -2,15 +2,19 @@
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import ConfigError, suggest
 from ..store.files import SIDECARS, OutputPaths
+from ..store.groups.rewards import GroupRewards, find_group_rewards
 from ..store.index.columns import Columns
 from ..store.index.index import Index, cache_path
 from ..store.index.records import RecordMaker, number_of
-from ..types import Key
+from ..store.lines import rollout_of
+from ..store.scan import parse_line
+from ..store.sidecars.labels import Labels
+from ..types import Key, Rollout
 from .masks import rows_of_task
 
 ROW_BITS = 40
@@ -43,7 +47,8 @@ class StoredOutput:
 
     name: str
     paths: OutputPaths
-    parts: list[Part] = field(default_factory=list)
+    parts: list[Part]
+    labels: Labels
 
     @classmethod
     def open(cls, name: str, path: Path, *, is_kept: bool) -> "StoredOutput":
@@ -53,14 +58,26 @@ class StoredOutput:
             Part(Index(each, default, cache_path(each) if is_kept else None))
             for each, default in files
         ]
-        return cls(name, paths, parts)
+        return cls(name, paths, parts, Labels.beside(path))
 
     def update(self, pause: Callable[[], None]) -> bool:
         """Index what was added; True if rows changed."""
         has_changed = [part.index.update(pause) for part in self.parts]
         if any(has_changed):
             self._hide_superseded()
-        return any(has_changed)
+        return self.labels.refresh() or any(has_changed)
+
+    def group_rewards(self) -> GroupRewards | None:
+        """The current scores of the groups; None if none was scored."""
+        return find_group_rewards(self.paths.main)
+
+    def read(self, raw: bytes, key: Key) -> Rollout | None:
+        """A line with its group's score and its labels; None if it has no response."""
+        line = parse_line(raw)
+        if line is None or not isinstance(line.get("response"), dict):
+            return None
+        rewards = self.group_rewards()
+        return rollout_of(line, rewards.of(key) if rewards else None, self.labels.of(key))
 
     def _hide_superseded(self) -> None:
         """Of responses without a verdict and of failures, only the last line of a key counts, and

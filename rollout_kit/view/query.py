@@ -20,9 +20,8 @@ import orjson
 
 from ..errors import ConfigError, suggest
 from ..export.expression import Filter, names_in, parse
-from ..store.lines import rollout_of
 from ..store.scan import parse_line
-from .dataset import ROW_BITS, ROW_MASK, Dataset, Part
+from .dataset import ROW_BITS, ROW_MASK, Dataset, Part, StoredOutput
 from .masks import COMPUTED, both, mask_of, split, value_in
 
 STEP = 4096
@@ -137,7 +136,7 @@ def choose(dataset: Dataset, result: Result) -> Iterator[list[int]]:
         if finds is not None:
             chosen = finds(part, rows)
         if rest:
-            chosen = _by_line(part, chosen, rest)
+            chosen = _by_line(dataset.output_of(number), part, chosen, rest)
         for step in chosen:
             if result.is_cancelled:
                 return
@@ -199,15 +198,17 @@ def _in_steps(rows: Rows) -> Iterator[Rows]:
         yield rows[start : start + 16 * STEP]
 
 
-def _by_line(part: Part, chosen: Iterator[Rows], where: str) -> Iterator[Rows]:
+def _by_line(
+    output: StoredOutput, part: Part, chosen: Iterator[Rows], where: str
+) -> Iterator[Rows]:
     """Those of the rows for which a filter holds that needs the line."""
     keeps = Filter(where)
     for step in chosen:
         for start in range(0, len(step), 64):
             found = []
             for row in step[start : start + 64]:
-                line = parse_line(part.index.line(row))
-                if line is not None and "response" in line and keeps(rollout_of(line)):
+                rollout = output.read(part.index.line(row), part.index.key(row))
+                if rollout is not None and keeps(rollout):
                     found.append(row)
             yield found
 
@@ -215,7 +216,7 @@ def _by_line(part: Part, chosen: Iterator[Rows], where: str) -> Iterator[Rows]:
 def _check_names(dataset: Dataset, where: str) -> None:
     """ConfigError for a name that no row can have: the page says it before anything is read."""
     names = names_in(parse(where))
-    known: set[str] = set(COMPUTED) | {"text", "started_at"}
+    known: set[str] = set(COMPUTED) | {"text", "started_at", "labels", "group_reward"}
     sample: set[str] = set()
     for part in dataset.parts:
         known.update(part.index.columns.names())

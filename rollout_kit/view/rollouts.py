@@ -26,23 +26,24 @@ MAX_MEMBERS = 256
 
 
 class Reader:
-    """Reads rows of a dataset. `labels` are by the number of the output."""
+    """Reads rows of a dataset."""
 
-    def __init__(self, dataset: Dataset, labels: list[Labels]) -> None:
+    def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
-        self._labels = labels
 
     def rollout(self, row_id: int, *, is_whole: bool = False) -> JsonObject:
         """The line of a row and where it stands, its long texts cut unless `is_whole`."""
         number, part, row = self._dataset.locate(row_id)
         raw = part.index.line(row)
         key = part.index.key(row)
-        labels = self._labels_of(number)
+        labels, rewards = self._labels_of(number), self._dataset.output_of(number).group_rewards()
+        score = rewards.of(key) if rewards else None
         return {
             "id": row_id,
             "file": self._dataset.output_of(number).name,
             "status": status_of(part.index.columns, row),
             "key": key._asdict(),
+            "group": score._asdict() if score else None,
             "labels": dict(labels.on(Labelled(*key))),
             "task_labels": dict(labels.on(Labelled.task(key.task_id))),
             "size": len(raw),
@@ -82,6 +83,7 @@ class Reader:
             "task_id": task_id,
             "file": output.name,
             "labels": dict(self._labels_of(number).on(Labelled.task(task_id))),
+            "figures": next((each["figures"] for each in members if "figures" in each), None),
             "members": members[:MAX_MEMBERS],
             "num_members": len(members),
         }
@@ -93,7 +95,6 @@ class Reader:
         for row in rows_of_task(columns, task_id):
             if not part.counts(row) or len(found) >= MAX_MEMBERS:
                 continue
-            line = orjson.loads(part.index.line(row))
             key = part.index.key(row)
             member: JsonObject = {
                 "id": number << ROW_BITS | row,
@@ -106,13 +107,16 @@ class Reader:
                 "finish_reason": columns.value("finish_reason", row),
                 "labels": dict(self._labels_of(number).on(Labelled(*key))),
             }
-            if isinstance(line.get("response"), dict):
-                rollout = rollout_of(line)
-                member["text"] = _cut(rollout.text)
-                member["prompt"] = _cut(line.get("responses_create_params"))
-                member["digest"] = digest(said_by(rollout)).hex()
-            else:
-                member["text"] = str((line.get("failure") or {}).get("message", ""))
+            rollout = self._dataset.output_of(number).read(part.index.line(row), key)
+            if rollout is None:
+                failure = orjson.loads(part.index.line(row)).get("failure") or {}
+                found.append({**member, "text": str(failure.get("message", ""))})
+                continue
+            if rollout.group:
+                member |= {"group_reward": rollout.group_reward, "figures": rollout.group.figures}
+            member["text"] = _cut(rollout.text)
+            member["prompt"] = _cut(rollout.line.get("responses_create_params"))
+            member["digest"] = digest(said_by(rollout)).hex()
             found.append(member)
         return found
 
@@ -131,7 +135,7 @@ class Reader:
         ]
 
     def _labels_of(self, part_number: int) -> Labels:
-        return self._labels[self._dataset.output_number(part_number)]
+        return self._dataset.output_of(part_number).labels
 
     def set_label(self, row_id: int, asked: Any) -> JsonObject:
         """Set or remove a label; ConfigError for a request that is none."""

@@ -22,6 +22,8 @@ CODE, NUMBER = struct.Struct("<I4x"), struct.Struct("<d")
 MAX_SCORES = 200
 """Columns for fields that verifiers set; a file with more keeps the first ones."""
 
+MAX_COMBINED = 10_000
+
 BLOCK_TEXTS = ("scope", "settings", "verifier", "model", "started_at", "finish_reason")
 
 HEX_DIGITS = 16
@@ -45,6 +47,8 @@ class RecordMaker:
         self._attributes: dict[str, str] = {}
         """Name of a field that the verifier set → its attribute of the parsed line."""
         self._learn([score.name for score in columns.scores])
+        self._codes: dict[tuple[str | None, ...], list[int]] = {}
+        """The codes of texts that stand together in many lines."""
         self._started = ("", NAN)
 
     def make(self, offset: int, raw: bytes) -> Record | None:
@@ -81,19 +85,21 @@ class RecordMaker:
         return kind if kind in ("rollout", "unverified", "failure") else None
 
     def _head(self, offset: int, raw: bytes, line: Any, key: Key, kind: str) -> bytes:
-        block, usage, texts = line.rollout, line.usage, self._columns.texts
+        block, usage = line.rollout, line.usage
         number = number_of(key.task_id)
-        reason = line.failure.reason if line.failure else None
-        values = (
+        texts = (
             *(kind, key.agent, key.scope, block.model, block.settings, block.verifier),
-            *(block.finish_reason, reason, key.task_id if number is None else None, None),
+            *(block.finish_reason, line.failure.reason if line.failure else None),
+            *(key.task_id if number is None else None, None),
         )
+        if (codes := self._codes.get(texts)) is None:
+            codes = self._code(texts)
         return HEAD.pack(
             offset,
             min(len(raw), 0xFFFFFFFF),
             crc32(raw),
             number or 0,
-            *[texts[name].code_of(value) for name, value in zip(TEXTS, values, strict=True)],
+            *codes,
             line.task_index,
             key.rollout_index,
             block.attempt,
@@ -108,6 +114,13 @@ class RecordMaker:
             block.cost_usd if line.cost_usd is None else line.cost_usd,
             self._seconds(block.started_at),
         )
+
+    def _code(self, texts: tuple[str | None, ...]) -> list[int]:
+        columns = self._columns.texts
+        codes = [columns[name].code_of(text) for name, text in zip(TEXTS, texts, strict=True)]
+        if len(self._codes) < MAX_COMBINED:
+            self._codes[texts] = codes
+        return codes
 
     def _scores(self, line: Any) -> bytes:
         parts = []

@@ -35,6 +35,13 @@ class Labelled(NamedTuple):
         return cls(task_id, "", "", None)
 
 
+def find_labels(path: Path) -> "Labels | None":
+    """The labels beside a file of rollouts; None if there are none."""
+    name = path.name.removesuffix(".gz").removesuffix(".zst")
+    found = Labels.beside(path.with_name(name))
+    return found if name.endswith(".jsonl") and found.refresh() else None
+
+
 @dataclass
 class Labels:
     """The labels of one output, read again when the file has changed."""

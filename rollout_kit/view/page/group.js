@@ -29,6 +29,7 @@ export function GroupView({ place, version }) {
       ${rewards.length > 0 && ` · mean reward ${number(mean)}`}
       ${group.num_members > group.members.length && ` · the first ${group.members.length} are shown`}
     </p>
+    ${group.figures && html`<dl class="figures">${Object.entries(group.figures).map(([name, value]) => html`<div><dt>${name}</dt><dd>${cell(name, value)}</dd></div>`)}</dl>`}
     <details open><summary>Asked</summary><${Text} text=${promptOf(group.members)} /></details>
     <p class="note">Mark two answers to compare them.</p>
     ${chosen.length === 2 && html`<${Difference} one=${chosen[0]} other=${chosen[1]} />`}

@@ -115,7 +115,9 @@ function Verdict({ rollout }) {
     <span class=${`reward ${rewardClass(line.reward)}`}>
       ${status === "verified" ? `reward ${number(line.reward)}` : status}
     </span>
+    ${rollout.group && html`<span class="reward none">group reward ${number(rollout.group.reward)}</span>`}
     <dl>
+      ${Object.entries(rollout.group?.components ?? {}).map(([name, value]) => html`<div><dt>group: ${name}</dt><dd>${shortly(value)}</dd></div>`)}
       ${names.map((name) => html`<div><dt>${name}</dt><dd>${shortly(line[name])}</dd></div>`)}
     </dl>
   </div>`;

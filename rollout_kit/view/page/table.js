@@ -32,13 +32,18 @@ export function columnsOf(state) {
     .concat(state.columns.map((column) => column.name).filter((name) => name !== "kind"))
     .concat("answer", "labels")
     .filter((name, at, all) => all.indexOf(name) === at)
-    .filter((name) => state.columns.some((column) => column.name === name) || ["status", "file", "task_id", "answer", "labels"].includes(name));
+    .filter((name) => state.columns.some((column) => column.name === name) || ["status", "file", "task_id", "answer", "labels"].includes(name) || (name === "group_reward" && hasGroups(state)));
+}
+
+function hasGroups(state) {
+  return state.files.some((file) => file.has_groups);
 }
 
 function usualColumns(state) {
   const scores = state.columns.filter((column) => column.is_score).slice(0, 4).map((column) => column.name);
   const several = state.files.length > 1 ? ["file"] : [];
-  return [...several, ...USUAL.slice(0, 4), "answer", ...scores, ...USUAL.slice(4), "labels"];
+  const groups = hasGroups(state) ? ["group_reward"] : [];
+  return [...several, ...USUAL.slice(0, 1), ...groups, ...USUAL.slice(1, 4), "answer", ...scores, ...USUAL.slice(4), "labels"];
 }
 
 /** The rows of a query: blocks that were asked for, and how many rows there are. */
@@ -192,7 +197,7 @@ function describe(rows, state) {
 }
 
 function canCount(name) {
-  return !["labels", "task_id", "file", "answer"].includes(name);
+  return !["labels", "task_id", "file", "answer", "group_reward"].includes(name);
 }
 
 function cellOf(name, value) {
