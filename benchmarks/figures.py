@@ -15,6 +15,7 @@ import orjson
 
 from . import endpoint, sides, work
 from .endpoint import Setting
+from .groups import measure_groups
 from .measure import Unmeasured, cpu_s, environment, measure
 from .probe import peak_mb
 
@@ -241,6 +242,7 @@ GROUPS: dict[str, Callable[[Figures], Iterator[Figure]]] = {
     "many": Figures.many,
     "million": Figures.million,
     "journal": Figures.journal,
+    "groups": measure_groups,
 }
-BY_DEFAULT = ("start", "long_input", "resume", "many", "journal")
+BY_DEFAULT = ("start", "long_input", "resume", "many", "journal", "groups")
 QUICK = ("start", "journal")

@@ -22,6 +22,10 @@ OF_FIGURES: list[tuple[str, str, str, float, str]] = [
     ("resume_first_s", "continuing behind 1,000,000: first new request", "<", 25.0, "s"),
     ("resume_peak_mb", "continuing behind 1,000,000: peak until then", "<", 450.0, "MB"),
     ("final_s_per_1000", "final metrics and exit, per 1,000 rollouts", "<", 0.1, "s"),
+    ("groups_16_ratio", "scored groups, 16 in flight: CPU a rollout", "<", 1.1, "× without"),
+    ("groups_128_ratio", "scored groups, 128 in flight: CPU a rollout", "<", 1.1, "× without"),
+    ("groups_1024_ratio", "scored groups, 1,024 in flight: CPU a rollout", "<", 1.1, "× without"),
+    ("groups_kept", "memory kept a scored group", "<=", 200.0, "bytes"),
 ]
 """Figure, description, comparison, bound, unit."""
 

@@ -104,7 +104,7 @@ class Run:
         is_whole = attempts is None and command.only is None
         self.groups = GroupScoring.of(collection, self.metrics, self._end_with, is_whole)
         if self.groups.is_on:
-            self.observe(self.groups)
+            self.observe(self.groups.open)
         self._timers: list[asyncio.TimerHandle] = []
         self._last_outcome = 0.0
         self._has_warned = False

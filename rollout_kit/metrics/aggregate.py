@@ -6,7 +6,7 @@ aggregate of the whole.
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import nsmallest
 from typing import Any
@@ -87,11 +87,14 @@ class Aggregate:
             if name == "reward" or len(groups) <= MAX_GROUPS:  # larger runs list no tasks
                 groups.column(name).add(row, value)
 
-    def add_number(self, group: Group, task_index: int, name: str, value: float) -> None:
-        """Count a number of a rollout that is known later than the rest."""
-        self.numbers.setdefault(name, Moments()).add(value)
-        row = self.groups.row(group.agent, group.task_id, task_index)
-        self.groups.column(name).add(row, value)
+    def add_numbers(self, group: Group, index: int, name: str, values: Sequence[float]) -> None:
+        """Count a number of a task's rollouts that is known later than the rest."""
+        found = Moments()
+        for value in values:
+            found.add(value)
+        row = self.groups.row(group.agent, group.task_id, index)
+        self.groups.column(name).merge(row, found)
+        self.numbers.setdefault(name, Moments()).merge(found)
 
     def merge(self, other: "Aggregate") -> None:
         """Add the counts of another aggregate over other rollouts."""

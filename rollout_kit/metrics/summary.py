@@ -37,11 +37,13 @@ class Metrics:
 
     def add_group(self, group: Group, line: JsonObject) -> None:
         """Count the rewards of a scored group, given as its line."""
+        by_scope: dict[str, list[float]] = {}
         for member in line["members"]:
-            for part in self._of_scope.get((group.agent, member["scope"]), ()):
-                if member["reward"] is not None:
-                    index, reward = line["_ng_task_index"], member["reward"]
-                    part.add_number(group, index, "group_reward", reward)
+            if (reward := member["reward"]) is not None:
+                by_scope.setdefault(member["scope"], []).append(reward)
+        for scope, rewards in by_scope.items():
+            for part in self._of_scope.get((group.agent, scope), ()):
+                part.add_numbers(group, line["_ng_task_index"], "group_reward", rewards)
 
     def _parts(self, agent: str, scope: str) -> list[Aggregate]:
         """Where the rollouts of a scope are counted."""

@@ -25,7 +25,7 @@ from ...store.groups.scores import GroupFile, Scored, build_group_line
 from ...store.journal import Journal, NoJournal
 from ...time_limit import running_loop, within
 from ...transport.retry import VERIFICATION, retry
-from ...types import JsonObject, Key, Outcome, Rollout
+from ...types import JsonObject, Key, Rollout
 from ..collection import Collection as Work
 from ..rollout import Runner
 from .slots import OpenGroup, OpenGroups
@@ -62,9 +62,11 @@ class Needed:
 
 
 class GroupScoring:
-    """An observer of a run whose servers score groups. `note` receives each score that counts, as
-    its line; `fail` an error that ends the run. With `renews`, scores of another verifier do not
-    count."""
+    """For a run whose servers score groups; `open` observes its outcomes.
+
+    `note` receives each score that counts, as its line; `fail` an error that ends the run. With
+    `renews`, scores of another verifier do not count.
+    """
 
     def __init__(
         self,
@@ -123,9 +125,6 @@ class GroupScoring:
     def stages(self) -> Counter[str]:
         """What is in flight."""
         return Counter({"the verification of groups": len(self._tasks)} if self._tasks else {})
-
-    def take(self, outcome: Outcome) -> None:
-        self.open.take(outcome)
 
     def add_earlier(self, rollout: Rollout) -> None:
         self.open.add_earlier(rollout)

@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...errors import RolloutError
-from ...metrics.advantages import GroupFigures
-from ...metrics.groups import Moments
 from ...store.groups.scope import Group
 from ...types import JsonObject
 from ..plan import number_of
@@ -30,21 +28,27 @@ class GroupTally:
     dropped: int = 0
     failed: dict[Group, RolloutError] = field(default_factory=dict)
     zero_variance: int = 0
-    rewards: Moments = field(default_factory=Moments)
-    numbers: dict[str, Moments] = field(default_factory=dict)
-    """Figures of the groups."""
-    components: dict[str, Moments] = field(default_factory=dict)
+    reward: list[float] = field(default_factory=lambda: [0, 0.0])
+    """Number and sum of the rewards."""
+    numbers: dict[str, list[float]] = field(default_factory=dict)
+    """The same of each figure of the groups."""
 
     def take(self, line: Mapping[str, Any]) -> None:
         """Count the line of a scored group."""
         self.scored += 1
-        rewards = [each.get("reward") for each in line["members"]]
-        self.zero_variance += GroupFigures.of(rewards).zero_variance
+        rewards: set[float] = set()
+        sums = self.reward
         for each in line["members"]:
-            if each.get("reward") is not None:
-                self.rewards.add(each["reward"])
-            _add(self.components, each.get("components"))
-        _add(self.numbers, line.get("group"))
+            if (reward := each.get("reward")) is not None:
+                sums[0] += 1
+                sums[1] += reward
+                rewards.add(reward)
+        self.zero_variance += len(rewards) == 1
+        for name, value in (line.get("group") or {}).items():
+            if isinstance(value, float | int):
+                sums = self.numbers.setdefault(name, [0, 0.0])
+                sums[0] += 1
+                sums[1] += value
 
     def figures(self, planned: int) -> JsonObject:
         """For the metrics file."""
@@ -57,8 +61,7 @@ class GroupTally:
             "dropped": self.dropped,
             "older": self.older,
             "zero_variance": self.zero_variance / self.scored if self.scored else None,
-            "metrics": {name: each.mean for name, each in self.numbers.items()},
-            "components": {name: each.mean for name, each in self.components.items()},
+            "metrics": {name: total / number for name, (number, total) in self.numbers.items()},
             "failures": [{**group._asdict(), "message": f"{why}"} for group, why in failures],
         }
 
@@ -72,7 +75,8 @@ class GroupTally:
         }
         parts = [f"{self.scored:,} of {number_of(planned, 'group')} scored"]
         parts += [f"{number:,} {what}" for what, number in kinds.items() if number]
-        mean = f"Group reward {self.rewards.mean:.3f} · " if self.rewards.count else ""
+        number, total = self.reward
+        mean = f"Group reward {total / number:.3f} · " if number else ""
         yield f"{mean}{' · '.join(parts)}"
         reasons = Counter(f"{why}" for why in self.failed.values())
         for reason, number in reasons.most_common(MAX_SHOWN):
@@ -82,12 +86,3 @@ class GroupTally:
             more = len(self.failed) - MAX_SHOWN
             rest = f" and {more:,} more, listed in the metrics file" if more > 0 else ""
             yield f"  not scored: {named}{rest}; the same command scores them"
-
-
-def _add(numbers: dict[str, Moments], found: Any) -> None:
-    for name, value in found.items() if isinstance(found, dict) else ():
-        if isinstance(value, int | float):
-            moments = numbers.get(name)
-            if moments is None:
-                moments = numbers[name] = Moments()
-            moments.add(value)

@@ -6,14 +6,15 @@ scored.
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, NotRequired, TypedDict
 
 import orjson
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from ...errors import TaskError, VerifyError
 from ...transport.wire import parse_leniently
-from ...types import JsonObject, Wire, given_fields
+from ...types import JsonObject, given_fields
 from .rollouts import as_plain
 
 
@@ -31,6 +32,9 @@ class GroupMember(TypedDict):
     """What its arm asked, if that differs from the task's."""
 
 
+MEMBER_FIELDS = GroupMember.__required_keys__
+
+
 class GroupRequest(NamedTuple):
     """`task` is the row; `members` are in the order of their slots."""
 
@@ -38,18 +42,20 @@ class GroupRequest(NamedTuple):
     members: list[GroupMember | None]
 
 
-class GroupMemberScore(Wire):
+@dataclass(slots=True)
+class GroupMemberScore:
     """The group's reward of one member, and its parts, from which other weights can be tried."""
 
     reward: float | None = None
-    components: dict[str, float] = Field(default_factory=dict)
+    components: Mapping[str, float] = field(default_factory=dict)
 
 
-class GroupScores(Wire):
+@dataclass(slots=True)
+class GroupScores:
     """The reply: a score for each member in its slot, and figures of the whole group."""
 
     members: list[GroupMemberScore | None]
-    group: JsonObject = Field(default_factory=dict)
+    group: JsonObject = field(default_factory=dict)
 
 
 def parse_group(raw: bytes) -> GroupRequest:
@@ -64,8 +70,9 @@ def parse_group(raw: bytes) -> GroupRequest:
             continue
         if not isinstance(member, dict) or not isinstance(member.get("response"), dict):
             raise TaskError(f"members[{slot}] must be null or an object with a 'response'")
-        for name, empty in (("arm", ""), ("tags", {}), ("verdict", None)):
-            member.setdefault(name, empty)
+        if not member.keys() >= MEMBER_FIELDS:
+            for name, empty in (("arm", ""), ("tags", {}), ("verdict", None)):
+                member.setdefault(name, empty)
     return GroupRequest(task, members)
 
 
@@ -74,8 +81,8 @@ def as_group_scores(found: Any, members: Sequence[Any]) -> GroupScores:
 
     A list of rewards will do; so will a mapping with `members` and, if wanted, `group`.
     """
-    if isinstance(found, BaseModel):
-        found = given_fields(found)
+    if not isinstance(found, dict):
+        found = _as_mapping(found)
     if isinstance(found, Mapping):
         scores, group = found.get("members"), found.get("group") or {}
     else:
@@ -86,46 +93,50 @@ def as_group_scores(found: Any, members: Sequence[Any]) -> GroupScores:
         raise _misfit(f"returned {len(scores)} scores for {len(members)} members")
     if not isinstance(group, Mapping):
         raise _misfit(f"returned {type(group).__name__} as figures of the group, not a mapping")
-    return GroupScores.model_construct(
-        members=[
-            _score(slot, score, member is None)
-            for slot, (score, member) in enumerate(zip(scores, members, strict=True))
+    return GroupScores(
+        [
+            None if score is None else _score(slot, score, members[slot] is None)
+            for slot, score in enumerate(scores)
         ],
-        group={str(name): _figure(f"group.{name}", value) for name, value in group.items()},
+        {str(name): _figure(name, value) for name, value in group.items()},
     )
 
 
-def _score(slot: int, found: Any, is_empty: bool) -> GroupMemberScore | None:
-    if found is None:
-        return None
+def _as_mapping(found: Any) -> Any:
+    """The fields of an object that has some."""
+    if isinstance(found, GroupScores | GroupMemberScore):
+        return {each.name: getattr(found, each.name) for each in fields(found)}
+    return given_fields(found) if isinstance(found, BaseModel) else found
+
+
+def _score(slot: int, found: Any, is_empty: bool) -> GroupMemberScore:
     if is_empty:
         raise _misfit(f"scored slot {slot}, which is empty")
-    if isinstance(found, BaseModel):
-        found = given_fields(found)
+    if not isinstance(found, dict):
+        found = _as_mapping(found)
     given = found if isinstance(found, Mapping) else {"reward": found}
-    where = f"members[{slot}]"
     reward, components = given.get("reward"), given.get("components") or {}
     if not isinstance(components, Mapping):
-        raise _misfit(f"returned {where}.components={components!r:.60}, not a mapping")
-    return GroupMemberScore.model_construct(
-        reward=None if reward is None else _number(f"{where}.reward", reward),
-        components={
-            str(name): _number(f"{where}.components.{name}", value)
-            for name, value in components.items()
-        },
-    )
+        raise _misfit(f"returned members[{slot}].components={components!r:.60}, not a mapping")
+    if reward is not None and (type(reward) is not float or not math.isfinite(reward)):
+        reward = _number(reward, "members", slot, "reward")
+    for name, value in components.items():
+        if type(value) is not float or not math.isfinite(value):
+            components = {**components, name: _number(value, "members", slot, "components", name)}
+    return GroupMemberScore(reward, components)
 
 
 def _figure(name: str, value: Any) -> Any:
     value = as_plain(value)
-    return _number(name, value) if isinstance(value, float) else value
+    return _number(value, "group", name) if isinstance(value, float) else value
 
 
-def _number(name: str, value: Any) -> float:
+def _number(value: Any, *path: str | int) -> float:
     value = as_plain(value)
     if isinstance(value, int | float) and math.isfinite(value):
         return float(value)
-    raise _misfit(f"returned {name}={value!r:.60}, not a finite number")
+    name = "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in path)
+    raise _misfit(f"returned {name[1:]}={value!r:.60}, not a finite number")
 
 
 def _misfit(what: str) -> VerifyError:

@@ -4,7 +4,7 @@ The digest of a group is a sum over its members, so that it does not depend on t
 be computed while lines are read. A member that changes, comes or goes changes it.
 """
 
-from hashlib import blake2b
+from hashlib import sha256
 from typing import Any, NamedTuple
 
 import orjson
@@ -12,8 +12,8 @@ import orjson
 from ...types import JsonObject, Key
 from ..lines import row_of
 
-SUMS = 1 << 128
-"""Digests are added modulo this."""
+DIGEST_BYTES = 16
+"""Digests are added modulo the number that follows the largest one of this size."""
 
 
 class HeldMember(NamedTuple):
@@ -27,17 +27,19 @@ class HeldMember(NamedTuple):
 def hold(key: Key, line: JsonObject) -> HeldMember:
     """The member that a line of the rollouts file is."""
     block = line["rollout"]
-    arm = block.get("arm")
-    arm = arm if isinstance(arm, dict) else {}
-    verdict: JsonObject | None = None
+    arm, verdict = block.get("arm"), None
     if "reward" in line:
-        scores = {name: line[name] for name in block.get("scores", ()) if name in line}
-        verdict = {"reward": line["reward"], **scores}
-    seen: JsonObject = {"arm": str(arm.get("id") or ""), "tags": arm.get("tags") or {}}
-    raw = orjson.dumps({**seen, "response": line["response"], "verdict": verdict})
-    place = f"{key.scope}\0{key.rollout_index}\0".encode()
-    digest = blake2b(place + raw, digest_size=16).digest()
-    return HeldMember(raw, int.from_bytes(digest), line.get("responses_create_params") or {})
+        verdict = {"reward": line["reward"]}
+        for name in block.get("scores", ()):
+            if name in line:
+                verdict[name] = line[name]
+    seen: JsonObject = {"arm": "", "tags": {}, "response": line["response"], "verdict": verdict}
+    if isinstance(arm, dict):
+        seen |= {"arm": str(arm.get("id") or ""), "tags": arm.get("tags") or {}}
+    raw = orjson.dumps(seen)
+    digest = sha256(raw + f"{key.rollout_index}\0{key.scope}".encode()).digest()
+    params = line.get("responses_create_params") or {}
+    return HeldMember(raw, int.from_bytes(digest[:DIGEST_BYTES]), params)
 
 
 def task_of(line: JsonObject) -> JsonObject:
@@ -49,7 +51,7 @@ def task_of(line: JsonObject) -> JsonObject:
 
 def group_digest(total: int) -> str:
     """The sum of the members' digests as text."""
-    return f"{total % SUMS:032x}"
+    return f"{total % (1 << 8 * DIGEST_BYTES):032x}"
 
 
 def build_request(task: JsonObject, members: list[HeldMember | None]) -> bytes:

@@ -1,0 +1,93 @@
+"""What the verification of groups costs the collector: the same runs with and without it."""
+
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from . import sides, work
+from .endpoint import Setting
+from .measure import Measured, Unmeasured, measure
+
+if TYPE_CHECKING:
+    from .figures import Figure, Figures
+
+REPEATS = 8
+
+CASES = ((16, 250), (128, 750), (1_024, 1_024))
+"""Rollouts in flight, and groups."""
+
+FEW, MANY = 500, 10_000
+"""Groups of which the peak memory is compared."""
+
+SERVER = """
+from typing import Any
+
+from rollout_kit import JsonObject, ResourcesServer, VerifyRequest, VerifyResponse
+
+
+class Alone(ResourcesServer):
+    async def verify(self, body: VerifyRequest) -> VerifyResponse:
+        return body.scored(1.0)
+"""
+
+WITH_GROUPS = """
+    async def verify_group(self, task: JsonObject, members: list[Any]) -> JsonObject:
+        scores = [{"reward": 0.5, "components": {"part": 0.5}} for _ in members]
+        return {"members": scores, "group": {"agreement": 1.0}}
+"""
+
+CONFIG = """
+{name}: {{resources_servers: {{{name}: {{}}}}}}
+{name}_agent:
+  responses_api_agents:
+    simple_agent:
+      resources_server: {{type: resources_servers, name: {name}}}
+      model_server: {{type: responses_api_models, name: policy_model}}
+"""
+
+
+def measure_groups(figures: "Figures") -> Iterator["Figure"]:
+    """CPU a rollout with scored groups of eight over that without, in adjacent runs; and memory."""
+    from .figures import Figure
+
+    for name, text in (("alone", SERVER), ("grouped", SERVER + WITH_GROUPS)):
+        folder = figures.folder / "resources_servers" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "app.py").write_text(text)
+        (figures.folder / f"{name}.yaml").write_text(CONFIG.format(name=name))
+    for parallel, number in CASES:
+        ratios = []
+        for run in range(max(3, figures.runs)):
+            order = ("alone", "grouped") if run % 2 == 0 else ("grouped", "alone")
+            cpu = {name: _run(figures, name, number, parallel).flow_cpu_s for name in order}
+            ratios.append(cpu["grouped"] / cpu["alone"])
+        what = f"scored groups of {REPEATS}, {parallel:,} in flight: CPU a rollout"
+        ratio = statistics.median(ratios)
+        yield Figure(f"groups_{parallel}_ratio", what, ratio, "× without")
+    kept = {}
+    for name in ("alone", "grouped"):
+        few, many = (_run(figures, name, number, 128).peak_mb for number in (FEW, MANY))
+        kept[name] = (many - few) * 2**20 / (MANY - FEW)
+    what = f"memory kept a group ({MANY:,} against {FEW:,}), beyond that without scores"
+    yield Figure("groups_kept", what, kept["grouped"] - kept["alone"], "bytes")
+
+
+def _run(figures: "Figures", name: str, number: int, parallel: int) -> Measured:
+    rows = work.write_rows(figures.folder / "groups.jsonl", number)
+    output = figures.folder / "groups" / "rollouts.jsonl"
+    argv = sides.local(figures.port, "short", rows, parallel, str(output))
+    configs = f"+config_paths=[{sides.MODEL},{name}.yaml]"
+    argv = [configs if word.startswith("+config_paths") else word for word in argv]
+    found = measure([*argv, f"+num_repeats={REPEATS}"], figures.folder, figures.port, Setting())
+    scores = output.with_name("rollouts_groups.jsonl")
+    _check(scores, number if name == "grouped" else 0)
+    for path in output.parent.iterdir():
+        path.unlink()
+    return found
+
+
+def _check(scores: Path, number: int) -> None:
+    lines = scores.read_bytes().count(b"\n") if scores.exists() else 0
+    if lines != number:
+        raise Unmeasured(f"{lines} groups were scored instead of {number}")
