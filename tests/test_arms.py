@@ -261,6 +261,18 @@ def test_seeds_are_fixed_derived_or_absent(bench: Bench) -> None:
         run_virtual(bench.collect(arms=arms, num_repeats=2, arms_seed=1))
 
 
+def test_seeds_by_the_index_of_a_repeat_are_for_arms_without_their_own(bench: Bench) -> None:
+    arms = [{"id": "own", "seed": 70}, {"id": "bare"}]
+    run_virtual(bench.collect(ROWS[:1], arms=arms, num_repeats=2, num_repeats_add_seed=True))
+    found = [(info_of(line).arm, line["responses_create_params"]) for line in bench.lines()]
+    assert sorted((arm.id, arm.seed, params["seed"]) for arm, params in found if arm) == [
+        ("bare", 0, 0),
+        ("bare", 1, 1),
+        ("own", 70, 70),
+        ("own", 71, 71),
+    ]
+
+
 # --- reading
 
 

@@ -1,7 +1,7 @@
 """Which rollouts of each task a run asks for, and under which scope."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from ...types import Attempt, Key, Task
@@ -55,10 +55,8 @@ class Wanted:
         for arm, key in self._keys(task):
             if settled(key):
                 continue
-            attempt = arm.attempt(key, task) if arm else Attempt(key, task)
-            if self.add_seed:
-                attempt = replace(attempt, task=with_seed(attempt.task, key.rollout_index))
-            yield attempt
+            asked = with_seed(task, key.rollout_index) if self.add_seed else task
+            yield arm.attempt(key, asked) if arm else Attempt(key, asked)
 
     def _keys(self, task: Task) -> Iterator[tuple[Arm | None, Key]]:
         task_id, agent, only = task.task_id, task.agent, self.only
