@@ -184,6 +184,22 @@ def test_metrics_are_for_each_arm_and_over_all(bench: Bench) -> None:
     assert agent["group_level_metrics"][0]["expected_num_rollouts"] == 4
 
 
+def test_arms_of_several_agents_are_counted_together(bench: Bench) -> None:
+    bench.other_agents = ["other"]
+    names = ["echo_agent", "other", "echo_agent", "other"]
+    rows = [{**row, "agent_ref": {"name": name}} for row, name in zip(ROWS, names, strict=True)]
+    bench.model = ScriptedModel(
+        lambda params: asked(params) if params["temperature"] < 0.5 else "wrong"
+    )
+    assert run_virtual(bench.collect(rows, arms=ARMS, num_repeats=2)) == 0
+    metrics = bench.metrics()
+    assert metrics["metrics"]["reward"] == 0.5
+    plain = metrics["arms"]["plain"]
+    assert (plain["rollouts"], plain["tasks"], plain["metrics"]["reward"]) == (8, 4, 1.0)
+    assert plain["pass_at_k"] == {"1": 1.0, "2": 1.0}
+    assert metrics["arms"]["polite"]["pass_at_k"] == {"1": 0.0, "2": 0.0}
+
+
 def test_requests_of_equal_prompts_go_out_together(bench: Bench) -> None:
     arms = [PLAIN, POLITE, {**PLAIN, "id": "warm", "temperature": 0.8}]
     run_virtual(bench.collect(ROWS, arms=arms, num_samples_in_parallel=1))

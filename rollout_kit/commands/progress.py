@@ -192,12 +192,7 @@ class Progress:
 
     def _arm_rewards(self) -> dict[str, float]:
         """Arm → its mean reward, over all that is on disk."""
-        arms = self.run.metrics.arms if self.run else {}
-        return {
-            arm: part.numbers["reward"].mean
-            for arm, part in arms.items()
-            if "reward" in part.numbers
-        }
+        return self.run.metrics.arm_rewards() if self.run else {}
 
     def _shown_arms(self) -> str:
         """The arms with the lowest and the highest reward; empty for fewer than two."""

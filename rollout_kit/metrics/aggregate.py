@@ -12,7 +12,7 @@ from heapq import nsmallest
 from typing import Any
 
 from ..store.groups.scope import Group
-from ..types import JsonObject, Rollout
+from ..types import JsonObject, Rollout, RolloutInfo
 from .groups import Groups, Moments
 from .majority import Votes
 from .sketch import Sketch
@@ -57,6 +57,29 @@ class Aggregate:
             self.unpriced += 1
         else:
             self.cost_usd += info.cost_usd
+        groups, reward = self.groups, rollout.reward
+        if groups.whole is None:  # latencies are those of all arms
+            self._add_times(info)
+        self.cut_off += rollout.line["rollout"].get("finish_reason") in CUT_OFF
+        row = groups.row(info.key.agent, info.key.task_id, info.task_index)
+        if reward is None:
+            self.unscored += 1
+        else:
+            groups.counts[row] += 1
+            if ANSWER in info.scores:
+                task = info.key.agent, info.key.task_id
+                self.votes.add(task, rollout.line.get(ANSWER), reward)
+            groups.successes[row] += reward >= self.pass_threshold
+        lists_all = groups.whole is None and len(groups) <= MAX_GROUPS  # others list no tasks
+        for name, value in _numbers(rollout):
+            moments = self.numbers.get(name)
+            if moments is None:
+                moments = self.numbers[name] = Moments()
+            moments.add(value)
+            if name == "reward" or lists_all:
+                groups.column(name).add(row, value)
+
+    def _add_times(self, info: RolloutInfo) -> None:
         times = self.times
         if info.duration_s is not None:
             times["rollout"].add(info.duration_s)
@@ -68,24 +91,6 @@ class Aggregate:
             times["verify"].add(info.verify_s)
         if info.queue_s is not None:
             times["queue"].add(info.queue_s)
-        self.cut_off += rollout.line["rollout"].get("finish_reason") in CUT_OFF
-        groups, reward = self.groups, rollout.reward
-        row = groups.row(info.key.agent, info.key.task_id, info.task_index)
-        if reward is None:
-            self.unscored += 1
-        else:
-            groups.counts[row] += 1
-            if ANSWER in info.scores:
-                task = info.key.agent, info.key.task_id
-                self.votes.add(task, rollout.line.get(ANSWER), reward)
-            groups.successes[row] += reward >= self.pass_threshold
-        for name, value in _numbers(rollout):
-            moments = self.numbers.get(name)
-            if moments is None:
-                moments = self.numbers[name] = Moments()
-            moments.add(value)
-            if name == "reward" or len(groups) <= MAX_GROUPS:  # larger runs list no tasks
-                groups.column(name).add(row, value)
 
     def add_numbers(self, group: Group, index: int, name: str, values: Sequence[float]) -> None:
         """Count a number of a task's rollouts that is known later than the rest."""

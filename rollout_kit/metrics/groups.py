@@ -110,20 +110,28 @@ EMPTY = (0.0, 0.0, math.inf, -math.inf)
 
 
 class Groups:
-    """One row per group. `indices`, `counts` and `successes` are indexed by row."""
+    """One row per group. `indices`, `counts` and `successes` are indexed by row.
 
-    def __init__(self) -> None:
-        self.indices = array("q")
+    The part of one arm has the rows of the `whole`, so that a task is looked up in one table.
+    """
+
+    def __init__(self, whole: "Groups | None" = None) -> None:
+        self.whole = whole
+        self.indices = array("q") if whole is None else whole.indices
         self.counts = array("I")
         self.successes = array("I")
         self.numbers: dict[str, Column] = {}
-        self._rows: dict[str, TaskTable] = {}
+        self._rows: dict[str, TaskTable] = {} if whole is None else whole._rows
 
     def __len__(self) -> int:
         return len(self.counts)
 
     def row(self, agent: str, task_id: str, index: int) -> int:
         """The task's row; a new task gets a new row."""
+        if self.whole is not None:
+            row = self.whole.row(agent, task_id, index)
+            self._reach(row)
+            return row
         rows = self._rows.get(agent)
         if rows is None:
             rows = self._rows[agent] = TaskTable()
@@ -135,6 +143,12 @@ class Groups:
             self.successes.append(0)
         return row
 
+    def _reach(self, row: int) -> None:
+        if row >= len(self.counts):
+            missing = [0] * (row + ROWS_AT_ONCE - len(self.counts))
+            self.counts.extend(missing)
+            self.successes.extend(missing)
+
     def column(self, name: str) -> Column:
         column = self.numbers.get(name)
         if column is None:
@@ -144,6 +158,7 @@ class Groups:
     def merge(self, other: "Groups") -> None:
         for agent, rows in other._rows.items():
             for task_id, theirs in rows.items():
+                other._reach(theirs)
                 row = self.row(agent, task_id, other.indices[theirs])
                 self.counts[row] += other.counts[theirs]
                 self.successes[row] += other.successes[theirs]

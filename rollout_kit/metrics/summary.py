@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from ..store.groups.scope import Group, parse_scope
 from ..types import JsonObject, Rollout
 from .aggregate import CALLS, REWARDS, Aggregate, kept
+from .groups import Groups
 
 Covers = Callable[[str, str], bool]
 """Whether the rollouts of an agent in a scope are counted."""
@@ -19,13 +20,14 @@ class Metrics:
     pass_threshold: float = 1.0
     covers: Covers = lambda agent, scope: True
     agents: dict[str, Aggregate] = field(default_factory=dict)
-    arms: dict[str, Aggregate] = field(default_factory=dict)
+    arms: dict[str, dict[str, Aggregate]] = field(default_factory=dict)
+    """Arm → agent → its rollouts in this arm."""
     _of_scope: dict[tuple[str, str], Sequence[Aggregate]] = field(default_factory=dict)
 
     @classmethod
     def of_run(cls, pass_threshold: float, covers: Covers, arms: Sequence[str]) -> "Metrics":
         """With the arms in the order of the configuration, those without rollouts among them."""
-        return cls(pass_threshold, covers, arms={arm: Aggregate(pass_threshold) for arm in arms})
+        return cls(pass_threshold, covers, arms={arm: {} for arm in arms})
 
     def add(self, rollout: Rollout) -> None:
         key = rollout.info.key
@@ -49,9 +51,21 @@ class Metrics:
         """Where the rollouts of a scope are counted."""
         if not self.covers(agent, scope):
             return []
-        arm = parse_scope(scope).arm
-        tables = [(self.agents, agent), *([(self.arms, arm)] if arm else [])]
-        return [table.setdefault(name, Aggregate(self.pass_threshold)) for table, name in tables]
+        whole = self.agents.setdefault(agent, Aggregate(self.pass_threshold))
+        if not (arm := parse_scope(scope).arm):
+            return [whole]
+        part = Aggregate(self.pass_threshold, groups=Groups(whole.groups))
+        return [whole, self.arms.setdefault(arm, {}).setdefault(agent, part)]
+
+    def arm_rewards(self) -> dict[str, float]:
+        """Arm → its mean reward, for the arms that have one."""
+        found = {}
+        for arm, parts in self.arms.items():
+            numbers = (part.numbers.get("reward") for part in parts.values())
+            rewards = [each for each in numbers if each]
+            if number := sum(each.count for each in rewards):
+                found[arm] = sum(each.total for each in rewards) / number
+        return found
 
     @property
     def rollouts(self) -> int:
@@ -75,7 +89,7 @@ class Metrics:
         this run. Without the list of groups the report takes little memory and time.
         """
         agents = self.agents
-        whole = next(iter(agents.values())) if len(agents) == 1 else self._add_up(agents)
+        whole = self._add_up(agents)
         elapsed_s = run["elapsed_s"] or math.inf
         means = {name: each.mean for name, each in whole.numbers.items()}
         report = {
@@ -107,10 +121,11 @@ class Metrics:
 
     def _arm_entries(self, with_votes: bool) -> JsonObject:
         """Arm → its figures."""
+        wholes = {arm: self._add_up(parts) for arm, parts in self.arms.items()}
         return {
             arm: {
                 "rollouts": part.rollouts,
-                "tasks": len(part.groups),
+                "tasks": sum(map(bool, part.groups.counts)),
                 "metrics": {name: each.mean for name, each in part.numbers.items()},
                 "intervals": kept({name: part.interval(name) for name in REWARDS}),
                 "pass_at_k": part.pass_at_k(),
@@ -119,10 +134,12 @@ class Metrics:
                 "usage": part.usage,
                 **kept({"cost": part.cost()}),
             }
-            for arm, part in self.arms.items()
+            for arm, part in wholes.items()
         }
 
     def _add_up(self, agents: Mapping[str, Aggregate]) -> Aggregate:
+        if len(agents) == 1:
+            return next(iter(agents.values()))
         whole = Aggregate(self.pass_threshold)
         for part in agents.values():
             whole.merge(part)
