@@ -18,6 +18,7 @@ from .endpoint import Setting
 from .groups import measure_groups
 from .measure import Unmeasured, cpu_s, environment, measure
 from .probe import peak_mb
+from .viewer import measure_viewer
 
 MILLION = 1_000_000
 MANY = 125_000
@@ -143,6 +144,11 @@ class Figures:
         yield Figure("resume_cpu_s", "… CPU until then", used_s, "s")
         yield Figure("resume_peak_mb", "… peak until then", peak, "MB")
 
+    def viewer(self) -> Iterator[Figure]:
+        """Look at a million rollouts of 3 KB."""
+        for name, what, value, unit in measure_viewer(self.folder):
+            yield Figure(name, what, value, unit)
+
     def journal(self) -> Iterator[Figure]:
         for kind, number in (("short", 50_000), ("long", 1_000)):
             argv = [sys.executable, "-m", "benchmarks.journal", kind, str(number)]
@@ -243,6 +249,7 @@ GROUPS: dict[str, Callable[[Figures], Iterator[Figure]]] = {
     "million": Figures.million,
     "journal": Figures.journal,
     "groups": measure_groups,
+    "viewer": Figures.viewer,
 }
 BY_DEFAULT = ("start", "long_input", "resume", "many", "journal", "groups")
 QUICK = ("start", "journal")
