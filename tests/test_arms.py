@@ -366,6 +366,13 @@ def test_a_row_that_lacks_a_field_of_an_arm_is_named(bench: Bench) -> None:
     assert arms_on_disk(bench) == all_of(["plain", "polite"], 1)
 
 
+def test_arms_that_fit_no_row_are_one_error(bench: Bench) -> None:
+    arms = [{"id": "a", "prompt": "{qestion}"}]
+    with pytest.raises(ConfigError, match=r"tasks.jsonl:1: arm 'a': its prompt needs the field"):
+        run_virtual(bench.collect(ROWS, arms=arms))
+    assert not bench.model.calls
+
+
 BAD = {
     "nothing": ([], "arms: expected a list of arms"),
     "no list": ({}, "arms: expected a list of arms"),

@@ -185,6 +185,14 @@ def test_validation_checks_arms(place: Workplace) -> None:
     assert status == 1 and "arms.yaml: arm 'a': unknown key 'temprature'" in said, said
 
 
+def test_defaults_beside_arms_are_named(place: Workplace) -> None:
+    few_tasks(place, 1)
+    with (place.folder / "run.yaml").open("a") as file:
+        file.write("arms: [{id: a}]\ndefaults: {temperature: 0.5}\n")
+    status, said = place.run("validate", "+config_paths=[run.yaml]")
+    assert status == 1 and "write  arms: {defaults: …, arms: […]}" in said, said
+
+
 def test_arms_of_the_python_api(place: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
     few_tasks(place, 3)
     place.model.behaviour = says(asked)

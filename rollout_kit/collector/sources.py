@@ -285,7 +285,7 @@ class TaskSource:
                 " +strict_input=false collects the others)"
             )
         if counts.malformed and not counts.planned:
-            self._check_that_rows_have_an_agent()
+            self._check_that_rows_fit()
         if self.is_open_ended or counts.planned:
             return
         if only:
@@ -294,7 +294,7 @@ class TaskSource:
         if not counts.malformed:
             raise ConfigError(f"{self.name}: there is no task in it")
 
-    def _check_that_rows_have_an_agent(self) -> None:
+    def _check_that_rows_fit(self) -> None:
         """One error for the command, instead of one for each row."""
         first = next(self.reader.read(), None)
         if isinstance(first, Malformed) and first.message == NO_AGENT:
@@ -303,6 +303,8 @@ class TaskSource:
                 f" {len(self.reader.agents)}: add +agent_name=… with one of"
                 f" {', '.join(sorted(self.reader.agents))}"
             )
+        if isinstance(first, Malformed) and first.message.startswith("arm '"):
+            raise ConfigError(f"{self.name}:{first.line}: {first.message}; no row fits the arms")
 
     def _all(self) -> Iterator[Attempt | Later]:
         contents, only = self._contents, self.wanted.only

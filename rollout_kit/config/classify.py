@@ -101,6 +101,8 @@ def describe_unknown(key: str, typed: bool, merged: Merged, known: list[str], cw
         return f"'{key}' on the command line has no effect: nothing uses it"
     else:
         where = "on the command line"
+    if key == "defaults" and "arms" in merged.tree:
+        return f"unknown key 'defaults' {where}: write  arms: {{defaults: …, arms: […]}}"
     words = [word for word in known if word != key]
     if isinstance(merged.tree.get(key), dict):
         words += [name for type_ in registry.TYPES for name in registry.implementations(type_, cwd)]
