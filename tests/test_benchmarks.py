@@ -1,12 +1,14 @@
 """The benchmark's own arithmetic, and a tiny run of it."""
 
 import json
+import subprocess
+import sys
 from array import array
 from pathlib import Path
 
 import pytest
 
-from benchmarks import report
+from benchmarks import report, vllm_job
 from benchmarks.endpoint import mean_in_flight
 from benchmarks.figures import Figure
 from benchmarks.grid import Case, Compared, Grid, Side, median
@@ -94,3 +96,28 @@ def test_work_that_is_not_done_is_no_figure(tmp_path: Path) -> None:
         grid = Grid(port, tmp_path, 1, lambda text: None)
         assert list(grid.compare([Case("short", "local", 4, 2)])) == []
     assert "mean reward" in grid.failed[0]
+
+
+@pytest.mark.parametrize("is_raw", [False, True])
+def test_no_prompt_of_a_job_begins_as_one_of_an_earlier_run(is_raw: bool, tmp_path: Path) -> None:
+    begins = set()
+    for number in range(2):
+        rows = vllm_job.write_rows(tmp_path / f"{number}", number, 8, is_raw=is_raw)
+        for row in map(json.loads, rows.read_text().splitlines()):
+            asked = row["responses_create_params"]
+            text = asked["input"] if is_raw else asked["input"][0]["content"]
+            begins.add(text[:20])
+            assert asked["ignore_eos"] and asked.get("raw_prompt", False) == is_raw
+    assert len(begins) == 16
+
+
+def test_cpu_time_is_that_of_a_process_and_of_its_descendants() -> None:
+    code = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
+    spin = "import time\nwhile time.process_time() < 0.3: pass\nprint('spun', flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, spin], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"spun\n"
+        own, below = vllm_job.cpu_of(process.pid)
+        process.communicate(b"\n")
+    assert below >= 0.29 and own < below
