@@ -13,13 +13,14 @@ the direct call.
 import argparse
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -174,13 +175,16 @@ def direct(python: str, script: str, model: str, seqs: int) -> Iterator[subproce
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
+        start_new_session=True,
     )
     try:
         wait_for(process)
         yield process
+        process.communicate(timeout=60)  # the end of its input ends it, and its engine
     finally:
-        process.terminate()
-        process.wait(30)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def wait_for(process: subprocess.Popen[str]) -> dict[str, float]:
