@@ -457,3 +457,19 @@ def test_a_raw_prompt_reaches_the_model_as_one_text(bench: Bench) -> None:
     arms = [{"id": "raw", "prompt": {"completion": "Problem: {question}\nSolution:"}}, PLAIN]
     assert run_virtual(bench.collect(ROWS[:1], arms=arms, num_samples_in_parallel=1)) == 0
     assert seen == [("Problem: q0\nSolution:", True), ("q0", None)]
+
+
+def test_a_chat_prompt_of_an_arm_replaces_a_raw_row(bench: Bench) -> None:
+    raw = {"input": "Q: q0", "raw_prompt": True}
+    rows = [{"responses_create_params": raw, "question": "q0", "expected": "q0"}]
+    assert run_virtual(bench.collect(rows, arms=[POLITE, {"id": "raw"}])) == 0
+    sent = {"raw_prompt" in params: params["input"] for params in bench.model.calls}
+    assert [item["role"] for item in sent[False]] == ["system", "user"]
+    assert [item["content"] for item in sent[True]] == ["Q: q0"]
+
+
+def test_stored_turns_of_an_arm_are_continued_by_that_arm(bench: Bench) -> None:
+    scopes = {f"arm={arm}" for arm in ("plain", "polite")}
+    run_virtual(bench.collect(ROWS[:1], arms=ARMS, save_turns=True, limit=1))
+    settings = {line["rollout"]["scope"]: line["rollout"]["settings"] for line in bench.lines()}
+    assert settings.keys() == scopes and len(set(settings.values())) == 2

@@ -234,3 +234,23 @@ def test_a_pair_has_a_better_and_a_worse_one_whatever_the_rule(
     if rule == "length_matched":
         used = [member.key for two in found for member in two[:2]]
         assert len(used) == len(set(used))
+
+
+def test_pairs_of_raw_prompts_are_texts(place: Place) -> None:
+    asked = {"input": "Q: 1+1\nA:", "raw_prompt": True}
+    place.write(of_task(1, 0.0, 1.0, responses_create_params=asked))
+    _, said, [row] = pairs(place, "+format=trl_dpo")
+    assert (row["prompt"], row["chosen"], row["rejected"]) == (
+        "Q: 1+1\nA:",
+        "answer 1",
+        "answer 0",
+    ), said
+    _, said, [row] = pairs(place, "+format=trl_reward")
+    assert row["chosen"] == "Q: 1+1\nA:answer 1", said
+    _, said, rows = pairs(place, "+format=llamafactory_dpo")
+    assert rows == [] and "its prompt is raw text" in said
+    template = place.folder / "chat.yaml"
+    template.write_text("user: How much is 1+1?")
+    _, said, [row] = pairs(place, "+format=trl_dpo", f"+prompt={template}")
+    assert row["prompt"] == [{"role": "user", "content": "How much is 1+1?"}], said
+    assert row["chosen"][0]["role"] == "assistant"

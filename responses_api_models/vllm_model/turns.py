@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from rollout_kit.endpoints.chat import from_chat, to_chat
+from rollout_kit.endpoints.chat import RAW, from_chat, to_chat
 from rollout_kit.endpoints.completions import LOGPROBS
 from rollout_kit.endpoints.raw import to_completion
 from rollout_kit.endpoints.refusals import extra_body
@@ -105,7 +105,11 @@ def continued(params: Mapping[str, Any], text: str, lowest: JsonObject) -> Asked
 
 def pass_on(params: Mapping[str, Any], lowest: JsonObject, *, reasoning: bool) -> Asked:
     """The request to vLLM's own Responses API, which returns no token ids."""
-    row = {key: value for key, value in params.items() if value is not None and key != "stream"}
+    row = {
+        key: value
+        for key, value in params.items()
+        if value is not None and key not in ("stream", RAW)
+    }
     wants_token_ids = row.pop("return_token_ids", lowest.get("return_token_ids", False))
     if wants_token_ids:
         raise TaskError(

@@ -26,6 +26,9 @@ from ..types import JsonObject
 ReasoningField = Literal["reasoning_content", "reasoning"]
 MaxTokensField = Literal["max_completion_tokens", "max_tokens"]
 
+RAW = "raw_prompt"
+"""Create param: the input is one text, which the model continues without a chat template."""
+
 TRANSLATED = frozenset(
     {
         "input",
@@ -41,7 +44,7 @@ TRANSLATED = frozenset(
 )
 
 WITHOUT_MEANING = frozenset(
-    {"include", "truncation", "background", "max_tool_calls", "stream", "stream_options"}
+    {"include", "truncation", "background", "max_tool_calls", "stream", "stream_options", RAW}
 )
 """Keys of the Responses API that affect the delivery of a reply, not what a turn generates."""
 
@@ -50,9 +53,6 @@ SERVER_SIDE = ("previous_response_id", "conversation", "prompt")
 
 INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """`finish_reason` → `incomplete_details.reason`."""
-
-RAW = "raw_prompt"
-"""Create param: the input is one text, which the model continues without a chat template."""
 
 THINK, END_THINK = "<think>", "</think>"
 

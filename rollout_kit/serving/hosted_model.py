@@ -131,7 +131,7 @@ class HostedModel(Model):
         self._queue = RequestQueue(Allowances(allowed))
         self._outage = Outage(name, self._answers)
         self._is_chat = config.upstream_api == "chat_completions"
-        self._not_sent = (*DELIVERY_PARAMS, *config.unsupported_params)
+        self._not_sent = (*DELIVERY_PARAMS, RAW, *config.unsupported_params)
         self._lowest: JsonObject = {"model": self.model_name()}
         if config.service_tier:
             self._lowest["service_tier"] = config.service_tier

@@ -513,6 +513,13 @@ def test_a_raw_prompt_is_sent_to_the_completions(api, stream):
     assert answer["usage"]["total_tokens"] == 11
 
 
+def test_a_row_that_wants_no_raw_prompt_says_so_to_nobody():
+    for api, answer in (("responses", RESPONSE), ("chat_completions", CHAT)):
+        endpoint = Endpoint(gives(answer))
+        ask(endpoint, {**HI, "raw_prompt": False}, upstream_api=api)
+        assert "raw_prompt" not in endpoint.bodies[0]
+
+
 def test_a_raw_prompt_with_more_than_one_text_is_refused_before_it_is_sent():
     endpoint = Endpoint(gives(CONTINUED))
     several = [{"role": "system", "content": "x"}, {"role": "user", "content": "y"}]

@@ -5,12 +5,13 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, Literal
 
+from ...endpoints.chat import RAW
 from ...endpoints.params import merge
 from ...types import ArmInfo, Attempt, JsonObject, Key, Task
 from .template import Prompt
 
 NOT_SAMPLING = frozenset(
-    {"input", "instructions", "tools", "metadata", "seed", "user", "stream", "raw_prompt"}
+    {"input", "instructions", "tools", "metadata", "seed", "user", "stream", RAW}
 )
 """Create params that say what is asked, not how the answer is sampled."""
 
@@ -55,9 +56,10 @@ class Arm:
         if self.prompt is None:
             return dict(params)
         try:
-            return {**params, **self.prompt.fill(params, row)}
+            filled = self.prompt.fill(params, row)
         except ValueError as error:
             raise ValueError(f"arm '{self.id}': {error}") from None
+        return {**{name: params[name] for name in params if name != RAW}, **filled}
 
     def attempt(self, key: Key, task: Task) -> Attempt:
         """The attempt at one rollout, with what its line records of the arm."""
