@@ -86,6 +86,10 @@ EXAMPLES = {
         "ng_view results/",
         "ng_view rollouts.jsonl +where='reward < 0.5' +static=report.html",
     ),
+    "ng_report": (
+        "ng_report results/*.jsonl",
+        "ng_report before.jsonl after.jsonl +output_fpath=report.html +title='Before and after'",
+    ),
     "ng_compare": (
         "ng_compare before.jsonl after.jsonl",
         "ng_compare a.jsonl b.jsonl c.jsonl +json=true",

@@ -109,7 +109,7 @@ class Dataset:
     def __init__(self, names: list[str], *, is_kept: bool = True) -> None:
         """ConfigError for a path that holds no rollouts."""
         self.outputs = [
-            StoredOutput.open(name, path, is_kept=is_kept) for name, path in _find(names)
+            StoredOutput.open(name, path, is_kept=is_kept) for name, path in find_outputs(names)
         ]
         self.parts = [part for output in self.outputs for part in output.parts]
         self.is_complete = False
@@ -179,10 +179,10 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _find(names: list[str]) -> list[tuple[str, Path]]:
-    """(name to show, path) of each output."""
+def find_outputs(names: list[str]) -> list[tuple[str, Path]]:
+    """(name to show, path) of each output; ConfigError if there is none."""
     if not names:
-        raise ConfigError("name a folder or files of rollouts: ng_view results/")
+        raise ConfigError("name a folder or files of rollouts, such as results/")
     found: dict[Path, str] = {}
     for name in names:
         path = Path(name).expanduser()

@@ -7,12 +7,11 @@ import random
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from statistics import fmean, stdev
 from typing import Any
 
 from ..errors import ConfigError
-from ..metrics.student import t_quantile
-from ..store.groups.scope import parse_scope
+from ..metrics.aggregate import Aggregate
+from ..store.groups.scope import Group, parse_scope
 from ..types import JsonObject
 from .dataset import ROW_BITS, ROW_MASK, Dataset
 from .masks import value_in
@@ -138,28 +137,22 @@ def _figures(dataset: Dataset, ids: list[int]) -> JsonObject:
     for task, reward in pairs:
         if reward is not None:
             by_task[task].append(reward)
-    means = [math.fsum(each) / len(each) for each in by_task.values()]
-    mean = math.fsum(means) / len(means) if means else None
+    part = Aggregate()
+    for number, (task, rewards) in enumerate(by_task.items()):
+        part.add_numbers(Group(task, "", ""), number, "reward", rewards)
+    known = part.numbers.get("reward")
     found: JsonObject = {
         "rollouts": len(ids),
         "tasks": len(by_task),
         "failed": statuses["failed"],
         "unverified": statuses["unverified"],
-        "reward": mean,
-        "interval": _interval(means),
+        "reward": known.mean if known else None,
+        "interval": part.interval("reward"),
     }
     for name in ("num_turns", "output_tokens", "duration_s", "cost_usd"):
-        known = [each for each in _values(dataset, ids, name) if each is not None]
-        found[name] = math.fsum(known) / len(known) if known else None
+        values = [each for each in _values(dataset, ids, name) if each is not None]
+        found[name] = math.fsum(values) / len(values) if values else None
     return found
-
-
-def _interval(means: list[float]) -> tuple[float, float] | None:
-    """The 95 % interval of a mean over tasks (Student's t); None for fewer than two."""
-    if len(means) < 2:
-        return None
-    half = t_quantile(0.95, len(means) - 1) * stdev(means) / math.sqrt(len(means))
-    return fmean(means) - half, fmean(means) + half
 
 
 def _values(dataset: Dataset, ids: Iterable[int], name: str) -> Iterator[Any]:

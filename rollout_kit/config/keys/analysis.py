@@ -33,6 +33,14 @@ class ViewConfig(ReadingCommand):
     sort: str = Field("", description="Column to sort by; with a - in front, largest first.")
 
 
+class ReportConfig(ReadingCommand):
+    """ng_report: write a page with figures and plots of rollouts."""
+
+    output_fpath: Path = Field(Path("report.html"), description="The page to write.")
+    title: str = Field("Rollouts", description="Title of the page.")
+    pass_threshold: float = Field(1.0, description="Lowest reward that counts as a success.")
+
+
 class SelectionConfig(ReadingCommand):
     """Keys of the commands that write stored rollouts in another form."""
 

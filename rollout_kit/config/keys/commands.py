@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from ...types import JsonObject
-from .analysis import CompareConfig, ExportConfig, PairsConfig, ViewConfig
+from .analysis import CompareConfig, ExportConfig, PairsConfig, ReportConfig, ViewConfig
 from .authoring import AuditConfig, EntrypointConfig, PrepareDataConfig
 from .command import Command
 from .groups import GroupsConfig
@@ -270,6 +270,10 @@ COMMANDS: dict[str, tuple[type[Command], str]] = {
         "write files of checked tasks from the datasets of the agents",
     ),
     "ng_view": (ViewConfig, "look at rollouts in a browser, or write them as one HTML file"),
+    "ng_report": (
+        ReportConfig,
+        "write one HTML page with figures, plots and examples",
+    ),
     "ng_compare": (CompareConfig, "compare files of rollouts task by task, and conclude"),
     "ng_export": (ExportConfig, "write rollouts in the format of a trainer"),
     "ng_pairs": (PairsConfig, "write preference pairs, by rules, in the format of a trainer"),

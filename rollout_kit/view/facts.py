@@ -1,0 +1,126 @@
+"""What a report says of a file of rollouts, gathered in one pass over it."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..api.load import load
+from ..metrics.aggregate import Aggregate
+from ..metrics.paired import Side
+from ..store.files import OutputPaths
+from ..store.groups.scope import parse_scope
+from ..store.lines import key_of, kind_of
+from ..store.scan import parse_line, read_lines
+from ..types import JsonObject, Key, Rollout
+
+MAX_BINS = 20
+
+EXAMPLES = ("right", "wrong", "cut off")
+
+
+@dataclass
+class Facts:
+    """One file: figures of the whole, of each agent and of each arm; failures; examples."""
+
+    name: str
+    path: Path
+    whole: Aggregate
+    parts: dict[tuple[str, str], Aggregate] = field(default_factory=dict)
+    """(agent, arm) → its figures."""
+    side: Side = field(default_factory=lambda: Side(""))
+    rewards: Counter[float] = field(default_factory=Counter)
+    lengths: list[int] = field(default_factory=list)
+    """Output tokens."""
+    models: set[str] = field(default_factory=set)
+    examples: dict[str, dict[str, Rollout]] = field(default_factory=lambda: defaultdict(dict))
+    """Agent → what it is an example of → the first one."""
+    failures: dict[str, list[JsonObject]] = field(default_factory=lambda: defaultdict(list))
+    """Class of the error → the last failure line of each key without a result."""
+    run: JsonObject = field(default_factory=dict)
+    """The content of `<stem>_run.json`, if it is there."""
+    counts: JsonObject = field(default_factory=dict)
+    """Counts of `<stem>_aggregate_metrics.json`, if it is there."""
+
+    @property
+    def num_failed(self) -> int:
+        return sum(map(len, self.failures.values()))
+
+    def missing(self) -> str:
+        """What was planned and has no reward, in words; empty if nothing is missing."""
+        planned, unscored = self.counts.get("planned"), self.whole.unscored
+        left = max(0, planned - self.whole.rollouts) if isinstance(planned, int) else 0
+        what = [f"{left:,} of {planned:,} planned rollouts"] if left else []
+        what += [f"{unscored:,} without a verdict"] if unscored else []
+        what += [f"{self.num_failed:,} failed"] if self.num_failed else []
+        return ", ".join(what)
+
+
+def gather(name: str, path: Path, pass_threshold: float) -> Facts:
+    """Read a file and what is beside it; ConfigError if it cannot be read."""
+    facts = Facts(name, path, Aggregate(pass_threshold), side=Side(name))
+    done = set[Key]()
+    paths = OutputPaths(path)
+    has_failures = paths.failures.exists()
+    for rollout in load(path):
+        _take(facts, rollout, pass_threshold)
+        if has_failures:
+            done.add(rollout.key)
+    last: dict[Key, JsonObject] = {}
+    for line in _failure_lines(paths.failures):
+        if (key := key_of(line)) is not None and key not in done:
+            last[key] = line
+    for line in last.values():
+        reason = line["failure"].get("class")
+        facts.failures[str(reason or "unknown")].append(line)
+    facts.run = _read_object(paths.manifest)
+    counts = _read_object(paths.metrics).get("counts")
+    facts.counts = counts if isinstance(counts, dict) else {}
+    return facts
+
+
+def _take(facts: Facts, rollout: Rollout, threshold: float) -> None:
+    info = rollout.info
+    which = info.key.agent, parse_scope(info.key.scope).arm
+    if which not in facts.parts:
+        facts.parts[which] = Aggregate(threshold)
+    facts.whole.add(rollout)
+    facts.parts[which].add(rollout)
+    facts.models.add(info.model)
+    facts.lengths.append(info.output_tokens)
+    reward, answer = rollout.reward, rollout.line.get("extracted_answer")
+    facts.side.add(f"{info.key.agent}\0{info.key.task_id}", reward, _text(answer))
+    if reward is None:
+        return
+    facts.rewards[reward] += 1
+    is_cut = rollout.line["rollout"].get("finish_reason") in ("length", "max_output_tokens")
+    kind = "right" if reward >= threshold else "cut off" if is_cut else "wrong"
+    facts.examples[info.key.agent].setdefault(kind, rollout)
+
+
+def _text(answer: object) -> str | None:
+    return None if answer is None else str(answer)
+
+
+def _failure_lines(path: Path) -> Iterator[JsonObject]:
+    for _, raw in read_lines(path):
+        line = parse_line(raw)
+        if line is not None and kind_of(line, "failure") == "failure":
+            yield line
+
+
+def _read_object(path: Path) -> JsonObject:
+    try:
+        return parse_line(path.read_bytes()) or {}
+    except OSError:
+        return {}
+
+
+def bins_of(values: list[int]) -> list[tuple[str, int]]:
+    """(label, number) of spans of equal length."""
+    if not values:
+        return []
+    low, high = min(values), max(values)
+    step = max(1, -(-(high - low + 1) // MAX_BINS))
+    counts = Counter((value - low) // step for value in values)
+    return [(f"{low + at * step:,}", counts[at]) for at in range(max(counts) + 1)]

@@ -1,0 +1,109 @@
+"""ng_report: the page holds the figures of the metrics, and no markup of a model."""
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from exported import line
+from support import write_jsonl
+from test_view import failure
+
+from rollout_kit.cli import report as command
+from rollout_kit.metrics.aggregate import Aggregate
+from rollout_kit.store.lines import rollout_of
+
+HOSTILE = "</pre><script>alert(1)</script><b>bold</b>"
+
+ANSWERS = [
+    line(1, 0, "It is one.", 1.0),
+    line(1, 1, HOSTILE, 0.0, answer=HOSTILE),
+    line(2, 0, "It is", 0.0, cut="max_output_tokens"),
+    line(2, 1, "It is two.", 1.0),
+    line(3, 0, "It is three.", None),
+]
+
+
+class Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.found.append(tag)
+        if tag not in ("meta", "line", "circle", "rect", "polyline"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if self.open and self.open[-1] == tag:
+            self.open.pop()
+        elif tag not in ("line", "circle", "rect", "polyline"):
+            self.open.append(f"unexpected /{tag}")
+
+
+def write(*words: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        command.main(list(words))
+    return int(str(ended.value.code))
+
+
+@pytest.fixture
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    write_jsonl(tmp_path / "a.jsonl", ANSWERS)
+    write_jsonl(tmp_path / "a_failures.jsonl", [failure(1, 0), failure(9, 0), failure(9, 0)])
+    write_jsonl(tmp_path / "b.jsonl", [line(task, 0, "It is.", 1.0) for task in (1, 2)])
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_page_says_what_the_rollouts_say(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert write("a.jsonl", "b.jsonl", "+output_fpath=out/page.html", "+title=A <title>") == 0
+    assert "7 rollouts of 2 files" in capsys.readouterr().out
+    page = (results / "out/page.html").read_text()
+    expected = Aggregate()
+    for each in ANSWERS:
+        expected.add(rollout_of(each))
+    low, high = expected.interval("reward") or (0, 0)
+    assert f"<b>{expected.numbers['reward'].mean:.4f}</b>" in page
+    assert f"{low:.4f} – {high:.4f}" in page
+    assert "1 without a verdict, 1 failed" in page  # the key with a result has not failed
+    assert "ServerError" in page and "it is down" in page and "+only=…" in page
+    assert "common tasks" in page
+    assert "A &lt;title&gt;" in page
+
+
+def test_a_model_s_output_is_text(results: Path) -> None:
+    assert write("a.jsonl") == 0
+    page = (results / "report.html").read_text()
+    tags = Tags()
+    tags.feed(page)
+    assert tags.open == []
+    assert not {"script", "iframe", "img", "a"} & set(tags.found)
+    assert "&lt;script&gt;alert(1)" in page
+    assert "default-src 'none'" in page and not re.search(r'(src|href)="', page)
+
+
+def test_rewards_of_any_range_are_counted(results: Path) -> None:
+    write_jsonl(results / "c.jsonl", [line(at, 0, "x", at * 7.5 - 20) for at in range(50)])
+    assert write("c.jsonl") == 0
+    assert "<svg" in (results / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "name a folder or files of rollouts"),
+        (["none.jsonl"], "no file or folder none.jsonl"),
+        (["empty.jsonl"], "no rollout is in it"),
+    ],
+)
+def test_what_cannot_be_reported_is_said_in_one_line(
+    results: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    (results / "empty.jsonl").touch()
+    assert write(*words) == 1
+    assert said in capsys.readouterr().err
+    assert not (results / "report.html").exists()
