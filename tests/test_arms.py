@@ -468,8 +468,12 @@ def test_a_chat_prompt_of_an_arm_replaces_a_raw_row(bench: Bench) -> None:
     assert [item["content"] for item in sent[True]] == ["Q: q0"]
 
 
-def test_stored_turns_of_an_arm_are_continued_by_that_arm(bench: Bench) -> None:
-    scopes = {f"arm={arm}" for arm in ("plain", "polite")}
-    run_virtual(bench.collect(ROWS[:1], arms=ARMS, save_turns=True, limit=1))
+def test_each_arm_has_a_fingerprint_of_its_own(bench: Bench) -> None:
+    run_virtual(bench.collect(ROWS[:1], arms=ARMS))
     settings = {line["rollout"]["scope"]: line["rollout"]["settings"] for line in bench.lines()}
-    assert settings.keys() == scopes and len(set(settings.values())) == 2
+    assert settings.keys() == {"arm=plain", "arm=polite"} and len(set(settings.values())) == 2
+    manifest = json.loads((bench.folder / "rollouts_run.json").read_text())
+    known = {
+        manifest["settings"][each]["arm"]["params"]["temperature"] for each in settings.values()
+    }
+    assert known == {0.2, 0.9}
