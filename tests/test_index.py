@@ -3,8 +3,7 @@ notices an edit."""
 
 import json
 import os
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,25 +22,8 @@ def write(path: Path, lines: list[Any]) -> None:
     path.write_bytes(b"".join(json.dumps(each).encode() + b"\n" for each in lines))
 
 
-OPENED: list[Index] = []
-
-
-@pytest.fixture(autouse=True)
-def close() -> Iterator[None]:
-    yield
-    while OPENED:
-        OPENED.pop().close()
-
-
-def opened(path: Path, kept_at: Path) -> Index:
-    """The index as its file has it; closed with the test."""
-    OPENED.append(Index(path, kept_at=kept_at))
-    return OPENED[-1]
-
-
 def read(path: Path, kept_at: Path | None = None) -> Index:
     index = Index(path, kept_at=kept_at)
-    OPENED.append(index)
     index.update()
     return index
 
@@ -52,12 +34,6 @@ def content(index: Index) -> list[dict[str, Any]]:
         {"key": index.key(row), "line": index.line(row), **index.columns.fields(row, names)}
         for row in range(len(index))
     ]
-
-
-def read_once(path: Path, kept_at: Path) -> list[dict[str, Any]]:
-    with closing(Index(path, kept_at=kept_at)) as index:
-        index.update()
-        return content(index)
 
 
 ODD = st.sampled_from([None, True, 3, 0.5, "a", "é", "x" * 300, [1], {"a": 1}, -0.0, 10**20])
@@ -79,14 +55,10 @@ def test_columns_hold_what_the_lines_hold(
         lines.append({**made, **own})
     kept = path.with_suffix(".index")
     write(path, lines[: len(lines) // cut])
-    with closing(Index(path, kept_at=kept)) as index:
-        index.update()
+    read(path, kept)
     write(path, lines)
-    with closing(Index(path, kept_at=kept)) as index:
-        index.update()
-        grown = content(index)
-    whole = read(path)
-    assert grown == content(opened(path, kept)) == content(whole)
+    grown, whole = content(read(path, kept)), read(path)
+    assert grown == content(Index(path, kept_at=kept)) == content(whole)
     for row, made in enumerate(lines):
         for name in ("s", "t", "odd name"):
             value = made.get(name) if name in scores[row] else None
@@ -137,8 +109,7 @@ def test_a_file_that_grows_is_followed_and_a_torn_line_waits(tmp_path: Path) -> 
         stream.write(raw[50:])
     assert index.update()
     assert index.key(BATCH + 10) == Key(f"{7:016x}", "solver", "", 1)
-    index.close()
-    again = opened(path, kept)
+    again = Index(path, kept_at=kept)
     assert content(again) == content(read(path))
 
 
@@ -162,8 +133,7 @@ def test_an_edited_file_is_indexed_again(tmp_path: Path, edit: Callable[[Path], 
     index = read(path, kept)
     edit(path)
     index.update()
-    assert content(index) == content(read(path))
-    assert content(opened(path, kept)) == content(index)
+    assert content(index) == content(read(path)) == content(read(path, kept))
 
 
 def test_an_edit_that_keeps_size_and_time_is_found_by_the_line(tmp_path: Path) -> None:
@@ -184,14 +154,14 @@ def test_an_edit_that_keeps_size_and_time_is_found_by_the_line(tmp_path: Path) -
 def test_a_damaged_index_is_only_a_cache(tmp_path: Path) -> None:
     path, kept = tmp_path / "r.jsonl", tmp_path / "r.index"
     write(path, [line(each, 0, "x", 1.0, answer=f"{each}") for each in range(2 * BATCH)])
-    read(path, kept).close()
+    read(path, kept)
     whole, raw = content(read(path)), kept.read_bytes()
     for size in {0, 5, len(raw) // 3, len(raw) - 1}:
         kept.write_bytes(raw[:size])
-        assert read_once(path, kept) == whole
+        assert content(read(path, kept)) == whole
     for at in (20, len(raw) // 2, len(raw) - 5):
         kept.write_bytes(raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :])
-        assert read_once(path, kept) == whole
+        assert content(read(path, kept)) == whole
     kept.unlink()
     kept.mkdir()
     assert content(read(path, kept)) == whole
@@ -201,12 +171,12 @@ def test_two_readers_share_one_cache(tmp_path: Path) -> None:
     path, kept = tmp_path / "r.jsonl", tmp_path / "r.index"
     write(path, [line(each, 0, "x", 1.0) for each in range(10)])
     one = read(path, kept)
-    other = opened(path, kept)
+    other = Index(path, kept_at=kept)
     with path.open("ab") as stream:
         stream.write(json.dumps(line(11, 0, "x", 1.0)).encode() + b"\n")
     other.update()
     one.update()
-    assert content(one) == content(other) == content(opened(path, kept))
+    assert content(one) == content(other) == content(Index(path, kept_at=kept))
 
 
 def test_texts_without_end_take_bounded_memory(
@@ -218,3 +188,14 @@ def test_texts_without_end_take_bounded_memory(
     column = read(path).columns.texts["extracted_answer"]
     assert len(column.names) <= 12 < MAX_TEXTS
     assert column.is_partial and column[29] == LEFT_OUT and column[3] == "answer 3"
+
+
+def test_an_index_of_many_files_holds_none_of_them_open(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    write(path, [line(1, 0, "x", 1.0)])
+    before = len(os.listdir("/proc/self/fd"))
+    held = [read(path, tmp_path / f"{each}.index") for each in range(20)]
+    absent = [read(tmp_path / "none.jsonl", tmp_path / "absent.index")]
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert [len(each) for each in held + absent] == [1] * 20 + [0]
+    assert not (tmp_path / "absent.index").exists()

@@ -4,8 +4,7 @@ import asyncio
 import json
 import os
 import re
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import closing
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -147,11 +146,10 @@ def results(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def viewer(results: Path) -> Iterator[Viewer]:
-    with closing(Dataset([str(results)], is_kept=False)) as dataset:
-        found = Viewer(dataset, "results")
-        found.update()
-        yield found
+def viewer(results: Path) -> Viewer:
+    found = Viewer(Dataset([str(results)], is_kept=False), "results")
+    found.update()
+    return found
 
 
 def shown(viewer: Viewer, where: str = "", search: str = "", sort: str = "") -> list[Any]:
@@ -243,10 +241,9 @@ def test_labels_are_kept_beside_the_output_and_the_last_one_counts(
     assert (found["labels"], found["task_labels"]) == ({"bug": "wrong unit"}, {"flaky": ""})
     lines = read_jsonl(results / "a_labels.jsonl")
     assert {each["kind"] for each in lines} == {"label"}
-    with closing(Dataset([str(results / "a.jsonl")], is_kept=False)) as dataset:
-        again = Viewer(dataset, "")
-        again.update()
-        assert again.row(2)["labels"] == ["flaky", "bug"]
+    again = Viewer(Dataset([str(results / "a.jsonl")], is_kept=False), "")
+    again.update()
+    assert again.row(2)["labels"] == ["flaky", "bug"]
     with pytest.raises(Exception, match="1 to 100 characters"):
         viewer.reader.set_label(row, {"label": " "})
 
@@ -390,11 +387,23 @@ def test_group_scores_are_shown_and_filtered_by(results: Path) -> None:
     group = group_of(rollouts[0].key)
     scored = build_group_line(group, 1, digest, "v", scores, {"agreement": 0.5})
     write_jsonl(results / "a_groups.jsonl", [scored])
-    with closing(Dataset([str(results / "a.jsonl")], is_kept=False)) as dataset:
-        viewer = Viewer(dataset, "")
-        viewer.update()
-        assert shown(viewer, "group_reward > 1") == [(1, 0), (1, 1)]
-        first = viewer.queries.wait(Query()).ids[0]
-        assert viewer.row(first)["group_reward"] == 2.5
-        assert viewer.reader.group(first)["figures"] == {"agreement": 0.5}
-        assert viewer.reader.rollout(first)["group"]["reward"] == 2.5
+    viewer = Viewer(Dataset([str(results / "a.jsonl")], is_kept=False), "")
+    viewer.update()
+    assert shown(viewer, "group_reward > 1") == [(1, 0), (1, 1)]
+    first = viewer.queries.wait(Query()).ids[0]
+    assert viewer.row(first)["group_reward"] == 2.5
+    assert viewer.reader.group(first)["figures"] == {"agreement": 0.5}
+    assert viewer.reader.rollout(first)["group"]["reward"] == 2.5
+
+
+def test_a_deep_and_a_long_value_are_cut(results: Path) -> None:
+    deep: Any = []
+    for _ in range(900):
+        deep = [deep]
+    rows = [{**line(1, 0, "x" * 300_000, 1.0), "deep": deep}]
+    write_jsonl(results / "deep.jsonl", rows)
+    viewer = Viewer(Dataset([str(results / "deep.jsonl")], is_kept=False), "")
+    viewer.update()
+    status, text, _ = ask(viewer, ("GET", "/api/rollout?id=0", {}, None))[0]
+    assert status == 200 and "deeper levels" in text and "more characters" in text
+    assert len(text) < 250_000

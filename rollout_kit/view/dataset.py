@@ -167,10 +167,6 @@ class Dataset:
                         return number << ROW_BITS | row
         return None
 
-    def close(self) -> None:
-        for part in self.parts:
-            part.index.close()
-
 
 def _size(path: Path) -> int:
     try:

@@ -17,6 +17,9 @@ from .masks import rows_of_task, status_of
 MAX_TEXT = 100_000
 """Characters of a text that a page shows at first; the rest is in the download."""
 
+MAX_LEVELS = 100
+"""Levels of nested values that a page shows."""
+
 MAX_PREVIEW, MAX_PREVIEWED = 160, 1 << 20
 """Characters of the end of an answer in the table, and the bytes of the longest line read for
 it."""
@@ -152,14 +155,16 @@ class Reader:
         return {"labels": dict(labels.on(what))}
 
 
-def _cut(value: Any) -> Any:
-    """The value with long texts cut; an image in a data URL stays whole."""
+def _cut(value: Any, level: int = 0) -> Any:
+    """The value with long texts and deep levels cut; an image in a data URL stays whole."""
     if isinstance(value, str):
         if len(value) <= MAX_TEXT or value.startswith("data:image/"):
             return value
         return f"{value[:MAX_TEXT]}\n… {len(value) - MAX_TEXT:,} more characters: see the download"
+    if isinstance(value, list | dict) and level >= MAX_LEVELS:
+        return "… deeper levels: see the download"
     if isinstance(value, list):
-        return [_cut(each) for each in value]
+        return [_cut(each, level + 1) for each in value]
     if isinstance(value, dict):
-        return {name: _cut(each) for name, each in value.items()}
+        return {name: _cut(each, level + 1) for name, each in value.items()}
     return value

@@ -31,16 +31,13 @@ async def serve(command: ViewConfig, say: Callable[[str], None]) -> None:
     asked = {name: getattr(command, name) for name in ("where", "search", "sort")}
     query = urlencode({name: value for name, value in asked.items() if value})
     url = f"{url_of(sock)}/" + (f"?{query}" if query else "")
-    try:
-        async with served(build_app(viewer), sock):
-            say(f"{_count(len(dataset.outputs), 'file')} of rollouts: {url}  (stop with Ctrl-C)")
-            if command.open_browser:
-                webbrowser.open(url)
-            while True:
-                await asyncio.to_thread(viewer.update)
-                await asyncio.sleep(LOOK_S)
-    finally:
-        dataset.close()
+    async with served(build_app(viewer), sock):
+        say(f"{_count(len(dataset.outputs), 'file')} of rollouts: {url}  (stop with Ctrl-C)")
+        if command.open_browser:
+            webbrowser.open(url)
+        while True:
+            await asyncio.to_thread(viewer.update)
+            await asyncio.sleep(LOOK_S)
 
 
 def _count(number: int, what: str) -> str:

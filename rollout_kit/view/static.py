@@ -29,14 +29,9 @@ VENDOR_EXPORT = re.compile(r"export\{([^}]*)\};?\s*$")
 
 def write_report(command: ViewConfig) -> str:
     """Write the file and say so; ConfigError for a wrong filter, or if it chooses nothing."""
-    dataset = Dataset(command.inputs)
-    try:
-        dataset.update()
-        viewer = Viewer(dataset, " ".join(command.inputs))
-        viewer.update()
-        report, num_chosen = build_report(viewer, command)
-    finally:
-        dataset.close()
+    viewer = Viewer(Dataset(command.inputs), " ".join(command.inputs))
+    viewer.update()
+    report, num_chosen = build_report(viewer, command)
     path = command.static_fpath
     assert path is not None
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -64,12 +64,13 @@ class IndexFile:
     num_texts: dict[str, int] = field(default_factory=dict)
     num_scores: int = 0
     flags: set[str] = field(default_factory=set)
+    _end: int = 0
+    """Bytes of the file that count."""
     _stream: BinaryIO | None = None
 
     def load(self, columns: Columns) -> State | None:
-        """Read the file into `columns`; None if there is nothing to use. What comes after the last
-        state is cut off."""
-        state, end = None, 0
+        """Read the file into `columns`; None if there is nothing to use."""
+        state = None
         with suppress(OSError, ValueError, KeyError, TypeError):
             raw = self.path.read_bytes() if self.path else b""
             held: list[tuple[bytes, memoryview]] = []
@@ -78,43 +79,44 @@ class IndexFile:
                 if kind == b"S":
                     for each, part in held:
                         _take(columns, each, part)
-                    held, end = [], after
+                    held, self._end = [], after
                     state = State(**orjson.loads(content))
         self._note(columns)
-        if self.path:
-            self._open(end if state else 0)
         return state
 
     def append(self, columns: Columns, records: bytes, state: State) -> None:
         """Append the records and the texts and columns that are new; a failure ends the writing:
         an index is not worth an error."""
-        if self._stream is None:
-            return
         scores = [tuple(each) for each in columns.scores[self.num_scores :]]
-        new: dict[str, Any] = {"scores": scores}
+        new: dict[str, Any] = {"scores": scores, "flags": sorted(columns.flags)}
         new["texts"] = {
             name: column.names[self.num_texts.get(name, 1) :]
             for name, column in columns.texts.items()
             if len(column.names) > self.num_texts.get(name, 1)
         }
-        new["flags"] = sorted(columns.flags)
         parts = [_chunk(b"R", records), _chunk(b"S", orjson.dumps(state._asdict()))]
         if new["texts"] or new["scores"] or columns.flags != self.flags:
             parts.insert(0, _chunk(b"T", orjson.dumps(new)))
         self._note(columns)
+        raw = b"".join(parts)
         try:
-            self._stream.write(b"".join(parts))
-            self._stream.flush()
-        except OSError:
+            if self._stream is None and self.path:
+                self._stream = self._open(self.path)
+            if self._stream is not None:
+                self._stream.write(raw)
+                self._stream.flush()
+                self._end += len(raw)
+        except OSError:  # another process writes it, or it cannot be written
             self.close()
+            self.path = None
 
     def reset(self) -> None:
         """Begin anew with an empty file."""
-        self.num_texts, self.num_scores, self.flags = {}, 0, set()
-        if self.path:
-            self._open(0)
+        self.close()
+        self.num_texts, self.num_scores, self.flags, self._end = {}, 0, set(), 0
 
     def close(self) -> None:
+        """Let others write; the next `append` opens the file again."""
         if self._stream is not None:
             with suppress(OSError):
                 self._stream.close()
@@ -125,24 +127,25 @@ class IndexFile:
         self.num_scores = len(columns.scores)
         self.flags = set(columns.flags)
 
-    def _open(self, end: int) -> None:
-        """Open for appending at `end`, cutting off the rest; at 0 with a new file beside others'
-        open ones."""
-        assert self.path is not None
-        self.close()
+    def _open(self, path: Path) -> BinaryIO:
+        """The file, locked, at the end of what was read or written of it; OSError if another
+        process has it, or has begun it anew."""
+        if not self._end:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            path.unlink(missing_ok=True)
+        stream = path.open("r+b" if self._end else "xb")
         try:
-            if not end:
-                self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-                self.path.unlink(missing_ok=True)
-            self._stream = self.path.open("r+b" if end else "xb")
-            fcntl.flock(self._stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if end:
-                self._stream.truncate(end)
-                self._stream.seek(end)
-            else:
-                self._stream.write(MAGIC)
-        except OSError:  # another process writes it, or it cannot be written
-            self.close()
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not self._end:
+                self._end = stream.write(MAGIC)
+            elif stream.seek(0, os.SEEK_END) < self._end:
+                raise OSError(f"{path} is shorter than it was")
+            stream.truncate(self._end)
+            stream.seek(self._end)
+        except OSError:
+            stream.close()
+            raise
+        return stream
 
 
 def _take(columns: Columns, kind: bytes, content: memoryview) -> None:

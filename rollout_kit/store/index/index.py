@@ -81,6 +81,8 @@ class Index:
             return True
         except OSError as error:
             raise ConfigError(f"{self.path}: cannot be read: {error.strerror}") from None
+        finally:
+            self._file.close()
 
     def line(self, row: int) -> bytes:
         """The line as it stands; LineChanged if it is not the one that was indexed."""
@@ -101,9 +103,6 @@ class Index:
         agent, scope = columns.texts["agent"][row], columns.texts["scope"][row]
         index = int(columns.numbers["rollout_index"][row])
         return Key(columns.task_id(row), agent or "", scope or "", index)
-
-    def close(self) -> None:
-        self._file.close()
 
     def _reset(self) -> None:
         self.columns = Columns()
