@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support import Desk, asked, read_jsonl, row
+from support import Desk, asked, blocks, read_jsonl, row
 
 from rollout_kit.errors import ModelError, VerifyError
 from rollout_kit.responses import output_text
@@ -356,6 +356,18 @@ def test_a_new_start_moves_the_scores_aside_with_the_rest(desk: Desk) -> None:
     run_virtual(desk.collect(**KEYS, resume="fresh"))
     assert len(list(desk.folder.glob("rollouts_groups.*.jsonl"))) == 1
     assert len(desk.lines("_groups")) == 2
+
+
+def test_the_server_of_the_guide_scores_groups(desk: Desk) -> None:
+    text = (Path(__file__).parent.parent / "docs/groups.md").read_text()
+    [source] = [each.text for each in blocks(text) if each.language == "python"]
+    space: JsonObject = {"__name__": "guide"}
+    exec(source, space)
+    desk.verifier = making(space["Majority"])
+    desk.model = ScriptedModel(lambda params: "ab"[params["seed"] > 2])
+    assert run_virtual(desk.collect(rows(2), **KEYS)) == 0
+    for line in desk.lines("_groups"):
+        assert rewards(line) == {0: 1, 1: 1, 2: 1, 3: 0} and line["group"] == {"agreement": 0.75}
 
 
 ARMS = [

@@ -20,6 +20,7 @@ from ..config.load import load
 from ..errors import ConfigError, RolloutError, how_to_install
 from ..responses import function_calls, make_response, message_item
 from ..serving import registry
+from ..serving.resources_server import ResourcesServer
 from ..serving.service import Service
 from ..serving.tools import arguments_of
 from ..session import Session, entered
@@ -152,6 +153,10 @@ def check_verdicts(folder: Path, name: str) -> Iterator[CheckResult]:
     if not gold:
         yield CheckResult("gold answers", f"no row in {folder}/data has a {' or '.join(GOLD)}")
         return
+    server = registry.load("resources_servers", name)
+    if getattr(server, "verify", None) is ResourcesServer.verify:
+        yield _check_groups(name, gold, wrong)
+        return
     pairs = [(row, build_response(row, GOLD)) for row in gold] * 2
     pairs += [(row, build_empty_response()) for row in gold]
     pairs += [(row, build_response(row, WRONG)) for row in wrong]
@@ -172,6 +177,38 @@ def check_verdicts(folder: Path, name: str) -> Iterator[CheckResult]:
     same = found[0] == found[1] == found[2] and found[0][:once] == found[0][once:empty]
     what = f"equal verdicts when repeated, and over {', '.join(OVERS)}"
     yield CheckResult(what, "" if same else "verdicts differ")
+
+
+def _check_groups(name: str, gold: list[JsonObject], wrong: list[JsonObject]) -> CheckResult:
+    """Of a server that scores groups only: it scores those of the examples, over every transport
+    alike."""
+    what = f"{len(gold):,} gold answers and {len(wrong):,} wrong answers are scored in groups"
+    what += f", equally over {', '.join(OVERS)}"
+    try:
+        found = [compute_group_scores(name, gold, over) for over in OVERS]
+    except RolloutError as error:
+        return CheckResult(what, str(error))
+    return CheckResult(what, "" if found[0] == found[1] == found[2] else "scores differ")
+
+
+def compute_group_scores(name: str, rows: list[JsonObject], over: Over) -> list[JsonObject]:
+    """The scores of groups of a row's answers and an empty one; judges as in `compute_verdicts`."""
+
+    async def main() -> list[JsonObject]:
+        server = registry.load("resources_servers", name)
+        async with mount({**make_judges(server), name: make_trusting(server)}, over) as peers:
+            found = []
+            for row in rows:
+                given = [
+                    build_response(row, fields) for fields in (GOLD, WRONG) if row.get(fields[0])
+                ]
+                members = [{"response": each} for each in (*given, build_empty_response())]
+                with entered(Session()):
+                    request = {"task": row, "members": members}
+                    found.append(await peers.call(name, "/verify_group", request, dict))
+            return found
+
+    return asyncio.run(main())
 
 
 def _check_scores(what: str, hold: list[bool]) -> CheckResult:

@@ -1,0 +1,209 @@
+"""Responses to open questions, compared in pairs by a judge: there is no right answer, only a
+better one.
+
+A rollout has no reward of its own. Its group is scored once it is complete, so no request waits for
+another one, and the pairs do not depend on the order in which rollouts end.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import ConfigDict, Field
+
+from rollout_kit import (
+    ConfigError,
+    JsonObject,
+    ResourcesServer,
+    ResourcesServerConfig,
+    Reverify,
+    RolloutError,
+    VerifyError,
+    content_texts,
+    input_items,
+    output_text,
+)
+from rollout_kit.errors import PeerTimeout
+from rollout_kit.serving.service import OPERATIONAL, ServerRef
+from rollout_kit.time_limit import within
+from rollout_kit.transport.retry import JUDGE_CALL, retry
+
+from .judging import EVEN, PROMPT, Judgement, Strategy, add_up, choose_pairs, read_judgement
+
+TEXT_LIMIT = 100_000
+"""Only so many characters at the end of a response are judged."""
+
+
+class GenrmCompareConfig(ResourcesServerConfig):
+    model_config = ConfigDict(extra="forbid")
+
+    judge_model_server: ServerRef = Field(
+        ServerRef(type="responses_api_models", name="policy_model"),
+        description="The model server that judges; preferably not the policy model.",
+    )
+    judge_responses_create_params: JsonObject = Field(
+        default_factory=lambda: {"temperature": 0.0, "max_output_tokens": 2048},
+        description="Create params of each question to the judge.",
+    )
+    judge_prompt_template_fpath: Path | None = Field(
+        None, description="File with {conversation}, {response_1}, {response_2}, {principle}."
+    )
+    comparison_strategy: Strategy = Field(
+        "circular", description="circular: N comparisons of N responses; all_pairs: each pair."
+    )
+    num_judges_per_comparison: int = Field(
+        1, ge=1, description="Every second judge sees the pair in the other order."
+    )
+    use_tiebreak: bool = Field(True, description="Of equal scores the ranking decides.")
+    default_score: float = Field(
+        3.0, description="Both scores of a comparison whose judge's answer cannot be read."
+    )
+    judge_endpoint_max_concurrency: int | None = Field(
+        64,
+        ge=1,
+        json_schema_extra=OPERATIONAL,
+        description="Questions to the judge at a time; null: no limit.",
+    )
+    judge_timeout_s: float = Field(
+        300.0,
+        gt=0,
+        json_schema_extra=OPERATIONAL,
+        description="Time limit of one answer of the judge.",
+    )
+    group_timeout_s: float = Field(
+        600.0,
+        gt=0,
+        json_schema_extra=OPERATIONAL,
+        description="Time limit of all comparisons of a group; then it has no score.",
+    )
+
+
+class GenrmCompare(ResourcesServer):
+    """The reward of a response is its mean score over the comparisons with others of its group."""
+
+    Config = GenrmCompareConfig
+    config: GenrmCompareConfig
+    reverify: ClassVar[Reverify | None] = "stateless"
+
+    def __init__(self, config: GenrmCompareConfig, peers: Any, name: str) -> None:
+        super().__init__(config, peers, name)
+        path = config.judge_prompt_template_fpath
+        self._template = _read_template(path) if path else PROMPT
+        limit = config.judge_endpoint_max_concurrency
+        self._places = nullcontext() if limit is None else asyncio.Semaphore(limit)
+
+    async def verify_group(
+        self, task: JsonObject, members: Sequence[Mapping[str, Any] | None]
+    ) -> JsonObject:
+        texts = [
+            None if each is None else output_text(each["response"])[-TEXT_LIMIT:]
+            for each in members
+        ]
+        there = [slot for slot, text in enumerate(texts) if text is not None]
+        pairs = choose_pairs(there, self.config.comparison_strategy)
+        asked = [
+            (pair, number % 2 == 1)
+            for pair in pairs
+            for number in range(self.config.num_judges_per_comparison)
+        ]
+        try:
+            with within(self.config.group_timeout_s):
+                async with asyncio.TaskGroup() as judges:
+                    waiting = [
+                        judges.create_task(self._judge(task, texts, *pair, is_swapped))
+                        for pair, is_swapped in asked
+                    ]
+        except TimeoutError:
+            limit = self.config.group_timeout_s
+            raise VerifyError(f"not judged within group_timeout_s={limit:g}") from None
+        except BaseExceptionGroup as failed:
+            raise failed.exceptions[0] from None
+        judgements = [each.result() for each in waiting]
+        found = add_up(judgements, len(members), breaks_ties=self.config.use_tiebreak)
+        scores = [
+            None if score is None else {"reward": score, "components": {"score": score}}
+            for score in found.scores
+        ]
+        failures = sum(not each.is_parsed for each in judgements)
+        figures = {
+            "num_comparisons": len(judgements),
+            "num_parse_failures": failures,
+            "num_tie_breaks": found.tie_breaks,
+            "comparisons": [each._asdict() for each in judgements],
+        }
+        return {"members": scores, "group": figures}
+
+    async def _judge(
+        self,
+        task: JsonObject,
+        texts: Sequence[str | None],
+        first: int,
+        second: int,
+        is_swapped: bool,
+    ) -> Judgement:
+        """One comparison; with `is_swapped` the judge sees the second response first."""
+        shown = (second, first) if is_swapped else (first, second)
+        principle = str(task.get("principle") or "")
+        text = self._template.format(
+            conversation=_conversation(task["responses_create_params"]),
+            response_1=texts[shown[0]],
+            response_2=texts[shown[1]],
+            principle=f"\nAbove all: {principle}\n" if principle else "",
+        )
+        found = read_judgement(await self._ask(text))
+        if found is None:
+            score = self.config.default_score
+            return Judgement(first, second, score, score, EVEN, is_parsed=False)
+        one, two, ranking = found
+        if is_swapped:
+            one, two, ranking = two, one, 2 * EVEN - ranking
+        return Judgement(first, second, one, two, ranking)
+
+    async def _ask(self, text: str) -> str:
+        server, limit_s = self.config.judge_model_server.name, self.config.judge_timeout_s
+        message = {"role": "user", "content": text}
+        params = {**self.config.judge_responses_create_params, "input": [message]}
+
+        async def ask() -> JsonObject:
+            try:
+                with within(limit_s):
+                    return await self.peers.call(server, "/v1/responses", params, dict)
+            except TimeoutError:
+                raise PeerTimeout(f"nothing within {limit_s:g} s", server=server) from None
+
+        try:
+            async with self._places:
+                return output_text(await retry(partial(ask), JUDGE_CALL))
+        except RolloutError as error:
+            raise VerifyError(
+                f"the judge '{server}' gave no answer: {error.message}",
+                status=error.status,
+                retryable=error.retryable,
+                retry_after_s=error.retry_after_s,
+            ) from error
+
+
+def _conversation(params: JsonObject) -> str:
+    said = (
+        (item.get("role"), "\n".join(content_texts(item.get("content"))))
+        for item in input_items(params)
+    )
+    return "\n\n".join(f"{role}: {text}" for role, text in said if role)
+
+
+def _read_template(path: Path) -> str:
+    found = next((p for p in (path, Path(__file__).parent / path) if p.is_file()), None)
+    if found is None:
+        raise ConfigError(f"judge_prompt_template_fpath: there is no {path}")
+    text = found.read_text(encoding="utf-8")
+    try:
+        text.format(conversation="", response_1="", response_2="", principle="")
+    except (KeyError, IndexError, ValueError) as error:
+        raise ConfigError(
+            f"judge_prompt_template_fpath: {found}: {error!r}: it may name {{conversation}},"
+            " {response_1}, {response_2} and {principle}; any other brace is written twice"
+        ) from None
+    return text
