@@ -15,6 +15,7 @@ from support import Desk, asked, blocks, read_jsonl, row
 
 from rollout_kit.errors import ModelError, VerifyError
 from rollout_kit.responses import output_text
+from rollout_kit.serving.registry import load as load_server
 from rollout_kit.serving.resources_server import ResourcesServer
 from rollout_kit.testing import OVERS, Over, ScriptedModel, making, run_virtual, text_response
 from rollout_kit.types import JsonObject, VerifyRequest, VerifyResponse
@@ -361,9 +362,10 @@ def test_a_new_start_moves_the_scores_aside_with_the_rest(desk: Desk) -> None:
 def test_the_server_of_the_guide_scores_groups(desk: Desk) -> None:
     text = (Path(__file__).parent.parent / "docs/groups.md").read_text()
     [source] = [each.text for each in blocks(text) if each.language == "python"]
-    space: JsonObject = {"__name__": "guide"}
-    exec(source, space)
-    desk.verifier = making(space["Majority"])
+    folder = desk.folder / "resources_servers/majority"
+    folder.mkdir(parents=True)
+    (folder / "app.py").write_text(source)
+    desk.verifier = making(load_server("resources_servers", "majority", desk.folder))
     desk.model = ScriptedModel(lambda params: "ab"[params["seed"] > 2])
     assert run_virtual(desk.collect(rows(2), **KEYS)) == 0
     for line in desk.lines("_groups"):
