@@ -61,3 +61,35 @@ def test_a_dataset_that_must_be_prepared_first_is_named(tmp_path: Path) -> None:
                 *("+output_jsonl_fpath=out.jsonl", f"+dataset={name}", "+agent_name=gsm8k_agent"),
             )
             assert status == 1 and f"'{name}' is not in the form of tasks: run ng_prepare" in said
+
+
+def test_the_eight_arms_run_on_the_tiny_model_and_export_the_grouped_view(tmp_path: Path) -> None:
+    pytest.importorskip("ctranslate2")
+    model = "responses_api_models/local_model/configs/local_model.yaml"
+    with endpoint(says(lambda body: "")) as unused:
+        place = Workplace(tmp_path, unused)
+        status, said = place.run(
+            *("prepare_data", f"+config_paths=[{ROOT}/configs/gsm8k.yaml]"),
+            *("+mode=example_validation", "+output_dirpath=data"),
+        )
+        assert status == 0, said
+        status, said = place.run(
+            *("collect_rollouts", f"+config_paths=[configs/coherence_math_8.yaml,{model}]"),
+            *("+input_jsonl_fpath=data/example.jsonl", "+output_jsonl_fpath=rollouts.jsonl"),
+            "+responses_create_params.max_output_tokens=12",
+        )
+        assert status == 0 and "8 tasks × 8 arms = 64 rollouts" in said, said
+        assert "8 of 8 groups scored" in said, said
+        status, said = place.run(
+            *("export", "rollouts.jsonl", "+format=grouped", "+output_fpath=grouped.jsonl")
+        )
+        assert status == 0, said
+        status, said = place.run("pairs", "rollouts.jsonl", "+output_fpath=pairs.jsonl")
+        # the tiny model knows no word problems: cut off after 12 tokens, nothing makes a pair
+        assert status == 1 and "drop_truncated" in said, said
+    rows = read_jsonl(tmp_path / "grouped.jsonl")
+    assert [len(row["trajectories"]) for row in rows] == [8] * 8
+    assert {"question", "gold_answer", "trajectories"} <= rows[0].keys()
+    names = {"full_text", "answer", "reasoning", "num_tokens", "reward", "correct", "arm_name"}
+    assert all(names <= each.keys() for row in rows for each in row["trajectories"])
+    assert rows[0]["trajectories"][0]["arm_name"] == "direct_0"
