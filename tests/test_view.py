@@ -346,6 +346,7 @@ def test_a_static_report_holds_the_rollouts_and_no_markup_of_theirs(
         (["none.jsonl"], "no file or folder none.jsonl"),
         (["tasks.jsonl"], "its first lines are no rollouts"),
         (["empty"], "no file of rollouts"),
+        (["grouped.jsonl"], "+format=rollouts"),
         (["a.jsonl", "+static=x.html", "+where=reward > 9"], "nothing was written"),
         (["a.jsonl", "+port=x"], "port"),
     ],
@@ -358,6 +359,8 @@ def test_what_cannot_be_shown_is_said_in_one_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (results / "empty").mkdir()
+    answers = {"question": "1+1", "gold_answer": "2", "trajectories": [{"full_text": "2"}]}
+    write_jsonl(results / "grouped.jsonl", [answers])
     monkeypatch.chdir(results)
     with pytest.raises(SystemExit) as ended:
         command.main(words)

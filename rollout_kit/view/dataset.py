@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import ConfigError, suggest
+from ..export.grouped import is_group
 from ..store.files import SIDECARS, OutputPaths
 from ..store.groups.rewards import GroupRewards, find_group_rewards
 from ..store.index.columns import Columns
@@ -205,6 +206,12 @@ def _check_file(path: Path) -> None:
     if path.suffix != ".jsonl":
         raise ConfigError(f"{path}: rollouts are JSON lines in a file that ends in .jsonl")
     if path.stat().st_size and not _is_output(path):
+        with path.open("rb") as stream:
+            if is_group(parse_line(stream.readline())):
+                raise ConfigError(
+                    f"{path}: it holds groups of answers; make rollouts of them first:"
+                    f"  ng_export {path} +format=rollouts +output_fpath=<name>.jsonl"
+                )
         raise ConfigError(
             f"{path}: its first lines are no rollouts; name a file that ng_collect_rollouts wrote"
         )
