@@ -440,6 +440,8 @@ def test_mistakes_in_files_name_them(tmp_path: Path) -> None:
 def test_arms_are_refused_before_anything_is_sent(bench: Bench) -> None:
     with pytest.raises(ConfigError, match="two arms are called 'plain'"):
         run_virtual(bench.collect(ROWS, arms=[PLAIN, PLAIN]))
+    with pytest.raises(ConfigError, match="arms: expected a list of arms"):
+        run_virtual(bench.collect(arms=[]))
     assert not bench.model.calls and not (bench.folder / "rollouts.jsonl").exists()
 
 

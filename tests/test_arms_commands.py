@@ -135,14 +135,20 @@ def test_a_run_that_was_killed_continues(place: Workplace) -> None:
 def test_an_ng_run_serves_arms(place: Workplace) -> None:
     few_tasks(place, 3)
     place.model.behaviour = says(asked)
+    with (place.folder / "run.yaml").open("a") as file:
+        file.write("arms: arms.yaml\n")
     with place.ng_run() as (_, port, _):
-        status, said = place.run(
-            "collect_rollouts",
-            *(f"+head_server.port={port}", "+agent_name=echo_agent", "+arms=arms.yaml"),
+        argv = (
+            *("collect_rollouts", f"+head_server.port={port}", "+agent_name=echo_agent"),
             *("+input_jsonl_fpath=tasks.jsonl", "+output_jsonl_fpath=out/rollouts.jsonl"),
         )
-    assert status == 0 and "= 9 rollouts" in said, said
-    assert len(place.lines()) == 9
+        status, said = place.run(*argv)
+        assert status == 0 and "3 tasks × 3 arms = 9 rollouts" in said, said
+        status, said = place.run(*argv, "+arms=[{id: other}]")
+        assert status == 0 and "3 tasks × 1 arm = 3 rollouts" in said, said
+        status, said = place.run(*argv, "+arms=null")
+        assert status == 0 and "3 tasks × 1 repeat = 3 rollouts" in said, said
+    assert len(place.lines()) == 15
 
 
 def test_an_estimate_draws_from_all_arms(place: Workplace) -> None:

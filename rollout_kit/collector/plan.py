@@ -16,7 +16,7 @@ from ..store.arms.arm import Arm, with_overrides
 from ..store.arms.changed import Made
 from ..store.arms.read import read_arms
 from ..store.arms.template import Prompt
-from ..store.arms.wanted import Wanted
+from ..store.arms.wanted import Wanted, repeats_of
 from ..store.groups.scope import parse_scope
 from ..store.manifest import fingerprint_of
 from ..store.tasks import BREATH, Malformed, TaskReader, agent_name_of
@@ -140,7 +140,9 @@ def task_reader(command: CollectConfig, servers: Servers, path: Path) -> TaskRea
     if command.prompt_config is not None:
         found = registry.resolve_path(command.prompt_config)
         prompt = Prompt.load(found or Path(command.prompt_config))
-    arms = read_arms(command.arms, registry.resolve_path)
+    is_given = "arms" in command.model_fields_set
+    given = command.arms if is_given else servers.values.get("arms")
+    arms = read_arms(given, registry.resolve_path)
     return TaskReader(
         path=path,
         agents=frozenset(servers.agents),
@@ -160,19 +162,6 @@ def check_repeats(command: CollectConfig) -> None:
     for number in asked.values() if isinstance(asked, dict) else [asked]:
         if number < 1:
             raise ConfigError(f"num_repeats: must be at least 1, got {number}")
-
-
-def repeats_of(asked: int | dict[str, int]) -> Callable[[str], int]:
-    if isinstance(asked, int):
-        return lambda agent: asked
-
-    def repeats(agent: str) -> int:
-        found = asked.get(agent, asked.get("_default"))
-        if found is None:
-            raise ConfigError(f"num_repeats: has neither '{agent}' nor '_default'")
-        return found
-
-    return repeats
 
 
 async def know_agents(

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from ...errors import ConfigError
 from ...types import Attempt, Key, Task
 from ..groups.scope import is_named, parse_scope
 from .arm import Arm, order_by_prompt
@@ -79,3 +80,17 @@ def with_seed(task: Task, seed: int) -> Task:
     """The task with a `seed`, unless its row has one."""
     params = {"seed": seed, **task.row["responses_create_params"]}
     return task._replace(row={**task.row, "responses_create_params": params})
+
+
+def repeats_of(asked: int | dict[str, int]) -> Callable[[str], int]:
+    """Agent → rollouts of each task, as the key `num_repeats` says."""
+    if isinstance(asked, int):
+        return lambda agent: asked
+
+    def repeats(agent: str) -> int:
+        found = asked.get(agent, asked.get("_default"))
+        if found is None:
+            raise ConfigError(f"num_repeats: has neither '{agent}' nor '_default'")
+        return found
+
+    return repeats
