@@ -152,6 +152,7 @@ def test_people_get_a_line_now_and_then_and_programs_every_change() -> None:
 def test_the_progress_line_shows_a_limit_that_moves() -> None:
     progress = Progress(err=io.StringIO(), in_flight=96)
     assert "in flight=96," in progress._postfix()
-    progress.run = SimpleNamespace(limiter=Adaptive(128, 128, 128))
+    metrics = SimpleNamespace(arm_rewards=dict)
+    progress.run = SimpleNamespace(limiter=Adaptive(128, 128, 128), metrics=metrics)
     assert "in flight=96/128," in progress._postfix()
     assert progress._figures()["limit"] == 128
