@@ -220,6 +220,7 @@ def test_identical_rows_are_one_group(desk: Desk) -> None:
     assert run_virtual(desk.collect(again, **KEYS, num_samples_in_parallel=1)) == 0
     assert len(desk.lines()) == 12 and len(current(desk)["q0"]["members"]) == 8
     assert len(current(desk)["q1"]["members"]) == 4
+    assert desk.metrics()["groups"]["scored"] == desk.metrics()["groups"]["planned"] == 2
     calls = len(Ranked.calls)
     assert run_virtual(desk.collect(**KEYS)) == 0 and len(Ranked.calls) == calls
 

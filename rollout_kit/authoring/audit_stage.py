@@ -18,6 +18,7 @@ from ..errors import ConfigError, suggest
 from ..launch.fleet import Upkeep
 from ..launch.placement import HttpLimits, placed
 from ..serving import registry
+from ..serving.resources_server import ResourcesServer
 from ..store.input import number_lines
 from ..types import JsonObject
 from .answers import build_cases, has_gold
@@ -32,6 +33,12 @@ async def audit(config: Config[AuditConfig], tell: Callable[[str], None]) -> Jso
     command = config.command
     verifier = _select_verifier(config, command)
     folder = registry.find(RESOURCES, verifier.implementation)
+    server = folder and registry.load(RESOURCES, verifier.implementation)
+    if getattr(server, "verify", None) is ResourcesServer.verify:
+        raise ConfigError(
+            f"{verifier.name}: it has no method 'verify', and the audit is about verdicts on single"
+            " responses: its own tests must check the scores of groups"
+        )
     rows = _sample_rows(command, folder)
     tell(f"{verifier.name}: {number_of(len(rows), 'row')} with a gold answer")
     answers = build_cases(rows)

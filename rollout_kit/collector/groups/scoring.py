@@ -46,6 +46,8 @@ class Job(NamedTuple):
     members: dict[Key, HeldMember | None]
     is_final: bool = True
     """False if members may still come."""
+    is_again: bool = False
+    """Whether this run has scored it before, with fewer members."""
 
     @property
     def digest(self) -> str:
@@ -173,7 +175,8 @@ class GroupScoring:
                 want = needed.pop(found.group)
                 members = {**dict.fromkeys(want.failed), **found.members}
                 slots = {key: members[key] for key in sorted(members)}
-                self._start(Job(found.group, want.task_index, found.task, slots))
+                job = Job(found.group, want.task_index, found.task, slots)
+                self._start(job._replace(is_again=want.num_members is None))
             for group in needed:
                 message = "its rollouts are not in the output any more"
                 self.tally.failed[group] = VerifyError(message, retryable=False)
@@ -196,6 +199,8 @@ class GroupScoring:
             self._needed[group] = Needed(opened.task_index, size, frozenset(opened.failed))
         elif opened.held:
             self._start(_job(group, opened, opened.failed))
+        else:  # without an output its earlier rollouts cannot be read again
+            self.tally.incomplete += 1
 
     def _counts(self, group: Group, last: Scored) -> bool:
         """Whether a score with the right digest counts."""
@@ -247,6 +252,7 @@ class GroupScoring:
             return
         if job.is_final:
             self._take(job.group, line)
+            self.tally.scored -= job.is_again
         elif scored is not None:
             self._last[job.group] = scored
 
