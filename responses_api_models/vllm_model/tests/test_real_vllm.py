@@ -245,6 +245,7 @@ def test_an_adapter_beside_its_base_answers_as_the_merged_model_does(tmp_path):
             f"++policy_model.responses_api_models.local_model.model_path={path}",
             f"+input_jsonl_fpath={DATA / 'arithmetic.jsonl'}",
             f"+output_jsonl_fpath={out}",
+            "+responses_create_params.max_output_tokens=64",
             *greedy,
         ]
         subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
