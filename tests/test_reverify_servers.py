@@ -10,6 +10,7 @@ import pytest
 from support import config_of, read_jsonl, write_jsonl
 from test_every_server import ENVIRONMENTS, examples
 
+from rollout_kit.api.load import load as load_rollouts
 from rollout_kit.commands.collect import collect_through
 from rollout_kit.commands.progress import Progress
 from rollout_kit.commands.reverify import reverify
@@ -21,6 +22,7 @@ from rollout_kit.errors import ConfigError
 from rollout_kit.launch.reach import Servers
 from rollout_kit.responses import input_items, make_response, message_item
 from rollout_kit.serving import registry
+from rollout_kit.serving.resources_server import ResourcesServer
 from rollout_kit.testing import ScriptedModel, making, mount
 from rollout_kit.types import JsonObject
 
@@ -104,14 +106,18 @@ def test_its_own_configuration_verifies_a_stored_run_to_the_same_rewards(
             asyncio.run(again)
         return
     assert asyncio.run(again) == 0, out.getvalue()
-    rewards = [
-        {
-            (line["rollout"]["task_id"], line["rollout"]["rollout_index"]): line["reward"]
-            for line in lines
-        }
-        for lines in (stored, read_jsonl(tmp_path / "new.jsonl"))
-    ]
+    rewards, groups = (
+        [
+            {rollout.key: getattr(rollout, which) for rollout in load_rollouts(tmp_path / each)}
+            for each in ("rollouts.jsonl", "new.jsonl")
+        ]
+        for which in ("reward", "group_reward")
+    )
     assert rewards[0] == rewards[1] and len(rewards[0]) == 2 * len(examples(name))
+    assert groups[0] == groups[1]
+    if registry.load("resources_servers", name).verify is ResourcesServer.verify:
+        assert None not in groups[0].values()
+        return
     assert 1.0 in rewards[0].values() and min(rewards[0].values()) < 1.0
     assert f"({len(stored)} up to date)" in out.getvalue()
     assert f"0 up, 0 down, {len(stored)} the same" in out.getvalue()
