@@ -28,6 +28,20 @@ from rollout_kit.types import JsonObject
 SERVERS = Path(__file__).resolve().parent.parent / "resources_servers"
 ENVIRONMENTS = sorted(path.parent.name for path in SERVERS.glob("*/app.py"))
 MEGABYTE = 1 << 20
+
+
+def routes() -> Iterator[tuple[str, str]]:
+    """Each server with the routes that verify."""
+    for name in ENVIRONMENTS:
+        code = (SERVERS / name / "app.py").read_text()
+        has_groups = "def verify_group(" in code
+        if has_groups:
+            yield name, "/verify_group"
+        if not has_groups or "def verify(" in code:
+            yield name, "/verify"
+
+
+ROUTES = list(routes())
 LIMITS = {"verify_timeout_s": 3, "unit_test_timeout_secs": 3, "num_verify_workers": 1}
 """The verifiers' own limits; a verdict that needs longer is a verdict too."""
 
@@ -179,7 +193,7 @@ def rows_of(name: str) -> list[JsonObject]:
 
 
 @contextmanager
-def verifier(name: str) -> Iterator[Any]:
+def verifier(name: str, route: str = "/verify") -> Iterator[Any]:
     """`judge(row, response)` on one server, which lives through all calls."""
     server = registry.load("resources_servers", name)
     limits = {**LIMITS, UNSAFE_CODE: True}
@@ -189,20 +203,34 @@ def verifier(name: str) -> Iterator[Any]:
         servers = {**make_judges(server), name: making(server, **chosen)}
         peers = runner.run(stack.enter_async_context(mount(servers, "round_trip")))
         try:
-            yield lambda row, response: runner.run(judge(peers, name, row, response))
+            yield lambda row, response: runner.run(judge(peers, name, route, row, response))
         finally:
             runner.run(stack.aclose())
 
 
-async def judge(peers: Peers, name: str, row: JsonObject, response: bytes) -> JsonObject:
+async def judge(
+    peers: Peers, name: str, route: str, row: JsonObject, response: bytes
+) -> JsonObject:
+    """The verdict on a response; of a group, that on two such members beside a plain one."""
     with entered(Session()):
-        await peers.call(name, "/seed_session", row, dict)
-        raw = orjson.dumps(row)[:-1] + b', "response": ' + response + b"}"
-        return orjson.loads(await peers.transport(name).send("/verify", raw))
+        if route == "/verify":
+            await peers.call(name, "/seed_session", row, dict)
+            raw = orjson.dumps(row)[:-1] + b', "response": ' + response + b"}"
+            return orjson.loads(await peers.transport(name).send(route, raw))
+        hostile, plain = (
+            b'{"response": ' + each + b"}"
+            for each in (response, encode({"id": "r", "output": [message_item("Yes.")]}))
+        )
+        members = b"[" + b", ".join([hostile, b"null", plain, hostile]) + b"]"
+        raw = b'{"task": ' + orjson.dumps(row) + b', "members": ' + members + b"}"
+        found = orjson.loads(await peers.transport(name).send(route, raw))["members"]
+        assert found[1] is None and isinstance(found[2]["reward"], float)
+        assert isinstance(found[3]["reward"], float)
+        return found[0]
 
 
-def hold_for_all(name: str, responses: st.SearchStrategy[bytes]) -> None:
-    with verifier(name) as verify:
+def hold_for_all(name: str, route: str, responses: st.SearchStrategy[bytes]) -> None:
+    with verifier(name, route) as verify:
 
         @settings(max_examples=40, derandomize=True, database=None, suppress_health_check=HEALTHY)
         @given(st.sampled_from(rows_of(name)), responses)
@@ -216,15 +244,15 @@ def hold_for_all(name: str, responses: st.SearchStrategy[bytes]) -> None:
         hold()
 
 
-@pytest.mark.parametrize("name", ENVIRONMENTS)
-def test_every_text_gets_a_verdict(name: str) -> None:
-    hold_for_all(name, as_response(codes if name == "code_gen" else known | texts()))
+@pytest.mark.parametrize(("name", "route"), ROUTES)
+def test_every_text_gets_a_verdict(name: str, route: str) -> None:
+    hold_for_all(name, route, as_response(codes if name == "code_gen" else known | texts()))
 
 
-@pytest.mark.parametrize("name", ENVIRONMENTS)
-def test_every_repetition_gets_a_verdict(name: str) -> None:
+@pytest.mark.parametrize(("name", "route"), ROUTES)
+def test_every_repetition_gets_a_verdict(name: str, route: str) -> None:
     rows = cycle(rows_of(name))
-    with verifier(name) as verify:
+    with verifier(name, route) as verify:
         for number, (mark, fragment) in product((300, 5_001, 99_999), product(MARKS, FRAGMENTS)):
             text = f"{mark[0]}{fragment * number}{mark[1]}"
             verdict = verify(next(rows), encode({"id": "r", "output": [message_item(text)]}))
@@ -241,6 +269,6 @@ def test_code_that_returns_any_number_of_levels_gets_a_verdict() -> None:
             assert verdict["reward"] == 0.0 and verdict["metadata"]["error_message"]
 
 
-@pytest.mark.parametrize("name", ENVIRONMENTS)
-def test_every_form_of_a_response_gets_a_verdict(name: str) -> None:
-    hold_for_all(name, forms)
+@pytest.mark.parametrize(("name", "route"), ROUTES)
+def test_every_form_of_a_response_gets_a_verdict(name: str, route: str) -> None:
+    hold_for_all(name, route, forms)

@@ -76,6 +76,7 @@ class CoherenceMath(ResourcesServer):
 
 def _member(given: Mapping[str, Any]) -> Member:
     response, tags = given["response"], given.get("tags") or {}
-    usage = response.get("usage") or {}
+    usage = response.get("usage")
+    tokens = usage.get("output_tokens") if isinstance(usage, dict) else None
     text = output_text(response)[-TEXT_LIMIT:]
-    return Member(text, str(tags.get("probe") or ""), usage.get("output_tokens"))
+    return Member(text, str(tags.get("probe") or ""), tokens if type(tokens) is int else None)
