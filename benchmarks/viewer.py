@@ -18,7 +18,7 @@ from .measure import Unmeasured, environment
 from .probe import peak_mb
 
 MILLION = 1_000_000
-POLL_S = 0.1
+POLL_S = 0.03
 NEEDLE = "a needle in the haystack"
 NEEDLE_AT = 700_000
 TEXT = " ".join(f"word{number % 97}" for number in range(330))
@@ -128,4 +128,4 @@ def _query_s(url: str, *, is_first: bool = False, **query: str) -> float:
             raise Unmeasured(found["error"])
         if found["is_done"] or (is_first and found["rows"]):
             return time.monotonic() - began
-        time.sleep(POLL_S / 10)
+        time.sleep(POLL_S / 3)

@@ -10,11 +10,10 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import uvicorn
-from fastapi import FastAPI
 from starlette import routing
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -38,6 +37,9 @@ from .caller import Caller, begin_work_for, is_hung_up, read_deadline
 from .peer_user import PEER_USER, PeerUser
 from .wire import EVENT_END, Answers, EventStream, Route, encode
 
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
 log = logging.getLogger(__name__)
 
 COOKIE = "rollout_session"
@@ -57,9 +59,11 @@ STOP_S = 2
 """Time for requests in flight when a server stops."""
 
 
-def build_app(service: Answers, routes: Iterable[Route], run_id: str = "") -> FastAPI:
+def build_app(service: Answers, routes: Iterable[Route], run_id: str = "") -> "FastAPI":
     """The app with every route of the service, `/health` and `/`. By `run_id` in `/health` a parent
     recognizes the server that it has started."""
+    from fastapi import FastAPI  # a tenth of a second, which the viewer does not need
+
     app = FastAPI(title=service.name, docs_url=None, redoc_url=None)
     traffic = _Traffic()
 

@@ -4,7 +4,6 @@ from collections import defaultdict
 from dataclasses import asdict
 from math import isnan
 
-from ..commands.compare import conclude
 from ..errors import ConfigError
 from ..metrics.paired import Side, compare
 from ..types import JsonObject
@@ -17,6 +16,8 @@ MAX_FLIPS = 500
 def compare_outputs(dataset: Dataset, first: str, second: str) -> JsonObject:
     """The comparison, and the tasks on which the two differ; ConfigError if nothing can be
     compared."""
+    from ..commands.compare import conclude  # it loads the collector, which only this page needs
+
     sides, rows = zip(*(_read(dataset, name) for name in (first, second)), strict=True)
     try:
         paired = compare(*sides)
