@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 REPEATS = 8
 
-CASES = ((16, 250), (128, 750), (1_024, 1_024))
+CASES = ((16, 1_500), (128, 1_500), (1_024, 1_500))
 """Rollouts in flight, and groups."""
 
-FEW, MANY = 500, 10_000
+FEW, MANY = 1_000, 10_000
 """Groups of which the peak memory is compared."""
 
 SERVER = """
