@@ -93,7 +93,7 @@ class LocalModel(Model):
                 await engine.close()
 
     async def responses(self, params: JsonObject) -> JsonObject:
-        name, engine = self._asked(params)
+        name, engine = self._choose_engine(params)
         check_supported(params)
         sampling = read_sampling(
             params,
@@ -132,7 +132,7 @@ class LocalModel(Model):
     def model_name(self) -> str:
         return self.config.model_name
 
-    def _asked(self, params: JsonObject) -> tuple[str, "Engine"]:
+    def _choose_engine(self, params: JsonObject) -> tuple[str, "Engine"]:
         """The model that a request names. Without adapters any name is the checkpoint's."""
         if self.engine is None:
             raise ModelError("the local model has not been started", status=503)

@@ -73,7 +73,7 @@ class Asking:
     def asked(self, params: JsonObject) -> turns.Asked:
         """The request for `params`; TaskError if vLLM does not support them."""
         if (text := raw_text(params)) is not None:
-            return turns.continued(params, text, self._lowest)
+            return turns.continue_text(params, text, self._lowest)
         if self._config.upstream_api == "responses":
             return turns.pass_on(params, self._lowest, reasoning=self._reasoning)
         return turns.asked(params, self._lowest, reasoning=self._reasoning)

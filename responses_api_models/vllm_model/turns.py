@@ -91,7 +91,7 @@ def asked(params: Mapping[str, Any], lowest: JsonObject, *, reasoning: bool) -> 
     return replace(plain, before=before, later=later)
 
 
-def continued(params: Mapping[str, Any], text: str, lowest: JsonObject) -> Asked:
+def continue_text(params: Mapping[str, Any], text: str, lowest: JsonObject) -> Asked:
     """The request to vLLM's Completions: a text that the model continues."""
     row = {key: value for key, value in params.items() if value is not None}
     wants_token_ids = row.pop("return_token_ids", lowest.get("return_token_ids", False))

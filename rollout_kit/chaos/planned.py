@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from pathlib import Path
 
-from ..collector.plan import task_reader, wanted_by
+from ..collector.plan import find_wanted, task_reader
 from ..config.inputs import choose_agent, task_path
 from ..config.instances import AGENTS
 from ..config.keys.commands import CollectConfig
@@ -33,7 +33,7 @@ def read_plan(config: Config, command: CollectConfig, held: Collection[Key]) -> 
     for key in held:
         which = key.agent, parse_scope(key.scope).arm
         scopes[which] = min(key.scope, scopes.get(which, key.scope), key=len)
-    wanted = wanted_by(command, scopes, reader.arms)
+    wanted = find_wanted(command, scopes, reader.arms)
     keys: dict[Key, int] = {}
     malformed: set[int] = set()
     for task in reader.read():

@@ -31,11 +31,11 @@ from .plan import (
     AgentPlan,
     check_prices,
     find_changed_code,
+    find_wanted,
     know_agents,
     made_by,
     number_of,
     task_reader,
-    wanted_by,
 )
 from .reverification import StoredSource, Verifiers
 from .rollout import Runner
@@ -158,7 +158,7 @@ async def open_collection(
             manifest.know_verifier(each.verifier)
         notes += journal.notes + _older_verdicts(journal, plans, lines) + find_changed_code(known)
         notes += _few_files(command.num_samples_in_parallel)
-        wanted = wanted_by(command, scopes, reader.arms)
+        wanted = find_wanted(command, scopes, reader.arms)
         notes += find_uncounted(journal.contents, list(plans), wanted.arm_ids)
         source = make_source(command, reader, wanted, journal, name=name, agents=plans, say=say)
     except BaseException:

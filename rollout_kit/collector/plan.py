@@ -192,7 +192,7 @@ def made_by(known: Mapping[str, KnownAgent]) -> list[Made]:
     ]
 
 
-def wanted_by(
+def find_wanted(
     command: CollectConfig, scopes: Mapping[tuple[str, str], str], arms: Sequence[Arm]
 ) -> Wanted:
     """What a command asks for."""

@@ -34,11 +34,11 @@ def raw_text(params: Mapping[str, Any]) -> str | None:
     items = input_items(params)
     is_one = len(items) == 1 and items[0].get("type", "message") == "message"
     if not is_one or items[0].get("role") != "user":
-        raise _refused("the input must be one text: a raw completion has a single turn")
+        raise _error("the input must be one text: a raw completion has a single turn")
     if params.get("instructions"):
-        raise _refused("has no instructions: write them into the prompt")
+        raise _error("has no instructions: write them into the prompt")
     if params.get("tools"):
-        raise _refused("a raw completion cannot call tools")
+        raise _error("a raw completion cannot call tools")
     return "".join(content_texts(items[0].get("content")))
 
 
@@ -46,7 +46,7 @@ def to_completion(params: Mapping[str, Any], text: str) -> JsonObject:
     """Responses create params as a request to `/completions`."""
     given = {key: value for key, value in params.items() if value is not None}
     if (given.get("text") or {}).get("format", {"type": "text"}) != {"type": "text"}:
-        raise _refused("text.format is for chats")
+        raise _error("text.format is for chats")
     body = {key: value for key, value in given.items() if key not in NOT_SENT}
     body["prompt"] = text
     if "max_output_tokens" in given:
@@ -128,5 +128,5 @@ def answer_request(response: Mapping[str, Any]) -> JsonObject:
     }
 
 
-def _refused(what: str) -> TaskError:
+def _error(what: str) -> TaskError:
     return TaskError(f"{RAW}: {what}", status=400)

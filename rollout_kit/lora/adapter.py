@@ -31,7 +31,7 @@ class Adapter:
         for name, shape in self.shapes.items():
             if name.endswith((UP, EMBEDDING_UP)):
                 continue
-            changed, wanted = self._changed(name, shape)
+            changed, wanted = self._find_changed(name, shape)
             found = base.shapes.get(changed)
             if found is None and changed == "lm_head.weight":  # tied: only the embedding is stored
                 found = base.shapes.get("model.embed_tokens.weight")
@@ -46,7 +46,7 @@ class Adapter:
                     f" {_times(wanted)}, and the base's is {_times(found)}"
                 )
 
-    def _changed(self, name: str, shape: Shape) -> tuple[str, Shape | None]:
+    def _find_changed(self, name: str, shape: Shape) -> tuple[str, Shape | None]:
         """The base's tensor that a tensor of the adapter changes, and the shape that fits."""
         for down, up in ((DOWN, UP), (EMBEDDING_DOWN, EMBEDDING_UP)):
             if name.endswith(down):

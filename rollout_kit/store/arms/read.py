@@ -94,7 +94,7 @@ class _Reader:
         for i, values in enumerate(itertools.product(*vary.values())):
             varied = dict(zip(vary, values, strict=True))
             fields = {**varied, "i": i}
-            arm = self.arm(_joined(defaults, {**own, **varied}), where, fields)
+            arm = self.arm(_merge_defaults(defaults, {**own, **varied}), where, fields)
             if i and arm.id == self.text(name, {**fields, "i": 0}, where) and "{" not in name:
                 raise self.error(
                     f"{where}: its vary makes several arms of this id: write id: {name}_{{i}}"
@@ -217,7 +217,7 @@ class _Reader:
         return ConfigError(f"{self.where}: {message}")
 
 
-def _joined(defaults: JsonObject, own: JsonObject) -> JsonObject:
+def _merge_defaults(defaults: JsonObject, own: JsonObject) -> JsonObject:
     """An arm over the defaults. Its tags and create params are added to theirs."""
     under = {key: value for key, value in defaults.items() if key != "prompt"}
     prompt = {"prompt": defaults["prompt"]} if "prompt" in defaults else {}
