@@ -33,6 +33,11 @@ OTHER_FORMS = {
 """Suffix → the form of a file, and the command that makes JSON lines of it."""
 
 
+def plain_path(path: Path) -> Path:
+    """The path without the suffix of its compression."""
+    return path.with_suffix("") if path.suffix in (".gz", ".zst") else path
+
+
 def number_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield the non-blank lines with their numbers, from 1; ConfigError if reading fails."""
     number = 0

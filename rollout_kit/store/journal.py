@@ -21,7 +21,7 @@ from .groups.scope import name_of
 from .held import HeldFile
 from .lines import build_failure_line, build_malformed_line, failure_of, key_of, mark_as
 from .manifest import DOUBTS
-from .scan import line_at, read_rows, scan
+from .scan import line_at, read_object, read_rows, scan
 from .sidecars.turns import TurnFile
 from .tasks import Malformed
 
@@ -248,7 +248,7 @@ class Journal:
             for file in self._files.values()
             if (start := file.doubtful_from) is not None
         }
-        content = _read_object(self.paths.manifest)
+        content = read_object(self.paths.manifest)
         with suppress(OutputError):
             raw = orjson.dumps({**content, DOUBTS: doubts})
             write_atomically(self.paths.manifest, raw, is_forced=False)
@@ -326,13 +326,5 @@ def _digest(response: JsonObject) -> bytes:
 
 def _doubts(manifest: Path) -> JsonObject:
     """File name → offset from which an earlier run could not force it to disk."""
-    found = _read_object(manifest).get(DOUBTS)
-    return found if isinstance(found, dict) else {}
-
-
-def _read_object(path: Path) -> JsonObject:
-    try:
-        found = orjson.loads(path.read_bytes())
-    except (OSError, orjson.JSONDecodeError):
-        return {}
+    found = read_object(manifest).get(DOUBTS)
     return found if isinstance(found, dict) else {}

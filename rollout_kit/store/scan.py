@@ -164,6 +164,14 @@ def parse_line(raw: bytes) -> JsonObject | None:
     return row if isinstance(row, dict) else None
 
 
+def read_object(path: Path) -> JsonObject:
+    """The JSON object that a file is; empty if there is none."""
+    try:
+        return parse_line(path.read_bytes()) or {}
+    except OSError:
+        return {}
+
+
 def mark_of(raw: bytes) -> Hashable:
     """What a line is about: the key of a rollout or the place of a malformed line, else None."""
     row = parse_line(raw) or {}

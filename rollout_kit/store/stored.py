@@ -18,6 +18,7 @@ from ..errors import ConfigError, OutputError
 from ..types import JsonObject, Key
 from .files import OutputPaths, leave_out
 from .groups.scope import is_named
+from .input import plain_path
 from .lines import info_of, key_of, kind_of
 from .tasks import BREATH, TEXT_KEPT, Malformed, number_lines
 
@@ -84,7 +85,7 @@ class StoredFile:
     @property
     def collected(self) -> OutputPaths:
         """The output files of the run that wrote it."""
-        name = Path(self.source).name.removesuffix(".gz").removesuffix(".zst")
+        name = plain_path(Path(self.source)).name
         for suffix in ("_unverified.jsonl", "_failures.jsonl"):
             if name.endswith(suffix):
                 name = name.removesuffix(suffix) + ".jsonl"

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..api.load import load
-from ..metrics.aggregate import Aggregate
+from ..metrics.aggregate import CUT_OFF, Aggregate
 from ..metrics.paired import Side
 from ..store.files import OutputPaths
 from ..store.groups.scope import parse_scope
 from ..store.lines import key_of, kind_of
-from ..store.scan import parse_line, read_lines
+from ..store.scan import parse_line, read_lines, read_object
 from ..types import JsonObject, Key, Rollout
 
 MAX_BINS = 20
@@ -73,8 +73,8 @@ def gather(name: str, path: Path, pass_threshold: float) -> Facts:
     for line in last.values():
         reason = line["failure"].get("class")
         facts.failures[str(reason or "unknown")].append(line)
-    facts.run = _read_object(paths.manifest)
-    counts = _read_object(paths.metrics).get("counts")
+    facts.run = read_object(paths.manifest)
+    counts = read_object(paths.metrics).get("counts")
     facts.counts = counts if isinstance(counts, dict) else {}
     return facts
 
@@ -93,7 +93,7 @@ def _take(facts: Facts, rollout: Rollout, threshold: float) -> None:
     if reward is None:
         return
     facts.rewards[reward] += 1
-    is_cut = rollout.line["rollout"].get("finish_reason") in ("length", "max_output_tokens")
+    is_cut = rollout.line["rollout"].get("finish_reason") in CUT_OFF
     kind = "right" if reward >= threshold else "cut off" if is_cut else "wrong"
     facts.examples[info.key.agent].setdefault(kind, rollout)
 
@@ -107,13 +107,6 @@ def _failure_lines(path: Path) -> Iterator[JsonObject]:
         line = parse_line(raw)
         if line is not None and kind_of(line, "failure") == "failure":
             yield line
-
-
-def _read_object(path: Path) -> JsonObject:
-    try:
-        return parse_line(path.read_bytes()) or {}
-    except OSError:
-        return {}
 
 
 def bins_of(values: list[int]) -> list[tuple[str, int]]:

@@ -13,7 +13,7 @@ import orjson
 from ...types import GroupScore, JsonObject, Key
 from ..compact import Keys
 from ..files import OutputPaths
-from ..input import number_lines
+from ..input import number_lines, plain_path
 from ..lines import key_of, kind_of
 from ..scan import parse_line
 from .members import group_digest, hold
@@ -55,9 +55,11 @@ class GroupRewards:
 
 def find_group_rewards(path: Path) -> GroupRewards | None:
     """The scores beside a file of rollouts; None if there are none."""
-    name = path.name.removesuffix(".gz").removesuffix(".zst")
-    groups = OutputPaths(path.with_name(name)).groups
-    if not name.endswith(".jsonl") or not groups.is_file() or not path.is_file():
+    plain = plain_path(path)
+    if plain.suffix != ".jsonl":
+        return None
+    groups = OutputPaths(plain).groups
+    if not groups.is_file() or not path.is_file():
         return None
     return _join(path, groups, *map(_state_of, (path, groups)))
 

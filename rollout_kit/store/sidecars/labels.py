@@ -15,6 +15,7 @@ import orjson
 from ...errors import OutputError
 from ...types import JsonObject, Key
 from ..files import OutputPaths
+from ..input import plain_path
 from ..lines import mark, now_text
 from ..scan import parse_line, read_lines
 
@@ -37,9 +38,11 @@ class Labelled(NamedTuple):
 
 def find_labels(path: Path) -> "Labels | None":
     """The labels beside a file of rollouts; None if there are none."""
-    name = path.name.removesuffix(".gz").removesuffix(".zst")
-    found = Labels.beside(path.with_name(name))
-    return found if name.endswith(".jsonl") and found.refresh() else None
+    path = plain_path(path)
+    if path.suffix != ".jsonl":
+        return None
+    found = Labels.beside(path)
+    return found if found.refresh() else None
 
 
 @dataclass
