@@ -237,7 +237,7 @@ def _with_headers(app: ASGIApp) -> ASGIApp:
     """Every reply with HEADERS; requests that a page of another site makes are refused."""
     added = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
 
-    async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         async def send_with(message: Any) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message.get("headers", []), *added]
@@ -249,7 +249,7 @@ def _with_headers(app: ASGIApp) -> ASGIApp:
             return
         await app(scope, receive, send_with)
 
-    return wrapped
+    return serve
 
 
 def _is_foreign(headers: dict[bytes, bytes]) -> bool:

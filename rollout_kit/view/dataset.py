@@ -72,12 +72,11 @@ class StoredOutput:
         """The current scores of the groups; None if none was scored."""
         return find_group_rewards(self.paths.main)
 
-    def read(self, raw: bytes, key: Key) -> Rollout | None:
-        """A line with its group's score and its labels; None if it has no response."""
+    def read(self, raw: bytes, key: Key, rewards: GroupRewards | None) -> Rollout | None:
+        """A line with its labels and its score among `rewards`; None if it has no response."""
         line = parse_line(raw)
         if line is None or not isinstance(line.get("response"), dict):
             return None
-        rewards = self.group_rewards()
         return rollout_of(line, rewards.of(key) if rewards else None, self.labels.of(key))
 
     def _hide_superseded(self) -> None:
@@ -149,11 +148,8 @@ class Dataset:
             raise ConfigError(f"there is no row {row_id}")
         return number, self.parts[number], row
 
-    def output_number(self, part_number: int) -> int:
-        return part_number // NUM_PARTS
-
     def output_of(self, part_number: int) -> StoredOutput:
-        return self.outputs[self.output_number(part_number)]
+        return self.outputs[part_number // NUM_PARTS]
 
     def failures_of(self, part_number: int) -> Part:
         """The failures file of the same output."""

@@ -202,12 +202,12 @@ def _by_line(
     output: StoredOutput, part: Part, chosen: Iterator[Rows], where: str
 ) -> Iterator[Rows]:
     """Those of the rows for which a filter holds that needs the line."""
-    keeps = Filter(where)
+    keeps, rewards = Filter(where), output.group_rewards()
     for step in chosen:
         for start in range(0, len(step), 64):
             found = []
             for row in step[start : start + 64]:
-                rollout = output.read(part.index.line(row), part.index.key(row))
+                rollout = output.read(part.index.line(row), part.index.key(row), rewards)
                 if rollout is not None and keeps(rollout):
                     found.append(row)
             yield found
@@ -246,7 +246,7 @@ def _searcher(search: str) -> Searcher | None:
             return lambda part, rows: _find_literal(part, rows, raw)
         escaped = json.dumps(search)[1:-1].encode()  # another program may have written the line
         pattern = re.compile(re.escape(raw) + b"|" + re.escape(escaped))
-    return lambda part, rows: _find_pattern(part, rows, pattern)
+    return lambda part, rows: _read_each(part, rows, lambda line: bool(pattern.search(line)))
 
 
 def _find_literal(part: Part, rows: Rows, raw: bytes) -> Iterator[Rows]:
@@ -254,10 +254,6 @@ def _find_literal(part: Part, rows: Rows, raw: bytes) -> Iterator[Rows]:
         yield from _read_each(part, rows, lambda line: raw in line)
         return
     yield from _scan(part, rows, raw)
-
-
-def _find_pattern(part: Part, rows: Rows, pattern: re.Pattern[bytes]) -> Iterator[Rows]:
-    yield from _read_each(part, rows, lambda line: pattern.search(line) is not None)
 
 
 def _read_each(part: Part, rows: Rows, holds: Callable[[bytes], bool]) -> Iterator[Rows]:

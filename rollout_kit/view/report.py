@@ -212,12 +212,12 @@ def _example(agent: str, kind: str, rollout: Rollout) -> str:
         f"<details><summary>{escape(agent)}: {kind}, reward {rollout.reward:g}</summary>"
         f'<p class="note">task {escape(key.task_id)}, rollout {key.rollout_index};'
         f" {escape(_cut(shown, 300))}</p>"
-        f"<h4>Asked</h4><pre>{escape(_cut(_asked(params), MAX_TEXT))}</pre>"
+        f"<h4>Asked</h4><pre>{escape(_cut(_format_prompt(params), MAX_TEXT))}</pre>"
         f"<h4>Answered</h4><pre>{escape(_cut(rollout.text, MAX_TEXT))}</pre></details>"
     )
 
 
-def _asked(params: JsonObject) -> str:
+def _format_prompt(params: JsonObject) -> str:
     given = params.get("input")
     if isinstance(given, str):
         return given

@@ -9,7 +9,7 @@ from ..export.conversation import digest, said_by
 from ..store.index.index import LineChanged
 from ..store.lines import rollout_of
 from ..store.scan import parse_line
-from ..store.sidecars.labels import Labelled, Labels
+from ..store.sidecars.labels import Labelled
 from ..types import JsonObject
 from .dataset import ROW_BITS, Dataset, Part
 from .masks import rows_of_task, status_of
@@ -34,23 +34,23 @@ class Reader:
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
 
-    def rollout(self, row_id: int, *, is_whole: bool = False) -> JsonObject:
-        """The line of a row and where it stands, its long texts cut unless `is_whole`."""
+    def rollout(self, row_id: int) -> JsonObject:
+        """The line of a row and where it stands, its long texts cut."""
         number, part, row = self._dataset.locate(row_id)
-        raw = part.index.line(row)
-        key = part.index.key(row)
-        labels, rewards = self._labels_of(number), self._dataset.output_of(number).group_rewards()
+        raw, key = part.index.line(row), part.index.key(row)
+        output = self._dataset.output_of(number)
+        labels, rewards = output.labels, output.group_rewards()
         score = rewards.of(key) if rewards else None
         return {
             "id": row_id,
-            "file": self._dataset.output_of(number).name,
+            "file": output.name,
             "status": status_of(part.index.columns, row),
             "key": key._asdict(),
             "group": score._asdict() if score else None,
             "labels": dict(labels.on(Labelled(*key))),
             "task_labels": dict(labels.on(Labelled.task(key.task_id))),
             "size": len(raw),
-            "line": orjson.loads(raw) if is_whole else _cut(orjson.loads(raw)),
+            "line": _cut(orjson.loads(raw)),
             "failures": self._failures_of(number, row),
         }
 
@@ -85,7 +85,7 @@ class Reader:
         return {
             "task_id": task_id,
             "file": output.name,
-            "labels": dict(self._labels_of(number).on(Labelled.task(task_id))),
+            "labels": dict(output.labels.on(Labelled.task(task_id))),
             "figures": next((each["figures"] for each in members if "figures" in each), None),
             "members": members[:MAX_MEMBERS],
             "num_members": len(members),
@@ -93,8 +93,9 @@ class Reader:
 
     def _members(self, number: int, part: Part, task_id: str) -> list[JsonObject]:
         found = []
-        columns = part.index.columns
-        names = [each.name for each in columns.scores]
+        columns, output = part.index.columns, self._dataset.output_of(number)
+        names = list(dict.fromkeys(each.name for each in columns.scores))
+        rewards = output.group_rewards()
         for row in rows_of_task(columns, task_id):
             if not part.counts(row) or len(found) >= MAX_MEMBERS:
                 continue
@@ -104,15 +105,16 @@ class Reader:
                 **key._asdict(),
                 "status": status_of(columns, row),
                 "reward": columns.value("reward", row),
-                "scores": columns.fields(row, list(dict.fromkeys(names))),
+                "scores": columns.fields(row, names),
                 "num_turns": columns.value("num_turns", row),
                 "output_tokens": columns.value("output_tokens", row),
                 "finish_reason": columns.value("finish_reason", row),
-                "labels": dict(self._labels_of(number).on(Labelled(*key))),
+                "labels": dict(output.labels.on(Labelled(*key))),
             }
-            rollout = self._dataset.output_of(number).read(part.index.line(row), key)
+            raw = part.index.line(row)
+            rollout = output.read(raw, key, rewards)
             if rollout is None:
-                failure = orjson.loads(part.index.line(row)).get("failure") or {}
+                failure = orjson.loads(raw).get("failure") or {}
                 found.append({**member, "text": str(failure.get("message", ""))})
                 continue
             if rollout.group:
@@ -137,15 +139,12 @@ class Reader:
             if other.index.key(each) == key
         ]
 
-    def _labels_of(self, part_number: int) -> Labels:
-        return self._dataset.output_of(part_number).labels
-
     def set_label(self, row_id: int, asked: Any) -> JsonObject:
         """Set or remove a label; ConfigError for a request that is none."""
         if not isinstance(asked, dict) or not isinstance(asked.get("label"), str):
             raise ConfigError("a label is a JSON object with 'label', and 'note' if there is one")
         number, part, row = self._dataset.locate(row_id)
-        key, labels = part.index.key(row), self._labels_of(number)
+        key, labels = part.index.key(row), self._dataset.output_of(number).labels
         what = Labelled.task(key.task_id) if asked.get("on") == "task" else Labelled(*key)
         if asked.get("removed") is True:
             labels.remove(what, asked["label"])
