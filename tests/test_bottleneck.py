@@ -326,7 +326,7 @@ def test_the_progress_line_shows_what_has_settled(tmp_path: Path) -> None:
 
     def shown(**parts: float) -> str:
         meter.spent = spent(**parts)
-        progress._bottleneck = meter.stable_verdict()
+        progress.figures.bottleneck = meter.stable_verdict()
         return progress._postfix().partition("failed=0")[2]
 
     meter.began = perf_counter()

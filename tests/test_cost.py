@@ -332,7 +332,7 @@ def test_json_progress_carries_the_figures() -> None:
     out = io.StringIO()
     progress = Progress(as_json=True, out=out, bill=Bill(Spent(2, 20, 0.5), 2))
     progress.start(8, 4)
-    progress.tally.finished = 2
+    progress.figures.tally.finished = 2
     progress.close()
     cost = json.loads(out.getvalue())["cost"]
     assert (cost["usd"], cost["projected_usd"]) == (0.5, 1.0)

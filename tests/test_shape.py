@@ -23,6 +23,7 @@ PACKAGES = [
     "metrics",
     "pacing",
     "collector",
+    "live",
     "api",
     "export",
     "testing",

@@ -153,6 +153,6 @@ def test_the_progress_line_shows_a_limit_that_moves() -> None:
     progress = Progress(err=io.StringIO(), in_flight=96)
     assert "in flight=96," in progress._postfix()
     metrics = SimpleNamespace(arm_rewards=dict)
-    progress.run = SimpleNamespace(limiter=Adaptive(128, 128, 128), metrics=metrics)
+    progress.figures.run = SimpleNamespace(limiter=Adaptive(128, 128, 128), metrics=metrics)
     assert "in flight=96/128," in progress._postfix()
-    assert progress._figures()["limit"] == 128
+    assert progress._fields()["limit"] == 128

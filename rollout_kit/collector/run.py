@@ -5,6 +5,7 @@ while the loop waits for its consumer.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack, suppress
 from enum import Enum
@@ -14,7 +15,7 @@ from typing import Any, Protocol
 from ..errors import OutputError, RolloutError, StopRun
 from ..metrics.summary import Metrics
 from ..metrics.tally import Tally
-from ..pacing.budget import Budget, within
+from ..pacing.budget import within
 from ..pacing.give_up import GiveUp, kind_of_failure
 from ..pacing.limiter import Adaptive, limiter_of
 from ..pacing.meter import Meter
@@ -25,8 +26,10 @@ from ..store.tasks import BREATH
 from ..types import Attempt, Failure, JsonObject, Outcome, Rollout, Say, Unverified
 from .audit import VerdictAudit
 from .collection import Collection
+from .control.limits import RunLimits
 from .groups.scoring import GroupScoring
 from .schedule import Attempts, Later, Schedule, beside
+from .slot import Slot
 
 TICK_S = 1.0
 """How often written lines are forced to disk, and the files are checked."""
@@ -85,12 +88,12 @@ class Run:
         self._say, self._ends = say, ends
         self._write_metrics, self._on_counted = write_metrics, on_counted
         self._earlier = collection.journal.earlier_rows()
-        self._budget = Budget.of(command, runner.bill)
+        self.limits = RunLimits(command, runner.bill, say, self._reach_limit)
         self._schedule = Schedule(
             source if attempts is None else Attempts(attempts),
             self.meter,
             collection.journal,
-            within(self.limiter, self._budget),
+            within(self.limiter, self.limits.budget),
         )
         self._give_up = self._judge()
         self._shown: set[object] = set()
@@ -107,11 +110,24 @@ class Run:
             self.observe(self.groups.open)
         self._timers: list[asyncio.TimerHandle] = []
         self._last_outcome = 0.0
-        self._has_warned = False
+        self.each_second: list[Callable[[], object]] = []
+        """Called once a second while the run goes on."""
 
     @property
     def in_flight(self) -> int:
         return self._schedule.in_flight
+
+    @property
+    def num_parked(self) -> int:
+        return self._schedule.num_parked
+
+    def oldest(self, number: int) -> list[Slot]:
+        """The attempts in flight that began first."""
+        return self._schedule.oldest(number)
+
+    def stages(self) -> Counter[str]:
+        """What is waited for → how often."""
+        return self._schedule.stages() + self.groups.stages()
 
     def observe(self, observer: Observer) -> None:
         """Have an observer follow every outcome."""
@@ -130,8 +146,7 @@ class Run:
             if self.audit:
                 stack.push_async_callback(self.audit.cancel)
             stack.push_async_callback(self.groups.close)
-            self._start_clock()
-            self._check_budget()  # an estimate before this run may have spent it all
+            self.limits.start()
             outcomes = schedule.outcomes()
             stack.push_async_callback(outcomes.aclose)
             async for outcome in outcomes:
@@ -202,7 +217,7 @@ class Run:
             self._last_outcome = now
             is_overloaded = isinstance(outcome, Failure) and outcome.error.status in OVERLOADED
             self.limiter.record_outcome(now, self._schedule.in_flight, overloaded=is_overloaded)
-            self._check_budget()
+            self.limits.check()
 
     def _say_traceback(self, error: RolloutError) -> None:
         """Show the traceback of each kind of failure once."""
@@ -231,6 +246,8 @@ class Run:
             await asyncio.sleep(TICK_S)
             now = loop.time()
             self._check_output()
+            for act in self.each_second:
+                act()
             if self.command.fsync == "second":
                 await self._force()
             if now - written >= METRICS_EVERY_S and self.is_counted:
@@ -260,7 +277,7 @@ class Run:
             self._schedule.cancel()
 
     def _report_silence(self, quiet_s: float) -> None:
-        stages = self._schedule.stages() + self.groups.stages()
+        stages = self.stages()
         what = ", ".join(f"{number} for {stage}" for stage, number in stages.most_common(5))
         text = f"nothing has finished for {quiet_s:.0f} s; in flight and waiting: {what}"
         self._say(text, event="waiting", quiet_s=quiet_s, stages=dict(stages))
@@ -296,29 +313,10 @@ class Run:
         self.source.add_earlier(rollout)
         self.groups.add_earlier(rollout)
 
-    def _start_clock(self) -> None:
-        if self.command.max_minutes is not None:
-            self._after(self.command.max_minutes * 60, self._end_in_time)
-
-    def _end_in_time(self) -> None:
+    def _reach_limit(self, why: str, *, in_time: bool) -> None:
         if self.ending is Ending.DONE:
             self.ending = Ending.LIMIT
-            self._drain(f"max_minutes={self.command.max_minutes:g} are over; ", "", in_time=True)
-
-    def _check_budget(self) -> None:
-        budget = self._budget
-        if budget is None or self.ending is not Ending.DONE:
-            return
-        if budget.max_cost_usd and budget.bill.spent.unpriced and not self._has_warned:
-            self._has_warned = True
-            self._say(
-                "warning: the price of a model that is asked is not known, and max_cost_usd cannot"
-                " count it: give its server `prices`"
-            )
-        if not budget.room():
-            self.ending = Ending.LIMIT
-            # attempts in flight are paid for already, so they may take their time
-            self._drain(f"{budget.describe_reached()}; ", "", in_time=False)
+            self._drain(f"{why}; ", "", in_time=in_time)
 
     def _drain(self, why: str, more: str, *, in_time: bool) -> None:
         """Start nothing more; in time, cancel after `drain_timeout_s`."""
@@ -345,3 +343,4 @@ class Run:
     def _stop_timers(self) -> None:
         for timer in self._timers:
             timer.cancel()
+        self.limits.stop()

@@ -16,6 +16,7 @@ from collections.abc import (
 )
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import islice
 from time import perf_counter, thread_time
 from typing import Any, Protocol, TypeVar
 
@@ -98,7 +99,7 @@ class Schedule:
         self._ready: deque[_Ready] = deque()
         self._loop: asyncio.AbstractEventLoop
         self._waiter: asyncio.Future[None] | None = None
-        self._slots: dict[asyncio.Task[Outcome], Place] = {}
+        self._slots: dict[asyncio.Task[Outcome], Slot] = {}
         self._freed: set[Place] = set()
         self._regaining: deque[tuple[Place, asyncio.Future[bool]]] = deque()
         self.begun = asyncio.Event()
@@ -123,11 +124,15 @@ class Schedule:
     @property
     def num_settled(self) -> int:
         """Attempts in the order of their start, up to the first that has not ended."""
-        return next(iter(self._slots.values())).number if self._slots else self._num_started
+        return next(iter(self._slots.values())).place.number if self._slots else self._num_started
 
     def stages(self) -> Counter[str]:
         """What the attempts in flight are waiting for."""
-        return Counter(place.stage for place in self._slots.values())
+        return Counter(slot.place.stage for slot in self._slots.values())
+
+    def oldest(self, number: int) -> list[Slot]:
+        """The slots that began first."""
+        return list(islice(self._slots.values(), number))
 
     def stop(self) -> None:
         """Start nothing more; attempts in flight may finish."""
@@ -200,15 +205,15 @@ class Schedule:
             self._waiter = None
             _settle(waiter, None)
 
-    async def _attempt(self, attempt: Attempt, place: Place) -> Outcome:
-        return self._sink.append(await self._work(attempt, Slot(place)))
+    async def _attempt(self, attempt: Attempt, slot: Slot) -> Outcome:
+        return self._sink.append(await self._work(attempt, slot))
 
     def _outcome(self, ready: "_Ready") -> Outcome | None:
         if isinstance(ready, Exception):
             raise ready
         if not isinstance(ready, asyncio.Task):
             return ready
-        self._freed.discard(self._slots.pop(ready))
+        self._freed.discard(self._slots.pop(ready).place)
         return None if ready.cancelled() else ready.result()
 
     def _dispatch(self) -> Later | None:
@@ -231,10 +236,10 @@ class Schedule:
             if isinstance(found, End):
                 self._exhausted = True
                 break
-            place = _Place(self, self._num_started)
+            slot = Slot(_Place(self, self._num_started), attempt=found, began=perf_counter())
             self._num_started += 1
-            task = self._loop.create_task(self._attempt(found, place))
-            self._slots[task] = place
+            task = self._loop.create_task(self._attempt(found, slot))
+            self._slots[task] = slot
             task.add_done_callback(self._hand)
         self.begun.set()
         return None

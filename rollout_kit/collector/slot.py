@@ -6,7 +6,7 @@ The base class `Place` is a place among no others; a schedule has its own.
 from dataclasses import dataclass, field
 
 from ..session import Spent
-from ..types import JsonObject, StoredTurn, Unverified
+from ..types import Attempt, JsonObject, StoredTurn, Unverified
 
 
 class Place:
@@ -65,6 +65,10 @@ class Slot:
     about this response, unless `regain` allows another."""
     turns: list[JsonObject] = field(default_factory=list)
     """The turns that the next attempt can continue from."""
+    attempt: Attempt | None = None
+    """What is attempted."""
+    began: float = 0.0
+    """`perf_counter` time."""
 
     @property
     def freed_at(self) -> float | None:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import nsmallest
+from itertools import chain
 from typing import Any
 
 from ..store.groups.scope import Group
@@ -118,25 +119,8 @@ class Aggregate:
             self.numbers.setdefault(name, Moments()).merge(moments)
 
     def interval(self, name: str) -> list[float] | None:
-        """95 % interval of a mean, its standard error clustered by task; None for a single task.
-
-        For numbers from 0 to 1 it is Wilson's interval at the number of independent samples that
-        has the same standard error. So it stays within [0, 1] and keeps a width if all are equal.
-        """
-        whole, column = self.numbers.get(name), self.groups.numbers.get(name)
-        if whole is None or column is None:
-            return None
-        mean, number, spread = whole.mean, 0, 0.0
-        for count, total in column.sums():
-            apart = total - count * mean
-            spread += apart * apart  # `**` raises OverflowError on large values
-            number += 1
-        if number < 2:
-            return None
-        error = math.sqrt(spread * number / (number - 1)) / whole.count
-        if whole.smallest >= 0 and whole.largest <= 1:
-            return _wilson(whole, error, number)
-        return [mean - Z_95 * error, mean + Z_95 * error]
+        """95 % interval of a mean, its standard error clustered by task; None for a single task."""
+        return interval([self], name)
 
     def bracket(self, planned: int) -> list[float] | None:
         """The mean reward if every missing rollout scored 0, and if each scored 1."""
@@ -228,6 +212,40 @@ class Aggregate:
             stats |= {"num_rollouts": groups.counts[row], "expected_num_rollouts": repeats}
             entries.append(stats)
         return entries
+
+
+def interval(parts: Iterable[Aggregate], name: str) -> list[float] | None:
+    """95 % interval of a mean over aggregates of different groups, its standard error clustered by
+    task; None for a single task.
+
+    For numbers from 0 to 1 it is Wilson's interval at the number of independent samples that has
+    the same standard error. So it stays within [0, 1] and keeps a width if all are equal.
+    """
+    parts = list(parts)
+    whole = moments(parts, name)
+    columns = [part.groups.numbers[name] for part in parts if name in part.groups.numbers]
+    if not (whole.count and columns):
+        return None
+    mean, number, spread = whole.mean, 0, 0.0
+    for count, total in chain.from_iterable(column.sums() for column in columns):
+        apart = total - count * mean
+        spread += apart * apart  # `**` raises OverflowError on large values
+        number += 1
+    if number < 2:
+        return None
+    error = math.sqrt(spread * number / (number - 1)) / whole.count
+    if whole.smallest >= 0 and whole.largest <= 1:
+        return _wilson(whole, error, number)
+    return [mean - Z_95 * error, mean + Z_95 * error]
+
+
+def moments(parts: Iterable[Aggregate], name: str) -> Moments:
+    """The moments of a number over several aggregates."""
+    whole = Moments()
+    for part in parts:
+        if (found := part.numbers.get(name)) is not None:
+            whole.merge(found)
+    return whole
 
 
 def _wilson(whole: Moments, error: float, num_tasks: int) -> list[float]:

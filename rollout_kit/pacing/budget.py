@@ -8,24 +8,21 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..config.keys.commands import RolloutsCommand
 from .bill import Bill, dollars
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Budget:
-    """The limits of one run; the cost of earlier runs does not count."""
+    """The limits of one run; the cost of earlier runs does not count. None: no limit."""
 
     bill: Bill
     max_cost_usd: float | None = None
     max_total_tokens: int | None = None
 
-    @classmethod
-    def of(cls, command: RolloutsCommand, bill: Bill) -> "Budget | None":
-        """None if the command sets no limit."""
-        if command.max_cost_usd is None and command.max_total_tokens is None:
-            return None
-        return cls(bill, command.max_cost_usd, command.max_total_tokens)
+    @property
+    def is_open(self) -> bool:
+        """Whether there is no limit."""
+        return self.max_cost_usd is None and self.max_total_tokens is None
 
     def room(self) -> int | float:
         """Rollouts that may be in flight: 0 if the next one would exceed a limit, infinite before
@@ -55,11 +52,9 @@ class Budget:
         return _room(self.max_total_tokens, bill.spent.tokens, bill.tokens_squared, bill.rollouts)
 
 
-def within(limit: Callable[[], int], budget: Budget | None) -> Callable[[], int]:
+def within(limit: Callable[[], int], budget: Budget) -> Callable[[], int]:
     """`limit`, lowered to the room that the budget leaves."""
-    if budget is None:
-        return limit
-    return lambda: int(min(limit(), budget.room()))
+    return lambda: limit() if budget.is_open else int(min(limit(), budget.room()))
 
 
 def _room(most: float | None, used: float, squared: float, rollouts: int) -> int | float:
