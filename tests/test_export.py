@@ -90,7 +90,7 @@ def test_each_format_has_the_columns_of_its_trainer(form: str, place: Place) -> 
 
 
 def test_every_format_is_tested_here() -> None:
-    assert FORMATS.keys() - COLUMNS.keys() == {"trl_rollout", "parquet", "rollouts"}
+    assert FORMATS.keys() - COLUMNS.keys() == {"trl_rollout", "parquet", "otlp", "rollouts"}
 
 
 def test_the_right_one_is_preferred(place: Place) -> None:

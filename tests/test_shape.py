@@ -24,6 +24,7 @@ PACKAGES = [
     "pacing",
     "collector",
     "live",
+    "trackers",
     "api",
     "export",
     "testing",

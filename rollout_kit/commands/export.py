@@ -3,11 +3,13 @@
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from ..config.keys.analysis import ExportConfig, PairsConfig, SelectionConfig
-from ..errors import ConfigError
+from ..config.keys.trackers import OtelConfig
+from ..errors import ConfigError, OutputError
 from ..export.conversation import (
     Conversation,
     Unfit,
@@ -21,13 +23,18 @@ from ..export.pairs import Two, plan_pairs
 from ..export.preferences import Pair
 from ..export.report import ExportReport, explain_nothing
 from ..export.selection import Selection, is_test_of, read_selected, score_of, select
-from ..export.trainers import Context, identify
+from ..export.trainers import Context, identify, read_trace
 from ..export.writing import RowFile
 from ..responses import input_items
 from ..store.arms.template import Prompt
 from ..store.files import write_json
 from ..store.groups.scope import Group
+from ..trackers.installed import check_installed
+from ..trackers.otel.sender import NotSent, Sender
 from ..types import JsonObject, Key, Rollout
+
+BATCH = 100
+"""Rollouts whose traces are sent in one request."""
 
 
 def export(config: ExportConfig) -> JsonObject:
@@ -35,6 +42,10 @@ def export(config: ExportConfig) -> JsonObject:
     form = find_format(config.format)
     if config.advantage and form.of_rollout is None and config.format != "trl_rollout":
         raise ConfigError(f"advantage: format={config.format} has no rows of single rollouts")
+    if config.otel.model_fields_set and config.format != "otlp":
+        raise ConfigError("otel: these keys need format=otlp")
+    if config.otel.endpoint is not None:
+        return send_traces(config)
     if form.of_pair is not None:
         return export_pairs(PairsConfig.model_validate(_given(config)))
     with _files(config, form) as files:
@@ -46,6 +57,36 @@ def export(config: ExportConfig) -> JsonObject:
             ordered = [rollouts[each.key] for each in selection.groups[group]]
             _write_group(files, selection, group, ordered)
         return files.finish(selection.num_read, "rollout")
+
+
+def send_traces(config: ExportConfig) -> JsonObject:
+    """Send the rollouts' traces and return the report; OutputError where they are refused."""
+    check_installed(config.otel)
+    if config.output_fpath is not None:
+        raise ConfigError("otel.endpoint and output_fpath: traces go to one of them")
+    keys, report, sent = config.otel, ExportReport(), 0
+    selection = select(config)
+    wanted = {group: {each.key for each in m} for group, m in selection.groups.items()}
+    report.left_out = selection.left_out
+    sender = Sender(str(keys.endpoint), keys.headers, keys.service)
+    found = chain.from_iterable(each.values() for _, each in read_selected(config.inputs, wanted))
+    while rollouts := list(islice(found, BATCH)):
+        traces = []
+        for rollout in rollouts:
+            try:
+                traces.append(read_trace(rollout, keys))
+                report.add(rollout.key.task_id, reward=rollout.reward)
+            except Unfit as error:
+                report.left_out[str(error)] += 1
+        try:
+            sender.send(chain.from_iterable(traces))
+        except NotSent as error:
+            raise OutputError(
+                f"{keys.endpoint}: {error}; {sent:,} rollouts were sent before. The same command"
+                " sends all again, as the same traces"
+            ) from None
+        sent += len(traces)
+    return {"sent": {keys.endpoint: sent}, "read": selection.num_read, **report.to_json()}
 
 
 def export_pairs(config: PairsConfig) -> JsonObject:
@@ -98,7 +139,8 @@ class _Files:
         split = "train" if file is self.main else "test"
         key, threshold = self.config.label_key, self.config.pass_threshold
         method = getattr(self.config, "advantage", None)
-        return Context(key, threshold, score, scores, split, file.num_rows, method)
+        otel = getattr(self.config, "otel", OtelConfig())
+        return Context(key, threshold, score, scores, split, file.num_rows, method, otel)
 
     def fit(self, row: JsonObject, is_raw: bool) -> JsonObject:
         """The row as it is written; Unfit if the format, or this file, cannot have its prompt."""

@@ -161,6 +161,7 @@ FORMATS: Mapping[str, Format] = {
         takes_text=True,
     ),
     "grouped": Format("one line per question with all its answers", of_group=True),
+    "otlp": Format("OpenTelemetry traces: OTLP JSON, or +otel.endpoint=…", of_line=trainers.otlp),
     "rollouts": Format("stored rollouts, as other commands read them", of_line=trainers.ours),
 }
 

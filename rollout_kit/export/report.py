@@ -59,9 +59,11 @@ def format_report(found: JsonObject) -> str:
 
 def _lines(found: JsonObject) -> Iterator[str]:
     what = "pair" if "rules" in found else "row"
-    for path, number in found["files"].items():
+    for endpoint, number in found.get("sent", {}).items():
+        yield f"{endpoint}: {_count(number, 'trace')} sent"
+    for path, number in found.get("files", {}).items():
         yield f"{path}: {_count(number, what)} in the format {found['format']}"
-    for path in found["beside"]:
+    for path in found.get("beside", ()):
         yield f"{path}: for the trainer"
     yield f"  {_count(found['read'], 'rollout')} read, {_count(found['tasks'], 'task')} written"
     for rule, number in found.get("rules", {}).items():

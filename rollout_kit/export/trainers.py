@@ -5,11 +5,14 @@ columns, such as the reward, are added by the table of formats.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from ..config.keys.trackers import OtelConfig
 from ..metrics.advantages import GroupFigures, Method
 from ..store.groups.scope import arm_of_key
+from ..trackers.otel.file import to_otlp
+from ..trackers.otel.spans import Span, build_trace
 from ..trajectory import TokenSequence, sequences
 from ..types import JsonObject, Rollout
 from .conversation import Conversation, Unfit, text_of
@@ -29,6 +32,7 @@ class Context:
     """Position of the row in its file."""
     method: Method | None = None
     """How advantages are computed, if they are asked for."""
+    otel: OtelConfig = field(default_factory=OtelConfig)
 
     def advantage(self) -> float:
         """Of the rollout, over all verified rollouts of its group; Unfit without a reward."""
@@ -179,6 +183,19 @@ def parquet(each: Conversation, context: Context) -> JsonObject:
 def ours(each: Rollout, context: Context) -> Iterator[JsonObject]:
     """The rollout as it is stored."""
     yield each.line
+
+
+def otlp(each: Rollout, context: Context) -> Iterator[JsonObject]:
+    """The rollout's trace."""
+    yield to_otlp(read_trace(each, context.otel), context.otel.service)
+
+
+def read_trace(each: Rollout, keys: OtelConfig) -> list[Span]:
+    """The spans of a rollout; Unfit if its line does not tell when it ran."""
+    try:
+        return build_trace(each.line, has_content=keys.content)
+    except ValueError as error:
+        raise Unfit(str(error)) from None
 
 
 def identify(rollout: Rollout, score: float | None) -> dict[str, Any]:

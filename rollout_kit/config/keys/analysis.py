@@ -6,6 +6,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from .command import Command
+from .trackers import OtelConfig
 
 
 class ReadingCommand(Command):
@@ -84,6 +85,9 @@ class ExportConfig(SelectionConfig):
         None,
         description="Add a column `advantage`, over all verified rollouts of a task; trl_rollout"
         " has it anyway. Default there: grpo.",
+    )
+    otel: OtelConfig = Field(
+        default_factory=OtelConfig, description="OpenTelemetry, for format=otlp."
     )
 
 

@@ -1,0 +1,1 @@
+"""Rollouts as OpenTelemetry traces: from lines to spans, into a file or to a receiver."""
