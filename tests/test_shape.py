@@ -25,6 +25,7 @@ PACKAGES = [
     "collector",
     "live",
     "trackers",
+    "cluster",
     "api",
     "export",
     "testing",

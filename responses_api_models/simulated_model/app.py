@@ -13,7 +13,7 @@ from typing import Any
 
 from rollout_kit.errors import ConfigError, ModelError, RolloutError
 from rollout_kit.serving.model import CHAT, RESPONSES, Model
-from rollout_kit.serving.service import get, post
+from rollout_kit.serving.service import Demands, get, post
 from rollout_kit.session import Spent
 from rollout_kit.transport.access import Access
 from rollout_kit.types import JsonObject
@@ -25,6 +25,9 @@ from .script import Script
 from .simulation import Decision, Simulation
 from .stats import Stats
 from .wire import listening
+
+COUNTING = frozenset({"rate_limit", "faults", "endpoint_port", "max_concurrent_requests"})
+"""Settings by which one answer depends on other requests."""
 
 LOOPBACK = "127.0.0.1"
 
@@ -42,6 +45,12 @@ class SimulatedModel(Model):
         super().__init__(config, peers, name)
         self.stats = Stats(config.model_name, config.max_concurrent_requests)
         self._stack = AsyncExitStack()
+
+    @classmethod
+    def demands(cls, settings: JsonObject) -> Demands:
+        """Its limits and faults count requests, so with any of these all workers share one."""
+        counts = COUNTING & {name for name, value in settings.items() if value is not None}
+        return Demands(per_worker=not counts)
 
     async def start(self) -> None:
         path = self.config.script_jsonl_fpath

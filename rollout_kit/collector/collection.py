@@ -131,6 +131,7 @@ async def open_collection(
     lines: CommandLines,
     say: Say,
     make_source: Callable[..., TaskSource] = TaskSource,
+    make_runner: Callable[..., Runner] = Runner,
 ) -> Collection[CollectConfig, TaskSource]:
     """Open the output and plan what the tasks ask for; ConfigError or OutputError if the run must
     not begin.
@@ -170,7 +171,7 @@ async def open_collection(
     return Collection(
         command=command,
         source=source,
-        runner=Runner(servers.peers, plans, limits, bill=bill),
+        runner=make_runner(servers.peers, plans, limits, bill=bill),
         journal=journal,
         manifest=manifest,
         lines=lines,

@@ -30,15 +30,16 @@ class Runner(Equipment):
         if attempt.is_copied and attempt.stored is not None:
             return Rollout(info_of(attempt.stored), mark_as("rollout", attempt.stored))
         try:
-            outcome = await self._outcome(attempt, slot)
+            outcome = await self.outcome_of(attempt, slot)
         finally:
             self.bill.add(slot.ledger.spent)
         if isinstance(outcome, Unverified) and outcome.error is not None and not self.limits.parks:
             tried = outcome.line["failure"]
-            return self._failure(attempt, outcome.error, [tried], None)
+            return self.failure_of(attempt, outcome.error, [tried], None)
         return outcome
 
-    async def _outcome(self, attempt: Attempt, slot: Slot) -> Outcome:
+    async def outcome_of(self, attempt: Attempt, slot: Slot) -> Outcome:
+        """Try until a try ends it, or the limits are reached."""
         agent = self.agents[attempt.key.agent]
         began = perf_counter()
         ends = began + self.limits.rollout_timeout_s
@@ -89,7 +90,7 @@ class Runner(Equipment):
                     line = {**slot.parked.line, "failure": tried[-1]}
                     return replace(slot.parked, line=line, error=error)
                 cost = slot.ledger.cost_usd if slot.ledger.spent.calls else None
-                return replace(self._failure(attempt, error, tried, cost), answered=answered)
+                return replace(self.failure_of(attempt, error, tried, cost), answered=answered)
             attempt = again
             if error.status in THROTTLED:
                 slot.ledger.limited_s += perf_counter() - started + pause_s
@@ -129,7 +130,7 @@ class Runner(Equipment):
             return attempt
         return replace(attempt, regenerated=True) if await slot.regain() else None
 
-    def _failure(
+    def failure_of(
         self, attempt: Attempt, error: RolloutError, tried: list[JsonObject], cost: float | None
     ) -> Failure:
         agent = self.agents[attempt.key.agent]

@@ -1,12 +1,13 @@
 """ng_collect_rollouts and ng_estimate: reach the servers, plan, ask first if wanted, run."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..collector.collection import Collection, open_collection, output_paths
 from ..collector.plan import check_repeats
+from ..collector.rollout import Runner
 from ..collector.sources import TaskSource
 from ..config.inputs import choose_agent, task_path
 from ..config.keys.commands import CollectConfig
@@ -27,16 +28,20 @@ from .throughput_log import check_log
 async def collect(config: Config[CollectConfig], argv: Sequence[str], progress: Progress) -> int:
     """Collect what is owed into the output; returns the exit status."""
     check(config.command)
-    async with reach(config, config.command, progress.say) as servers:
-        return await collect_through(servers, config, argv, progress)
+    async with _reach_all(config, progress) as (servers, make_runner):
+        return await collect_through(servers, config, argv, progress, make_runner)
 
 
 async def collect_through(
-    servers: Servers, config: Config[CollectConfig], argv: Sequence[str], progress: Progress
+    servers: Servers,
+    config: Config[CollectConfig],
+    argv: Sequence[str],
+    progress: Progress,
+    make_runner: Callable[..., Runner] = Runner,
 ) -> int:
     """The same through servers that run already."""
     command = config.command
-    async with open_work(servers, config, argv) as work:
+    async with open_work(servers, config, argv, make_runner) as work:
         if command.confirm and not command.dry_run and command.only is None:
             async with work.collection(progress) as first:
                 status = await confirm(first, servers.ends, progress)
@@ -52,18 +57,41 @@ async def collect_through(
 async def estimate(config: Config[CollectConfig], argv: Sequence[str], progress: Progress) -> int:
     """Show what a collection will take, from a few of its rollouts; returns the exit status."""
     check(config.command)
-    async with reach(config, config.command, progress.say) as servers:
-        return await estimate_through(servers, config, argv, progress)
+    async with _reach_all(config, progress) as (servers, make_runner):
+        return await estimate_through(servers, config, argv, progress, make_runner)
 
 
 async def estimate_through(
-    servers: Servers, config: Config[CollectConfig], argv: Sequence[str], progress: Progress
+    servers: Servers,
+    config: Config[CollectConfig],
+    argv: Sequence[str],
+    progress: Progress,
+    make_runner: Callable[..., Runner] = Runner,
 ) -> int:
     """The same through servers that run already."""
-    async with open_work(servers, config, argv) as work, work.collection(progress) as collection:
+    async with (
+        open_work(servers, config, argv, make_runner) as work,
+        work.collection(progress) as collection,
+    ):
         if config.command.dry_run:
             return show_first_request(collection, progress)
         return await estimate_all(collection, servers.ends, progress)
+
+
+@asynccontextmanager
+async def _reach_all(
+    config: Config[CollectConfig], progress: Progress
+) -> AsyncIterator[tuple[Servers, Callable[..., Runner]]]:
+    """The servers, and what makes the runner: workers run the attempts if the command says so."""
+    command = config.command
+    if command.executor == "local" or command.dry_run:
+        async with reach(config, command, progress.say) as servers:
+            yield servers, Runner
+        return
+    from ..cluster.driver import cluster  # not needed in a single process
+
+    async with cluster(config, command, progress.say) as found:
+        yield found.servers, found.make_runner
 
 
 def check(command: CollectConfig) -> None:
@@ -83,6 +111,7 @@ class Work:
     argv: Sequence[str]
     name: str
     path: Path
+    make_runner: Callable[..., Runner] = Runner
     bill: Bill = field(default_factory=Bill)
     """Cost of both runs."""
 
@@ -100,6 +129,7 @@ class Work:
             bill=self.bill,
             lines=command_lines("ng_collect_rollouts", self.argv, config, config.command),
             say=progress.say,
+            make_runner=self.make_runner,
         )
         is_clean = False
         try:
@@ -112,7 +142,10 @@ class Work:
 
 @asynccontextmanager
 async def open_work(
-    servers: Servers, config: Config[CollectConfig], argv: Sequence[str]
+    servers: Servers,
+    config: Config[CollectConfig],
+    argv: Sequence[str],
+    make_runner: Callable[..., Runner] = Runner,
 ) -> AsyncIterator[Work]:
     """The command, with its input as a file while the context lasts."""
     command = config.command
@@ -120,4 +153,4 @@ async def open_work(
     name = task_path(command, servers.values, agent)
     check_apart(name, output_paths(command))
     with input_file(name) as path:
-        yield Work(servers, config, argv, name, path)
+        yield Work(servers, config, argv, name, path, make_runner)

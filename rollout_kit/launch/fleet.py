@@ -181,17 +181,7 @@ class ServerProcess(Supervisor):
         self._code = _stat_code(self.group.instances)
         instances, mark = self.group.instances, random.token_hex(8)
         descriptors = {name: sock.fileno() for name, sock in self._sockets.items()}
-        served = [
-            {
-                "name": each.name,
-                "type": each.type,
-                "implementation": each.implementation,
-                "settings": each.settings,
-                "private": list(each.secrets),
-            }
-            for each in instances
-        ]
-        plan = {**self._run.plan, "instances": served, "sockets": descriptors}
+        plan = {**self._run.plan, "instances": to_start(instances), "sockets": descriptors}
         plan["is_restarted"] = self.restarts > 0
         return await spawn(
             [instances[0].python or sys.executable, "-m", "rollout_kit.launch.serve"],
@@ -260,6 +250,20 @@ class ServerProcess(Supervisor):
     def close(self) -> None:
         for sock in self._sockets.values():
             sock.close()
+
+
+def to_start(instances: Iterable[Instance]) -> list[JsonObject]:
+    """What a process needs to start the instances, secrets included."""
+    return [
+        {
+            "name": each.name,
+            "type": each.type,
+            "implementation": each.implementation,
+            "settings": each.settings,
+            "private": list(each.secrets),
+        }
+        for each in instances
+    ]
 
 
 def _stat_code(instances: Iterable[Instance]) -> dict[Path, tuple[int, int]]:

@@ -94,6 +94,8 @@ class Placed:
     servers: list[Server]
     ends: list[asyncio.Task[str]] = field(default_factory=list)
     log_dir: Path | None = None
+    plan: JsonObject = field(default_factory=dict)
+    """What another process needs to reach them: their URLs, tokens and time limits."""
 
 
 @asynccontextmanager
@@ -107,25 +109,27 @@ async def placed(
     run: RunIdentity | None = None,
     tapes: Tapes = Tapes(),
     start: bool = True,
+    elsewhere: Collection[str] = (),
 ) -> AsyncIterator[Placed]:
     """Context in which every instance is started and ready; all are stopped at the end.
 
     `default` is the placement of instances that name none: `local` or `process`. With `start` false
     the instances are created in this process but not started, so that they can be described; the
-    same holds for models whose calls are replayed. The token of `run` protects servers that other
-    machines can reach.
+    same holds for models whose calls are replayed, and for instances that run `elsewhere`. The
+    token of `run` protects servers that other machines can reach.
     """
     instances = list(config.instances.values())
     where = {each.name: placement_of(each, default) for each in instances}
     tapes = replace(tapes, models=[each.name for each in instances if each.type == MODELS])
-    idle = frozenset(tapes.unused_models) if start else frozenset(where)
+    idle = frozenset([*tapes.unused_models, *elsewhere]) if start else frozenset(where)
     local = [each for each in instances if where[each.name] == "local" or each.name in idle]
     spawned = [each for each in instances if where[each.name] == "process" and each not in local]
     async with AsyncExitStack() as stack:
         client = HttpClient(**limits.of_client())
         stack.push_async_callback(client.close)
         run = run or RunIdentity()
-        sockets = bind_all(instances, [*spawned, *(local if spawned else ())], host)
+        here = [each for each in local if spawned and each.name not in elsewhere]
+        sockets = bind_all(instances, [*spawned, *here], host)
         for sock in itertools.chain.from_iterable(sockets.values()):
             stack.callback(sock.close)
         urls = {name: [url_of(sock) for sock in own] for name, own in sockets.items()}
@@ -153,7 +157,7 @@ async def placed(
             _server_of(each, urls.get(each.name, []), fleet, asks_token=each.name in tokens)
             for each in instances
         ]
-        yield Placed(peers, servers, fleet.ends, fleet.log_dir)
+        yield Placed(peers, servers, fleet.ends, fleet.log_dir, plan)
 
 
 def _server_of(instance: Instance, urls: list[str], fleet: Fleet, *, asks_token: bool) -> Server:

@@ -1,7 +1,7 @@
 """The servers that a command works with: its own, or those of a running `ng_run`."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -43,25 +43,44 @@ class Servers:
     """Set when the servers stop: no run can begin after that."""
     closing: set[asyncio.Event] = field(default_factory=set)
     """Runs that were left early and are still closing their output."""
+    plan: JsonObject = field(default_factory=dict)
+    """What another process needs to reach them: their URLs, tokens and time limits."""
 
 
 @asynccontextmanager
 async def reach(
-    config: Config, command: CollectConfig | ReverifyConfig, say: Say
+    config: Config,
+    command: CollectConfig | ReverifyConfig,
+    say: Say,
+    *,
+    host: str = "127.0.0.1",
+    elsewhere: Collection[str] = (),
 ) -> AsyncIterator[Servers]:
-    """Start the servers if `config_paths` are given, else ask the head server where they are."""
+    """Start the servers if `config_paths` are given, else ask the head server where they are.
+
+    Instances that run `elsewhere` are only described; the others listen on `host`.
+    """
     if config.instances:
         agents = [each.name for each in config.instances.values() if each.type == AGENTS]
         async with placed(
             config,
             default="local",
+            host=host,
             limits=http_limits(command),
             upkeep=Upkeep(max_restarts=command.max_restarts, log_dir=command.log_dir, tell=say),
             run=RunIdentity.with_token(command.auth_token),
             tapes=Tapes.at(command.record, command.replay),
             start=not command.dry_run,
+            elsewhere=elsewhere,
         ) as running:
-            yield Servers(running.peers, agents, config.default_params, config.values, running.ends)
+            yield Servers(
+                running.peers,
+                agents,
+                config.default_params,
+                config.values,
+                running.ends,
+                plan=running.plan,
+            )
         return
     for name in ("record", "replay", "unsafe_code", "max_restarts", "log_dir"):
         if name in command.model_fields_set:
@@ -95,9 +114,17 @@ async def reach(
         for line in _shorter_limits(command, values):
             say(f"warning: {line}")
         defaults = values.get("responses_create_params") or {}
+        tokens = {each["name"]: head.token for each in servers if each["asks_token"]}
+        types = {each["name"]: each["server_type"] for each in servers if each["urls"]}
+        plan: JsonObject = {
+            "urls": {each["name"]: each["urls"] for each in servers if each["urls"]},
+            "tokens": tokens,
+            "http": limits.of_client(),
+            "timeouts_s": {name: limits.timeout_s(type_) for name, type_ in types.items()},
+        }
         gone = asyncio.create_task(_wait_until_gone(head))
         try:
-            yield Servers(Peers(transports), agents, defaults, values, [gone])
+            yield Servers(Peers(transports), agents, defaults, values, [gone], plan=plan)
         finally:
             gone.cancel()
             await asyncio.gather(gone, return_exceptions=True)

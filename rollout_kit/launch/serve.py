@@ -17,6 +17,7 @@ import orjson
 
 from ..errors import RolloutKitError
 from ..serving import registry
+from ..serving.service import Service
 from ..transport import loop
 from ..transport.access import bearer
 from ..transport.cassette import Cassette, Tapes
@@ -33,7 +34,7 @@ STOP_S = 3.0
 
 
 def main() -> None:
-    _die_with_parent()
+    die_with_parent()
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     logging.getLogger(__name__.partition(".")[0]).setLevel(logging.INFO)  # only our own modules
     plan = orjson.loads(sys.stdin.buffer.readline())
@@ -43,7 +44,7 @@ def main() -> None:
         sys.exit(f"error: {error}")
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     try:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     except (OSError, AttributeError):
@@ -55,42 +56,52 @@ async def _serve(plan: JsonObject) -> None:
     running = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         running.add_signal_handler(number, stopping.set)
-    running.add_reader(sys.stdin.fileno(), lambda: _end_of_input(stopping))
+    running.add_reader(sys.stdin.fileno(), lambda: end_of_input(stopping))
     async with AsyncExitStack() as stack:
-        client = HttpClient(**plan["http"])
-        stack.push_async_callback(client.close)
-        timeouts_s, tokens = plan["timeouts_s"], plan["tokens"]
-        transports: dict[str, Transport] = {
-            name: Http(name, urls, client, timeouts_s[name], bearer(tokens.get(name)))
-            for name, urls in plan["urls"].items()
-        }
-        peers = Peers(transports, Cassette.of(Tapes(**plan["tapes"]), plan["instances"][0]["name"]))
-        services = []
-        for instance in plan["instances"]:
-            cls = registry.load(instance["type"], instance["implementation"])
-            config = cls.Config.of(instance["settings"], instance["private"])
-            service = cls(config, peers, instance["name"])
-            service.is_restarted = plan["is_restarted"]
-            transports[service.name] = Local(service)
-            services.append(service)
-        for service in services:
-            await service.start()
-            stack.push_async_callback(service.stop)
+        tapes = Cassette.of(Tapes(**plan["tapes"]), plan["instances"][0]["name"])
+        services, _ = await start_services(plan, stack, tapes)
         for service in services:
             sock = socket.socket(fileno=plan["sockets"][service.name])
             await stack.enter_async_context(service.serving(sock, plan["run_id"], plan["token"]))
         await stopping.wait()
-        running.call_later(STOP_S, _take_everything_down)
-    _take_everything_down()
+        running.call_later(STOP_S, take_everything_down)
+    take_everything_down()
 
 
-def _end_of_input(stopping: asyncio.Event) -> None:
+async def start_services(
+    plan: JsonObject, stack: AsyncExitStack, cassette: Cassette | None = None
+) -> tuple[list[Service], Peers]:
+    """The instances of a plan as running services of this process, and how they reach the others;
+    closing `stack` stops them."""
+    client = HttpClient(**plan["http"])
+    stack.push_async_callback(client.close)
+    timeouts_s, tokens = plan["timeouts_s"], plan["tokens"]
+    transports: dict[str, Transport] = {
+        name: Http(name, urls, client, timeouts_s[name], bearer(tokens.get(name)))
+        for name, urls in plan["urls"].items()
+    }
+    peers = Peers(transports, cassette)
+    services: list[Service] = []
+    for instance in plan["instances"]:
+        cls = registry.load(instance["type"], instance["implementation"])
+        config = cls.Config.of(instance["settings"], instance["private"])
+        service = cls(config, peers, instance["name"])
+        service.is_restarted = plan["is_restarted"]
+        transports[service.name] = Local(service)
+        services.append(service)
+    for service in services:
+        await service.start()
+        stack.push_async_callback(service.stop)
+    return services, peers
+
+
+def end_of_input(stopping: asyncio.Event) -> None:
     if not os.read(sys.stdin.fileno(), 4096):
         asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
         stopping.set()
 
 
-def _take_everything_down() -> None:
+def take_everything_down() -> None:
     """Kill this process and its descendants."""
     kill_family(os.getpid(), os.environ.get(MARK, ""), spare=os.getpid())
     os._exit(0)

@@ -114,6 +114,9 @@ class Demands:
 
     own_process: bool = False
     ready_timeout_s: float = 0.0
+    per_worker: bool = False
+    """Whether each worker of a collection may have such a model for itself. Others run once: they
+    hold weights, or keep to a rate limit."""
 
 
 class Service:

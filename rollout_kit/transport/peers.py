@@ -61,6 +61,10 @@ class Peers:
         self._cassette = cassette
         self._descriptions: dict[str, JsonObject] = {}
 
+    def with_others(self, transports: Mapping[str, Transport]) -> "Peers":
+        """The same, with other ways to some of the servers."""
+        return Peers({**self._transports, **transports}, self._cassette)
+
     async def call(
         self,
         server: str,

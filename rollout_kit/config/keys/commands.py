@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from ...types import JsonObject
 from .analysis import CompareConfig, ExportConfig, PairsConfig, ReportConfig, ViewConfig
 from .authoring import AuditConfig, EntrypointConfig, PrepareDataConfig
+from .cluster import ClusterConfig
 from .command import Command
 from .groups import GroupsConfig
 from .lora import MergeLoraConfig
@@ -94,7 +95,7 @@ class RolloutsCommand(Command, HttpClientConfig, ServersConfig, GroupsConfig):
     )
 
 
-class CollectConfig(RolloutsCommand):
+class CollectConfig(RolloutsCommand, ClusterConfig):
     """ng_collect_rollouts: run tasks through an agent, verify each, append rollouts to a JSONL
     file."""
 

@@ -1,0 +1,323 @@
+"""Attempts that wait for a worker, and those that each worker holds.
+
+The schedule of the run bounds how many there are, as it does in one process. A worker that is lost
+loses its leases: they go first in the queue, with the response and the turns that it had handed
+over, so nothing that arrived is paid for again.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from math import ceil
+from typing import Any
+
+from ..collector.slot import Slot
+from ..errors import PeerLost
+from ..session import Session, current_session
+from ..transport.retry import LOST_ATTEMPT
+from ..types import Attempt, JsonObject, Outcome, StoredTurn
+from .messages import (
+    decode_error,
+    decode_outcome,
+    decode_spent,
+    decode_unverified,
+    encode_attempt,
+)
+
+LEASE_S = 15.0
+"""A worker that was silent for this long is lost."""
+
+RECALL_S = 10.0
+"""Time for a worker to hand over what it has of an attempt that is cancelled."""
+
+GATHER_S = 0.004
+"""Time for which leases gather before waiting workers are woken."""
+
+MOST_AT_ONCE = 256
+"""Leases in one reply."""
+
+
+class NotAskedFor(Exception):
+    """A worker speaks of something that it was never given."""
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """An attempt, or one call to a server that workers run; `settled` gets what comes of it."""
+
+    number: int
+    settled: "asyncio.Future[Any]"
+    attempt: Attempt | None = None
+    slot: Slot | None = None
+    call: JsonObject | None = None
+    session: Session | None = None
+    holder: "Member | None" = None
+    is_queued: bool = False
+    num_lost: int = 0
+    """Workers that were lost with it."""
+
+    def message(self) -> JsonObject:
+        if self.attempt is None:
+            return {"lease": self.number, "call": self.call}
+        return {"lease": self.number, "attempt": encode_attempt(self.attempt)}
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """A worker as the driver knows it."""
+
+    id: str
+    title: str
+    heard: float
+    held: dict[int, Lease] = field(default_factory=dict)
+    recalled: list[int] = field(default_factory=list)
+    """Leases that it is to cancel."""
+    regained: list[tuple[int, bool]] = field(default_factory=list)
+    waiting: "asyncio.Future[None] | None" = None
+    """Set while it waits for something to do."""
+    num_finished: int = 0
+
+    def wake(self) -> None:
+        if self.waiting is not None and not self.waiting.done():
+            self.waiting.set_result(None)
+
+
+class Leases:
+    """`clock` is in seconds; `say` reports a worker that is lost or is back."""
+
+    def __init__(
+        self, clock: Callable[[], float], say: Callable[[str], None] = lambda line: None
+    ) -> None:
+        self.members: dict[str, Member] = {}
+        self.num_again = 0
+        """Leases that were given out again because their worker was lost."""
+        self._clock, self._say = clock, say
+        self._looked = clock()
+        self._queue: deque[Lease] = deque()
+        self._open: dict[int, Lease] = {}
+        self._last_number = 0
+        self._waking: asyncio.Handle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def num_waiting(self) -> int:
+        """Leases that no worker holds."""
+        return len(self._queue)
+
+    async def outcome_of(self, attempt: Attempt, slot: Slot) -> Outcome:
+        """What a worker makes of an attempt. Cancelled, it is called back; a response in hand is
+        kept."""
+        lease = self._add(attempt=attempt, slot=slot)
+        try:
+            return await lease.settled
+        except asyncio.CancelledError:
+            if (holder := lease.holder) is None:
+                raise
+            lease.settled = asyncio.get_running_loop().create_future()  # the other is cancelled
+            self._recall(lease, holder)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(RECALL_S):
+                    return await lease.settled
+            raise
+        finally:
+            self._close(lease)
+
+    async def call(self, server: str, path: str, raw: bytes | None) -> Any:
+        """One call to a server that workers run; its RolloutError if it fails."""
+        session = current_session()
+        call = {"server": server, "path": path, "body": None if raw is None else raw.decode()}
+        lease = self._add(call=call, session=session)
+        try:
+            return await lease.settled
+        finally:
+            if lease.holder is not None:
+                self._recall(lease, lease.holder)
+            self._close(lease)
+
+    def join(self, id: str, title: str) -> Member:
+        """A worker that may lease from now on."""
+        member = self.members[id] = Member(id, title, self._clock())
+        return member
+
+    def hear(self, id: str, title: str) -> tuple[Member, bool]:
+        """The worker that has just spoken, and whether it holds nothing that it may believe to
+        hold: it was lost meanwhile, and is back."""
+        if (member := self.members.get(id)) is not None:
+            member.heard = self._clock()
+            return member, False
+        self._say(f"{title} is back")
+        return self.join(id, title), True
+
+    def lose(self, id: str, why: str) -> None:
+        """A worker is gone: what it held goes to the others."""
+        if (member := self.members.pop(id, None)) is None:
+            return
+        number = len(member.held)
+        what = f": {number:,} rollouts in flight go to other workers" if number else ""
+        self._say(f"{member.title} is lost, it {why}{what}")
+        for lease in reversed(list(member.held.values())):
+            self._requeue(lease, member)
+        member.held.clear()
+        member.wake()
+        self._wake_soon()
+
+    def lose_silent(self) -> None:
+        """Lose the workers that were silent for LEASE_S."""
+        now = self._clock()
+        if now - self._looked > LEASE_S / 2:  # it was the driver that stood still
+            for member in self.members.values():
+                member.heard = now
+        self._looked = now
+        for member in list(self.members.values()):
+            if now - member.heard > LEASE_S:
+                self.lose(member.id, f"was silent for {LEASE_S:g} s")
+
+    def grant(self, member: Member, want: int) -> list[Lease]:
+        """Leases for a worker: its share of all that are in flight, and not more than it wants."""
+        share = ceil(len(self._open) / max(1, len(self.members)))
+        number = min(want, share - len(member.held), len(self._queue), MOST_AT_ONCE)
+        granted = [self._queue.popleft() for _ in range(number)]
+        for lease in granted:
+            lease.holder, lease.is_queued = member, False
+            member.held[lease.number] = lease
+            if lease.slot is not None:
+                lease.slot.place.stage = member.title
+        return granted
+
+    def take(self, member: Member, events: Iterable[JsonObject]) -> None:
+        """What a worker reports, in order; NotAskedFor if it speaks of an unknown lease."""
+        for event in events:
+            number = event["lease"]
+            if (lease := self._open.get(number)) is None:
+                if number > self._last_number:
+                    raise NotAskedFor(f"there is no lease {number}")
+                member.held.pop(number, None)  # cancelled meanwhile, or settled by another worker
+                continue
+            self._take(member, lease, event)
+
+    def _take(self, member: Member, lease: Lease, event: JsonObject) -> None:
+        kind, slot = event["kind"], lease.slot
+        if slot is None:
+            self._answer(member, lease, event)
+            return
+        match kind:
+            case "parked":
+                unverified = decode_unverified(event)
+                assert lease.attempt is not None
+                lease.attempt = replace(lease.attempt, stored=unverified.line, turns=())
+                slot.place.hand_out(unverified)
+            case "freed":
+                slot.place.free()
+            case "regain":
+                self._begin(self._regain(lease, member))
+            case "turn":
+                self._take_turn(lease, event["content"])
+            case "cancelled":
+                self._release(lease)
+                if not lease.settled.done():
+                    lease.settled.cancel()
+            case _:
+                slot.ledger.spent.add(decode_spent(event["spent"]))
+                slot.ledger.limited_s += event["limited_s"]
+                self._settle(member, lease, decode_outcome(event))
+
+    def _answer(self, member: Member, lease: Lease, event: JsonObject) -> None:
+        if (session := lease.session) is not None and "spent" in event:
+            session.spent.add(decode_spent(event["spent"]))
+            session.stats |= event["stats"]
+        if "error" not in event:
+            self._settle(member, lease, event["body"].encode())
+        elif not lease.settled.done():
+            self._release(lease)
+            lease.settled.set_exception(decode_error(event["error"]))
+
+    def _take_turn(self, lease: Lease, content: JsonObject | None) -> None:
+        assert lease.attempt is not None and lease.slot is not None
+        attempt = lease.attempt
+        turns = () if content is None else (*attempt.turns, content)
+        lease.attempt = replace(attempt, turns=turns)
+        turn = StoredTurn(attempt.key, attempt.task.task_index, content)
+        lease.slot.place.store_turn(turn)
+
+    async def _regain(self, lease: Lease, member: Member) -> None:
+        assert lease.slot is not None
+        is_granted = await lease.slot.place.regain()
+        member.regained.append((lease.number, is_granted))
+        member.wake()
+
+    def _settle(self, member: Member, lease: Lease, found: Any) -> None:
+        if lease.holder is not None and lease.holder is not member:
+            self._recall(lease, lease.holder)  # a worker that was believed lost has done it
+        self._release(lease)
+        member.num_finished += 1
+        if not lease.settled.done():
+            lease.settled.set_result(found)
+
+    def _add(self, **what: Any) -> Lease:
+        self._last_number += 1
+        settled = asyncio.get_running_loop().create_future()
+        lease = self._open[self._last_number] = Lease(self._last_number, settled, **what)
+        self._offer(lease, first=False)
+        return lease
+
+    def _offer(self, lease: Lease, *, first: bool) -> None:
+        if lease.slot is not None:
+            lease.slot.place.stage = "a worker"
+        lease.is_queued = True
+        (self._queue.appendleft if first else self._queue.append)(lease)
+        self._wake_soon()
+
+    def _requeue(self, lease: Lease, member: Member) -> None:
+        lease.holder = None
+        if lease.settled.done():
+            return
+        lease.num_lost += 1
+        if lease.num_lost < LOST_ATTEMPT.max_tries:
+            self.num_again += 1
+            self._offer(lease, first=True)
+            return
+        error = PeerLost(
+            f"{lease.num_lost} workers were lost while they worked on it, the last one was"
+            f" {member.title}",
+            retryable=False,
+        )
+        lease.settled.set_exception(error)
+
+    def _release(self, lease: Lease) -> None:
+        if lease.holder is not None:
+            lease.holder.held.pop(lease.number, None)
+            lease.holder = None
+        elif lease.is_queued:
+            lease.is_queued = False
+            self._queue.remove(lease)
+
+    def _close(self, lease: Lease) -> None:
+        self._release(lease)
+        self._open.pop(lease.number, None)
+
+    def _recall(self, lease: Lease, holder: Member) -> None:
+        holder.recalled.append(lease.number)
+        holder.wake()
+
+    def _begin(self, work: Any) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _wake_soon(self) -> None:
+        """Wake workers that wait, once what is added in this turn of the loop is there."""
+        if self._waking is None:
+            self._waking = asyncio.get_running_loop().call_later(GATHER_S, self._wake_some)
+
+    def _wake_some(self) -> None:
+        self._waking = None
+        idle = [each for each in self.members.values() if each.waiting is not None]
+        idle.sort(key=lambda each: len(each.held))
+        left = len(self._queue)
+        for member in idle:
+            if left <= 0:
+                return
+            member.wake()
+            left -= ceil(len(self._queue) / len(idle))

@@ -1,0 +1,262 @@
+"""A worker, `python -m rollout_kit.cluster.worker`: it leases attempts, makes them with servers of
+its own, and sends what comes of them.
+
+The first line of standard input says where the driver is. The worker decides nothing: how many
+attempts it has in flight, when one may start again and when all is over is up to the driver. It
+ends with its standard input, or when the driver no longer answers.
+"""
+
+import asyncio
+import itertools
+import logging
+import os
+import signal
+import sys
+from collections.abc import Iterable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import orjson
+
+from ..collector.plan import AgentPlan
+from ..collector.rollout import Runner
+from ..collector.slot import Place, Slot
+from ..collector.steps import RolloutLimits
+from ..errors import PeerError, RolloutError, RolloutKitError
+from ..launch.serve import die_with_parent, end_of_input, start_services, take_everything_down
+from ..session import Session, entered
+from ..transport import loop
+from ..transport.access import bearer
+from ..transport.http import HttpClient
+from ..transport.peers import Peers
+from ..transport.wire import encode
+from ..types import Failure, JsonObject, StoredTurn, Unverified
+from .messages import (
+    decode_attempt,
+    encode_error,
+    encode_outcome,
+    encode_spent,
+    encode_unverified,
+)
+
+log = logging.getLogger(__name__)
+
+EXCHANGE, JOIN = "/exchange", "/join"
+
+WANT = 1 << 20
+"""The driver bounds what a worker gets."""
+
+WAIT_S = 3.0
+"""How long the driver may wait for something to do; it knows by these calls that a worker lives."""
+
+GATHER_S = 0.004
+"""Time for which events gather before they are sent."""
+
+SENT_AT_ONCE, BYTES_AT_ONCE = 256, 8 << 20
+"""Bounds of one message: events, and bytes."""
+
+MISSING_S = 10.0
+"""A driver that has not answered for this long is gone."""
+
+PAUSE_S = 0.3
+"""Pause before another try to reach the driver."""
+
+
+class Gone(Exception):
+    """The driver has ended the worker, or is gone itself."""
+
+
+class Work:
+    """The attempts that this worker has in flight, and its events that the driver does not have."""
+
+    def __init__(self, runner: Runner, peers: Peers) -> None:
+        self.events: list[bytes] = []
+        self.has_events = asyncio.Event()
+        self._runner, self._peers = runner, peers
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._regaining: dict[int, asyncio.Future[bool]] = {}
+
+    def take(self, reply: JsonObject) -> None:
+        """What the driver asks for."""
+        if reply["anew"]:  # it has given everything to others
+            for number in list(self._tasks):
+                self._cancel(number)
+        for number in reply["recalled"]:
+            self._cancel(number)
+        for number, is_granted in reply["regained"]:
+            if (waiting := self._regaining.pop(number, None)) and not waiting.done():
+                waiting.set_result(is_granted)
+        for lease in reply["leases"]:
+            number = lease["lease"]
+            work = self._attempt(number, lease["attempt"]) if "attempt" in lease else None
+            task = asyncio.create_task(work or self._call(number, lease["call"]))
+            self._tasks[number] = task
+            task.add_done_callback(lambda _, number=number: self._tasks.pop(number, None))
+
+    def _cancel(self, number: int) -> None:
+        if (task := self._tasks.get(number)) is not None:
+            task.cancel()
+
+    def tell(self, number: int, kind: str, **fields: Any) -> None:
+        """Have the driver know of an event; TypeError if it is not JSON."""
+        self.events.append(orjson.dumps({"lease": number, "kind": kind, **fields}))
+        self.has_events.set()
+
+    async def regain(self, number: int) -> bool:
+        self._regaining[number] = asyncio.get_running_loop().create_future()
+        self.tell(number, "regain")
+        return await self._regaining[number]
+
+    async def _attempt(self, number: int, given: JsonObject) -> None:
+        attempt, slot = decode_attempt(given), Slot(LeasedPlace(self, number))
+        try:
+            outcome = await self._runner(attempt, slot)
+        except asyncio.CancelledError:
+            self.tell(number, "cancelled")
+            raise
+        about = {
+            "spent": encode_spent(slot.ledger.spent),
+            "limited_s": slot.ledger.limited_s,
+        }
+        try:
+            self.tell(number, **encode_outcome(outcome), **about)
+        except TypeError as error:
+            message = f"the rollout cannot be written as JSON: {error}"
+            broken = RolloutError(message, server=outcome.key.agent, retryable=False)
+            failure = Failure(outcome.key, 0, broken, [{"message": message}])
+            self.tell(number, **encode_outcome(failure), **about)
+
+    async def _call(self, number: int, call: JsonObject) -> None:
+        session, body = Session(), call["body"]
+        try:
+            with entered(session):
+                transport = self._peers.transport(call["server"])
+                raw = None if body is None else body.encode()
+                reply = {"body": encode(await transport.send(call["path"], raw)).decode()}
+        except RolloutError as error:
+            reply = {"error": encode_error(error)}
+        spent = encode_spent(session.spent)
+        self.tell(number, "reply", **reply, spent=spent, stats=session.stats)
+
+
+class LeasedPlace(Place):
+    """A place that the driver keeps."""
+
+    __slots__ = ("_lease", "_work")
+
+    def __init__(self, work: Work, lease: int) -> None:
+        super().__init__(lease)
+        self._work, self._lease = work, lease
+
+    def hand_out(self, unverified: Unverified) -> None:
+        self._work.tell(self._lease, "parked", **encode_unverified(unverified))
+
+    def store_turn(self, turn: StoredTurn) -> None:
+        self._work.tell(self._lease, "turn", content=turn.content)
+
+    def free(self) -> None:
+        self._work.tell(self._lease, "freed")
+
+    async def regain(self) -> bool:
+        return await self._work.regain(self._lease)
+
+
+class Exchange:
+    """The calls to the driver: one that waits for work, and one at a time that brings events."""
+
+    def __init__(self, client: HttpClient, url: str, token: str, worker: str, title: str) -> None:
+        self._client, self._url = client, url
+        self._headers = bearer(token)
+        self._last_call = 0
+        self._head = orjson.dumps({"worker": worker, "title": title})[:-1]
+
+    async def wait_for_work(self, work: Work) -> None:
+        while True:
+            work.take(await self._call("wait", WAIT_S, ()))
+
+    async def bring(self, work: Work) -> None:
+        while True:
+            await work.has_events.wait()
+            if len(work.events) < SENT_AT_ONCE:
+                await asyncio.sleep(GATHER_S)
+            while events := _first(work.events):
+                reply = await self._call("bring", 0.0, events)
+                del work.events[: len(events)]
+                work.take(reply)
+            work.has_events.clear()
+
+    async def _call(self, channel: str, wait_s: float, events: Iterable[bytes]) -> JsonObject:
+        self._last_call += 1
+        about = {"channel": channel, "call": self._last_call, "want": WANT, "wait_s": wait_s}
+        body = b",".join([self._head, orjson.dumps(about)[1:-1]])
+        return await self.ask(EXCHANGE, b'%b,"events":[%b]}' % (body, b",".join(events)))
+
+    async def ask(self, path: str, raw: bytes) -> JsonObject:
+        """The driver's reply; Gone if it does not answer any more, or refuses.
+
+        A message that got no reply is sent again: by the number of the call the driver knows it.
+        """
+        running = asyncio.get_running_loop()
+        began = running.time()
+        while True:
+            try:
+                reply = await self._client.post(
+                    f"{self._url}{path}", raw, headers=self._headers, timeout_s=MISSING_S
+                )
+            except PeerError as error:
+                if running.time() - began >= MISSING_S:
+                    raise Gone(f"the driver does not answer: {error}") from None
+                await asyncio.sleep(PAUSE_S)
+                continue
+            if reply.status != 200:
+                raise Gone(f"the driver answered {reply.status}: {reply.text()[:300]}")
+            return orjson.loads(reply.raw)
+
+
+def _first(events: list[bytes]) -> list[bytes]:
+    """The events of the next message."""
+    sizes = itertools.accumulate(map(len, events[:SENT_AT_ONCE]))
+    return events[: max(1, sum(size <= BYTES_AT_ONCE for size in sizes))]
+
+
+def main() -> None:
+    die_with_parent()
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    given = orjson.loads(sys.stdin.buffer.readline())
+    try:
+        loop.run(_work(given))
+    except RolloutKitError as error:
+        sys.exit(f"error: {error}")
+
+
+async def _work(given: JsonObject) -> None:
+    ended, running = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        running.add_signal_handler(number, ended.set)
+    running.add_reader(sys.stdin.fileno(), lambda: end_of_input(ended))
+    working = asyncio.create_task(_exchange(given))
+    waiting = asyncio.create_task(ended.wait())
+    await asyncio.wait({working, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    if working.done() and (error := working.exception()) is not None:
+        if not isinstance(error, Gone):
+            raise error
+        log.warning("this worker ends: %s", error)
+    take_everything_down()
+
+
+async def _exchange(given: JsonObject) -> None:
+    client = HttpClient(max_reply_mb=1 << 16)
+    driver = Exchange(client, given["url"], given["token"], given["worker"], given["title"])
+    about = {"worker": given["worker"], "title": given["title"], "pid": os.getpid()}
+    async with AsyncExitStack() as stack:
+        plan = await driver.ask(JOIN, orjson.dumps({**about, "is_ready": False}))
+        _, peers = await start_services(plan, stack)
+        agents = {name: AgentPlan(**each) for name, each in plan["agents"].items()}
+        runner = Runner(peers, agents, RolloutLimits(**plan["limits"]))
+        work = Work(runner, peers)
+        await driver.ask(JOIN, orjson.dumps({**about, "is_ready": True}))
+        await asyncio.gather(driver.wait_for_work(work), driver.bring(work))
+
+
+if __name__ == "__main__":
+    main()
