@@ -35,8 +35,8 @@ from ..transport.app import served
 from ..transport.peers import Local, Peers
 from ..transport.wire import Answers
 from ..types import Attempt, JsonObject, Outcome, Say
-from .leases import Leases, Member, NotAskedFor
-from .processes import Processes
+from .leases import Holder, Leases, NotAskedFor
+from .processes import WorkerProcesses
 from .worker import EXCHANGE, JOIN
 
 LOOK_S = 1.0
@@ -109,7 +109,9 @@ async def cluster(
         sock = bound_socket("127.0.0.1", 0)
         async with served(exchange.app, sock, token, control=(EXCHANGE, JOIN)):
             number = command.num_workers or len(os.sched_getaffinity(0))
-            workers = Processes(number, url_of(sock), token, leases, config.secrets, command, say)
+            workers = WorkerProcesses(
+                number, url_of(sock), token, leases, config.secrets, command, say
+            )
             watch = asyncio.create_task(_watch(leases))
             try:
                 async with workers as ends:
@@ -274,7 +276,7 @@ class Call:
     reply: "asyncio.Future[bytes]"
 
 
-async def _wait(member: Member, seconds: float) -> None:
+async def _wait(member: Holder, seconds: float) -> None:
     """Until there is something for the worker, or the time is over."""
     waiting = member.waiting = asyncio.get_running_loop().create_future()
     timer = asyncio.get_running_loop().call_later(seconds, member.wake)

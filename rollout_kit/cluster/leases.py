@@ -53,7 +53,7 @@ class Lease:
     slot: Slot | None = None
     call: JsonObject | None = None
     session: Session | None = None
-    holder: "Member | None" = None
+    holder: "Holder | None" = None
     is_queued: bool = False
     num_lost: int = 0
     """Workers that were lost with it."""
@@ -65,7 +65,7 @@ class Lease:
 
 
 @dataclass(slots=True, eq=False)
-class Member:
+class Holder:
     """A worker as the driver knows it."""
 
     id: str
@@ -90,7 +90,7 @@ class Leases:
     def __init__(
         self, clock: Callable[[], float], say: Callable[[str], None] = lambda line: None
     ) -> None:
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, Holder] = {}
         self.num_again = 0
         """Leases that were given out again because their worker was lost."""
         self._clock, self._say = clock, say
@@ -136,12 +136,12 @@ class Leases:
                 self._recall(lease, lease.holder)
             self._close(lease)
 
-    def join(self, id: str, title: str) -> Member:
+    def join(self, id: str, title: str) -> Holder:
         """A worker that may lease from now on."""
-        member = self.members[id] = Member(id, title, self._clock())
+        member = self.members[id] = Holder(id, title, self._clock())
         return member
 
-    def hear(self, id: str, title: str) -> tuple[Member, bool]:
+    def hear(self, id: str, title: str) -> tuple[Holder, bool]:
         """The worker that has just spoken, and whether it holds nothing that it may believe to
         hold: it was lost meanwhile, and is back."""
         if (member := self.members.get(id)) is not None:
@@ -174,7 +174,7 @@ class Leases:
             if now - member.heard > LEASE_S:
                 self.lose(member.id, f"was silent for {LEASE_S:g} s")
 
-    def grant(self, member: Member, want: int) -> list[Lease]:
+    def grant(self, member: Holder, want: int) -> list[Lease]:
         """Leases for a worker: its share of all that are in flight, and not more than it wants."""
         share = ceil(len(self._open) / max(1, len(self.members)))
         number = min(want, share - len(member.held), len(self._queue), MOST_AT_ONCE)
@@ -186,7 +186,7 @@ class Leases:
                 lease.slot.place.stage = member.title
         return granted
 
-    def take(self, member: Member, events: Iterable[JsonObject]) -> None:
+    def take(self, member: Holder, events: Iterable[JsonObject]) -> None:
         """What a worker reports, in order; NotAskedFor if it speaks of an unknown lease."""
         for event in events:
             number = event["lease"]
@@ -197,7 +197,7 @@ class Leases:
                 continue
             self._take(member, lease, event)
 
-    def _take(self, member: Member, lease: Lease, event: JsonObject) -> None:
+    def _take(self, member: Holder, lease: Lease, event: JsonObject) -> None:
         kind, slot = event["kind"], lease.slot
         if slot is None:
             self._answer(member, lease, event)
@@ -223,7 +223,7 @@ class Leases:
                 slot.ledger.limited_s += event["limited_s"]
                 self._settle(member, lease, decode_outcome(event))
 
-    def _answer(self, member: Member, lease: Lease, event: JsonObject) -> None:
+    def _answer(self, member: Holder, lease: Lease, event: JsonObject) -> None:
         if (session := lease.session) is not None and "spent" in event:
             session.spent.add(decode_spent(event["spent"]))
             session.stats |= event["stats"]
@@ -241,13 +241,13 @@ class Leases:
         turn = StoredTurn(attempt.key, attempt.task.task_index, content)
         lease.slot.place.store_turn(turn)
 
-    async def _regain(self, lease: Lease, member: Member) -> None:
+    async def _regain(self, lease: Lease, member: Holder) -> None:
         assert lease.slot is not None
         is_granted = await lease.slot.place.regain()
         member.regained.append((lease.number, is_granted))
         member.wake()
 
-    def _settle(self, member: Member, lease: Lease, found: Any) -> None:
+    def _settle(self, member: Holder, lease: Lease, found: Any) -> None:
         if lease.holder is not None and lease.holder is not member:
             self._recall(lease, lease.holder)  # a worker that was believed lost has done it
         self._release(lease)
@@ -269,7 +269,7 @@ class Leases:
         (self._queue.appendleft if first else self._queue.append)(lease)
         self._wake_soon()
 
-    def _requeue(self, lease: Lease, member: Member) -> None:
+    def _requeue(self, lease: Lease, member: Holder) -> None:
         lease.holder = None
         if lease.settled.done():
             return
@@ -297,7 +297,7 @@ class Leases:
         self._release(lease)
         self._open.pop(lease.number, None)
 
-    def _recall(self, lease: Lease, holder: Member) -> None:
+    def _recall(self, lease: Lease, holder: Holder) -> None:
         holder.recalled.append(lease.number)
         holder.wake()
 

@@ -78,7 +78,7 @@ class WorkerProcess(Supervisor):
         return list(self._output.tail)[-SHOWN_LINES:]
 
 
-class Processes:
+class WorkerProcesses:
     """Context with `number` workers; its value are the tasks that end, with the reason, when a
     worker is given up."""
 

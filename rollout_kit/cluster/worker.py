@@ -66,7 +66,7 @@ class Gone(Exception):
     """The driver has ended the worker, or is gone itself."""
 
 
-class Work:
+class LeasedWork:
     """The attempts that this worker has in flight, and its events that the driver does not have."""
 
     def __init__(self, runner: Runner, peers: Peers) -> None:
@@ -144,7 +144,7 @@ class LeasedPlace(Place):
 
     __slots__ = ("_lease", "_work")
 
-    def __init__(self, work: Work, lease: int) -> None:
+    def __init__(self, work: LeasedWork, lease: int) -> None:
         super().__init__(lease)
         self._work, self._lease = work, lease
 
@@ -161,7 +161,7 @@ class LeasedPlace(Place):
         return await self._work.regain(self._lease)
 
 
-class Exchange:
+class DriverClient:
     """The calls to the driver: one that waits for work, and one at a time that brings events."""
 
     def __init__(self, client: HttpClient, url: str, token: str, worker: str, title: str) -> None:
@@ -170,11 +170,11 @@ class Exchange:
         self._last_call = 0
         self._head = orjson.dumps({"worker": worker, "title": title})[:-1]
 
-    async def wait_for_work(self, work: Work) -> None:
+    async def wait_for_work(self, work: LeasedWork) -> None:
         while True:
             work.take(await self._call("wait", WAIT_S, ()))
 
-    async def bring(self, work: Work) -> None:
+    async def bring(self, work: LeasedWork) -> None:
         while True:
             await work.has_events.wait()
             if len(work.events) < SENT_AT_ONCE:
@@ -246,14 +246,14 @@ async def _work(given: JsonObject) -> None:
 
 async def _exchange(given: JsonObject) -> None:
     client = HttpClient(max_reply_mb=1 << 16)
-    driver = Exchange(client, given["url"], given["token"], given["worker"], given["title"])
+    driver = DriverClient(client, given["url"], given["token"], given["worker"], given["title"])
     about = {"worker": given["worker"], "title": given["title"], "pid": os.getpid()}
     async with AsyncExitStack() as stack:
         plan = await driver.ask(JOIN, orjson.dumps({**about, "is_ready": False}))
         _, peers = await start_services(plan, stack)
         agents = {name: AgentPlan(**each) for name, each in plan["agents"].items()}
         runner = Runner(peers, agents, RolloutLimits(**plan["limits"]))
-        work = Work(runner, peers)
+        work = LeasedWork(runner, peers)
         await driver.ask(JOIN, orjson.dumps({**about, "is_ready": True}))
         await asyncio.gather(driver.wait_for_work(work), driver.bring(work))
 

@@ -61,27 +61,47 @@ async def reach(
     Instances that run `elsewhere` are only described; the others listen on `host`.
     """
     if config.instances:
-        agents = [each.name for each in config.instances.values() if each.type == AGENTS]
-        async with placed(
-            config,
-            default="local",
-            host=host,
-            limits=http_limits(command),
-            upkeep=Upkeep(max_restarts=command.max_restarts, log_dir=command.log_dir, tell=say),
-            run=RunIdentity.with_token(command.auth_token),
-            tapes=Tapes.at(command.record, command.replay),
-            start=not command.dry_run,
-            elsewhere=elsewhere,
-        ) as running:
-            yield Servers(
-                running.peers,
-                agents,
-                config.default_params,
-                config.values,
-                running.ends,
-                plan=running.plan,
-            )
-        return
+        where = _own_servers(config, command, say, host, elsewhere)
+    else:
+        where = _servers_of_ng_run(command, say)
+    async with where as servers:
+        yield servers
+
+
+@asynccontextmanager
+async def _own_servers(
+    config: Config,
+    command: CollectConfig | ReverifyConfig,
+    say: Say,
+    host: str,
+    elsewhere: Collection[str],
+) -> AsyncIterator[Servers]:
+    agents = [each.name for each in config.instances.values() if each.type == AGENTS]
+    async with placed(
+        config,
+        default="local",
+        host=host,
+        limits=http_limits(command),
+        upkeep=Upkeep(max_restarts=command.max_restarts, log_dir=command.log_dir, tell=say),
+        run=RunIdentity.with_token(command.auth_token),
+        tapes=Tapes.at(command.record, command.replay),
+        start=not command.dry_run,
+        elsewhere=elsewhere,
+    ) as running:
+        yield Servers(
+            running.peers,
+            agents,
+            config.default_params,
+            config.values,
+            running.ends,
+            plan=running.plan,
+        )
+
+
+@asynccontextmanager
+async def _servers_of_ng_run(
+    command: CollectConfig | ReverifyConfig, say: Say
+) -> AsyncIterator[Servers]:
     for name in ("record", "replay", "unsafe_code", "max_restarts", "log_dir"):
         if name in command.model_fields_set:
             raise ConfigError(f"{name}: the servers are those of an ng_run: give it to that")
