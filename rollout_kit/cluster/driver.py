@@ -100,7 +100,7 @@ async def cluster(
                 f" executor={command.executor}, or {name}"
             )
     split = _split(config)
-    leases, token = Leases(monotonic, say), secrets.token_urlsafe(32)
+    leases, token = Leases(monotonic, command.worker_lease_s, say), secrets.token_urlsafe(32)
     async with reach(split.config, command, say, elsewhere=split.names) as servers:
         transports = {name: OnWorkers(_service(servers, name), leases) for name in split.names}
         servers = replace(servers, peers=servers.peers.with_others(transports))
@@ -204,7 +204,7 @@ class Exchange:
             if scope["path"] == JOIN:
                 status, reply = 200, await self._join(orjson.loads(raw))
             elif scope["path"] == EXCHANGE:
-                status, reply = 200, await self._exchange(orjson.loads(raw))
+                status, reply = 200, await self.exchange(orjson.loads(raw))
             else:
                 status, reply = 404, b'{"detail":"Not Found"}'
         except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, NotAskedFor) as error:
@@ -222,7 +222,7 @@ class Exchange:
         self._say(f"{asked['title']} is ready (pid {asked['pid']})")
         return b"{}"
 
-    async def _exchange(self, asked: JsonObject) -> bytes:
+    async def exchange(self, asked: JsonObject) -> bytes:
         """Take events and grant leases. A call that comes again gets the reply of its first."""
         known = (asked["worker"], asked["channel"])
         last = self._calls.get(known)

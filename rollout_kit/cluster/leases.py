@@ -26,9 +26,6 @@ from .messages import (
     encode_attempt,
 )
 
-LEASE_S = 15.0
-"""A worker that was silent for this long is lost."""
-
 RECALL_S = 10.0
 """Time for a worker to hand over what it has of an attempt that is cancelled."""
 
@@ -85,15 +82,18 @@ class Holder:
 
 
 class Leases:
-    """`clock` is in seconds; `say` reports a worker that is lost or is back."""
+    """`clock` is in seconds; a worker is lost that was silent for `lease_s`; `say` reports it."""
 
     def __init__(
-        self, clock: Callable[[], float], say: Callable[[str], None] = lambda line: None
+        self,
+        clock: Callable[[], float],
+        lease_s: float = 15.0,
+        say: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.members: dict[str, Holder] = {}
         self.num_again = 0
         """Leases that were given out again because their worker was lost."""
-        self._clock, self._say = clock, say
+        self._clock, self._lease_s, self._say = clock, lease_s, say
         self._looked = clock()
         self._queue: deque[Lease] = deque()
         self._open: dict[int, Lease] = {}
@@ -164,18 +164,20 @@ class Leases:
         self._wake_soon()
 
     def lose_silent(self) -> None:
-        """Lose the workers that were silent for LEASE_S."""
+        """Lose the workers that were silent for too long."""
         now = self._clock()
-        if now - self._looked > LEASE_S / 2:  # it was the driver that stood still
+        if now - self._looked > self._lease_s / 2:  # it was the driver that stood still
             for member in self.members.values():
                 member.heard = now
         self._looked = now
         for member in list(self.members.values()):
-            if now - member.heard > LEASE_S:
-                self.lose(member.id, f"was silent for {LEASE_S:g} s")
+            if now - member.heard > self._lease_s:
+                self.lose(member.id, f"was silent for {self._lease_s:g} s")
 
     def grant(self, member: Holder, want: int) -> list[Lease]:
         """Leases for a worker: its share of all that are in flight, and not more than it wants."""
+        if self.members.get(member.id) is not member:
+            return []  # it was lost while it waited
         share = ceil(len(self._open) / max(1, len(self.members)))
         number = min(want, share - len(member.held), len(self._queue), MOST_AT_ONCE)
         granted = [self._queue.popleft() for _ in range(number)]

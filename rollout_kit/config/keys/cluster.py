@@ -17,6 +17,10 @@ class ClusterConfig(BaseModel):
         None, ge=1, description="Workers of the executor; null = one for each CPU core."
     )
 
+    worker_lease_s: float = Field(
+        15.0, gt=0, description="A worker that was silent for this long is lost."
+    )
+
     @model_validator(mode="after")
     def _has_workers(self) -> "ClusterConfig":
         if self.num_workers is not None and self.executor == "local":

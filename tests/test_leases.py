@@ -1,0 +1,291 @@
+"""The book of leases: shares, lost workers, late results, calls that come twice."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import orjson
+import pytest
+
+from rollout_kit.cluster.driver import Exchange
+from rollout_kit.cluster.leases import Lease, Leases, NotAskedFor
+from rollout_kit.cluster.messages import (
+    decode_attempt,
+    decode_outcome,
+    encode_attempt,
+    encode_outcome,
+)
+from rollout_kit.collector.slot import Place, Slot
+from rollout_kit.errors import ModelError, PeerLost, RolloutError
+from rollout_kit.testing import run_virtual
+from rollout_kit.types import Attempt, Failure, Key, Outcome, Rollout, StoredTurn, Task, Unverified
+
+
+class NotedPlace(Place):
+    """A place that notes what it is asked for."""
+
+    __slots__ = ("asked",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+
+    def hand_out(self, unverified: Unverified) -> None:
+        self.asked.append("hand_out")
+
+    def store_turn(self, turn: StoredTurn) -> None:
+        self.asked.append("store_turn")
+
+    def free(self) -> None:
+        self.asked.append("free")
+
+
+def attempt_at(number: int) -> Attempt:
+    key = Key(f"t{number}", "agent", "", 0)
+    return Attempt(key, Task(f"t{number}", number, number + 1, "agent", {"n": number}))
+
+
+def line_of(lease: Lease) -> dict[str, Any]:
+    assert lease.attempt is not None
+    key = lease.attempt.key
+    head = {"task_id": key.task_id, "rollout_index": key.rollout_index}
+    return {"agent_ref": {"name": key.agent}, "rollout": head, "response": {}, "reward": 1.0}
+
+
+def done(lease: Lease) -> dict[str, Any]:
+    event = {"lease": lease.number, "kind": "rollout", "line": line_of(lease)}
+    return {**event, "spent": [1, 10, 0.5, 0], "limited_s": 0.0}
+
+
+def parked(lease: Lease) -> dict[str, Any]:
+    about = {"line": line_of(lease), "verifier": "", "error": None}
+    return {"lease": lease.number, "kind": "parked", **about}
+
+
+class Bench:
+    """Leases, and attempts that wait for their outcome."""
+
+    def __init__(self, num_attempts: int) -> None:
+        self.now, self.said = 0.0, list[str]()
+        self.leases = Leases(lambda: self.now, 10.0, self.said.append)
+        self.slots = [Slot(NotedPlace()) for _ in range(num_attempts)]
+        self.tasks = [
+            asyncio.create_task(self.leases.outcome_of(attempt_at(number), slot))
+            for number, slot in enumerate(self.slots)
+        ]
+
+    async def settled(self) -> list[Outcome]:
+        return await asyncio.gather(*self.tasks)
+
+
+def with_bench(number: int, test: Callable[[Bench], Awaitable[None]]) -> None:
+    async def main() -> None:
+        bench = Bench(number)
+        await asyncio.sleep(0)
+        await test(bench)
+
+    run_virtual(main())
+
+
+def keys(leases: list[Lease]) -> list[str]:
+    return [lease.attempt.key.task_id for lease in leases if lease.attempt]
+
+
+def test_each_worker_gets_its_share_and_a_slower_one_keeps_no_other_waiting() -> None:
+    async def test(bench: Bench) -> None:
+        first, second = bench.leases.join("a", "worker 1"), bench.leases.join("b", "worker 2")
+        mine, theirs = bench.leases.grant(first, 1000), bench.leases.grant(second, 1000)
+        assert (len(mine), len(theirs)) == (4, 4)
+        assert not bench.leases.grant(first, 1000)
+        bench.leases.take(first, map(done, mine))
+        bench.leases.take(second, map(done, theirs))
+        assert {outcome.key.task_id for outcome in await bench.settled()} == {
+            f"t{number}" for number in range(8)
+        }
+        assert bench.slots[0].ledger.spent.tokens == 10
+
+    with_bench(8, test)
+
+
+def test_what_a_lost_worker_held_goes_first_to_another() -> None:
+    async def test(bench: Bench) -> None:
+        lost = bench.leases.join("a", "worker 1")
+        held = bench.leases.grant(lost, 3)
+        bench.leases.lose("a", "was killed")
+        assert "worker 1 is lost, it was killed: 3 rollouts in flight" in bench.said[-1]
+        other = bench.leases.join("b", "worker 2")
+        assert keys(bench.leases.grant(other, 4)) == [*keys(held), "t3"]
+        assert bench.leases.num_again == 3
+        assert not bench.leases.grant(lost, 4), "its last call is still waiting for an answer"
+        for task in bench.tasks:
+            task.cancel()
+
+    with_bench(5, test)
+
+
+def test_a_response_and_turns_of_a_lost_worker_are_handed_on() -> None:
+    async def test(bench: Bench) -> None:
+        lost = bench.leases.join("a", "worker 1")
+        one, two = bench.leases.grant(lost, 2)
+        turn = {"lease": two.number, "kind": "turn", "content": {"request": "r"}}
+        freed = {"lease": one.number, "kind": "freed"}
+        bench.leases.take(lost, [parked(one), freed, turn])
+        place = bench.slots[0].place
+        assert isinstance(place, NotedPlace) and place.asked == ["hand_out", "free"]
+        bench.leases.lose("a", "was killed")
+        first, second = bench.leases.grant(bench.leases.join("b", "worker 2"), 2)
+        assert first.attempt and first.attempt.stored == line_of(one)
+        assert second.attempt and second.attempt.turns == ({"request": "r"},)
+        for task in bench.tasks:
+            task.cancel()
+
+    with_bench(2, test)
+
+
+def test_a_silent_worker_is_lost_and_its_late_result_is_taken() -> None:
+    async def test(bench: Bench) -> None:
+        silent = bench.leases.join("a", "worker 1")
+        other = bench.leases.join("b", "worker 2")
+        [lease] = bench.leases.grant(silent, 1)
+        for bench.now in (4.0, 8.0, 12.0):
+            bench.leases.hear("b", "worker 2")
+            bench.leases.lose_silent()
+        assert list(bench.leases.members) == ["b"]
+        assert bench.leases.grant(other, 1) == [lease]
+        back, is_anew = bench.leases.hear("a", "worker 1")
+        assert is_anew
+        bench.leases.take(back, [done(lease)])
+        assert isinstance((await bench.settled())[0], Rollout)
+        assert other.recalled == [lease.number] and not other.held
+        bench.leases.take(other, [done(lease)])  # it comes twice, and counts once
+
+    with_bench(1, test)
+
+
+def test_a_driver_that_stood_still_loses_no_worker() -> None:
+    async def test(bench: Bench) -> None:
+        bench.leases.join("a", "worker 1")
+        bench.leases.lose_silent()
+        bench.now = 1000.0
+        bench.leases.lose_silent()
+        assert "a" in bench.leases.members
+
+    with_bench(0, test)
+
+
+def test_an_attempt_that_ends_worker_after_worker_is_a_failure() -> None:
+    async def test(bench: Bench) -> None:
+        for number in range(10):
+            holder = bench.leases.join(f"{number}", f"worker {number}")
+            assert len(bench.leases.grant(holder, 1)) == 1
+            bench.leases.lose(f"{number}", "was killed")
+        with pytest.raises(PeerLost, match="10 workers were lost"):
+            await bench.tasks[0]
+
+    with_bench(1, test)
+
+
+def test_a_cancelled_attempt_is_called_back_and_its_response_is_kept() -> None:
+    async def test(bench: Bench) -> None:
+        holder = bench.leases.join("a", "worker 1")
+        [lease] = bench.leases.grant(holder, 1)
+        bench.tasks[0].cancel()
+        await asyncio.sleep(0)
+        assert holder.recalled == [lease.number]
+        unverified = {**parked(lease), "kind": "unverified"}
+        bench.leases.take(holder, [{**unverified, "spent": [0, 0, 0, 0], "limited_s": 0}])
+        assert isinstance((await bench.settled())[0], Unverified)
+
+    with_bench(1, test)
+
+
+@pytest.mark.parametrize("is_held", [False, True])
+def test_a_cancelled_attempt_without_a_response_ends(is_held: bool) -> None:
+    async def test(bench: Bench) -> None:
+        holder = bench.leases.join("a", "worker 1")
+        if is_held:
+            bench.leases.grant(holder, 1)
+        bench.tasks[0].cancel()
+        await asyncio.gather(*bench.tasks, return_exceptions=True)
+        assert bench.tasks[0].cancelled() and not holder.held and not bench.leases.num_waiting
+
+    with_bench(1, test)
+
+
+def test_an_unknown_lease_is_refused() -> None:
+    async def test(bench: Bench) -> None:
+        holder = bench.leases.join("a", "worker 1")
+        with pytest.raises(NotAskedFor):
+            bench.leases.take(holder, [{"lease": 99, "kind": "freed"}])
+
+    with_bench(0, test)
+
+
+def test_a_call_that_comes_again_gets_the_same_leases() -> None:
+    async def test(bench: Bench) -> None:
+        exchange = Exchange(bench.leases, {}, lambda text, **fields: None)
+        bench.leases.join("a", "worker 1")
+        asked = {"worker": "a", "title": "worker 1", "channel": "wait", "call": 1}
+        asked |= {"want": 2, "wait_s": 3.0, "events": []}
+        first, again = await exchange.exchange(asked), await exchange.exchange(asked)
+        assert first == again
+        assert [each["lease"] for each in orjson.loads(first)["leases"]] == [1, 2]
+        more = orjson.loads(await exchange.exchange({**asked, "call": 2}))
+        assert [each["lease"] for each in more["leases"]] == [3, 4]
+        for task in bench.tasks:
+            task.cancel()
+
+    with_bench(4, test)
+
+
+def test_a_worker_waits_until_there_is_something_to_do() -> None:
+    async def test(bench: Bench) -> None:
+        exchange = Exchange(bench.leases, {}, lambda text, **fields: None)
+        bench.leases.join("a", "worker 1")
+        asked = {"worker": "a", "title": "worker 1", "channel": "wait", "call": 1}
+        asked |= {"want": 9, "wait_s": 60.0, "events": []}
+        waiting = asyncio.create_task(exchange.exchange(asked))
+        await asyncio.sleep(1)
+        assert not waiting.done()
+        late = asyncio.create_task(bench.leases.outcome_of(attempt_at(0), Slot()))
+        reply = orjson.loads(await waiting)
+        assert len(reply["leases"]) == 1
+        late.cancel()
+
+    with_bench(0, test)
+
+
+def outcomes() -> list[Outcome]:
+    key = Key("t", "agent", "arm=a", 3)
+    line = line_of(Lease(1, None, attempt_at(0)))  # type: ignore[arg-type]
+    error = ModelError("refused", server="policy", status=429, body="slow", retry_after_s=2.0)
+    return [
+        decode_outcome({"kind": "rollout", "line": line}),
+        decode_outcome({"kind": "unverified", "line": line, "verifier": "v", "error": None}),
+        Failure(key, 4, error, [{"message": "refused"}], 0.25, settings="s", verifier="v"),
+    ]
+
+
+@pytest.mark.parametrize("outcome", outcomes(), ids=lambda found: type(found).__name__)
+def test_outcomes_arrive_as_they_were(outcome: Outcome) -> None:
+    found = decode_outcome(orjson.loads(orjson.dumps(encode_outcome(outcome))))
+    if isinstance(outcome, Failure):
+        assert isinstance(found, Failure)
+        assert isinstance(found.error, ModelError) and isinstance(outcome.error, RolloutError)
+        assert found.error.to_wire() == outcome.error.to_wire()
+        assert found.attempts == outcome.attempts and found.key == outcome.key
+    else:
+        assert found == outcome
+
+
+def test_attempts_arrive_as_they_were() -> None:
+    given = Attempt(
+        Key("t", "agent", "arm=a", 3),
+        Task("t", 1, 2, "agent", {"responses_create_params": {"input": "x"}}, 5),
+        stored={"response": {}},
+        number=2,
+        regenerated=True,
+        turns=[{"request": "r"}],
+        arm={"id": "a"},
+    )
+    assert decode_attempt(orjson.loads(orjson.dumps(encode_attempt(given)))) == given
