@@ -2,7 +2,7 @@
 
 from array import array
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Container, Iterator
 from dataclasses import dataclass, field
 
 from ..types import Key
@@ -121,6 +121,18 @@ class Keys:
             return False
         tasks.add(task)
         return True
+
+    def add_numbers(self, kind: tuple[str, str, int], tasks: Collection[int]) -> bool:
+        """Add tasks by the numbers of their ids, with (agent, scope, rollout index); True if all
+        keys are new."""
+        held = self._tasks.setdefault(kind, set())
+        before = len(held)
+        held.update(tasks)
+        return len(held) == before + len(tasks)
+
+    def tasks(self, kind: tuple[str, str, int]) -> Container[int | str]:
+        """The tasks, as `small` makes them, that have a key with (agent, scope, rollout index)."""
+        return self._tasks.get(kind, ())
 
     def kinds(self) -> set[tuple[str, str]]:
         """The distinct (agent, scope) of the keys."""

@@ -2,8 +2,9 @@
 and the settings and verifiers that made them.
 """
 
+from array import array
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -125,6 +126,27 @@ class Contents:
     idle: set[int] = field(default_factory=set)
     """Offsets in the main file of lines that do not count: foreign ones, repeated keys, and those
     that are no rollouts."""
+    checks: "array[int]" = field(default_factory=lambda: array("I"))
+    """CRC-32 of the first lines that count: those that an index told, and that were not read."""
+
+    def take(self, head: LineHead) -> bool:
+        """Count a rollout; False if its key is there already."""
+        if not self.done.add(head.key):
+            return False
+        self.keep_settings(head)
+        if head.verifier:
+            self.verifiers[head.key.agent, head.verifier] += 1
+        return True
+
+    def take_many(
+        self, kind: tuple[str, str, int], tasks: Collection[int], settings: str, verifier: str
+    ) -> bool:
+        """Count rollouts by (agent, scope, rollout index) and the numbers of their tasks' ids;
+        False if a key is there already."""
+        self.settings.setdefault(kind[:2], set()).add(settings)
+        if verifier:
+            self.verifiers[kind[0], verifier] += len(tasks)
+        return self.done.add_numbers(kind, tasks)
 
     def keep_refused(self, present: Callable[[Key], tuple[str, str]]) -> None:
         """Keep the refusals that were made with the present settings and verifier, whose

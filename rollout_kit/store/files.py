@@ -90,6 +90,11 @@ class OutputPaths:
     def torn(self) -> Path:
         return self.beside("_torn.bin")
 
+    @property
+    def index(self) -> Path:
+        """A cache: it is made again where it is missing or does not fit."""
+        return self.beside("_index.bin")
+
     def has(self, path: Path) -> bool:
         """Whether `path` is one of them, under any name."""
         return any(
@@ -110,6 +115,7 @@ class OutputPaths:
             self.manifest,
             self.runs,
             self.torn,
+            self.index,
         ]
 
 
@@ -124,6 +130,7 @@ def set_aside(paths: OutputPaths) -> list[Path]:
     moved = []
     if any(path.exists() for path in paths.all()):
         with lock(paths.main):
+            paths.index.unlink(missing_ok=True)
             for path in paths.all():
                 if path.exists():
                     path.rename(target := aside(path))

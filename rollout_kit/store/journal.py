@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
 from typing import Literal
+from zlib import crc32
 
 import orjson
 
@@ -19,9 +20,10 @@ from .contents import Contents
 from .files import OutputLock, OutputPaths, write_atomically
 from .groups.scope import name_of
 from .held import HeldFile
+from .index.kept import KeptIndex, edited
 from .lines import build_failure_line, build_malformed_line, failure_of, key_of, mark_as
-from .manifest import DOUBTS
-from .scan import line_at, read_object, read_rows, scan
+from .manifest import DOUBTS, read_doubts
+from .scan import line_at, parse_line, read_lines, read_object, read_rows, scan
 from .sidecars.turns import TurnFile
 from .tasks import Malformed
 
@@ -48,8 +50,10 @@ class Journal:
         """Time spent on writing lines, `fsync` per row included."""
         self._fsync: Fsync = fsync
         self._files: dict[Path, HeldFile] = {}
-        self._is_touched = self._is_doubtful = False
-        """Whether another program touched the files; whether some cannot be forced to disk."""
+        self._index = KeptIndex(paths.index)
+        self._is_touched = self._is_doubtful = self._is_edited = False
+        """Whether another program touched the files; whether some cannot be forced to disk; whether
+        a line is not the one that the index told."""
         try:
             paths.main.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -61,7 +65,7 @@ class Journal:
         try:
             for path in (paths.main, paths.unverified, paths.failures):
                 self._hold(path)
-            self.contents = contents = scan(paths)
+            self.contents = contents = scan(paths, self._index)
             for file in self._files.values():
                 self._repair(file)
             self.contents.size = self._files[paths.main].size
@@ -109,16 +113,23 @@ class Journal:
 
     def _prove_doubtful(self) -> None:
         """Write again what an earlier run could not force to disk: it may be in memory only."""
-        for name, start in _doubts(self.paths.manifest).items():
+        for name, start in read_doubts(self.paths.manifest).items():
             if (file := self._files.get(self.paths.main.with_name(name))) is not None:
                 file.rewrite(int(start))
 
     def earlier_rows(self) -> Iterator[JsonObject]:
         """The rollouts that the main file held when it was opened, each key once."""
-        for offset, row in read_rows(self.paths.main):
-            if offset >= self.contents.size:
+        contents = self.contents
+        checks = iter(contents.checks)
+        for offset, raw in read_lines(self.paths.main):
+            if offset >= contents.size:
                 return
-            if row is not None and offset not in self.contents.idle:
+            if offset in contents.idle:
+                continue
+            if crc32(raw) != next(checks, crc32(raw)):
+                self._is_edited = True
+                return
+            if (row := parse_line(raw)) is not None:
                 yield row
 
     def pending_line(self, key: Key) -> JsonObject:
@@ -139,7 +150,9 @@ class Journal:
         try:
             match outcome:
                 case Rollout(line=line):
-                    self._write(self.paths.main, line)
+                    offset = self.size
+                    raw = self._write(self.paths.main, line)
+                    self._index.append(offset, raw, outcome)
                     self._parked.pop(outcome.key, None)
                     self._turns.settle(outcome.key)
                 case Unverified(error=error):
@@ -192,15 +205,17 @@ class Journal:
         repro = f"{self._command_line} +{only}" if self._command_line else only
         self._write(self.paths.failures, build_failure_line(failure, repro))
 
-    def _write(self, path: Path, line: JsonObject) -> None:
+    def _write(self, path: Path, line: JsonObject) -> bytes:
         file, began = self._files[path], perf_counter()
-        file.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+        file.write(raw := orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
         if self._fsync == "row":
             self.sync()
         self.writing_s += perf_counter() - began
+        return raw
 
     def check(self) -> None:
-        """OutputError, once, if another program removed, moved, replaced or changed a file.
+        """Write what the index lacks; OutputError, once, if another program removed, moved,
+        replaced or changed a file.
 
         What was written is kept where that is possible, and lines can still be appended.
         """
@@ -210,9 +225,13 @@ class Journal:
                 file.check(self._lock.cover)
             except OutputError as error:
                 failures.append(error)
+        if self._is_edited and not self._is_touched:
+            failures.append(OutputError(edited(self.paths)))
         if failures:
             self._is_touched = True
+            self._index.drop()
             raise failures[0]
+        self._index.flush(self._files[self.paths.main].descriptor)
 
     def sync(self) -> None:
         """Force written lines to disk; OutputError, once, if that fails. It may block, so call it
@@ -268,11 +287,14 @@ class Journal:
 
     def _drop_empty(self) -> None:
         """Remove the empty files that this run created."""
+        if self.size == 0:
+            self._index.drop()
         for path, file in self._files.items():
             if file.is_made and file.size == 0:
                 path.unlink(missing_ok=True)
 
     def _close_files(self) -> None:
+        self._index.close()
         for file in self._files.values():
             file.close()
         self._files.clear()
@@ -322,9 +344,3 @@ class NoJournal:
 
 def _digest(response: JsonObject) -> bytes:
     return hashlib.blake2b(orjson.dumps(response), digest_size=8).digest()
-
-
-def _doubts(manifest: Path) -> JsonObject:
-    """File name → offset from which an earlier run could not force it to disk."""
-    found = read_object(manifest).get(DOUBTS)
-    return found if isinstance(found, dict) else {}

@@ -22,6 +22,7 @@ from ..errors import OutputError
 from ..types import JsonObject
 from .files import write_json
 from .lines import now_text
+from .scan import read_object
 
 MAX_INPUTS = 200
 """Number of latest inputs that are remembered."""
@@ -167,3 +168,9 @@ def versions() -> dict[str, str]:
         "python": sys.version.split()[0],
         "platform": platform.platform(),
     }
+
+
+def read_doubts(manifest: Path) -> JsonObject:
+    """File name → offset from which an earlier run could not force it to disk."""
+    found = read_object(manifest).get(DOUBTS)
+    return found if isinstance(found, dict) else {}

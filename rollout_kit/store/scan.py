@@ -3,14 +3,20 @@
 import os
 import re
 from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from zlib import crc32
 
 import orjson
 
 from ..errors import OutputError
 from ..types import JsonObject
-from .contents import Contents, LineHead, LinePlace, Refusal, head_of, head_reader
+from .contents import Contents, LineHead, LinePlace, Refusal, head_of
 from .files import OutputPaths
+from .index.index import BATCH
+from .index.kept import KeptIndex, Rows, WrongIndex
+from .index.records import Record
 from .lines import key_of, kind_of
 
 HEAD = 1 << 16
@@ -58,37 +64,20 @@ def check_lines(path: Path, num_own: int, num_foreign: int, num_unreadable: int)
         )
 
 
-def scan(paths: OutputPaths) -> Contents:
+def scan(paths: OutputPaths, index: KeptIndex | None = None) -> Contents:
     """What the files of an output hold; OutputError if one was reformatted.
 
     Responses without a verdict and failures count wherever they stand, because files are
-    concatenated. Rollouts count in the main file.
+    concatenated. Rollouts count in the main file. What the `index` covers is not read again.
     """
     for path in (paths.main, paths.unverified, paths.failures):
         check_form(path)
-    found = Contents(size=paths.main.stat().st_size)
-    num_own = num_unreadable = 0
-    read = head_reader() if found.size else None
-    for offset, raw in read_lines(paths.main):
-        if (head := read(raw) if read else None) is not None:
-            _take_rollout(found, head, offset)
-            num_own += 1
-            continue
-        row = parse_line(raw)
-        if row is None and not raw.endswith(b"\n"):
-            break  # a torn last line, to be repaired
-        kind = kind_of(row, "rollout") if row is not None else ""
-        if row is not None and kind == "rollout" and (head := head_of(row)) is not None:
-            _take_rollout(found, head, offset)
-            num_own += 1
-            continue
-        found.idle.add(offset)
-        if row is None or not _take_other(found, row, kind, LinePlace(paths.main, offset)):
-            found.foreign += 1
-            num_unreadable += row is None
-        else:
-            num_own += 1
-    check_lines(paths.main, num_own, found.foreign, num_unreadable)
+    index = index or KeptIndex(None)
+    try:
+        found = _read_main(paths.main, index)
+    except WrongIndex:
+        index.reset()
+        found = _read_main(paths.main, index)
     for path, default in ((paths.unverified, "unverified"), (paths.failures, "failure")):
         num_own = num_foreign = num_unreadable = 0
         for offset, raw in read_lines(path):
@@ -104,13 +93,92 @@ def scan(paths: OutputPaths) -> Contents:
     return found
 
 
-def _take_rollout(found: Contents, head: LineHead, offset: int) -> None:
-    if not found.done.add(head.key):
+def _read_main(path: Path, index: KeptIndex) -> Contents:
+    """What the main file holds. The lines behind those of the index are read, and told to it."""
+    found = Contents(size=path.stat().st_size)
+    lines = _MainLines(path, found)
+    with path.open("rb", AT_ONCE) as stream:
+        descriptor = stream.fileno()
+        for piece in index.load(descriptor):
+            if isinstance(piece, Rows):
+                lines.take_rows(piece)
+            elif lines.take(piece, raw := _line_from(descriptor, piece)):
+                found.checks.append(crc32(raw))
+        stream.seek(index.size)
+        for offset, raw in number_bytes(stream, index.size):
+            if not raw.endswith(b"\n"):
+                if parse_line(raw) is None:
+                    break  # a torn last line, to be repaired
+                raw += b"\n"  # as the repair does
+            record = index.make(offset, raw)
+            counts = lines.take(offset, raw, record)
+            is_odd = not (counts and record and record.is_plain)
+            is_kept = counts or (record is not None and record.kind != "rollout")
+            index.keep(offset, raw, record if is_kept else None, is_odd=is_odd)
+            if index.num_waiting >= BATCH:
+                index.flush(descriptor)
+    check_lines(path, lines.num_own, found.foreign, lines.num_unreadable)
+    return found
+
+
+@dataclass(slots=True)
+class _MainLines:
+    """Counts the lines of the main file into `found`."""
+
+    path: Path
+    found: Contents
+    num_own: int = 0
+    num_unreadable: int = 0
+
+    def take(self, offset: int, raw: bytes, record: Record | None = None) -> bool:
+        """Count a line, by its record if that is plain; True if it is a rollout that counts."""
+        found = self.found
+        if record is not None and record.is_plain:
+            head: LineHead | None = LineHead(record.key, record.settings, record.verifier)
+            kind = "rollout"
+            row: JsonObject | None = {}
+        else:
+            row = parse_line(raw)
+            kind = kind_of(row, "rollout") if row is not None else ""
+            head = head_of(row) if row is not None and kind == "rollout" else None
+        if head is not None:
+            self.num_own += 1
+            if found.take(head):
+                return True
+        elif row is not None and _take_other(found, row, kind, LinePlace(self.path, offset)):
+            self.num_own += 1
+        else:
+            found.foreign += 1
+            self.num_unreadable += row is None
         found.idle.add(offset)
-        return
-    found.keep_settings(head)
-    if head.verifier:
-        found.verifiers[head.key.agent, head.verifier] += 1
+        return False
+
+    def take_rows(self, rows: Rows) -> None:
+        """Count rollouts that an index tells; WrongIndex if a key is in it twice."""
+        columns, part, found = rows.columns, slice(rows.start, rows.end), self.found
+        texts = [columns.texts[name] for name in ("agent", "scope", "settings", "verifier")]
+        tasks_of: dict[Any, list[int]] = {}
+        codes = (*(text.codes[part] for text in texts), columns.numbers["rollout_index"][part])
+        for task, kind in zip(columns.tasks[part], zip(*codes, strict=True), strict=True):
+            if kind in tasks_of:
+                tasks_of[kind].append(task)
+            else:
+                tasks_of[kind] = [task]
+        for (*names, index), tasks in tasks_of.items():
+            agent, scope, settings, verifier = (
+                text.names[code] or "" for text, code in zip(texts, names, strict=True)
+            )
+            if not found.take_many((agent, scope, int(index)), tasks, settings, verifier):
+                raise WrongIndex
+        found.checks.extend(columns.checks[part])
+        self.num_own += rows.end - rows.start
+
+
+def _line_from(descriptor: int, offset: int) -> bytes:
+    """The line that begins at an offset; WrongIndex if none does."""
+    if offset and os.pread(descriptor, 1, offset - 1) != b"\n":
+        raise WrongIndex
+    return line_at(descriptor, offset)
 
 
 def _take_other(found: Contents, row: JsonObject, kind: str, place: LinePlace) -> bool:
@@ -147,9 +215,8 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
         return
 
 
-def number_bytes(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
-    """(offset, line) of every line that is not blank."""
-    offset = 0
+def number_bytes(lines: Iterable[bytes], offset: int = 0) -> Iterator[tuple[int, bytes]]:
+    """(offset, line) of every line that is not blank; `offset` is that of the first."""
     for raw in lines:
         if not raw.isspace():
             yield offset, raw

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import struct
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -48,6 +48,9 @@ NUMBERS = ("reward", "cost_usd", "started_s")
 HEAD_SIZE = 24 + 4 * (len(TEXTS) + len(COUNTS)) + 8 * len(NUMBERS)
 """Bytes of a record before the fields that the verifier set: an offset, a length, a checksum and
 the task in 24 bytes, then the three groups of columns."""
+
+EVERY: Container[str] = frozenset(("length", "check", "score", *TEXTS, *COUNTS, *NUMBERS))
+"""What `Columns` takes from records, beside offsets and tasks."""
 
 MAX_TEXTS = 100_000
 """Distinct texts that a column keeps."""
@@ -104,8 +107,12 @@ class TextColumn:
 
 @dataclass(slots=True)
 class Columns:
-    """The lines of a file by row number. A number that a line lacks is NaN."""
+    """The lines of a file by row number. A number that a line lacks is NaN.
 
+    `wanted`: the columns that are taken from records; the others stay empty.
+    """
+
+    wanted: Container[str] = EVERY
     offsets: array[int] = field(default_factory=lambda: array("Q"))
     lengths: array[int] = field(default_factory=lambda: array("I"))
     checks: array[int] = field(default_factory=lambda: array("I"))
@@ -136,10 +143,11 @@ class Columns:
     def add_score(self, score: Score) -> None:
         """Add a column that is empty so far."""
         self.scores.append(score)
+        number = len(self) if "score" in self.wanted else 0
         if score.is_text:
-            self.texts[score.name] = TextColumn(len(self))
+            self.texts[score.name] = TextColumn(number)
         else:
-            self.numbers[score.name] = array("d", [NAN]) * len(self)
+            self.numbers[score.name] = array("d", [NAN]) * number
 
     def empty_scores(self, width: int) -> bytes:
         """What a record of `width` bytes lacks to hold the columns that were added since."""
@@ -152,23 +160,38 @@ class Columns:
         whole, half = view.cast("Q"), view.cast("I")
         single, double = view.cast("f"), view.cast("d")
         at8, at4 = width // 8, width // 4
-        self.lengths.frombytes(half[2::at4].tobytes())
-        self.checks.frombytes(half[3::at4].tobytes())
+        wanted = self.wanted
+        if "length" in wanted:
+            self.lengths.frombytes(half[2::at4].tobytes())
+        if "check" in wanted:
+            self.checks.frombytes(half[3::at4].tobytes())
         self.tasks.frombytes(whole[2::at8].tobytes())
         for place, name in enumerate(TEXTS, 6):
-            self.texts[name].codes.frombytes(half[place::at4].tobytes())
+            if name in wanted:
+                self.texts[name].codes.frombytes(half[place::at4].tobytes())
         for place, name in enumerate(COUNTS, 6 + len(TEXTS)):
-            self.numbers[name].frombytes(single[place::at4].tobytes())
+            if name in wanted:
+                self.numbers[name].frombytes(single[place::at4].tobytes())
         first = HEAD_SIZE // 8
         for place, name in enumerate(NUMBERS, first - len(NUMBERS)):
-            self.numbers[name].frombytes(double[place::at8].tobytes())
-        for place, score in enumerate(self.scores, first):
+            if name in wanted:
+                self.numbers[name].frombytes(double[place::at8].tobytes())
+        for place, score in enumerate(self.scores if "score" in wanted else (), first):
             if score.is_text:
                 self.texts[score.name].codes.frombytes(half[2 * place :: at4].tobytes())
             else:
                 self.numbers[score.name].frombytes(double[place::at8].tobytes())
         # last: another thread may read the rows that `len` counts
         self.offsets.frombytes(whole[0::at8].tobytes())
+
+    def drop_rows(self) -> None:
+        """Forget the rows, and keep what further records need."""
+        for column in (self.offsets, self.lengths, self.checks, self.tasks):
+            del column[:]
+        for text in self.texts.values():
+            del text.codes[:]
+        for numbers in self.numbers.values():
+            del numbers[:]
 
     def task_id(self, row: int) -> str:
         return self.texts["id_text"][row] or f"{self.tasks[row]:016x}"
@@ -194,3 +217,32 @@ class Columns:
 
     def fields(self, row: int, names: Sequence[str]) -> JsonObject:
         return {name: self.value(name, row) for name in names}
+
+
+class Batch:
+    """Records that wait to be written: all as wide as the columns are by now."""
+
+    def __init__(self, columns: Columns) -> None:
+        self._columns = columns
+        self._records: list[bytes] = []
+        self._width = columns.width
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def add(self, record: bytes) -> None:
+        self._widen()
+        self._records.append(record)
+
+    def take(self) -> bytes:
+        """The records, which it forgets."""
+        self._widen()
+        records, self._records = self._records, []
+        return b"".join(records)
+
+    def _widen(self) -> None:
+        """Give the records the columns that were added since."""
+        if (width := self._columns.width) != self._width:
+            empty = self._columns.empty_scores(self._width)
+            self._records = [each + empty for each in self._records]
+            self._width = width

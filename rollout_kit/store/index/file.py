@@ -1,12 +1,14 @@
 """The file of an index: chunks that are only appended, so that a cut loses the last one at most.
 
 A chunk is a kind, the number of its bytes, their CRC-32, and the bytes. `T` holds new texts and
-columns, `R` records, and `S` the state of the indexed file up to which the records before it go.
+columns, `R` records, `O` the offsets of lines that a record does not tell, and `S` the state of the
+indexed file up to which the chunks before it go.
 """
 
 import fcntl
 import os
 import struct
+from array import array
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,12 +20,15 @@ import orjson
 
 from .columns import Columns, Score
 
-MAGIC = b"rollout index 1\n"
+MAGIC = b"rollout index 2\n"
 
 CHUNK = struct.Struct("<cII")
 
 EDGE = 4096
 """Bytes at the start and before the end of the indexed part that are compared."""
+
+AT_ONCE = 1 << 20
+"""Bytes of chunks that are taken in together."""
 
 
 class State(NamedTuple):
@@ -36,22 +41,22 @@ class State(NamedTuple):
     tail: int
 
     @classmethod
-    def of(cls, stream: BinaryIO, size: int) -> "State":
-        found = os.fstat(stream.fileno())
-        return cls(size, found.st_ino, found.st_mtime_ns, *_edges(stream, size))
+    def of(cls, descriptor: int, size: int) -> "State":
+        found = os.fstat(descriptor)
+        return cls(size, found.st_ino, found.st_mtime_ns, *_edges(descriptor, size))
 
-    def holds_for(self, stream: BinaryIO) -> bool:
-        """Whether the indexed part is unchanged, as far as time, size and both ends tell."""
-        found = os.fstat(stream.fileno())
-        if found.st_size < self.size:
+    def holds_for(self, descriptor: int) -> bool:
+        """Whether the indexed part is unchanged, as far as inode, time, size and both ends tell."""
+        found = os.fstat(descriptor)
+        if found.st_ino != self.inode or found.st_size < self.size:
             return False
         if found.st_size == self.size and found.st_mtime_ns != self.mtime_ns:
             return False
-        return _edges(stream, self.size) == (self.head, self.tail)
+        return _edges(descriptor, self.size) == (self.head, self.tail)
 
 
-def _edges(stream: BinaryIO, size: int) -> tuple[int, int]:
-    descriptor, edge = stream.fileno(), min(EDGE, size)
+def _edges(descriptor: int, size: int) -> tuple[int, int]:
+    edge = min(EDGE, size)
     tail = os.pread(descriptor, edge, size - edge)
     return crc32(os.pread(descriptor, edge, 0)), crc32(tail)
 
@@ -64,27 +69,71 @@ class IndexFile:
     num_texts: dict[str, int] = field(default_factory=dict)
     num_scores: int = 0
     flags: set[str] = field(default_factory=set)
+    odd: "array[int]" = field(default_factory=lambda: array("Q"))
+    """Offsets of the lines that have to be read themselves, as far as they were loaded."""
     _end: int = 0
     """Bytes of the file that count."""
     _stream: BinaryIO | None = None
 
+    @property
+    def is_begun(self) -> bool:
+        """Whether there is something in it."""
+        return self._end > 0
+
     def load(self, columns: Columns) -> State | None:
-        """Read the file into `columns`; None if there is nothing to use."""
-        state = None
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            raw = self.path.read_bytes() if self.path else b""
-            held: list[tuple[bytes, memoryview]] = []
-            for kind, content, after in _chunks(raw):
-                held.append((kind, content))
-                if kind == b"S":
-                    for each, part in held:
-                        _take(columns, each, part)
-                    held, self._end = [], after
-                    state = State(**orjson.loads(content))
+        """Read the file into `columns`; None, with `columns` in any state, if there is nothing to
+        use."""
+        self.reset()
+        try:
+            state = self._load(columns)
+        except (OSError, ValueError, KeyError, TypeError):
+            state = None
+        if state is None:
+            self.reset()
         self._note(columns)
         return state
 
-    def append(self, columns: Columns, records: bytes, state: State) -> None:
+    def _load(self, columns: Columns) -> State | None:
+        if self.path is None:
+            return None
+        held: list[tuple[bytes, bytes]] = []
+        whole: list[tuple[bytes, bytes]] = []
+        last, size = b"", 0
+        with self.path.open("rb") as stream:
+            for kind, content, after in _chunks(stream):
+                held.append((kind, content))
+                size += len(content)
+                if kind == b"S":
+                    whole, held, last, self._end = whole + held, [], content, after
+                if size >= AT_ONCE and not held:
+                    self._take(columns, whole)
+                    whole, size = [], 0
+        self._take(columns, whole)
+        return State(**orjson.loads(last)) if last else None
+
+    def _take(self, columns: Columns, chunks: list[tuple[bytes, bytes]]) -> None:
+        """Add the content of chunks to the columns."""
+        records: list[bytes] = []
+        for kind, content in chunks:
+            if kind == b"R":
+                records.append(content)
+            elif kind == b"O":
+                self.odd.frombytes(content)
+            elif kind == b"T":
+                columns.extend(b"".join(records))
+                records = []
+                new = orjson.loads(content)
+                for name, is_text in new["scores"]:
+                    columns.add_score(Score(name, is_text))
+                for name, texts in new["texts"].items():
+                    for text in texts:
+                        columns.texts[name].add(text)
+                columns.flags = set(new["flags"])
+        columns.extend(b"".join(records))
+
+    def append(
+        self, columns: Columns, records: bytes, state: State, odd: "array[int] | None" = None
+    ) -> None:
         """Append the records and the texts and columns that are new; a failure ends the writing:
         an index is not worth an error."""
         scores = [tuple(each) for each in columns.scores[self.num_scores :]]
@@ -97,6 +146,8 @@ class IndexFile:
         parts = [_chunk(b"R", records), _chunk(b"S", orjson.dumps(state._asdict()))]
         if new["texts"] or new["scores"] or columns.flags != self.flags:
             parts.insert(0, _chunk(b"T", orjson.dumps(new)))
+        if odd:
+            parts.insert(0, _chunk(b"O", odd.tobytes()))
         self._note(columns)
         raw = b"".join(parts)
         try:
@@ -114,6 +165,14 @@ class IndexFile:
         """Begin anew with an empty file."""
         self.close()
         self.num_texts, self.num_scores, self.flags, self._end = {}, 0, set(), 0
+        self.odd = array("Q")
+
+    def remove(self) -> None:
+        """Remove the file; from now on the index is kept nowhere."""
+        if self.path:
+            with suppress(OSError):
+                self.path.unlink(missing_ok=True)
+        self.path = None
 
     def close(self) -> None:
         """Let others write; the next `append` opens the file again."""
@@ -148,28 +207,14 @@ class IndexFile:
         return stream
 
 
-def _take(columns: Columns, kind: bytes, content: memoryview) -> None:
-    """Add the content of a chunk to the columns."""
-    if kind == b"R":
-        columns.extend(content)
-    elif kind == b"T":
-        new = orjson.loads(content)
-        for name, is_text in new["scores"]:
-            columns.add_score(Score(name, is_text))
-        for name, texts in new["texts"].items():
-            for text in texts:
-                columns.texts[name].add(text)
-        columns.flags = set(new["flags"])
-
-
-def _chunks(raw: bytes) -> Iterator[tuple[bytes, memoryview, int]]:
+def _chunks(stream: BinaryIO) -> Iterator[tuple[bytes, bytes, int]]:
     """(kind, content, offset after it) of each chunk, up to the first that is damaged."""
-    if not raw.startswith(MAGIC):
+    if stream.read(len(MAGIC)) != MAGIC:
         return
-    at, view = len(MAGIC), memoryview(raw)
-    while at + CHUNK.size <= len(raw):
-        kind, size, check = CHUNK.unpack_from(raw, at)
-        content = view[at + CHUNK.size : at + CHUNK.size + size]
+    at = len(MAGIC)
+    while len(head := stream.read(CHUNK.size)) == CHUNK.size:
+        kind, size, check = CHUNK.unpack(head)
+        content = stream.read(size)
         if len(content) < size or crc32(content) != check:
             return
         at += CHUNK.size + size

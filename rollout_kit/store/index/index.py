@@ -11,7 +11,7 @@ from zlib import crc32
 from ...errors import ConfigError
 from ...types import Key
 from ..compact import Keys
-from .columns import Columns
+from .columns import Batch, Columns
 from .file import IndexFile, State
 from .records import RecordMaker
 
@@ -55,6 +55,8 @@ class Index:
         self._is_edited = False
         """A line was read that is not the one that was indexed."""
         self._state = self._file.load(self.columns)
+        if self._state is None:
+            self.columns = Columns()
         self.size = self._state.size if self._state else 0
 
     def __len__(self) -> int:
@@ -67,7 +69,7 @@ class Index:
         """
         try:
             with self.path.open("rb", BLOCK) as stream:
-                if self._is_edited or (self._state and not self._state.holds_for(stream)):
+                if self._is_edited or (self._state and not self._state.holds_for(stream.fileno())):
                     self._reset()
                 if os.fstat(stream.fileno()).st_size == self.size:
                     return False
@@ -121,33 +123,26 @@ class Index:
             for row in range(len(columns)):
                 if columns.texts["kind"][row] == "rollout":
                     self._seen.add(self.key(row))
-        records: list[bytes] = []
-        width, end = columns.width, self.size
+        records, end = Batch(columns), self.size
         stream.seek(end)
         for number, (offset, raw) in enumerate(_whole_lines(stream, end), 1):
             if number % BATCH == 0 and records:
                 self._keep(stream, records, end)
-                records = []
                 pause()
             end = offset + len(raw)
             if (record := self._maker.make(offset, raw)) is None:
                 self.num_foreign += not raw.isspace()
-                continue
-            if record.kind == "rollout" and not self._seen.add(record.key):
+            elif record.kind == "rollout" and not self._seen.add(record.key):
                 self.num_repeated += 1
-                continue
-            if columns.width != width:  # the records before have fewer columns
-                empty = columns.empty_scores(width)
-                records = [each + empty for each in records]
-                width = columns.width
-            records.append(record.content)
+            else:
+                records.add(record.content)
         self._keep(stream, records, end)
 
-    def _keep(self, stream: BinaryIO, records: list[bytes], end: int) -> None:
-        content = b"".join(records)
+    def _keep(self, stream: BinaryIO, records: "Batch", end: int) -> None:
+        content = records.take()
         self.columns.extend(content)
         self.size = end
-        self._state = State.of(stream, end)
+        self._state = State.of(stream.fileno(), end)
         self._file.append(self.columns, content, self._state)
 
 

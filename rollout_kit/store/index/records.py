@@ -4,14 +4,14 @@ It takes a tenth of the time that parsing a whole line takes.
 """
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 from zlib import crc32
 
 import orjson
 
-from ...types import JsonObject, Key
+from ...types import JsonObject, Key, Rollout
 from ..lines import NUMBERS as BLOCK_NUMBERS
 from ..lines import USAGE, key_of, kind_of
 from .columns import COUNTS, NAN, NUMBERS, TEXTS, Columns, Score
@@ -26,15 +26,36 @@ MAX_COMBINED = 10_000
 
 BLOCK_TEXTS = ("scope", "settings", "verifier", "model", "started_at", "finish_reason")
 
+TAKEN = frozenset({"agent_ref", "rollout", "usage", "reward", "kind", "schema", "failure"}) | {
+    "cost_usd",
+    "_ng_task_index",
+}
+"""Fields of a line that are no scores, whatever its verifier calls them."""
+
+GIVEN = (*TEXTS[:8], "id_text")
+"""Columns in the order in which a line's texts are given."""
+
+OF_KEYS = ("agent", "scope", "settings", "verifier")
+"""Columns of texts that a run needs to continue."""
+
 HEX_DIGITS = 16
+
+EXACT = 1 << 24
+"""Whole numbers below it are exact in a column of seven digits."""
 
 
 class Record(NamedTuple):
-    """`content` has the width that the columns have after it was made."""
+    """`content` has the width that the columns have after it was made.
+
+    `is_plain`: the line is a rollout, and `content` tells its key, settings and verifier exactly.
+    """
 
     key: Key
     kind: str
     content: bytes
+    settings: str
+    verifier: str
+    is_plain: bool
 
 
 class RecordMaker:
@@ -47,33 +68,83 @@ class RecordMaker:
         self._attributes: dict[str, str] = {}
         """Name of a field that the verifier set → its attribute of the parsed line."""
         self._learn([score.name for score in columns.scores])
-        self._codes: dict[tuple[str | None, ...], list[int]] = {}
-        """The codes of texts that stand together in many lines."""
+        self._codes: dict[tuple[str | None, ...], tuple[list[int], bool]] = {}
+        """The codes of texts that stand together in many lines, and whether all are kept."""
         self._started = ("", NAN)
 
     def make(self, offset: int, raw: bytes) -> Record | None:
         """The record of a line; None if it is no rollout or failure that a collection wrote."""
-        line = self._parse(raw)
-        if line is None or (kind := self._kind(line, raw)) is None:
-            return None
-        self._add_columns(line)
-        block = line.rollout
-        key = Key(block.task_id, line.agent_ref.name, block.scope, block.rollout_index)
-        content = self._head(offset, raw, line, key, kind) + self._scores(line)
-        return Record(key, kind, content)
-
-    def _parse(self, raw: bytes) -> Any:
         try:
+            line, is_usual = self._parse(raw)
+            if line is None or (kind := self._kind(line, raw)) is None:
+                return None
+        except (ValueError, RecursionError):
+            return None
+        block, usage, error = line.rollout, line.usage, line.failure
+        held, settings, verifier = self._attributes, block.settings, block.verifier
+        self._add_columns([(n, getattr(line, held[n])) for n in block.scores if n in held])
+        key = Key(block.task_id, line.agent_ref.name, block.scope, block.rollout_index)
+        failed = error.reason if error else None
+        texts = (kind, key.agent, key.scope, block.model, settings, verifier)
+        texts += (block.finish_reason, failed)
+        used = (
+            (usage.input_tokens or 0, usage.output_tokens or 0, usage.total_tokens or 0)
+            if usage
+            else (0, 0, 0)
+        )
+        reward = line.reward if kind == "rollout" else NAN
+        cost_usd = block.cost_usd if line.cost_usd is None else line.cost_usd
+        numbers = (line.task_index, key.rollout_index, block.attempt)
+        numbers += (block.num_turns, block.num_tool_calls, *used, block.duration_s, block.model_s)
+        numbers += (block.tool_s, block.verify_s, reward, cost_usd, self._seconds(block.started_at))
+        scores = [getattr(line, held[score.name]) for score in self._columns.scores]
+        content, is_whole = self._pack(offset, raw, key.task_id, texts, numbers, scores)
+        is_plain = is_usual and kind == "rollout" and bool(line.kind) == (line.schema is not None)
+        is_plain = is_plain and is_whole and 0 <= key.rollout_index < EXACT
+        return Record(key, kind, content, settings, verifier, is_plain)
+
+    def make_own(self, offset: int, raw: bytes, rollout: Rollout) -> Record | None:
+        """The same for a line that this process wrote, in half of the time: it is not parsed."""
+        info, line = rollout.info, rollout.line
+        key, block, names = info.key, line["rollout"], info.scores
+        reward, index = line.get("reward", NAN), key.rollout_index
+        is_usual = TAKEN.isdisjoint(names) and "cost_usd" not in line and 0 <= index < EXACT
+        try:
+            if not is_usual or ("reward" in line and reward - reward != 0):
+                return self.make(offset, raw)
+            self._add_columns([(name, line.get(name)) for name in names])
+            started_s = self._seconds(block.get("started_at", ""))
+            cost_usd = NAN if info.cost_usd is None else info.cost_usd
+            texts = ("rollout", key.agent, key.scope, info.model, info.settings, info.verifier)
+            texts = (*texts, block.get("finish_reason"), None)
+            numbers = (info.task_index, index, info.attempt, info.num_turns, info.num_tool_calls)
+            numbers += (info.input_tokens, info.output_tokens, info.total_tokens)
+            numbers += (info.duration_s, info.model_s, info.tool_s, info.verify_s)
+            numbers += (reward, cost_usd, started_s)
+            scores = [line.get(score.name) for score in self._columns.scores]
+            content, is_plain = self._pack(offset, raw, key.task_id, texts, numbers, scores)
+        except (struct.error, TypeError, ValueError):  # unknown, or of another form in JSON
+            return self.make(offset, raw)
+        return Record(key, "rollout", content, info.settings, info.verifier, is_plain)
+
+    def _parse(self, raw: bytes) -> tuple[Any, bool]:
+        """The fields of a line, and whether they are of the usual types; ValueError if it is no
+        line of a collection."""
+        is_usual = True
+        try:
+            if not raw.isascii():
+                raw.decode()  # the decoder does not check skipped text
             line = self._decode(raw)
         except (ValueError, RecursionError):  # an unusual line: null for a number, say
             if (slim := _slim(raw, self._attributes)) is None:
-                return None
-            line = self._convert(slim)
-        unknown = [name for name in line.rollout.scores if name not in self._attributes]
-        if unknown:
-            self._learn(unknown)
-            return self._parse(raw)
-        return line
+                return None, False
+            line, is_usual = self._convert(slim), False
+        if len(self._attributes) < MAX_SCORES:
+            names = line.rollout.scores
+            if not self._attributes.keys() >= set(names):
+                self._learn(names)
+                return self._parse(raw)
+        return line, is_usual
 
     def _kind(self, line: Any, raw: bytes) -> str | None:
         if line.kind and line.schema is not None:
@@ -84,69 +155,57 @@ class RecordMaker:
             kind = kind_of(orjson.loads(raw), self._default)
         return kind if kind in ("rollout", "unverified", "failure") else None
 
-    def _head(self, offset: int, raw: bytes, line: Any, key: Key, kind: str) -> bytes:
-        block, usage = line.rollout, line.usage
-        number = number_of(key.task_id)
-        texts = (
-            *(kind, key.agent, key.scope, block.model, block.settings, block.verifier),
-            *(block.finish_reason, line.failure.reason if line.failure else None),
-            *(key.task_id if number is None else None, None),
-        )
-        if (codes := self._codes.get(texts)) is None:
-            codes = self._code(texts)
-        return HEAD.pack(
-            offset,
-            min(len(raw), 0xFFFFFFFF),
-            crc32(raw),
-            number or 0,
-            *codes,
-            line.task_index,
-            key.rollout_index,
-            block.attempt,
-            block.num_turns,
-            block.num_tool_calls,
-            *((getattr(usage, name) or 0 for name in USAGE) if usage else (0, 0, 0)),
-            block.duration_s,
-            block.model_s,
-            block.tool_s,
-            block.verify_s,
-            line.reward if kind == "rollout" and line.reward is not None else NAN,
-            block.cost_usd if line.cost_usd is None else line.cost_usd,
-            self._seconds(block.started_at),
-        )
-
-    def _code(self, texts: tuple[str | None, ...]) -> list[int]:
-        columns = self._columns.texts
-        codes = [columns[name].code_of(text) for name, text in zip(TEXTS, texts, strict=True)]
-        if len(self._codes) < MAX_COMBINED:
-            self._codes[texts] = codes
-        return codes
-
-    def _scores(self, line: Any) -> bytes:
-        parts = []
-        for name, is_text in self._columns.scores:
-            value = getattr(line, self._attributes[name])
-            if is_text:
+    def _pack(
+        self,
+        offset: int,
+        raw: bytes,
+        task_id: str,
+        texts: tuple[str | None, ...],
+        numbers: Sequence[Any],
+        scores: Sequence[Any],
+    ) -> tuple[bytes, bool]:
+        """The record, and whether it tells the key, the settings and the verifier."""
+        if (number := number_of(task_id)) is None:
+            texts = (*texts, task_id)
+        codes, is_whole = self._codes.get(texts) or self._code(texts)
+        start = (offset, min(len(raw), 0xFFFFFFFF), crc32(raw), number or 0, *codes)
+        try:
+            content = HEAD.pack(*start, *numbers)
+        except OverflowError:  # a number that no time and no count has
+            content = HEAD.pack(*start, *(n if -1e38 < n < 1e38 else NAN for n in numbers))
+        for score, value in zip(self._columns.scores, scores, strict=True):
+            if score.is_text:
                 text = value if isinstance(value, str) else None
-                parts.append(CODE.pack(self._columns.texts[name].code_of(text)))
+                content += CODE.pack(self._columns.texts[score.name].code_of(text))
             else:
-                parts.append(NUMBER.pack(value if isinstance(value, (int, float)) else NAN))
-        return b"".join(parts)
+                is_number = isinstance(value, (int, float)) and value - value == 0
+                content += NUMBER.pack(value if is_number else NAN)
+        return content, is_whole and number is not None
+
+    def _code(self, texts: tuple[str | None, ...]) -> tuple[list[int], bool]:
+        """The codes of TEXTS, and whether none was left out that tells a key."""
+        columns = self._columns.texts
+        given: dict[str, str | None] = dict(zip(GIVEN, texts, strict=False))
+        codes = [columns[name].code_of(given.get(name)) for name in TEXTS]
+        kept = {name: columns[name].names[code] for name, code in zip(TEXTS, codes, strict=True)}
+        is_whole = all(kept[name] == given.get(name) for name in OF_KEYS)
+        if len(self._codes) < MAX_COMBINED:
+            self._codes[texts] = codes, is_whole
+        return codes, is_whole
 
     def _seconds(self, text: str) -> float:
         """A time as the files write it, in seconds since 1970."""
         if text != self._started[0]:
             try:
                 self._started = text, datetime.fromisoformat(text).timestamp()
-            except ValueError:
+            except (ValueError, OverflowError):
                 return NAN
         return self._started[1]
 
-    def _add_columns(self, line: Any) -> None:
+    def _add_columns(self, scores: Sequence[tuple[str, Any]]) -> None:
         """Add the columns that the verifier's fields need."""
         columns = self._columns
-        for name in line.rollout.scores:
-            value = getattr(line, self._attributes[name])
+        for name, value in scores:
             if isinstance(value, str):
                 held: Mapping[str, Any] = columns.texts
             elif isinstance(value, (int, float)):
@@ -157,13 +216,16 @@ class RecordMaker:
                 continue
             if name not in held and len(columns.scores) < MAX_SCORES:
                 columns.add_score(Score(name, held is columns.texts))
+                self._learn([name])
                 if isinstance(value, bool):
                     columns.flags.add(name)
 
-    def _learn(self, names: list[str]) -> None:
+    def _learn(self, names: Sequence[str]) -> None:
         """Have the decoder read these fields too."""
         from msgspec import convert, json  # only an index needs it
 
+        if self._attributes.keys() >= set(names) and self._attributes:
+            return
         for name in names:
             self._attributes.setdefault(name, f"score_{len(self._attributes)}")
         line = _line_type(self._attributes)
@@ -195,15 +257,14 @@ def _line_type(attributes: Mapping[str, str]) -> Any:
         ("agent_ref", name),
         ("rollout", block),
         ("usage", usage | None, None),
-        ("reward", float | None, None),
+        ("reward", float, NAN),
         ("task_index", int, 0),
         ("kind", str, ""),
         ("schema", int | None, None),
         ("failure", error | None, None),
         ("cost_usd", float | None, None),
     ]
-    taken = {"agent_ref", "rollout", "usage", "reward", "kind", "schema", "failure", "cost_usd"}
-    scores = {attribute: each for each, attribute in attributes.items() if each not in taken}
+    scores = {attribute: each for each, attribute in attributes.items() if each not in TAKEN}
     fields += [(each, Any, None) for each in scores]
     line = defstruct("Line", fields, rename={"task_index": "_ng_task_index", **scores}, gc=False)
     for each in set(attributes.values()) - set(scores):  # a score with the name of a usual field
@@ -225,7 +286,7 @@ def _slim(raw: bytes, names: Mapping[str, str]) -> JsonObject | None:
     scores = [each for each in block.get("scores", ()) if isinstance(each, str)]
     reason = failure.get("class") if isinstance(failure, dict) else None
     slim = {
-        **{each: line[each] for each in names if each in line},
+        **{each: line[each] for each in names if each in line and each not in TAKEN},
         "agent_ref": line["agent_ref"],
         "rollout": {
             **{each: block[each] for each in ("task_id", "rollout_index")},
@@ -233,8 +294,8 @@ def _slim(raw: bytes, names: Mapping[str, str]) -> JsonObject | None:
             **numbers,
             "scores": scores,
         },
-        "usage": line.get("usage"),
-        "reward": line.get("reward"),
+        "usage": line.get("usage") or None,
+        "reward": line.get("reward", NAN),
         "_ng_task_index": line.get("_ng_task_index", 0),
     }
     if type(line.get("schema")) is int and isinstance(line.get("kind"), str):
@@ -246,11 +307,10 @@ def _slim(raw: bytes, names: Mapping[str, str]) -> JsonObject | None:
 
 def number_of(task_id: str) -> int | None:
     """A task id as a number; None if it has another form."""
-    if len(task_id) == HEX_DIGITS and task_id.isalnum():
-        try:
-            number = int(task_id, 16)
-        except ValueError:
-            return None
-        if task_id == f"{number:016x}":
-            return number
-    return None
+    if len(task_id) != HEX_DIGITS or not task_id.isalnum():
+        return None
+    try:
+        number = int(task_id, 16)
+    except ValueError:
+        return None
+    return number if f"{number:016x}" == task_id else None

@@ -1,0 +1,131 @@
+"""The index beside an output, kept by the holder of the output's lock: written as lines are, and
+read instead of them when the output is opened again.
+"""
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from ...types import Rollout
+from ..files import OutputPaths
+from .columns import Batch, Columns
+from .file import IndexFile, State
+from .records import OF_KEYS, Record, RecordMaker
+
+SMALL = 1 << 20
+"""A smaller file is read in less time than its index would save."""
+
+MAX_ODD = 20_000
+"""With more lines that have to be read themselves, the whole file is read."""
+
+WANTED = frozenset(("check", "rollout_index", *OF_KEYS))
+"""The columns that continuing a run needs."""
+
+
+class WrongIndex(Exception):
+    """The index says what cannot be: it is not the one of this file."""
+
+
+class Rows(NamedTuple):
+    """Consecutive lines of rollouts, as rows of the columns: `start` up to `end`."""
+
+    columns: Columns
+    start: int
+    end: int
+
+
+class KeptIndex:
+    """The index of the main file; `path` None keeps it nowhere.
+
+    First `load` gives what it holds, then each further line is told to it, in order. `size` is how
+    much of the main file it covers.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._file = IndexFile(path)
+        self.reset()
+
+    def load(self, descriptor: int) -> Iterator[Rows | int]:
+        """What a valid index holds, in file order: rows, and offsets of the lines that have to be
+        read themselves. Nothing if it is not valid for the file that is open here."""
+        columns = Columns(WANTED)
+        state = self._file.load(columns)
+        odd = array("Q", sorted(set(self._file.odd)))
+        if state is None or not state.holds_for(descriptor) or len(odd) > MAX_ODD:
+            self.reset()
+            return
+        self._begin(columns, state)
+        start, offsets = 0, columns.offsets
+        for offset in odd:
+            end = bisect_left(offsets, offset)
+            if start < end:
+                yield Rows(columns, start, end)
+            yield offset
+            start = end + (end < len(offsets) and offsets[end] == offset)
+        if start < len(offsets):
+            yield Rows(columns, start, len(offsets))
+        columns.drop_rows()
+
+    def reset(self) -> None:
+        """Begin anew, with an empty index."""
+        self._file.reset()
+        self._begin(Columns(WANTED), None)
+
+    def make(self, offset: int, raw: bytes) -> Record | None:
+        """The record of a line; it is not kept yet."""
+        return self._maker.make(offset, raw)
+
+    def keep(self, offset: int, raw: bytes, record: Record | None, *, is_odd: bool) -> None:
+        """Keep the record of the next line, if it has one. `is_odd`: whether the line has to be
+        read itself to continue a run."""
+        self.size = offset + len(raw)
+        if record is not None and self._file.path:
+            self._records.add(record.content)
+        if is_odd and self._file.path:
+            self._odd.append(offset)
+
+    def append(self, offset: int, raw: bytes, rollout: Rollout) -> None:
+        """Keep the record of a rollout that was just written."""
+        if self._file.path is None:
+            return
+        record = self._maker.make_own(offset, raw, rollout)
+        self.keep(offset, raw, record, is_odd=record is None or not record.is_plain)
+
+    @property
+    def num_waiting(self) -> int:
+        """Records that are not written yet."""
+        return len(self._records)
+
+    def flush(self, descriptor: int) -> None:
+        """Write what was kept since, and the state of the main file, which is open here."""
+        if self.size < SMALL and not self._file.is_begun:
+            return
+        state = State.of(descriptor, self.size)
+        if state != self._state:
+            self._file.append(self._columns, self._records.take(), state, self._odd)
+            self._state, self._odd = state, array("Q")
+
+    def close(self) -> None:
+        self._file.close()
+
+    def drop(self) -> None:
+        """Remove the index, which does not fit any more."""
+        self.reset()
+        self._file.remove()
+
+    def _begin(self, columns: Columns, state: State | None) -> None:
+        self._columns, self._state = columns, state
+        self._maker = RecordMaker(columns, "rollout")
+        self._records = Batch(columns)
+        self._odd = array("Q")
+        self.size = state.size if state else 0
+
+
+def edited(paths: OutputPaths) -> str:
+    """What is said when a line is not the one that the index told."""
+    return (
+        f"{paths.main} was edited in a way that its size and time do not tell, so what it lacks was"
+        f" not known; the run stopped, and {paths.index} is removed: run the same command again"
+    )
