@@ -6,6 +6,7 @@ RolloutKitError
 ├── StopRun              the run cannot go on, such as when every request is refused
 └── RolloutError         one attempt failed; recorded as data
     ├── TaskError        422  this server cannot accept the row; terminal
+    │   └── Dropped           a person has dropped the rollout while it was in flight
     ├── ModelError       502  the model's endpoint refused or failed
     ├── ToolError        400  a tool failed; the agent turns the error into text for the model
     ├── VerifyError      500  the verifier raised or returned no usable reward
@@ -114,6 +115,10 @@ class TaskError(RolloutError):
     default_status = 422
 
 
+class Dropped(TaskError):
+    """A person has dropped the rollout."""
+
+
 class ModelError(RolloutError):
     default_status = 502
 
@@ -151,6 +156,7 @@ BY_NAME = {
     for kind in (
         RolloutError,
         TaskError,
+        Dropped,
         ModelError,
         ToolError,
         VerifyError,

@@ -66,6 +66,10 @@ EXAMPLES = {
     ),
     "ng_status": ("ng_status", "ng_status +head_server.port=11001 +json=true"),
     "ng_stop": ("ng_stop", "ng_stop +head_server.port=11001"),
+    "ng_ctl": (
+        "ng_ctl parallelism=128",
+        "ng_ctl cancel=c4ca4238a0b92382:0 +drop=true",
+    ),
     "ng_init_resources_server": ("ng_init_resources_server +entrypoint=resources_servers/my_env",),
     "ng_test": (
         "ng_test +entrypoint=resources_servers/my_env",

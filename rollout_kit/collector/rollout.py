@@ -133,6 +133,7 @@ class Runner(Equipment):
     def failure_of(
         self, attempt: Attempt, error: RolloutError, tried: list[JsonObject], cost: float | None
     ) -> Failure:
+        """The failure of an attempt, as the run records it."""
         agent = self.agents[attempt.key.agent]
         return Failure(
             attempt.key,

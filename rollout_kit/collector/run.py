@@ -17,7 +17,7 @@ from ..metrics.summary import Metrics
 from ..metrics.tally import Tally
 from ..pacing.budget import within
 from ..pacing.give_up import GiveUp, kind_of_failure
-from ..pacing.limiter import Adaptive, limiter_of
+from ..pacing.limiter import Limiter
 from ..pacing.meter import Meter
 from ..pacing.watch import SAY_EVERY_S, Watch
 from ..session import Session, entered
@@ -27,9 +27,9 @@ from ..types import Attempt, Failure, JsonObject, Outcome, Rollout, Say, Unverif
 from .audit import VerdictAudit
 from .collection import Collection
 from .control.limits import RunLimits
+from .control.parallel import ParallelLimit
 from .groups.scoring import GroupScoring
 from .schedule import Attempts, Later, Schedule, beside
-from .slot import Slot
 
 TICK_S = 1.0
 """How often written lines are forced to disk, and the files are checked."""
@@ -80,8 +80,8 @@ class Run:
         self.ending = Ending.DONE
         self.tally = Tally()
         self.metrics = Metrics.of_run(command.pass_threshold, source.covers, source.arm_ids)
-        self.limiter = limiter_of(collection.parallelism)
-        self.meter = Meter(runner, self.limiter, collection.journal)
+        self.parallel = ParallelLimit(collection.parallelism)
+        self.meter = self.parallel.meter = Meter(runner, self.limiter, collection.journal)
         self.audit: VerdictAudit | None = None
         self.is_counted = False
         """Whether the metrics hold everything that was on disk before the run."""
@@ -89,11 +89,11 @@ class Run:
         self._write_metrics, self._on_counted = write_metrics, on_counted
         self._earlier = collection.journal.earlier_rows()
         self.limits = RunLimits(command, runner.bill, say, self._reach_limit)
-        self._schedule = Schedule(
+        self.schedule = Schedule(
             source if attempts is None else Attempts(attempts),
             self.meter,
             collection.journal,
-            within(self.limiter, self.limits.budget),
+            within(self.parallel, self.limits.budget),
         )
         self._give_up = self._judge()
         self._shown: set[object] = set()
@@ -114,20 +114,17 @@ class Run:
         """Called once a second while the run goes on."""
 
     @property
-    def in_flight(self) -> int:
-        return self._schedule.in_flight
+    def limiter(self) -> Limiter:
+        return self.parallel.limiter
 
     @property
-    def num_parked(self) -> int:
-        return self._schedule.num_parked
-
-    def oldest(self, number: int) -> list[Slot]:
-        """The attempts in flight that began first."""
-        return self._schedule.oldest(number)
+    def is_quiet(self) -> bool:
+        """Whether nothing is in flight."""
+        return self.schedule.is_quiet and not self.groups.stages()
 
     def stages(self) -> Counter[str]:
         """What is waited for → how often."""
-        return self._schedule.stages() + self.groups.stages()
+        return self.schedule.stages() + self.groups.stages()
 
     def observe(self, observer: Observer) -> None:
         """Have an observer follow every outcome."""
@@ -135,7 +132,7 @@ class Run:
 
     async def outcomes(self) -> AsyncGenerator[Outcome, None]:
         """Each outcome once it is on disk. StopRun or OutputError if the run cannot go on."""
-        loop, schedule = asyncio.get_running_loop(), self._schedule
+        loop, schedule = asyncio.get_running_loop(), self.schedule
         self._last_outcome = loop.time()
         async with AsyncExitStack() as stack:
             stack.enter_context(self.meter.measure_run())
@@ -196,7 +193,7 @@ class Run:
                 (agent, plan.verifier) in contents.verifiers
                 for agent, plan in self.runner.agents.items()
             ),
-            settled=lambda: self._schedule.num_settled,
+            settled=lambda: self.schedule.num_settled,
         )
 
     def _models(self) -> set[str]:
@@ -216,7 +213,7 @@ class Run:
         if is_final:
             self._last_outcome = now
             is_overloaded = isinstance(outcome, Failure) and outcome.error.status in OVERLOADED
-            self.limiter.record_outcome(now, self._schedule.in_flight, overloaded=is_overloaded)
+            self.limiter.record_outcome(now, self.schedule.in_flight, overloaded=is_overloaded)
             self.limits.check()
 
     def _say_traceback(self, error: RolloutError) -> None:
@@ -233,10 +230,11 @@ class Run:
         yield self._tick()
         yield self._watch_servers()
         yield self.groups.watch()
-        if isinstance(self.limiter, Adaptive):
-            ask = partial(self.runner.peers.call_each, path="/load")
-            every_s = 0.0 if self.command.json_output else SAY_EVERY_S
-            yield Watch(self.limiter, self._models(), ask, self._say, every_s).watch()
+        ask = partial(self.runner.peers.call_each, path="/load")
+        every_s = 0.0 if self.command.json_output else SAY_EVERY_S
+        yield self.parallel.watch(
+            lambda limiter: Watch(limiter, self._models(), ask, self._say, every_s).watch()
+        )
 
     async def _tick(self) -> None:
         """Each second force lines to disk; now and then write metrics, or report a silence."""
@@ -256,7 +254,9 @@ class Run:
                     self._write_metrics(self)
                 except OutputError as error:
                     self._say(f"warning: {error}")
-            if now - max(self._last_outcome, reported) >= QUIET_S:
+            if self.schedule.is_paused:
+                reported = now
+            elif now - max(self._last_outcome, reported) >= QUIET_S:
                 reported = now
                 self._report_silence(now - self._last_outcome)
 
@@ -274,7 +274,7 @@ class Run:
             await asyncio.to_thread(self.collection.journal.sync)
         except OutputError as error:
             self._fatal = error
-            self._schedule.cancel()
+            self.schedule.cancel()
 
     def _report_silence(self, quiet_s: float) -> None:
         stages = self.stages()
@@ -287,11 +287,11 @@ class Run:
         if self._ends:
             done, _ = await asyncio.wait(self._ends, return_when=asyncio.FIRST_COMPLETED)
             self._fatal = StopRun(f"stopped: {done.pop().result()}")
-            self._schedule.cancel()
+            self.schedule.cancel()
 
     async def _count_rest(self) -> None:
         """What can wait for the first requests: a long input, and the metrics of earlier rows."""
-        await self._schedule.begun.wait()
+        await self.schedule.begun.wait()
         if self.source.is_open_ended:
             await self.source.count_rest()
             self._on_counted()
@@ -320,17 +320,17 @@ class Run:
 
     def _drain(self, why: str, more: str, *, in_time: bool) -> None:
         """Start nothing more; in time, cancel after `drain_timeout_s`."""
-        number = self._schedule.in_flight + self._schedule.num_parked
+        number = self.schedule.in_flight + self.schedule.num_parked
         limit = f", for up to {self.command.drain_timeout_s:g} s" if in_time else ""
         self._say(f"{why}stopping: {number} in flight may finish{limit}{more}")
-        self._schedule.stop()
+        self.schedule.stop()
         if self.ending is not Ending.LIMIT:
             self.groups.stop()
         if in_time:
             self._after(self.command.drain_timeout_s, self._cancel)
 
     def _cancel(self) -> None:
-        self._schedule.cancel()
+        self.schedule.cancel()
         self.groups.cancel()
 
     def _end_with(self, error: OutputError) -> None:

@@ -16,7 +16,6 @@ from collections.abc import (
 )
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from itertools import islice
 from time import perf_counter, thread_time
 from typing import Any, Protocol, TypeVar
 
@@ -99,7 +98,9 @@ class Schedule:
         self._ready: deque[_Ready] = deque()
         self._loop: asyncio.AbstractEventLoop
         self._waiter: asyncio.Future[None] | None = None
-        self._slots: dict[asyncio.Task[Outcome], Slot] = {}
+        self.slots: dict[asyncio.Task[Outcome], Slot] = {}
+        """What is in flight, in the order of its start. To withdraw an attempt, set its `withdraw`
+        and cancel its task."""
         self._freed: set[Place] = set()
         self._regaining: deque[tuple[Place, asyncio.Future[bool]]] = deque()
         self.begun = asyncio.Event()
@@ -109,13 +110,17 @@ class Schedule:
         self._is_filling = False
         self._wake: asyncio.Task[None] | None = None
         self._num_started = 0
+        self._again: deque[Attempt] = deque()
+        """Attempts that come before those of the source."""
+        self.is_paused = False
+        """Whether nothing more may start for now; attempts in flight go on."""
         self._stopping = False
         self._exhausted = False
 
     @property
     def in_flight(self) -> int:
         """Attempts that hold a place; parked ones do not."""
-        return len(self._slots) - len(self._freed)
+        return len(self.slots) - len(self._freed)
 
     @property
     def num_parked(self) -> int:
@@ -124,20 +129,38 @@ class Schedule:
     @property
     def num_settled(self) -> int:
         """Attempts in the order of their start, up to the first that has not ended."""
-        return next(iter(self._slots.values())).place.number if self._slots else self._num_started
+        return next(iter(self.slots.values())).place.number if self.slots else self._num_started
 
     def stages(self) -> Counter[str]:
         """What the attempts in flight are waiting for."""
-        return Counter(slot.place.stage for slot in self._slots.values())
+        return Counter(slot.place.stage for slot in self.slots.values())
 
-    def oldest(self, number: int) -> list[Slot]:
-        """The slots that began first."""
-        return list(islice(self._slots.values(), number))
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing goes on but the wait for a place."""
+        waiting = sum(not given.done() for _, given in self._regaining)
+        return len(self.slots) == waiting and not self._ready
+
+    def start_again(self, attempt: Attempt) -> None:
+        """Attempt this before anything new, unless nothing more may start."""
+        if not self._stopping:
+            self._again.append(attempt)
+            self._hand(None)
+
+    def hand_in(self, outcome: Outcome) -> None:
+        """Keep an outcome of an attempt that is not in flight any more."""
+        self._hand(self._sink.append(outcome))
+
+    def refresh(self) -> None:
+        """Look again at the limit, and at `is_paused`."""
+        self._hand(None)
 
     def stop(self) -> None:
         """Start nothing more; attempts in flight may finish."""
         self._stopping = True
         self._exhausted = True
+        self.is_paused = False
+        self._again.clear()
         while self._regaining:
             _settle(self._regaining.popleft()[1], False)
         self._hand(None)
@@ -145,7 +168,7 @@ class Schedule:
     def cancel(self) -> None:
         """Start nothing more and cancel what runs; responses in hand still come out, parked."""
         self.stop()
-        for task in self._slots:
+        for task in self.slots:
             task.cancel()
 
     def free(self, place: Place) -> None:
@@ -184,7 +207,8 @@ class Schedule:
                 if pause is not None and pause.ready is None and not self._ready:
                     await asyncio.sleep(0)
                     continue
-                if pause is None and not self._slots and not self._ready:
+                is_idle = pause is None and not (self.slots or self._ready or self._again)
+                if is_idle and not self.is_paused:
                     return
                 if not self._ready:
                     self._waiter = self._loop.create_future()
@@ -194,9 +218,9 @@ class Schedule:
         finally:
             if self._wake:
                 self._wake.cancel()
-            for task in self._slots:
+            for task in self.slots:
                 task.cancel()
-            await asyncio.gather(*self._slots, return_exceptions=True)
+            await asyncio.gather(*self.slots, return_exceptions=True)
 
     def _hand(self, ready: "_Ready") -> None:
         """Have `outcomes` look at this next."""
@@ -213,22 +237,28 @@ class Schedule:
             raise ready
         if not isinstance(ready, asyncio.Task):
             return ready
-        self._freed.discard(self._slots.pop(ready).place)
-        return None if ready.cancelled() else ready.result()
+        slot = self.slots.pop(ready)
+        self._freed.discard(slot.place)
+        if not ready.cancelled():
+            return ready.result()
+        return slot.withdraw(slot) if slot.withdraw else None
 
     def _dispatch(self) -> Later | None:
         """Fill the free places; Later if the source asked for a pause."""
+        if self.is_paused:
+            self.begun.set()
+            return None
         while self._regaining and self.in_flight < self._limit():
             place, given = self._regaining.popleft()
             if not given.done():
                 self._freed.discard(place)
                 place.freed_at = None
                 given.set_result(True)
-        while not self._exhausted and self.in_flight < (limit := self._limit()):
+        while (self._again or not self._exhausted) and self.in_flight < (limit := self._limit()):
             if self.in_flight >= self._filled:
                 self._fill_on(limit)
                 break
-            found = self._source.next()
+            found = self._again.popleft() if self._again else self._source.next()
             if isinstance(found, Later):
                 if found.ready is not None:
                     self._wake_after(found.ready)
@@ -239,7 +269,7 @@ class Schedule:
             slot = Slot(_Place(self, self._num_started), attempt=found, began=perf_counter())
             self._num_started += 1
             task = self._loop.create_task(self._attempt(found, slot))
-            self._slots[task] = slot
+            self.slots[task] = slot
             task.add_done_callback(self._hand)
         self.begun.set()
         return None

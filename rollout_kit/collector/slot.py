@@ -3,10 +3,11 @@
 The base class `Place` is a place among no others; a schedule has its own.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ..session import Spent
-from ..types import Attempt, JsonObject, StoredTurn, Unverified
+from ..types import Attempt, JsonObject, Outcome, StoredTurn, Unverified
 
 
 class Place:
@@ -69,6 +70,8 @@ class Slot:
     """What is attempted."""
     began: float = 0.0
     """`perf_counter` time."""
+    withdraw: "Callable[[Slot], Outcome | None] | None" = None
+    """Called if the attempt is cancelled on its own, while the run goes on."""
 
     @property
     def freed_at(self) -> float | None:

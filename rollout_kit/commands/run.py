@@ -13,6 +13,8 @@ from ..collector.collection import Collection
 from ..collector.results import Status, write_metrics
 from ..collector.run import Run
 from ..collector.schedule import Later
+from ..live.control import Control
+from ..live.door import open_door
 from ..live.watcher import Watcher
 from ..store.lines import row_of, without_verdict
 from ..types import Attempt
@@ -76,15 +78,17 @@ async def drive(run: Run, progress: Progress, total: int | None = None) -> None:
         progress.start(None, counts.done, run)
     else:
         progress.start(counts.planned - counts.left_out, counts.done, run)
-    watcher = Watcher(run, progress.figures)
-    with interrupts(run):
-        watcher.begin()
-        try:
-            async for outcome in run.outcomes():
-                progress.update(outcome, run.in_flight)
-        finally:
-            progress.close()
-            watcher.end()
+    control = Control(run, progress.say)
+    watcher = Watcher(run, progress.figures, control)
+    async with open_door(control, watcher, progress.say):
+        with interrupts(run):
+            watcher.begin()
+            try:
+                async for outcome in run.outcomes():
+                    progress.update(outcome, run.schedule.in_flight)
+            finally:
+                progress.close()
+                watcher.end()
 
 
 def _show_total(collection: Collection[Any, Any], progress: Progress) -> None:

@@ -68,14 +68,19 @@ def _port(url: str) -> str:
 
 
 def _folder() -> Path:
+    return state_folder() / "runs"
+
+
+def state_folder() -> Path:
+    """Where this user's runs keep what other commands of the user read."""
     try:
         state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state"
     except RuntimeError:
         raise ConfigError(
-            "there is no home folder to keep the run's token in: name a folder of yours in the"
-            " environment variable XDG_STATE_HOME"
+            "there is no home folder to keep a run's token or socket in: name a folder of yours in"
+            " the environment variable XDG_STATE_HOME"
         ) from None
-    return Path(state) / "rollout_kit/runs"
+    return Path(state) / "rollout_kit"
 
 
 def _sweep(folder: Path) -> None:
@@ -83,11 +88,12 @@ def _sweep(folder: Path) -> None:
     for path in folder.glob("*.json"):
         with suppress(OSError, ValueError, KeyError, TypeError):
             entry = orjson.loads(path.read_bytes())
-            if entry["host"] == socket.gethostname() and not _is_alive(int(entry["pid"])):
+            if entry["host"] == socket.gethostname() and not is_alive(int(entry["pid"])):
                 path.unlink()
 
 
-def _is_alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
+    """Whether a process of this machine has this id."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -5,9 +5,12 @@ means that a value is not known, or that there is none.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-State = Literal["running", "stopping", "ended"]
+import orjson
+
+State = Literal["running", "pausing", "paused", "stopping", "ended"]
+"""`pausing`: what is in flight goes on; `paused`: nothing is in flight any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +131,20 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
+class KnobChange:
+    """What a person has changed during the run."""
+
+    at: str
+    by: str
+    what: str
+    old: Any
+    new: Any
+
+    def __str__(self) -> str:
+        return f"{self.what}: {_spell(self.old)} → {_spell(self.new)}"
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """`number` counts the snapshots of a run."""
 
@@ -162,3 +179,9 @@ class Snapshot:
     arms: tuple[RunPart, ...]
     tail: tuple[Ended, ...]
     """The last one first."""
+    changes: tuple[KnobChange, ...]
+    """The last one first."""
+
+
+def _spell(value: Any) -> str:
+    return value if isinstance(value, str) else orjson.dumps(value).decode()

@@ -7,24 +7,27 @@ large plan take longer, and are taken the more rarely for it.
 import os
 from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import islice
 from pathlib import Path
 from time import perf_counter
 from uuid import uuid4
 
 import orjson
 
-from ..collector.run import Ending, Run
+from ..collector.run import Run
 from ..metrics.aggregate import Aggregate, interval, moments
 from ..pacing.limiter import Adaptive
 from ..store.groups.scope import name_of
 from ..store.lines import now_text
 from ..types import Failure, Outcome, Rollout, Unverified
+from .control import Control, state_of
 from .figures import RunFigures
 from .snapshot import (
     Cost,
     Ended,
     FailureClass,
     Holdup,
+    KnobChange,
     Mean,
     Parallel,
     PlanCounts,
@@ -48,20 +51,35 @@ MAX_STAGES, MAX_CLASSES = 50, 50
 MAX_MESSAGE = 300
 """Characters of an error that are shown."""
 
+HISTORY = (
+    "elapsed_s",
+    "finished",
+    "failed",
+    "in_flight",
+    "limit",
+    "reward",
+    "output_tokens",
+    "usd",
+)
+
+MAX_POINTS = 600
+
 Reader = Callable[[Snapshot], object]
 
 
 class Watcher:
     """`snapshot` and `raw`, its JSON, are those of the last second; None before the first."""
 
-    def __init__(self, run: Run, figures: RunFigures | None = None) -> None:
+    def __init__(
+        self, run: Run, figures: RunFigures | None = None, control: Control | None = None
+    ) -> None:
         self.run_id = uuid4().hex[:12]
         self.snapshot: Snapshot | None = None
         self.raw = b"null"
         self.num_taken = 0
         self.readers: list[Reader] = []
         """Called with each snapshot."""
-        self._run = run
+        self._run, self._control = run, control
         self._figures = figures or RunFigures()
         self._ended: deque[Outcome] = deque(maxlen=NUM_TAIL)
         """Since the last snapshot: a few seconds' responses at most are held for it."""
@@ -71,7 +89,11 @@ class Watcher:
         """Time, rollouts, output tokens."""
         self._due = 0.0
         paths = run.collection.paths
-        self._output = str(Path.cwd() / paths.main) if paths else ""
+        self.output = str(Path.cwd() / paths.main) if paths else ""
+        self.history = b"[]"
+        """JSON: past snapshots, in the columns of HISTORY."""
+        self._points: list[tuple[float | None, ...]] = []
+        self._spacing_s = EVERY_S
         run.observe(self)
         run.each_second.append(self.look)
 
@@ -110,25 +132,48 @@ class Watcher:
         self.num_taken += 1
         self.snapshot = self._compute(began, is_over=is_over)
         self.raw = orjson.dumps(self.snapshot)
+        self._remember(self.snapshot)
         for read in self.readers:
             read(self.snapshot)
         took = perf_counter() - began
         # the clock that calls this has a tick of a second
         self._due = began + max(0.9 * EVERY_S, took / SHARE)
 
+    def _remember(self, now: Snapshot) -> None:
+        """Add a point to the history. A long one keeps every second point."""
+        points = self._points
+        if points and now.elapsed_s - (points[-1][0] or 0) < 0.9 * self._spacing_s:
+            points.pop()
+        counts, reward, cost = now.counts, now.reward, now.cost
+        values = {
+            "elapsed_s": now.elapsed_s,
+            "finished": now.finished,
+            "failed": counts.failed,
+            "in_flight": counts.in_flight,
+            "limit": now.parallel.limit,
+            "reward": reward.value if reward else None,
+            "output_tokens": now.output_tokens,
+            "usd": cost.usd if cost else None,
+        }
+        points.append(tuple(values[name] for name in HISTORY))
+        if len(points) > MAX_POINTS:
+            self._spacing_s *= 2
+            del points[1:-1:2]
+        self.history = orjson.dumps(points)
+
     def _compute(self, now: float, *, is_over: bool) -> Snapshot:
         run, figures = self._run, self._figures
         limits, cost = run.limits, figures.cost()
         held = figures.bottleneck
-        state = "running" if run.ending is Ending.DONE else "stopping"
+        changes = self._control.changes if self._control else []
         failures = sorted(self._failures.values(), key=lambda each: -each.number)
         return Snapshot(
             number=self.num_taken,
             at=now_text(),
             run_id=self.run_id,
-            output=self._output,
+            output=self.output,
             pid=os.getpid(),
-            state="ended" if is_over else state,
+            state="ended" if is_over else state_of(run),
             elapsed_s=round(figures.elapsed_s, 3),
             counts=self._counts(),
             finished=run.tally.finished,
@@ -136,7 +181,7 @@ class Watcher:
             speed=self._speed(now),
             output_tokens=run.tally.output_tokens,
             cost=Cost(**cost) if cost else None,
-            parallel=_parallel(run),
+            parallel=_parallel(run, changes),
             max_cost_usd=limits.budget.max_cost_usd,
             max_total_tokens=limits.budget.max_total_tokens,
             max_minutes=limits.max_minutes,
@@ -147,6 +192,7 @@ class Watcher:
             agents=tuple(_part(name, [each]) for name, each in run.metrics.agents.items()),
             arms=tuple(_part(name, each.values()) for name, each in run.metrics.arms.items()),
             tail=tuple(self._tail),
+            changes=tuple(changes[: -NUM_TAIL - 1 : -1]),
         )
 
     def _counts(self) -> PlanCounts:
@@ -158,11 +204,10 @@ class Watcher:
         else:
             planned = counts.planned - counts.left_out
             done = counts.planned - source.num_missing(tally)
-        begun = done + failed + tally.unverified + run.in_flight + run.num_parked
-        owed = None if planned is None else max(0, planned - begun)
-        return PlanCounts(
-            planned, done, failed, tally.unverified, run.in_flight, run.num_parked, owed
-        )
+        schedule = run.schedule
+        known = done, failed, tally.unverified, schedule.in_flight, schedule.num_parked
+        owed = None if planned is None else max(0, planned - sum(known))
+        return PlanCounts(planned, *known, owed)
 
     def _speed(self, now: float) -> Speed:
         tally, past = self._run.tally, self._past
@@ -194,17 +239,18 @@ def _part(name: str, parts: Iterable[Aggregate]) -> RunPart:
     return RunPart(name, sum(part.rollouts for part in parts), _mean(parts))
 
 
-def _parallel(run: Run) -> Parallel:
+def _parallel(run: Run, changes: list[KnobChange]) -> Parallel:
     limiter, limit = run.limiter, run.limiter()
     if not isinstance(limiter, Adaptive):
-        return Parallel(limit, limit, limit, "", None)
+        who = next((each.by for each in reversed(changes) if each.what == "parallelism"), "")
+        return Parallel(limit, limit, limit, who and f"set by {who}", None)
     last = limiter.changes[-1] if limiter.changes else None
     why, at = (last.why, round(last.at, 1)) if last else ("", None)
     return Parallel(limit, limiter.floor, limiter.ceiling, why, at)
 
 
 def _slowest(run: Run, now: float) -> Iterable[Waiting]:
-    for slot in run.oldest(NUM_SLOWEST):
+    for slot in islice(run.schedule.slots.values(), NUM_SLOWEST):
         if slot.attempt is not None:
             key = slot.attempt.key
             yield Waiting(name_of(key), key.agent, round(now - slot.began, 3), slot.place.stage)

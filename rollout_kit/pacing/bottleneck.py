@@ -106,7 +106,7 @@ class SlotTime:
     longest: float = 0.0
     outcomes: int = 0
     room: float = 0.0
-    """Available slot seconds if the limit adapts; else 0, and limit times elapsed time is used."""
+    """Available slot seconds if the limit changes; else 0, and limit times elapsed time is used."""
     growth: dict[str, Growth] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -244,7 +244,7 @@ def _gain(part: str, share: float, spent: SlotTime, client: Client) -> tuple[flo
         ended = f"{spent.outcomes:,} rollouts ended in {spent.limit:,} slots"
         return None, f"{ended}, too few to tell what more would gain"
     if spent.room:
-        return 1.0, f"parallelism adapts, and is now {spent.limit:,}"
+        return 1.0, f"parallelism changes, and is now {spent.limit:,}"
     growth = spent.growth.get(part)
     exponent = growth.exponent() if growth else None
     slower = 1 - share + share * MORE ** (exponent or 0.0)

@@ -226,6 +226,14 @@ class Adaptive:
         self.limit = max(float(self.floor), min(self.limit - 1, wanted))
         self._report(now, why)
 
+    def steer(self, now: float, asked: Parallelism, limit: int) -> None:
+        """Go on within other bounds, from `limit`; what was learned about the models stays."""
+        self.floor, self.start, self.ceiling = asked.floor, asked.start, asked.ceiling
+        self._begin(now)
+        self.limit = float(max(self.floor, min(limit, self.ceiling)))
+        self._is_doubling = self.limit < self.start
+        self._report(now, f"parallelism was set to {asked.spell()}")
+
     def history(self) -> JsonObject:
         """The entry in the metrics file; times in seconds since the start of the run."""
         changes = [(round(at, 1), *rest) for at, *rest in self.changes]
@@ -248,3 +256,13 @@ def limiter_of(asked: Parallelism) -> Limiter:
     if asked.fixed:
         return Fixed(asked.fixed)
     return Adaptive(asked.floor, asked.start, asked.ceiling)
+
+
+def steered(current: Limiter, now: float, asked: Parallelism) -> Limiter:
+    """The limiter for another value during a run, which goes on from the current limit."""
+    if asked.fixed:
+        return Fixed(asked.fixed)
+    limiter = current if isinstance(current, Adaptive) else limiter_of(asked)
+    assert isinstance(limiter, Adaptive)
+    limiter.steer(now, asked, current())
+    return limiter

@@ -136,6 +136,11 @@ class Meter:
             growth["verification"].add(in_flight, verify)
             growth["agent"].add(in_flight, agent)
 
+    def switch(self, limiter: Limiter) -> None:
+        """Measure under another limiter from now on."""
+        self.spent.room = self.spent.room or max(self.elapsed_s * self.limit, 1e-9)
+        self.limiter, self.spent.limit = limiter, limiter()
+
     @property
     def elapsed_s(self) -> float:
         """Seconds of the run so far, or of the whole run once it has ended; 0 before it begins."""
@@ -162,7 +167,7 @@ class Meter:
             await asyncio.sleep(0)
             now = perf_counter()
             self._probed_s += now - before
-            if not isinstance(self.limiter, Fixed):
+            if self.spent.room or not isinstance(self.limiter, Fixed):
                 self.spent.limit = self.limit
                 self.spent.room += (now - before) * self.limit
             if due - before - PROBE_S > LATE_S or now - due > BUSY_S:

@@ -27,6 +27,11 @@ from .scan import read_object
 MAX_INPUTS = 200
 """Number of latest inputs that are remembered."""
 
+MAX_CHANGES = 1000
+"""Number of latest changes by people that are remembered."""
+
+STEERING = "steering"
+"""What people have changed during runs."""
 
 DOUBTS = "not_on_disk_from"
 """Offsets, by file, from which an `fsync` failed; the next run writes those lines again."""
@@ -55,7 +60,8 @@ class Manifest:
             ) from None
         if not isinstance(content, dict):
             content = {}
-        known = {"settings": dict, "verifiers": dict, "verifier_parts": dict, "inputs": list}
+        known = {"settings": dict, "verifiers": dict, "verifier_parts": dict}
+        known |= dict.fromkeys(("inputs", STEERING), list)
         for name, kind in known.items():
             if not isinstance(content.get(name, kind()), kind):
                 del content[name]
@@ -110,6 +116,10 @@ class Manifest:
     def note_input(self, current: JsonObject) -> None:
         """Remember an input with its latest figures."""
         self.content["inputs"] = [*self.earlier_inputs(current), current][-MAX_INPUTS:]
+
+    def note_change(self, change: JsonObject) -> None:
+        """Remember what a person has changed during a run."""
+        self.content[STEERING] = [*self.content.get(STEERING, []), change][-MAX_CHANGES:]
 
     def finish(self, counts: Mapping[str, int], exit_status: int) -> None:
         self.content |= {

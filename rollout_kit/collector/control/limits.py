@@ -51,6 +51,18 @@ class RunLimits:
             # attempts in flight are paid for already, so they may take their time
             self._end(budget.describe_reached(), in_time=False)
 
+    def set_money(self, usd: float | None) -> None:
+        self.budget.max_cost_usd = usd
+        self.check()
+
+    def set_tokens(self, tokens: int | None) -> None:
+        self.budget.max_total_tokens = tokens
+        self.check()
+
+    def set_minutes(self, minutes: float | None) -> None:
+        self.max_minutes = minutes
+        self._set_timer()
+
     def _set_timer(self) -> None:
         self.stop()
         if self.max_minutes is not None:

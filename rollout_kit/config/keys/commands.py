@@ -11,6 +11,7 @@ from .analysis import CompareConfig, ExportConfig, PairsConfig, ReportConfig, Vi
 from .authoring import AuditConfig, EntrypointConfig, PrepareDataConfig
 from .cluster import ClusterConfig
 from .command import Command
+from .control import CtlConfig
 from .groups import GroupsConfig
 from .lora import MergeLoraConfig
 from .parallelism import Parallelism
@@ -257,6 +258,7 @@ COMMANDS: dict[str, tuple[type[Command], str]] = {
     "ng_plan_vllm": (PlanVllmConfig, "show whether a model fits on GPUs, and how many sequences"),
     "ng_status": (ControlConfig, "show the health and the load of the servers of an ng_run"),
     "ng_stop": (ControlConfig, "stop a running ng_run and its servers"),
+    "ng_ctl": (CtlConfig, "list running collections, and steer them"),
     "ng_init_resources_server": (EntrypointConfig, "create the folder of a new environment"),
     "ng_test": (
         EntrypointConfig,

@@ -1,0 +1,43 @@
+"""The limit on what is in flight, which may be changed while a run goes on."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
+from typing import Any
+
+from ...config.keys.parallelism import Parallelism
+from ...pacing.limiter import Adaptive, Limiter, limiter_of, steered
+from ...pacing.meter import Meter
+from ..schedule import beside
+
+
+class ParallelLimit:
+    """Called for the limit; `asked` is what it was set to."""
+
+    meter: Meter
+
+    def __init__(self, asked: Parallelism) -> None:
+        self.asked = asked
+        self.limiter: Limiter = limiter_of(asked)
+        self._changed = asyncio.Event()
+
+    def __call__(self) -> int:
+        return self.limiter()
+
+    def set(self, asked: Parallelism) -> None:
+        """Go on with another limit, or within other bounds."""
+        now = asyncio.get_running_loop().time()
+        self.asked, self.limiter = asked, steered(self.limiter, now, asked)
+        self.meter.switch(self.limiter)
+        self._changed.set()
+
+    async def watch(self, follow: Callable[[Adaptive], Coroutine[Any, Any, None]]) -> None:
+        """Have `follow` feed the limiter with loads while it adapts; until cancelled."""
+        while True:
+            followed = self.limiter
+            async with AsyncExitStack() as stack:
+                if isinstance(followed, Adaptive):
+                    await stack.enter_async_context(beside(follow(followed)))
+                while self.limiter is followed:
+                    self._changed.clear()
+                    await self._changed.wait()
