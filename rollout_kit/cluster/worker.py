@@ -49,7 +49,7 @@ WANT = 1 << 20
 WAIT_S = 3.0
 """How long the driver may wait for something to do; it knows by these calls that a worker lives."""
 
-GATHER_S = 0.004
+GATHER_S = 0.01
 """Time for which events gather before they are sent."""
 
 SENT_AT_ONCE, BYTES_AT_ONCE = 256, 8 << 20
