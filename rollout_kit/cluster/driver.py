@@ -5,7 +5,6 @@ other servers run in every worker.
 """
 
 import asyncio
-import os
 import secrets
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager
@@ -35,9 +34,11 @@ from ..transport.app import served
 from ..transport.peers import Local, Peers
 from ..transport.wire import Answers
 from ..types import Attempt, JsonObject, Outcome, Say
-from .leases import Holder, Leases, NotAskedFor
-from .processes import WorkerProcesses
-from .worker import EXCHANGE, JOIN
+from .leases import Dismissed, Holder, Leases, NotAskedFor
+from .machine import ThisMachine
+from .places import Crew, WorkerPlace
+from .ray_cluster import RayCluster
+from .worker import EXCHANGE, GONE, JOIN, READY, WAIT_S
 
 LOOK_S = 1.0
 """Interval between looks for silent workers."""
@@ -101,24 +102,38 @@ async def cluster(
             )
     split = _split(config)
     leases, token = Leases(monotonic, command.worker_lease_s, say), secrets.token_urlsafe(32)
-    async with reach(split.config, command, say, elsewhere=split.names) as servers:
+    async with (
+        _place_of(command) as place,
+        reach(split.config, command, say, host=place.host, elsewhere=split.names) as servers,
+    ):
         transports = {name: OnWorkers(_service(servers, name), leases) for name in split.names}
         servers = replace(servers, peers=servers.peers.with_others(transports))
         plan = {**servers.plan, "instances": to_start(split.instances), "is_restarted": False}
-        exchange = Exchange(leases, plan, say)
-        sock = bound_socket("127.0.0.1", 0)
-        async with served(exchange.app, sock, token, control=(EXCHANGE, JOIN)):
-            number = command.num_workers or len(os.sched_getaffinity(0))
-            workers = WorkerProcesses(
-                number, url_of(sock), token, leases, config.secrets, command, say
-            )
+        sock = bound_socket(place.host, 0)
+        exchange = Exchange(leases, plan, say, url_of(sock), token)
+        crew = Crew(
+            command.num_workers or place.num_workers(),
+            exchange.invite,
+            leases,
+            {*config.secrets, token},
+            command.log_dir,
+            say,
+        )
+        async with served(exchange.app, sock, token, control=(READY, EXCHANGE), opened=(JOIN,)):
             watch = asyncio.create_task(_watch(leases))
             try:
-                async with workers as ends:
+                async with place.start(crew) as ends:
                     yield Cluster(replace(servers, ends=[*servers.ends, *ends]), leases, exchange)
             finally:
+                leases.dismiss_all()
                 watch.cancel()
                 await asyncio.gather(watch, return_exceptions=True)
+
+
+def _place_of(command: CollectConfig) -> WorkerPlace:
+    if command.executor == "processes":
+        return ThisMachine()
+    return RayCluster(command.ray_address, command.ray_worker_cpus, command.num_workers)
 
 
 async def _watch(leases: Leases) -> None:
@@ -182,13 +197,24 @@ def _service(servers: Servers, name: str) -> Answers:
 
 
 class Exchange:
-    """Answers the calls of workers. `plan` is what each needs to start its servers."""
+    """Answers the calls of workers. `plan` is what each needs to start its servers; `token` is what
+    it shows from then on."""
 
-    def __init__(self, leases: Leases, plan: JsonObject, say: Say) -> None:
-        self._leases, self._plan, self._say = leases, plan, say
+    def __init__(
+        self, leases: Leases, plan: JsonObject, say: Say, url: str = "", token: str = ""
+    ) -> None:
+        self._leases, self._say, self._url = leases, say, url
+        self._plan = {**plan, "token_of_driver": token}
+        self._tickets: dict[str, str] = {}
         self._welcome = b""
         self._has_begun = asyncio.Event()
         self._calls: dict[tuple[str, str], Call] = {}
+
+    def invite(self, title: str) -> JsonObject:
+        """What a new worker needs to reach the driver. Its ticket is void once it is ready."""
+        worker, ticket = secrets.token_hex(8), secrets.token_urlsafe(32)
+        self._tickets[worker] = ticket
+        return {"url": self._url, "ticket": ticket, "worker": worker, "title": title}
 
     def begin(self, agents: Mapping[str, AgentPlan], limits: RolloutLimits) -> None:
         """From now on workers learn how each agent makes its rollouts."""
@@ -198,15 +224,16 @@ class Exchange:
         self._has_begun.set()
 
     async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The ASGI app: `/join` and `/exchange`, each with a JSON object."""
-        raw = await _read_body(receive)
+        """The ASGI app: `/join`, `/ready` and `/exchange`, each with a JSON object."""
+        raw, routes = await _read_body(receive), {JOIN: self._join, READY: self._greet}
+        answer = {**routes, EXCHANGE: self.exchange}.get(scope["path"])
         try:
-            if scope["path"] == JOIN:
-                status, reply = 200, await self._join(orjson.loads(raw))
-            elif scope["path"] == EXCHANGE:
-                status, reply = 200, await self.exchange(orjson.loads(raw))
-            else:
+            if answer is None:
                 status, reply = 404, b'{"detail":"Not Found"}'
+            else:
+                status, reply = 200, await answer(orjson.loads(raw))
+        except Dismissed as error:
+            status, reply = GONE, orjson.dumps({"detail": str(error)})
         except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, NotAskedFor) as error:
             reason = f"{type(error).__name__}: {error}"
             status, reply = 422, orjson.dumps({"detail": reason})
@@ -215,9 +242,19 @@ class Exchange:
         await send({"type": "http.response.body", "body": reply})
 
     async def _join(self, asked: JsonObject) -> bytes:
-        if not asked["is_ready"]:
-            await self._has_begun.wait()
-            return self._welcome
+        ticket = self._tickets.get(asked["worker"], "")
+        if not (ticket and secrets.compare_digest(ticket, asked["ticket"])):
+            raise Dismissed("the ticket is not valid, or no longer")
+        try:
+            async with asyncio.timeout(WAIT_S):
+                await self._has_begun.wait()
+        except TimeoutError:
+            return b"{}"  # the worker asks again
+        return self._welcome
+
+    async def _greet(self, asked: JsonObject) -> bytes:
+        if self._tickets.pop(asked["worker"], None) is None:
+            return b"{}"  # it asks again
         self._leases.join(asked["worker"], asked["title"])
         self._say(f"{asked['title']} is ready (pid {asked['pid']})")
         return b"{}"

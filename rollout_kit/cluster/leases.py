@@ -36,6 +36,10 @@ MOST_AT_ONCE = 256
 """Leases in one reply."""
 
 
+class Dismissed(Exception):
+    """A worker that is believed to be gone speaks, and is to end."""
+
+
 class NotAskedFor(Exception):
     """A worker speaks of something that it was never given."""
 
@@ -91,6 +95,10 @@ class Leases:
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.members: dict[str, Holder] = {}
+        self.known: set[str] = set()
+        """All workers that ever joined."""
+        self._ended: set[str] = set()
+        """Workers that are gone for good."""
         self.num_again = 0
         """Leases that were given out again because their worker was lost."""
         self._clock, self._lease_s, self._say = clock, lease_s, say
@@ -138,20 +146,25 @@ class Leases:
 
     def join(self, id: str, title: str) -> Holder:
         """A worker that may lease from now on."""
+        self.known.add(id)
         member = self.members[id] = Holder(id, title, self._clock())
         return member
 
     def hear(self, id: str, title: str) -> tuple[Holder, bool]:
         """The worker that has just spoken, and whether it holds nothing that it may believe to
-        hold: it was lost meanwhile, and is back."""
+        hold: it was lost meanwhile, and is back. Dismissed if it is to end."""
+        if id not in self.known or id in self._ended:
+            raise Dismissed(f"{title} was given up")
         if (member := self.members.get(id)) is not None:
             member.heard = self._clock()
             return member, False
         self._say(f"{title} is back")
         return self.join(id, title), True
 
-    def lose(self, id: str, why: str) -> None:
-        """A worker is gone: what it held goes to the others."""
+    def lose(self, id: str, why: str, *, for_good: bool = True) -> None:
+        """A worker is gone: what it held goes to the others. It may come back if not `for_good`."""
+        if for_good:
+            self._ended.add(id)
         if (member := self.members.pop(id, None)) is None:
             return
         number = len(member.held)
@@ -163,6 +176,13 @@ class Leases:
         member.wake()
         self._wake_soon()
 
+    def dismiss_all(self) -> None:
+        """Every worker is to end: the run is over."""
+        for member in self.members.values():
+            self._ended.add(member.id)
+            member.wake()
+        self.members.clear()
+
     def lose_silent(self) -> None:
         """Lose the workers that were silent for too long."""
         now = self._clock()
@@ -172,12 +192,12 @@ class Leases:
         self._looked = now
         for member in list(self.members.values()):
             if now - member.heard > self._lease_s:
-                self.lose(member.id, f"was silent for {self._lease_s:g} s")
+                self.lose(member.id, f"was silent for {self._lease_s:g} s", for_good=False)
 
     def grant(self, member: Holder, want: int) -> list[Lease]:
         """Leases for a worker: its share of all that are in flight, and not more than it wants."""
         if self.members.get(member.id) is not member:
-            return []  # it was lost while it waited
+            raise Dismissed(f"{member.title} was lost while it waited")
         share = ceil(len(self._open) / max(1, len(self.members)))
         number = min(want, share - len(member.held), len(self._queue), MOST_AT_ONCE)
         granted = [self._queue.popleft() for _ in range(number)]

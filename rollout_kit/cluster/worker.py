@@ -41,7 +41,10 @@ from .messages import (
 
 log = logging.getLogger(__name__)
 
-EXCHANGE, JOIN = "/exchange", "/join"
+JOIN, READY, EXCHANGE = "/join", "/ready", "/exchange"
+
+GONE = 410
+"""Status of a reply to a worker that is to end."""
 
 WANT = 1 << 20
 """The driver bounds what a worker gets."""
@@ -164,11 +167,25 @@ class LeasedPlace(Place):
 class DriverClient:
     """The calls to the driver: one that waits for work, and one at a time that brings events."""
 
-    def __init__(self, client: HttpClient, url: str, token: str, worker: str, title: str) -> None:
-        self._client, self._url = client, url
-        self._headers = bearer(token)
+    def __init__(self, client: HttpClient, given: JsonObject) -> None:
+        self._client, self._url = client, given["url"]
+        self._headers: dict[str, str] = {}
         self._last_call = 0
-        self._head = orjson.dumps({"worker": worker, "title": title})[:-1]
+        self._about = {"worker": given["worker"], "title": given["title"], "pid": os.getpid()}
+        self._ticket = given["ticket"]
+        self._head = orjson.dumps(self._about)[:-1]
+
+    async def join(self) -> JsonObject:
+        """What the worker needs to start its servers; the token among it is used from now on."""
+        plan: JsonObject = {}
+        while not plan:  # the driver may still be starting its own servers
+            plan = await self.ask(JOIN, orjson.dumps({**self._about, "ticket": self._ticket}))
+        self._headers = bearer(plan["token_of_driver"])
+        return plan
+
+    async def be_ready(self) -> None:
+        """From now on the driver has work for this worker."""
+        await self.ask(READY, orjson.dumps(self._about))
 
     async def wait_for_work(self, work: LeasedWork) -> None:
         while True:
@@ -208,6 +225,8 @@ class DriverClient:
                     raise Gone(f"the driver does not answer: {error}") from None
                 await asyncio.sleep(PAUSE_S)
                 continue
+            if reply.status == GONE:
+                raise Gone(reply.text()[:300])
             if reply.status != 200:
                 raise Gone(f"the driver answered {reply.status}: {reply.text()[:300]}")
             return orjson.loads(reply.raw)
@@ -246,15 +265,14 @@ async def _work(given: JsonObject) -> None:
 
 async def _exchange(given: JsonObject) -> None:
     client = HttpClient(max_reply_mb=1 << 16)
-    driver = DriverClient(client, given["url"], given["token"], given["worker"], given["title"])
-    about = {"worker": given["worker"], "title": given["title"], "pid": os.getpid()}
+    driver = DriverClient(client, given)
     async with AsyncExitStack() as stack:
-        plan = await driver.ask(JOIN, orjson.dumps({**about, "is_ready": False}))
+        plan = await driver.join()
         _, peers = await start_services(plan, stack)
         agents = {name: AgentPlan(**each) for name, each in plan["agents"].items()}
         runner = Runner(peers, agents, RolloutLimits(**plan["limits"]))
         work = LeasedWork(runner, peers)
-        await driver.ask(JOIN, orjson.dumps({**about, "is_ready": True}))
+        await driver.be_ready()
         await asyncio.gather(driver.wait_for_work(work), driver.bring(work))
 
 

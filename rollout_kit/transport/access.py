@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from .peer_user import PEER_USER
 
 OPEN = frozenset({"/health"})
-"""Paths that need no token."""
+"""Paths of every server that need no token."""
 
 TRUSTED = "rollout_kit.trusted"
 """Key of the ASGI scope: whether the caller may see details of the server in `/health`."""
@@ -37,14 +37,23 @@ class Access:
     hosts: frozenset[str]
     token: str
     control: frozenset[str]
+    open: frozenset[str] = OPEN
+    """Paths that need no token."""
 
     @classmethod
-    def to(cls, sock: socket.socket, token: str = "", control: Iterable[str] = ()) -> "Access":
-        """The rules for a server that listens on `sock`."""
+    def to(
+        cls,
+        sock: socket.socket,
+        token: str = "",
+        control: Iterable[str] = (),
+        opened: Iterable[str] = (),
+    ) -> "Access":
+        """The rules for a server that listens on `sock`; `opened` paths check their callers
+        themselves."""
         address = str(sock.getsockname()[0])
         own = f"[{address}]" if ":" in address else address
         hosts = {*LOOPBACK_NAMES, own} if is_loopback(address) else ()
-        return cls(frozenset(hosts), token, frozenset(control))
+        return cls(frozenset(hosts), token, frozenset(control), OPEN.union(opened))
 
     def refusal(self, scope: Scope) -> tuple[HTTPStatus, str] | None:
         """Why the request is refused; None if it is accepted. Sets TRUSTED in the scope, which
@@ -66,7 +75,7 @@ class Access:
         scope[TRUSTED] = self._is_token(headers.get(b"authorization", b"")) or (
             is_open_to_user and scope[PEER_USER].is_own
         )
-        if scope[TRUSTED] or path in OPEN:
+        if scope[TRUSTED] or path in self.open:
             return None
         reason = f"{path} needs the token of this run, as  authorization: Bearer <token>"
         if is_open_to_user:

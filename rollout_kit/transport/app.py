@@ -259,12 +259,16 @@ class _Server(uvicorn.Server):
 
 @asynccontextmanager
 async def served(
-    app: ASGIApp, sock: socket.socket, token: str = "", control: Iterable[str] = ()
+    app: ASGIApp,
+    sock: socket.socket,
+    token: str = "",
+    control: Iterable[str] = (),
+    opened: Iterable[str] = (),
 ) -> AsyncIterator[None]:
     """Context in which `app` answers on `sock` the requests that `Access` accepts."""
     server = _Server(
         uvicorn.Config(
-            guard(app, Access.to(sock, token, control)),
+            guard(app, Access.to(sock, token, control, opened)),
             http=_Connection,
             log_level="warning",
             access_log=False,

@@ -8,13 +8,21 @@ from pydantic import BaseModel, Field, model_validator
 class ClusterConfig(BaseModel):
     """Where the attempts of a collection run."""
 
-    executor: Literal["local", "processes"] = Field(
+    executor: Literal["local", "processes", "ray"] = Field(
         "local",
         description="Where rollouts run. local: in this process; processes: in worker processes on"
-        " this machine.",
+        " this machine; ray: in workers on the nodes of a Ray cluster.",
     )
     num_workers: int | None = Field(
         None, ge=1, description="Workers of the executor; null = one for each CPU core."
+    )
+    ray_address: str | None = Field(
+        None,
+        description="Address of a Ray cluster, such as head:6379 or auto; null = a new one on this"
+        " machine, for the time of the run.",
+    )
+    ray_worker_cpus: float = Field(
+        1.0, ge=0, description="CPUs that Ray reserves for a worker; 0 = none."
     )
 
     worker_lease_s: float = Field(
@@ -25,4 +33,6 @@ class ClusterConfig(BaseModel):
     def _has_workers(self) -> "ClusterConfig":
         if self.num_workers is not None and self.executor == "local":
             raise ValueError("num_workers: add +executor=processes, there are no workers otherwise")
+        if self.ray_address is not None and self.executor != "ray":
+            raise ValueError("ray_address: add +executor=ray")
         return self
