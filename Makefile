@@ -10,7 +10,7 @@ UV := $(shell command -v uv 2>/dev/null)
 PARALLEL = --numprocesses=$(shell $(BIN)/python -c "import os; print(min(os.cpu_count() + 1, 5))") \
 	--dist=loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-view test-slow test-wheel check chaos bench bench-peers performance soak vllm-cpu test-vllm trainers test-trainers dpo-demo clean
+.PHONY: demo test test-view test-slow test-wheel check chaos bench bench-peers performance soak vllm-cpu test-vllm trainers test-trainers test-ray dpo-demo clean
 
 demo: .venv/.ready-demo  ## 96 tasks × 4 rollouts from a tiny model, offline, into results/demo/
 	$(BIN)/ng_collect_rollouts "+config_paths=[configs/demo.yaml]" \
@@ -70,6 +70,14 @@ trainers: .trainers/.ready  ## TRL, OpenRLHF, LLaMA-Factory in an environment of
 test-trainers: .trainers/.ready  ## exports, trained on by TRL and loaded by the others; merges
 	.trainers/bin/python -m pytest -vv -m trainers tests/test_trainers.py \
 		tests/test_merge_lora.py tests/test_dpo_example.py
+
+test-ray: .ray/.ready  ## collections on a Ray cluster, in an environment of its own: 330 MB, five minutes
+	tests/loopback_only .ray/bin/python -m pytest tests/test_cluster.py tests/test_leases.py
+
+.ray/.ready: pyproject.toml
+	test -x .ray/bin/python || $(PYTHON) -m venv .ray
+	.ray/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[ray,dev]"
+	@touch $@
 
 dpo-demo: .dpo/.ready  ## a LoRA, rollouts, pairs, DPO, evaluation with a tiny model: four minutes, into results/dpo/
 	rm -rf results/dpo
