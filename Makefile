@@ -10,7 +10,7 @@ UV := $(shell command -v uv 2>/dev/null)
 PARALLEL = --numprocesses=$(shell $(BIN)/python -c "import os; print(min(os.cpu_count() + 1, 5))") \
 	--dist=loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-view test-slow test-wheel check chaos bench bench-peers performance soak vllm-cpu test-vllm trainers test-trainers test-ray dpo-demo clean
+.PHONY: demo test test-view test-slow test-wheel check chaos bench bench-peers performance soak vllm-cpu test-vllm trainers test-trainers test-ray trackers test-trackers dpo-demo clean
 
 demo: .venv/.ready-demo  ## 96 tasks × 4 rollouts from a tiny model, offline, into results/demo/
 	$(BIN)/ng_collect_rollouts "+config_paths=[configs/demo.yaml]" \
@@ -77,6 +77,17 @@ test-ray: .ray/.ready  ## collections on a Ray cluster, in an environment of its
 .ray/.ready: pyproject.toml
 	test -x .ray/bin/python || $(PYTHON) -m venv .ray
 	.ray/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[ray,dev]"
+	@touch $@
+
+trackers: .trackers/.ready  ## W&B and MLflow, with its server, in an environment of their own: 1 GB
+
+test-trackers: .trackers/.ready  ## figures, tables and files reach W&B and MLflow, also one that is killed
+	.trackers/bin/python -m pytest -vv -rs tests/test_trackers*.py
+
+.trackers/.ready: pyproject.toml
+	test -x .trackers/bin/python || $(PYTHON) -m venv .trackers
+	.trackers/bin/python -m pip install --quiet --disable-pip-version-check \
+		--editable ".[otel,prometheus,wandb]" "mlflow>=3" pytest hypothesis
 	@touch $@
 
 dpo-demo: .dpo/.ready  ## a LoRA, rollouts, pairs, DPO, evaluation with a tiny model: four minutes, into results/dpo/

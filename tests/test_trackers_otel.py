@@ -1,5 +1,6 @@
 """Rollouts as OpenTelemetry traces: the conventions' names, ids that stay, content on request."""
 
+import asyncio
 import json
 from itertools import pairwise
 from pathlib import Path
@@ -8,7 +9,8 @@ from typing import Any
 import pytest
 from exported import Place, line, tool_line
 from otlp_receiver import attributes, receiving
-from support import read_jsonl
+from support import Bench, eventually, read_jsonl, row
+from tracked import NUM_FREE, collect_held
 
 from rollout_kit.cli import export as command
 from rollout_kit.errors import ConfigError
@@ -202,3 +204,38 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
         ConfigError, match=r"otel\.endpoint needs the extra otel.*rollout_kit\[otel"
     ):
         installed.check_installed(keys)
+
+
+def test_rollouts_reach_a_receiver_while_the_collection_runs(bench: Bench) -> None:
+    rows = [row(f"QUESTION-{number}") for number in range(NUM_FREE + 2)]
+    with receiving() as receiver:
+        keys = {"endpoint": receiver.url, "headers": {"x-key": "abc"}, "service": "tests"}
+        said = collect_held(
+            bench, rows, lambda: eventually(lambda: len(receiver.roots()) == NUM_FREE), otel=keys
+        )
+        assert len(receiver.roots()) == len(rows) and "warning" not in said
+        assert receiver.headers[-1]["x-key"] == "abc"
+        assert receiver.names().count("chat scripted") == len(rows)
+        assert {attributes(root)["rollout_kit.reward"] for root in receiver.roots()} == {1.0}
+        assert b"QUESTION" not in b"".join(receiver.raw)
+        live = {span.trace_id for span in receiver.roots()}
+        stored = {build_trace(each)[0].trace_id for each in bench.lines()}
+        assert {trace_id.hex() for trace_id in live} == stored
+
+
+def test_a_receiver_that_hangs_does_not_hold_the_collection_up(bench: Bench) -> None:
+    rows = [row(f"q{number}") for number in range(NUM_FREE + 2)]
+    with receiving() as receiver:
+        receiver.gate.clear()
+        keys = {"endpoint": receiver.url}
+        said = collect_held(bench, rows, receiver.asked.wait, otel=keys, tracker_wait_s=0.1)
+    assert len(bench.lines()) == len(rows)
+    assert f"warning: OpenTelemetry: not sent: {len(rows)} rollouts" in said
+
+
+def test_content_is_sent_while_the_collection_runs_if_it_is_asked_for(bench: Bench) -> None:
+    with receiving() as receiver:
+        keys = {"endpoint": receiver.url, "content": True}
+        assert asyncio.run(bench.collect([row("QUESTION-1", "else")], otel=keys)) == 0
+        assert b"QUESTION-1" in b"".join(receiver.raw)
+        assert attributes(receiver.roots()[0])["rollout_kit.reward"] == 0.0

@@ -34,6 +34,7 @@ from ..config.keys.commands import (
     RolloutsCommand,
     ServersConfig,
 )
+from ..config.keys.trackers import TrackersConfig
 from ..config.load import Config
 from ..errors import ConfigError
 from ..launch.reach import Servers
@@ -272,7 +273,7 @@ OF_SERVERS = frozenset({*HttpClientConfig.model_fields, *ServersConfig.model_fie
 OF_COMMANDS = frozenset({
     "config_paths", "json", "json_output", "dry_run", "confirm", "num_canary",
     "canary_seed", "throughput_log", "dataset", "input_jsonl_fpath", "output_jsonl_fpath",
-    "head_server", "request_timeout_s",
+    "head_server", "request_timeout_s", *TrackersConfig.model_fields,
 })
 # fmt: on
 """Keys of the commands that are arguments here, or concern only people at a terminal."""

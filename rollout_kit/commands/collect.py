@@ -17,6 +17,7 @@ from ..launch.reach import Servers, reach
 from ..pacing.bill import Bill
 from ..store.files import check_apart
 from ..store.input import input_file
+from ..trackers.installed import check_trackers
 from .command_line import command_lines
 from .estimate import confirm
 from .estimate import estimate as estimate_all
@@ -100,6 +101,7 @@ def check(command: CollectConfig) -> None:
         raise ConfigError("output_jsonl_fpath is missing: add +output_jsonl_fpath=rollouts.jsonl")
     check_repeats(command)
     check_log(command)
+    check_trackers(command)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from ..errors import ConfigError
 from ..launch.reach import Servers
 from ..store.input import input_file
 from ..store.stored import StoredFile
+from ..trackers.installed import check_trackers
 from .command_line import command_lines
 from .progress import Progress
 from .run import prepare, run_to_end, show_first_request
@@ -48,6 +49,7 @@ def check(command: ReverifyConfig) -> None:
     if command.output_jsonl_fpath is None:
         raise ConfigError("output_jsonl_fpath is missing: add +output_jsonl_fpath=reverified.jsonl")
     check_log(command)
+    check_trackers(command)
 
 
 async def _reverify(

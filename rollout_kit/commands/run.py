@@ -15,8 +15,9 @@ from ..collector.run import Run
 from ..collector.schedule import Later
 from ..live.control import Control
 from ..live.door import open_door
-from ..live.watcher import Watcher
+from ..live.watcher import Reader, Watcher
 from ..store.lines import row_of, without_verdict
+from ..trackers.tracking import track
 from ..types import Attempt
 from .progress import Progress
 from .report import report
@@ -28,8 +29,9 @@ async def run_to_end(collection: Collection[Any, Any], ends: Ends, progress: Pro
     """Run what is owed, and report how it went."""
     run = make_run(collection, ends, progress)
     await run.warm_up()
-    await drive(run, progress)
-    return report(run, progress)
+    async with track(run, progress.say) as tracking:
+        await drive(run, progress, readers=[tracking.read])
+        return report(run, progress)
 
 
 async def prepare(collection: Collection[Any, Any], progress: Progress) -> None:
@@ -69,7 +71,9 @@ def make_run(
     )
 
 
-async def drive(run: Run, progress: Progress, total: int | None = None) -> None:
+async def drive(
+    run: Run, progress: Progress, total: int | None = None, readers: Sequence[Reader] = ()
+) -> None:
     """Run to the end while people see the progress, of `total` rollouts or of the whole plan."""
     counts = run.source.counts
     if total is not None:
@@ -80,6 +84,7 @@ async def drive(run: Run, progress: Progress, total: int | None = None) -> None:
         progress.start(counts.planned - counts.left_out, counts.done, run)
     control = Control(run, progress.say)
     watcher = Watcher(run, progress.figures, control)
+    watcher.readers += readers
     async with open_door(control, watcher, progress.say):
         with interrupts(run):
             watcher.begin()

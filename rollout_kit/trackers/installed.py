@@ -4,8 +4,11 @@ from importlib.util import find_spec
 
 from pydantic import BaseModel
 
-from ..config.keys.trackers import MlflowConfig, OtelConfig, TrackersConfig, WandbConfig
+from ..config.keys.trackers import TrackersConfig
 from ..errors import ConfigError, how_to_install
+
+SWITCHES = {"wandb": "project", "mlflow": "experiment", "otel": "endpoint"}
+"""Tracker → the key that switches it on."""
 
 MODULES = {
     "wandb": "wandb",
@@ -18,14 +21,7 @@ MODULES = {
 
 def is_on(keys: BaseModel) -> bool:
     """Whether the key is given that switches a tracker on."""
-    match keys:
-        case WandbConfig():
-            return keys.project is not None
-        case MlflowConfig():
-            return keys.experiment is not None
-        case OtelConfig():
-            return keys.endpoint is not None
-    return False
+    return getattr(keys, SWITCHES[_name(keys)]) is not None
 
 
 def check_trackers(command: TrackersConfig) -> None:
@@ -39,9 +35,12 @@ def check_trackers(command: TrackersConfig) -> None:
 def check_installed(keys: BaseModel) -> None:
     """The same for the keys of one tracker."""
     if is_on(keys):
-        name = type(keys).__name__.removesuffix("Config").lower()
-        switch = {"wandb": "wandb.project", "mlflow": "mlflow.experiment", "otel": "otel.endpoint"}
-        _check(switch[name], name)
+        name = _name(keys)
+        _check(f"{name}.{SWITCHES[name]}", name)
+
+
+def _name(keys: BaseModel) -> str:
+    return type(keys).__name__.removesuffix("Config").lower()
 
 
 def _check(key: str, extra: str) -> None:

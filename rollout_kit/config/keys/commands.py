@@ -17,6 +17,7 @@ from .lora import MergeLoraConfig
 from .parallelism import Parallelism
 from .planning import PlanVllmConfig
 from .servers import HeadServerConfig, HttpClientConfig, ServersConfig
+from .trackers import TrackersConfig
 
 Arms = str | list[Any] | JsonObject | None
 
@@ -42,7 +43,7 @@ class RunConfig(Command, HttpClientConfig, ServersConfig):
     reload: bool = Field(False, description="Restart a server when a file of its code changes.")
 
 
-class RolloutsCommand(Command, HttpClientConfig, ServersConfig, GroupsConfig):
+class RolloutsCommand(Command, HttpClientConfig, ServersConfig, GroupsConfig, TrackersConfig):
     """Keys of the commands that write rollouts."""
 
     output_jsonl_fpath: Path | None = Field(None, description="File to append rollouts to.")
