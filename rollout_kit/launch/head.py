@@ -22,6 +22,7 @@ from ..transport.access import bearer, is_loopback
 from ..transport.app import served
 from ..transport.http import HttpClient, Reply
 from ..types import JsonObject
+from .exposition import expose_servers
 from .placement import Server
 from .run import RunIdentity, keep_token, read_token
 from .sockets import bound_socket, url_of
@@ -103,6 +104,10 @@ class HeadServer:
             self._stop()
             return {"status": "stopping"}
 
+        async def metrics(request: Request) -> Response:
+            return expose_servers(self._entry, request.headers.get("accept", ""))
+
+        app.add_route("/metrics", metrics, methods=["GET"])
         serve("/", self._hello)
         serve("/health", self._hello)
         serve(CONFIG, lambda request: config_yaml)

@@ -19,6 +19,7 @@ from .figures import TableSample, final_figures, scalars_of
 from .installed import SWITCHES, is_on
 from .link import Link, Message
 from .outbox import Backlog, Latest
+from .prometheus import RunPage, serve_page
 
 CURVE_EVERY_S = 5.0
 """Seconds between two points of a curve."""
@@ -31,16 +32,17 @@ TRACES_EVERY_S = 0.5
 async def track(run: Run, say: Say) -> AsyncIterator["Tracking"]:
     """Context around a run, up to where its files are complete."""
     tracking = Tracking(run, say)
-    tracking.start()
     is_done, wait_s = False, run.command.tracker_wait_s
-    try:
-        yield tracking
-        is_done = run.ending is Ending.DONE
-    except asyncio.CancelledError:
-        wait_s = 0.0
-        raise
-    finally:
-        await tracking.close(is_done, wait_s)
+    async with tracking.served_page():
+        tracking.start()
+        try:
+            yield tracking
+            is_done = run.ending is Ending.DONE
+        except asyncio.CancelledError:
+            wait_s = 0.0
+            raise
+        finally:
+            await tracking.close(is_done, wait_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +63,22 @@ class Tracking:
     say: Say
     _curves: list[Curves] = field(default_factory=list)
     _traces: Link | None = None
+    _page: RunPage | None = None
     _step: int = 0
     _figures: dict[str, float] = field(default_factory=dict)
+
+    @asynccontextmanager
+    async def served_page(self) -> AsyncIterator[None]:
+        """Context in which Prometheus can ask for the figures, if it is wanted."""
+        command = self.run.command
+        if command.metrics_port is None:
+            yield
+            return
+        self._page = RunPage()
+        self.run.observe(self._page)
+        token = command.auth_token or ""
+        async with serve_page(self._page, command.metrics_port, token, self.say):
+            yield
 
     def start(self) -> None:
         """Start what the command names; say which keys have no effect."""
@@ -87,6 +103,8 @@ class Tracking:
 
     def read(self, snapshot: Snapshot) -> None:
         """Follow the figures."""
+        if self._page is not None:
+            self._page.read(snapshot)
         counts = snapshot.counts
         self._step = counts.done + counts.failed + counts.unverified
         self._figures = scalars_of(snapshot) if self._curves else {}
