@@ -13,6 +13,8 @@ from pathlib import Path
 
 import orjson
 
+from rollout_kit.store.files import OutputPaths
+
 from . import endpoint, sides, work
 from .endpoint import Setting
 from .groups import measure_groups
@@ -88,11 +90,7 @@ class Figures:
         # answers that take a while keep the run going without adding finished tasks
         with self._left_early(argv, Setting(latency_s=5.0)) as (process, said, began):
             first_s = self._wait_for_request(process) - began
-            until = time.monotonic() + GIVEN_UP_S
-            while f"Plan: {MILLION:,} tasks".encode() not in said.read_bytes():
-                if process.poll() is not None or time.monotonic() > until:
-                    raise Unmeasured(f"a million rows were not counted: {said.read_text()}")
-                time.sleep(0.1)
+            self._wait_for_plan(process, said, MILLION)
             time.sleep(0.5)
             peak = peak_mb(process.pid)
         rows.unlink()
@@ -133,16 +131,22 @@ class Figures:
         _finish(self, output, MILLION)
         rows = work.write_rows(self.folder / "million_and_one.jsonl", MILLION + 1)
         size_gb = output.stat().st_size / 1e9
+        yield Figure("resume_file_gb", "continuing behind 1,000,000 rollouts: file", size_gb, "GB")
         argv = sides.local(self.port, "short", rows, 16, str(output))
-        with self._left_early(argv, Setting(latency_s=60.0)) as (process, _, began):
-            first_s = self._wait_for_request(process) - began
-            peak, used_s = peak_mb(process.pid), cpu_s(process.pid)
+        without_s, without_mb, _ = self._continued(argv, until_counted=True)
+        index_gb = OutputPaths(output).index.stat().st_size / 1e9
+        first_s, peak, used_s = self._continued(argv)
         output.unlink()
         rows.unlink()
-        yield Figure("resume_file_gb", "continuing behind 1,000,000 rollouts: file", size_gb, "GB")
         yield Figure("resume_first_s", "… first new request", first_s, "s")
         yield Figure("resume_cpu_s", "… CPU until then", used_s, "s")
         yield Figure("resume_peak_mb", "… peak until then", peak, "MB")
+        what = "… without an index, which is made: first new request"
+        yield Figure("resume_unindexed_s", what, without_s, "s")
+        yield Figure("resume_unindexed_mb", "… without an index: peak until then", without_mb, "MB")
+        what = "… time to the first request, with the index, of without"
+        yield Figure("resume_ratio", what, first_s / without_s, "")
+        yield Figure("resume_index_gb", "… index", index_gb, "GB")
 
     def viewer(self) -> Iterator[Figure]:
         """Look at a million rollouts of 3 KB."""
@@ -159,6 +163,29 @@ class Figures:
             yield Figure(f"journal_{kind}_per_s", f"journal, {size} responses", ours, "rows/s")
             what = f"… of dumping and writing the same lines, {size}"
             yield Figure(f"journal_{kind}_ratio", what, ours / floor, "")
+            index_us = statistics.median(float(run.split()[2]) for run in runs)
+            what = f"… of it, CPU of the index a rollout, {size}"
+            yield Figure(f"journal_{kind}_index_us", what, index_us, "µs")
+
+    def _continued(
+        self, argv: Sequence[str], *, until_counted: bool = False
+    ) -> tuple[float, float, float]:
+        """Seconds to the first request of a run that is killed then, its peak in MB and its CPU
+        seconds until then. `until_counted`: it is killed once it has read all of its input."""
+        with self._left_early(argv, Setting(latency_s=60.0)) as (process, said, began):
+            first_s = self._wait_for_request(process) - began
+            found = first_s, peak_mb(process.pid), cpu_s(process.pid)
+            if until_counted:
+                self._wait_for_plan(process, said, MILLION + 1)
+                time.sleep(2.0)  # the index is written once a second
+        return found
+
+    def _wait_for_plan(self, process: "subprocess.Popen[bytes]", said: Path, number: int) -> None:
+        until = time.monotonic() + GIVEN_UP_S
+        while f"Plan: {number:,} tasks".encode() not in said.read_bytes():
+            if process.poll() is not None or time.monotonic() > until:
+                raise Unmeasured(f"{number:,} rows were not counted: {said.read_text()}")
+            time.sleep(0.1)
 
     def _took(self, argv: Sequence[str]) -> float:
         def once() -> float:

@@ -332,6 +332,34 @@ def test_a_record_says_the_same_whether_its_line_was_parsed_or_written_here(
         assert kept.line(row) == read.line(row) and kept.key(row) == read.key(row)
 
 
+def test_a_reader_uses_it_follows_the_file_and_never_writes_it(tmp_path: Path) -> None:
+    path = tmp_path / "rollouts.jsonl"
+    kept_at, beside = tmp_path / "cache.index", OutputPaths(path).index
+
+    def content(index: Index) -> list[Any]:
+        index.update()
+        names = sorted(index.columns.names())
+        return [
+            (index.key(row), index.line(row), index.columns.fields(row, names))
+            for row in range(len(index))
+        ]
+
+    with Journal_of(path) as journal:
+        for task in range(30):
+            journal.append(rollout_of(orjson.loads(own(task, 0, answer=f"{task}"))))
+        journal.check()
+        raw = beside.read_bytes()
+        index = Index(path, kept_at=kept_at, beside=beside)
+        assert len(index) == 30 and content(index) == content(Index(path))
+        journal.append(rollout_of(orjson.loads(own(50, 0, new_score=1))))
+        assert len(content(index)) == 31 and content(index) == content(Index(path))
+        assert beside.read_bytes() == raw and not kept_at.exists()
+    rewrite(lambda lines: lines[3:])(path)
+    raw = beside.read_bytes()
+    assert content(index) == content(Index(path, kept_at=kept_at, beside=beside))
+    assert len(index) == 28 and beside.read_bytes() == raw and kept_at.exists()
+
+
 def test_a_small_output_has_none_and_a_fresh_start_removes_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,13 +6,7 @@ A source also knows its plan in numbers, and which of its rollouts are on disk.
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import (
-    Callable,
-    Collection,
-    Iterable,
-    Iterator,
-    Sequence,
-)
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -92,9 +86,12 @@ class TaskSource:
         return self.wanted.arm_ids
 
     async def count(self) -> None:
-        tasks = self.reader.read()
+        tasks, number = self.reader.read(), COUNT_FIRST
         self._kept = deque() if self._keeps_tasks() else None
-        self.counts = await self._count(itertools.islice(tasks, COUNT_FIRST))
+        if self._kept is None:
+            number //= 10  # they are read twice
+            self.reader.leading.restore(self._journal.index, self.reader.mark())
+        self.counts = await self._count(itertools.islice(tasks, number))
         if (one_more := next(tasks, None)) is not None:
             if self._command.strict_input or self._command.dry_run:
                 self.counts += await self._count(itertools.chain([one_more], tasks))
@@ -107,6 +104,7 @@ class TaskSource:
         self._to_verify.clear()
         self.counts = await self._count(self.reader.read())
         self.is_open_ended = False
+        self.reader.leading.keep(self._journal.index, self.reader.mark())
 
     def take(self, outcome: Outcome) -> None:
         if isinstance(outcome, Rollout) and outcome.key in self._contents.pending:
@@ -203,18 +201,18 @@ class TaskSource:
     def num_missing_of(self, entry: JsonObject) -> int:
         """Tasks of an earlier input that neither the output nor this input has."""
         reader, done = self.reader.of_input(entry["path"], entry.get("limit")), self._contents.done
-        mine = {task.task_id for task in self.reader.read() if isinstance(task, Task)}
+        lacking: set[str] = set()
         with suppress(ConfigError):  # an input that was removed cannot be collected anyway
-            return len(
-                {
-                    task.task_id
-                    for task in reader.read()
-                    if isinstance(task, Task)
-                    and task.task_id not in mine
-                    and any(key not in done for key in self.wanted.keys(task))
-                }
-            )
-        return 0
+            lacking = {
+                task.task_id
+                for task in reader.read()
+                if isinstance(task, Task) and any(key not in done for key in self.wanted.keys(task))
+            }
+        mine = self.reader.read() if lacking else iter(())
+        while lacking and (task := next(mine, None)) is not None:
+            if isinstance(task, Task):
+                lacking.discard(task.task_id)
+        return len(lacking)
 
     def closing_lines(self) -> list[str]:
         """What people should know at the end."""
@@ -321,9 +319,16 @@ class TaskSource:
         return Attempt(key, task, stored=line, arm=line["rollout"].get("arm"))
 
     def _tasks(self) -> Iterator[Task | Malformed]:
-        """The tasks kept from counting, each released once it is used; or the file again."""
+        """The tasks kept from counting, each released once it is used; or the file again, without
+        the rows that are known to be done."""
         if self._kept is None:
-            yield from self.reader.read()
+            leading = self.reader.leading
+            if leading.known and self.on_task is None and self.wanted.only is None:
+                wanted = self.wanted.keys(Task("", 0, 0, str(self.reader.agent_name), {}))
+                owed = leading.find_owed(self._contents.done, wanted)
+                yield from self.reader.read_owed(owed)
+            else:
+                yield from self.reader.read()
             return
         while self._kept:
             yield self._kept.popleft()

@@ -50,7 +50,7 @@ class Journal:
         """Time spent on writing lines, `fsync` per row included."""
         self._fsync: Fsync = fsync
         self._files: dict[Path, HeldFile] = {}
-        self._index = KeptIndex(paths.index)
+        self.index = KeptIndex(paths.index)
         self._is_touched = self._is_doubtful = self._is_edited = False
         """Whether another program touched the files; whether some cannot be forced to disk; whether
         a line is not the one that the index told."""
@@ -65,7 +65,8 @@ class Journal:
         try:
             for path in (paths.main, paths.unverified, paths.failures):
                 self._hold(path)
-            self.contents = contents = scan(paths, self._index)
+            self.contents = contents = scan(paths, self.index)
+            self.index.descriptor = self._files[paths.main].descriptor
             for file in self._files.values():
                 self._repair(file)
             self.contents.size = self._files[paths.main].size
@@ -152,7 +153,7 @@ class Journal:
                 case Rollout(line=line):
                     offset = self.size
                     raw = self._write(self.paths.main, line)
-                    self._index.append(offset, raw, outcome)
+                    self.index.append(offset, raw, outcome)
                     self._parked.pop(outcome.key, None)
                     self._turns.settle(outcome.key)
                 case Unverified(error=error):
@@ -229,9 +230,9 @@ class Journal:
             failures.append(OutputError(edited(self.paths)))
         if failures:
             self._is_touched = True
-            self._index.drop()
+            self.index.drop()
             raise failures[0]
-        self._index.flush(self._files[self.paths.main].descriptor)
+        self.index.flush()
 
     def sync(self) -> None:
         """Force written lines to disk; OutputError, once, if that fails. It may block, so call it
@@ -288,13 +289,13 @@ class Journal:
     def _drop_empty(self) -> None:
         """Remove the empty files that this run created."""
         if self.size == 0:
-            self._index.drop()
+            self.index.drop()
         for path, file in self._files.items():
             if file.is_made and file.size == 0:
                 path.unlink(missing_ok=True)
 
     def _close_files(self) -> None:
-        self._index.close()
+        self.index.close()
         for file in self._files.values():
             file.close()
         self._files.clear()
@@ -307,6 +308,7 @@ class NoJournal:
     def __init__(self) -> None:
         self.contents = Contents()
         self.notes: list[str] = []
+        self.index = KeptIndex(None)
         self.writing_s = 0.0
 
     def append(self, outcome: Outcome) -> Outcome:

@@ -98,8 +98,8 @@ def _read_main(path: Path, index: KeptIndex) -> Contents:
     found = Contents(size=path.stat().st_size)
     lines = _MainLines(path, found)
     with path.open("rb", AT_ONCE) as stream:
-        descriptor = stream.fileno()
-        for piece in index.load(descriptor):
+        index.descriptor = descriptor = stream.fileno()
+        for piece in index.load():
             if isinstance(piece, Rows):
                 lines.take_rows(piece)
             elif lines.take(piece, raw := _line_from(descriptor, piece)):
@@ -116,7 +116,7 @@ def _read_main(path: Path, index: KeptIndex) -> Contents:
             is_kept = counts or (record is not None and record.kind != "rollout")
             index.keep(offset, raw, record if is_kept else None, is_odd=is_odd)
             if index.num_waiting >= BATCH:
-                index.flush(descriptor)
+                index.flush()
     check_lines(path, lines.num_own, found.foreign, lines.num_unreadable)
     return found
 

@@ -5,13 +5,17 @@ the others.
 """
 
 import hashlib
+import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import islice, starmap
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from .. import __version__
 from ..endpoints.params import find_problems, merge
 from ..errors import suggest
 from ..responses import DEEPEST, is_too_deep
@@ -19,6 +23,8 @@ from ..types import JsonObject, Task
 from .arms.arm import Arm
 from .arms.template import Prompt
 from .compact import NumberTable
+from .index.file import State
+from .index.leading import Leading
 from .input import number_lines
 
 IGNORED_IN_IDENTITY = "_ng_"
@@ -65,6 +71,7 @@ class TaskReader:
     """Ways of asking each task; without any it is asked as its row says."""
     positions: NumberTable = field(default_factory=NumberTable)
     """Position of each distinct task, shared by all passes over the input."""
+    leading: Leading = field(default_factory=Leading)
 
     def read(self) -> "Iterator[Task | Malformed]":
         """Yield the tasks of the file in input order, malformed lines among them."""
@@ -78,9 +85,41 @@ class TaskReader:
                 return
             yield reading.task(number, row)
 
+    def read_owed(self, owed: Iterable[int]) -> Iterator[Task | Malformed]:
+        """The tasks of those known lines, counted from 0, and of every line behind the known."""
+        reading, lines, at = Reading(self), number_lines(self.path), 0
+        known = self.leading.known
+        end = min(self.limit or len(known), len(known))
+        for row in owed:
+            if row < end:
+                reading.skip_to(row)
+                yield from starmap(reading.task, islice(lines, row - at, row - at + 1))
+                at = row + 1
+        if self.limit and self.limit <= len(known):
+            return
+        for place, line in enumerate(islice(lines, len(known) - at, None)):
+            if place == 0:  # from here on a task may be one of before
+                reading.skip_to(len(known))
+                for position, task in enumerate(known):
+                    self.positions.setdefault(task, position)
+            if self.limit and reading.num_tasks >= self.limit:
+                return
+            yield reading.task(*line)
+
+    def mark(self) -> bytes:
+        """Stands for the input as it is, and for how its lines become tasks; empty if rows name
+        their agents, or the input is no file."""
+        how = (sorted(self.agents), self.agent_name, self.default_params, self.override_params)
+        with suppress(OSError), self.path.open("rb") as stream:
+            state = State.of(stream.fileno(), os.fstat(stream.fileno()).st_size)
+            said = repr((__version__, state, *how, self.prompt, self.arms))
+            return hashlib.blake2b(said.encode(), digest_size=16).digest() if how[1] else b""
+        return b""
+
     def of_input(self, path: str, limit: int | None) -> "TaskReader":
         """The same reader for another input."""
-        return replace(self, path=Path(path), limit=limit, positions=NumberTable())
+        own = {"positions": NumberTable(), "leading": Leading()}
+        return replace(self, path=Path(path), limit=limit, **own)
 
     def agent_of(self, row: JsonObject) -> str:
         agent = self.agent_name or agent_name_of(row)
@@ -123,6 +162,10 @@ class Reading:
         self._repeated: dict[tuple[int, str], int] = {}
         self.num_tasks = 0
 
+    def skip_to(self, row: int) -> None:
+        """Take the leading lines before this one as read."""
+        self._num_distinct = self.num_tasks = row
+
     def task(self, number: int, given: bytes | JsonObject) -> Task | Malformed:
         """The task of one row; `number` is its line."""
         reader = self._reader
@@ -136,6 +179,7 @@ class Reading:
         task_id = task_id_of(row)
         small_id = int(task_id, 16)
         position = reader.positions.setdefault(small_id, self._num_distinct)
+        reader.leading.follow(number, small_id, position)
         is_known, which = position < self._num_distinct, (small_id, agent)
         self._num_distinct += not is_known
         # with one agent for all rows, only identical rows need a count

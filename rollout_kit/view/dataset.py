@@ -56,7 +56,14 @@ class StoredOutput:
         paths = OutputPaths(path)
         files = [(path, "rollout"), (paths.unverified, "unverified"), (paths.failures, "failure")]
         parts = [
-            Part(Index(each, default, cache_path(each) if is_kept else None))
+            Part(
+                Index(
+                    each,
+                    default,
+                    cache_path(each) if is_kept else None,
+                    paths.index if each == path else None,
+                )
+            )
             for each, default in files
         ]
         return cls(name, paths, parts, Labels.beside(path))

@@ -1,8 +1,8 @@
 """The file of an index: chunks that are only appended, so that a cut loses the last one at most.
 
 A chunk is a kind, the number of its bytes, their CRC-32, and the bytes. `T` holds new texts and
-columns, `R` records, `O` the offsets of lines that a record does not tell, and `S` the state of the
-indexed file up to which the chunks before it go.
+columns, `R` records, `O` the offsets of lines that a record does not tell, `I` what is known of an
+input, and `S` the state of the indexed file up to which the chunks before it go.
 """
 
 import fcntl
@@ -71,6 +71,8 @@ class IndexFile:
     flags: set[str] = field(default_factory=set)
     odd: "array[int]" = field(default_factory=lambda: array("Q"))
     """Offsets of the lines that have to be read themselves, as far as they were loaded."""
+    input: bytes = b""
+    """What the last run knew of its input."""
     _end: int = 0
     """Bytes of the file that count."""
     _stream: BinaryIO | None = None
@@ -117,6 +119,8 @@ class IndexFile:
         for kind, content in chunks:
             if kind == b"R":
                 records.append(content)
+            elif kind == b"I":
+                self.input = content
             elif kind == b"O":
                 self.odd.frombytes(content)
             elif kind == b"T":
@@ -132,7 +136,12 @@ class IndexFile:
         columns.extend(b"".join(records))
 
     def append(
-        self, columns: Columns, records: bytes, state: State, odd: "array[int] | None" = None
+        self,
+        columns: Columns,
+        records: bytes,
+        state: State,
+        odd: "array[int] | None" = None,
+        input: bytes = b"",
     ) -> None:
         """Append the records and the texts and columns that are new; a failure ends the writing:
         an index is not worth an error."""
@@ -148,6 +157,8 @@ class IndexFile:
             parts.insert(0, _chunk(b"T", orjson.dumps(new)))
         if odd:
             parts.insert(0, _chunk(b"O", odd.tobytes()))
+        if input:
+            parts.insert(0, _chunk(b"I", input))
         self._note(columns)
         raw = b"".join(parts)
         try:
@@ -165,7 +176,7 @@ class IndexFile:
         """Begin anew with an empty file."""
         self.close()
         self.num_texts, self.num_scores, self.flags, self._end = {}, 0, set(), 0
-        self.odd = array("Q")
+        self.odd, self.input = array("Q"), b""
 
     def remove(self) -> None:
         """Remove the file; from now on the index is kept nowhere."""

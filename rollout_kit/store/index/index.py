@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -31,11 +32,14 @@ class Index:
     """The rollouts, responses without a verdict and failures of one JSONL file, by row number.
 
     `kept_at`: the file of the index, which only one process may write; None keeps it in memory.
+    `beside`: an index that the writer of the file keeps; it is read where it is valid, and what it
+    lacks stays in memory.
     """
 
     path: Path
     default: str = "rollout"
     kept_at: Path | None = None
+    beside: Path | None = None
     columns: Columns = field(default_factory=Columns)
     num_foreign: int = 0
     """Lines that no collection wrote, of those read by this process."""
@@ -47,17 +51,27 @@ class Index:
     """Bytes that are indexed."""
 
     def __post_init__(self) -> None:
-        self._file = IndexFile(self.kept_at)
-        self._state: State | None = None
+        self._file = IndexFile(None)
+        self._state: State | None = self._load_beside()
         self._seen: Keys | None = None
         """Keys of the rollouts, once lines are added."""
         self._maker: RecordMaker | None = None
         self._is_edited = False
         """A line was read that is not the one that was indexed."""
-        self._state = self._file.load(self.columns)
+        if self._state is None:
+            self.columns, self._file = Columns(), IndexFile(self.kept_at)
+            self._state = self._file.load(self.columns)
         if self._state is None:
             self.columns = Columns()
         self.size = self._state.size if self._state else 0
+
+    def _load_beside(self) -> State | None:
+        """Read the index that the writer of the file keeps; None if it is not valid."""
+        with suppress(OSError), self.path.open("rb") as stream:
+            state = IndexFile(self.beside).load(self.columns)
+            if state is not None and state.holds_for(stream.fileno()):
+                return state
+        return None
 
     def __len__(self) -> int:
         return len(self.columns)
@@ -108,7 +122,8 @@ class Index:
 
     def _reset(self) -> None:
         self.columns = Columns()
-        self._file.reset()
+        self._file.close()
+        self._file = IndexFile(self.kept_at)
         self._state, self._seen, self._maker, self.size = None, None, None, 0
         self._is_edited = False
         self.num_foreign = self.num_repeated = 0

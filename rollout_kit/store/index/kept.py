@@ -45,15 +45,17 @@ class KeptIndex:
 
     def __init__(self, path: Path | None) -> None:
         self._file = IndexFile(path)
+        self.descriptor = -1
+        """The main file, once it is open."""
         self.reset()
 
-    def load(self, descriptor: int) -> Iterator[Rows | int]:
+    def load(self) -> Iterator[Rows | int]:
         """What a valid index holds, in file order: rows, and offsets of the lines that have to be
-        read themselves. Nothing if it is not valid for the file that is open here."""
+        read themselves. Nothing if it is not valid for the main file."""
         columns = Columns(WANTED)
         state = self._file.load(columns)
         odd = array("Q", sorted(set(self._file.odd)))
-        if state is None or not state.holds_for(descriptor) or len(odd) > MAX_ODD:
+        if state is None or not state.holds_for(self.descriptor) or len(odd) > MAX_ODD:
             self.reset()
             return
         self._begin(columns, state)
@@ -98,14 +100,28 @@ class KeptIndex:
         """Records that are not written yet."""
         return len(self._records)
 
-    def flush(self, descriptor: int) -> None:
-        """Write what was kept since, and the state of the main file, which is open here."""
-        if self.size < SMALL and not self._file.is_begun:
+    def flush(self) -> None:
+        """Write what was kept since, and the state of the main file."""
+        if self._file.path is None or (self.size < SMALL and not self._file.is_begun):
             return
-        state = State.of(descriptor, self.size)
+        state = State.of(self.descriptor, self.size)
         if state != self._state:
             self._file.append(self._columns, self._records.take(), state, self._odd)
             self._state, self._odd = state, array("Q")
+
+    def input_ids(self, mark: bytes) -> "array[int]":
+        """The ids of the leading lines of the input with this mark, as far as they are known."""
+        held, ids = self._file.input, array("Q")
+        if mark and held.startswith(mark) and (len(held) - len(mark)) % ids.itemsize == 0:
+            ids.frombytes(held[len(mark) :])
+        self._file.input = b""
+        return ids
+
+    def keep_input(self, mark: bytes, ids: "array[int]") -> None:
+        """Keep the ids of the leading lines of an input for the next run."""
+        self.flush()
+        if self._state and self._file.is_begun:
+            self._file.append(self._columns, b"", self._state, input=mark + ids.tobytes())
 
     def close(self) -> None:
         self._file.close()

@@ -123,7 +123,7 @@ class RecordMaker:
             numbers += (reward, cost_usd, started_s)
             scores = [line.get(score.name) for score in self._columns.scores]
             content, is_plain = self._pack(offset, raw, key.task_id, texts, numbers, scores)
-        except (struct.error, TypeError, ValueError):  # unknown, or of another form in JSON
+        except (struct.error, TypeError, ValueError):  # of another form in JSON
             return self.make(offset, raw)
         return Record(key, "rollout", content, info.settings, info.verifier, is_plain)
 
@@ -171,8 +171,9 @@ class RecordMaker:
         start = (offset, min(len(raw), 0xFFFFFFFF), crc32(raw), number or 0, *codes)
         try:
             content = HEAD.pack(*start, *numbers)
-        except OverflowError:  # a number that no time and no count has
-            content = HEAD.pack(*start, *(n if -1e38 < n < 1e38 else NAN for n in numbers))
+        except (struct.error, OverflowError):  # None, or what no time and no count can be
+            numbers = [NAN if n is None or abs(n) > 1e38 else n for n in numbers]
+            content = HEAD.pack(*start, *numbers)
         for score, value in zip(self._columns.scores, scores, strict=True):
             if score.is_text:
                 text = value if isinstance(value, str) else None
