@@ -5,6 +5,7 @@ import json
 import os
 import re
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from exported import line, tool_line
 from hypothesis import given
 from hypothesis import strategies as st
-from support import read_jsonl, write_jsonl
+from support import eventually, read_jsonl, write_jsonl
 
 from rollout_kit.api.load import load
 from rollout_kit.cli import export
@@ -210,6 +211,57 @@ def test_a_wrong_query_says_what_is_wrong(
     viewer: Viewer, where: str, search: str, said: str
 ) -> None:
     assert said in viewer.queries.wait(Query(where, search)).error
+
+
+def searching() -> list[str]:
+    """The processes of this one that search."""
+    found = []
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # a thread or a process that has ended
+            for child in (thread / "children").read_text().split():
+                command = Path(f"/proc/{child}/cmdline").read_text()
+                found += [command] if "matching_child" in command else []
+    return found
+
+
+def test_an_expression_that_takes_for_ever_is_ended_and_holds_nothing_up(
+    viewer: Viewer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rollout_kit.workers.matching.DEADLINE_S", 60.0)
+    slow = Query("", '/"(([^"]|[a-z])+)+!!/')
+    running = viewer.queries.result(slow)
+    assert viewer.queries.wait(Query("", "tea")).is_done and not running.is_done
+    eventually(searching)
+    viewer.queries.cancel(slow)
+    eventually(lambda: not searching())
+    monkeypatch.setattr("rollout_kit.workers.matching.DEADLINE_S", 0.5)
+    assert "write it simpler" in viewer.queries.wait(slow).error
+    assert not searching()
+
+
+def test_an_output_that_appears_in_a_folder_is_shown(viewer: Viewer, results: Path) -> None:
+    before, generation = shown(viewer), viewer.dataset.generation
+    new = results / "later" / "more.jsonl"
+    new.parent.mkdir()
+    (results / "later" / "tasks.jsonl").write_text('{"question": "x"}\n')
+    new.write_bytes(b"")
+    viewer.update()
+    assert shown(viewer) == before
+    write_jsonl(new, [line(70, 0, "It is 70.", 1.0)])
+    viewer.update()
+    assert shown(viewer) == [*before, (70, 0)]
+    assert viewer.dataset.generation == generation
+    assert [each["name"] for each in viewer.state()["files"]][-1] == "later/more.jsonl"
+
+
+def test_a_group_tells_how_many_rollouts_it_has_and_shows_the_first(
+    viewer: Viewer, results: Path
+) -> None:
+    write_jsonl(results / "many.jsonl", [line(90, each, "x", 1.0) for each in range(300)])
+    viewer.update()
+    row = viewer.queries.wait(Query(f"task_id == '{90:016x}'")).ids[0]
+    group = viewer.reader.group(row)
+    assert group["num_members"] == 300 and len(group["members"]) == 256
 
 
 def test_a_file_that_grows_changes_the_rows(viewer: Viewer, results: Path) -> None:

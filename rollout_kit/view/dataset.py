@@ -1,7 +1,8 @@
 """The rollouts of several outputs, as rows that can be filtered while the files grow."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -114,7 +115,11 @@ class Dataset:
     ids of before are void."""
 
     def __init__(self, names: list[str], *, is_kept: bool = True) -> None:
-        """ConfigError for a path that holds no rollouts."""
+        """ConfigError for a path that holds no rollouts. Outputs that appear later in a folder are
+        added behind the others."""
+        self._names, self._is_kept = names, is_kept
+        self._others: dict[Path, tuple[int, int]] = {}
+        """File of a folder that is no output → its size and time when that was found out."""
         self.outputs = [
             StoredOutput.open(name, path, is_kept=is_kept) for name, path in find_outputs(names)
         ]
@@ -129,6 +134,7 @@ class Dataset:
     def update(self) -> None:
         """Index what was added to the files. Only one thread does it at a time."""
         with self._lock:
+            self._add_outputs()
             rebuilt = sum(part.index.num_rebuilt for part in self.parts)
             for output in self.outputs:
                 if output.update(self._note_progress):
@@ -136,6 +142,27 @@ class Dataset:
             if rebuilt != sum(part.index.num_rebuilt for part in self.parts):
                 self.generation += 1
             self.is_complete = True
+
+    def _add_outputs(self) -> None:
+        """Open the outputs that have appeared in the folders."""
+        known = {output.paths.main for output in self.outputs}
+        for name in self._names:
+            for shown, path in _files_in(Path(name).expanduser()):
+                if path in known or len(self.outputs) >= MAX_FILES:
+                    continue
+                with suppress(OSError, ConfigError):  # it was removed meanwhile
+                    found = path.stat()
+                    seen = found.st_size, found.st_mtime_ns
+                    if self._others.get(path) == seen:
+                        continue
+                    if not _is_output(path):
+                        self._others[path] = seen
+                        continue
+                    output = StoredOutput.open(shown, path, is_kept=self._is_kept)
+                    self.parts += output.parts
+                    self.outputs.append(output)
+                    known.add(path)
+                    self.version += 1
 
     def _note_progress(self) -> None:
         self.version += 1
@@ -187,9 +214,9 @@ def find_outputs(names: list[str]) -> list[tuple[str, Path]]:
     for name in names:
         path = Path(name).expanduser()
         if path.is_dir():
-            for each in sorted(path.rglob("*.jsonl")):
-                if not each.stem.endswith(SIDECARS) and _is_output(each):
-                    found.setdefault(each.resolve(), str(each.relative_to(path)))
+            for shown, each in _files_in(path):
+                if _is_output(each):
+                    found.setdefault(each, shown)
         elif path.is_file():
             _check_file(path)
             found.setdefault(path.resolve(), name)
@@ -201,6 +228,14 @@ def find_outputs(names: list[str]) -> list[tuple[str, Path]]:
     if len(found) > MAX_FILES:
         raise ConfigError(f"{len(found):,} files are too many: name fewer than {MAX_FILES:,}")
     return [(name, path) for path, name in found.items()]
+
+
+def _files_in(folder: Path) -> Iterator[tuple[str, Path]]:
+    """(name to show, path) of the files in a folder that may be outputs."""
+    if folder.is_dir():
+        for each in sorted(folder.rglob("*.jsonl")):
+            if not each.stem.endswith(SIDECARS):
+                yield str(each.relative_to(folder)), each.resolve()
 
 
 def _check_file(path: Path) -> None:

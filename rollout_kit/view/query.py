@@ -12,6 +12,7 @@ from array import array
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from functools import reduce
 from itertools import compress
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ import orjson
 from ..errors import ConfigError, suggest
 from ..export.expression import Filter, names_in, parse
 from ..store.scan import parse_line
+from ..workers.matching import LineMatcher
 from .dataset import ROW_BITS, ROW_MASK, Dataset, Part, StoredOutput
 from .masks import COMPUTED, both, mask_of, split, value_in
 
@@ -126,24 +128,24 @@ def choose(dataset: Dataset, result: Result) -> Iterator[list[int]]:
     tree = parse(query.where) if query.where.strip() else None
     if tree is not None:
         _check_names(dataset, query.where)
-    finds = _searcher(query.search)
     total, before = max(1, dataset.rows()), 0
-    for number, part in enumerate(dataset.parts):
-        rows, rest = _choose_by_columns(part, tree)
-        if not rows:
-            continue
-        chosen: Iterator[Rows] = _in_steps(rows)
-        if finds is not None:
-            chosen = finds(part, rows)
-        if rest:
-            chosen = _by_line(dataset.output_of(number), part, chosen, rest)
-        for step in chosen:
-            if result.is_cancelled:
-                return
-            yield [number << ROW_BITS | row for row in step]
-            last = step[-1] if step else 0
-            result.searched = min(1.0, (before + last) / total)
-        before += len(part.index)
+    with _searching(query.search, lambda: result.is_cancelled) as finds:
+        for number, part in enumerate(dataset.parts):
+            rows, rest = _choose_by_columns(part, tree)
+            if not rows:
+                continue
+            chosen: Iterator[Rows] = _in_steps(rows)
+            if finds is not None:
+                chosen = finds(part, rows)
+            if rest:
+                chosen = _by_line(dataset.output_of(number), part, chosen, rest)
+            for step in chosen:
+                if result.is_cancelled:
+                    return
+                yield [number << ROW_BITS | row for row in step]
+                last = step[-1] if step else 0
+                result.searched = min(1.0, (before + last) / total)
+            before += len(part.index)
 
 
 def _choose_by_columns(part: Part, tree: ast.expr | None) -> tuple[Rows, str]:
@@ -230,23 +232,47 @@ def _check_names(dataset: Dataset, where: str) -> None:
 Searcher = Callable[[Part, Rows], Iterator[Rows]]
 
 
-def _searcher(search: str) -> Searcher | None:
+@contextmanager
+def _searching(search: str, is_cancelled: Callable[[], bool]) -> Iterator[Searcher | None]:
     """A function that finds the rows whose line holds a text; None for no text."""
     if not search:
-        return None
-    if len(search) > 2 and search.startswith("/") and search.rstrip("im").endswith("/"):
+        yield None
+    elif len(search) > 2 and search.startswith("/") and search.rstrip("im").endswith("/"):
         body, _, flags = search[1:].rpartition("/")
         try:
-            pattern = re.compile(body.encode(), re.IGNORECASE if "i" in flags else 0)
-        except re.error as error:
+            re.compile(body.encode())
+        except (re.error, OverflowError, RecursionError) as error:
             raise ConfigError(f"{search} is no regular expression: {error}") from None
-    else:
+        ignores_case = "i" in flags
+        matcher = LineMatcher(body, ignores_case=ignores_case, is_cancelled=is_cancelled)
+        with closing(matcher):
+            yield lambda part, rows: _find_pattern(part, rows, matcher, search)
+    elif search.isascii():
         raw = orjson.dumps(search)[1:-1]
-        if search.isascii():
-            return lambda part, rows: _find_literal(part, rows, raw)
-        escaped = json.dumps(search)[1:-1].encode()  # another program may have written the line
-        pattern = re.compile(re.escape(raw) + b"|" + re.escape(escaped))
-    return lambda part, rows: _read_each(part, rows, lambda line: bool(pattern.search(line)))
+        yield lambda part, rows: _find_literal(part, rows, raw)
+    else:  # another program may have written the line in ASCII
+        forms = (orjson.dumps(search)[1:-1], json.dumps(search)[1:-1].encode())
+        yield lambda part, rows: _read_each(
+            part, rows, lambda line: any(each in line for each in forms)
+        )
+
+
+def _find_pattern(part: Part, rows: Rows, matcher: LineMatcher, search: str) -> Iterator[Rows]:
+    """The rows that match; ConfigError if the expression takes too long for a line."""
+    held = part.index.columns
+    for start in range(0, len(rows), 256):
+        step = rows[start : start + 256]
+        places = [(held.offsets[row], held.lengths[row], held.checks[row]) for row in step]
+        try:
+            for found, changed in matcher.find(part.index.path, places):
+                if changed is not None:
+                    part.index.line(step[changed])  # it says that the file was edited
+                yield [step[each] for each in found]
+        except TimeoutError as error:
+            raise ConfigError(
+                f"{search} takes too long ({error}): a repetition within a repetition, such as"
+                " (a+)+, may take for ever; write it simpler"
+            ) from None
 
 
 def _find_literal(part: Part, rows: Rows, raw: bytes) -> Iterator[Rows]:

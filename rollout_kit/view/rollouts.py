@@ -78,52 +78,49 @@ class Reader:
         """All rollouts of the task in the same file."""
         number, part, row = self._dataset.locate(row_id)
         task_id, output = part.index.columns.task_id(row), self._dataset.output_of(number)
-        members: list[JsonObject] = []
-        for at, each in enumerate(self._dataset.parts):
-            if self._dataset.output_of(at) is output:
-                members += self._members(at, each, task_id)
+        places = [
+            (at, each, found)
+            for at, each in enumerate(self._dataset.parts)
+            if self._dataset.output_of(at) is output
+            for found in rows_of_task(each.index.columns, task_id)
+            if each.counts(found)
+        ]
+        members = [self._member(*place) for place in places[:MAX_MEMBERS]]
         return {
             "task_id": task_id,
             "file": output.name,
             "labels": dict(output.labels.on(Labelled.task(task_id))),
             "figures": next((each["figures"] for each in members if "figures" in each), None),
-            "members": members[:MAX_MEMBERS],
-            "num_members": len(members),
+            "members": members,
+            "num_members": len(places),
         }
 
-    def _members(self, number: int, part: Part, task_id: str) -> list[JsonObject]:
-        found = []
+    def _member(self, number: int, part: Part, row: int) -> JsonObject:
         columns, output = part.index.columns, self._dataset.output_of(number)
         names = list(dict.fromkeys(each.name for each in columns.scores))
-        rewards = output.group_rewards()
-        for row in rows_of_task(columns, task_id):
-            if not part.counts(row) or len(found) >= MAX_MEMBERS:
-                continue
-            key = part.index.key(row)
-            member: JsonObject = {
-                "id": number << ROW_BITS | row,
-                **key._asdict(),
-                "status": status_of(columns, row),
-                "reward": columns.value("reward", row),
-                "scores": columns.fields(row, names),
-                "num_turns": columns.value("num_turns", row),
-                "output_tokens": columns.value("output_tokens", row),
-                "finish_reason": columns.value("finish_reason", row),
-                "labels": dict(output.labels.on(Labelled(*key))),
-            }
-            raw = part.index.line(row)
-            rollout = output.read(raw, key, rewards)
-            if rollout is None:
-                failure = orjson.loads(raw).get("failure") or {}
-                found.append({**member, "text": str(failure.get("message", ""))})
-                continue
-            if rollout.group:
-                member |= {"group_reward": rollout.group_reward, "figures": rollout.group.figures}
-            member["text"] = _cut(rollout.text)
-            member["prompt"] = _cut(rollout.line.get("responses_create_params"))
-            member["digest"] = digest(said_by(rollout)).hex()
-            found.append(member)
-        return found
+        key = part.index.key(row)
+        member: JsonObject = {
+            "id": number << ROW_BITS | row,
+            **key._asdict(),
+            "status": status_of(columns, row),
+            "reward": columns.value("reward", row),
+            "scores": columns.fields(row, names),
+            "num_turns": columns.value("num_turns", row),
+            "output_tokens": columns.value("output_tokens", row),
+            "finish_reason": columns.value("finish_reason", row),
+            "labels": dict(output.labels.on(Labelled(*key))),
+        }
+        raw = part.index.line(row)
+        rollout = output.read(raw, key, output.group_rewards())
+        if rollout is None:
+            failure = orjson.loads(raw).get("failure") or {}
+            return {**member, "text": str(failure.get("message", ""))}
+        if rollout.group:
+            member |= {"group_reward": rollout.group_reward, "figures": rollout.group.figures}
+        member["text"] = _cut(rollout.text)
+        member["prompt"] = _cut(rollout.line.get("responses_create_params"))
+        member["digest"] = digest(said_by(rollout)).hex()
+        return member
 
     def _failures_of(self, number: int, row: int) -> list[JsonObject]:
         """Earlier failures of the same key, as lines of the failures file."""
