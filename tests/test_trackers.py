@@ -122,10 +122,7 @@ async def test_what_is_not_sent_in_time_is_said_and_the_process_ends(tmp_path: P
     (tmp_path / "stuck_table").touch()
     last = [Message(what, {}, f"the {what}") for what in ("table", "files")]
     await tracker.link.close(last, 0.2)
-    assert tracker.said[-2:] == [
-        "warning: Fake: it takes longer than tracker_wait_s=0.2; the collection goes on without it",
-        "warning: Fake: not sent: the table, the files",
-    ]
+    assert tracker.said == ["Fake: run 7", "warning: Fake: not sent: the table, the files"]
     pids = {call[3] for call in tracker.calls()}
     assert not any(alive(pid) for pid in pids)
 
@@ -143,6 +140,19 @@ async def test_a_tracker_that_hangs_from_the_start_loses_everything_and_says_it(
     await tracker.until(tracker.calls)
     await tracker.link.close([Message("end", {}, "the end")], 0.2)
     assert tracker.said[-1] == "warning: Fake: not sent: 250 rollouts, the end"
+
+
+@in_loop
+async def test_a_hurry_ends_the_wait(tmp_path: Path) -> None:
+    tracker = Tracker(tmp_path, Latest())
+    (tmp_path / "stuck").touch()
+    tracker.link.start()
+    closing = asyncio.create_task(tracker.link.close([Message("end", {}, "the end")], HANG_S))
+    await tracker.until(tracker.calls)
+    tracker.link.hurry()
+    tracker.link.hurry()
+    await closing
+    assert tracker.said[-1] == "warning: Fake: not sent: the end"
 
 
 @in_loop
@@ -315,3 +325,29 @@ def test_keys_of_trackers_have_no_effect_in_python() -> None:
     from rollout_kit.api.runs import OF_COMMANDS
 
     assert {"wandb", "mlflow", "otel", "metrics_port", "tracker_wait_s"} <= OF_COMMANDS
+
+
+def test_long_rollouts_are_sent_in_small_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox, "BATCH_BYTES", 5_000)
+    box = Backlog()
+    for index in range(5):
+        box.take(rollout(index, text="x" * 3_000))
+    found = []
+    while (message := box.peek()) is not None:
+        found.append(len(message.content))
+        box.remove(message)
+    assert found == [2, 2, 1]
+
+
+def test_an_error_of_the_system_is_a_warning_too(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No process can be started: too many are there."""
+
+    async def fail(*_: Any) -> None:
+        raise OSError("Resource temporarily unavailable")
+
+    monkeypatch.setattr("rollout_kit.trackers.link.WorkerPool.call", fail)
+    keys = {"otel": {"endpoint": "http://x"}}
+    assert asyncio.run(bench.collect([row("a")], tracker_wait_s=HANG_S, **keys)) == 0
+    assert "warning: OpenTelemetry: Resource temporarily" in bench.out.getvalue()

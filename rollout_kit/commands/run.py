@@ -1,9 +1,7 @@
 """A run as a command drives it: the plan, progress, Ctrl-C, and the report at the end."""
 
 import asyncio
-import signal
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -18,6 +16,7 @@ from ..live.door import open_door
 from ..live.watcher import Reader, Watcher
 from ..store.lines import row_of, without_verdict
 from ..trackers.tracking import track
+from ..transport.loop import interrupts
 from ..types import Attempt
 from .progress import Progress
 from .report import report
@@ -86,7 +85,7 @@ async def drive(
     watcher = Watcher(run, progress.figures, control)
     watcher.readers += readers
     async with open_door(control, watcher, progress.say):
-        with interrupts(run):
+        with interrupts(run.interrupt):
             watcher.begin()
             try:
                 async for outcome in run.outcomes():
@@ -101,19 +100,6 @@ def _show_total(collection: Collection[Any, Any], progress: Progress) -> None:
     progress.set_total(collection.source.counts.planned)
     for text, fields in collection.source.plan_notes():
         progress.say(text, **fields)
-
-
-@contextmanager
-def interrupts(run: Run) -> Iterator[None]:
-    """Context in which Ctrl-C and SIGTERM let the run finish what is in flight."""
-    loop, numbers = asyncio.get_running_loop(), (signal.SIGINT, signal.SIGTERM)
-    for number in numbers:
-        loop.add_signal_handler(number, run.interrupt)
-    try:
-        yield
-    finally:
-        for number in numbers:
-            loop.remove_signal_handler(number)
 
 
 def show_first_request(collection: Collection[Any, Any], progress: Progress) -> Status:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from ..types import JsonObject, Say
-from ..workers.pool import WorkerError, WorkerPool
+from ..workers.pool import WorkerPool
 
 HERE = Path(__file__).parent
 
@@ -70,6 +70,7 @@ class Link:
     _state: JsonObject = field(default_factory=dict)
     _has_warned: bool = False
     _is_closing: asyncio.Event = field(default_factory=asyncio.Event)
+    _limit: asyncio.Timeout | None = None
     _pool: WorkerPool = field(init=False)
     _following: "asyncio.Task[None]" = field(init=False)
 
@@ -87,23 +88,28 @@ class Link:
         announcing = asyncio.get_running_loop().call_later(QUIET_S, self._announce, wait_s)
         unsent: list[Message] = []
         try:
-            async with asyncio.timeout(wait_s):
+            async with asyncio.timeout(wait_s) as self._limit:
                 await self._following
                 left = [*self._left(), *last]
                 while left:
                     try:
                         await self._send(left[0])
-                    except (WorkerError, TimeoutError) as error:
+                    except Exception as error:  # SDKs raise anything
                         self._warn(str(error))
                         unsent.append(left[0])
                     left.pop(0)
         except TimeoutError:
-            self._warn(f"it takes longer than tracker_wait_s={wait_s:g}")
             left = [*self._left(), *last] if left is None else left
         finally:
+            self._limit = None
             announcing.cancel()
             await self._pool.close()
         self._say_unsent([*unsent, *(left or ())])
+
+    def hurry(self) -> None:
+        """End the wait of `close`."""
+        if self._limit is not None:
+            self._limit.reschedule(asyncio.get_running_loop().time())
 
     async def _follow(self) -> None:
         retry_s = RETRY_S
@@ -114,7 +120,7 @@ class Link:
                     await self._send(message)
                     self.outbox.remove(message)
                     retry_s = RETRY_S
-                except (WorkerError, TimeoutError) as error:
+                except Exception as error:  # SDKs raise anything
                     self._warn(str(error))
                     pause_s, retry_s = retry_s, min(2 * retry_s, MAX_RETRY_S)
             with suppress(TimeoutError):
@@ -133,7 +139,8 @@ class Link:
             yield message
 
     def _announce(self, wait_s: float) -> None:
-        self.say(f"{self.name}: sending the rest, for up to {wait_s:g} s", event="tracker")
+        text = f"{self.name}: sending the rest, for up to {wait_s:g} s; Ctrl-C ends this"
+        self.say(text, event="tracker", tracker=self.name)
 
     def _warn(self, reason: str) -> None:
         """Warn once."""

@@ -15,8 +15,8 @@ MAX_LINES = 10_000
 MAX_BYTES = 256_000_000
 """The same for the size of their lines."""
 
-BATCH = 100
-"""Rollouts of one message."""
+BATCH, BATCH_BYTES = 100, 4_000_000
+"""Rollouts of one message, and about its size: the loop is busy while it is written."""
 
 
 class Latest:
@@ -60,7 +60,13 @@ class Backlog:
         self._size += len(line)
 
     def peek(self) -> Message | None:
-        batch = list(islice(self._lines, BATCH))
+        batch: list[str] = []
+        size = 0
+        for line in islice(self._lines, BATCH):
+            batch.append(line)
+            size += len(line)
+            if size >= BATCH_BYTES:
+                break
         return Message("lines", batch, "rollouts") if batch else None
 
     def remove(self, message: Message) -> None:

@@ -14,6 +14,7 @@ from ..config.keys.trackers import MlflowConfig, TrackersConfig, WandbConfig
 from ..live.snapshot import Snapshot
 from ..secrets import mask, secret_values
 from ..store.files import OutputPaths
+from ..transport.loop import interrupts
 from ..types import JsonObject, Say
 from .figures import TableSample, final_figures, scalars_of
 from .installed import SWITCHES, is_on
@@ -42,7 +43,8 @@ async def track(run: Run, say: Say) -> AsyncIterator["Tracking"]:
             wait_s = 0.0
             raise
         finally:
-            await tracking.close(is_done, wait_s)
+            with interrupts(tracking.hurry):
+                await tracking.close(is_done, wait_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +113,15 @@ class Tracking:
         for each in self._curves:
             each.latest.put(self._step, self._figures)
 
+    def hurry(self) -> None:
+        """Wait for no tracker any more."""
+        for link in self._links:
+            link.hurry()
+
     async def close(self, is_done: bool, wait_s: float) -> None:
         """Send the rest, to all at the same time."""
+        if not self._links:
+            return
         closing = [self._traces.close([], wait_s)] if self._traces else []
         paths = self.run.collection.paths
         figures = {**self._figures, **(_read_final(paths) if paths else {})}
@@ -120,6 +129,11 @@ class Tracking:
             each.latest.put(self._step, figures)
             closing.append(each.link.close([*self._last(each, paths, is_done)], wait_s))
         await asyncio.gather(*closing)
+
+    @property
+    def _links(self) -> list[Link]:
+        traces = [self._traces] if self._traces else []
+        return [*traces, *(each.link for each in self._curves)]
 
     def _add(self, name: str, worker: str, keys: WandbConfig | MlflowConfig, own: Any) -> None:
         settings = {**own, "config": self._config()}

@@ -3,9 +3,10 @@
 import asyncio
 import gc
 import resource
-from collections.abc import Coroutine, Iterable
+import signal
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -28,6 +29,19 @@ def run(main: Coroutine[None, None, T]) -> T:
     gc.set_threshold(*GC_THRESHOLDS)
     with asyncio.Runner(loop_factory=_new_loop) as runner:
         return runner.run(main)
+
+
+@contextmanager
+def interrupts(act: Callable[[], object]) -> Iterator[None]:
+    """Context in which Ctrl-C and SIGTERM call `act`, and end nothing themselves."""
+    loop, numbers = asyncio.get_running_loop(), (signal.SIGINT, signal.SIGTERM)
+    for number in numbers:
+        loop.add_signal_handler(number, act)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)
 
 
 async def gather_all(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
