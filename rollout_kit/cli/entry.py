@@ -94,6 +94,11 @@ EXAMPLES = {
         "ng_report results/*.jsonl",
         "ng_report before.jsonl after.jsonl +output_fpath=report.html +title='Before and after'",
     ),
+    "ng_merge": (
+        "ng_merge 'shards/*.jsonl' +output_jsonl_fpath=rollouts.jsonl",
+        "ng_merge 'shards/*.jsonl' +output_jsonl_fpath=rollouts.jsonl "
+        "+input_jsonl_fpath=tasks.jsonl",
+    ),
     "ng_compare": (
         "ng_compare before.jsonl after.jsonl",
         "ng_compare a.jsonl b.jsonl c.jsonl +json=true",

@@ -153,6 +153,8 @@ def task_reader(command: CollectConfig, servers: Servers, path: Path) -> TaskRea
         limit=command.limit,
         repeats=(lambda agent: 1) if arms else repeats_of(command.num_repeats),
         arms=with_overrides(arms, command.responses_create_params, command.arms_seed),
+        is_mine=command.shard.has if command.shard else None,
+        names_malformed=command.shard is None or command.shard.number == 1,
     )
 
 

@@ -140,6 +140,7 @@ class TaskSource:
             "num_repeats": self.num_repeats,
             "tasks": self.counts.tasks,
             "planned": self.counts.planned,
+            **({"shard": shard.spell()} if (shard := self._command.shard) else {}),
         }
 
     def own_results(self) -> JsonObject:
@@ -179,6 +180,8 @@ class TaskSource:
             parts.append(f"{counts.refused:,} failed permanently")
         if counts.malformed:
             parts.append(number_of(counts.malformed, "malformed line"))
+        if self._command.shard:
+            parts.append(f"{self._command.shard} of the input")
         return " · ".join(parts)
 
     def plan_notes(self) -> Iterator[tuple[str, JsonObject]]:
@@ -289,7 +292,7 @@ class TaskSource:
         if only:
             asked = f"{only[0]}:{only[1]}"
             raise ConfigError(f"only={asked}: {self.name} has no such rollout within this limit")
-        if not counts.malformed:
+        if not counts.malformed and self._command.shard is None:
             raise ConfigError(f"{self.name}: there is no task in it")
 
     def _check_that_rows_fit(self) -> None:

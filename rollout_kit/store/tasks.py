@@ -69,6 +69,9 @@ class TaskReader:
     repeats: Callable[[str], int] = lambda agent: 1
     arms: Sequence[Arm] = ()
     """Ways of asking each task; without any it is asked as its row says."""
+    is_mine: Callable[[str], bool] | None = None
+    """Which task ids are read; None = all. Others keep their position."""
+    names_malformed: bool = True
     positions: NumberTable = field(default_factory=NumberTable)
     """Position of each distinct task, shared by all passes over the input."""
     leading: Leading = field(default_factory=Leading)
@@ -83,7 +86,14 @@ class TaskReader:
         for number, row in rows:
             if self.limit and reading.num_tasks >= self.limit:
                 return
-            yield reading.task(number, row)
+            task = reading.task(number, row)
+            if self.is_mine is None or self._is_mine(task):
+                yield task
+
+    def _is_mine(self, task: "Task | Malformed") -> bool:
+        if isinstance(task, Malformed):
+            return self.names_malformed
+        return self.is_mine is None or self.is_mine(task.task_id)
 
     def read_owed(self, owed: Iterable[int]) -> Iterator[Task | Malformed]:
         """The tasks of those known lines, counted from 0, and of every line behind the known."""

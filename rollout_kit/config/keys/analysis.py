@@ -21,6 +21,16 @@ class CompareConfig(ReadingCommand):
     pass_threshold: float = Field(1.0, description="Lowest reward that counts as a success.")
 
 
+class MergeConfig(ReadingCommand):
+    """ng_merge: merge outputs into one: the shards of a collection, or any files of rollouts."""
+
+    output_jsonl_fpath: Path = Field(description="The file to write; it must not exist.")
+    input_jsonl_fpath: Path | None = Field(
+        None, description="Tasks: write the rollouts in their order, and name those without any."
+    )
+    pass_threshold: float = Field(1.0, description="Lowest reward that counts as a success.")
+
+
 class ViewConfig(ReadingCommand):
     """ng_view: look at rollouts in a browser. A folder is searched for files of rollouts."""
 

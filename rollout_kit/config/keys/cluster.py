@@ -1,8 +1,12 @@
 """Defines the keys of a collection that runs on several processes or machines."""
 
-from typing import Literal
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field, model_validator
+
+from ..shard import Shard
 
 
 class ClusterConfig(BaseModel):
@@ -28,6 +32,26 @@ class ClusterConfig(BaseModel):
     worker_lease_s: float = Field(
         15.0, gt=0, description="A worker that was silent for this long is lost."
     )
+
+    shard: Shard | None = Field(
+        None,
+        description="Collect only this part of the tasks, into a file of its own: 3/10; auto in a"
+        " Slurm array, auto/10 in an indexed job of Kubernetes.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_output(cls, given: Any) -> Any:
+        """Each part has its own output: give all of them the same command."""
+        if not isinstance(given, dict) or not given.get("shard"):
+            return given
+        with suppress(ValueError):  # the field says what is wrong
+            shard, output = given["shard"], given.get("output_jsonl_fpath")
+            if not isinstance(shard, Shard) and output:
+                shard = Shard.parse(shard)
+                path = shard.path_of(Path(str(output)))
+                return {**given, "shard": shard, "output_jsonl_fpath": path}
+        return given
 
     @model_validator(mode="after")
     def _has_workers(self) -> "ClusterConfig":

@@ -7,7 +7,14 @@ from typing import Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from ...types import JsonObject
-from .analysis import CompareConfig, ExportConfig, PairsConfig, ReportConfig, ViewConfig
+from .analysis import (
+    CompareConfig,
+    ExportConfig,
+    MergeConfig,
+    PairsConfig,
+    ReportConfig,
+    ViewConfig,
+)
 from .authoring import AuditConfig, EntrypointConfig, PrepareDataConfig
 from .cluster import ClusterConfig
 from .command import Command
@@ -278,6 +285,8 @@ COMMANDS: dict[str, tuple[type[Command], str]] = {
         ReportConfig,
         "write one HTML page with figures, plots and examples",
     ),
+    "ng_merge": (MergeConfig, "merge shards, or other files of rollouts, into one"),
+    "ng_aggregate_rollouts": (MergeConfig, "the same as ng_merge, by its name in NeMo Gym"),
     "ng_compare": (CompareConfig, "compare files of rollouts task by task, and conclude"),
     "ng_export": (ExportConfig, "write rollouts in the format of a trainer"),
     "ng_pairs": (PairsConfig, "write preference pairs, by rules, in the format of a trainer"),

@@ -1,0 +1,99 @@
+"""What is odd about the files that are merged, in sentences."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import NamedTuple
+
+from ...store.files import OutputPaths
+from ...types import JsonObject
+
+MAX_LISTED = 1_000
+"""Entries of each list in the report."""
+
+
+class MadeBy(NamedTuple):
+    """What rollouts have in common: file, agent, scope, settings and verifier."""
+
+    file: int
+    agent: str
+    scope: str
+    settings: str
+    verifier: str
+
+
+@dataclass(slots=True)
+class Findings:
+    """Lists of sentences; `missing` are rollouts that were planned."""
+
+    missing: list[str] = field(default_factory=list)
+    duplicates: list[str] = field(default_factory=list)
+    mixed_settings: list[str] = field(default_factory=list)
+    mixed_verifiers: list[str] = field(default_factory=list)
+    torn: list[str] = field(default_factory=list)
+    foreign: list[str] = field(default_factory=list)
+
+    def to_json(self) -> JsonObject:
+        """The lists that are not empty."""
+        lists = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {name: found[:MAX_LISTED] for name, found in lists.items() if found}
+
+    def name_mixed(self, made: Counter[MadeBy], files: Sequence[OutputPaths]) -> None:
+        """Name agents whose rollouts were made with several settings, or have several verifiers."""
+        settings: dict[tuple[str, str], Counter[tuple[str, int]]] = {}
+        verifiers: dict[str, Counter[tuple[str, int]]] = {}
+        for each, number in made.items():
+            counted = settings.setdefault((each.agent, each.scope), Counter())
+            counted[each.settings, each.file] += number
+            verifiers.setdefault(each.agent, Counter())[each.verifier, each.file] += number
+        for (agent, _), counted in settings.items():
+            if len({name for name, _ in counted}) > 1:
+                self.mixed_settings.append(f"{agent}: {_spell(counted, files)}")
+        for agent, counted in verifiers.items():
+            if len({name for name, _ in counted}) > 1:
+                self.mixed_verifiers.append(f"{agent}: {_spell(counted, files)}")
+
+    def name_missing(
+        self, held: Counter[int], files: Sequence[OutputPaths], manifests: Sequence[JsonObject]
+    ) -> None:
+        """Name what the manifests planned and the files do not have; and shards without a file."""
+        parts: dict[int, set[int]] = {}
+        for at, (paths, manifest) in enumerate(zip(files, manifests, strict=True)):
+            entry = last_input(manifest)
+            number, _, count = str(entry.get("shard") or "").partition("/")
+            if count.isdecimal():
+                parts.setdefault(int(count), set()).add(int(number))
+            planned = (manifest.get("counts") or entry).get("planned", held[at])
+            name, command = paths.main.name, str(manifest.get("command") or "the same command")
+            if held[at] < planned:
+                what = f"{planned - held[at]:,} of {planned:,} rollouts are missing"
+                self.missing.append(f"{name}: {what}; this continues it:  {command}")
+            elif manifest and not manifest.get("finished_at"):
+                self.missing.append(f"{name}: its run has not ended; this continues it:  {command}")
+        for count, numbers in parts.items():
+            if missing := sorted(set(range(1, count + 1)) - numbers):
+                names = ", ".join(f"{number}/{count}" for number in missing)
+                self.missing.append(f"no file of shard {names}")
+
+    def name_tasks(self, source: object, num_known: int, numbers: Iterable[int]) -> None:
+        """Name tasks of the input without a rollout, and tasks that it does not have."""
+        with_rollouts = set(numbers)
+        bare = num_known - sum(number < num_known for number in with_rollouts)
+        if bare:
+            self.missing.append(f"{bare:,} tasks of {source} have no rollout")
+        if beyond := sum(number >= num_known for number in with_rollouts):
+            self.foreign.append(f"{beyond:,} tasks are not in {source}; their rollouts come last")
+
+
+def last_input(manifest: JsonObject) -> JsonObject:
+    """The latest input of a run; empty if its manifest has none."""
+    inputs = manifest.get("inputs")
+    last = inputs[-1] if isinstance(inputs, list) and inputs else None
+    return last if isinstance(last, dict) else {}
+
+
+def _spell(counted: Counter[tuple[str, int]], files: Sequence[OutputPaths]) -> str:
+    return "; ".join(
+        f"{name or '(none)'} in {number:,} of {files[file].main.name}"
+        for (name, file), number in counted.items()
+    )

@@ -1,0 +1,183 @@
+"""Shards of a collection, and their merge: one output as if one run had made it."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import Bench, read_jsonl, row, write_jsonl
+
+from rollout_kit.cli import merge as command
+from rollout_kit.config.shard import Shard
+from rollout_kit.store.tasks import task_id_of
+from rollout_kit.testing import run_virtual
+
+ROWS = [row(f"q{number}") for number in range(30)]
+
+TIMES = ("throughput", "latency_s", "bottleneck", "cost", "parallelism")
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> list[Path]:
+    """Three parts of 30 tasks, collected apart."""
+    for number in range(1, 4):
+        bench = Bench(tmp_path)
+        keys = {"output_jsonl_fpath": tmp_path / "s/r.jsonl", "num_repeats": 2}
+        assert run_virtual(bench.collect(ROWS, shard=f"{number}/3", **keys)) == 0
+    return [tmp_path / f"s/r-{number}-of-3.jsonl" for number in range(1, 4)]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
+    def run(*argv: object) -> tuple[int, str]:
+        with pytest.raises(SystemExit) as ended:
+            command.main([str(each) for each in argv])
+        captured = capsys.readouterr()
+        return int(str(ended.value.code or 0)), captured.out + captured.err
+
+    return run
+
+
+Run = Callable[..., tuple[int, str]]
+
+
+def metrics_of(path: Path) -> dict[str, Any]:
+    found = json.loads(path.with_name(f"{path.stem}_aggregate_metrics.json").read_bytes())
+    agents = [{k: v for k, v in each.items() if k not in TIMES} for each in found.pop("agents")]
+    return {"agents": agents, **{k: v for k, v in found.items() if k not in TIMES}}
+
+
+def test_every_task_is_in_one_part_and_the_parts_are_alike() -> None:
+    ids = [task_id_of({"n": number}) for number in range(10_000)]
+    for count in (1, 3, 10):
+        sizes = [sum(map(Shard(number, count).has, ids)) for number in range(1, count + 1)]
+        assert sum(sizes) == len(ids)
+        assert max(sizes) <= 1.15 * len(ids) / count
+
+
+@pytest.mark.parametrize(
+    ("value", "env", "expected"),
+    [
+        ("3/10", {}, (3, 10)),
+        ("auto", {"SLURM_ARRAY_TASK_ID": "7", "SLURM_ARRAY_TASK_MIN": "5"}, None),
+        ("auto/10", {"JOB_COMPLETION_INDEX": "0"}, (1, 10)),
+        ("auto", {"JOB_COMPLETION_INDEX": "0"}, "give auto/10"),
+        ("auto", {}, "neither is set"),
+        ("3", {}, "of how many"),
+        ("11/10", {}, "from 1 to 10"),
+        ("0/10", {}, "from 1 to 10"),
+        ("a/b", {}, "give 3/10"),
+        ("", {}, "give 3/10"),
+    ],
+)
+def test_the_value_of_shard(value: str, env: dict[str, str], expected: Any) -> None:
+    if isinstance(expected, tuple):
+        assert Shard.parse(value, env) == Shard(*expected)
+    else:
+        with pytest.raises(ValueError, match=expected or "neither is set"):
+            Shard.parse(value, env)
+
+
+def test_a_slurm_array_numbers_its_parts_from_its_own_bounds() -> None:
+    array = {"SLURM_ARRAY_TASK_MIN": "4", "SLURM_ARRAY_TASK_MAX": "12"}
+    array["SLURM_ARRAY_TASK_STEP"] = "4"
+    found = [Shard.parse("auto", {**array, "SLURM_ARRAY_TASK_ID": each}) for each in ("4", "12")]
+    assert found == [Shard(1, 3), Shard(3, 3)]
+
+
+def test_merged_shards_are_what_one_run_makes(shards: list[Path], tmp_path: Path, run: Run) -> None:
+    one = tmp_path / "one.jsonl"
+    bench = Bench(tmp_path)
+    assert run_virtual(bench.collect(ROWS, output_jsonl_fpath=one, num_repeats=2)) == 0
+    merged, source = tmp_path / "merged.jsonl", tmp_path / "tasks.jsonl"
+    status, said = run(*shards, f"+output_jsonl_fpath={merged}", f"+input_jsonl_fpath={source}")
+    assert status == 0 and "Merged 3 files: 60 rollouts of 30 tasks" in said
+    keys = [(line["rollout"]["task_id"], line["_ng_rollout_index"]) for line in read_jsonl(merged)]
+    ids = [task_id_of(row) for row in read_jsonl(source)]
+    assert keys == [(task_id, index) for task_id in ids for index in range(2)]
+    assert metrics_of(merged) == metrics_of(one)
+    again = Bench(tmp_path)
+    keys_again = {"output_jsonl_fpath": merged, "num_repeats": 2}
+    assert run_virtual(again.collect(ROWS, **keys_again)) == 0
+    assert len(read_jsonl(merged)) == 60, "nothing was owed"
+
+
+def test_a_pattern_takes_outputs_only_and_shards_that_lack_are_named(
+    shards: list[Path], tmp_path: Path, run: Run
+) -> None:
+    for path in tmp_path.glob("s/r-2-of-3*"):
+        path.unlink()
+    status, said = run(f"+inputs=[{tmp_path}/s/*.jsonl]", f"+output_jsonl_fpath={tmp_path}/m.jsonl")
+    assert status == 2 and "no file of shard 2/3" in said and "Merged 2 files" in said
+
+
+def test_what_is_odd_is_named_and_nothing_is_lost(
+    shards: list[Path], tmp_path: Path, run: Run
+) -> None:
+    first, second, third = shards
+    lines = [json.loads(line) for line in first.read_bytes().splitlines()]
+    double = {**lines[0], "reward": 0.25}
+    foreign = {"responses_create_params": {"input": "a task"}}
+    others = read_jsonl(second)
+    for line in others:
+        line["rollout"]["settings"], line["rollout"]["verifier"] = "other", "another"
+    write_jsonl(second, [*others, lines[1], double, foreign])
+    third.write_bytes(third.read_bytes()[:-10])
+    merged = tmp_path / "m.jsonl"
+    status, said = run(*shards, f"+output_jsonl_fpath={merged}", "+json=true")
+    report = json.loads(said)
+    assert status == 2
+    assert len(report["duplicates"]) == 1 and first.name in report["duplicates"][0]
+    assert "other in" in report["mixed_settings"][0]
+    assert "another in" in report["mixed_verifiers"][0]
+    assert report["torn"][0].startswith(third.name)
+    assert report["missing"][0].startswith(f"{third.name}: 1 of")
+    assert report["foreign"] == [f"{second.name}: 1 line is no rollout; left out"]
+    assert len(read_jsonl(merged)) == report["rollouts"] == 59
+    assert {line["reward"] for line in read_jsonl(merged)} != {0.25}
+
+
+def test_sidecars_come_along(shards: list[Path], tmp_path: Path, run: Run) -> None:
+    first, second, _ = shards
+    done, [open_line, *_] = read_jsonl(first), read_jsonl(second)
+    write_jsonl(second, read_jsonl(second)[1:])
+    unverified = {**open_line, "kind": "unverified"}
+    write_jsonl(first.with_name("r-1-of-3_unverified.jsonl"), [{**done[0], "kind": "unverified"}])
+    write_jsonl(second.with_name("r-2-of-3_unverified.jsonl"), [unverified])
+    label = {"kind": "label", "schema": 1, "task_id": "x", "label": "bug"}
+    write_jsonl(second.with_name("r-2-of-3_labels.jsonl"), [label])
+    merged = tmp_path / "m.jsonl"
+    status, said = run(*shards, f"+output_jsonl_fpath={merged}")
+    assert status == 2 and "Unverified: 1" in said and "1 of" in said
+    assert read_jsonl(tmp_path / "m_unverified.jsonl") == [unverified]
+    assert read_jsonl(tmp_path / "m_labels.jsonl") == [label]
+    runs = read_jsonl(tmp_path / "m_runs.ndjson")
+    assert [each["event"] for each in runs] == ["start", "end"] * 3
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ([], "name the files to merge"),
+        (["nothing/*.jsonl"], "no file of rollouts"),
+        (["nothing.jsonl"], "there is no file nothing.jsonl"),
+        (["tasks.jsonl"], "there is no rollout in tasks.jsonl"),
+        (["tasks.jsonl", "tasks.jsonl"], "twice"),
+    ],
+)
+def test_what_cannot_be_merged_is_refused_in_a_line(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, words: list[str], reason: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_jsonl(tmp_path / "tasks.jsonl", ROWS)
+    status, said = run(*words, "+output_jsonl_fpath=m.jsonl")
+    assert status == 1 and reason in said and "Traceback" not in said
+    assert not (tmp_path / "m.jsonl").exists()
+
+
+def test_an_output_that_exists_stays(shards: list[Path], tmp_path: Path, run: Run) -> None:
+    before = shards[2].read_bytes()
+    status, said = run(*shards[:2], f"+output_jsonl_fpath={shards[2]}")
+    assert status == 1 and "exists" in said
+    assert shards[2].read_bytes() == before
