@@ -176,12 +176,9 @@ class TaskSource:
         wanted = f"{number_of(counts.tasks, 'task')}{times}{number_of(counts.planned, 'rollout')}"
         parts = [f"Plan: {wanted}", f"{counts.done:,} done"]
         parts += [f"{counts.to_verify:,} to verify only", f"{counts.to_collect:,} to collect"]
-        if counts.refused:
-            parts.append(f"{counts.refused:,} failed permanently")
-        if counts.malformed:
-            parts.append(number_of(counts.malformed, "malformed line"))
-        if self._command.shard:
-            parts.append(f"{self._command.shard} of the input")
+        parts += [f"{counts.refused:,} failed permanently"] * bool(counts.refused)
+        parts += [number_of(counts.malformed, "malformed line")] * bool(counts.malformed)
+        parts += [f"{self._command.shard} of the input"] * bool(self._command.shard)
         return " · ".join(parts)
 
     def plan_notes(self) -> Iterator[tuple[str, JsonObject]]:
