@@ -112,6 +112,16 @@ def test_a_pattern_takes_outputs_only_and_shards_that_lack_are_named(
     assert status == 2 and "no file of shard 2/3" in said and "Merged 2 files" in said
 
 
+def test_a_part_without_tasks_is_not_missing(tmp_path: Path, run: Run) -> None:
+    for number in range(1, 4):
+        bench = Bench(tmp_path)
+        keys = {"output_jsonl_fpath": tmp_path / "r.jsonl", "shard": f"{number}/3"}
+        assert run_virtual(bench.collect(ROWS[:1], **keys)) == 0
+    assert len(list(tmp_path.glob("r-?-of-3.jsonl"))) == 1
+    status, said = run(f"{tmp_path}/r-*.jsonl", f"+output_jsonl_fpath={tmp_path}/m.jsonl")
+    assert status == 0 and "1 rollout of 1 task" in said
+
+
 def test_what_is_odd_is_named_and_nothing_is_lost(
     shards: list[Path], tmp_path: Path, run: Run
 ) -> None:

@@ -1,11 +1,14 @@
 """What is odd about the files that are merged, in sentences."""
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from typing import NamedTuple
 
+from ...config.shard import Shard
 from ...store.files import OutputPaths
+from ...store.scan import read_object
 from ...types import JsonObject
 
 MAX_LISTED = 1_000
@@ -58,11 +61,13 @@ class Findings:
     ) -> None:
         """Name what the manifests planned and the files do not have; and shards without a file."""
         parts: dict[int, set[int]] = {}
+        empty: dict[int, set[int]] = {}
         for at, (paths, manifest) in enumerate(zip(files, manifests, strict=True)):
             entry = last_input(manifest)
             number, _, count = str(entry.get("shard") or "").partition("/")
             if count.isdecimal():
                 parts.setdefault(int(count), set()).add(int(number))
+                empty.setdefault(int(count), set()).update(_find_empty(paths, int(count)))
             planned = (manifest.get("counts") or entry).get("planned", held[at])
             name, command = paths.main.name, str(manifest.get("command") or "the same command")
             if held[at] < planned:
@@ -71,7 +76,7 @@ class Findings:
             elif manifest and not manifest.get("finished_at"):
                 self.missing.append(f"{name}: its run has not ended; this continues it:  {command}")
         for count, numbers in parts.items():
-            if missing := sorted(set(range(1, count + 1)) - numbers):
+            if missing := sorted(set(range(1, count + 1)) - numbers - empty[count]):
                 names = ", ".join(f"{number}/{count}" for number in missing)
                 self.missing.append(f"no file of shard {names}")
 
@@ -83,6 +88,15 @@ class Findings:
             self.missing.append(f"{bare:,} tasks of {source} have no rollout")
         if beyond := sum(number >= num_known for number in with_rollouts):
             self.foreign.append(f"{beyond:,} tasks are not in {source}; their rollouts come last")
+
+
+def _find_empty(paths: OutputPaths, count: int) -> Iterator[int]:
+    """The parts beside this one that have no tasks, and so no file of rollouts."""
+    name = re.sub(rf"-\d+-of-{count}(?=\.jsonl$)", "", paths.main.name)
+    for number in range(1, count + 1):
+        part = OutputPaths(Shard(number, count).path_of(paths.main.with_name(name)))
+        if not part.main.exists() and last_input(read_object(part.manifest)).get("planned") == 0:
+            yield number
 
 
 def last_input(manifest: JsonObject) -> JsonObject:
