@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ import pytest
 from support import HANG_S, Bench, alive, made, read_jsonl, row
 
 from rollout_kit.cli import collect_rollouts
+from rollout_kit.commands.collect import collect_through
 from rollout_kit.errors import RolloutError
+from rollout_kit.secrets import secret_values
 from rollout_kit.trackers import installed, outbox
 from rollout_kit.trackers.figures import TableSample, final_figures, only_numbers
 from rollout_kit.trackers.link import Link, Message
@@ -351,3 +354,37 @@ def test_an_error_of_the_system_is_a_warning_too(
     keys = {"otel": {"endpoint": "http://x"}}
     assert asyncio.run(bench.collect([row("a")], tracker_wait_s=HANG_S, **keys)) == 0
     assert "warning: OpenTelemetry: Resource temporarily" in bench.out.getvalue()
+
+
+def test_the_configuration_reaches_a_tracker_without_its_secrets(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = tmp_path / "noting_worker.py"
+    noting = "pathlib.Path(__file__).with_suffix('.json').write_text(json.dumps(settings))"
+    lines = ["import json, pathlib", "def act(settings, *_):", f"    {noting}"]
+    worker.write_text("\n".join([*lines, "    return {'state': {}, 'notes': []}", ""]))
+    start = Link.start
+
+    def start_other(link: Link) -> None:
+        link.worker = str(worker)
+        start(link)
+
+    async def with_secrets(servers: Any, config: Any, *given: Any) -> int:
+        values = {
+            "policy_api_key": "tr0ub4dor-and-3",
+            "policy_base_url": "http://me:hunter2-hunter2@host/v1?key=battery-staple",
+            "policy_model_name": "gpt",
+            "headers": {"x-auth": "correct-horse"},
+        }
+        known = replace(config, values=values, secrets=secret_values(values))
+        argv = ["+policy_api_key=tr0ub4dor-and-3", *given[0]]
+        return await collect_through(servers, known, argv, *given[1:])
+
+    monkeypatch.setattr(Link, "start", start_other)
+    keys = {"mlflow": {"experiment": "x"}, "tracker_wait_s": HANG_S}
+    assert asyncio.run(bench.collect([row("a")], through=with_secrets, **keys)) == 0
+    sent = worker.with_suffix(".json").read_text()
+    for secret in ("tr0ub4dor", "hunter2", "battery-staple", "correct-horse"):
+        assert secret not in sent
+    assert json.loads(sent)["config"]["policy_model_name"] == "gpt"
+    assert "ng_collect_rollouts" in json.loads(sent)["config"]["rollout_kit"]["command"]
