@@ -44,6 +44,8 @@ def records(folder: Path) -> Iterator[Any]:
                 continue
             parts += raw[at + 7 : at + 7 + size]
             at += 7 + size
+            if at > len(raw):
+                break  # it is being written
             if kind in (1, 4):  # whole, or its last part
                 yield wire.Record.FromString(parts)
                 parts = b""

@@ -20,8 +20,10 @@ PRIVATE = {
     "x_disable_meta": True,
     "x_disable_stats": True,
     "x_save_requirements": False,
+    "x_transaction_log_flush_interval": 2.0,
 }
-"""Settings with which the SDK sends what it is given, and no command line, code or output."""
+"""Settings with which the SDK sends what it is given, and no command line, code or output. What it
+keeps on disk is at most two seconds old when it is killed."""
 
 INIT_S = 20.0
 """Time to reach the server; after it the run is kept on disk."""
