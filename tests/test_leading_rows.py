@@ -4,7 +4,7 @@ are done; it collects the same as one that reads them all."""
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ def every_input_is_long() -> Iterable[list[list[int]]]:
     read: list[list[int]] = []
     whole = TaskReader.read_owed
 
-    def read_owed(self: TaskReader, owed: Iterable[int]) -> Any:
+    def read_owed(self: TaskReader, owed: Sequence[int]) -> Any:
         read.append(list(owed))
         return whole(self, read[-1])
 

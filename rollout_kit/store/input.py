@@ -38,15 +38,16 @@ def plain_path(path: Path) -> Path:
     return path.with_suffix("") if path.suffix in (".gz", ".zst") else path
 
 
-def number_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the non-blank lines with their numbers, from 1; ConfigError if reading fails."""
+def number_lines(path: Path, skip: int = 0) -> Iterator[tuple[int, bytes]]:
+    """Yield the non-blank lines with their numbers, from 1, without the first `skip` lines;
+    ConfigError if reading fails."""
     number = 0
     try:
         with _open(path) as stream:
             lines = iter(stream)
             first = list(islice(lines, 3))
             _check_form(path, [raw for raw in first if raw.strip()])
-            for number, raw in enumerate(chain(first, lines), 1):
+            for number, raw in enumerate(islice(chain(first, lines), skip, None), skip + 1):
                 if number == 1:
                     raw = raw.removeprefix(b"\xef\xbb\xbf")  # a byte order mark
                 if raw.strip():

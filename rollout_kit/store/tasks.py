@@ -95,10 +95,11 @@ class TaskReader:
             return self.names_malformed
         return self.is_mine is None or self.is_mine(task.task_id)
 
-    def read_owed(self, owed: Iterable[int]) -> Iterator[Task | Malformed]:
+    def read_owed(self, owed: Sequence[int]) -> Iterator[Task | Malformed]:
         """The tasks of those known lines, counted from 0, and of every line behind the known."""
-        reading, lines, at = Reading(self), number_lines(self.path), 0
-        known = self.leading.known
+        reading, known = Reading(self), self.leading.known
+        at = owed[0] if owed else len(known)
+        lines = number_lines(self.path, at)
         end = min(self.limit or len(known), len(known))
         for row in owed:
             if row < end:
