@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 from support import alive, eventually, read_jsonl
-from test_chaos_suite import Site
+from test_chaos_suite import FILES, Note, Site
+
+from rollout_kit.launch.sockets import bound_socket
 
 PROCESSES = ["+executor=processes", "+num_workers=2"]
 
@@ -222,3 +224,59 @@ def test_without_ray_the_command_says_how_to_get_it(tmp_path: Path) -> None:
         pytest.skip("Ray is installed")
     status, said = Site(tmp_path).collect("+executor=ray")
     assert status == 1 and "executor=ray needs Ray" in said and "rollout-kit[ray]" in said
+
+
+GROUPS = """
+
+    async def verify_group(self, task: dict, members: list) -> dict:
+        return {"members": [each["verdict"]["reward"] for each in members], "group": {"n": 3}}
+"""
+
+
+def test_groups_are_scored_and_verdicts_audited_by_workers(site: Site) -> None:
+    path = site.folder / "resources_servers/patient/app.py"
+    path.write_text(path.read_text() + GROUPS)
+    site.tasks(20)
+    status, said = site.collect(*PROCESSES, "+num_repeats=3", "+audit_fraction=1")
+    assert status == 0, said
+    assert "20 of 20 groups scored" in said
+    found = metrics_of(site)
+    assert found["audit"]["rollouts"] == 60 and found["audit"]["flipped"] == 0
+    assert found["groups"]["metrics"] == {"n": 3}
+
+
+def test_the_servers_of_an_ng_run_are_reached_by_url(site: Site) -> None:
+    site.tasks(30)
+    with bound_socket("127.0.0.1", 0) as sock:
+        head = f"+head_server.port={sock.getsockname()[1]}"
+    servers = site.start("run", *site.config, head)
+    try:
+        assert servers.stdout is not None
+        assert any("servers ready" in line for line in servers.stdout)
+        words = [*PROCESSES, head, "+agent_name=patient_agent"]
+        status, said = site.ended(site.start("collect_rollouts", *FILES, *words))
+        assert status == 0, said
+        check_keys(site, 30)
+    finally:
+        servers.send_signal(signal.SIGINT)
+        site.ended(servers)
+
+
+@pytest.mark.chaos
+def test_twenty_thousand_rollouts_and_a_killed_worker(
+    tmp_path: Path, workers: list[str], record_property: Note
+) -> None:
+    with Site(tmp_path, latency_s=0.5).endpoint() as site:
+        site.tasks(20_000)
+        driver = site.collecting(*workers, "+num_samples_in_parallel=512")
+        site.wait_for_lines(5_000)
+        os.kill(workers_of(site)[0], signal.SIGKILL)
+        site.wait_for_lines(10_000)
+        driver.send_signal(signal.SIGKILL)
+        site.ended(driver)
+        status, said = site.ended(site.collecting(*workers, "+num_samples_in_parallel=512"), 600)
+        assert status == 0, said
+        check_keys(site, 20_000)
+        calls = site.num_answered()
+        record_property("20,000 rollouts, a worker and the driver killed", f"{calls:,} calls")
+        assert calls <= 20_000 + 2 * 512 + 256

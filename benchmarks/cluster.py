@@ -1,0 +1,194 @@
+"""A driver against simulated workers, under a virtual clock: CPU a rollout, memory, exchanges, and
+the time to give the leases of lost workers to others.
+
+    python -m benchmarks.cluster [--workers 1000] [--attempts 1000000] [--lost 100]
+
+Plan, schedule, leases, messages and metrics are the real ones; HTTP and the journal are not part of
+it. A rollout takes a second of virtual time, and its line has 3 KB.
+"""
+
+import argparse
+import asyncio
+import itertools
+import resource
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from rollout_kit.cluster.driver import Exchange
+from rollout_kit.cluster.leases import Leases
+from rollout_kit.collector.schedule import Attempts, Schedule
+from rollout_kit.collector.slot import Slot
+from rollout_kit.metrics.summary import Metrics
+from rollout_kit.testing import run_virtual
+from rollout_kit.types import Attempt, Key, Outcome, Rollout, StoredTurn, Task
+
+LATENCY_S, WAIT_S, LEASE_S = 1.0, 3.0, 15.0
+
+IN_FLIGHT = 16
+"""Rollouts in flight for each worker."""
+
+FILLER = "The model thinks about the question for a while and then answers. " * 36
+
+
+def attempts(number: int) -> Iterator[Attempt]:
+    for at in range(number):
+        task_id = f"{at * 0x9E3779B97F4A7C15 % (1 << 64):016x}"
+        row = {"responses_create_params": {"input": f"question {at}"}}
+        yield Attempt(Key(task_id, "agent", "", 0), Task(task_id, at, at + 1, "agent", row))
+
+
+def line_of(attempt: dict[str, Any]) -> dict[str, Any]:
+    task_id, agent, scope, index = attempt["key"]
+    usage = {"input_tokens": 20, "output_tokens": 600, "total_tokens": 620}
+    block = {"task_id": task_id, "scope": scope, "rollout_index": index, "settings": "s"}
+    block |= {"duration_s": 1.0, "num_turns": 1, "num_tool_calls": 0, "model_s": 1.0, "scores": []}
+    head = {"kind": "rollout", "schema": 1, "agent_ref": {"name": agent}, "reward": 1.0}
+    head |= {"_ng_task_index": attempt["task"][1], "_ng_rollout_index": index}
+    text = {"type": "output_text", "text": FILLER, "annotations": []}
+    message = {"type": "message", "role": "assistant", "content": [text]}
+    return {**head, "usage": usage, "rollout": block, "response": {"output": [message]}}
+
+
+@dataclass
+class Sink:
+    """Counts what comes out."""
+
+    metrics: Metrics = field(default_factory=Metrics)
+    number: int = 0
+
+    def append(self, outcome: Outcome) -> Outcome:
+        if isinstance(outcome, Rollout):
+            self.number += 1
+            self.metrics.add(outcome)
+        return outcome
+
+    def append_turn(self, turn: StoredTurn) -> None:
+        return
+
+
+@dataclass
+class Driver:
+    """The driver's side, and the CPU time that its simulated workers take."""
+
+    leases: Leases
+    exchange: Exchange
+    cpu_of_workers_s: float = 0.0
+    num_calls: int = 0
+
+
+async def simulate(num_workers: int, num_attempts: int, num_lost: int) -> dict[str, float]:
+    loop = asyncio.get_running_loop()
+    leases = Leases(loop.time, LEASE_S)
+    driver = Driver(leases, Exchange(leases, {}, lambda text, **fields: None))
+    sink, limit = Sink(), num_workers * IN_FLIGHT
+
+    async def work(attempt: Attempt, slot: Slot) -> Outcome:
+        return await leases.outcome_of(attempt, slot)
+
+    schedule = Schedule(Attempts(attempts(num_attempts)), work, sink, lambda: limit)
+    schedule._filled = limit  # the first wave is paced by CPU time, which is not virtual
+    workers = [asyncio.create_task(run_worker(driver, number)) for number in range(num_workers)]
+    watch = asyncio.create_task(watch_silent(leases))
+    again_at = 0.0
+    lost_at = 0.0
+    async for _ in schedule.outcomes():
+        if num_lost and not lost_at and sink.number > num_attempts // 2:
+            lost_at = loop.time() + LATENCY_S / 2  # in the middle of their rollouts
+            for worker in workers[:num_lost]:
+                loop.call_at(lost_at, worker.cancel)
+        if lost_at and not again_at and leases.num_again and not leases.num_waiting:
+            again_at = loop.time()
+    for task in [watch, *workers]:
+        task.cancel()
+    await asyncio.gather(watch, *workers, return_exceptions=True)
+    return {
+        "rollouts": sink.number,
+        "exchanges": driver.num_calls,
+        "virtual_s": loop.time(),
+        "given_again": leases.num_again,
+        "noticed_after_s": again_at - lost_at,
+        "cpu_of_workers_s": driver.cpu_of_workers_s,
+    }
+
+
+async def watch_silent(leases: Leases) -> None:
+    while True:
+        await asyncio.sleep(1.0)
+        leases.lose_silent()
+
+
+async def run_worker(driver: Driver, number: int) -> None:
+    """One worker: it asks for work, takes a second for each, and brings what it has."""
+    name, calls, events = f"w{number}", itertools.count(1), list[bytes]()
+    has_events = asyncio.Event()
+    driver.leases.join(name, f"worker {number}")
+
+    async def ask(channel: str, wait_s: float, brought: list[bytes]) -> None:
+        began = time.process_time()
+        head = {"worker": name, "title": name, "channel": channel, "call": next(calls)}
+        head |= {"want": 256, "wait_s": wait_s}
+        raw = b'%b,"events":[%b]}' % (orjson.dumps(head)[:-1], b",".join(brought))
+        driver.num_calls += 1
+        driver.cpu_of_workers_s += time.process_time() - began
+        found = await driver.exchange.exchange(orjson.loads(raw))
+        began = time.process_time()
+        reply = orjson.loads(found)
+        for lease in reply["leases"]:
+            asyncio.get_running_loop().call_later(LATENCY_S, finish, lease)
+        driver.cpu_of_workers_s += time.process_time() - began
+
+    def finish(lease: dict[str, Any]) -> None:
+        began = time.process_time()
+        event = {"lease": lease["lease"], "kind": "rollout", "line": line_of(lease["attempt"])}
+        events.append(orjson.dumps({**event, "spent": [1, 620, 0.0, 0], "limited_s": 0.0}))
+        has_events.set()
+        driver.cpu_of_workers_s += time.process_time() - began
+
+    async def bring() -> None:
+        while True:
+            await has_events.wait()
+            await asyncio.sleep(0.01)
+            has_events.clear()
+            brought = events.copy()
+            events.clear()
+            await ask("bring", 0.0, brought)
+
+    bringing = asyncio.create_task(bring())
+    try:
+        while True:
+            await ask("wait", WAIT_S, [])
+    finally:
+        bringing.cancel()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--workers", type=int, default=1_000)
+    parser.add_argument("--attempts", type=int, default=1_000_000)
+    parser.add_argument("--lost", type=int, default=100)
+    args = parser.parse_args()
+    began, cpu = time.perf_counter(), time.process_time()
+    found = run_virtual(simulate(args.workers, args.attempts, args.lost))
+    cpu_s, took_s = time.process_time() - cpu, time.perf_counter() - began
+    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    per_rollout = (cpu_s - found["cpu_of_workers_s"]) / found["rollouts"] * 1e6
+    calls = found["exchanges"]
+    print(f"{args.workers:,} workers, {found['rollouts']:,} rollouts, {took_s:.0f} s of real time")
+    print(f"CPU of the driver: {per_rollout:.0f} µs a rollout")
+    print(f"memory: {peak_mb:.0f} MB at most; {found['virtual_s']:.0f} s of virtual time")
+    print(f"exchanges: {calls:,}, {found['rollouts'] / calls:.1f} rollouts each")
+    if args.lost:
+        print(
+            f"{args.lost:,} workers lost at once: {found['given_again']:,} leases given to others,"
+            f" the last one {found['noticed_after_s']:.1f} s later"
+        )
+
+
+if __name__ == "__main__":
+    main()
