@@ -17,6 +17,8 @@ from support import HANG_S, Bench, alive, made, read_jsonl, row
 
 from rollout_kit.cli import collect_rollouts
 from rollout_kit.commands.collect import collect_through
+from rollout_kit.config import load
+from rollout_kit.config.keys.analysis import ExportConfig
 from rollout_kit.errors import RolloutError
 from rollout_kit.secrets import secret_values
 from rollout_kit.trackers import installed, outbox
@@ -388,3 +390,10 @@ def test_the_configuration_reaches_a_tracker_without_its_secrets(
         assert secret not in sent
     assert json.loads(sent)["config"]["policy_model_name"] == "gpt"
     assert "ng_collect_rollouts" in json.loads(sent)["config"]["rollout_kit"]["command"]
+
+
+@pytest.mark.parametrize("text", ["5", "Basic dXNlcjpwdw==", "a, b", "true", "(x"])
+def test_any_text_is_a_value_in_a_mapping_of_texts(text: str) -> None:
+    words = [f"+otel.headers.x-key={text}", f"+otel.headers.other={text}"]
+    keys = load.parse_keys(words, ExportConfig)
+    assert keys.otel.headers == {"x-key": text, "other": text}

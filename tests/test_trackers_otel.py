@@ -159,11 +159,11 @@ def test_stored_rollouts_reach_a_receiver_and_again_as_the_same_traces(place: Pl
     words = (place.folder / "rollouts.jsonl", "+format=otlp", "+where=task_index < 240")
     with receiving() as receiver:
         to = f"+otel.endpoint={receiver.url}"
-        status, said = place.run(command.main, *words, to, "+otel.headers.x-key=abc")
+        status, said = place.run(command.main, *words, to, "+otel.headers.x-key=Basic dXNlcjpwdw==")
         assert status == 0 and "240 traces sent" in said
         first = {span.trace_id for span in receiver.roots()}
         assert len(first) == 240 and len(receiver.raw) == 3
-        assert receiver.headers[0]["x-key"] == "abc"
+        assert receiver.headers[0]["x-key"] == "Basic dXNlcjpwdw=="
         found = attributes(receiver.roots()[0])
         assert found["gen_ai.response.finish_reasons"] == ["stop"]
         assert b"How much is" not in b"".join(receiver.raw)

@@ -64,14 +64,19 @@ def keys(model: type[BaseModel]) -> dict[str, FieldInfo]:
 
 
 def field_at(model: type[BaseModel], path: Iterable[str]) -> Any:
-    """The annotation at a path; None if it is not declared."""
+    """The annotation at a path, also of a key of a mapping to one type; None if it is not
+    declared."""
     annotation: Any = model
     for key in path:
-        inner = next((part for part in _parts(annotation) if _is_model(part)), None)
+        parts = [part for part in _parts(annotation) if part is not type(None)]
+        inner = next((part for part in parts if _is_model(part)), None)
         field = keys(inner).get(str(key)) if inner else None
-        if field is None:
+        if field is not None:
+            annotation = field.annotation
+        elif len(parts) == 1 and get_origin(parts[0]) is dict and Any not in get_args(parts[0]):
+            annotation = get_args(parts[0])[-1]
+        else:
             return None
-        annotation = field.annotation
     return annotation
 
 
