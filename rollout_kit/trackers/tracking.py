@@ -153,7 +153,8 @@ class Tracking:
     def _last(self, each: Curves, paths: OutputPaths | None, is_done: bool) -> Iterator[Message]:
         if table := each.sample.table():
             yield Message("table", {**table, "step": self._step}, "the table")
-        files = list(_files(paths)) if paths and each.has_files else []
+        is_verified = not self.run.tally.unverified
+        files = list(_files(paths, is_verified)) if paths and each.has_files else []
         if files and paths:
             content = {"name": paths.main.stem, "paths": files}
             yield Message("files", content, "the files")
@@ -170,10 +171,11 @@ def _init_of(keys: WandbConfig) -> JsonObject:
     return keys.model_dump(exclude={"samples", "files"}, exclude_defaults=True)
 
 
-def _files(paths: OutputPaths) -> Iterator[str]:
-    """The files of an output that are whole at the end of a run."""
+def _files(paths: OutputPaths, is_verified: bool) -> Iterator[str]:
+    """The files of an output that stay when it is closed."""
+    passing = [paths.turns, paths.torn, *([paths.unverified] if is_verified else [])]
     for path in paths.all():
-        if path not in (paths.turns, paths.torn) and path.is_file() and path.stat().st_size:
+        if path not in passing and path.is_file() and path.stat().st_size:
             yield str(path.absolute())
 
 
