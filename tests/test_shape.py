@@ -19,6 +19,7 @@ PACKAGES = [
     "serving",
     "config",
     "launch",
+    "pages",
     "store",
     "metrics",
     "pacing",

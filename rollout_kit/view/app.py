@@ -1,23 +1,18 @@
-"""The HTTP routes behind the pages: JSON for what is shown, and the files of the page itself.
-
-The page runs under a policy that loads nothing from elsewhere. Text of a model reaches it as JSON
-and is only ever shown as text.
-"""
+"""The HTTP routes behind the pages: JSON for what is shown."""
 
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import orjson
-from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from .. import __version__
 from ..errors import ConfigError, RolloutKitError
+from ..pages.site import as_json, build_site, read_json, refuse
 from ..store.index.index import LineChanged
 from ..types import JsonObject, Key
 from .comparison import compare_outputs
@@ -28,26 +23,6 @@ from .query import Queries, Query
 from .rollouts import Reader
 
 PAGE = Path(__file__).parent / "page"
-
-TYPES = {
-    ".js": "text/javascript",
-    ".css": "text/css",
-    ".svg": "image/svg+xml",
-    ".html": "text/html",
-}
-
-POLICY = (
-    "default-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none';"
-    " frame-ancestors 'none'"
-)
-
-HEADERS = {
-    "content-security-policy": POLICY,
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "cross-origin-resource-policy": "same-origin",
-    "cache-control": "no-store",
-}
 
 MAX_ROWS = 500
 """Rows of one reply."""
@@ -171,7 +146,7 @@ def build_app(viewer: Viewer) -> ASGIApp:
     """The application. Each answer is computed in a thread, so that none holds up another."""
 
     async def label(request: Request) -> Response:
-        asked = await _body(request)
+        asked = await read_json(request)
         return await _reply(lambda: viewer.reader.set_label(_number(request, "id"), asked))
 
     async def raw(request: Request) -> Response:
@@ -186,22 +161,13 @@ def build_app(viewer: Viewer) -> ASGIApp:
         viewer.queries.cancel(_query(request))
         return Response(b"{}", media_type="application/json")
 
-    async def page(request: Request) -> Response:
-        name = request.path_params.get("name", "index.html")
-        path = (PAGE / name).resolve()
-        if not path.is_relative_to(PAGE) or path.suffix not in TYPES or not path.is_file():
-            return Response("there is no such page", 404)
-        return Response(path.read_bytes(), media_type=TYPES[path.suffix])
-
     routes = [
         *(_route(path, answer) for path, answer in _answers(viewer).items()),
         Route("/api/cancel", cancel, methods=["POST"]),
         Route("/api/labels", label, methods=["POST"]),
         Route("/api/raw", raw),
-        Route("/", page),
-        Route("/{name:path}", page),
     ]
-    return _with_headers(Starlette(routes=routes))
+    return build_site(PAGE, routes)
 
 
 def _answers(viewer: Viewer) -> dict[str, Callable[[Request], JsonObject]]:
@@ -233,58 +199,16 @@ def _route(path: str, answer: Callable[[Request], JsonObject]) -> Route:
     return Route(path, endpoint)
 
 
-def _with_headers(app: ASGIApp) -> ASGIApp:
-    """Every reply with HEADERS; requests that a page of another site makes are refused."""
-    added = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
-
-    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_with(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", []), *added]
-            await send(message)
-
-        if scope["type"] == "http" and _is_foreign(dict(scope["headers"])):
-            refusal = Response("this page belongs to another site", 403)
-            await refusal(scope, receive, send_with)
-            return
-        await app(scope, receive, send_with)
-
-    return serve
-
-
-def _is_foreign(headers: dict[bytes, bytes]) -> bool:
-    """Whether a browser says that another site makes the request."""
-    origin = headers.get(b"origin", b"").partition(b"://")[2]
-    if origin and origin != headers.get(b"host"):
-        return True
-    site = headers.get(b"sec-fetch-site", b"none")
-    is_visit = headers.get(b"sec-fetch-mode") == b"navigate"
-    return site not in (b"none", b"same-origin") and not is_visit
-
-
 async def _reply(answer: Callable[[], Any]) -> Response:
     try:
         found = await run_in_threadpool(answer)
     except LineChanged as error:
-        return _refusal(409, f"{error}; it is indexed again, reload in a moment")
+        return refuse(409, f"{error}; it is indexed again, reload in a moment")
     except RolloutKitError as error:
-        return _refusal(400, str(error))
+        return refuse(400, str(error))
     if isinstance(found, Response):
         return found
-    return Response(orjson.dumps(found), media_type="application/json")
-
-
-def _refusal(status: int, message: str) -> Response:
-    return Response(
-        orjson.dumps({"error": message}), status_code=status, media_type="application/json"
-    )
-
-
-async def _body(request: Request) -> Any:
-    try:
-        return orjson.loads(await request.body())
-    except orjson.JSONDecodeError:
-        return None
+    return as_json(found)
 
 
 def _query(request: Request) -> Query:

@@ -11,6 +11,7 @@ import orjson
 
 from ..config.keys.analysis import ViewConfig
 from ..errors import ConfigError
+from ..pages.site import find_file
 from ..store.files import write_atomically
 from ..types import JsonObject
 from .app import PAGE, Viewer
@@ -78,7 +79,7 @@ def build_html(report: JsonObject) -> str:
     raw = orjson.dumps(report, option=orjson.OPT_NON_STR_KEYS).decode()
     for sign, code in (("<", "\\u003c"), (">", "\\u003e"), ("&", "\\u0026")):
         raw = raw.replace(sign, code)
-    style = "\n".join((PAGE / name).read_text() for name in ("vendor/uplot.css", "style.css"))
+    style = "\n".join(_read(name) for name in ("vendor/uplot.css", "style.css"))
     script = build_script()
     policy = (
         f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}';"
@@ -98,7 +99,7 @@ def build_html(report: JsonObject) -> str:
 
 def build_script() -> str:
     """All modules of the page as one script, each a function that returns its exports."""
-    plain = [(PAGE / "vendor" / name).read_text() for name in ("uplot.js", "diff.js")]
+    plain = [_read(f"vendor/{name}") for name in ("uplot.js", "diff.js")]
     read = 'globalThis.ROLLOUT_REPORT = JSON.parse(document.getElementById("report").textContent);'
     modules: dict[str, str] = {}
     _bundle(MAIN, modules)
@@ -109,7 +110,7 @@ def build_script() -> str:
 
 def _bundle(name: str, modules: dict[str, str]) -> None:
     """Add a module after those that it imports."""
-    body = (PAGE / name).read_text()
+    body = _read(name)
     for _, other in IMPORT.findall(body):
         if _variable(other) not in modules:
             _bundle(other, modules)
@@ -126,6 +127,12 @@ def _bundle(name: str, modules: dict[str, str]) -> None:
     else:
         body += f"\nreturn {{{', '.join(exports)}}};"
     modules[_variable(name)] = body
+
+
+def _read(name: str) -> str:
+    path = find_file(PAGE, name)
+    assert path is not None, name
+    return path.read_text()
 
 
 def _variable(name: str) -> str:

@@ -9,6 +9,7 @@ import { go, usePlace } from "./place.js";
 import { PlotsView } from "./plots.js";
 import { RolloutView } from "./rollout.js";
 import { TableView } from "./table.js";
+import { switchTheme } from "./theme.js";
 
 const POLL_MS = 1000;
 
@@ -102,24 +103,6 @@ function Help({ columns }) {
       <code>status</code> <code>task_id</code> <code>text</code> and the fields of the line:
       <code>reward < 0.5 and finish_reason == "length"</code>, <code>"timeout" in text</code>, <code>extracted_answer == null</code>.</p>
   </section>`;
-}
-
-function switchTheme() {
-  const root = document.documentElement;
-  const isDark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-  root.dataset.theme = isDark ? "light" : "dark";
-  try {
-    localStorage.setItem("rollout-theme", root.dataset.theme);
-  } catch {
-    // a page from a file may have no storage
-  }
-}
-
-try {
-  const theme = localStorage.getItem("rollout-theme");
-  if (theme) document.documentElement.dataset.theme = theme;
-} catch {
-  // a page from a file may have no storage
 }
 
 const root = document.getElementById("page");

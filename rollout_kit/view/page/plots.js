@@ -1,9 +1,10 @@
 // Plots of the rollouts that the filter chooses. A bar or a point leads to its rollouts.
 
-import { html, useEffect, useRef, useState } from "./vendor/preact-htm.js";
+import { html, useEffect, useState } from "./vendor/preact-htm.js";
 import { get } from "./api.js";
 import { cell, count, dollars, number, seconds } from "./format.js";
 import { go, queryOf, rolloutPlace } from "./place.js";
+import { Plot, axes, colour } from "./plot.js";
 
 /** A histogram of one column; a click on a bar narrows the filter to it. */
 export function Histogram({ place, column, version }) {
@@ -105,26 +106,6 @@ function Parts({ parts }) {
       )}
     </tbody>
   </table></div>`;
-}
-
-function Plot({ make, data }) {
-  const place = useRef(null);
-  useEffect(() => {
-    if (!data.length || !globalThis.uPlot) return undefined;
-    const { options, series } = make(data);
-    const plot = new globalThis.uPlot({ width: place.current.clientWidth || 420, height: 220, ...options }, series, place.current);
-    return () => plot.destroy();
-  }, [data]);
-  return data.length ? html`<div class="plot" ref=${place}></div>` : html`<p class="note">No values.</p>`;
-}
-
-function colour(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-}
-
-function axes() {
-  const style = { stroke: colour("--quiet"), grid: { stroke: colour("--line") }, ticks: { stroke: colour("--line") } };
-  return [{ ...style }, { ...style }];
 }
 
 function overTime(data) {
