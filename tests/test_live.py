@@ -1,11 +1,21 @@
 """What a running collection shows: its snapshot, and what it costs."""
 
 import asyncio
+import http.client
 import json
+import os
+import socket
+import urllib.error
+import urllib.request
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
-from support import Bench, asked, row
+import pytest
+from outside import KEYS, NUMBER, collect_outside
+from support import Bench, asked, eventually, row
 from virtual_time import VirtualTime
 
 from rollout_kit.commands.collect import open_work
@@ -13,8 +23,10 @@ from rollout_kit.commands.progress import Progress
 from rollout_kit.commands.run import make_run
 from rollout_kit.config.keys.commands import CollectConfig
 from rollout_kit.config.load import Config
-from rollout_kit.errors import ModelError
+from rollout_kit.errors import ConfigError, ModelError
 from rollout_kit.launch.reach import Servers
+from rollout_kit.live import place
+from rollout_kit.live.site import shared_panel
 from rollout_kit.live.snapshot import Snapshot
 from rollout_kit.live.watcher import Watcher
 from rollout_kit.testing import ScriptedModel
@@ -123,3 +135,167 @@ class Dear(list[Snapshot]):
     def append(self, snapshot: Snapshot) -> None:
         super().append(snapshot)
         self._clock.burn(0.1)
+
+
+JSON = {"content-type": "application/json"}
+
+
+class Visitor:
+    """Asks the page of a collection that runs."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+
+    @property
+    def url(self) -> str:
+        eventually(lambda: "http://127.0.0.1" in self._bench.out.getvalue())
+        said = self._bench.out.getvalue()
+        return next(word for word in said.split() if word.startswith("http://127.0.0.1"))
+
+    def ask(self, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
+        data = None if body is None else json.dumps(body).encode()
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        request = urllib.request.Request(self.url + path, data, {**JSON, **named})
+        try:
+            with urllib.request.urlopen(request) as reply:
+                raw, status = reply.read(), reply.status
+        except urllib.error.HTTPError as error:
+            raw, status = error.read(), error.code
+        try:
+            return status, json.loads(raw)
+        except ValueError:
+            return status, raw.decode()
+
+
+@pytest.fixture
+def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+@pytest.mark.usefixtures("own_state")
+def test_the_page_shows_and_steers(bench: Bench) -> None:
+    visitor = Visitor(bench)
+
+    def visit(note: place.Note) -> str:
+        status, page = visitor.ask("/")
+        assert status == 200 and "<script" in page
+        for name in ("main.js", "style.css", "vendor/preact-htm.js", "plot.js"):
+            assert visitor.ask(f"/{name}")[0] == 200
+        status, live = visitor.ask("/api/live")
+        assert status == 200 and live["servers"] is None
+        [shown] = live["collections"]
+        assert (shown["run_id"], shown["counts"]["planned"]) == (note.run_id, NUMBER)
+        assert visitor.ask(f"/api/history?run={note.run_id}")[1][0][0] >= 0
+        asked_for = {"run": note.run_id, "steer": {"paused": True}}
+        status, reply = visitor.ask("/api/steer", {**asked_for, "dry_run": True})
+        assert (status, reply["state"]) == (200, "running")
+        status, reply = visitor.ask("/api/steer", asked_for)
+        assert status == 200 and reply["state"] in ("pausing", "paused")
+        assert reply["changes"][0]["by"].endswith("(page)")
+        status, reply = visitor.ask("/api/steer", {"steer": {"paralel": 3}})
+        assert status == 400 and "there is no such knob" in reply["error"]
+        assert visitor.ask("/api/steer", [1])[0] == 400
+        assert visitor.ask("/api/steer", {"steer": {"paused": False}})[0] == 200
+        return visitor.url
+
+    assert collect_outside(bench, visit, dashboard=True).startswith("http://127.0.0.1:")
+    assert bench.keys() == KEYS
+
+
+@pytest.mark.usefixtures("own_state")
+def test_the_page_answers_no_other_site_and_no_other_host(bench: Bench) -> None:
+    visitor = Visitor(bench)
+
+    def visit(note: place.Note) -> None:
+        stop = {"steer": {"stop": "now"}}
+        assert visitor.ask("/api/steer", stop, origin="http://evil.example")[0] == 403
+        assert visitor.ask("/api/steer", stop, sec_fetch_site="cross-site")[0] == 403
+        assert visitor.ask("/api/live", host="evil.example")[0] == 403
+        assert visitor.ask("/api/steer", stop, content_type="text/plain")[0] == 415
+        assert visitor.ask("/../control.py")[0] == 404
+
+    collect_outside(bench, visit, dashboard=True)
+    assert bench.keys() == KEYS
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+@pytest.mark.usefixtures("own_state")
+def test_the_page_answers_no_other_user(bench: Bench) -> None:
+    visitor, client_of_nobody = Visitor(bench), http.client.HTTPConnection("127.0.0.1")
+
+    def connect(note: place.Note) -> None:
+        os.seteuid(65_534)
+        try:
+            client_of_nobody.sock = socket.socket()
+        finally:
+            os.seteuid(0)
+
+    def visit(note: place.Note) -> int:
+        port = int(visitor.url.rpartition(":")[2])
+        with closing(client_of_nobody):
+            client_of_nobody.sock.connect(("127.0.0.1", port))
+            client_of_nobody.request("POST", "/api/steer", '{"steer":{"stop":"now"}}', JSON)
+            return client_of_nobody.getresponse().status
+
+    assert collect_outside(bench, visit, connect=connect, dashboard=True) == 401
+    assert bench.keys() == KEYS
+
+
+@pytest.mark.usefixtures("own_state")
+def test_pages_that_poll_compute_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    computed: list[int] = []
+    compute = Watcher._compute
+
+    def count(self: Watcher, *arguments: Any, **keys: Any) -> Snapshot:
+        computed.append(self.num_taken)
+        return compute(self, *arguments, **keys)
+
+    monkeypatch.setattr(Watcher, "_compute", count)
+    visitor = Visitor(bench)
+
+    def poll(note: place.Note) -> int:
+        with ThreadPoolExecutor(10) as pool:
+            replies = list(pool.map(lambda _: visitor.ask("/api/live")[1], range(100)))
+        return max(reply["collections"][0]["number"] for reply in replies)
+
+    last = collect_outside(bench, poll, dashboard=True)
+    assert len(computed) <= last + 3, "only the run's own clock computes"
+    assert bench.keys() == KEYS
+
+
+@pytest.mark.usefixtures("own_state")
+def test_a_page_of_all_collections_and_servers(bench: Bench) -> None:
+    """What `ng_status +web=true` serves."""
+    server = {"name": "echo", "health": "ok"}
+
+    async def ask_servers() -> list[JsonObject]:
+        return [server]
+
+    async def look(note: place.Note) -> None:
+        async with shared_panel("http://head", ask_servers) as panel:
+            while not (live := json.loads(panel.raw))["collections"]:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            assert live["servers"] == [server] and live["url"] == "http://head"
+            assert [each["run_id"] for each in live["collections"]] == [note.run_id]
+            raw = panel.raw
+            assert all(panel.raw is raw for _ in range(100))
+            assert json.loads(await panel.history(note.run_id))
+            reply = await panel.steer(note.run_id, {"parallelism": 51}, False)
+            assert "page of ng_status" in reply["changes"][0]["by"]
+            with pytest.raises(ConfigError, match="does not run any more"):
+                await panel.steer("other", {}, False)
+
+    collect_outside(bench, lambda note: asyncio.run(look(note)))
+    assert bench.keys() == KEYS
+
+
+@pytest.mark.usefixtures("own_state")
+def test_a_port_in_use_is_named_before_anything_is_sent(bench: Bench) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        keys: dict[str, Any] = {"dashboard": True, "dashboard_port": port}
+        with pytest.raises(ConfigError, match=f"dashboard_port={port}: .*choose another"):
+            asyncio.run(bench.collect([row("1")], **keys))
+    assert bench.model.calls == []

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import Bench, Echo, EchoRequest, asked, row
+from outside import KEYS, NUMBER, ROWS, collect_outside
+from support import Bench, Echo, EchoRequest, asked
 from virtual_time import VirtualTime
 
 from rollout_kit.cli import ctl
-from rollout_kit.commands.collect import collect_through, open_work
+from rollout_kit.commands.collect import open_work
 from rollout_kit.commands.progress import Progress
 from rollout_kit.commands.run import make_run
 from rollout_kit.config.keys.commands import CollectConfig
@@ -32,12 +33,6 @@ from rollout_kit.live.snapshot import KnobChange
 from rollout_kit.live.watcher import Watcher
 from rollout_kit.testing import ScriptedModel, making
 from rollout_kit.types import JsonObject, Outcome, VerifyResponse
-
-NUMBER = 2000
-
-ROWS = [row(str(number)) for number in range(NUMBER)]
-
-KEYS = sorted((str(number), 0) for number in range(NUMBER))
 
 
 async def until(holds: Callable[[], object]) -> None:
@@ -376,51 +371,6 @@ def test_a_dry_run_says_what_it_would_change(bench: Bench, clock: VirtualTime) -
 
     steered = collect(bench, clock, script)
     assert bench.keys() == KEYS and steered.control.changes == []
-
-
-class HeldModel(ScriptedModel):
-    """Answers at once, but the questions from 1,000 on only once it is let go."""
-
-    def __init__(self) -> None:
-        super().__init__(asked)
-        self.let_go = asyncio.Event()
-
-    async def responses(self, params: JsonObject) -> JsonObject:
-        if int(asked(params)) >= 1000:
-            await self.let_go.wait()
-        return await super().responses(params)
-
-
-def collect_outside(
-    bench: Bench,
-    act: Callable[[place.Note], Any],
-    number: int = NUMBER,
-    connect: Callable[[place.Note], Any] | None = None,
-) -> Any:
-    """Collect by the command, while `act` reaches it from a thread, as another process does.
-    `connect` is called before, between two steps of the event loop."""
-    bench.model = HeldModel()
-    found: list[Any] = []
-
-    async def through(*arguments: Any) -> int:
-        async def watch() -> None:
-            while not (notes := list(place.read_notes())):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-            try:
-                if connect:
-                    connect(notes[-1])
-                found.append(await asyncio.to_thread(act, notes[-1]))
-            finally:
-                bench.model.let_go.set()
-
-        watching = asyncio.create_task(watch())
-        status = await collect_through(*arguments)
-        await watching
-        return status
-
-    keys: dict[str, Any] = {"through": through, "num_samples_in_parallel": 50}
-    asyncio.run(bench.collect(ROWS[:number], **keys))
-    return found[0]
 
 
 def test_a_socket_that_only_its_user_can_open(bench: Bench) -> None:

@@ -273,7 +273,8 @@ OF_SERVERS = frozenset({*HttpClientConfig.model_fields, *ServersConfig.model_fie
 OF_COMMANDS = frozenset({
     "config_paths", "json", "json_output", "dry_run", "confirm", "num_canary",
     "canary_seed", "throughput_log", "dataset", "input_jsonl_fpath", "output_jsonl_fpath",
-    "head_server", "request_timeout_s", *TrackersConfig.model_fields,
+    "head_server", "request_timeout_s", "dashboard", "dashboard_port",
+    *TrackersConfig.model_fields,
 })
 # fmt: on
 """Keys of the commands that are arguments here, or concern only people at a terminal."""

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -32,14 +33,37 @@ async def _status(config: "Config") -> int:
 
     command: Any = config.command
     async with found_head(command) as head:
-        listed = await head.instances()
-        workers = [(each, worker) for each in listed for worker in each["workers"]]
-        found = await asyncio.gather(*(_query(each, worker, head) for each, worker in workers))
+        if command.web:
+            return await _serve(head, command.port)
+        found = await _query_all(head)
     if command.json_output:
         print(json.dumps({"url": head.url, "run_id": head.run_id, "servers": found}))
     else:
         _print_table(found)
     return 0 if all(each["health"] == "ok" for each in found) else 2
+
+
+async def _serve(head: "HeadClient", port: int) -> int:
+    """Serve the page until Ctrl-C."""
+    from ..live.site import open_page, shared_panel
+
+    def say(text: str, **fields: Any) -> None:
+        print(f"{text}  (stop with Ctrl-C)", flush=True)
+
+    with suppress(asyncio.CancelledError):
+        async with (
+            shared_panel(head.url, lambda: _query_all(head)) as panel,
+            open_page(panel, port, "port", say),
+        ):
+            await asyncio.Event().wait()
+    return 0
+
+
+async def _query_all(head: "HeadClient") -> list["JsonObject"]:
+    """Query every process of the servers."""
+    listed = await head.instances()
+    workers = [(each, worker) for each in listed for worker in each["workers"]]
+    return await asyncio.gather(*(_query(each, worker, head) for each, worker in workers))
 
 
 async def _query(server: "JsonObject", worker: "JsonObject", head: "HeadClient") -> "JsonObject":

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,7 @@ from ..collector.run import Run
 from ..collector.schedule import Later
 from ..live.control import Control
 from ..live.door import open_door
+from ..live.site import OwnPanel, open_page
 from ..live.watcher import Reader, Watcher
 from ..store.lines import row_of, without_verdict
 from ..trackers.tracking import track
@@ -84,9 +86,14 @@ async def drive(
     control = Control(run, progress.say)
     watcher = Watcher(run, progress.figures, control)
     watcher.readers += readers
-    async with open_door(control, watcher, progress.say):
+    watcher.begin()
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(open_door(control, watcher, progress.say))
+        if (command := run.command).dashboard:
+            panel, port = OwnPanel(control, watcher), command.dashboard_port
+            page = open_page(panel, port, "dashboard_port", progress.say)
+            await stack.enter_async_context(page)
         with interrupts(run.interrupt):
-            watcher.begin()
             try:
                 async for outcome in run.outcomes():
                     progress.update(outcome, run.schedule.in_flight)

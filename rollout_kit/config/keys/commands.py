@@ -97,6 +97,12 @@ class RolloutsCommand(Command, HttpClientConfig, ServersConfig, GroupsConfig, Tr
         "second", description="When to force rows to disk: after each, every second, or at exit."
     )
     disable_aggregation: bool = Field(False, description="Write no metrics file.")
+    dashboard: bool = Field(
+        False, description="Serve a page on this machine that shows the run, and steers it."
+    )
+    dashboard_port: int = Field(
+        0, ge=0, le=65535, description="Port of that page; 0 takes a free one."
+    )
     throughput_log: Path | None = Field(
         None,
         description="CSV file to which each run appends a line: date, rollouts, seconds, rates,"
@@ -197,6 +203,15 @@ class ControlConfig(Command):
     )
 
 
+class StatusConfig(ControlConfig):
+    """ng_status: show the health and the load of the servers of an ng_run."""
+
+    web: bool = Field(
+        False, description="Serve a page with the servers, and the collections that run."
+    )
+    port: int = Field(0, ge=0, le=65535, description="Port of that page; 0 takes a free one.")
+
+
 class ReverifyConfig(RolloutsCommand):
     """ng_reverify: verify stored responses again, or for the first time, without a policy model."""
 
@@ -264,7 +279,7 @@ COMMANDS: dict[str, tuple[type[Command], str]] = {
     "ng_reverify": (ReverifyConfig, "verify stored responses again, without a policy model"),
     "ng_chaos": (ChaosConfig, "kill a collection repeatedly, and check that no data is lost"),
     "ng_plan_vllm": (PlanVllmConfig, "show whether a model fits on GPUs, and how many sequences"),
-    "ng_status": (ControlConfig, "show the health and the load of the servers of an ng_run"),
+    "ng_status": (StatusConfig, "show the health and the load of the servers of an ng_run"),
     "ng_stop": (ControlConfig, "stop a running ng_run and its servers"),
     "ng_ctl": (CtlConfig, "list running collections, and steer them"),
     "ng_init_resources_server": (EntrypointConfig, "create the folder of a new environment"),

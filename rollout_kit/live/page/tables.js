@@ -1,0 +1,73 @@
+// The tables of the page. All text is shown as text.
+
+import { html, useState } from "./vendor/preact-htm.js";
+import { count, dollars, number, rewardClass, seconds } from "./format.js";
+import { spell, steer, Sure } from "./steering.js";
+
+function Table({ name, columns, rows, empty }) {
+  return html`<section><h2>${name}</h2>
+    ${rows.length === 0
+      ? html`<p class="note">${empty}</p>`
+      : html`<div class="wide" tabindex="0" role="region" aria-label=${name}><table>
+          <thead><tr>${columns.map((each) => html`<th scope="col">${each}</th>`)}</tr></thead><tbody>${rows}</tbody></table></div>`}
+  </section>`;
+}
+
+export function Slowest({ now }) {
+  const [problem, setProblem] = useState("");
+  const ask = (request) => steer(now, request).then(() => setProblem(""), (error) => setProblem(error.message));
+  const rows = now.slowest.map(
+    (each) => html`<tr key=${each.rollout}><td><code>${each.rollout}</code></td><td>${seconds(each.seconds)}</td>
+      <td><${Sure} text="cancel" label=${`cancel ${each.rollout}`} onSure=${() => ask({ cancel: [each.rollout] })} />
+        <${Sure} text="again" label=${`start ${each.rollout} again`} onSure=${() => ask({ requeue: [each.rollout] })} />
+        <${Sure} text="drop" label=${`drop ${each.rollout}`} onSure=${() => ask({ cancel: [each.rollout], drop: true })} /></td>
+      <td class="long">${each.stage}</td></tr>`,
+  );
+  return html`<div><${Table} name="Longest in flight" columns=${["rollout", "since", "steer", "waits for"]} rows=${rows} empty="Nothing is in flight." />
+    ${problem && html`<p class="error" role="alert">${problem}</p>`}
+    <p class="note">${Object.entries(now.stages).map(([stage, size]) => `${number(size)} × ${stage}`).join(" · ")}</p></div>`;
+}
+
+export function Tail({ tail }) {
+  const rows = tail.map(
+    (each) => html`<tr key=${each.rollout}><td><code>${each.rollout}</code></td>
+      <td>${each.status === "verified" ? html`<span class=${`reward ${rewardClass(each.reward)}`}>${number(each.reward, 3)}</span>` : html`<span class=${`status ${each.status}`}>${each.status}</span>`}</td>
+      <td>${seconds(each.seconds)}</td><td>${number(each.output_tokens)}</td><td>${dollars(each.cost_usd)}</td></tr>`,
+  );
+  return html`<${Table} name="Ended last" columns=${["rollout", "reward", "time", "tokens", "cost"]} rows=${rows} empty="Nothing has ended yet." />`;
+}
+
+export function Failures({ failures }) {
+  const rows = failures.map((each) => html`<tr key=${each.name}><td>${each.name}</td><td>${number(each.number)}</td><td class="long">${each.message}</td></tr>`);
+  return html`<${Table} name="Failures" columns=${["class", "number", "the last one"]} rows=${rows} empty="Nothing has failed." />`;
+}
+
+export function Parts({ name, parts }) {
+  const rows = parts.map(
+    (each) => html`<tr key=${each.name}><td>${each.name}</td><td>${number(each.rollouts)}</td><td><b>${each.reward ? number(each.reward.value, 3) : "–"}</b></td>
+      <td>${each.reward && each.reward.low !== null ? `${number(each.reward.low, 3)} – ${number(each.reward.high, 3)}` : "–"}</td></tr>`,
+  );
+  return html`<${Table} name=${name} columns=${["name", "rollouts", "reward", "95 % interval"]} rows=${rows} empty="None yet." />`;
+}
+
+export function Changes({ changes }) {
+  const rows = changes.map(
+    (each) => html`<tr key=${each.at + each.what}><td>${each.at.slice(11, 19)}</td><td class="long">${each.what}: ${spell(each.old)} → ${spell(each.new)}</td><td class="long">${each.by}</td></tr>`,
+  );
+  return html`<${Table} name="Changes by people" columns=${["UTC", "what", "who"]} rows=${rows} empty="Nobody has changed anything." />`;
+}
+
+export function Servers({ servers }) {
+  const rows = servers.map(
+    (each) => html`<tr key=${each.name}><td>${each.name}</td><td><span class=${`status ${each.health === "ok" ? "verified" : "failed"}`}>${each.health}</span></td><td>${each.type}</td>
+      <td>${number(each.pid)}</td><td>${seconds(each.uptime_s)}</td><td>${number(each.restarts)}</td><td>${load(each)}</td><td>${each.url ?? "in ng_run"}</td></tr>`,
+  );
+  const columns = ["name", "health", "kind", "pid", "uptime", "restarts", "load", "address"];
+  return html`<${Table} name=${count(servers.length, "server process").replace("processs", "processes")} columns=${columns} rows=${rows} empty="None." />`;
+}
+
+function load({ load, health }) {
+  const busy = Object.entries(load).filter(([, value]) => value);
+  if (!busy.length) return health === "ok" ? "idle" : "–";
+  return busy.map(([name, value]) => (value === true ? name : `${name.replaceAll("_", " ")} ${number(value)}`)).join(", ");
+}
