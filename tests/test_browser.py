@@ -1,6 +1,7 @@
 """ng_view in a real browser: `make test-view` installs one and runs this."""
 
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -56,6 +57,43 @@ def url(folder: Path) -> Iterator[str]:
         assert viewer.stdout
         yield next(word for word in viewer.stdout.readline().split() if "http" in word).rstrip("/")
         viewer.terminate()
+
+
+SIMULATED = """
+config_paths: [configs/rehearsal.yaml]
+rehearsal_port: {port}
+policy_model:
+  responses_api_models:
+    openai_model: {{prices: {{input: 2.5, output: 10}}}}
+"""
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Iterator[str]:
+    """The page of a collection that runs until it is stopped."""
+    config = tmp_path / "simulated.yaml"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        config.write_text(SIMULATED.format(port=free.getsockname()[1]))
+    command = [
+        Path(sys.executable).with_name("ng_collect_rollouts"),
+        f"+config_paths=[{config}]",
+        *("+dataset=example", "+num_repeats=20000", "+num_samples_in_parallel=4-24-48"),
+        *(f"+output_jsonl_fpath={tmp_path}/rollouts.jsonl", "+dashboard=true"),
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as running:
+        assert running.stdout
+        lines = (line for line in running.stdout if line.startswith("Live page: "))
+        yield next(lines).split()[-1]
+        running.stdout.close()
+        running.kill()
+
+
+def test_a_running_collection_is_watched_and_steered(browser: str, live: str) -> None:
+    script = ROOT / "tests/browser/live.mjs"
+    done = subprocess.run(["node", script, MODULES, browser, live], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("ok: ") == 8
 
 
 def test_a_reader_finds_reads_compares_and_labels(browser: str, folder: Path, url: str) -> None:
