@@ -1,6 +1,7 @@
 """How commands reach running collections of this user: by their sockets."""
 
 import socket
+import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +14,9 @@ from .place import Note, address_of, encode, read_notes, remove
 
 ASK_S = 10.0
 """Time limit of a request. Cancelled rollouts may take a moment to end."""
+
+ENDING_S = 0.2
+"""Time in which a collection that ends removes its note after it has closed its socket."""
 
 AGAIN = "start its command again to continue it"
 
@@ -76,10 +80,13 @@ def exchange(note: Note, request: JsonObject, timeout_s: float = ASK_S) -> JsonO
             f"{note.name} does not answer within {timeout_s:g} s (pid {note.pid}): its process is"
             " stopped or busy; nothing is known to have changed"
         ) from None
-    except (ConnectionRefusedError, FileNotFoundError):
-        if is_alive(note.pid):
-            raise ConfigError(f"{note.name} is ending (pid {note.pid})") from None
-        remove(note)
+    except FileNotFoundError:
+        raise ConfigError(f"{note.name} has just ended (pid {note.pid})") from None
+    except ConnectionRefusedError:
+        time.sleep(ENDING_S)
+        if not note.path.exists():
+            raise ConfigError(f"{note.name} has just ended (pid {note.pid})") from None
+        remove(note)  # another process may have its id by now
         raise ConfigError(f"{note.name} was killed (pid {note.pid}): {AGAIN}") from None
     except PermissionError:
         raise ConfigError(f"{note.socket} belongs to another user") from None

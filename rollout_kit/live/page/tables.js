@@ -60,7 +60,7 @@ export function Changes({ changes }) {
 export function Servers({ servers }) {
   const rows = servers.map(
     (each) => html`<tr key=${each.name}><td>${each.name}</td><td><span class=${`status ${each.health === "ok" ? "verified" : "failed"}`}>${each.health}</span></td><td>${each.type}</td>
-      <td>${number(each.pid)}</td><td>${seconds(each.uptime_s)}</td><td>${number(each.restarts)}</td><td>${load(each)}</td><td>${each.url ?? "in ng_run"}</td></tr>`,
+      <td>${each.pid ?? "–"}</td><td>${seconds(each.uptime_s)}</td><td>${number(each.restarts)}</td><td class="long">${load(each)}</td><td>${each.url ?? "in ng_run"}</td></tr>`,
   );
   const columns = ["name", "health", "kind", "pid", "uptime", "restarts", "load", "address"];
   return html`<${Table} name=${count(servers.length, "server process").replace("processs", "processes")} columns=${columns} rows=${rows} empty="None." />`;
