@@ -148,6 +148,40 @@ def test_what_is_odd_is_named_and_nothing_is_lost(
     assert {line["reward"] for line in read_jsonl(merged)} != {0.25}
 
 
+def test_files_that_hold_the_same_are_merged_and_nothing_is_missing(
+    shards: list[Path], tmp_path: Path, run: Run
+) -> None:
+    earlier = tmp_path / "s/all.jsonl"
+    assert run(*shards, f"+output_jsonl_fpath={earlier}")[0] == 0
+    status, said = run(f"{tmp_path}/s/*.jsonl", f"+output_jsonl_fpath={tmp_path}/m.jsonl")
+    assert status == 0 and "Merged 4 files: 60 rollouts of 30 tasks" in said
+    lines = earlier.read_bytes().splitlines(keepends=True)
+    again = [json.dumps({**json.loads(line), "reward": 0.5}) for line in lines]
+    shards[0].with_name("other.jsonl").write_text("\n".join(again))
+    status, said = run(f"{tmp_path}/s/[ao]*.jsonl", f"+output_jsonl_fpath={tmp_path}/n.jsonl")
+    assert status == 2 and "and 50 more; +json=true lists them" in said
+    assert (tmp_path / "n.jsonl").read_bytes() == earlier.read_bytes()
+
+
+def test_odd_lines_and_manifests_are_no_bugs(shards: list[Path], tmp_path: Path, run: Run) -> None:
+    first, *_ = read_jsonl(shards[0])
+    odd = [{"rollout_index": -1}, {"rollout_index": 2**40}, {"task_id": "s", "settings": ["a"]}]
+    write_jsonl(tmp_path / "odd.jsonl", [{**first, "rollout": first["rollout"] | o} for o in odd])
+    status, said = run(f"{tmp_path}/odd.jsonl", f"+output_jsonl_fpath={tmp_path}/o.jsonl")
+    assert status == 2 and "Merged 1 file: 1 rollout" in said and "2 lines are none" in said
+    broken = [
+        {"counts": [1], "settings": [], "verifiers": 5, "inputs": {}},
+        {"counts": {"planned": "a"}, "inputs": [5, {"shard": 7, "tasks": "b", "num_repeats": []}]},
+        {"command": 7, "inputs": [{"shard": "auto/3", "planned": None}]},
+    ]
+    for path, manifest in zip(shards, broken, strict=True):
+        path.with_name(f"{path.stem}_run.json").write_text(json.dumps(manifest))
+    status, said = run(*shards, f"+output_jsonl_fpath={tmp_path}/m.jsonl")
+    assert status == 2 and "Merged 3 files: 60 rollouts" in said and "Traceback" not in said
+    status, said = run(*shards, "+output_jsonl_fpath=/proc/nothing/m.jsonl")
+    assert status == 1 and "cannot make the folder of /proc/nothing/m.jsonl" in said
+
+
 def test_sidecars_come_along(shards: list[Path], tmp_path: Path, run: Run) -> None:
     first, second, _ = shards
     done, [open_line, *_] = read_jsonl(first), read_jsonl(second)

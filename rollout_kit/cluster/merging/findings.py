@@ -2,14 +2,21 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import NamedTuple
 
 from ...config.shard import Shard
 from ...store.files import OutputPaths
 from ...store.scan import read_object
 from ...types import JsonObject
+
+UNIONS = ("settings", "verifiers", "verifier_parts", "prices")
+"""Parts of a manifest that add up."""
+
+SHOWN = 20
+"""Missing parts that one sentence names."""
 
 MAX_LISTED = 1_000
 """Entries of each list in the report."""
@@ -61,13 +68,13 @@ class Findings:
     ) -> None:
         """Name what the manifests planned and the files do not have; and shards without a file."""
         parts: dict[int, set[int]] = {}
-        empty: dict[int, set[int]] = {}
+        bases: dict[int, set[Path]] = {}
         for at, (paths, manifest) in enumerate(zip(files, manifests, strict=True)):
             entry = last_input(manifest)
             number, _, count = str(entry.get("shard") or "").partition("/")
             if count.isdecimal():
                 parts.setdefault(int(count), set()).add(int(number))
-                empty.setdefault(int(count), set()).update(_find_empty(paths, int(count)))
+                bases.setdefault(int(count), set()).add(_base_of(paths.main, count))
             planned = (manifest.get("counts") or entry).get("planned", held[at])
             name, command = paths.main.name, str(manifest.get("command") or "the same command")
             if held[at] < planned:
@@ -76,9 +83,11 @@ class Findings:
             elif manifest and not manifest.get("finished_at"):
                 self.missing.append(f"{name}: its run has not ended; this continues it:  {command}")
         for count, numbers in parts.items():
-            if missing := sorted(set(range(1, count + 1)) - numbers - empty[count]):
-                names = ", ".join(f"{number}/{count}" for number in missing)
-                self.missing.append(f"no file of shard {names}")
+            without = (Shard(each, count) for each in range(1, count + 1) if each not in numbers)
+            missing = [each.spell() for each in without if not _is_empty(each, bases[count])]
+            if missing:
+                more = f" and {len(missing) - SHOWN:,} more" if len(missing) > SHOWN else ""
+                self.missing.append(f"no file of shard {', '.join(missing[:SHOWN])}{more}")
 
     def name_tasks(self, source: object, num_known: int, numbers: Iterable[int]) -> None:
         """Name tasks of the input without a rollout, and tasks that it does not have."""
@@ -90,13 +99,45 @@ class Findings:
             self.foreign.append(f"{beyond:,} tasks are not in {source}; their rollouts come last")
 
 
-def _find_empty(paths: OutputPaths, count: int) -> Iterator[int]:
-    """The parts beside this one that have no tasks, and so no file of rollouts."""
-    name = re.sub(rf"-\d+-of-{count}(?=\.jsonl$)", "", paths.main.name)
-    for number in range(1, count + 1):
-        part = OutputPaths(Shard(number, count).path_of(paths.main.with_name(name)))
-        if not part.main.exists() and last_input(read_object(part.manifest)).get("planned") == 0:
-            yield number
+def _base_of(part: Path, count: str) -> Path:
+    """The output whose name a part of it has."""
+    return part.with_name(re.sub(rf"-\d+-of-{count}(?=\.jsonl$)", "", part.name))
+
+
+def _is_empty(shard: Shard, bases: Iterable[Path]) -> bool:
+    """Whether a part has no tasks, and so no file of rollouts, beside the others."""
+    parts = [OutputPaths(shard.path_of(base)) for base in bases]
+    return any(
+        not part.main.exists() and last_input(read_object(part.manifest)).get("planned") == 0
+        for part in parts
+    )
+
+
+def read_sound(path: Path) -> JsonObject:
+    """A manifest without what is not of the right type: people and other programs edit them."""
+    found = read_object(path)
+    inputs = found.get("inputs")
+    entries = inputs if isinstance(inputs, list) else []
+    found["inputs"] = [_keep_numbers(each) for each in entries if isinstance(each, dict)]
+    for name in ("counts", *UNIONS):
+        if name in found and not isinstance(found[name], dict):
+            del found[name]
+    if "counts" in found:
+        found["counts"] = _keep_numbers(found["counts"])
+    return found
+
+
+def _keep_numbers(found: JsonObject) -> JsonObject:
+    """Counts that are numbers, and a `shard` that is one."""
+    kept = dict(found)
+    for name in ("planned", "tasks", "malformed", "num_repeats"):
+        if not isinstance(found.get(name, 0), int):
+            del kept[name]
+    try:
+        Shard.parse(found.get("shard"), {})
+    except ValueError:
+        kept.pop("shard", None)
+    return kept
 
 
 def last_input(manifest: JsonObject) -> JsonObject:

@@ -16,7 +16,7 @@ import orjson
 
 from ...collector.groups.tally import GroupTally
 from ...collector.results import Status
-from ...errors import ConfigError
+from ...errors import ConfigError, OutputError
 from ...metrics.summary import Metrics
 from ...store.compact import Keys, TaskTable
 from ...store.files import OutputPaths, write_atomically, write_json
@@ -25,11 +25,14 @@ from ...store.groups.scope import Group, group_of
 from ...store.groups.scores import Scored, read_scored
 from ...store.input import number_lines
 from ...store.lines import info_of, key_of, kind_of
-from ...store.scan import check_form, line_at, parse_line, read_lines, read_object
+from ...store.scan import check_form, line_at, parse_line, read_lines
 from ...store.tasks import task_id_of
 from ...types import JsonObject, Key, Rollout, RolloutInfo
-from .findings import Findings, MadeBy, last_input
+from .findings import Findings, MadeBy, last_input, read_sound
 from .sidecars import merge_manifests, merge_sidecars
+
+NONE = 2**32 - 1
+"""The largest number in the arrays, and no place in them."""
 
 
 @dataclass(slots=True)
@@ -44,6 +47,10 @@ class CopiedLines:
     kinds: array = field(default_factory=lambda: array("I"))
     """The number of (agent, scope)."""
     indexes: array = field(default_factory=lambda: array("I"))
+    latest: array = field(default_factory=lambda: array("I"))
+    """Of each task, its latest rollout."""
+    earlier: array = field(default_factory=lambda: array("I"))
+    """The rollout of the same task before this one; NONE if it is the first."""
 
     def __len__(self) -> int:
         return len(self.files)
@@ -52,11 +59,19 @@ class CopiedLines:
         """Where a rollout stands in the order of the tasks: one number, to save memory."""
         return (self.tasks[at] << 64) | (self.kinds[at] << 32) | self.indexes[at]
 
+    def link(self, task: int) -> None:
+        """Let `find` know that another rollout is of this task; its number is that of the task."""
+        at = len(self.earlier)
+        if task >= len(self.latest):
+            self.latest.extend([NONE] * (task + 1 - len(self.latest)))
+        self.earlier.append(self.latest[task])
+        self.latest[task] = at
+
     def find(self, task: int, kind: int, index: int) -> int:
         """The place of a rollout that is there."""
-        at = self.tasks.index(task)
+        at = self.latest[task]
         while (self.kinds[at], self.indexes[at]) != (kind, index):
-            at = self.tasks.index(task, at + 1)
+            at = self.earlier[at]
         return at
 
 
@@ -70,12 +85,14 @@ class Merge:
         self.found = Findings()
         self.metrics = Metrics(pass_threshold)
         self._tasks = tasks
-        self._manifests = [read_object(paths.manifest) for paths in self.sources]
+        self._manifests = [read_sound(paths.manifest) for paths in self.sources]
         self._places, self._done = CopiedLines(), Keys()
         self._numbers, self._num_tasks, self._num_known = TaskTable(), 0, 0
         """Task ids → numbers; those of `tasks` come first, `_num_known` of them."""
         self._kinds: dict[tuple[str, str], int] = {}
         self._made: Counter[MadeBy] = Counter()
+        self._held: Counter[int] = Counter()
+        """Rollouts of each file, also those that an earlier one has."""
         self._scored: dict[Group, tuple[Scored, JsonObject]] = {}
         self._digests: dict[Group, int] = {}
         """Of the members that the files have of each scored group."""
@@ -91,7 +108,7 @@ class Merge:
             if not paths.main.is_file():
                 raise ConfigError(f"there is no file {paths.main}")
         self._read()
-        output.main.parent.mkdir(parents=True, exist_ok=True)
+        _make_folder(output.main)
         write_atomically(output.main, self._lines())
         num_unverified, num_failed = merge_sidecars(self.sources, output, self._done)
         metrics = self._measure(num_unverified, num_failed)
@@ -125,11 +142,8 @@ class Merge:
         if not self._places:
             names = ", ".join(str(paths.main) for paths in self.sources)
             raise ConfigError(f"there is no rollout in {names}")
-        held: Counter[int] = Counter()
-        for each, number in self._made.items():
-            held[each.file] += number
         self.found.name_mixed(self._made, self.sources)
-        self.found.name_missing(held, self.sources, self._manifests)
+        self.found.name_missing(self._held, self.sources, self._manifests)
         if self._tasks:
             self.found.name_tasks(self._tasks, self._num_known, self._places.tasks)
         for group, (scored, line) in self._scored.items():
@@ -147,12 +161,14 @@ class Merge:
                 continue
             is_rollout = line is not None and kind_of(line, "rollout") == "rollout"
             key = key_of(line) if line is not None and is_rollout else None
-            if line is None or key is None:
+            if line is None or key is None or not 0 <= key.rollout_index < NONE:
                 num_foreign += 1
             elif self._done.add(key):
                 info = self._take(file, key, line)
                 self._place(file, offset, len(raw), key)
-                self._made[MadeBy(file, key.agent, key.scope, info.settings, info.verifier)] += 1
+                settings, verifier = str(info.settings), str(info.verifier)
+                self._made[MadeBy(file, key.agent, key.scope, settings, verifier)] += 1
+                self._held[file] += 1
             else:
                 self._name_duplicate(file, key, line)
         if num_foreign:
@@ -174,7 +190,8 @@ class Merge:
         places.files.append(file)
         places.offsets.append(offset)
         places.sizes.append(size)
-        places.tasks.append(self._number(key.task_id))
+        places.tasks.append(task := self._number(key.task_id))
+        places.link(task)
         places.kinds.append(self._kinds.setdefault((key.agent, key.scope), len(self._kinds)))
         places.indexes.append(key.rollout_index)
 
@@ -187,6 +204,7 @@ class Merge:
         """Equal lines are one; others are named."""
         kind, places = self._kinds[key.agent, key.scope], self._places
         at = places.find(self._number(key.task_id), kind, key.rollout_index)
+        self._held[file] += file != places.files[at]
         first = self.sources[places.files[at]].main
         if orjson.loads(_line(first, places.offsets[at])) == line:
             return
@@ -255,6 +273,13 @@ def _is_main(path: Path) -> bool:
         return path.is_file() and bool(OutputPaths.of(path))
     except ConfigError:
         return False
+
+
+def _make_folder(output: Path) -> None:
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"cannot make the folder of {output}: {error.strerror}") from None
 
 
 def _line(path: Path, offset: int) -> bytes:

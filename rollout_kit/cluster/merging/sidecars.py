@@ -11,9 +11,7 @@ from ...store.lines import key_of, now_text
 from ...store.manifest import MAX_INPUTS
 from ...store.scan import parse_line, read_lines
 from ...types import JsonObject, Key
-
-UNIONS = ("settings", "verifiers", "verifier_parts", "prices")
-"""Parts of a manifest that add up."""
+from .findings import UNIONS
 
 
 def merge_sidecars(
