@@ -18,7 +18,7 @@ from typing import Any
 
 import orjson
 
-from rollout_kit.cluster.driver import Exchange
+from rollout_kit.cluster.exchange import Exchange
 from rollout_kit.cluster.leases import Leases
 from rollout_kit.collector.schedule import Attempts, Schedule
 from rollout_kit.collector.slot import Slot

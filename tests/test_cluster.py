@@ -191,6 +191,30 @@ def test_a_worker_that_cannot_start_ends_the_run_with_its_reason(
     assert status == 1 and "no such disk" in said and "worker 1" in said, said
 
 
+def test_a_row_that_kills_its_worker_fails_and_no_other_does(site: Site) -> None:
+    path = site.folder / "resources_servers/patient/app.py"
+    deadly = "        if body.expected == 'q7':\n            import os; os._exit(9)\n"
+    verdict = "        if self.config.verdict_s:"
+    path.write_text(path.read_text().replace(verdict, deadly + verdict))
+    site.tasks(60)
+    status, said = site.collect(*PROCESSES, "+num_samples_in_parallel=32")
+    assert status == 2 and "it ended with status 9" in said, said
+    check_keys(site, 59)
+    [failure] = read_jsonl(site.folder / "out/rollouts_failures.jsonl")
+    assert "workers were lost while they worked on it" in failure["failure"]["message"]
+
+
+def test_a_verifier_that_blocks_for_longer_than_a_lease_loses_no_worker(site: Site) -> None:
+    path = site.folder / "resources_servers/patient/app.py"
+    verdict = "        if self.config.verdict_s:"
+    blocked = "        if body.expected == 'q1':\n            import time; time.sleep(9)\n"
+    path.write_text(path.read_text().replace(verdict, blocked + verdict))
+    site.tasks(4)
+    status, said = site.collect(*PROCESSES, "+worker_lease_s=4")
+    assert status == 0 and "something blocks its event loop for 4 s" in said, said
+    assert "is lost" not in said and site.num_answered() == 4
+
+
 @pytest.mark.skipif("ray" not in EXECUTORS, reason="Ray is not installed: make test-ray")
 def test_a_node_of_a_cluster_that_dies_loses_only_what_it_had_in_flight(
     site: Site, monkeypatch: pytest.MonkeyPatch

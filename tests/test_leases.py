@@ -7,8 +7,9 @@ from typing import Any
 import orjson
 import pytest
 
-from rollout_kit.cluster.driver import Exchange
-from rollout_kit.cluster.leases import Dismissed, Lease, Leases, NotAskedFor
+from rollout_kit.cluster.exchange import Exchange
+from rollout_kit.cluster.lease import Dismissed, Lease, NotAskedFor
+from rollout_kit.cluster.leases import Leases
 from rollout_kit.cluster.messages import (
     decode_attempt,
     decode_outcome,
@@ -174,16 +175,90 @@ def test_a_driver_that_stood_still_loses_no_worker() -> None:
     with_bench(0, test)
 
 
-def test_an_attempt_that_ends_worker_after_worker_is_a_failure() -> None:
+@pytest.mark.parametrize(("is_dead", "most"), [(True, 3), (False, 10)])
+def test_an_attempt_that_ends_worker_after_worker_is_a_failure(is_dead: bool, most: int) -> None:
     async def test(bench: Bench) -> None:
-        for number in range(10):
+        for number in range(most):
             holder = bench.leases.join(f"{number}", f"worker {number}")
             assert len(bench.leases.grant(holder, 1)) == 1
-            bench.leases.lose(f"{number}", "was killed")
-        with pytest.raises(PeerLost, match="10 workers were lost"):
+            bench.leases.lose(f"{number}", "was killed", for_good=is_dead)
+        with pytest.raises(PeerLost, match=f"{most} workers were lost"):
             await bench.tasks[0]
 
     with_bench(1, test)
+
+
+def test_what_kills_workers_is_found_and_others_survive() -> None:
+    async def test(bench: Bench) -> None:
+        for number in range(20):
+            holder = bench.leases.join(f"{number}", f"worker {number}")
+            while leases := bench.leases.grant(holder, 1000):
+                if "t7" in keys(leases):
+                    bench.leases.lose(f"{number}", "was killed")
+                    break
+                bench.leases.take(holder, map(done, leases))
+                await asyncio.sleep(0)
+        results = await asyncio.gather(*bench.tasks, return_exceptions=True)
+        assert [at for at, each in enumerate(results) if isinstance(each, PeerLost)] == [7]
+
+    with_bench(200, test)
+
+
+def test_a_worker_whose_event_loop_is_blocked_is_named_and_kept() -> None:
+    async def test(bench: Bench) -> None:
+        blocked = bench.leases.join("a", "worker 1")
+        bench.leases.grant(blocked, 1)
+        for bench.now in (4.0, 8.0, 12.0, 16.0):
+            bench.leases.feel("a")
+            bench.leases.lose_silent()
+        assert len(bench.said) == 1 and "worker 1 lives, but something blocks" in bench.said[0]
+        assert "a" in bench.leases.members and blocked.held
+        for bench.now in (20.0, 24.0, 28.0):
+            bench.leases.lose_silent()
+        assert "a" not in bench.leases.members
+        bench.tasks[0].cancel()
+
+    with_bench(1, test)
+
+
+def test_a_worker_that_was_believed_lost_ends_nothing_of_another() -> None:
+    async def test(bench: Bench) -> None:
+        bench.leases.join("a", "worker 1")
+        other = bench.leases.join("b", "worker 2")
+        bench.leases.lose("a", "was silent", for_good=False)
+        [lease] = bench.leases.grant(other, 1)
+        back, _ = bench.leases.hear("a", "worker 1")
+        stale = [{"lease": lease.number, "kind": kind} for kind in ("freed", "cancelled")]
+        turn = {"lease": lease.number, "kind": "turn", "content": {"request": "r"}}
+        bench.leases.take(back, [*stale, turn])
+        place = bench.slots[0].place
+        assert isinstance(place, NotedPlace) and not place.asked
+        assert other.held and lease.attempt and not lease.attempt.turns
+        bench.leases.take(other, [done(lease)])
+        assert isinstance((await bench.settled())[0], Rollout)
+
+    with_bench(1, test)
+
+
+def test_what_an_attempt_has_reached_and_spent_is_known_when_it_is_withdrawn() -> None:
+    async def test(bench: Bench) -> None:
+        holder = bench.leases.join("a", "worker 1")
+        one, two = bench.leases.grant(holder, 2)
+        turn = {"lease": two.number, "kind": "turn", "content": {"request": "r"}}
+        spent = {"spent": [1, 10, 0.5, 0]}
+        bench.leases.take(holder, [{**parked(one), **spent}, {**turn, **spent}])
+        for task in bench.tasks:
+            task.cancel()
+        await asyncio.sleep(0)
+        more = {"kind": "cancelled", "spent": [1, 5, 0.25, 0]}
+        bench.leases.take(holder, [{"lease": each.number, **more} for each in (one, two)])
+        await asyncio.gather(*bench.tasks, return_exceptions=True)
+        first, second = bench.slots
+        assert first.attempt and first.attempt.stored == line_of(one)
+        assert second.attempt and second.attempt.turns == ({"request": "r"},)
+        assert [slot.ledger.spent.usd for slot in bench.slots] == [0.75, 0.75]
+
+    with_bench(2, test)
 
 
 def test_a_cancelled_attempt_is_called_back_and_its_response_is_kept() -> None:

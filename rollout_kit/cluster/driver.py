@@ -1,4 +1,4 @@
-"""The driver's side of a collection on several workers: who runs what, and the exchange.
+"""The driver's side of a collection on several workers: who runs what.
 
 Models, and whatever a server in a process of its own calls, run once and are reached by URL. All
 other servers run in every worker.
@@ -8,12 +8,9 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from time import monotonic, perf_counter
 from typing import Any
-
-import orjson
-from starlette.types import Receive, Scope, Send
 
 from ..collector.plan import AgentPlan
 from ..collector.rollout import Runner
@@ -29,16 +26,17 @@ from ..launch.reach import Servers, reach
 from ..launch.sockets import bound_socket, url_of
 from ..pacing.bill import Bill
 from ..session import TurnLog
-from ..store.lines import describe_error
+from ..store.lines import describe_error, info_of
 from ..transport.app import served
 from ..transport.peers import Local, Peers
 from ..transport.wire import Answers
-from ..types import Attempt, JsonObject, Outcome, Say
-from .leases import Dismissed, Holder, Leases, NotAskedFor
+from ..types import Attempt, Outcome, Say, Unverified
+from .exchange import OF_MEMBERS, Exchange
+from .leases import Leases
 from .machine import ThisMachine
 from .places import Crew, WorkerPlace
 from .ray_cluster import RayCluster
-from .worker import EXCHANGE, GONE, JOIN, READY, WAIT_S
+from .worker import JOIN
 
 LOOK_S = 1.0
 """Interval between looks for silent workers."""
@@ -56,7 +54,12 @@ class LeasedRunner(Runner):
             return await self.leases.outcome_of(attempt, slot)
         except PeerLost as error:
             tried = describe_error(error, perf_counter() - began)
-            return self.failure_of(attempt, error, [tried], None)
+            reached = slot.attempt or attempt
+            if (line := reached.stored) is not None:
+                verifier = self.agents[attempt.key.agent].verifier
+                return Unverified(info_of(line), {**line, "failure": tried}, error, verifier)
+            cost = slot.ledger.cost_usd if slot.ledger.spent.calls else None
+            return self.failure_of(reached, error, [tried], cost)
 
 
 class OnWorkers(Local):
@@ -119,7 +122,7 @@ async def cluster(
             command.log_dir,
             say,
         )
-        async with served(exchange.app, sock, token, control=(READY, EXCHANGE), opened=(JOIN,)):
+        async with served(exchange.app, sock, token, control=OF_MEMBERS, opened=(JOIN,)):
             watch = asyncio.create_task(_watch(leases))
             try:
                 async with place.start(crew) as ends:
@@ -194,141 +197,3 @@ def _service(servers: Servers, name: str) -> Answers:
     transport = servers.peers.transport(name)
     assert isinstance(transport, Local)
     return transport.service
-
-
-class Exchange:
-    """Answers the calls of workers. `plan` is what each needs to start its servers; `token` is what
-    it shows from then on."""
-
-    def __init__(
-        self, leases: Leases, plan: JsonObject, say: Say, url: str = "", token: str = ""
-    ) -> None:
-        self._leases, self._say, self._url = leases, say, url
-        self._plan = {**plan, "token_of_driver": token}
-        self._tickets: dict[str, str] = {}
-        self._welcome = b""
-        self._has_begun = asyncio.Event()
-        self._calls: dict[tuple[str, str], Call] = {}
-
-    def invite(self, title: str) -> JsonObject:
-        """What a new worker needs to reach the driver. Its ticket is void once it is ready."""
-        worker, ticket = secrets.token_hex(8), secrets.token_urlsafe(32)
-        self._tickets[worker] = ticket
-        return {"url": self._url, "ticket": ticket, "worker": worker, "title": title}
-
-    def begin(self, agents: Mapping[str, AgentPlan], limits: RolloutLimits) -> None:
-        """From now on workers learn how each agent makes its rollouts."""
-        own = {each.name: getattr(limits, each.name) for each in fields(limits)}
-        plans = {name: asdict(plan) for name, plan in agents.items()}
-        self._welcome = orjson.dumps({**self._plan, "agents": plans, "limits": own})
-        self._has_begun.set()
-
-    async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The ASGI app: `/join`, `/ready` and `/exchange`, each with a JSON object."""
-        raw, routes = await _read_body(receive), {JOIN: self._join, READY: self._greet}
-        answer = {**routes, EXCHANGE: self.exchange}.get(scope["path"])
-        try:
-            if answer is None:
-                status, reply = 404, b'{"detail":"Not Found"}'
-            else:
-                status, reply = 200, await answer(orjson.loads(raw))
-        except Dismissed as error:
-            status, reply = GONE, orjson.dumps({"detail": str(error)})
-        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, NotAskedFor) as error:
-            reason = f"{type(error).__name__}: {error}"
-            status, reply = 422, orjson.dumps({"detail": reason})
-        headers = [(b"content-type", b"application/json")]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": reply})
-
-    async def _join(self, asked: JsonObject) -> bytes:
-        ticket = self._tickets.get(asked["worker"], "")
-        if not (ticket and secrets.compare_digest(ticket, asked["ticket"])):
-            raise Dismissed("the ticket is not valid, or no longer")
-        try:
-            async with asyncio.timeout(WAIT_S):
-                await self._has_begun.wait()
-        except TimeoutError:
-            return b"{}"  # the worker asks again
-        return self._welcome
-
-    async def _greet(self, asked: JsonObject) -> bytes:
-        if self._tickets.pop(asked["worker"], None) is None:
-            return b"{}"  # it asks again
-        self._leases.join(asked["worker"], asked["title"])
-        self._say(f"{asked['title']} is ready (pid {asked['pid']})")
-        return b"{}"
-
-    async def exchange(self, asked: JsonObject) -> bytes:
-        """Take events and grant leases. A call that comes again gets the reply of its first."""
-        known = (asked["worker"], asked["channel"])
-        last = self._calls.get(known)
-        if last is not None and last.number == asked["call"]:
-            return await last.reply
-        reply = asyncio.get_running_loop().create_future()
-        self._calls[known] = Call(asked["call"], reply)
-        try:
-            found = await self._answer(asked)
-        except BaseException as error:
-            if not reply.done():
-                reply.cancel() if isinstance(error, asyncio.CancelledError) else (
-                    reply.set_exception(error)
-                )
-            raise
-        reply.set_result(found)
-        return found
-
-    async def _answer(self, asked: JsonObject) -> bytes:
-        member, is_anew = self._leases.hear(asked["worker"], asked["title"])
-        self._leases.take(member, asked["events"])
-        if asked["events"]:
-            for _ in range(TURNS):  # the run takes the outcomes and starts others
-                await asyncio.sleep(0)
-        found = self._leases.grant(member, asked["want"])
-        if asked["wait_s"] and not (found or is_anew or member.recalled or member.regained):
-            await _wait(member, asked["wait_s"])
-            found = self._leases.grant(member, asked["want"])
-        recalled, member.recalled = member.recalled, []
-        regained, member.regained = member.regained, []
-        return orjson.dumps(
-            {
-                "anew": is_anew,
-                "leases": [lease.message() for lease in found],
-                "recalled": recalled,
-                "regained": regained,
-            }
-        )
-
-
-TURNS = 3
-"""Turns of the event loop from an outcome to the next attempt: the task that waits for it ends, the
-run takes it, and the next task begins."""
-
-
-@dataclass(slots=True)
-class Call:
-    """The last call of a worker on one channel."""
-
-    number: int
-    reply: "asyncio.Future[bytes]"
-
-
-async def _wait(member: Holder, seconds: float) -> None:
-    """Until there is something for the worker, or the time is over."""
-    waiting = member.waiting = asyncio.get_running_loop().create_future()
-    timer = asyncio.get_running_loop().call_later(seconds, member.wake)
-    try:
-        await waiting
-    finally:
-        timer.cancel()
-        if member.waiting is waiting:
-            member.waiting = None
-
-
-async def _read_body(receive: Receive) -> bytes:
-    pieces, more = [], True
-    while more:
-        message = await receive()
-        pieces.append(message.get("body", b""))
-        more = message.get("more_body", False)
-    return b"".join(pieces)

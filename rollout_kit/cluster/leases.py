@@ -9,22 +9,16 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Any
 
 from ..collector.slot import Slot
 from ..errors import PeerLost
-from ..session import Session, current_session
+from ..session import current_session
 from ..transport.retry import LOST_ATTEMPT
 from ..types import Attempt, JsonObject, Outcome, StoredTurn
-from .messages import (
-    decode_error,
-    decode_outcome,
-    decode_spent,
-    decode_unverified,
-    encode_attempt,
-)
+from .lease import DEATHS_ALONE, Dismissed, Holder, Lease, NotAskedFor
+from .messages import decode_error, decode_outcome, decode_spent, decode_unverified
 
 RECALL_S = 10.0
 """Time for a worker to hand over what it has of an attempt that is cancelled."""
@@ -35,54 +29,8 @@ GATHER_S = 0.004
 MOST_AT_ONCE = 256
 """Leases in one reply."""
 
-
-class Dismissed(Exception):
-    """A worker that is believed to be gone speaks, and is to end."""
-
-
-class NotAskedFor(Exception):
-    """A worker speaks of something that it was never given."""
-
-
-@dataclass(slots=True, eq=False)
-class Lease:
-    """An attempt, or one call to a server that workers run; `settled` gets what comes of it."""
-
-    number: int
-    settled: "asyncio.Future[Any]"
-    attempt: Attempt | None = None
-    slot: Slot | None = None
-    call: JsonObject | None = None
-    session: Session | None = None
-    holder: "Holder | None" = None
-    is_queued: bool = False
-    num_lost: int = 0
-    """Workers that were lost with it."""
-
-    def message(self) -> JsonObject:
-        if self.attempt is None:
-            return {"lease": self.number, "call": self.call}
-        return {"lease": self.number, "attempt": encode_attempt(self.attempt)}
-
-
-@dataclass(slots=True, eq=False)
-class Holder:
-    """A worker as the driver knows it."""
-
-    id: str
-    title: str
-    heard: float
-    held: dict[int, Lease] = field(default_factory=dict)
-    recalled: list[int] = field(default_factory=list)
-    """Leases that it is to cancel."""
-    regained: list[tuple[int, bool]] = field(default_factory=list)
-    waiting: "asyncio.Future[None] | None" = None
-    """Set while it waits for something to do."""
-    num_finished: int = 0
-
-    def wake(self) -> None:
-        if self.waiting is not None and not self.waiting.done():
-            self.waiting.set_result(None)
+OF_HOLDER = frozenset({"freed", "regain", "turn", "cancelled"})
+"""Events about the attempt that goes on, and so heeded only from the worker that has it."""
 
 
 class Leases:
@@ -147,7 +95,8 @@ class Leases:
     def join(self, id: str, title: str) -> Holder:
         """A worker that may lease from now on."""
         self.known.add(id)
-        member = self.members[id] = Holder(id, title, self._clock())
+        now = self._clock()
+        member = self.members[id] = Holder(id, title, now, now)
         return member
 
     def hear(self, id: str, title: str) -> tuple[Holder, bool]:
@@ -156,10 +105,16 @@ class Leases:
         if id not in self.known or id in self._ended:
             raise Dismissed(f"{title} was given up")
         if (member := self.members.get(id)) is not None:
-            member.heard = self._clock()
+            member.heard = member.alive = self._clock()
+            member.is_blocked = False
             return member, False
         self._say(f"{title} is back")
         return self.join(id, title), True
+
+    def feel(self, id: str) -> None:
+        """A sign of life of a worker, whose event loop may be blocked."""
+        if (member := self.members.get(id)) is not None:
+            member.alive = self._clock()
 
     def lose(self, id: str, why: str, *, for_good: bool = True) -> None:
         """A worker is gone: what it held goes to the others. It may come back if not `for_good`."""
@@ -171,6 +126,7 @@ class Leases:
         what = f": {number:,} rollouts in flight go to other workers" if number else ""
         self._say(f"{member.title} is lost, it {why}{what}")
         for lease in reversed(list(member.held.values())):
+            lease.num_deaths += for_good
             self._requeue(lease, member)
         member.held.clear()
         member.wake()
@@ -188,11 +144,17 @@ class Leases:
         now = self._clock()
         if now - self._looked > self._lease_s / 2:  # it was the driver that stood still
             for member in self.members.values():
-                member.heard = now
+                member.heard = member.alive = now
         self._looked = now
         for member in list(self.members.values()):
-            if now - member.heard > self._lease_s:
+            if now - member.alive > self._lease_s:
                 self.lose(member.id, f"was silent for {self._lease_s:g} s", for_good=False)
+            elif now - member.heard > self._lease_s and not member.is_blocked:
+                member.is_blocked = True
+                self._say(
+                    f"{member.title} lives, but something blocks its event loop for"
+                    f" {self._lease_s:g} s now: make a blocking async def a plain def"
+                )
 
     def grant(self, member: Holder, want: int) -> list[Lease]:
         """Leases for a worker: its share of all that are in flight, and not more than it wants."""
@@ -200,8 +162,14 @@ class Leases:
             raise Dismissed(f"{member.title} was lost while it waited")
         share = ceil(len(self._open) / max(1, len(self.members)))
         number = min(want, share - len(member.held), len(self._queue), MOST_AT_ONCE)
-        granted = [self._queue.popleft() for _ in range(number)]
-        for lease in granted:
+        rooms = [each.room for each in member.held.values()] if self.num_again else []
+        room = min(filter(None, rooms), default=None)
+        granted: list[Lease] = []
+        for _ in range(number):
+            room = min(filter(None, (room, self._queue[0].room)), default=None)
+            if room is not None and len(member.held) >= room:
+                break  # what may kill a worker is kept apart, to lose little and to find it
+            granted.append(lease := self._queue.popleft())
             lease.holder, lease.is_queued = member, False
             member.held[lease.number] = lease
             if lease.slot is not None:
@@ -224,26 +192,31 @@ class Leases:
         if slot is None:
             self._answer(member, lease, event)
             return
-        match kind:
-            case "parked":
-                unverified = decode_unverified(event)
-                assert lease.attempt is not None
-                lease.attempt = replace(lease.attempt, stored=unverified.line, turns=())
-                slot.place.hand_out(unverified)
+        if "spent" in event:
+            slot.ledger.spent.add(decode_spent(event["spent"]))
+        if kind == "parked":
+            unverified = decode_unverified(event)
+            lease.update(stored=unverified.line, turns=())
+            slot.place.hand_out(unverified)
+        elif kind in OF_HOLDER:
+            if lease.holder is member:  # else it was believed lost, and another one has it
+                self._take_step(member, lease, slot, event)
+        else:
+            slot.ledger.limited_s += event["limited_s"]
+            self._settle(member, lease, decode_outcome(event))
+
+    def _take_step(self, member: Holder, lease: Lease, slot: Slot, event: JsonObject) -> None:
+        match event["kind"]:
             case "freed":
                 slot.place.free()
             case "regain":
-                self._begin(self._regain(lease, member))
+                self._begin(self._regain(lease, slot, member))
             case "turn":
-                self._take_turn(lease, event["content"])
-            case "cancelled":
+                self._take_turn(lease, slot, event["content"])
+            case _:
                 self._release(lease)
                 if not lease.settled.done():
                     lease.settled.cancel()
-            case _:
-                slot.ledger.spent.add(decode_spent(event["spent"]))
-                slot.ledger.limited_s += event["limited_s"]
-                self._settle(member, lease, decode_outcome(event))
 
     def _answer(self, member: Holder, lease: Lease, event: JsonObject) -> None:
         if (session := lease.session) is not None and "spent" in event:
@@ -255,17 +228,15 @@ class Leases:
             self._release(lease)
             lease.settled.set_exception(decode_error(event["error"]))
 
-    def _take_turn(self, lease: Lease, content: JsonObject | None) -> None:
-        assert lease.attempt is not None and lease.slot is not None
-        attempt = lease.attempt
-        turns = () if content is None else (*attempt.turns, content)
-        lease.attempt = replace(attempt, turns=turns)
-        turn = StoredTurn(attempt.key, attempt.task.task_index, content)
-        lease.slot.place.store_turn(turn)
+    def _take_turn(self, lease: Lease, slot: Slot, content: JsonObject | None) -> None:
+        assert lease.attempt is not None
+        lease.update(turns=() if content is None else (*lease.attempt.turns, content))
+        key, task_index = lease.attempt.key, lease.attempt.task.task_index
+        slot.place.store_turn(StoredTurn(key, task_index, content))
 
-    async def _regain(self, lease: Lease, member: Holder) -> None:
-        assert lease.slot is not None
-        is_granted = await lease.slot.place.regain()
+    async def _regain(self, lease: Lease, slot: Slot, member: Holder) -> None:
+        if is_granted := await slot.place.regain():
+            lease.update(stored=None, regenerated=True)
         member.regained.append((lease.number, is_granted))
         member.wake()
 
@@ -296,7 +267,8 @@ class Leases:
         if lease.settled.done():
             return
         lease.num_lost += 1
-        if lease.num_lost < LOST_ATTEMPT.max_tries:
+        is_culprit = lease.num_deaths >= DEATHS_ALONE and len(member.held) == 1
+        if lease.num_lost < LOST_ATTEMPT.max_tries and not is_culprit:
             self.num_again += 1
             self._offer(lease, first=True)
             return

@@ -12,19 +12,24 @@ import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing, suppress
+from functools import partial
+from http.client import HTTPConnection, HTTPException
+from time import sleep
 from typing import Any
+from urllib.parse import urlsplit
 
 import orjson
 
 from ..collector.plan import AgentPlan
 from ..collector.rollout import Runner
-from ..collector.slot import Place, Slot
+from ..collector.slot import Ledger, Place, Slot
 from ..collector.steps import RolloutLimits
 from ..errors import PeerError, RolloutError, RolloutKitError
 from ..launch.serve import die_with_parent, end_of_input, start_services, take_everything_down
-from ..session import Session, entered
+from ..session import Session, Spent, entered
 from ..transport import loop
 from ..transport.access import bearer
 from ..transport.http import HttpClient
@@ -41,7 +46,7 @@ from .messages import (
 
 log = logging.getLogger(__name__)
 
-JOIN, READY, EXCHANGE = "/join", "/ready", "/exchange"
+JOIN, READY, EXCHANGE, ALIVE = "/join", "/ready", "/exchange", "/alive"
 
 GONE = 410
 """Status of a reply to a worker that is to end."""
@@ -75,6 +80,8 @@ class LeasedWork:
     def __init__(self, runner: Runner, peers: Peers) -> None:
         self.events: list[bytes] = []
         self.has_events = asyncio.Event()
+        self.epoch = 0
+        """How often the driver has given everything to others."""
         self._runner, self._peers = runner, peers
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._regaining: dict[int, asyncio.Future[bool]] = {}
@@ -82,8 +89,10 @@ class LeasedWork:
     def take(self, reply: JsonObject) -> None:
         """What the driver asks for."""
         if reply["anew"]:  # it has given everything to others
-            for number in list(self._tasks):
-                self._cancel(number)
+            self.epoch += 1
+            tasks, self._tasks = self._tasks, {}
+            for task in tasks.values():
+                task.cancel()
         for number in reply["recalled"]:
             self._cancel(number)
         for number, is_granted in reply["regained"]:
@@ -94,7 +103,11 @@ class LeasedWork:
             work = self._attempt(number, lease["attempt"]) if "attempt" in lease else None
             task = asyncio.create_task(work or self._call(number, lease["call"]))
             self._tasks[number] = task
-            task.add_done_callback(lambda _, number=number: self._tasks.pop(number, None))
+            task.add_done_callback(partial(self._forget, number))
+
+    def _forget(self, number: int, task: "asyncio.Task[None]") -> None:
+        if self._tasks.get(number) is task:
+            del self._tasks[number]
 
     def _cancel(self, number: int) -> None:
         if (task := self._tasks.get(number)) is not None:
@@ -111,16 +124,14 @@ class LeasedWork:
         return await self._regaining[number]
 
     async def _attempt(self, number: int, given: JsonObject) -> None:
-        attempt, slot = decode_attempt(given), Slot(LeasedPlace(self, number))
+        attempt, place = decode_attempt(given), LeasedPlace(self, number)
+        slot = Slot(place, place.ledger)
         try:
             outcome = await self._runner(attempt, slot)
         except asyncio.CancelledError:
-            self.tell(number, "cancelled")
+            place.tell("cancelled")
             raise
-        about = {
-            "spent": encode_spent(slot.ledger.spent),
-            "limited_s": slot.ledger.limited_s,
-        }
+        about = {"spent": place.spent_since(), "limited_s": slot.ledger.limited_s}
         try:
             self.tell(number, **encode_outcome(outcome), **about)
         except TypeError as error:
@@ -145,20 +156,31 @@ class LeasedWork:
 class LeasedPlace(Place):
     """A place that the driver keeps."""
 
-    __slots__ = ("_lease", "_work")
+    __slots__ = ("_epoch", "_lease", "_told", "_work", "ledger")
 
     def __init__(self, work: LeasedWork, lease: int) -> None:
         super().__init__(lease)
+        self.ledger = Ledger()
         self._work, self._lease = work, lease
+        self._told, self._epoch = encode_spent(Spent()), work.epoch
+
+    def tell(self, kind: str, **fields: Any) -> None:
+        if kind == "parked" or self._epoch == self._work.epoch:  # else it is another's place now
+            self._work.tell(self._lease, kind, spent=self.spent_since(), **fields)
+
+    def spent_since(self) -> list[float]:
+        """What was spent since the driver was told last."""
+        told, self._told = self._told, encode_spent(self.ledger.spent)
+        return [now - before for now, before in zip(self._told, told, strict=True)]
 
     def hand_out(self, unverified: Unverified) -> None:
-        self._work.tell(self._lease, "parked", **encode_unverified(unverified))
+        self.tell("parked", **encode_unverified(unverified))
 
     def store_turn(self, turn: StoredTurn) -> None:
-        self._work.tell(self._lease, "turn", content=turn.content)
+        self.tell("turn", content=turn.content)
 
     def free(self) -> None:
-        self._work.tell(self._lease, "freed")
+        self.tell("freed")
 
     async def regain(self) -> bool:
         return await self._work.regain(self._lease)
@@ -186,6 +208,17 @@ class DriverClient:
     async def be_ready(self) -> None:
         """From now on the driver has work for this worker."""
         await self.ask(READY, orjson.dumps(self._about))
+        threading.Thread(target=self._give_signs, name="signs of life", daemon=True).start()
+
+    def _give_signs(self) -> None:
+        """Tell the driver that the process lives, even while its event loop is blocked."""
+        where, head = urlsplit(self._url), {"content-type": "application/json", **self._headers}
+        while True:
+            connection = HTTPConnection(where.hostname or "", where.port, timeout=WAIT_S)
+            with closing(connection), suppress(OSError, HTTPException):
+                connection.request("POST", ALIVE, orjson.dumps(self._about), head)
+                connection.getresponse()
+            sleep(WAIT_S)
 
     async def wait_for_work(self, work: LeasedWork) -> None:
         while True:

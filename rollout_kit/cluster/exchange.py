@@ -1,0 +1,166 @@
+"""The driver's answers to its workers, over HTTP."""
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+
+import orjson
+from starlette.types import Receive, Scope, Send
+
+from ..collector.plan import AgentPlan
+from ..collector.steps import RolloutLimits
+from ..types import JsonObject, Say
+from .lease import Dismissed, Holder, NotAskedFor
+from .leases import Leases
+from .worker import ALIVE, EXCHANGE, GONE, JOIN, READY, WAIT_S
+
+OF_MEMBERS = (READY, EXCHANGE, ALIVE)
+"""Routes that need the token; a worker gets it by joining."""
+
+
+class Exchange:
+    """Answers the calls of workers. `plan` is what each needs to start its servers; `token` is what
+    it shows from then on."""
+
+    def __init__(
+        self, leases: Leases, plan: JsonObject, say: Say, url: str = "", token: str = ""
+    ) -> None:
+        self._leases, self._say, self._url = leases, say, url
+        self._plan = {**plan, "token_of_driver": token}
+        self._tickets: dict[str, str] = {}
+        self._welcome = b""
+        self._has_begun = asyncio.Event()
+        self._calls: dict[tuple[str, str], Call] = {}
+        self._routes: dict[str, Callable[[JsonObject], Awaitable[bytes]]] = {
+            JOIN: self._join,
+            READY: self._greet,
+            EXCHANGE: self.exchange,
+            ALIVE: self._feel,
+        }
+
+    def invite(self, title: str) -> JsonObject:
+        """What a new worker needs to reach the driver. Its ticket is void once it is ready."""
+        worker, ticket = secrets.token_hex(8), secrets.token_urlsafe(32)
+        self._tickets[worker] = ticket
+        return {"url": self._url, "ticket": ticket, "worker": worker, "title": title}
+
+    def begin(self, agents: Mapping[str, AgentPlan], limits: RolloutLimits) -> None:
+        """From now on workers learn how each agent makes its rollouts."""
+        own = {each.name: getattr(limits, each.name) for each in fields(limits)}
+        plans = {name: asdict(plan) for name, plan in agents.items()}
+        self._welcome = orjson.dumps({**self._plan, "agents": plans, "limits": own})
+        self._has_begun.set()
+
+    async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The ASGI app; each request has a JSON object."""
+        raw, answer = await _read_body(receive), self._routes.get(scope["path"])
+        try:
+            if answer is None:
+                status, reply = 404, b'{"detail":"Not Found"}'
+            else:
+                status, reply = 200, await answer(orjson.loads(raw))
+        except Dismissed as error:
+            status, reply = GONE, orjson.dumps({"detail": str(error)})
+        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, NotAskedFor) as error:
+            reason = f"{type(error).__name__}: {error}"
+            status, reply = 422, orjson.dumps({"detail": reason})
+        headers = [(b"content-type", b"application/json")]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": reply})
+
+    async def _join(self, asked: JsonObject) -> bytes:
+        ticket = self._tickets.get(asked["worker"], "")
+        if not (ticket and secrets.compare_digest(ticket, asked["ticket"])):
+            raise Dismissed("the ticket is not valid, or no longer")
+        try:
+            async with asyncio.timeout(WAIT_S):
+                await self._has_begun.wait()
+        except TimeoutError:
+            return b"{}"  # the worker asks again
+        return self._welcome
+
+    async def _greet(self, asked: JsonObject) -> bytes:
+        if self._tickets.pop(asked["worker"], None) is None:
+            return b"{}"  # it asks again
+        self._leases.join(asked["worker"], asked["title"])
+        self._say(f"{asked['title']} is ready (pid {asked['pid']})")
+        return b"{}"
+
+    async def _feel(self, asked: JsonObject) -> bytes:
+        self._leases.feel(asked["worker"])
+        return b"{}"
+
+    async def exchange(self, asked: JsonObject) -> bytes:
+        """Take events and grant leases. A call that comes again gets the reply of its first."""
+        known = (asked["worker"], asked["channel"])
+        last = self._calls.get(known)
+        if last is not None and last.number == asked["call"]:
+            return await last.reply
+        reply = asyncio.get_running_loop().create_future()
+        self._calls[known] = Call(asked["call"], reply)
+        try:
+            found = await self._answer(asked)
+        except BaseException as error:
+            if not reply.done():
+                reply.cancel() if isinstance(error, asyncio.CancelledError) else (
+                    reply.set_exception(error)
+                )
+            raise
+        reply.set_result(found)
+        return found
+
+    async def _answer(self, asked: JsonObject) -> bytes:
+        member, is_anew = self._leases.hear(asked["worker"], asked["title"])
+        self._leases.take(member, asked["events"])
+        if asked["events"]:
+            for _ in range(TURNS):  # the run takes the outcomes and starts others
+                await asyncio.sleep(0)
+        found = self._leases.grant(member, asked["want"])
+        if asked["wait_s"] and not (found or is_anew or member.recalled or member.regained):
+            await _wait(member, asked["wait_s"])
+            found = self._leases.grant(member, asked["want"])
+        recalled, member.recalled = member.recalled, []
+        regained, member.regained = member.regained, []
+        return orjson.dumps(
+            {
+                "anew": is_anew,
+                "leases": [lease.message() for lease in found],
+                "recalled": recalled,
+                "regained": regained,
+            }
+        )
+
+
+TURNS = 3
+"""Turns of the event loop from an outcome to the next attempt: the task that waits for it ends, the
+run takes it, and the next task begins."""
+
+
+@dataclass(slots=True)
+class Call:
+    """The last call of a worker on one channel."""
+
+    number: int
+    reply: "asyncio.Future[bytes]"
+
+
+async def _wait(member: Holder, seconds: float) -> None:
+    """Until there is something for the worker, or the time is over."""
+    waiting = member.waiting = asyncio.get_running_loop().create_future()
+    timer = asyncio.get_running_loop().call_later(seconds, member.wake)
+    try:
+        await waiting
+    finally:
+        timer.cancel()
+        if member.waiting is waiting:
+            member.waiting = None
+
+
+async def _read_body(receive: Receive) -> bytes:
+    pieces, more = [], True
+    while more:
+        message = await receive()
+        pieces.append(message.get("body", b""))
+        more = message.get("more_body", False)
+    return b"".join(pieces)
