@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -304,3 +305,51 @@ def test_twenty_thousand_rollouts_and_a_killed_worker(
         calls = site.num_answered()
         record_property("20,000 rollouts, a worker and the driver killed", f"{calls:,} calls")
         assert calls <= 20_000 + 2 * 512 + 256
+
+
+NODES = """
+policy_model:
+  responses_api_models:
+    simulated_model: {placement: ray, num_replicas: 2, num_cpus: 0.5, latency_s: 0.1}
+"""
+
+
+@pytest.mark.skipif("ray" not in EXECUTORS, reason="Ray is not installed: make test-ray")
+def test_servers_on_nodes_move_and_nothing_outlives_their_ng_run(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.tasks(300)
+    run = (tmp_path / "run.yaml").read_text()
+    before, _, after = run.partition("policy_model:")
+    rest = after[after.index("patient:") :]
+    (tmp_path / "run.yaml").write_text(f"{before}{NODES}{rest}")
+    ng_run = site.start("run", "+config_paths=[run.yaml]", f"+head_server.port={site.head}")
+    head = [f"+head_server.port={site.head}"]
+    try:
+        assert ng_run.stdout is not None
+        assert any("servers ready" in line for line in ng_run.stdout)
+        hosts = hosts_of_servers()
+        assert len(hosts) == 2
+        words = [*head, "+agent_name=patient_agent", "+num_samples_in_parallel=8"]
+        collecting = site.start("collect_rollouts", *FILES, *words)
+        site.wait_for_lines(20)
+        os.kill(hosts[0], signal.SIGKILL)
+        status, said = site.ended(collecting, 240)
+        assert status == 0, said
+        check_keys(site, 300)
+        status, said = site.ended(site.start("status", *head, "+json=true"))
+        found = {each["name"]: each for each in json.loads(said.splitlines()[-1])["servers"]}
+        models = [found[f"policy_model-{number}"] for number in range(2)]
+        assert [each["health"] for each in models] == ["ok", "ok"]
+        assert sorted(each["restarts"] for each in models) == [0, 1]
+        assert all(each["place"] for each in models)
+        pids = [each["pid"] for each in models]
+    finally:
+        ng_run.kill()
+        ng_run.communicate()
+    eventually(lambda: not any(map(alive, pids)))
+
+
+def hosts_of_servers() -> list[int]:
+    """Process ids of the actors that run servers."""
+    found = subprocess.run(["pgrep", "-f", "ray::ServerHost"], capture_output=True, text=True)
+    return [int(pid) for pid in found.stdout.split()]

@@ -147,7 +147,7 @@ def test_a_nemo_gym_block_runs_as_it_is():
         ("weather: {num_worker: 2}", "(did you mean 'num_workers'?)"),
         ("weather: {threshold: x}", "threshold: expected a number (got 'x') [run.yaml]"),
         ("weather: {cities: [a, {}]}", "cities.1: must be a valid string (got {}) [run.yaml]"),
-        ("weather: {placement: lokal}", "placement: must be local, process or an http(s) URL"),
+        ("weather: {placement: lokal}", "placement: must be local, process, ray or an http(s) URL"),
         ("weather: {placement: local, num_workers: 2}", "more than one worker needs"),
         ("weather: {placement: 'http://h', port: 1}", "port: means nothing with a URL"),
         ("tiny: {}", "tiny (tiny): tiny_model: is required"),
@@ -175,6 +175,9 @@ def test_a_nemo_gym_block_runs_as_it_is():
         ("- 1", "run.yaml: the top level must be a mapping"),
         ("text", "run.yaml: the top level must be a mapping"),
         ("weather: {cities: ['${']}", "not a valid ${…}"),
+        ("weather: {num_gpus: 1}", "num_gpus: needs placement: ray"),
+        ("weather: {placement: ray, port: 80}", "port: means nothing with placement: ray"),
+        ("weather: {placement: ray, num_gpus: -1}", "num_gpus"),
     ],
 )
 def test_a_mistake_in_yaml_is_refused_with_key_reason_and_origin(text, expected):

@@ -129,7 +129,7 @@ def row(expected: int, **more: Any) -> JsonObject:
 def url_to(peers: Peers, name: str) -> str:
     transport = peers.transport(name)
     assert isinstance(transport, Http)
-    return f"{transport._urls[0]}/mcp"
+    return f"{transport.urls[0]}/mcp"
 
 
 def notebook() -> MCPServer:

@@ -8,9 +8,9 @@ from . import entry
 NAME = "ng_merge"
 
 
-def main(argv: list[str] | None = None) -> None:
+def main(argv: list[str] | None = None, name: str = NAME) -> None:
     arguments = sys.argv[1:] if argv is None else argv
-    sys.exit(entry.guard(NAME, arguments, lambda: _merge(arguments)))
+    sys.exit(entry.guard(name, arguments, lambda: _merge(arguments)))
 
 
 def _merge(arguments: list[str]) -> int:

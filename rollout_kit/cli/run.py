@@ -34,6 +34,7 @@ def _run(config: "Config") -> int:
 
 
 async def _serve(config: "Config") -> int:
+    from ..cluster.places import nodes_for
     from ..launch.head import HeadServer
     from ..launch.placement import placed
     from ..launch.run import RunIdentity
@@ -69,6 +70,7 @@ async def _serve(config: "Config") -> int:
                 upkeep=_make_upkeep(command, console),
                 run=run,
                 tapes=Tapes.at(command.record, command.replay),
+                nodes=nodes_for(config, command.ray_address),
             ) as running,
         ):
             ready = True

@@ -103,6 +103,7 @@ async def _query(server: "JsonObject", worker: "JsonObject", head: "HeadClient")
         "verifier_parts": about.get("verifier_parts", {}),
         "changed_files": about.get("changed_files", []),
         "url": worker["url"],
+        "place": worker.get("place", ""),
     }
 
 
@@ -126,7 +127,7 @@ def _format_cells(one: "JsonObject") -> tuple[str, ...]:
         str(one["restarts"]),
         load or ("idle" if one["health"] == "ok" else "-"),
         " ".join([one["verifier"] or "-", *([CHANGED] if one["changed_files"] else [])]),
-        one["url"] or "in ng_run",
+        " ".join([one["url"] or "in ng_run", *([f"on {one['place']}"] if one["place"] else [])]),
     )
 
 

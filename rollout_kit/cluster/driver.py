@@ -34,7 +34,7 @@ from ..types import Attempt, Outcome, Say, Unverified
 from .exchange import OF_MEMBERS, Exchange
 from .leases import Leases
 from .machine import ThisMachine
-from .places import Crew, WorkerPlace
+from .places import Crew, WorkerPlace, nodes_for
 from .ray_cluster import RayCluster
 from .worker import JOIN
 
@@ -107,7 +107,14 @@ async def cluster(
     leases, token = Leases(monotonic, command.worker_lease_s, say), secrets.token_urlsafe(32)
     async with (
         _place_of(command) as place,
-        reach(split.config, command, say, host=place.host, elsewhere=split.names) as servers,
+        reach(
+            split.config,
+            command,
+            say,
+            host=place.host,
+            elsewhere=split.names,
+            nodes=nodes_for(split.config, command.ray_address),
+        ) as servers,
     ):
         transports = {name: OnWorkers(_service(servers, name), leases) for name in split.names}
         servers = replace(servers, peers=servers.peers.with_others(transports))

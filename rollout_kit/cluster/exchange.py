@@ -10,6 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from ..collector.plan import AgentPlan
 from ..collector.steps import RolloutLimits
+from ..transport.app import read_body
 from ..types import JsonObject, Say
 from .lease import Dismissed, Holder, NotAskedFor
 from .leases import Leases
@@ -54,7 +55,7 @@ class Exchange:
 
     async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The ASGI app; each request has a JSON object."""
-        raw, answer = await _read_body(receive), self._routes.get(scope["path"])
+        raw, answer = await read_body(receive), self._routes.get(scope["path"])
         try:
             if answer is None:
                 status, reply = 404, b'{"detail":"Not Found"}'
@@ -155,12 +156,3 @@ async def _wait(member: Holder, seconds: float) -> None:
         timer.cancel()
         if member.waiting is waiting:
             member.waiting = None
-
-
-async def _read_body(receive: Receive) -> bytes:
-    pieces, more = [], True
-    while more:
-        message = await receive()
-        pieces.append(message.get("body", b""))
-        more = message.get("more_body", False)
-    return b"".join(pieces)

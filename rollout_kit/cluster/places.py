@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, Self
 
+from ..config.instance_keys import RAY
+from ..config.load import Config
+from ..launch.placement import Nodes
 from ..types import JsonObject, Say
 from .leases import Leases
 
@@ -21,6 +24,15 @@ class Crew:
     secrets: Collection[str]
     log_dir: Path | None
     say: Say
+
+
+def nodes_for(config: Config, address: str | None) -> Nodes | None:
+    """The nodes of a Ray cluster, if the configuration places servers there."""
+    if all(each.placement != RAY for each in config.instances.values()):
+        return None
+    from .ray_servers import RayServers  # only where it is used
+
+    return RayServers(address)
 
 
 class WorkerPlace(Protocol):

@@ -74,12 +74,17 @@ class RayCluster:
     def __init__(self, address: str | None, num_cpus: float, number: int | None) -> None:
         self.host = "127.0.0.1"
         self._address, self._num_cpus, self._number = address, num_cpus, number
-        self._ray: Any = None
+        self.ray: Any = None
+        self._is_mine = True
 
     async def __aenter__(self) -> Self:
         if not self._address:
             _lock_out_others()  # Ray reads it when it is imported
-        self._ray = ray = _import_ray()
+        self.ray = ray = _import_ray()
+        if ray.is_initialized():  # for servers of the same command
+            self._is_mine = False
+            self.host = _host_of(ray, self._address)
+            return self
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
         if self._address:
             options["address"] = self._address
@@ -92,22 +97,22 @@ class RayCluster:
             where = f"at {self._address} " if self._address else ""
             reason = str(error).strip().splitlines()[0]
             raise ConfigError(f"the Ray cluster {where}cannot be used: {reason}") from None
-        if self._address:
-            self.host = ray.util.get_node_ip_address()
+        self.host = _host_of(ray, self._address)
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        await asyncio.to_thread(self._ray.shutdown)
+        if self._is_mine:
+            await asyncio.to_thread(self.ray.shutdown)
 
     def num_workers(self) -> int:
         """One for each CPU that workers may have."""
-        cpus = self._ray.cluster_resources().get("CPU", 1)
+        cpus = self.ray.cluster_resources().get("CPU", 1)
         return max(1, int(cpus / (self._num_cpus or 1)))
 
     @asynccontextmanager
     async def start(self, crew: Crew) -> AsyncIterator[list["asyncio.Task[str]"]]:
         workers = [
-            RayWorker(self._ray, number, self._num_cpus, crew)
+            RayWorker(self.ray, number, self._num_cpus, crew)
             for number in range(1, crew.number + 1)
         ]
         tasks = [asyncio.create_task(worker.run()) for worker in workers]
@@ -151,7 +156,7 @@ class RayWorker:
             given["title"] = f"{self._title} on {node}"
             return await actor.work.remote(given, os.getcwd())
         except self._ray.exceptions.RayError as error:
-            return f"was lost by Ray: {_reason(error)}"
+            return describe_loss(error)
         finally:
             waiting.cancel()
             with suppress(Exception):  # it is gone already, or Ray is
@@ -174,6 +179,11 @@ def _import_ray() -> Any:
     return ray
 
 
+def _host_of(ray: Any, address: str | None) -> str:
+    """The address of this machine for other nodes."""
+    return str(ray.util.get_node_ip_address()) if address else "127.0.0.1"
+
+
 def _lock_out_others() -> None:
     """Have Ray ask for a token: on Linux a local cluster listens on all interfaces."""
     if "RAY_AUTH_MODE" not in os.environ:
@@ -181,6 +191,7 @@ def _lock_out_others() -> None:
         os.environ.setdefault("RAY_AUTH_TOKEN", random.token_hex(32))
 
 
-def _reason(error: Exception) -> str:
+def describe_loss(error: Exception) -> str:
+    """Why Ray lost an actor, in a line."""
     lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
-    return lines[-1][:300] if lines else type(error).__name__
+    return f"was lost by Ray: {lines[-1][:300] if lines else type(error).__name__}"

@@ -28,7 +28,12 @@ from ..collector.rollout import Runner
 from ..collector.slot import Ledger, Place, Slot
 from ..collector.steps import RolloutLimits
 from ..errors import PeerError, RolloutError, RolloutKitError
-from ..launch.serve import die_with_parent, end_of_input, start_services, take_everything_down
+from ..launch.serve import (
+    FromParent,
+    die_with_parent,
+    start_services,
+    take_everything_down,
+)
 from ..session import Session, Spent, entered
 from ..transport import loop
 from ..transport.access import bearer
@@ -285,7 +290,7 @@ async def _work(given: JsonObject) -> None:
     ended, running = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         running.add_signal_handler(number, ended.set)
-    running.add_reader(sys.stdin.fileno(), lambda: end_of_input(ended))
+    running.add_reader(sys.stdin.fileno(), FromParent(ended).read)
     working = asyncio.create_task(_exchange(given))
     waiting = asyncio.create_task(ended.wait())
     await asyncio.wait({working, waiting}, return_when=asyncio.FIRST_COMPLETED)

@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..cluster.places import nodes_for
 from ..collector.collection import Collection, open_collection, output_paths
 from ..collector.plan import check_repeats
 from ..collector.rollout import Runner
@@ -86,7 +87,8 @@ async def _reach_all(
     """The servers, and what makes the runner: workers run the attempts if the command says so."""
     command = config.command
     if command.executor == "local" or command.dry_run:
-        async with reach(config, command, progress.say) as servers:
+        nodes = nodes_for(config, command.ray_address)
+        async with reach(config, command, progress.say, nodes=nodes) as servers:
             yield servers, Runner
         return
     from ..cluster.driver import cluster  # not needed in a single process

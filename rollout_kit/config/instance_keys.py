@@ -13,6 +13,15 @@ from . import fields
 
 APP = "app.py"
 
+RAY = "ray"
+
+PLACES = ("local", "process", RAY)
+
+OF_RAY = ("num_gpus", "num_cpus", "resources")
+"""Keys that say what a server needs of a node."""
+
+NUM_REPLICAS = "num_replicas"
+
 LABEL = re.compile(r"[\w-]+")
 
 
@@ -30,19 +39,32 @@ class CommonKeys(BaseModel):
     token: str | None = None
     entrypoint: str | None = None
     datasets: list[JsonObject] = []
+    num_gpus: float | None = Field(default=None, ge=0)
+    num_cpus: float | None = Field(default=None, ge=0)
+    resources: dict[str, float] = {}
 
     @field_validator("placement")
     @classmethod
     def _is_a_place(cls, value: str | None) -> str | None:
-        if value is None or value in ("local", "process") or is_url(value):
+        if value is None or value in PLACES or is_url(value):
             return value
-        hint = suggest(value, ["local", "process"])
-        raise ValueError(f"must be local, process or an http(s) URL{hint}")
+        hint = suggest(value, PLACES)
+        raise ValueError(f"must be local, process, ray or an http(s) URL{hint}")
 
-    @field_validator("num_workers", "env", "datasets", mode="before")
+    @field_validator("num_workers", "env", "datasets", "resources", mode="before")
     @classmethod
     def _null_is_the_default(cls, value: Any, info: Any) -> Any:
         return cls.model_fields[info.field_name].get_default() if value is None else value
+
+
+def split_keys(given: JsonObject) -> tuple[JsonObject, JsonObject]:
+    """The common keys of an instance, and those of its implementation. On Ray `num_replicas` says
+    how many servers there are, each with one replica."""
+    common = {key: value for key, value in given.items() if key in CommonKeys.model_fields}
+    own = {key: value for key, value in given.items() if key not in common}
+    if common.get("placement") == RAY and NUM_REPLICAS in own and "num_workers" not in common:
+        common["num_workers"] = own.pop(NUM_REPLICAS)
+    return common, own
 
 
 def clashes(keys: CommonKeys, common: JsonObject) -> Iterator[fields.Problem]:
@@ -60,6 +82,13 @@ def clashes(keys: CommonKeys, common: JsonObject) -> Iterator[fields.Problem]:
     if keys.entrypoint is not None and own_interpreter and PurePath(keys.entrypoint).name != APP:
         reason = f"is not read: the server is the class in its folder's {APP}; leave it out"
         yield fields.Problem(("entrypoint",), reason, keys.entrypoint)
+    for key in OF_RAY if keys.placement != RAY else ():
+        if common.get(key) is not None:
+            yield fields.Problem((key,), "needs placement: ray", common[key])
+    if keys.placement == RAY:
+        for key in ("python", "process", "port", "host", "env"):
+            if common.get(key):
+                yield fields.Problem((key,), "means nothing with placement: ray", common[key])
     if keys.placement == "local":
         for key in ("python", "process", "port", "host"):
             if common.get(key) is not None:

@@ -17,7 +17,7 @@ from ..serving import registry
 from ..serving.service import ServerConfig, ServerRef
 from ..types import JsonObject
 from . import fields
-from .instance_keys import CommonKeys, clashes, is_url
+from .instance_keys import CommonKeys, clashes, is_url, split_keys
 from .sources import Merged
 
 MODELS, RESOURCES, AGENTS = registry.TYPES
@@ -64,6 +64,9 @@ class Instance:
     python: str | None = None
     token: str | None = None
     datasets: list[JsonObject] = field(default_factory=list)
+    num_gpus: float | None = None
+    num_cpus: float | None = None
+    resources: dict[str, float] = field(default_factory=dict)
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
     """Texts in its settings that must not be shown."""
 
@@ -137,8 +140,7 @@ def check_all(
 def check(block: Block, merged: Merged, cwd: Path) -> CheckedBlock:
     """Check one instance against its implementation's Config."""
     title = f"{block.name} ({block.implementation})"
-    common = {key: value for key, value in block.given.items() if key in CommonKeys.model_fields}
-    own = {key: value for key, value in block.given.items() if key not in common}
+    common, own = split_keys(block.given)
     problems: list[fields.Problem] = []
     keys = CommonKeys()
     try:

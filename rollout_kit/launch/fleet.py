@@ -120,6 +120,13 @@ class Fleet:
         self.ends = [asyncio.create_task(process.keep()) for process in self._processes]
         self._watch = asyncio.create_task(self._watch_code()) if self._processes else None
 
+    def tell_moved(self, name: str, urls: list[str]) -> None:
+        """Tell every process that a server answers at other URLs now."""
+        line = orjson.dumps({"server": name, "urls": urls}) + b"\n"
+        for process in self._processes:
+            if process.child and process.child.process.stdin:
+                process.child.process.stdin.write(line)
+
     def of(self, instance: Instance) -> list[Supervisor]:
         """The processes that serve an instance."""
         return [process for process in self._processes if instance in process.group.instances]

@@ -182,6 +182,7 @@ def _workers(server: Server, started: float) -> list[JsonObject]:
             "pid": process.pid,
             "url": url,
             "uptime_s": process.uptime_s,
+            "place": process.place,
         }
         for index, (process, url) in enumerate(zip(server.processes, server.urls, strict=True))
     ]

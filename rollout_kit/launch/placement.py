@@ -6,15 +6,16 @@ with the running servers and the Peers that reach them.
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, Self
 
-from ..config.instance_keys import is_url
+from ..config.instance_keys import RAY, is_url
 from ..config.instances import AGENTS, MODELS
 from ..config.load import Config, Instance
+from ..errors import ConfigError
 from ..serving import registry
 from ..serving.service import Service
 from ..transport.access import bearer
@@ -26,7 +27,7 @@ from ..types import JsonObject
 from .fleet import Fleet, Upkeep, demands_of
 from .run import RunIdentity
 from .sockets import Sockets, bind_all, url_of
-from .supervise import Supervisor
+from .supervise import State
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,7 @@ class HttpLimits:
         return {
             "http": self.of_client(),
             "timeouts_s": {each.name: self.timeout_s(each.type) for each in instances},
+            "types": {each.name: each.type for each in instances},
         }
 
     def of_client(self) -> dict[str, Any]:
@@ -59,6 +61,53 @@ class HttpLimits:
         return self.request_timeout_s if server_type == MODELS else None
 
 
+class Kept(Protocol):
+    """A process that is kept alive, here or elsewhere."""
+
+    state: State
+    restarts: int
+    place: str
+
+    @property
+    def pid(self) -> int | None: ...
+
+    @property
+    def uptime_s(self) -> float | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class OnNodes:
+    """The processes of one instance on other machines: where they answer, and what keeps them."""
+
+    urls: list[str]
+    kept: list[Kept]
+    ends: list["asyncio.Task[str]"]
+    """Each ends, with the reason, when its process is given up."""
+
+
+class Nodes(Protocol):
+    """Other machines that can run servers: context in which it does."""
+
+    host: str
+    """The address under which they reach this machine."""
+
+    async def start(
+        self,
+        instance: Instance,
+        plan: JsonObject,
+        upkeep: Upkeep,
+        moved: Callable[[str, list[str]], None],
+        stack: AsyncExitStack,
+    ) -> OnNodes:
+        """Start an instance and return once it is ready; closing `stack` stops it. `plan` says how
+        it reaches other servers. `moved` is called with its name and URLs when these change."""
+        ...
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(self, *exc: object) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Server:
     """One placed instance. `urls` is empty if no process but this one can reach it."""
@@ -68,7 +117,7 @@ class Server:
     implementation: str
     urls: list[str]
     asks_token: bool = False
-    processes: list[Supervisor] = field(default_factory=list)
+    processes: Sequence[Kept] = field(default_factory=list)
 
     @property
     def pids(self) -> list[int]:
@@ -110,6 +159,7 @@ async def placed(
     tapes: Tapes = Tapes(),
     start: bool = True,
     elsewhere: Collection[str] = (),
+    nodes: Nodes | None = None,
 ) -> AsyncIterator[Placed]:
     """Context in which every instance is started and ready; all are stopped at the end.
 
@@ -119,54 +169,123 @@ async def placed(
     token of `run` protects servers that other machines can reach.
     """
     instances = list(config.instances.values())
-    where = {each.name: placement_of(each, default) for each in instances}
     tapes = replace(tapes, models=[each.name for each in instances if each.type == MODELS])
-    idle = frozenset([*tapes.unused_models, *elsewhere]) if start else frozenset(where)
-    local = [each for each in instances if where[each.name] == "local" or each.name in idle]
-    spawned = [each for each in instances if where[each.name] == "process" and each not in local]
+    idle = [*tapes.unused_models, *elsewhere] if start else list(config.instances)
+    where = Division.of(instances, default, idle)
+    if where.on_nodes and nodes is None:
+        raise ConfigError("placement: ray is only for ng_run and ng_collect_rollouts")
     async with AsyncExitStack() as stack:
-        client = HttpClient(**limits.of_client())
-        stack.push_async_callback(client.close)
-        run = run or RunIdentity()
-        here = [each for each in local if spawned and each.name not in elsewhere]
-        sockets = bind_all(instances, [*spawned, *here], host)
+        stack.push_async_callback((client := HttpClient(**limits.of_client())).close)
+        run, fleet = run or RunIdentity(), Fleet(stack, upkeep)
+        if nodes is not None:
+            host = (await stack.enter_async_context(nodes)).host
+        sockets = bind_all(instances, where.listening(elsewhere), host)
         for sock in itertools.chain.from_iterable(sockets.values()):
             stack.callback(sock.close)
-        urls = {name: [url_of(sock) for sock in own] for name, own in sockets.items()}
-        urls |= {each.name: [where[each.name]] for each in instances if "://" in where[each.name]}
-        tokens = {each.name: each.token for each in instances if each.token}
-        tokens |= dict.fromkeys(sockets, run.token)
-        types = {each.name: each.type for each in instances if each.name in urls}
-        transports: dict[str, Transport] = {
-            name: Http(name, urls[name], client, limits.timeout_s(type_), bearer(tokens.get(name)))
-            for name, type_ in types.items()
-        }
+        plan = {"tapes": asdict(tapes), **_plan(instances, where, sockets, run, limits)}
+        urls, tokens = plan["urls"], plan["tokens"]
+        transports: dict[str, Transport] = {}
         peers = Peers(transports, Cassette.of(tapes) if start else None)
-        services = [_instantiate(each, peers) for each in local]
+
+        def move(name: str, to: list[str]) -> None:
+            urls[name][:] = to
+            peers.move(name, to)
+            fleet.tell_moved(name, to)
+
+        remote = await _start_on_nodes(where.on_nodes, nodes, plan, upkeep, move, stack)
+        transports |= {
+            name: Http(name, own, client, plan["timeouts_s"][name], bearer(tokens.get(name)))
+            for name, own in urls.items()
+        }
+        services = [_instantiate(each, peers) for each in where.local]
         transports |= {
             each.name: Local(each, timeout_s=limits.local_timeout_s(each.kind)) for each in services
         }
-        plan: JsonObject = {"run_id": run.id, "token": run.token, "tapes": asdict(tapes)}
-        plan |= {"urls": urls, "tokens": tokens, **limits.plan(instances)}
-        fleet = Fleet(stack, upkeep)
-        await fleet.start(spawned, sockets, plan, client, {*config.secrets, run.token})
-        await _start(services, idle, sockets, run, stack)
+        await fleet.start(where.spawned, sockets, plan, client, {*config.secrets, run.token})
+        await _start(services, where.idle, sockets, run, stack)
         await gather_all(fleet.readiness())
         fleet.keep()
-        servers = [
-            _server_of(each, urls.get(each.name, []), fleet, asks_token=each.name in tokens)
-            for each in instances
-        ]
-        yield Placed(peers, servers, fleet.ends, fleet.log_dir, plan)
+        ends = [*fleet.ends, *(end for each in remote.values() for end in each.ends)]
+        servers = [_server_of(each, plan, fleet, remote) for each in instances]
+        yield Placed(peers, servers, ends, fleet.log_dir, plan)
 
 
-def _server_of(instance: Instance, urls: list[str], fleet: Fleet, *, asks_token: bool) -> Server:
+def _plan(
+    instances: list[Instance],
+    where: "Division",
+    sockets: Sockets,
+    run: RunIdentity,
+    limits: HttpLimits,
+) -> JsonObject:
+    """How other processes reach the instances."""
+    urls = {name: [url_of(sock) for sock in own] for name, own in sockets.items()}
+    tokens = {each.name: each.token for each in instances if each.token}
+    tokens |= dict.fromkeys([*sockets, *(each.name for each in where.on_nodes)], run.token)
+    about = {"run_id": run.id, "token": run.token, **limits.plan(instances)}
+    return {"urls": urls | where.urls, "tokens": tokens, **about}
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """Which instances run where. Those that are `idle` are local too, and are not started."""
+
+    local: list[Instance]
+    spawned: list[Instance]
+    on_nodes: list[Instance]
+    urls: dict[str, list[str]]
+    """Of those that run already."""
+    idle: frozenset[str]
+
+    @classmethod
+    def of(cls, instances: list[Instance], default: str, idle: Collection[str]) -> Self:
+        where = {each.name: placement_of(each, default) for each in instances}
+        where |= dict.fromkeys(idle, "local")
+
+        def at(place: str) -> list[Instance]:
+            return [each for each in instances if where[each.name] == place]
+
+        urls = {name: [place] for name, place in where.items() if is_url(place)}
+        return cls(at("local"), at("process"), at(RAY), urls, frozenset(idle))
+
+    def listening(self, elsewhere: Collection[str]) -> list[Instance]:
+        """Those that other processes reach on sockets of this one."""
+        others = self.local if self.spawned or self.on_nodes else ()
+        return [*self.spawned, *(each for each in others if each.name not in elsewhere)]
+
+
+def _server_of(
+    instance: Instance, plan: JsonObject, fleet: Fleet, remote: Mapping[str, OnNodes]
+) -> Server:
     name, type_, implementation = instance.name, instance.type, instance.implementation
-    return Server(name, type_, implementation, urls, asks_token, fleet.of(instance))
+    kept = remote[name].kept if name in remote else fleet.of(instance)
+    urls, asks_token = plan["urls"].get(name, []), name in plan["tokens"]
+    return Server(name, type_, implementation, urls, asks_token, kept)
+
+
+async def _start_on_nodes(
+    instances: list[Instance],
+    nodes: Nodes | None,
+    plan: JsonObject,
+    upkeep: Upkeep,
+    moved: Callable[[str, list[str]], None],
+    stack: AsyncExitStack,
+) -> dict[str, OnNodes]:
+    """Start the instances on other machines, models first, because others call them."""
+    found: dict[str, OnNodes] = {}
+    for type_ in registry.TYPES if nodes is not None else ():
+        own = [each for each in instances if each.type == type_]
+        assert nodes is not None
+        started = await gather_all(nodes.start(each, plan, upkeep, moved, stack) for each in own)
+        for each, on_nodes in zip(own, started, strict=True):
+            found[each.name] = on_nodes
+            plan["urls"][each.name] = on_nodes.urls
+    return found
 
 
 def placement_of(instance: Instance, default: str) -> str:
-    """`local`, `process` or the instance's URL."""
+    """`local`, `process`, `ray` or the instance's URL."""
+    if instance.placement == RAY:
+        return RAY
     if instance.num_workers > 1 or instance.process or instance.python:
         return "process"
     if is_url(instance.placement or ""):

@@ -2,16 +2,16 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 from ..config.inputs import how_to_get
 from ..config.instances import AGENTS
 from ..config.keys.commands import CollectConfig, ReverifyConfig, RunConfig
 from ..config.load import Config
-from ..errors import ConfigError
+from ..errors import ConfigError, PeerError
 from ..launch.fleet import Upkeep
-from ..launch.placement import HttpLimits, placed
+from ..launch.placement import HttpLimits, Nodes, placed
 from ..launch.run import RunIdentity
 from ..transport.access import bearer
 from ..transport.cassette import Tapes
@@ -55,13 +55,15 @@ async def reach(
     *,
     host: str = "127.0.0.1",
     elsewhere: Collection[str] = (),
+    nodes: Nodes | None = None,
 ) -> AsyncIterator[Servers]:
     """Start the servers if `config_paths` are given, else ask the head server where they are.
 
-    Instances that run `elsewhere` are only described; the others listen on `host`.
+    Instances that run `elsewhere` are only described; the others listen on `host`, or run on
+    `nodes`.
     """
     if config.instances:
-        where = _own_servers(config, command, say, host, elsewhere)
+        where = _own_servers(config, command, say, host, elsewhere, nodes)
     else:
         where = _servers_of_ng_run(command, say)
     async with where as servers:
@@ -75,6 +77,7 @@ async def _own_servers(
     say: Say,
     host: str,
     elsewhere: Collection[str],
+    nodes: Nodes | None,
 ) -> AsyncIterator[Servers]:
     agents = [each.name for each in config.instances.values() if each.type == AGENTS]
     async with placed(
@@ -87,6 +90,7 @@ async def _own_servers(
         tapes=Tapes.at(command.record, command.replay),
         start=not command.dry_run,
         elsewhere=elsewhere,
+        nodes=nodes,
     ) as running:
         yield Servers(
             running.peers,
@@ -142,9 +146,10 @@ async def _servers_of_ng_run(
             "http": limits.of_client(),
             "timeouts_s": {name: limits.timeout_s(type_) for name, type_ in types.items()},
         }
-        gone = asyncio.create_task(_wait_until_gone(head))
+        peers = Peers(transports)
+        gone = asyncio.create_task(_wait_until_gone(head, servers, peers))
         try:
-            yield Servers(Peers(transports), agents, defaults, values, [gone], plan=plan)
+            yield Servers(peers, agents, defaults, values, [gone], plan=plan)
         finally:
             gone.cancel()
             await asyncio.gather(gone, return_exceptions=True)
@@ -164,12 +169,19 @@ def _shorter_limits(command: CollectConfig | ReverifyConfig, values: JsonObject)
             )
 
 
-async def _wait_until_gone(head: HeadClient) -> str:
-    """Wait until the `ng_run` no longer answers; returns the reason to stop."""
+async def _wait_until_gone(head: HeadClient, servers: list[JsonObject], peers: Peers) -> str:
+    """Wait until the `ng_run` no longer answers; returns the reason to stop. Meanwhile follow
+    servers that move to other nodes."""
     missed = 0
+    may_move = any(worker.get("place") for each in servers for worker in each["workers"])
     while missed < MISSED_ANSWERS:
         await asyncio.sleep(WATCH_S)
         missed = 0 if await head.answers() else missed + 1
+        if may_move and not missed:
+            with suppress(PeerError, ConfigError):
+                for each in await head.instances():
+                    if each["urls"]:
+                        peers.move(each["name"], each["urls"])
     return f"the ng_run at {head.url} is gone: start it again, and then the same command"
 
 

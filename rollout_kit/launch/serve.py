@@ -56,10 +56,11 @@ async def _serve(plan: JsonObject) -> None:
     running = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         running.add_signal_handler(number, stopping.set)
-    running.add_reader(sys.stdin.fileno(), lambda: end_of_input(stopping))
+    parent = FromParent(stopping)
+    running.add_reader(sys.stdin.fileno(), parent.read)
     async with AsyncExitStack() as stack:
         tapes = Cassette.of(Tapes(**plan["tapes"]), plan["instances"][0]["name"])
-        services, _ = await start_services(plan, stack, tapes)
+        services, parent.peers = await start_services(plan, stack, tapes)
         for service in services:
             sock = socket.socket(fileno=plan["sockets"][service.name])
             await stack.enter_async_context(service.serving(sock, plan["run_id"], plan["token"]))
@@ -95,10 +96,24 @@ async def start_services(
     return services, peers
 
 
-def end_of_input(stopping: asyncio.Event) -> None:
-    if not os.read(sys.stdin.fileno(), 4096):
-        asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
-        stopping.set()
+class FromParent:
+    """What comes through standard input after the plan: lines about servers that have moved, and at
+    last its end."""
+
+    def __init__(self, ended: asyncio.Event) -> None:
+        self.peers: Peers | None = None
+        self._ended = ended
+        self._begun = b""
+
+    def read(self) -> None:
+        if not (raw := os.read(sys.stdin.fileno(), 1 << 16)):
+            asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
+            self._ended.set()
+        *lines, self._begun = (self._begun + raw).split(b"\n")
+        for line in lines:
+            moved = orjson.loads(line)
+            if self.peers is not None:
+                self.peers.move(moved["server"], moved["urls"])
 
 
 def take_everything_down() -> None:

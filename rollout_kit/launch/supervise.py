@@ -39,6 +39,9 @@ class Terms:
 class Supervisor:
     """One process after another, under one `title`."""
 
+    place = ""
+    """Where it runs, if not on this machine."""
+
     def __init__(self, title: str, terms: Terms, reaper: Reaper | None = None) -> None:
         self.title = title
         self.terms = terms

@@ -250,6 +250,16 @@ class _Connection(HttpToolsProtocol):
         self.scope[PEER_USER] = self._user  # type: ignore[typeddict-unknown-key]
 
 
+async def read_body(receive: Receive) -> bytes:
+    """The whole body of a request."""
+    pieces, more = [], True
+    while more:
+        message = await receive()
+        pieces.append(message.get("body", b""))
+        more = message.get("more_body", False)
+    return b"".join(pieces)
+
+
 class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -115,6 +115,11 @@ class Peers:
         transport = self.transport(server)
         return transport.row_check() if isinstance(transport, Local) else None
 
+    def move(self, server: str, urls: Sequence[str]) -> None:
+        """A server that is reached by URL has moved."""
+        if isinstance(transport := self._transports.get(server), Http):
+            transport.move(urls)
+
     @property
     def is_taped(self) -> bool:
         """Whether calls to models are recorded or replayed."""
@@ -241,21 +246,21 @@ class Http:
         headers: Mapping[str, str] | None = None,
     ) -> None:
         self._name = name
-        self._urls = [url.rstrip("/") for url in urls]
+        self.urls = [url.rstrip("/") for url in urls]
         self._client = client
         self._timeout_s = timeout_s
         self._headers = dict(headers or {})
 
     async def send(self, path: str, raw: bytes | None, turn_log: TurnLog | None = None) -> bytes:
         session = current_session()
-        url, headers = self._url(session) + path, {**self._headers, **_headers(session)}
+        headers = {**self._headers, **_headers(session)}
         turns = None
         if turn_log is not None:
             turns = TurnReader(turn_log.report)
             stored = orjson.dumps(turn_log.stored)
             headers[TURNS_HEADER], raw = str(len(stored)), stored + (raw or b"")
         try:
-            reply = await self._reach(url, raw, headers, turns)
+            reply = await self._reach(path, session, raw, headers, turns)
         except PeerError as error:
             error.server = self._name
             raise
@@ -270,25 +275,36 @@ class Http:
             raise self._refusal(reply)
         return reply.raw
 
+    def move(self, urls: Sequence[str]) -> None:
+        """From now on the server is at other URLs, as many as before."""
+        self.urls[:] = [url.rstrip("/") for url in urls]
+
     def workers(self) -> list["Http"]:
         """One transport per worker."""
         return [
             Http(self._name, [url], self._client, self._timeout_s, self._headers)
-            for url in self._urls
+            for url in self.urls
         ]
 
     def _url(self, session: Session | None) -> str:
-        if session is None or len(self._urls) == 1:
-            return self._urls[0]
-        return self._urls[zlib.crc32(session.id.encode()) % len(self._urls)]
+        if session is None or len(self.urls) == 1:
+            return self.urls[0]
+        return self.urls[zlib.crc32(session.id.encode()) % len(self.urls)]
 
     async def _reach(
-        self, url: str, raw: bytes | None, headers: dict[str, str], turns: TurnReader | None
+        self,
+        path: str,
+        session: Session | None,
+        raw: bytes | None,
+        headers: dict[str, str],
+        turns: TurnReader | None,
     ) -> Reply:
-        """Send the request once; repeat it only while nothing listens at the URL."""
+        """Send the request once; repeat it only while nothing listens at the URL, which may change
+        meanwhile."""
         arrived = turns.feed if turns else None
 
         def send() -> Awaitable[Reply]:
+            url = self._url(session) + path
             headers[DEADLINE_HEADER] = deadline_header(self._timeout_s)
             if raw is None:
                 return self._client.get(url, headers=headers, timeout_s=self._timeout_s)

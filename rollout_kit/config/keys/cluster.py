@@ -20,11 +20,6 @@ class ClusterConfig(BaseModel):
     num_workers: int | None = Field(
         None, ge=1, description="Workers of the executor; null = one for each CPU core."
     )
-    ray_address: str | None = Field(
-        None,
-        description="Address of a Ray cluster, such as head:6379 or auto; null = a new one on this"
-        " machine, for the time of the run.",
-    )
     ray_worker_cpus: float = Field(
         1.0, ge=0, description="CPUs that Ray reserves for a worker; 0 = none."
     )
@@ -57,6 +52,4 @@ class ClusterConfig(BaseModel):
     def _has_workers(self) -> "ClusterConfig":
         if self.num_workers is not None and self.executor == "local":
             raise ValueError("num_workers: add +executor=processes, there are no workers otherwise")
-        if self.ray_address is not None and self.executor != "ray":
-            raise ValueError("ray_address: add +executor=ray")
         return self

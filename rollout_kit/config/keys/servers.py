@@ -53,6 +53,11 @@ class ServersConfig(BaseModel):
         description="Secret of a run, for servers that listen beyond this machine and for ng_stop;"
         " set it in env.yaml. Default: a new one, in a file that only you can read.",
     )
+    ray_address: str | None = Field(
+        None,
+        description="Address of the Ray cluster for placement: ray and executor=ray, such as"
+        " head:6379 or auto; null = a new one on this machine, for the time of the run.",
+    )
     record: Path | None = Field(
         None, description="Folder in which to record each call to a model or a tool."
     )

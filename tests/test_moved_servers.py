@@ -1,0 +1,80 @@
+"""Servers that move to other URLs while others call them."""
+
+import asyncio
+import os
+from pathlib import Path
+
+import orjson
+import pytest
+from endpoint import endpoint
+
+from rollout_kit.config.instance_keys import split_keys
+from rollout_kit.launch import serve
+from rollout_kit.transport.http import HttpClient
+from rollout_kit.transport.peers import Http, Peers
+
+
+def test_a_call_goes_where_the_server_is_now() -> None:
+    async def main(urls: list[str]) -> list[str]:
+        client, found = HttpClient(), []
+        peers = Peers({"model": Http("model", urls[:1], client)})
+        for url in urls:
+            peers.move("model", [url])
+            asked = {"input": [{"content": "x"}]}
+            found.append((await peers.call("model", "/responses", asked))["is"])
+        peers.move("unknown", urls[:1])  # of another process
+        await client.close()
+        return found
+
+    with (
+        endpoint(lambda body: (200, {"is": "first"})) as first,
+        endpoint(lambda body: (200, {"is": "second"})) as second,
+    ):
+        assert asyncio.run(main([first.url, second.url])) == ["first", "second"]
+
+
+def test_a_server_process_reads_of_moves_also_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    out, into = os.pipe()
+    transport = Http("model", ["http://127.0.0.1:1"], HttpClient())
+    line = orjson.dumps({"server": "model", "urls": ["http://127.0.0.1:2/"]}) + b"\n"
+
+    async def main() -> bool:
+        ended = asyncio.Event()
+        parent = serve.FromParent(ended)
+        parent.peers = Peers({"model": transport})
+        asyncio.get_running_loop().add_reader(out, lambda: None)
+        for piece in (line[:9], line[9:]):
+            os.write(into, piece)
+            parent.read()
+        os.close(into)
+        parent.read()
+        return ended.is_set()
+
+    with open(out, "rb") as stream:
+        monkeypatch.setattr(serve.sys, "stdin", stream)
+        assert asyncio.run(main())
+    assert transport.urls == ["http://127.0.0.1:2"]
+
+
+def test_on_ray_replicas_are_servers() -> None:
+    common, own = split_keys({"placement": "ray", "num_replicas": 4, "model": "m"})
+    assert (common["num_workers"], own) == (4, {"model": "m"})
+    common, own = split_keys({"num_replicas": 4, "model": "m"})
+    assert (common, own) == ({}, {"num_replicas": 4, "model": "m"})
+
+
+def test_without_ray_a_command_says_how_to_get_it(tmp_path: Path) -> None:
+    from importlib.util import find_spec
+
+    if find_spec("ray"):
+        pytest.skip("Ray is installed")
+    from test_chaos_suite import Site
+
+    site = Site(tmp_path)
+    text = (tmp_path / "run.yaml").read_text()
+    (tmp_path / "run.yaml").write_text(
+        text.replace("openai_model:", "openai_model:\n      placement: ray", 1)
+    )
+    status, said = site.ended(site.start("run", *site.config))
+    assert status == 1 and "needs Ray" in said and "rollout-kit[ray]" in said
+    assert "Traceback" not in said
