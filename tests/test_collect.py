@@ -501,6 +501,8 @@ def test_the_summary_groups_the_reasons_and_names_the_verifier_s_line(bench: Ben
     bench.verifier = making(Buggy)
     run_virtual(bench.collect(ROWS))
     assert "5 × echo: KeyError: 'nope' (test_collect.py:" in bench.out.getvalue()
+    assert "Rollouts:" not in bench.out.getvalue()  # the empty file is removed
+    assert "Look at them:  ng_view" in bench.out.getvalue()
 
 
 def test_a_run_with_nothing_to_do_keeps_what_was_measured(bench: Bench) -> None:

@@ -75,6 +75,15 @@ def test_the_page_says_what_the_rollouts_say(
     assert "A &lt;title&gt;" in page
 
 
+def test_failures_without_a_rollout_make_a_page(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (results / "a.jsonl").unlink()
+    assert write("a.jsonl") == 0
+    assert "0 rollouts of 1 file\n" in capsys.readouterr().out
+    assert "2 failed" in (results / "report.html").read_text()
+
+
 def test_a_model_s_output_is_text(results: Path) -> None:
     assert write("a.jsonl") == 0
     page = (results / "report.html").read_text()

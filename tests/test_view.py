@@ -254,6 +254,17 @@ def test_an_output_that_appears_in_a_folder_is_shown(viewer: Viewer, results: Pa
     assert [each["name"] for each in viewer.state()["files"]][-1] == "later/more.jsonl"
 
 
+@pytest.mark.parametrize("name", ["none.jsonl", "."])
+def test_failures_are_shown_though_no_rollout_has_left_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    write_jsonl(tmp_path / "none_failures.jsonl", [failure(1, 0), failure(2, 0)])
+    monkeypatch.chdir(tmp_path)
+    viewer = Viewer(Dataset([name], is_kept=False), "")
+    viewer.update()
+    assert shown(viewer, 'status == "failed"') == [(1, 0), (2, 0)]
+
+
 def test_a_group_tells_how_many_rollouts_it_has_and_shows_the_first(
     viewer: Viewer, results: Path
 ) -> None:
@@ -401,6 +412,8 @@ def test_a_static_report_holds_the_rollouts_and_no_markup_of_theirs(
         (["grouped.jsonl"], "+format=rollouts"),
         (["a.jsonl", "+static=x.html", "+where=reward > 9"], "nothing was written"),
         (["a.jsonl", "+port=x"], "port"),
+        (["a.jsonl", "+where=reward <"], "is no filter"),
+        (["nothing"], "no file or folder"),
     ],
 )
 def test_what_cannot_be_shown_is_said_in_one_line(

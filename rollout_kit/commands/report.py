@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from ..collector.plan import number_of
@@ -153,12 +154,17 @@ def _say_bottleneck(run: Run, progress: Progress) -> None:
 def _say_files(run: Run, say: Say) -> None:
     if (paths := run.collection.paths) is None:
         return
-    if paths.main.exists():
+    # an empty file is removed when the output is closed
+    if _has_lines(paths.main):
         say(f"Rollouts: {paths.main}", event="files", rollouts=str(paths.main))
     if has_metrics_file(run):
         say(f"Metrics:  {paths.metrics}", event="files", metrics=str(paths.metrics))
-    if paths.main.exists():
+    if any(map(_has_lines, (paths.main, paths.unverified, paths.failures))):
         say(f"Look at them:  ng_view {shlex.quote(str(paths.main))}")
+
+
+def _has_lines(path: Path) -> bool:
+    return path.is_file() and path.stat().st_size > 0
 
 
 def _say_what_to_do(run: Run, say: Say) -> None:

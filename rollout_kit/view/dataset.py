@@ -217,7 +217,7 @@ def find_outputs(names: list[str]) -> list[tuple[str, Path]]:
             for shown, each in _files_in(path):
                 if _is_output(each):
                     found.setdefault(each, shown)
-        elif path.is_file():
+        elif path.is_file() or _is_output(path):
             _check_file(path)
             found.setdefault(path.resolve(), name)
         else:
@@ -231,11 +231,17 @@ def find_outputs(names: list[str]) -> list[tuple[str, Path]]:
 
 
 def _files_in(folder: Path) -> Iterator[tuple[str, Path]]:
-    """(name to show, path) of the files in a folder that may be outputs."""
+    """(name to show, path) of the files in a folder that may be outputs, also of those that were
+    removed because no rollout was verified."""
     if folder.is_dir():
-        for each in sorted(folder.rglob("*.jsonl")):
+        found = set[Path]()
+        for each in folder.rglob("*.jsonl"):
             if not each.stem.endswith(SIDECARS):
-                yield str(each.relative_to(folder)), each.resolve()
+                found.add(each)
+            elif each.stem.endswith(("_unverified", "_failures")):
+                found.add(each.with_stem(each.stem.rpartition("_")[0]))
+        for each in sorted(found):
+            yield str(each.relative_to(folder)), each.resolve()
 
 
 def _check_file(path: Path) -> None:
@@ -243,7 +249,7 @@ def _check_file(path: Path) -> None:
         raise ConfigError(f"{path}: rows are read at random: decompress it first")
     if path.suffix != ".jsonl":
         raise ConfigError(f"{path}: rollouts are JSON lines in a file that ends in .jsonl")
-    if path.stat().st_size and not _is_output(path):
+    if _size(path) and not _is_output(path):
         with path.open("rb") as stream:
             if is_group(parse_line(stream.readline())):
                 raise ConfigError(
@@ -261,6 +267,8 @@ def _is_output(path: Path) -> bool:
     try:
         with path.open("rb") as stream:
             lines = [stream.readline(1 << 26) for _ in range(3)]
+    except FileNotFoundError:
+        lines = []
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     if not any(lines):

@@ -62,7 +62,7 @@ def gather(name: str, path: Path, pass_threshold: float) -> Facts:
     done = set[Key]()
     paths = OutputPaths(path)
     has_failures = paths.failures.exists()
-    for rollout in load(path):
+    for rollout in load(path) if path.exists() else ():
         _take(facts, rollout, pass_threshold)
         if has_failures:
             done.add(rollout.key)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 
+from ..collector.plan import number_of
 from ..commands.compare import conclude
 from ..config.keys.analysis import ReportConfig
 from ..errors import ConfigError
@@ -41,7 +42,7 @@ def write_report(command: ReportConfig) -> str:
     target.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(target, build_page(files, command.title).encode())
     rollouts = sum(each.whole.rollouts for each in files)
-    return f"{target}: {rollouts:,} rollouts of {len(files):,} files"
+    return f"{target}: {number_of(rollouts, 'rollout')} of {number_of(len(files), 'file')}"
 
 
 def build_page(files: Sequence[Facts], title: str) -> str:

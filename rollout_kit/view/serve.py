@@ -5,8 +5,10 @@ import webbrowser
 from collections.abc import Callable
 from urllib.parse import urlencode
 
+from ..collector.plan import number_of
 from ..config.keys.analysis import ViewConfig
 from ..errors import ConfigError
+from ..export.expression import parse
 from ..launch.sockets import bound_socket, url_of
 from ..transport.app import served
 from .app import Viewer, build_app
@@ -19,7 +21,10 @@ HOST = "127.0.0.1"
 
 
 async def serve(command: ViewConfig, say: Callable[[str], None]) -> None:
-    """Serve until cancelled; ConfigError if there is nothing to show, or the port is taken."""
+    """Serve until cancelled; ConfigError if there is nothing to show, the filter cannot be read, or
+    the port is taken."""
+    if command.where.strip():
+        parse(command.where)
     dataset = Dataset(command.inputs)
     try:
         sock = bound_socket(HOST, command.port)
@@ -32,13 +37,9 @@ async def serve(command: ViewConfig, say: Callable[[str], None]) -> None:
     query = urlencode({name: value for name, value in asked.items() if value})
     url = f"{url_of(sock)}/" + (f"?{query}" if query else "")
     async with served(build_app(viewer), sock):
-        say(f"{_count(len(dataset.outputs), 'file')} of rollouts: {url}  (stop with Ctrl-C)")
+        say(f"{number_of(len(dataset.outputs), 'file')} of rollouts: {url}  (stop with Ctrl-C)")
         if command.open_browser:
             webbrowser.open(url)
         while True:
             await asyncio.to_thread(viewer.update)
             await asyncio.sleep(LOOK_S)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}" + "s" * (number != 1)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import orjson
 
+from ..collector.plan import number_of
 from ..config.keys.analysis import ViewConfig
 from ..errors import ConfigError
 from ..pages.site import find_file
@@ -40,7 +41,7 @@ def write_report(command: ViewConfig) -> str:
     size = path.stat().st_size / 1e6
     held = len(report["rows"])
     some = "" if held == num_chosen else f" of {num_chosen:,}, the first ones"
-    return f"{path}: {held:,} rollouts{some}, {size:.1f} MB"
+    return f"{path}: {number_of(held, 'rollout')}{some}, {size:.1f} MB"
 
 
 def build_report(viewer: Viewer, command: ViewConfig) -> tuple[JsonObject, int]:
