@@ -16,6 +16,7 @@ from support import HANG_S, alive, asked, eventually, read_jsonl
 from workplace import CONFIG, ROOT, VERIFIER, Workplace, pids_in, said_until
 
 from rollout_kit import __version__
+from rollout_kit.cli import entry
 from rollout_kit.config.keys.commands import COMMANDS
 from rollout_kit.launch.sockets import bound_socket
 
@@ -295,6 +296,14 @@ def test_every_command_tells_its_version(name: str, capsys: pytest.CaptureFixtur
             command.main([flag])
         assert ended.value.code == 0
         assert capsys.readouterr().out.startswith(f"{name} (rollout_kit {__version__})")
+
+
+def test_help_shows_empty_defaults_and_offers_keys_of_servers_where_they_count() -> None:
+    pages = {name: entry.format_help(name) for name in COMMANDS}
+    assert not [name for name, page in pages.items() if "default )" in page]
+    assert 'where  (text, default "")' in pages["ng_view"]
+    assert "Keys of a server" in pages["ng_collect_rollouts"]
+    assert not [name for name in ("ng_view", "ng_ctl") if "Keys of a server" in pages[name]]
 
 
 @pytest.mark.parametrize(

@@ -219,13 +219,9 @@ def format_help(name: str) -> str:
     lines = [f"{name}: {summary}", "", "Keys, given as +key=value:"]
     for key, kind, default, description in _list_keys(model, ""):
         lines += [f"  {key}  ({kind}{default})", f"      {description}"]
-    lines += [
-        "",
-        "Keys of a server: ++<instance>.<type>.<implementation>.<key>=value",
-        "",
-        "Examples:",
-    ]
-    lines += [f"  {example}" for example in EXAMPLES.get(name, ())]
+    if model.has_servers:
+        lines += ["", "Keys of a server: ++<instance>.<type>.<implementation>.<key>=value"]
+    lines += ["", "Examples:", *(f"  {example}" for example in EXAMPLES.get(name, ()))]
     return "\n".join(lines)
 
 
@@ -255,7 +251,7 @@ def _format_default(default: Any) -> str:
     """Format a default as typed on the command line."""
     if default is None or isinstance(default, bool):
         return {None: "null", True: "true", False: "false"}[default]
-    return f"{default:g}" if isinstance(default, float) else str(default)
+    return f"{default:g}" if isinstance(default, float) else str(default) or '""'
 
 
 def _indent(text: str) -> str:

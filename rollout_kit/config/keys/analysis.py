@@ -1,7 +1,7 @@
 """Defines the keys of the commands that read rollouts."""
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -12,6 +12,7 @@ from .trackers import OtelConfig
 class ReadingCommand(Command):
     """Keys of the commands that read files of rollouts. Words without a `=` are files."""
 
+    has_servers: ClassVar[bool] = False
     inputs: list[str] = Field([], description="Files of rollouts; also as plain words.")
 
 

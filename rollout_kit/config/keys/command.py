@@ -11,6 +11,8 @@ class Command(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     asks_policy: ClassVar[bool] = True
     """Whether the command needs the policy model."""
+    has_servers: ClassVar[bool] = True
+    """Whether the configuration of servers is a part of the command's own."""
 
     config_paths: list[str] = Field([], description="YAML files to merge, lowest first.")
     json_output: bool = Field(False, alias="json", description="Print JSON instead of text.")

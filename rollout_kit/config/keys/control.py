@@ -1,6 +1,7 @@
 """Defines the keys of `ng_ctl`, which steers running collections."""
 
 from pathlib import Path
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -12,6 +13,7 @@ class CtlConfig(Command):
     """ng_ctl: list running collections, or steer one. Keys need no + in front, and `pause`,
     `resume` and `stop` are words."""
 
+    has_servers: ClassVar[bool] = False
     output_jsonl_fpath: Path | None = Field(
         None, description="Output of the collection to steer, where several run."
     )
