@@ -165,7 +165,7 @@ def test_ctrl_c_lets_all_workers_finish(site: Site, workers: list[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["+num_workers=2"], "num_workers: add +executor=processes"),
+        (["+num_workers=2"], "error: num_workers: add +executor=processes"),
         (
             [*PROCESSES, "+record=tape"],
             "record: model calls are recorded and replayed in one process",

@@ -262,6 +262,8 @@ def _choose(value: Any, merged: Merged, path: tuple[str, ...], typed: bool) -> A
 
 
 def _line(problem: fields.Problem, given: Sources) -> str:
+    if not problem.path:  # of all keys together: the reason names them
+        return problem.reason
     place = ".".join(problem.path)
     for override in given.overrides:
         if override.path == problem.path[: len(override.path)] and not override.delete:

@@ -241,7 +241,9 @@ def _gain(part: str, share: float, spent: SlotTime, client: Client) -> tuple[flo
         reached = "" if part == "rate_limit" else "the rate limit is reached already, so "
         return 1.0, f"{reached}raising parallelism gains nothing"
     if spent.outcomes <= spent.limit:
-        ended = f"{spent.outcomes:,} rollouts ended in {spent.limit:,} slots"
+        ended = (
+            f"{spent.outcomes:,} rollout{'s' * (spent.outcomes > 1)} ended in {spent.limit:,} slots"
+        )
         return None, f"{ended}, too few to tell what more would gain"
     if spent.room:
         return 1.0, f"parallelism changes, and is now {spent.limit:,}"
