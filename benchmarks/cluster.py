@@ -130,7 +130,7 @@ async def run_worker(driver: Driver, number: int) -> None:
     async def ask(channel: str, wait_s: float, brought: list[bytes]) -> None:
         began = time.process_time()
         head = {"worker": name, "title": name, "channel": channel, "call": next(calls)}
-        head |= {"want": 256, "wait_s": wait_s}
+        head |= {"load": [], "want": 256, "wait_s": wait_s}
         raw = b'%b,"events":[%b]}' % (orjson.dumps(head)[:-1], b",".join(brought))
         driver.num_calls += 1
         driver.cpu_of_workers_s += time.process_time() - began

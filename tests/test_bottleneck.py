@@ -5,9 +5,11 @@ import asyncio
 import io
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from time import perf_counter
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,17 +18,19 @@ from support import Bench, Desk, row
 from virtual_time import VirtualTime
 
 from rollout_kit.commands.progress import Progress
-from rollout_kit.pacing import meter
+from rollout_kit.errors import RolloutError
+from rollout_kit.pacing import meter, probe
 from rollout_kit.pacing.bottleneck import Client, Growth, SlotTime, verdict
 from rollout_kit.pacing.limiter import Fixed
 from rollout_kit.pacing.meter import Meter
+from rollout_kit.pacing.probe import WorkerLoad
 from rollout_kit.serving import registry
 from rollout_kit.serving.resources_server import ResourcesServer, tool
 from rollout_kit.session import current_session
 from rollout_kit.store.files import OutputPaths
 from rollout_kit.store.journal import Journal
 from rollout_kit.testing import OVERS, Over, making, run_virtual
-from rollout_kit.types import JsonObject
+from rollout_kit.types import Failure, JsonObject, Key
 
 SimulatedModel = registry.load("responses_api_models", "simulated_model")
 
@@ -105,7 +109,7 @@ class Run:
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setattr(meter, "_starved_s", lambda: 0.0)
+    monkeypatch.setattr(meter, "starved_s", lambda: 0.0)
     return Run(Desk(tmp_path), VirtualTime(monkeypatch))
 
 
@@ -191,7 +195,7 @@ def test_cpu_that_the_collecting_process_burns(run: Run) -> None:
 def test_cpu_that_other_threads_of_the_collecting_process_burn(run: Run) -> None:
     """Whenever a timer of the event loop is due, the interpreter runs another thread first."""
     run.model["latency_s"] = 0.05
-    run.time.late_s, run.time.other_threads_burn = 1.2 * meter.LATE_S, True
+    run.time.late_s, run.time.other_threads_burn = 1.2 * probe.LATE_S, True
     found = run.collect(100, 16)
     assert found["name"] == "client_cpu" and found["share"] > 0.8, found
 
@@ -249,6 +253,46 @@ def test_the_largest_part_is_named_and_the_others_after_it(part: str, name: str)
     found = verdict(spent(**{part: 600.0}), CALM)
     assert found and found.part == part
     assert found.sentence.startswith(f"Bottleneck: {name} the slots' time (model 40 %, client CPU")
+
+
+@pytest.mark.parametrize(
+    ("load", "part", "says"),
+    [
+        (WorkerLoad(200.0, 190.0, 150.0, 30.0), "workers_cpu", "busy 95 % of the time"),
+        (WorkerLoad(200.0, 190.0, 10.0, 0.0), "workers_blocked", "blocks the event loops of"),
+        (WorkerLoad(200.0, 20.0, 10.0, 0.0), "model", "CPU of the workers 10 % and of the driver"),
+    ],
+)
+def test_workers_that_hold_everything_up_are_named(load: WorkerLoad, part: str, says: str) -> None:
+    found = verdict(spent(), replace(CALM, workers=load))
+    assert found and found.part == part and says in found.sentence
+    assert found.figures()["workers_cpu"] == load.cpu_s / 100
+    waiting = verdict(spent(workers=600.0), replace(CALM, workers=WorkerLoad(200.0, 20.0)))
+    assert waiting and waiting.sentence.startswith("Bottleneck: the wait for a worker, 60 % of")
+    driver = verdict(spent(), replace(CALM, busy=0.97, cpu=0.9, workers=load))
+    assert driver and "the driver's CPU" in driver.sentence and "+shard" in driver.sentence
+
+
+class Ended:
+    """A slot whose attempt a worker has made in a tenth of a second."""
+
+    freed_at, limited_s, worked_s = None, 0.0, 0.1
+
+
+def test_the_wait_for_a_worker_is_no_part_of_the_sessions(run: Run) -> None:
+    async def work(attempt: Any, slot: Any) -> Failure:
+        await asyncio.sleep(1.0)
+        return Failure(Key("t", "agent", "", 0), 0, RolloutError("no"), [])
+
+    async def main() -> SlotTime:
+        found = Meter(work, Fixed(1), SimpleNamespace(writing_s=0.0))
+        attempt: Any = SimpleNamespace(stored=None)
+        await found(attempt, Ended())
+        return found.spent
+
+    found = run.time.run(main())
+    assert found.workers == pytest.approx(0.9, abs=0.01) and found.sessions == 0
+    assert found.failed == pytest.approx(0.1, abs=0.01)
 
 
 def test_a_rate_limit_that_is_reached_leaves_nothing_to_gain() -> None:

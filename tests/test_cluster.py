@@ -189,7 +189,7 @@ def test_a_worker_that_cannot_start_ends_the_run_with_its_reason(
         broken = "\n    async def start(self) -> None:\n        raise OSError('no such disk')\n"
         path.write_text(path.read_text() + broken)
         status, said = site.collect(*workers)
-    assert status == 1 and "no such disk" in said and "worker 1" in said, said
+    assert status == 1 and "no such disk" in said and re.search("worker [12]", said), said
 
 
 def test_a_row_that_kills_its_worker_fails_and_no_other_does(site: Site) -> None:

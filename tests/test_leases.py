@@ -301,7 +301,7 @@ def test_a_call_that_comes_again_gets_the_same_leases() -> None:
     async def test(bench: Bench) -> None:
         exchange = Exchange(bench.leases, {}, lambda text, **fields: None)
         bench.leases.join("a", "worker 1")
-        asked = {"worker": "a", "title": "worker 1", "channel": "wait", "call": 1}
+        asked = {"worker": "a", "title": "worker 1", "channel": "wait", "call": 1, "load": []}
         asked |= {"want": 2, "wait_s": 3.0, "events": []}
         first, again = await exchange.exchange(asked), await exchange.exchange(asked)
         assert first == again
@@ -318,7 +318,7 @@ def test_a_worker_waits_until_there_is_something_to_do() -> None:
     async def test(bench: Bench) -> None:
         exchange = Exchange(bench.leases, {}, lambda text, **fields: None)
         bench.leases.join("a", "worker 1")
-        asked = {"worker": "a", "title": "worker 1", "channel": "wait", "call": 1}
+        asked = {"worker": "a", "title": "worker 1", "channel": "wait", "call": 1, "load": []}
         asked |= {"want": 9, "wait_s": 60.0, "events": []}
         waiting = asyncio.create_task(exchange.exchange(asked))
         await asyncio.sleep(1)

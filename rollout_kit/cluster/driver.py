@@ -25,6 +25,7 @@ from ..launch.placement import placement_of
 from ..launch.reach import Servers, reach
 from ..launch.sockets import bound_socket, url_of
 from ..pacing.bill import Bill
+from ..pacing.probe import WorkerLoad
 from ..session import TurnLog
 from ..store.lines import describe_error, info_of
 from ..transport.app import served
@@ -47,6 +48,9 @@ class LeasedRunner(Runner):
     """Has workers do what a Runner does in this process."""
 
     leases: Leases = field(kw_only=True)
+
+    def load(self) -> WorkerLoad:
+        return self.leases.load()
 
     async def outcome_of(self, attempt: Attempt, slot: Slot) -> Outcome:
         began = perf_counter()

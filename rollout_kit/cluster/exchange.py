@@ -113,6 +113,7 @@ class Exchange:
 
     async def _answer(self, asked: JsonObject) -> bytes:
         member, is_anew = self._leases.hear(asked["worker"], asked["title"])
+        self._leases.note_load(asked["worker"], asked["load"])
         self._leases.take(member, asked["events"])
         if asked["events"]:
             for _ in range(TURNS):  # the run takes the outcomes and starts others

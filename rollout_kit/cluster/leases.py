@@ -14,6 +14,7 @@ from typing import Any
 
 from ..collector.slot import Slot
 from ..errors import PeerLost
+from ..pacing.probe import WorkerLoad
 from ..session import current_session
 from ..transport.retry import LOST_ATTEMPT
 from ..types import Attempt, JsonObject, Outcome, StoredTurn
@@ -51,6 +52,7 @@ class Leases:
         """Leases that were given out again because their worker was lost."""
         self._clock, self._lease_s, self._say = clock, lease_s, say
         self._looked = clock()
+        self._loads: dict[str, list[float]] = {}
         self._queue: deque[Lease] = deque()
         self._open: dict[int, Lease] = {}
         self._last_number = 0
@@ -91,6 +93,14 @@ class Leases:
             if lease.holder is not None:
                 self._recall(lease, lease.holder)
             self._close(lease)
+
+    def note_load(self, id: str, figures: list[float]) -> None:
+        """What a worker reports of itself, since its start."""
+        self._loads[id] = figures
+
+    def load(self) -> WorkerLoad:
+        """Of all workers together, also those that are gone."""
+        return WorkerLoad(*map(sum, zip(*self._loads.values(), strict=True)))
 
     def join(self, id: str, title: str) -> Holder:
         """A worker that may lease from now on."""
@@ -203,6 +213,7 @@ class Leases:
                 self._take_step(member, lease, slot, event)
         else:
             slot.ledger.limited_s += event["limited_s"]
+            slot.worked_s = event.get("worked_s")
             self._settle(member, lease, decode_outcome(event))
 
     def _take_step(self, member: Holder, lease: Lease, slot: Slot, event: JsonObject) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from contextlib import AsyncExitStack, closing, suppress
 from functools import partial
 from http.client import HTTPConnection, HTTPException
-from time import sleep
+from time import perf_counter, sleep
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -34,6 +34,7 @@ from ..launch.serve import (
     start_services,
     take_everything_down,
 )
+from ..pacing.probe import LoopProbe
 from ..session import Session, Spent, entered
 from ..transport import loop
 from ..transport.access import bearer
@@ -130,13 +131,18 @@ class LeasedWork:
 
     async def _attempt(self, number: int, given: JsonObject) -> None:
         attempt, place = decode_attempt(given), LeasedPlace(self, number)
-        slot = Slot(place, place.ledger)
+        slot, began = Slot(place, place.ledger), perf_counter()
         try:
             outcome = await self._runner(attempt, slot)
         except asyncio.CancelledError:
             place.tell("cancelled")
             raise
-        about = {"spent": place.spent_since(), "limited_s": slot.ledger.limited_s}
+        ended = perf_counter() if place.freed_at is None else place.freed_at
+        about = {
+            "spent": place.spent_since(),
+            "limited_s": slot.ledger.limited_s,
+            "worked_s": ended - began,
+        }
         try:
             self.tell(number, **encode_outcome(outcome), **about)
         except TypeError as error:
@@ -185,10 +191,13 @@ class LeasedPlace(Place):
         self.tell("turn", content=turn.content)
 
     def free(self) -> None:
+        self.freed_at = perf_counter()
         self.tell("freed")
 
     async def regain(self) -> bool:
-        return await self._work.regain(self._lease)
+        if is_granted := await self._work.regain(self._lease):
+            self.freed_at = None
+        return is_granted
 
 
 class DriverClient:
@@ -201,6 +210,7 @@ class DriverClient:
         self._about = {"worker": given["worker"], "title": given["title"], "pid": os.getpid()}
         self._ticket = given["ticket"]
         self._head = orjson.dumps(self._about)[:-1]
+        self._probe = LoopProbe()
 
     async def join(self) -> JsonObject:
         """What the worker needs to start its servers; the token among it is used from now on."""
@@ -225,6 +235,9 @@ class DriverClient:
                 connection.getresponse()
             sleep(WAIT_S)
 
+    async def watch_load(self) -> None:
+        await self._probe.watch()
+
     async def wait_for_work(self, work: LeasedWork) -> None:
         while True:
             work.take(await self._call("wait", WAIT_S, ()))
@@ -242,7 +255,13 @@ class DriverClient:
 
     async def _call(self, channel: str, wait_s: float, events: Iterable[bytes]) -> JsonObject:
         self._last_call += 1
-        about = {"channel": channel, "call": self._last_call, "want": WANT, "wait_s": wait_s}
+        about: JsonObject = {
+            "channel": channel,
+            "call": self._last_call,
+            "want": WANT,
+            "wait_s": wait_s,
+        }
+        about["load"] = self._probe.figures()
         body = b",".join([self._head, orjson.dumps(about)[1:-1]])
         return await self.ask(EXCHANGE, b'%b,"events":[%b]}' % (body, b",".join(events)))
 
@@ -311,7 +330,7 @@ async def _exchange(given: JsonObject) -> None:
         runner = Runner(peers, agents, RolloutLimits(**plan["limits"]))
         work = LeasedWork(runner, peers)
         await driver.be_ready()
-        await asyncio.gather(driver.wait_for_work(work), driver.bring(work))
+        await asyncio.gather(driver.wait_for_work(work), driver.bring(work), driver.watch_load())
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from dataclasses import replace
 from time import perf_counter
 
 from ..errors import THROTTLED, PeerLost, PeerTimeout, RolloutError, SessionLost
+from ..pacing.probe import WorkerLoad
 from ..store.lines import describe_error, info_of, mark_as
 from ..time_limit import within
 from ..transport.retry import ATTEMPT, LOST_ATTEMPT, delay_s
@@ -37,6 +38,10 @@ class Runner(Equipment):
             tried = outcome.line["failure"]
             return self.failure_of(attempt, outcome.error, [tried], None)
         return outcome
+
+    def load(self) -> WorkerLoad | None:
+        """How busy the workers are; None if there are none."""
+        return None
 
     async def outcome_of(self, attempt: Attempt, slot: Slot) -> Outcome:
         """Try until a try ends it, or the limits are reached."""

@@ -81,7 +81,9 @@ class Run:
         self.tally = Tally()
         self.metrics = Metrics.of_run(command.pass_threshold, source.covers, source.arm_ids)
         self.parallel = ParallelLimit(collection.parallelism)
-        self.meter = self.parallel.meter = Meter(runner, self.limiter, collection.journal)
+        self.meter = self.parallel.meter = Meter(
+            runner, self.limiter, collection.journal, runner.load
+        )
         self.audit: VerdictAudit | None = None
         self.is_counted = False
         """Whether the metrics hold everything that was on disk before the run."""

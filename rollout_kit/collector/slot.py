@@ -70,6 +70,8 @@ class Slot:
     """What is attempted."""
     began: float = 0.0
     """`perf_counter` time."""
+    worked_s: float | None = None
+    """Time that a worker has spent on it while it held its place; None without workers."""
     withdraw: "Callable[[Slot], Outcome | None] | None" = None
     """Called if the attempt is cancelled on its own, while the run goes on."""
 

@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass, field
 
 from ..types import JsonObject
+from .probe import WorkerLoad
 
 PARTS = {
     "model": "the model",
@@ -18,10 +19,18 @@ PARTS = {
     "agent": "the agent's own work",
     "sessions": "opening and closing sessions",
     "failed": "failed attempts and retry pauses",
+    "workers": "the wait for a worker",
 }
 """The parts of a slot's time, with their names in a sentence."""
 
-SHORT = {"client_cpu": "client CPU", "blocked": "client blocked", "rate_limit": "rate limit"}
+SHORT = {
+    "client_cpu": "client CPU",
+    "blocked": "client blocked",
+    "rate_limit": "rate limit",
+    "workers": "wait for a worker",
+    "workers_cpu": "workers' CPU",
+    "workers_blocked": "workers blocked",
+}
 """Names in the progress line that differ from the keys."""
 
 HELD = 0.8
@@ -102,6 +111,7 @@ class SlotTime:
     agent: float = 0.0
     sessions: float = 0.0
     failed: float = 0.0
+    workers: float = 0.0
     slots: float = 0.0
     longest: float = 0.0
     outcomes: int = 0
@@ -134,17 +144,33 @@ class Client:
     """Journal writes, which block the event loop."""
     starved: float = 0.0
     """The event loop was ready to run, but other processes had the cores."""
+    workers: WorkerLoad | None = None
+    """Set if the attempts run in workers; then this process is their driver."""
 
     @property
     def held(self) -> float:
         return min(1.0, max(self.busy, self.journal))
 
+    @property
+    def fullest(self) -> float:
+        """The same of this process or of its workers, whichever is held more."""
+        return max(self.held, self.workers.busy if self.workers else 0.0)
+
+    @property
+    def cpu_text(self) -> str:
+        """CPU time of this process, and of its workers."""
+        if self.workers is None:
+            return f"client CPU {_percent(self.cpu)} of a core"
+        of_workers = _percent(self.workers.cpu_s / self.elapsed_s)
+        return f"CPU of the workers {of_workers} and of the driver {_percent(self.cpu)} of a core"
+
 
 @dataclass(frozen=True, slots=True)
 class Bottleneck:
-    """`part`: one of PARTS, `client_cpu`, `blocked` or `journal`. `share`: of the slots' time, or,
-    for the last three, of the run's. `gain`: highest speed-up at MORE times the parallelism; None
-    if too few rollouts ended to tell."""
+    """`part`: one of PARTS, or what all slots share: `client_cpu`, `blocked`, `journal`,
+    `workers_cpu`, `workers_blocked`. `share`: of the slots' time, or, for the latter, of the run's.
+    `gain`: highest speed-up at MORE times the parallelism; None if too few rollouts ended to tell.
+    """
 
     part: str
     share: float
@@ -160,6 +186,13 @@ class Bottleneck:
 
     def figures(self) -> JsonObject:
         """The entry in the metrics file."""
+        found = self._figures()
+        if (load := self.client.workers) is not None:
+            found["workers_busy"] = round(load.busy, 4)
+            found["workers_cpu"] = round(load.cpu_s / self.client.elapsed_s, 4)
+        return found
+
+    def _figures(self) -> JsonObject:
         return {
             "name": self.part,
             "share": round(self.share, 4),
@@ -178,8 +211,10 @@ def verdict(spent: SlotTime, client: Client) -> Bottleneck | None:
     if not spent.outcomes or not spent.slots or not client.elapsed_s:
         return None
     shares = spent.shares()
-    if client.held >= HELD:
-        part, share, sentence = _judge_client(client)
+    if client.fullest >= HELD:
+        of_workers = client.held < HELD and client.workers
+        judged = _judge_workers(client, of_workers) if of_workers else _judge_client(client)
+        part, share, sentence = judged
         return Bottleneck(part, share, shares, client, spent.limit, 1.0, sentence)
     part, share = next(iter(shares.items()))
     gain, why = _gain(part, share, spent, client)
@@ -188,7 +223,7 @@ def verdict(spent: SlotTime, client: Client) -> Bottleneck | None:
         for name, value in shares.items()
         if name != part and value >= 0.005
     ]
-    rest.append(f"client CPU {_percent(client.cpu)} of a core")
+    rest.append(client.cpu_text)
     if client.journal >= 0.005:
         rest.append(f"journal {_percent(client.journal)}")
     used = spent.slots / (spent.room or client.elapsed_s * spent.limit)
@@ -200,9 +235,32 @@ def verdict(spent: SlotTime, client: Client) -> Bottleneck | None:
     return Bottleneck(part, share, shares, client, spent.limit, gain, sentence)
 
 
+def _judge_workers(client: Client, load: WorkerLoad) -> tuple[str, float, str]:
+    """The bottleneck inside the workers."""
+    none = "raising parallelism gains nothing"
+    if load.is_computing:
+        return (
+            "workers_cpu",
+            load.busy,
+            f"Bottleneck: the CPU of the workers, which are busy {_percent(load.busy)} of the time"
+            f" ({client.cpu_text}): {none}; more workers help where cores are free (num_workers)",
+        )
+    return (
+        "workers_blocked",
+        load.busy,
+        "Bottleneck: something that blocks the event loops of the workers,"
+        f" {_percent(load.busy)} of the time ({client.cpu_text}): {none};"
+        " make a blocking async def a plain def",
+    )
+
+
 def _judge_client(client: Client) -> tuple[str, float, str]:
     """The bottleneck inside the collecting process: part, share, sentence."""
     none = "raising parallelism gains nothing"
+    apart = "run the servers as separate processes (ng_run)"
+    name = "the collecting process"
+    if client.workers is not None:
+        name, apart = "the driver", "run several collections, each with a part of it (+shard=1/2)"
     cpu = f"CPU {_percent(client.cpu)} of a core"
     if client.starved >= STARVED:
         cpu += f", waiting for one {_percent(client.starved)}"
@@ -217,16 +275,16 @@ def _judge_client(client: Client) -> tuple[str, float, str]:
         return (
             "client_cpu",
             client.busy,
-            f"Bottleneck: the collecting process's CPU, busy {_percent(client.busy)} of the"
-            f" time ({cpu}): {none}; run the servers as separate processes (ng_run), or several"
-            " collectors, each with a part of the input",
+            f"Bottleneck: {name}'s CPU, busy {_percent(client.busy)} of the"
+            f" time ({cpu}): {none}; {apart}"
+            + ("" if client.workers else ", or several collectors, each with a part of the input"),
         )
     return (
         "blocked",
         client.busy,
-        "Bottleneck: something that blocks the collecting process's event loop,"
+        f"Bottleneck: something that blocks {name}'s event loop,"
         f" {_percent(client.busy)} of the time ({cpu}): {none}; make a blocking async def a"
-        " plain def, or run the servers as separate processes (ng_run)",
+        f" plain def, or {apart}",
     )
 
 
@@ -237,6 +295,11 @@ def _gain(part: str, share: float, spent: SlotTime, client: Client) -> tuple[flo
     """
     if part == "failed":
         return 1.0, "raising parallelism fixes no failures; retry_s of each line is their time"
+    if part == "workers":
+        return 1.0, (
+            "raising parallelism gains nothing; in a short run this is their start, in a long one"
+            " more workers help where cores are free (num_workers)"
+        )
     if spent.rate_limit >= LIMITED * spent.slots:
         reached = "" if part == "rate_limit" else "the rate limit is reached already, so "
         return 1.0, f"{reached}raising parallelism gains nothing"
@@ -254,6 +317,7 @@ def _gain(part: str, share: float, spent: SlotTime, client: Client) -> tuple[flo
         f"as {PARTS[part]} got slower with more in flight": MORE / slower,
         "as the longest rollout takes a large part of the run": client.elapsed_s / spent.longest,
         "as the collecting process would be busy all the time": 1 / max(client.held, 0.01),
+        "as the workers would be busy all the time": 1 / max(client.fullest, 0.01),
     }
     gain = max(1.0, min(*bounds.values(), float(MORE)))
     reason = min(bounds, key=bounds.__getitem__) if gain < 0.95 * MORE else ""

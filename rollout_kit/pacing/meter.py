@@ -4,11 +4,9 @@
 rollout; the meter adds how long its slot was held, and how busy the process was.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any, Protocol
 
@@ -17,16 +15,7 @@ from ..time_limit import running_loop
 from ..types import Attempt, Failure, Outcome, Unverified
 from .bottleneck import Bottleneck, Client, SlotTime, verdict
 from .limiter import Fixed, Limiter
-
-PROBE_S = 0.125
-"""Interval of the event loop's probes, which take 0.01 % of its time."""
-
-BUSY_S = 50e-6
-"""A longer `sleep(0)` means a busy event loop; on an idle one it returns within a tenth of this."""
-
-LATE_S = 0.005
-"""A timer this late means a busy event loop or busy other threads: timers are exact to 1 ms, and
-the interpreter switches threads every 5 ms."""
+from .probe import LoopProbe, WorkerLoad, starved_s
 
 SETTLED_S = 5.0
 """Show no bottleneck earlier; the first wave of rollouts is not representative."""
@@ -44,6 +33,9 @@ class Held(Protocol):
     @property
     def limited_s(self) -> float: ...
 
+    @property
+    def worked_s(self) -> float | None: ...
+
 
 class Writes(Protocol):
     """The part of a journal that the meter reads."""
@@ -58,13 +50,14 @@ class Meter:
     work: Callable[[Attempt, Any], Awaitable[Outcome]]
     limiter: Limiter
     journal: Writes
+    load: Callable[[], WorkerLoad | None] = lambda: None
+    """What workers report of themselves, if workers run the attempts."""
     spent: SlotTime = field(init=False)
     running: int = 0
     began: float = 0.0
     _cpu_began: float = 0.0
     _starved_began: float = 0.0
-    _busy_s: float = 0.0
-    _probed_s: float = 0.0
+    _probe: LoopProbe = field(default_factory=LoopProbe)
     _client: Client | None = None
     """Set once the run has ended."""
     _shown: Bottleneck | None = None
@@ -96,6 +89,9 @@ class Meter:
         spent.outcomes += 1
         spent.slots += held
         spent.longest = max(spent.longest, ended - began)
+        if slot.worked_s is not None:  # the rest is the wait for a worker and for its message
+            spent.workers += max(0.0, held - slot.worked_s)
+            held = min(held, slot.worked_s)
         if isinstance(outcome, Failure):
             limited = held if outcome.error.status in THROTTLED else min(slot.limited_s, held)
             spent.rate_limit += limited
@@ -152,7 +148,7 @@ class Meter:
     def measure_run(self) -> Iterator[None]:
         """Measure the run, which lasts from entry to exit."""
         self.began, self._cpu_began = perf_counter(), process_time()
-        self._starved_began = _starved_s()
+        self._starved_began = starved_s()
         try:
             yield
         finally:
@@ -160,28 +156,22 @@ class Meter:
 
     async def probe(self) -> None:
         """Measure how busy the event loop is, until cancelled."""
-        before = perf_counter()
-        while True:
-            await asyncio.sleep(PROBE_S)
-            due = perf_counter()
-            await asyncio.sleep(0)
-            now = perf_counter()
-            self._probed_s += now - before
-            if self.spent.room or not isinstance(self.limiter, Fixed):
-                self.spent.limit = self.limit
-                self.spent.room += (now - before) * self.limit
-            if due - before - PROBE_S > LATE_S or now - due > BUSY_S:
-                self._busy_s += now - before
-            before = now
+        await self._probe.watch(self._count_room)
+
+    def _count_room(self, seconds: float) -> None:
+        if self.spent.room or not isinstance(self.limiter, Fixed):
+            self.spent.limit = self.limit
+            self.spent.room += seconds * self.limit
 
     def _client_now(self) -> Client:
         elapsed_s = max(perf_counter() - self.began, 1e-9)
         return Client(
             elapsed_s,
-            busy=self._busy_s / max(self._probed_s, 1e-9),
+            busy=self._probe.busy_s / max(self._probe.probed_s, 1e-9),
             cpu=(process_time() - self._cpu_began) / elapsed_s,
-            starved=(_starved_s() - self._starved_began) / elapsed_s,
+            starved=(starved_s() - self._starved_began) / elapsed_s,
             journal=self.journal.writing_s / elapsed_s,
+            workers=self.load(),
         )
 
     def verdict(self) -> Bottleneck | None:
@@ -202,11 +192,3 @@ class Meter:
         ):
             self._shown = found
         return self._shown
-
-
-def _starved_s() -> float:
-    """Seconds that the event loop's thread was ready to run without a core; 0 where unknown."""
-    try:
-        return int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
-    except (OSError, IndexError, ValueError):
-        return 0.0
