@@ -1,6 +1,7 @@
 """ng_report: the page holds the figures of the metrics, and no markup of a model."""
 
 import re
+from datetime import datetime
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -52,6 +53,8 @@ def write(*words: str) -> int:
 def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_jsonl(tmp_path / "a.jsonl", ANSWERS)
     write_jsonl(tmp_path / "a_failures.jsonl", [failure(1, 0), failure(9, 0), failure(9, 0)])
+    starts = [{"git": {"commit": c * 40, "dirty": c == "b"}} for c in "aab"]
+    write_jsonl(tmp_path / "a_runs.ndjson", [*starts, {"event": "end"}, {"git": None}])
     write_jsonl(tmp_path / "b.jsonl", [line(task, 0, "It is.", 1.0) for task in (1, 2)])
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -73,6 +76,10 @@ def test_the_page_says_what_the_rollouts_say(
     assert "ServerError" in page and "it is down" in page and "+only=…" in page
     assert "common tasks" in page
     assert "A &lt;title&gt;" in page
+    assert "aaaaaaaaaaaa, bbbbbbbbbbbb (changed)<" in page
+    assert "maj@k: " in page and "Cut off: " in page  # terms are explained
+    written = re.search(r"Written (\S+ \S+)\. Times are UTC", page)
+    assert written and datetime.fromisoformat(written[1])
 
 
 def test_failures_without_a_rollout_make_a_page(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 
-WIDTH, ROW, LABEL = 640, 26, 250
+WIDTH, ROW, LABEL = 640, 26, 290
 
 
 class Whisker(NamedTuple):
@@ -26,7 +26,7 @@ def draw_whiskers(whiskers: Sequence[Whisker]) -> str:
         parts.append(_text(x, height - 6, f"{tick:g}", "middle"))
     for number, (label, value, interval) in enumerate(whiskers):
         y, x = ROW * number + ROW / 2, LABEL + _within(value) * scale
-        parts.append(_text(LABEL - 10, y + 4, _shorten(label, 36), "end", label))
+        parts.append(_text(LABEL - 10, y + 4, _shorten(label, 44), "end", label))
         if interval:
             low, high = (LABEL + _within(each) * scale for each in interval)
             parts.append(f'<line class="range" x1="{low:.1f}" x2="{high:.1f}" y1="{y}" y2="{y}"/>')
@@ -38,7 +38,7 @@ def draw_whiskers(whiskers: Sequence[Whisker]) -> str:
 def draw_lines(lines: dict[str, dict[str, float]]) -> str:
     """A line for each name, over its points: k → a share from 0 to 1. The k are powers of two."""
     ks = sorted({int(k) for points in lines.values() for k in points})
-    height, left, right, top = 220, 40, WIDTH - 200, 10
+    height, left, right, top = 220, 40, WIDTH - 250, 10
     bottom = height - 30
     place = {k: left + (right - left) * at / max(1, len(ks) - 1) for at, k in enumerate(ks)}
     parts = [_text(place[k], height - 10, f"k = {k}", "middle") for k in ks]
@@ -58,7 +58,7 @@ def draw_lines(lines: dict[str, dict[str, float]]) -> str:
         parts += [f'<circle class="{colour}" cx="{x:.1f}" cy="{y:.1f}" r="3"/>' for x, y in corners]
         y = top + 8 + 18 * number
         parts.append(f'<rect class="{colour}" x="{right + 16}" y="{y}" width="10" height="10"/>')
-        parts.append(_text(right + 32, y + 9, _shorten(name, 26), "start", name))
+        parts.append(_text(right + 32, y + 9, _shorten(name, 36), "start", name))
     return _svg(height, "pass@k", parts)
 
 

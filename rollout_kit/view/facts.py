@@ -39,6 +39,8 @@ class Facts:
     """Class of the error → the last failure line of each key without a result."""
     run: JsonObject = field(default_factory=dict)
     """The content of `<stem>_run.json`, if it is there."""
+    commits: list[str] = field(default_factory=list)
+    """Git commits that its runs were started at, the first one first."""
     counts: JsonObject = field(default_factory=dict)
     """Counts of `<stem>_aggregate_metrics.json`, if it is there."""
 
@@ -74,6 +76,7 @@ def gather(name: str, path: Path, pass_threshold: float) -> Facts:
         reason = line["failure"].get("class")
         facts.failures[str(reason or "unknown")].append(line)
     facts.run = read_object(paths.manifest)
+    facts.commits = list(dict.fromkeys(_commits(paths.runs)))
     counts = read_object(paths.metrics).get("counts")
     facts.counts = counts if isinstance(counts, dict) else {}
     return facts
@@ -107,6 +110,13 @@ def _failure_lines(path: Path) -> Iterator[JsonObject]:
         line = parse_line(raw)
         if line is not None and kind_of(line, "failure") == "failure":
             yield line
+
+
+def _commits(path: Path) -> Iterator[str]:
+    for _, raw in read_lines(path):
+        git = (parse_line(raw) or {}).get("git")
+        if isinstance(git, dict) and git.get("commit"):
+            yield str(git["commit"])[:12] + (" (changed)" if git.get("dirty") else "")
 
 
 def bins_of(values: list[int]) -> list[tuple[str, int]]:

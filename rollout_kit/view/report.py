@@ -29,6 +29,25 @@ MAX_TEXT = 1500
 MAX_AGENTS = 12
 """Agents with examples."""
 
+MAX_SHORT = 40
+"""Characters of a cell that is kept on one line."""
+
+ABOUT_REWARDS = (
+    "Reward: the mean over the rollouts. 95 % interval: the means that are compatible with these"
+    " tasks; all rollouts of a task together count as one sample. Missing rollouts count as neither"
+    " right nor wrong."
+)
+
+ABOUT_AGENTS = (
+    "Turns, tool calls and output tokens are means of a rollout. Cut off: responses that reached a"
+    " limit on tokens. No answer: responses in which the verifier found none."
+)
+
+ABOUT_K = (
+    "pass@k: the share of tasks that at least one of k rollouts solves. maj@k: the reward of the"
+    " most frequent answer of k rollouts."
+)
+
 
 def write_report(command: ReportConfig) -> str:
     """Write the page and say so; ConfigError if the files hold no rollout."""
@@ -87,8 +106,7 @@ def _headline(files: Sequence[Facts]) -> str:
             ]
         )
     head = ("file", "reward", "95 % interval", "rollouts", "tasks", "cost", "output tokens")
-    note = "The interval is clustered by task. Missing rollouts count as neither right nor wrong."
-    return _table((*head, "missing"), rows) + f'<p class="note">{note}</p>'
+    return _table((*head, "missing"), rows) + _note(ABOUT_REWARDS)
 
 
 def _comparison(files: Sequence[Facts]) -> str:
@@ -135,14 +153,15 @@ def _parts(files: Sequence[Facts]) -> str:
                     _number(part, "num_tool_calls"),
                     f"{part.usage.get('output_tokens', 0) / max(1, part.rollouts):,.0f}",
                     f"{time['p50']:.3g} s" if "p50" in time else "–",
-                    f"{rates['cut_off']:.1%}" if rates.get("cut_off") else "0 %",
+                    f"{rates.get('cut_off') or 0:.1%}",
                     f"{rates['no_answer']:.1%}" if "no_answer" in rates else "–",
                 ]
             )
     head = ("agent", "reward", "95 % interval", "rollouts", "tasks", "turns", "tool calls")
-    more = ("tokens each", "median time", "cut off", "no answer")
+    more = ("tokens", "median time", "cut off", "no answer")
     plot = draw_whiskers(whiskers) if whiskers else ""
-    return f"<h2>Agents and arms</h2>{plot}{_table((*head, *more), rows, is_escaped=True)}"
+    table = _table((*head, *more), rows, is_escaped=True)
+    return f"<h2>Agents and arms</h2>{plot}{table}{_note(ABOUT_AGENTS)}"
 
 
 def _success(files: Sequence[Facts]) -> str:
@@ -154,7 +173,7 @@ def _success(files: Sequence[Facts]) -> str:
             lines[f"pass@k {each.name}"] = passed
             if voted := each.whole.votes.maj_at_k(passed):
                 lines[f"maj@k {each.name}"] = voted
-    return f"<h2>pass@k and maj@k</h2>{draw_lines(lines)}" if lines else ""
+    return f"<h2>pass@k and maj@k</h2>{draw_lines(lines)}{_note(ABOUT_K)}" if lines else ""
 
 
 def _distributions(files: Sequence[Facts]) -> str:
@@ -235,14 +254,14 @@ def _origin(files: Sequence[Facts]) -> str:
     rows = []
     for each in files:
         run = each.run
-        found = run.get("git")
-        git = found if isinstance(found, dict) else {}
-        commit = str(git.get("commit", ""))[:12] + (" (changed)" if git.get("dirty") else "")
-        times = " – ".join(str(run.get(name) or "") for name in ("started_at", "finished_at"))
+        times = [_when(run.get(name)) for name in ("started_at", "finished_at")]
         command = f"<code>{escape(str(run.get('command', 'unknown')))}</code>"
-        rows.append([each.name, ", ".join(sorted(each.models)), times, commit, command])
-    head = ("file", "model", "started – finished", "commit", "command")
-    return f"<h2>How it was made</h2>{_table(head, rows)}<p class='note'>Written {now_text()}.</p>"
+        rows.append(
+            [each.name, ", ".join(sorted(each.models)), *times, ", ".join(each.commits), command]
+        )
+    head = ("file", "model", "started", "finished", "commit", "command")
+    note = _note(f"Written {_when(now_text())}. Times are UTC.")
+    return f"<h2>How it was made</h2>{_table(head, rows)}{note}"
 
 
 def _table(head: Iterable[str], rows: Iterable[list[str]], *, is_escaped: bool = False) -> str:
@@ -250,12 +269,22 @@ def _table(head: Iterable[str], rows: Iterable[list[str]], *, is_escaped: bool =
 
     def cell(text: str) -> str:
         is_markup = is_escaped or text.startswith(("<b>", "<code>", "<span"))
-        return f"<td>{text if is_markup else escape(text)}</td>"
+        place = '<td class="short">' if len(text) <= MAX_SHORT else "<td>"
+        return f"{place}{text if is_markup else escape(text)}</td>"
 
     cells = "".join(f"<th>{escape(name)}</th>" for name in head)
     lines = "".join(f"<tr>{''.join(map(cell, row))}</tr>" for row in rows)
     table = f"<table><thead><tr>{cells}</tr></thead><tbody>{lines}</tbody></table>"
     return f'<div class="wide" tabindex="0">{table}</div>'
+
+
+def _note(text: str) -> str:
+    return f'<p class="note">{text}</p>'
+
+
+def _when(time: object) -> str:
+    """`2026-11-22 20:51:37` of `2026-11-22T20:51:37.622Z`."""
+    return str(time or "")[:19].replace("T", " ")
 
 
 def _mean(part: Aggregate) -> str:
