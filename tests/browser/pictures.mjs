@@ -1,9 +1,10 @@
-// Takes the pictures of the documentation: node pictures.mjs <modules> <browser> <url> <folder>
+// Takes the pictures of the documentation: node pictures.mjs <modules> <browser> <url> <report> <folder>
+// <url> is that of an ng_view over two files, <report> the page that ng_report wrote of them.
 
 import { createRequire } from "node:module";
 import { join, resolve } from "node:path";
 
-const [modules, executablePath, url, folder] = process.argv.slice(2);
+const [modules, executablePath, url, report, folder] = process.argv.slice(2);
 const { chromium } = createRequire(resolve(modules, "node_modules", "x.js"))("playwright-core");
 
 const browser = await chromium.launch({ executablePath, args: ["--no-sandbox", "--disable-gpu"] });
@@ -32,6 +33,8 @@ for (const colorScheme of ["light", "dark"]) {
   await page.goto(`${url}/?view=plots`);
   await page.locator(".plot canvas").first().waitFor();
   await take("plots");
+  await page.goto(`file://${resolve(report)}`);
+  await take("report");
   await page.close();
 }
 await browser.close();
