@@ -168,6 +168,23 @@ def test_a_run_that_was_left_is_continued_at_once_in_the_same_loop(folder: Path)
     assert on_disk >= 1 and len(list(rk.load("out.jsonl"))) == 12 >= on_disk + rest - 1
 
 
+def test_workers_run_the_rollouts_and_keep_their_settings(folder: Path) -> None:
+    async def main() -> None:
+        async with rk.servers("configs/demo.yaml", executor="processes", num_workers=2) as servers:
+            first = [each async for each in rk.collect(servers, "tasks.jsonl", output="o.jsonl")]
+            assert all(isinstance(each, rk.Rollout) for each in first)
+            keys: dict[str, Any] = {"output": "o.jsonl", "resume": "append"}
+            again = [each async for each in rk.collect(servers, "tasks.jsonl", **keys)]
+            assert len(read_jsonl(folder / "o.jsonl")) == len(first) + len(again)
+            with pytest.raises(rk.ConfigError, match="other settings or limits"):
+                async for _ in rk.collect(servers, "tasks.jsonl", max_attempts=7):
+                    pass
+            with pytest.raises(rk.ConfigError, match=r"give it to servers\("):
+                rk.collect(servers, "tasks.jsonl", executor="processes")
+
+    asyncio.run(main())
+
+
 def test_a_run_is_iterated_once_and_can_be_stopped_before_it_begins(folder: Path) -> None:
     async def run() -> list[Any]:
         async with rk.servers("configs/demo.yaml") as servers:

@@ -23,10 +23,12 @@ from ..collector.collection import (
 from ..collector.plan import check_repeats
 from ..collector.results import Status, finish, write_metrics
 from ..collector.reverification import verifiers_of
+from ..collector.rollout import Runner
 from ..collector.run import Run
 from ..collector.sources import TaskSource
 from ..config import fields
 from ..config.inputs import task_path
+from ..config.keys.cluster import ClusterConfig
 from ..config.keys.commands import (
     CollectConfig,
     HttpClientConfig,
@@ -150,6 +152,7 @@ class Collecting(Running):
             lines=CommandLines(),
             say=log_event,
             make_source=make_source,
+            make_runner=self._servers.make_runner or Runner,
         )
 
 
@@ -266,7 +269,9 @@ def collect_sync(
     return CollectingSync(where, tasks, _collect_config(tasks, output, keys))
 
 
-OF_SERVERS = frozenset({*HttpClientConfig.model_fields, *ServersConfig.model_fields})
+OF_SERVERS = frozenset(
+    {*HttpClientConfig.model_fields, *ServersConfig.model_fields, *ClusterConfig.model_fields}
+) - {"shard"}
 """Keys that concern servers, and so have no effect on one run."""
 
 # fmt: off

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ..config.keys.commands import CollectConfig
-from ..config.load import load
+from ..config.load import Config, load
 from ..errors import ConfigError
 from ..launch.reach import Servers, reach
 
@@ -23,19 +23,27 @@ def log_event(text: str, **fields: Any) -> None:
 
 @asynccontextmanager
 async def servers(
-    *config_paths: str | Path, overrides: Sequence[str] = ()
+    *config_paths: str | Path,
+    overrides: Sequence[str] = (),
+    executor: str = "local",
+    num_workers: int | None = None,
 ) -> AsyncIterator[Servers]:
     """Start the servers of YAML files, in this process unless the YAML places them elsewhere.
 
-    `overrides` are words as on the command line: `"++policy_model.…=0.7"`. Raises ConfigError if
-    the configuration is wrong or a server cannot start.
+    With `executor="processes"` or `"ray"`, `num_workers` workers run the rollouts, as they do for
+    `ng_collect_rollouts`; all runs through them have the same settings. `overrides` are words as on
+    the command line: `"++policy_model.…=0.7"`. Raises ConfigError if the configuration is wrong or
+    a server cannot start.
     """
     if isinstance(overrides, str):
         raise ConfigError(f"overrides: expected a list of words, got the text '{overrides}'")
     if not config_paths or not all(isinstance(path, str | Path) and path for path in config_paths):
         raise ConfigError("servers: name one or more YAML files")
     paths = ",".join(str(path) for path in config_paths)
-    async with _reach([f"+config_paths=[{paths}]", *overrides]) as found:
+    words = [f"+config_paths=[{paths}]", f"+executor={executor}", *overrides]
+    if num_workers is not None:
+        words.append(f"+num_workers={num_workers}")
+    async with _reach(words) as found:
         yield found
 
 
@@ -61,8 +69,20 @@ async def _reach(words: Sequence[str], **keys: Any) -> AsyncIterator[Servers]:
     config = load(["+global_aiohttp_connector_limit=0", *words], CollectConfig)
     given = {name: value for name, value in keys.items() if value is not None}
     config = replace(config, command=config.command.model_copy(update=given))
-    async with reach(config, config.command, log_event) as found:
+    async with _servers_of(config) as found:
         try:
             yield found
         finally:
             found.ended.set()
+
+
+@asynccontextmanager
+async def _servers_of(config: Config[CollectConfig]) -> AsyncIterator[Servers]:
+    if config.command.executor == "local":
+        async with reach(config, config.command, log_event) as found:
+            yield found
+        return
+    from ..cluster.driver import cluster  # not needed in a single process
+
+    async with cluster(config, config.command, log_event) as workers:
+        yield replace(workers.servers, make_runner=workers.make_runner)

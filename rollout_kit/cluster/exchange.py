@@ -10,6 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from ..collector.plan import AgentPlan
 from ..collector.steps import RolloutLimits
+from ..errors import ConfigError
 from ..transport.app import read_body
 from ..types import JsonObject, Say
 from .lease import Dismissed, Holder, NotAskedFor
@@ -47,10 +48,16 @@ class Exchange:
         return {"url": self._url, "ticket": ticket, "worker": worker, "title": title}
 
     def begin(self, agents: Mapping[str, AgentPlan], limits: RolloutLimits) -> None:
-        """From now on workers learn how each agent makes its rollouts."""
+        """From now on workers learn how each agent makes its rollouts, once and for all."""
         own = {each.name: getattr(limits, each.name) for each in fields(limits)}
         plans = {name: asdict(plan) for name, plan in agents.items()}
-        self._welcome = orjson.dumps({**self._plan, "agents": plans, "limits": own})
+        welcome = orjson.dumps({**self._plan, "agents": plans, "limits": own})
+        if self._has_begun.is_set() and welcome != self._welcome:
+            raise ConfigError(
+                "the workers were started for a run with other settings or limits: start the"
+                " servers again for this one"
+            )
+        self._welcome = welcome
         self._has_begun.set()
 
     async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -103,10 +110,11 @@ class Exchange:
         try:
             found = await self._answer(asked)
         except BaseException as error:
-            if not reply.done():
-                reply.cancel() if isinstance(error, asyncio.CancelledError) else (
-                    reply.set_exception(error)
-                )
+            if isinstance(error, asyncio.CancelledError):
+                reply.cancel()
+            else:
+                reply.set_exception(error)
+                reply.exception()  # it counts as seen if the call does not come again
             raise
         reply.set_result(found)
         return found

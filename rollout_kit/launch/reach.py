@@ -1,9 +1,10 @@
 """The servers that a command works with: its own, or those of a running `ng_run`."""
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..config.inputs import how_to_get
 from ..config.instances import AGENTS
@@ -43,6 +44,8 @@ class Servers:
     """Set when the servers stop: no run can begin after that."""
     closing: set[asyncio.Event] = field(default_factory=set)
     """Runs that were left early and are still closing their output."""
+    make_runner: Callable[..., Any] | None = None
+    """What makes a runner that has workers run the attempts; None without workers."""
     plan: JsonObject = field(default_factory=dict)
     """What another process needs to reach them: their URLs, tokens and time limits."""
 
