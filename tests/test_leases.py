@@ -108,6 +108,21 @@ def test_each_worker_gets_its_share_and_a_slower_one_keeps_no_other_waiting() ->
     with_bench(8, test)
 
 
+def test_workers_that_still_start_have_their_share_kept_for_a_while() -> None:
+    async def test(bench: Bench) -> None:
+        bench.leases.num_expected = 2
+        first = bench.leases.join("a", "worker 1")
+        assert len(bench.leases.grant(first, 1000)) == 4
+        bench.now = 9.0
+        assert not bench.leases.grant(first, 1000)
+        bench.now = 11.0
+        assert len(bench.leases.grant(first, 1000)) == 4
+        for task in bench.tasks:
+            task.cancel()
+
+    with_bench(8, test)
+
+
 def test_what_a_lost_worker_held_goes_first_to_another() -> None:
     async def test(bench: Bench) -> None:
         lost = bench.leases.join("a", "worker 1")

@@ -125,8 +125,9 @@ async def cluster(
         plan = {**servers.plan, "instances": to_start(split.instances), "is_restarted": False}
         sock = bound_socket(place.host, 0)
         exchange = Exchange(leases, plan, say, url_of(sock), token)
+        leases.num_expected = command.num_workers or place.num_workers()
         crew = Crew(
-            command.num_workers or place.num_workers(),
+            leases.num_expected,
             exchange.invite,
             leases,
             {*config.secrets, token},

@@ -27,6 +27,9 @@ RECALL_S = 10.0
 GATHER_S = 0.004
 """Time for which leases gather before waiting workers are woken."""
 
+START_S = 10.0
+"""Time after the first lease for which workers that start have their share kept."""
+
 MOST_AT_ONCE = 256
 """Leases in one reply."""
 
@@ -52,6 +55,9 @@ class Leases:
         """Leases that were given out again because their worker was lost."""
         self._clock, self._lease_s, self._say = clock, lease_s, say
         self._looked = clock()
+        self.num_expected = 0
+        """Workers that were started."""
+        self._shared_since: float | None = None
         self._loads: dict[str, list[float]] = {}
         self._queue: deque[Lease] = deque()
         self._open: dict[int, Lease] = {}
@@ -170,7 +176,12 @@ class Leases:
         """Leases for a worker: its share of all that are in flight, and not more than it wants."""
         if self.members.get(member.id) is not member:
             raise Dismissed(f"{member.title} was lost while it waited")
-        share = ceil(len(self._open) / max(1, len(self.members)))
+        number = len(self.members)
+        if self._shared_since is None:
+            self._shared_since = self._clock()
+        if self._clock() - self._shared_since < START_S:  # a part is for those that still start
+            number = max(number, self.num_expected)
+        share = ceil(len(self._open) / number)
         number = min(want, share - len(member.held), len(self._queue), MOST_AT_ONCE)
         rooms = [each.room for each in member.held.values()] if self.num_again else []
         room = min(filter(None, rooms), default=None)
