@@ -112,9 +112,9 @@ def _markdown(found: Json) -> Iterator[str]:
         f"{_where(found)} {_of(found['runs'])}; rollout_kit at {found['commit']}; load of the"
         f" machine before: {found['load']:.1f}.\n"
     )
-    yield "## What is asked of it\n"
+    yield "## Targets\n"
     yield from _table(
-        ("", "asked", "figure", ""),
+        ("", "target", "figure", ""),
         [
             (line["what"], line["asked"], line["shown"], "held" if line["held"] else "**not held**")
             for line in found["lines"]
