@@ -414,6 +414,7 @@ def test_a_static_report_holds_the_rollouts_and_no_markup_of_theirs(
         (["a.jsonl", "+port=x"], "port"),
         (["a.jsonl", "+where=reward <"], "is no filter"),
         (["nothing"], "no file or folder"),
+        (["a.jsonl", "+wher=reward < 1"], "did you mean 'where'?"),
     ],
 )
 def test_what_cannot_be_shown_is_said_in_one_line(

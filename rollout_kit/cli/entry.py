@@ -218,6 +218,8 @@ def format_help(name: str) -> str:
     model, summary = COMMANDS[name]
     lines = [f"{name}: {summary}", "", "Keys, given as +key=value:"]
     for key, kind, default, description in _list_keys(model, ""):
+        if key == "config_paths" and not model.has_servers:
+            continue
         lines += [f"  {key}  ({kind}{default})", f"      {description}"]
     if model.has_servers:
         lines += ["", "Keys of a server: ++<instance>.<type>.<implementation>.<key>=value"]

@@ -171,12 +171,16 @@ def parse_keys(words: Sequence[str], command: type[CommandT]) -> CommandT:
         if re.fullmatch(r"[\w./]+", word):
             folder = word if "/" in word else f"resources_servers/{word}"
             raise ConfigError(f"{word}: name the server's folder: +entrypoint={folder}")
-    parsed = overrides.parse(words, _text_keys({}, command, Path()))
+    known, is_text = fields.keys(command), _text_keys({}, command, Path())
+    # the value of an unknown key is not parsed, so that the key is what is named
+    parsed = overrides.parse(
+        words, lambda key, raw: key.split(".")[0] not in known or is_text(key, raw)
+    )
     for override in parsed:
         merged.apply(override)
     for key in merged.tree:
-        if key not in fields.keys(command):
-            raise ConfigError(describe_unknown(key, True, merged, [*fields.keys(command)], Path()))
+        if key not in known:
+            raise ConfigError(describe_unknown(key, True, merged, [*known], Path()))
     return _validate(merged.tree, Sources(merged, parsed), command)
 
 
