@@ -28,9 +28,11 @@ class WandbConfig(BaseModel):
     )
     dir: str | None = Field(default=None, description="Folder of W&B's own files.")
     samples: int = Field(
-        default=NUM_SAMPLES, ge=0, description="Rollouts of the table, drawn at random."
+        default=NUM_SAMPLES,
+        ge=0,
+        description="Number of rollouts in the table, drawn at random; 0 = none.",
     )
-    files: bool = Field(default=True, description="Send the output's files in the end.")
+    files: bool = Field(default=True, description="Send the output's files at the end of the run.")
 
 
 class MlflowConfig(BaseModel):
@@ -46,9 +48,11 @@ class MlflowConfig(BaseModel):
     run_name: str | None = Field(default=None, description="Name of the run.")
     tags: dict[str, str] = Field(default={}, description="Tags of the run.")
     samples: int = Field(
-        default=NUM_SAMPLES, ge=0, description="Rollouts of the table, drawn at random."
+        default=NUM_SAMPLES,
+        ge=0,
+        description="Number of rollouts in the table, drawn at random; 0 = none.",
     )
-    files: bool = Field(default=True, description="Send the output's files in the end.")
+    files: bool = Field(default=True, description="Send the output's files at the end of the run.")
 
 
 class OtelConfig(BaseModel):
@@ -78,5 +82,7 @@ class TrackersConfig(BaseModel):
         description="Serve /metrics for Prometheus on this port of this machine; 0 = a free one.",
     )
     tracker_wait_s: float = Field(
-        60.0, ge=0, description="Time for trackers to get the rest, when the run has ended."
+        60.0,
+        ge=0,
+        description="At the end, wait at most this many seconds until trackers have everything.",
     )
