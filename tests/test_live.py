@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from outside import KEYS, NUMBER, collect_outside
+from pydantic import ValidationError
 from support import Bench, asked, eventually, row
 from virtual_time import VirtualTime
 
@@ -299,3 +300,8 @@ def test_a_port_in_use_is_named_before_anything_is_sent(bench: Bench) -> None:
         with pytest.raises(ConfigError, match=f"dashboard_port={port}: .*choose another"):
             asyncio.run(bench.collect([row("1")], **keys))
     assert bench.model.calls == []
+
+
+def test_a_port_without_a_page_is_refused() -> None:
+    with pytest.raises(ValidationError, match=r"add \+dashboard=true"):
+        CollectConfig.model_validate({"dashboard_port": 6310})

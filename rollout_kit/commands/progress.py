@@ -211,7 +211,8 @@ class Progress:
             shown = {name: value for name, value in metrics.items() if name != "agents"}
             self._print_json({"event": "metrics", **shown})
             return
-        print(json.dumps(_headline(metrics), ensure_ascii=False, indent=2), file=self.out)
+        if headline := _headline(metrics):
+            print(json.dumps(headline, ensure_ascii=False, indent=2), file=self.out)
         for line in _lines_per_agent(metrics.get("agents", ())):
             print(line, file=self.out)
         self.out.flush()

@@ -81,6 +81,8 @@ def exchange(note: Note, request: JsonObject, timeout_s: float = ASK_S) -> JsonO
             " stopped or busy; nothing is known to have changed"
         ) from None
     except FileNotFoundError:
+        if not is_alive(note.pid):
+            remove(note)
         raise ConfigError(f"{note.name} has just ended (pid {note.pid})") from None
     except ConnectionRefusedError:
         time.sleep(ENDING_S)

@@ -2,9 +2,9 @@
 YAML and `--help` use these definitions."""
 
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from ...types import JsonObject
 from .analysis import (
@@ -108,6 +108,12 @@ class RolloutsCommand(Command, HttpClientConfig, ServersConfig, GroupsConfig, Tr
         description="CSV file to which each run appends a line: date, rollouts, seconds, rates,"
         " mean reward, bottleneck.",
     )
+
+    @model_validator(mode="after")
+    def _has_a_page_for_the_port(self) -> Self:
+        if "dashboard_port" in self.model_fields_set and not self.dashboard:
+            raise ValueError("dashboard_port: add +dashboard=true, there is no page otherwise")
+        return self
 
 
 class CollectConfig(RolloutsCommand, ClusterConfig):
