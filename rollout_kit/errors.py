@@ -285,3 +285,8 @@ def how_to_install(*requirements: str) -> str:
         return f"uv pip install --python {python} {what}"
     before = f"{python} -m ensurepip && " if find_spec("pip") is None else ""
     return f"{before}{python} -m pip install {what}"
+
+
+def number_of(number: int, what: str) -> str:
+    """`1 task`, `2,000 tasks`."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import orjson
 
-from ..collector.plan import number_of
 from ..config.instance_keys import is_url
 from ..config.instances import RESOURCES, Instance
 from ..config.keys.commands import AuditConfig
 from ..config.load import Config
 from ..config.verification import select_needed
-from ..errors import ConfigError, suggest
+from ..errors import ConfigError, number_of, suggest
 from ..launch.fleet import Upkeep
 from ..launch.placement import HttpLimits, placed
 from ..serving import registry

@@ -8,10 +8,10 @@ import asyncio
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
+from ..errors import number_of
 from ..metrics.intervals import share
 from ..pacing.bill import Bill
 from ..types import Attempt, JsonObject, Key, Outcome, Rollout, Task
-from .plan import number_of
 from .rollout import Runner
 from .slot import Slot
 

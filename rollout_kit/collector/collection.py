@@ -14,7 +14,7 @@ from ..config.keys.commands import CollectConfig, ReverifyConfig, RolloutsComman
 from ..config.keys.parallelism import Parallelism
 from ..config.load import Config
 from ..endpoints.prices import Tariff
-from ..errors import ConfigError, OutputError
+from ..errors import ConfigError, OutputError, number_of
 from ..launch.reach import Servers
 from ..pacing.bill import Bill
 from ..secrets import mask
@@ -34,7 +34,6 @@ from .plan import (
     find_wanted,
     know_agents,
     made_by,
-    number_of,
     task_reader,
 )
 from .reverification import StoredSource, Verifiers

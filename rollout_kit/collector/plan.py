@@ -272,11 +272,6 @@ class Counts:
         return {name: getattr(self, name) for name in names}
 
 
-def number_of(number: int, what: str) -> str:
-    """`1 task`, `2,000 tasks`."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
 def find_owed(
     tasks: Iterable[Task | Malformed],
     wanted: Wanted,

@@ -13,7 +13,7 @@ from ..config.instances import AGENTS
 from ..config.keys.commands import ReverifyConfig
 from ..config.load import Config
 from ..config.verification import select_needed, verifier_of
-from ..errors import ConfigError, RolloutError, suggest
+from ..errors import ConfigError, RolloutError, number_of, suggest
 from ..launch.reach import Servers, reach
 from ..metrics.comparison import Comparison
 from ..metrics.summary import Metrics
@@ -23,7 +23,7 @@ from ..store.journal import Journal, NoJournal
 from ..store.stored import Line, Stored, StoredFile, read_stored_lines
 from ..store.tasks import BREATH, Malformed
 from ..types import Attempt, JsonObject, Key, Outcome, Rollout, Say, Task
-from .plan import AgentPlan, Counts, number_of, read_verifier
+from .plan import AgentPlan, Counts, read_verifier
 from .schedule import LATER, Attempts, End, Later
 from .sources import OnTask
 

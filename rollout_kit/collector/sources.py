@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from ..config.keys.commands import CollectConfig
-from ..errors import ConfigError
+from ..errors import ConfigError, number_of
 from ..metrics.summary import Metrics
 from ..metrics.tally import Tally
 from ..store.groups.scope import is_named
@@ -21,7 +21,7 @@ from ..store.journal import Journal, NoJournal
 from ..store.lines import row_of
 from ..store.tasks import BREATH, NO_AGENT, Malformed, TaskReader, agent_name_of
 from ..types import Attempt, JsonObject, Key, Outcome, Rollout, Say, Task
-from .plan import Counts, Wanted, count, find_owed, number_of
+from .plan import Counts, Wanted, count, find_owed
 from .schedule import Attempts, End, Later
 
 COUNT_FIRST = 50_000

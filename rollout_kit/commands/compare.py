@@ -9,9 +9,8 @@ from typing import Any
 import orjson
 
 from ..api.load import load
-from ..collector.plan import number_of
 from ..config.keys.analysis import CompareConfig
-from ..errors import ConfigError
+from ..errors import ConfigError, number_of
 from ..metrics.paired import Paired, Side, compare
 from ..store.files import OutputPaths
 from ..store.groups.scope import arm_of_key

@@ -13,13 +13,13 @@ from itertools import count
 from typing import NamedTuple
 
 from ..collector.collection import Collection
-from ..collector.plan import number_of
 from ..collector.results import Status, finish
 from ..collector.run import Ending
 from ..collector.schedule import Later
 from ..collector.sources import TaskSource
 from ..config.keys.commands import CollectConfig
 from ..endpoints.prices import TIERS, Tariff
+from ..errors import number_of
 from ..metrics.intervals import MIN_DRAWN, Interval, share, total
 from ..pacing.bill import dollars
 from ..types import Attempt, Failure, JsonObject, Outcome, Rollout, RolloutInfo, Unverified

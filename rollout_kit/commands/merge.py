@@ -1,10 +1,9 @@
 """Merges outputs, and tells what was found."""
 
 from ..cluster.merging.merge import Merge, expand
-from ..collector.plan import number_of
 from ..collector.results import Status
 from ..config.keys.analysis import MergeConfig
-from ..errors import ConfigError
+from ..errors import ConfigError, number_of
 from ..store.files import OutputPaths
 from ..types import JsonObject
 

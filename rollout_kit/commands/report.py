@@ -5,10 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..collector.plan import number_of
 from ..collector.results import Status, cost_of, finish, has_metrics_file
 from ..collector.run import Ending, Run
-from ..errors import ConfigError
+from ..errors import ConfigError, number_of
 from ..types import JsonObject, Say
 from .progress import Progress
 from .throughput_log import log_run

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from ..collector.plan import number_of
+from ..errors import number_of
 from ..responses import content_texts, input_items
 from ..store.compact import NumberTable
 from ..store.tasks import task_id_of

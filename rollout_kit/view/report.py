@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-from ..collector.plan import number_of
 from ..commands.compare import conclude
 from ..config.keys.analysis import ReportConfig
-from ..errors import ConfigError
+from ..errors import ConfigError, number_of
 from ..metrics.aggregate import Aggregate
 from ..metrics.paired import compare
 from ..responses import content_texts

@@ -5,9 +5,8 @@ import webbrowser
 from collections.abc import Callable
 from urllib.parse import urlencode
 
-from ..collector.plan import number_of
 from ..config.keys.analysis import ViewConfig
-from ..errors import ConfigError
+from ..errors import ConfigError, number_of
 from ..export.expression import parse
 from ..launch.sockets import bound_socket, url_of
 from ..transport.app import served

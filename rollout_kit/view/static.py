@@ -9,9 +9,8 @@ from pathlib import Path
 
 import orjson
 
-from ..collector.plan import number_of
 from ..config.keys.analysis import ViewConfig
-from ..errors import ConfigError
+from ..errors import ConfigError, number_of
 from ..pages.site import find_file
 from ..store.files import write_atomically
 from ..types import JsonObject

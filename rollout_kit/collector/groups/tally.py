@@ -5,10 +5,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...errors import RolloutError
+from ...errors import RolloutError, number_of
 from ...store.groups.scope import Group
 from ...types import JsonObject
-from ..plan import number_of
 
 MAX_LISTED = 10_000
 """Unscored groups that the metrics file names."""
