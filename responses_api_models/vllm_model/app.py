@@ -15,7 +15,7 @@ from rollout_kit.serving.service import Demands, get
 from rollout_kit.serving.weights import find_folder, find_in_hub
 from rollout_kit.session import current_session
 from rollout_kit.transport.http import HttpClient
-from rollout_kit.transport.loop import gather_all
+from rollout_kit.transport.loop import cancel_all, gather_all
 from rollout_kit.transport.retry import MODEL_REQUEST, retry
 from rollout_kit.types import JsonObject
 
@@ -88,9 +88,7 @@ class VllmModel(Model):
             await self.identify_weights(place, *adapter_places(config.lora_modules))
 
     async def stop(self) -> None:
-        for task in self._supervising:
-            task.cancel()
-        await asyncio.gather(*self._supervising, return_exceptions=True)
+        await cancel_all(self._supervising)
         await asyncio.gather(*(engine.stop() for engine in self._engines))
         if self._endpoints:
             await self._endpoints.stop()

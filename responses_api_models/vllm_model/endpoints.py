@@ -13,6 +13,7 @@ from typing import Any
 from rollout_kit.errors import ModelError, PeerError
 from rollout_kit.time_limit import within
 from rollout_kit.transport.http import HttpClient
+from rollout_kit.transport.loop import cancel_all
 from rollout_kit.transport.retry import VLLM_PROBE, delay_s
 from rollout_kit.types import JsonObject
 
@@ -75,9 +76,7 @@ class Endpoints:
         self._keep(self._poll_metrics())
 
     async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_all(self._tasks)
 
     async def choose(self, session: str | None, timeout_s: float) -> Endpoint:
         """The server for the next request; ModelError if none is healthy in time."""

@@ -29,6 +29,7 @@ from ..pacing.probe import WorkerLoad
 from ..session import TurnLog
 from ..store.lines import describe_error, info_of
 from ..transport.app import served
+from ..transport.loop import beside
 from ..transport.peers import Local, Peers
 from ..transport.wire import Answers
 from ..types import Attempt, Outcome, Say, Unverified
@@ -134,15 +135,15 @@ async def cluster(
             command.log_dir,
             say,
         )
-        async with served(exchange.app, sock, token, control=OF_MEMBERS, opened=(JOIN,)):
-            watch = asyncio.create_task(_watch(leases))
+        async with (
+            served(exchange.app, sock, token, control=OF_MEMBERS, opened=(JOIN,)),
+            beside(_watch(leases)),
+        ):
             try:
                 async with place.start(crew) as ends:
                     yield Cluster(replace(servers, ends=[*servers.ends, *ends]), leases, exchange)
             finally:
                 leases.dismiss_all()
-                watch.cancel()
-                await asyncio.gather(watch, return_exceptions=True)
 
 
 def _place_of(command: CollectConfig) -> WorkerPlace:

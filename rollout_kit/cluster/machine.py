@@ -15,7 +15,7 @@ from ..launch.output import Output
 from ..launch.process_tree import MARK
 from ..launch.processes import Child, Reaper, python_path, spawn, stop
 from ..launch.supervise import Supervisor, Terms
-from ..transport.loop import gather_all
+from ..transport.loop import cancel_all, gather_all
 from .places import Crew
 
 STOP_S = 3.0
@@ -97,9 +97,7 @@ class ThisMachine:
                 tasks += [asyncio.create_task(worker.run()) for worker in workers]
                 yield tasks
             finally:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+                await cancel_all(tasks)
                 await stop([worker.child for worker in workers if worker.child], STOP_S)
                 await reaper.close()
 

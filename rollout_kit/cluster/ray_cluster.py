@@ -21,6 +21,7 @@ import orjson
 from ..errors import ConfigError, how_to_install
 from ..launch.processes import python_path
 from ..secrets import mask
+from ..transport.loop import cancel_all
 from ..transport.retry import SERVER_RESTART, delay_s
 from .places import Crew
 
@@ -83,8 +84,12 @@ class RayCluster:
         self.ray = ray = _import_ray()
         if ray.is_initialized():  # for servers of the same command
             self._is_mine = False
-            self.host = _host_of(ray, self._address)
-            return self
+        else:
+            self._init(ray)
+        self.host = _host_of(ray, self._address)
+        return self
+
+    def _init(self, ray: Any) -> None:
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
         if self._address:
             options["address"] = self._address
@@ -97,8 +102,6 @@ class RayCluster:
             where = f"at {self._address} " if self._address else ""
             reason = str(error).strip().splitlines()[0]
             raise ConfigError(f"the Ray cluster {where}cannot be used: {reason}") from None
-        self.host = _host_of(ray, self._address)
-        return self
 
     async def __aexit__(self, *exc: object) -> None:
         if self._is_mine:
@@ -119,9 +122,7 @@ class RayCluster:
         try:
             yield tasks
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancel_all(tasks)
 
 
 class RayWorker:

@@ -32,6 +32,7 @@ from ..launch.supervise import State
 from ..transport.access import bearer
 from ..transport.app import read_body, served
 from ..transport.http import HttpClient
+from ..transport.loop import cancel_all
 from ..transport.retry import SERVER_RESTART, delay_s
 from ..types import JsonObject
 from .ray_cluster import RayCluster, describe_loss
@@ -262,7 +263,7 @@ class RayServers:
                 moved(instance.name, [server.url for server in servers])
 
         ends = [asyncio.create_task(each.keep(invite, dismiss, note_move)) for each in servers]
-        stack.push_async_callback(_cancel, ends)
+        stack.push_async_callback(cancel_all, ends)
         await asyncio.gather(*(server.ready for server in servers))
         urls[:] = [server.url for server in servers]
         kept: list[Kept] = list(servers)
@@ -300,9 +301,3 @@ class RayServers:
             return GONE, {"detail": "the ticket is not valid, or no longer"}
         self._known[id] = ticket._replace(secret=secrets.token_urlsafe(32)), {}  # it was used
         return 200, {**welcome, "host": scope["client"][0]}
-
-
-async def _cancel(tasks: list["asyncio.Task[str]"]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

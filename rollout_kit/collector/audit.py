@@ -11,6 +11,7 @@ from hashlib import blake2b
 from ..errors import number_of
 from ..metrics.intervals import share
 from ..pacing.bill import Bill
+from ..transport.loop import cancel_all
 from ..types import Attempt, JsonObject, Key, Outcome, Rollout, Task
 from .rollout import Runner
 from .slot import Slot
@@ -75,10 +76,7 @@ class VerdictAudit:
         await asyncio.gather(*self.tasks)
 
     async def cancel(self) -> None:
-        tasks = list(self.tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(self.tasks)
 
     def figures(self) -> JsonObject:
         """For the metrics file."""

@@ -23,13 +23,14 @@ from ..pacing.watch import SAY_EVERY_S, Watch
 from ..session import Session, entered
 from ..store.lines import rollout_of
 from ..store.tasks import BREATH
+from ..transport.loop import beside
 from ..types import Attempt, Failure, JsonObject, Outcome, Rollout, Say, Unverified
 from .audit import VerdictAudit
 from .collection import Collection
 from .control.limits import RunLimits
 from .control.parallel import ParallelLimit
 from .groups.scoring import GroupScoring
-from .schedule import Attempts, Later, Schedule, beside
+from .schedule import Attempts, Later, Schedule
 
 TICK_S = 1.0
 """How often written lines are forced to disk, and the files are checked."""

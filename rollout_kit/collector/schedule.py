@@ -8,17 +8,15 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import (
     AsyncGenerator,
-    AsyncIterator,
     Awaitable,
     Callable,
-    Coroutine,
     Iterator,
 )
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from time import perf_counter, thread_time
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
+from ..transport.loop import cancel_all
 from ..types import Attempt, Outcome, StoredTurn, Unverified
 from .slot import Place, Slot
 
@@ -218,9 +216,7 @@ class Schedule:
         finally:
             if self._wake:
                 self._wake.cancel()
-            for task in self.slots:
-                task.cancel()
-            await asyncio.gather(*self.slots, return_exceptions=True)
+            await cancel_all(self.slots)
 
     def _hand(self, ready: "_Ready") -> None:
         """Have `outcomes` look at this next."""
@@ -332,14 +328,3 @@ _Ready = asyncio.Task[Outcome] | Outcome | Exception | None
 def _settle(given: "asyncio.Future[T]", answer: T) -> None:
     if not given.done():
         given.set_result(answer)
-
-
-@asynccontextmanager
-async def beside(work: Coroutine[Any, Any, None]) -> AsyncIterator["asyncio.Task[None]"]:
-    """Context in which `work` goes on; it is cancelled at the end."""
-    task = asyncio.create_task(work)
-    try:
-        yield task
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)

@@ -25,6 +25,7 @@ from ..serving import registry
 from ..serving.fingerprint import list_sources
 from ..serving.service import Demands
 from ..transport.http import HttpClient
+from ..transport.loop import cancel_all
 from ..types import JsonObject
 from .output import Output
 from .process_tree import MARK
@@ -138,10 +139,7 @@ class Fleet:
                 process.notice_change(reload=self._upkeep.reload)
 
     async def _stop(self) -> None:
-        tasks = [*self.ends, *([self._watch] if self._watch else [])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all([*self.ends, *([self._watch] if self._watch else [])])
         await stop([process.child for process in self._processes if process.child], STOP_S)
         for process in self._processes:
             process.forget()

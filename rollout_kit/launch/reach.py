@@ -17,6 +17,7 @@ from ..launch.run import RunIdentity
 from ..transport.access import bearer
 from ..transport.cassette import Tapes
 from ..transport.http import HttpClient
+from ..transport.loop import beside
 from ..transport.peers import Http, Peers
 from ..types import JsonObject, Say
 from .head import HeadClient
@@ -150,12 +151,8 @@ async def _servers_of_ng_run(
             "timeouts_s": {name: limits.timeout_s(type_) for name, type_ in types.items()},
         }
         peers = Peers(transports)
-        gone = asyncio.create_task(_wait_until_gone(head, servers, peers))
-        try:
+        async with beside(_wait_until_gone(head, servers, peers)) as gone:
             yield Servers(peers, agents, defaults, values, [gone], plan=plan)
-        finally:
-            gone.cancel()
-            await asyncio.gather(gone, return_exceptions=True)
     finally:
         await client.close()
 

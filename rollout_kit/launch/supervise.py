@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..errors import ConfigError
+from ..transport.loop import cancel_all
 from ..transport.retry import SERVER_RESTART, RetryPolicy, delay_s
 from .processes import Child, Reaper
 
@@ -100,9 +101,7 @@ class Supervisor:
                 {ready, ending}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
             )
         finally:
-            ready.cancel()
-            ending.cancel()
-            await asyncio.gather(ready, ending, return_exceptions=True)
+            await cancel_all([ready, ending])
         if ending in done:
             await self.child.read_rest()
             raise ConfigError(self.obituary())

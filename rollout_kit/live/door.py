@@ -14,9 +14,9 @@ from contextlib import asynccontextmanager, suppress
 
 import orjson
 
-from ..collector.schedule import beside
 from ..errors import ConfigError, RolloutKitError
 from ..store.lines import now_text
+from ..transport.loop import beside, cancel_all
 from ..transport.peer_user import find_user
 from ..types import JsonObject, Say
 from .control import Control, name_user
@@ -47,9 +47,7 @@ class Door:
                 self._open.add(task)
                 task.add_done_callback(self._open.discard)
         finally:
-            for task in self._open:
-                task.cancel()
-            await asyncio.gather(*self._open, return_exceptions=True)
+            await cancel_all(self._open)
 
     async def _handle(self, connection: socket.socket) -> None:
         with connection, suppress(OSError, TimeoutError):

@@ -10,11 +10,11 @@ import orjson
 from starlette.requests import Request
 from starlette.routing import Route
 
-from ..collector.schedule import beside
 from ..errors import ConfigError
 from ..launch.sockets import bound_socket, url_of
 from ..pages.site import build_site, read_json, refusing
 from ..transport.app import served
+from ..transport.loop import beside
 from ..types import JsonObject, Say
 from . import client
 from .control import Control, name_user

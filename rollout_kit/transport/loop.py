@@ -4,9 +4,9 @@ import asyncio
 import gc
 import resource
 import signal
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -50,9 +50,25 @@ async def gather_all(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     try:
         return await asyncio.gather(*tasks)
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(tasks)
+
+
+async def cancel_all(tasks: Iterable["asyncio.Future[Any]"]) -> None:
+    """Cancel the tasks, and return when they have ended; what they raise is dropped."""
+    tasks = list(tasks)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@asynccontextmanager
+async def beside(work: Coroutine[Any, Any, T]) -> AsyncIterator["asyncio.Task[T]"]:
+    """Context in which `work` goes on; it is cancelled at the end."""
+    task = asyncio.create_task(work)
+    try:
+        yield task
+    finally:
+        await cancel_all([task])
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

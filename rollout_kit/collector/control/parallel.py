@@ -8,7 +8,7 @@ from typing import Any
 from ...config.keys.parallelism import Parallelism
 from ...pacing.limiter import Adaptive, Limiter, limiter_of, steered
 from ...pacing.meter import Meter
-from ..schedule import beside
+from ...transport.loop import beside
 
 
 class ParallelLimit:
