@@ -11,6 +11,7 @@ from starlette.types import Receive, Scope, Send
 from ..collector.plan import AgentPlan
 from ..collector.steps import RolloutLimits
 from ..errors import ConfigError
+from ..transport.access import send_json
 from ..transport.app import read_body
 from ..types import JsonObject, Say
 from .lease import Dismissed, Holder, NotAskedFor
@@ -73,9 +74,7 @@ class Exchange:
         except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, NotAskedFor) as error:
             reason = f"{type(error).__name__}: {error}"
             status, reply = 422, orjson.dumps({"detail": reason})
-        headers = [(b"content-type", b"application/json")]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": reply})
+        await send_json(send, status, reply)
 
     async def _join(self, asked: JsonObject) -> bytes:
         ticket = self._tickets.get(asked["worker"], "")

@@ -13,7 +13,7 @@ import orjson
 from ..errors import ConfigError
 from ..launch.output import Output
 from ..launch.process_tree import MARK
-from ..launch.processes import Child, Reaper, python_path, spawn, stop
+from ..launch.processes import Child, Reaper, python_env, spawn, stop
 from ..launch.supervise import Supervisor, Terms
 from ..transport.loop import cancel_all, gather_all
 from .places import Crew
@@ -39,12 +39,7 @@ class WorkerProcess(Supervisor):
         self._output.tail.clear()
         return await spawn(
             [sys.executable, "-m", "rollout_kit.cluster.worker"],
-            {
-                **os.environ,
-                "PYTHONPATH": python_path(),
-                "PYTHONUNBUFFERED": "1",
-                MARK: mark,
-            },
+            python_env(**{MARK: mark}),
             take=self._output.take,
             mark=mark,
             line=orjson.dumps(given) + b"\n",

@@ -19,7 +19,7 @@ from typing import Any, Self
 import orjson
 
 from ..errors import ConfigError, how_to_install
-from ..launch.processes import python_path
+from ..launch.processes import python_env
 from ..secrets import mask
 from ..transport.loop import cancel_all
 from ..transport.retry import SERVER_RESTART, delay_s
@@ -57,7 +57,7 @@ class WorkerHost:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": python_path(), "PYTHONUNBUFFERED": "1"},
+            env=python_env(),
         )
         assert process.stdin is not None and process.stdout is not None
         process.stdin.write(orjson.dumps(given) + b"\n")

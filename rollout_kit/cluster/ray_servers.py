@@ -29,7 +29,7 @@ from ..launch.placement import HttpLimits, Kept, OnNodes, placed
 from ..launch.run import RunIdentity
 from ..launch.sockets import bound_socket, url_of
 from ..launch.supervise import State
-from ..transport.access import bearer
+from ..transport.access import bearer, send_json
 from ..transport.app import read_body, served
 from ..transport.http import HttpClient
 from ..transport.loop import cancel_all
@@ -288,9 +288,7 @@ class RayServers:
             status, reply = self._answer(scope["path"], orjson.loads(raw), scope)
         except (orjson.JSONDecodeError, KeyError, TypeError) as error:
             status, reply = 422, {"detail": f"{type(error).__name__}: {error}"}
-        headers = [(b"content-type", b"application/json")]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": orjson.dumps(reply)})
+        await send_json(send, status, orjson.dumps(reply))
 
     def _answer(self, path: str, asked: JsonObject, scope: Scope) -> tuple[int, JsonObject]:
         id = asked["id"]

@@ -11,6 +11,7 @@ import secrets as random
 import signal
 import sys
 import time
+from collections import ChainMap
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ from ..transport.loop import cancel_all
 from ..types import JsonObject
 from .output import Output
 from .process_tree import MARK
-from .processes import Child, Reaper, python_path, spawn, stop
+from .processes import Child, Reaper, python_env, spawn, stop
 from .sockets import Sockets, url_of
 from .supervise import Supervisor, Terms
 
@@ -190,13 +191,7 @@ class ServerProcess(Supervisor):
         plan["is_restarted"] = self.restarts > 0
         return await spawn(
             [instances[0].python or sys.executable, "-m", "rollout_kit.launch.serve"],
-            {
-                **os.environ,
-                "PYTHONPATH": python_path(),
-                "PYTHONUNBUFFERED": "1",
-                **{key: value for each in instances for key, value in each.env.items()},
-                MARK: mark,
-            },
+            python_env(**dict(ChainMap({MARK: mark}, *(each.env for each in instances)))),
             take=self._output.take,
             mark=mark,
             line=orjson.dumps(plan) + b"\n",

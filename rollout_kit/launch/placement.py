@@ -18,11 +18,10 @@ from ..config.load import Config, Instance
 from ..errors import ConfigError
 from ..serving import registry
 from ..serving.service import Service
-from ..transport.access import bearer
 from ..transport.cassette import Cassette, Tapes
 from ..transport.http import MAX_REPLY_MB, HttpClient
 from ..transport.loop import gather_all
-from ..transport.peers import Http, Local, Peers, Transport
+from ..transport.peers import Local, Peers, Transport, over_http
 from ..types import JsonObject
 from .fleet import Fleet, Upkeep, demands_of
 from .run import RunIdentity
@@ -183,7 +182,7 @@ async def placed(
         for sock in itertools.chain.from_iterable(sockets.values()):
             stack.callback(sock.close)
         plan = {"tapes": asdict(tapes), **_plan(instances, where, sockets, run, limits)}
-        urls, tokens = plan["urls"], plan["tokens"]
+        urls = plan["urls"]
         transports: dict[str, Transport] = {}
         peers = Peers(transports, Cassette.of(tapes) if start else None)
 
@@ -193,10 +192,7 @@ async def placed(
             fleet.tell_moved(name, to)
 
         remote = await _start_on_nodes(where.on_nodes, nodes, plan, upkeep, move, stack)
-        transports |= {
-            name: Http(name, own, client, plan["timeouts_s"][name], bearer(tokens.get(name)))
-            for name, own in urls.items()
-        }
+        transports |= over_http(plan, client)
         services = [_instantiate(each, peers) for each in where.local]
         transports |= {
             each.name: Local(each, timeout_s=limits.local_timeout_s(each.kind)) for each in services

@@ -127,10 +127,11 @@ async def stop(children: Sequence[Child], timeout_s: float) -> None:
     await asyncio.gather(*(child.end() for child in children), *waits)
 
 
-def python_path() -> str:
-    """PYTHONPATH with which any interpreter imports this very package."""
+def python_env(**more: str) -> dict[str, str]:
+    """Environment in which any interpreter imports this very package and prints at once."""
     here = str(Path(__file__).resolve().parents[2])
-    return os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")]))
+    path = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")]))
+    return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **more}
 
 
 class Reaper:
@@ -146,7 +147,7 @@ class Reaper:
             "-m",
             "rollout_kit.launch.process_tree",
             stdin=asyncio.subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": python_path()},
+            env=python_env(),
             start_new_session=True,
         )
 

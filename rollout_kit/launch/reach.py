@@ -14,11 +14,10 @@ from ..errors import ConfigError, PeerError
 from ..launch.fleet import Upkeep
 from ..launch.placement import HttpLimits, Nodes, placed
 from ..launch.run import RunIdentity
-from ..transport.access import bearer
 from ..transport.cassette import Tapes
 from ..transport.http import HttpClient
 from ..transport.loop import beside
-from ..transport.peers import Http, Peers
+from ..transport.peers import Peers, over_http
 from ..types import JsonObject, Say
 from .head import HeadClient
 
@@ -123,17 +122,6 @@ async def _servers_of_ng_run(
                 f"{error}{how_to_get(getattr(command, 'agent_name', None))}"
             ) from None
         servers, values = await head.instances(), await head.values()
-        transports = {
-            each["name"]: Http(
-                each["name"],
-                each["urls"],
-                client,
-                limits.timeout_s(each["server_type"]),
-                bearer(head.token if each["asks_token"] else None),
-            )
-            for each in servers
-            if each["urls"]
-        }
         agents = [each["name"] for each in servers if each["server_type"] == AGENTS]
         for each in servers:
             if each["state"] == "failed":
@@ -142,15 +130,13 @@ async def _servers_of_ng_run(
         for line in _shorter_limits(command, values):
             say(f"warning: {line}")
         defaults = values.get("responses_create_params") or {}
-        tokens = {each["name"]: head.token for each in servers if each["asks_token"]}
-        types = {each["name"]: each["server_type"] for each in servers if each["urls"]}
         plan: JsonObject = {
             "urls": {each["name"]: each["urls"] for each in servers if each["urls"]},
-            "tokens": tokens,
+            "tokens": {each["name"]: head.token for each in servers if each["asks_token"]},
             "http": limits.of_client(),
-            "timeouts_s": {name: limits.timeout_s(type_) for name, type_ in types.items()},
+            "timeouts_s": {each["name"]: limits.timeout_s(each["server_type"]) for each in servers},
         }
-        peers = Peers(transports)
+        peers = Peers(over_http(plan, client))
         async with beside(_wait_until_gone(head, servers, peers)) as gone:
             yield Servers(peers, agents, defaults, values, [gone], plan=plan)
     finally:

@@ -19,10 +19,9 @@ from ..errors import RolloutKitError
 from ..serving import registry
 from ..serving.service import Service
 from ..transport import loop
-from ..transport.access import bearer
 from ..transport.cassette import Cassette, Tapes
 from ..transport.http import HttpClient
-from ..transport.peers import Http, Local, Peers, Transport
+from ..transport.peers import Local, Peers, over_http
 from ..types import JsonObject
 from .process_tree import MARK, kill_family
 
@@ -76,11 +75,7 @@ async def start_services(
     closing `stack` stops them."""
     client = HttpClient(**plan["http"])
     stack.push_async_callback(client.close)
-    timeouts_s, tokens = plan["timeouts_s"], plan["tokens"]
-    transports: dict[str, Transport] = {
-        name: Http(name, urls, client, timeouts_s[name], bearer(tokens.get(name)))
-        for name, urls in plan["urls"].items()
-    }
+    transports = over_http(plan, client)
     peers = Peers(transports, cassette)
     services: list[Service] = []
     for instance in plan["instances"]:

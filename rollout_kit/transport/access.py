@@ -96,11 +96,16 @@ def guard(app: ASGIApp, access: Access) -> ASGIApp:
             return
         status, message = refusal
         error = {"type": "PeerError", "message": message, "status": status, "retryable": False}
-        headers = [(b"content-type", b"application/json")]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": orjson.dumps({"error": error})})
+        await send_json(send, status, orjson.dumps({"error": error}))
 
     return check
+
+
+async def send_json(send: Send, status: int, body: bytes) -> None:
+    """Answer a request with JSON bytes."""
+    headers = [(b"content-type", b"application/json")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
 
 
 def is_loopback(address: str) -> bool:

@@ -7,7 +7,6 @@ so neither side can change the other's objects. The reply belongs to the caller.
 import asyncio
 import zlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from http.cookies import CookieError, SimpleCookie
 from typing import Any, Protocol
 
@@ -33,13 +32,13 @@ from ..session import (
 )
 from ..time_limit import within
 from ..types import JsonObject
+from .access import bearer
 from .caller import HEADER as DEADLINE_HEADER
 from .caller import deadline_header
 from .cassette import Cassette
-from .connection import Headers
 from .http import HttpClient, Reply
 from .retry import RECONNECT, retry
-from .wire import EVENT_END, RESERVED, Answers, decode, encode, read_scores
+from .wire import RESERVED, Answers, TurnReader, decode, encode, read_scores
 
 LONG_AGO = "Thu, 01 Jan 1970"
 """Expiry of a cookie that a server deletes."""
@@ -205,32 +204,13 @@ class Local:
         return encode(reply) if self._round_trip else reply
 
 
-class TurnReader:
-    """Passes the turns of a stream on as they arrive; `reply` is set at its end."""
-
-    def __init__(self, report: Callable[[JsonObject], Any]) -> None:
-        self.reply: Reply | None = None
-        self._report = report
-        self._begun: list[bytes] = []
-
-    def feed(self, piece: bytes) -> None:
-        self._begun.append(piece)
-        if piece[-1:] != b"\n":  # JSON on one line has none
-            return
-        self._begun = [raw := b"".join(self._begun)]
-        if not raw.endswith(EVENT_END):
-            return
-        self._begun.clear()
-        for event in raw.split(EVENT_END)[:-1]:
-            with suppress(orjson.JSONDecodeError):  # a reply that cannot be read is an error later
-                self._take(orjson.loads(event.removeprefix(b"data: ")))
-
-    def _take(self, event: JsonObject) -> None:
-        if (turn := event.get("turn")) is not None:
-            self._report(turn)
-        else:
-            pairs = [(name.encode(), value.encode()) for name, value in event["headers"]]
-            self.reply = Reply(event["status"], Headers(pairs), orjson.dumps(event["reply"]))
+def over_http(plan: JsonObject, client: HttpClient) -> dict[str, "Transport"]:
+    """The servers of a plan that have URLs: name → how to reach it."""
+    tokens, timeouts_s = plan["tokens"], plan["timeouts_s"]
+    return {
+        name: Http(name, urls, client, timeouts_s[name], bearer(tokens.get(name)))
+        for name, urls in plan["urls"].items()
+    }
 
 
 class Http:

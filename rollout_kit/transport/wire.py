@@ -16,6 +16,8 @@ from ..errors import TaskError
 from ..responses import is_too_deep
 from ..session import note_repair
 from ..types import JsonObject, VerifyRequest, VerifyResponse, given_fields
+from .connection import Headers
+from .http import Reply
 
 RESERVED = frozenset(
     {
@@ -272,3 +274,31 @@ def parse_object(raw: bytes) -> JsonObject:
     if not isinstance(value, dict):
         raise TaskError(f"the body must be a JSON object, got {type(value).__name__}", status=400)
     return value
+
+
+class TurnReader:
+    """Passes the turns of a stream on as they arrive; `reply` is set at its end."""
+
+    def __init__(self, report: Callable[[JsonObject], Any]) -> None:
+        self.reply: Reply | None = None
+        self._report = report
+        self._begun: list[bytes] = []
+
+    def feed(self, piece: bytes) -> None:
+        self._begun.append(piece)
+        if piece[-1:] != b"\n":  # JSON on one line has none
+            return
+        self._begun = [raw := b"".join(self._begun)]
+        if not raw.endswith(EVENT_END):
+            return
+        self._begun.clear()
+        for event in raw.split(EVENT_END)[:-1]:
+            with suppress(orjson.JSONDecodeError):  # a reply that cannot be read is an error later
+                self._take(orjson.loads(event.removeprefix(b"data: ")))
+
+    def _take(self, event: JsonObject) -> None:
+        if (turn := event.get("turn")) is not None:
+            self._report(turn)
+        else:
+            pairs = [(name.encode(), value.encode()) for name, value in event["headers"]]
+            self.reply = Reply(event["status"], Headers(pairs), orjson.dumps(event["reply"]))
