@@ -5,18 +5,22 @@ turn), `generation_log_probs` (one each) and, if known, `generation_temperature`
 `prompt_token_ids`; if it begins with the previous turn's prompt and generation, only the rest is
 kept, as `prompt_suffix_token_ids`. If a later turn's prompt begins otherwise, `prompt_restart` says
 why. If no end of turn was sampled, `generation_stopped_by` is `length` or the stop condition.
+
+With or without token ids, the item has `policy_version_first` and `policy_version_last` where the
+model server knows the version of its weights: those in use when the turn began and when it ended.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from .types import JsonObject
 
 PROMPT, SUFFIX, RESTART = "prompt_token_ids", "prompt_suffix_token_ids", "prompt_restart"
 GENERATION, LOG_PROBS = "generation_token_ids", "generation_log_probs"
 TEMPERATURE, STOPPED_BY = "generation_temperature", "generation_stopped_by"
+VERSION_FIRST, VERSION_LAST = "policy_version_first", "policy_version_last"
 
 TOKEN_FIELDS = frozenset({PROMPT, SUFFIX, RESTART, GENERATION, LOG_PROBS, TEMPERATURE, STOPPED_BY})
 
@@ -30,6 +34,35 @@ def without_tokens(tree: Any) -> Any:
     return [without_tokens(value) for value in tree] if isinstance(tree, list) else tree
 
 
+class Versions(NamedTuple):
+    """The least and the greatest version of the policy's weights in a turn, rollout or group."""
+
+    first: int
+    last: int
+
+    def stamp(self, output: list[JsonObject]) -> None:
+        """Write the versions on the last item of a turn."""
+        if output:
+            output[-1] |= {VERSION_FIRST: self.first, VERSION_LAST: self.last}
+
+
+def span_versions(each: Iterable[Versions | None]) -> Versions | None:
+    """The versions of a whole from those of its parts; None if no part has any."""
+    known = [versions for versions in each if versions is not None]
+    if not known:
+        return None
+    return Versions(min(one.first for one in known), max(one.last for one in known))
+
+
+def versions_of(items: Iterable[Any]) -> Versions | None:
+    """The versions of all turns in a response's output; None if they are unknown."""
+    return span_versions(
+        Versions(item[VERSION_FIRST], item.get(VERSION_LAST, item[VERSION_FIRST]))
+        for item in items
+        if isinstance(item, dict) and isinstance(item.get(VERSION_FIRST), int)
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class SampledTurn:
     """`added` are the token ids of the prompt that follow the previous turn of the sequence."""
@@ -40,6 +73,16 @@ class SampledTurn:
     temperature: float | None
     is_ended: bool
     """Whether the model sampled a token that ends the turn."""
+    versions: Versions | None = None
+    """Those of the weights when the turn began and when it ended; None if unknown."""
+
+    @property
+    def version_first(self) -> int | None:
+        return self.versions.first if self.versions else None
+
+    @property
+    def version_last(self) -> int | None:
+        return self.versions.last if self.versions else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +94,11 @@ class TokenSequence:
     @property
     def token_ids(self) -> list[int]:
         return list(chain.from_iterable((*turn.added, *turn.generation) for turn in self.turns))
+
+    @property
+    def versions(self) -> Versions | None:
+        """Of all turns; None if they are unknown."""
+        return span_versions(turn.versions for turn in self.turns)
 
     @property
     def is_generated(self) -> list[bool]:
@@ -85,7 +133,14 @@ def sequences(items: Iterable[Mapping[str, Any]]) -> list[TokenSequence]:
         elif not (continues := bool(found)):
             raise ValueError(f"an item has {SUFFIX}, but the turn that it continues is missing")
         log_probs, heat = item.get(LOG_PROBS) or [], item.get(TEMPERATURE)
-        turn = SampledTurn(added, item[GENERATION], log_probs, heat, STOPPED_BY not in item)
+        turn = SampledTurn(
+            added,
+            item[GENERATION],
+            log_probs,
+            heat,
+            STOPPED_BY not in item,
+            versions_of([item]),
+        )
         if continues:
             found[-1].turns.append(turn)
         else:

@@ -7,11 +7,14 @@ look into stays plain JSON.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 from pydantic import BaseModel, ConfigDict
 
 from .errors import RolloutError, VerifyError
+
+if TYPE_CHECKING:
+    from .trajectory import Versions
 
 JsonObject = dict[str, Any]
 """A JSON object that is passed on unread."""
@@ -227,6 +230,13 @@ class Rollout:
     def response(self) -> JsonObject:
         """The Responses-API object: `output` holds the items of every turn."""
         return self.line["response"]
+
+    @property
+    def versions(self) -> "Versions | None":
+        """The policy's versions over all turns, least and greatest; None if they are unknown."""
+        from .trajectory import versions_of
+
+        return versions_of(self.line["response"].get("output") or ())
 
     @property
     def text(self) -> str:

@@ -18,7 +18,7 @@ SAID = [{"type": "output_text", "text": "a timeout"}]
 def rollout(reward: float | None = 0.25, **more: Any) -> Rollout:
     made = line(7, reward, 2, **more)
     made["response"]["output"] = [{"type": "message", "role": "assistant", "content": SAID}]
-    made["rollout"] |= {"num_turns": 9, "finish_reason": "stop"}
+    made["rollout"] |= {"num_turns": 9, "finish_reason": "stop", "version_first": 3}
     made["usage"] = {"output_tokens": 40}
     return rollout_of(made)
 
@@ -35,6 +35,7 @@ def rollout(reward: float | None = 0.25, **more: Any) -> Rollout:
         ("agent in ['solver', 'other']", True),
         ("agent not in ('other',)", True),
         ("finish_reason == 'stop'", True),
+        ("version_first >= 3 and version_last == null", True),
         ("rollout_index == 2 and task_id != ''", True),
         ("extracted_answer == '42'", True),
         ("level > 3", True),

@@ -32,6 +32,7 @@ from ..store.lines import (
     without_verdict,
 )
 from ..time_limit import later, within
+from ..trajectory import versions_of
 from ..transport.peers import Peers
 from ..transport.retry import VERIFICATION, retry
 from ..transport.wire import scores_of
@@ -212,6 +213,8 @@ class Steps:
             "finish_reason": incomplete.get("reason") or "stop",
             **{name: _round(value) for name, value in stats.items() if is_sound(name, value)},
         }
+        if versions := versions_of(response.get("output") or ()):
+            known |= {"version_first": versions.first, "version_last": versions.last}
         if self.attempt.regenerated:
             known["regenerated"] = True
         if self.attempt.arm is not None:

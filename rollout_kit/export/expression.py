@@ -84,6 +84,8 @@ def fields_of(rollout: Rollout) -> dict[str, Callable[[], Any]]:
         "verify_s": lambda: info.verify_s,
         "finish_reason": lambda: block.get("finish_reason"),
         "started_at": lambda: block.get("started_at"),
+        "version_first": lambda: block.get("version_first"),
+        "version_last": lambda: block.get("version_last"),
         "labels": lambda: rollout.labels,
         "is_verified": lambda: rollout.reward is not None,
         "status": lambda: "unverified" if rollout.reward is None else "verified",

@@ -83,12 +83,13 @@ def trl_rollout(each: Rollout, context: Context) -> Iterator[JsonObject]:
     if any(_lacks_log_probs(sequence) for sequence in found):
         raise Unfit("without a log-prob for each sampled token")
     for sequence in found:
+        versions = sequence.versions
         yield {
             "input_ids": sequence.token_ids,
             "completion_mask": [int(sampled) for sampled in sequence.is_generated],
             "old_log_probs": sequence.log_probs,
             "advantage": advantage,
-            "model_version": None,
+            "model_version": versions.first if versions else None,
             "group_id": each.key.task_id,
         }
 

@@ -4,6 +4,7 @@ OpenAI's clients can use it too: it also speaks Chat Completions, and streams co
 """
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -19,6 +20,7 @@ from ..endpoints.prices import FREE, Prices, Tariff, tariff_of
 from ..errors import THROTTLED, ModelError, RolloutError
 from ..responses import total_tokens
 from ..session import Spent, current_session
+from ..trajectory import VERSION_FIRST, VERSION_LAST
 from ..transport.wire import EventStream
 from ..types import JsonObject
 from .service import OPERATIONAL, ServerConfig, Service, get, post
@@ -26,6 +28,9 @@ from .weights import digest_of
 
 if TYPE_CHECKING:
     from ..transport.peers import Peers
+
+VERSION_HEADER = "x-policy-version"
+"""Header of a reply: the version of the weights that wrote its last token."""
 
 RESPONSES, CHAT, COMPLETIONS = "/v1/responses", "/v1/chat/completions", "/v1/completions"
 MODELS = "/v1/models"
@@ -111,12 +116,30 @@ class Model(Service):
     @post(CHAT)
     async def chat_completions(self, params: JsonObject) -> JsonObject:
         """The same for a Chat Completions request."""
-        return as_completion(await self.responses(as_params(params)))
+        response = await self.responses(as_params(params))
+        return as_completion(response) | _versions(response)
 
     @post(COMPLETIONS)
     async def completions(self, params: JsonObject) -> JsonObject:
         """The same for a raw text that the model continues; never as a stream."""
-        return raw.answer_request(await self.responses(raw.read_request(params)))
+        response = await self.responses(raw.read_request(params))
+        return raw.answer_request(response) | _versions(response)
+
+    @get("/weight_version")
+    async def weight_version(self) -> JsonObject:
+        """The `version` of the weights in use; null if this server does not know it."""
+        return {"version": self.policy_version}
+
+    @property
+    def policy_version(self) -> int | None:
+        """The version of the weights that answer the next request; None if it is unknown."""
+        return None
+
+    def reply_headers(self, reply: Any) -> Mapping[str, str]:
+        version = self.policy_version
+        if isinstance(reply, dict):
+            version = (_versions(reply) or reply).get(VERSION_LAST, version)
+        return {} if version is None else {VERSION_HEADER: str(version)}
 
     @get("/load")
     async def load(self) -> JsonObject:
@@ -214,6 +237,12 @@ class Model(Service):
             return EventStream.of(response_events(answer))
         wants_usage = isinstance(options, dict) and bool(options.get("include_usage"))
         return EventStream.of(completion_events(answer, usage=wants_usage))
+
+
+def _versions(response: Mapping[str, Any]) -> JsonObject:
+    """The fields with the policy's versions in a response of one turn."""
+    last = next(iter((response.get("output") or ())[-1:]), {})
+    return {name: last[name] for name in (VERSION_FIRST, VERSION_LAST) if name in last}
 
 
 def _entry(name: str) -> JsonObject:

@@ -224,6 +224,10 @@ class Service:
             handler = getattr(self, route.handler)
             return await invoke(handler, *((route.parse(raw),) if route.takes_body else ()))
 
+    def reply_headers(self, reply: Any) -> Mapping[str, str]:
+        """Headers of a reply over HTTP, besides those of its session."""
+        return {}
+
     def generation_settings(self) -> JsonObject:
         """The settings that affect what is generated; a resumed run must have the same. Secrets are
         masked, so a new key is no difference."""

@@ -6,7 +6,7 @@ The routes pass raw JSON to the service; only its `handle` reads it.
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from math import inf
@@ -164,7 +164,8 @@ class _Endpoint:
                 session.turn_log, raw = turns.take_stored(raw, int(length))
             with entered(session), _working_for(request, self.path) as caller:
                 await caller.check()
-                return _reply(await self.service.answer(self.path, raw))
+                answer = await self.service.answer(self.path, raw)
+                return _reply(answer, self.service.reply_headers(answer))
         except ClientDisconnect:
             return Response(status_code=GONE)
         except asyncio.CancelledError:
@@ -204,10 +205,10 @@ def _session_of(request: Request, path: str) -> tuple[Session | None, bool]:
     return (Session(cookies=cookies), True) if path == "/seed_session" else (None, False)
 
 
-def _reply(answer: Any) -> Response:
+def _reply(answer: Any, headers: Mapping[str, str]) -> Response:
     if isinstance(answer, EventStream):
-        return Response(answer, media_type="text/event-stream")
-    return _json(encode(answer))
+        return Response(answer, headers=headers, media_type="text/event-stream")
+    return Response(encode(answer), headers=headers, media_type="application/json")
 
 
 def _json(raw: bytes) -> Response:

@@ -73,6 +73,10 @@ class Answers(Protocol):
         """The reply to one request; RolloutError if it fails."""
         ...
 
+    def reply_headers(self, reply: Any) -> Mapping[str, str]:
+        """Headers of a reply over HTTP."""
+        ...
+
     def describe(self) -> JsonObject:
         """What other processes need to know about the server."""
         ...
