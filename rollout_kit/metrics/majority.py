@@ -2,12 +2,14 @@
 
 Rollouts without an answer do not vote. If several answers are the most common, each of them is
 chosen equally often. A vote without any answer earns 0. For k below the number of rollouts, maj@k
-is the mean over all choices of k of them; over DRAWS random choices if there are more.
+is the mean over all choices of k of them; over DRAWS random choices if there are more. The order of
+the rollouts does not matter, nor what the answers say: tasks that are alike are computed once.
 """
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import combinations
 from random import Random
 from typing import Any, NamedTuple
@@ -18,6 +20,9 @@ DRAWS = 256
 
 MAX_TASKS = 10_000
 """Votes are kept for up to this many tasks."""
+
+NUM_ALIKE = 10_000
+"""Kinds of tasks whose maj@k is remembered."""
 
 
 class Vote(NamedTuple):
@@ -42,6 +47,19 @@ def vote(votes: Iterable[Vote]) -> float:
 
 def maj_at(k: int, votes: Sequence[Vote]) -> float:
     """maj@k of one task with at least k rollouts."""
+    rewards: dict[str | None, list[float]] = {}
+    for each in votes:
+        rewards.setdefault(each.answer, []).append(each.reward)
+    none = len(rewards.pop(None, ()))
+    return _maj_alike(k, none, tuple(sorted(tuple(sorted(given)) for given in rewards.values())))
+
+
+@lru_cache(maxsize=NUM_ALIKE)
+def _maj_alike(k: int, none: int, rewards: tuple[tuple[float, ...], ...]) -> float:
+    """maj@k of tasks with `none` rollouts without an answer, and one item of `rewards` for each
+    answer."""
+    votes = [Vote(None, 0.0)] * none
+    votes += [Vote(str(number), one) for number, given in enumerate(rewards) for one in given]
     chosen = list(_choices(k, votes))
     return math.fsum(map(vote, chosen)) / len(chosen)
 
