@@ -20,9 +20,11 @@ import orjson
 
 from rollout_kit.cluster.exchange import Exchange
 from rollout_kit.cluster.leases import Leases
+from rollout_kit.cluster.messages import Event, read_message, write_event, write_message
 from rollout_kit.collector.schedule import Attempts, Schedule
 from rollout_kit.collector.slot import Slot
 from rollout_kit.metrics.summary import Metrics
+from rollout_kit.store.lines import info_of
 from rollout_kit.testing import run_virtual
 from rollout_kit.types import Attempt, Key, Outcome, Rollout, StoredTurn, Task
 
@@ -123,18 +125,18 @@ async def watch_silent(leases: Leases) -> None:
 
 async def run_worker(driver: Driver, number: int) -> None:
     """One worker: it asks for work, takes a second for each, and brings what it has."""
-    name, calls, events = f"w{number}", itertools.count(1), list[bytes]()
+    name, calls, events = f"w{number}", itertools.count(1), list[Event]()
     has_events = asyncio.Event()
     driver.leases.join(name, f"worker {number}")
 
-    async def ask(channel: str, wait_s: float, brought: list[bytes]) -> None:
+    async def ask(channel: str, wait_s: float, brought: list[Event]) -> None:
         began = time.process_time()
         head = {"worker": name, "title": name, "channel": channel, "call": next(calls)}
         head |= {"load": [], "want": 256, "wait_s": wait_s}
-        raw = b'%b,"events":[%b]}' % (orjson.dumps(head)[:-1], b",".join(brought))
+        raw = write_message(orjson.dumps(head), brought)
         driver.num_calls += 1
         driver.cpu_of_workers_s += time.process_time() - began
-        found = await driver.exchange.exchange(orjson.loads(raw))
+        found = await driver.exchange.exchange(read_message(raw))
         began = time.process_time()
         reply = orjson.loads(found)
         for lease in reply["leases"]:
@@ -143,8 +145,8 @@ async def run_worker(driver: Driver, number: int) -> None:
 
     def finish(lease: dict[str, Any]) -> None:
         began = time.process_time()
-        event = {"lease": lease["lease"], "kind": "rollout", "line": line_of(lease["attempt"])}
-        events.append(orjson.dumps({**event, "spent": [1, 620, 0.0, 0], "limited_s": 0.0}))
+        line, about = line_of(lease["attempt"]), {"spent": [1, 620, 0.0, 0], "limited_s": 0.0}
+        events.append(write_event(lease["lease"], Rollout(info_of(line), line), **about))
         has_events.set()
         driver.cpu_of_workers_s += time.process_time() - began
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
+import orjson
 from pydantic import BaseModel, ConfigDict
 
 from .errors import RolloutError, VerifyError
@@ -198,14 +199,22 @@ class GroupScore(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """A finished rollout. `line` is the JSON object that the journal writes."""
+    """A finished rollout. `head` has its identity, reward, scores, usage and `rollout` block; if
+    there is no `raw`, it is the whole line."""
 
     info: RolloutInfo
-    line: JsonObject
+    head: JsonObject
     group: GroupScore | None = None
     """Set where a stored rollout is read whose group has a current score."""
     labels: tuple[str, ...] = ()
     """What people have labelled a stored rollout or its task with."""
+    raw: bytes | None = None
+    """The line as a worker wrote it."""
+
+    @property
+    def line(self) -> JsonObject:
+        """The JSON object that the journal writes."""
+        return self.head if self.raw is None else orjson.loads(self.raw)
 
     @property
     def key(self) -> Key:
@@ -214,7 +223,7 @@ class Rollout:
     @property
     def reward(self) -> float | None:
         """The verdict on this rollout alone; None if it has none."""
-        return self.line.get("reward")
+        return self.head.get("reward")
 
     @property
     def group_reward(self) -> float | None:

@@ -14,10 +14,14 @@ from rollout_kit.cluster.messages import (
     decode_attempt,
     decode_outcome,
     encode_attempt,
-    encode_outcome,
+    read_message,
+    write_event,
+    write_message,
 )
 from rollout_kit.collector.slot import Place, Slot
 from rollout_kit.errors import ModelError, PeerLost, RolloutError
+from rollout_kit.store.lines import info_of
+from rollout_kit.store.scan import dump_line
 from rollout_kit.testing import run_virtual
 from rollout_kit.types import Attempt, Failure, Key, Outcome, Rollout, StoredTurn, Task, Unverified
 
@@ -54,8 +58,10 @@ def line_of(lease: Lease) -> dict[str, Any]:
 
 
 def done(lease: Lease) -> dict[str, Any]:
-    event = {"lease": lease.number, "kind": "rollout", "line": line_of(lease)}
-    return {**event, "spent": [1, 10, 0.5, 0], "limited_s": 0.0}
+    line = line_of(lease)
+    event = write_event(lease.number, Rollout(info_of(line), line))
+    [found] = read_message(write_message(b'{"call":1}', [event]))["events"]
+    return {**found, "spent": [1, 10, 0.5, 0], "limited_s": 0.0}
 
 
 def parked(lease: Lease) -> dict[str, Any]:
@@ -351,7 +357,7 @@ def outcomes() -> list[Outcome]:
     line = line_of(Lease(1, None, attempt_at(0)))  # type: ignore[arg-type]
     error = ModelError("refused", server="policy", status=429, body="slow", retry_after_s=2.0)
     return [
-        decode_outcome({"kind": "rollout", "line": line}),
+        Rollout(info_of(line), line),
         decode_outcome({"kind": "unverified", "line": line, "verifier": "v", "error": None}),
         Failure(key, 4, error, [{"message": "refused"}], 0.25, settings="s", verifier="v"),
     ]
@@ -359,14 +365,33 @@ def outcomes() -> list[Outcome]:
 
 @pytest.mark.parametrize("outcome", outcomes(), ids=lambda found: type(found).__name__)
 def test_outcomes_arrive_as_they_were(outcome: Outcome) -> None:
-    found = decode_outcome(orjson.loads(orjson.dumps(encode_outcome(outcome))))
-    if isinstance(outcome, Failure):
+    message = write_message(b'{"call":1}', [write_event(7, outcome, spent=[0])])
+    [event] = read_message(message)["events"]
+    assert event["lease"] == 7 and event["spent"] == [0]
+    found = decode_outcome(event)
+    if isinstance(outcome, Rollout):
+        assert isinstance(found, Rollout)
+        assert (found.info, found.line) == (outcome.info, outcome.line)
+        assert found.raw == dump_line(outcome.line) and "response" not in found.head
+    elif isinstance(outcome, Failure):
         assert isinstance(found, Failure)
         assert isinstance(found.error, ModelError) and isinstance(outcome.error, RolloutError)
         assert found.error.to_wire() == outcome.error.to_wire()
         assert found.attempts == outcome.attempts and found.key == outcome.key
     else:
         assert found == outcome
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [b"", b"{}", b'{"a":1}\n{}\n', b"{\n}\n", b"\n{}"],
+    ids=["none", "cut", "two", "torn", "late"],
+)
+def test_a_rollout_that_is_not_one_line_is_refused(rest: bytes) -> None:
+    size = max(3, len(rest))
+    head = b'{"events":[{"lease":1,"kind":"rollout","size":%d}]}\n' % size
+    with pytest.raises(ValueError, match="not one line"):
+        read_message(head + rest)
 
 
 def test_attempts_arrive_as_they_were() -> None:

@@ -16,6 +16,7 @@ from ..transport.app import read_body
 from ..types import JsonObject, Say
 from .lease import Dismissed, Holder, NotAskedFor
 from .leases import Leases
+from .messages import read_message
 from .worker import ALIVE, EXCHANGE, GONE, JOIN, READY, WAIT_S
 
 OF_MEMBERS = (READY, EXCHANGE, ALIVE)
@@ -68,7 +69,7 @@ class Exchange:
             if answer is None:
                 status, reply = 404, b'{"detail":"Not Found"}'
             else:
-                status, reply = 200, await answer(orjson.loads(raw))
+                status, reply = 200, await answer(read_message(raw))
         except Dismissed as error:
             status, reply = GONE, orjson.dumps({"detail": str(error)})
         except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, NotAskedFor) as error:

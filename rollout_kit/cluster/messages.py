@@ -1,14 +1,19 @@
-"""What driver and workers tell each other, as JSON: attempts, outcomes, calls.
+"""What driver and workers tell each other: attempts, outcomes, calls.
 
-An outcome keeps everything that a run in one process would have of it, with the type of its error.
+A message is a line of JSON. The lines of rollouts follow it as they go into the output: the driver
+reads their heads only, so the length of a rollout costs it next to nothing. An outcome keeps
+everything that a run in one process would have of it, with the type of its error.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import orjson
 
 from ..errors import RolloutError, from_wire
 from ..session import Spent
-from ..store.lines import info_of
+from ..store.lines import head_of, info_of
+from ..store.scan import dump_line
 from ..types import (
     Attempt,
     Failure,
@@ -48,10 +53,48 @@ def decode_attempt(found: Mapping[str, Any]) -> Attempt:
     )
 
 
+class Event(NamedTuple):
+    """What a worker reports, as JSON; and the line of a rollout, or nothing."""
+
+    told: bytes
+    line: bytes = b""
+
+    @property
+    def size(self) -> int:
+        return len(self.told) + len(self.line)
+
+
+def write_message(head: bytes, events: Sequence[Event]) -> bytes:
+    """A message: the JSON object `head`, with events."""
+    told = b",".join(event.told for event in events)
+    return b"".join([head[:-1], b',"events":[', told, b"]}\n", *(event.line for event in events)])
+
+
+def read_message(raw: bytes) -> JsonObject:
+    """The JSON object of a message; an event of a rollout has its line as `raw`. ValueError or
+    TypeError if it is no message."""
+    at = raw.find(b"\n") + 1
+    found = orjson.loads(memoryview(raw)[:at] if at else raw)
+    for event in found.get("events", ()):
+        if event.get("size"):
+            event["raw"] = raw[at : at + event["size"]]
+            at += event["size"]
+            if len(event["raw"]) != event["size"] or event["raw"].find(b"\n") != event["size"] - 1:
+                raise ValueError("a rollout is not one line of the size that its event says")
+    return found
+
+
+def write_event(lease: int, outcome: Outcome, **about: Any) -> Event:
+    """The event with which an attempt ends; TypeError if the outcome is not JSON."""
+    line = dump_line(outcome.line) if isinstance(outcome, Rollout) else b""
+    told = {"lease": lease, "size": len(line), **encode_outcome(outcome), **about}
+    return Event(orjson.dumps(told), line)
+
+
 def encode_outcome(outcome: Outcome) -> JsonObject:
     match outcome:
         case Rollout(line=line):
-            return {"kind": "rollout", "line": line}
+            return {"kind": "rollout", "head": head_of(line)}
         case Unverified():
             return {"kind": "unverified", **encode_unverified(outcome)}
         case Failure():
@@ -72,7 +115,7 @@ def decode_outcome(found: Mapping[str, Any]) -> Outcome:
     """The outcome of an event; KeyError, TypeError or ValueError if it is none."""
     match found["kind"]:
         case "rollout":
-            return Rollout(info_of(found["line"]), found["line"])
+            return Rollout(info_of(found["head"]), found["head"], raw=found["raw"])
         case "unverified":
             return decode_unverified(found)
         case "failure":

@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import AsyncExitStack, closing, suppress
 from functools import partial
 from http.client import HTTPConnection, HTTPException
@@ -43,11 +43,13 @@ from ..transport.peers import Peers
 from ..transport.wire import encode
 from ..types import Failure, JsonObject, StoredTurn, Unverified
 from .messages import (
+    Event,
     decode_attempt,
     encode_error,
-    encode_outcome,
     encode_spent,
     encode_unverified,
+    write_event,
+    write_message,
 )
 
 log = logging.getLogger(__name__)
@@ -84,7 +86,7 @@ class LeasedWork:
     """The attempts that this worker has in flight, and its events that the driver does not have."""
 
     def __init__(self, runner: Runner, peers: Peers) -> None:
-        self.events: list[bytes] = []
+        self.events: list[Event] = []
         self.has_events = asyncio.Event()
         self.epoch = 0
         """How often the driver has given everything to others."""
@@ -121,7 +123,10 @@ class LeasedWork:
 
     def tell(self, number: int, kind: str, **fields: Any) -> None:
         """Have the driver know of an event; TypeError if it is not JSON."""
-        self.events.append(orjson.dumps({"lease": number, "kind": kind, **fields}))
+        self._report(Event(orjson.dumps({"lease": number, "kind": kind, **fields})))
+
+    def _report(self, event: Event) -> None:
+        self.events.append(event)
         self.has_events.set()
 
     async def regain(self, number: int) -> bool:
@@ -144,12 +149,12 @@ class LeasedWork:
             "worked_s": ended - began,
         }
         try:
-            self.tell(number, **encode_outcome(outcome), **about)
+            self._report(write_event(number, outcome, **about))
         except TypeError as error:
             message = f"the rollout cannot be written as JSON: {error}"
             broken = RolloutError(message, server=outcome.key.agent, retryable=False)
             failure = Failure(outcome.key, 0, broken, [{"message": message}])
-            self.tell(number, **encode_outcome(failure), **about)
+            self._report(write_event(number, failure, **about))
 
     async def _call(self, number: int, call: JsonObject) -> None:
         session, body = Session(), call["body"]
@@ -209,7 +214,6 @@ class DriverClient:
         self._last_call = 0
         self._about = {"worker": given["worker"], "title": given["title"], "pid": os.getpid()}
         self._ticket = given["ticket"]
-        self._head = orjson.dumps(self._about)[:-1]
         self._probe = LoopProbe()
 
     async def join(self) -> JsonObject:
@@ -253,17 +257,17 @@ class DriverClient:
                 work.take(reply)
             work.has_events.clear()
 
-    async def _call(self, channel: str, wait_s: float, events: Iterable[bytes]) -> JsonObject:
+    async def _call(self, channel: str, wait_s: float, events: Sequence[Event]) -> JsonObject:
         self._last_call += 1
         about: JsonObject = {
+            **self._about,
             "channel": channel,
             "call": self._last_call,
             "want": WANT,
             "wait_s": wait_s,
+            "load": self._probe.figures(),
         }
-        about["load"] = self._probe.figures()
-        body = b",".join([self._head, orjson.dumps(about)[1:-1]])
-        return await self.ask(EXCHANGE, b'%b,"events":[%b]}' % (body, b",".join(events)))
+        return await self.ask(EXCHANGE, write_message(orjson.dumps(about), events))
 
     async def ask(self, path: str, raw: bytes) -> JsonObject:
         """The driver's reply; Gone if it does not answer any more, or refuses.
@@ -289,9 +293,9 @@ class DriverClient:
             return orjson.loads(reply.raw)
 
 
-def _first(events: list[bytes]) -> list[bytes]:
+def _first(events: list[Event]) -> list[Event]:
     """The events of the next message."""
-    sizes = itertools.accumulate(map(len, events[:SENT_AT_ONCE]))
+    sizes = itertools.accumulate(event.size for event in events[:SENT_AT_ONCE])
     return events[: max(1, sum(size <= BYTES_AT_ONCE for size in sizes))]
 
 

@@ -61,7 +61,7 @@ class Aggregate:
         groups, reward = self.groups, rollout.reward
         if groups.whole is None:  # latencies are those of all arms
             self._add_times(info)
-        self.cut_off += rollout.line["rollout"].get("finish_reason") in CUT_OFF
+        self.cut_off += rollout.head["rollout"].get("finish_reason") in CUT_OFF
         row = groups.row(info.key.agent, info.key.task_id, info.task_index)
         if reward is None:
             self.unscored += 1
@@ -69,7 +69,7 @@ class Aggregate:
             groups.counts[row] += 1
             if ANSWER in info.scores:
                 task = info.key.agent, info.key.task_id
-                self.votes.add(task, rollout.line.get(ANSWER), reward)
+                self.votes.add(task, rollout.head.get(ANSWER), reward)
             groups.successes[row] += reward >= self.pass_threshold
         lists_all = groups.whole is None and len(groups) <= MAX_GROUPS  # others list no tasks
         for name, value in _numbers(rollout):
@@ -266,9 +266,9 @@ def _wilson(whole: Moments, error: float, num_tasks: int) -> list[float]:
 
 def _numbers(rollout: Rollout) -> Iterable[tuple[str, float]]:
     """The metrics of a rollout: reward, numbers that the verifier set, turns and tool calls."""
-    line, info = rollout.line, rollout.info
+    head, info = rollout.head, rollout.info
     for name in ("reward", *info.scores):
-        value = line.get(name)
+        value = head.get(name)
         if isinstance(value, (int, float)) and math.isfinite(value):
             yield name, float(value)
     if info.num_turns is not None:

@@ -23,7 +23,7 @@ from .held import HeldFile
 from .index.kept import KeptIndex, edited
 from .lines import build_failure_line, build_malformed_line, failure_of, key_of, mark_as
 from .manifest import DOUBTS, read_doubts
-from .scan import line_at, parse_line, read_lines, read_object, read_rows, scan
+from .scan import dump_line, line_at, parse_line, read_lines, read_object, read_rows, scan
 from .sidecars.turns import TurnFile
 from .tasks import Malformed
 
@@ -150,9 +150,9 @@ class Journal:
         """
         try:
             match outcome:
-                case Rollout(line=line):
+                case Rollout(head=line, raw=raw):
                     offset = self.size
-                    raw = self._write(self.paths.main, line)
+                    raw = self._write(self.paths.main, line if raw is None else raw)
                     self.index.append(offset, raw, outcome)
                     self._parked.pop(outcome.key, None)
                     self._turns.settle(outcome.key)
@@ -206,9 +206,9 @@ class Journal:
         repro = f"{self._command_line} +{only}" if self._command_line else only
         self._write(self.paths.failures, build_failure_line(failure, repro))
 
-    def _write(self, path: Path, line: JsonObject) -> bytes:
+    def _write(self, path: Path, line: JsonObject | bytes) -> bytes:
         file, began = self._files[path], perf_counter()
-        file.write(raw := orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+        file.write(raw := line if isinstance(line, bytes) else dump_line(line))
         if self._fsync == "row":
             self.sync()
         self.writing_s += perf_counter() - began

@@ -42,6 +42,9 @@ NUMBERS = (
 )
 """Fields of the `rollout` block that must be numbers."""
 
+OF_HEAD = (*MARK, "agent_ref", "_ng_task_index", "_ng_rollout_index", "reward", "usage", "rollout")
+"""Fields of the head of a rollout's line, besides its scores."""
+
 USAGE = ("input_tokens", "output_tokens", "total_tokens")
 
 A_NUMBER = frozenset({int, float, bool})
@@ -182,6 +185,13 @@ def row_of(line: Mapping[str, Any]) -> JsonObject:
         if name not in OWN_FIELDS and name not in BOOKKEEPING and name not in scores
     }
     return {**row, **line.get("task_fields", {})}
+
+
+def head_of(line: Mapping[str, Any]) -> JsonObject:
+    """What the line of a rollout says of it besides the row and the response."""
+    return {
+        name: line[name] for name in (*OF_HEAD, *line["rollout"].get("scores", ())) if name in line
+    }
 
 
 def info_of(line: Mapping[str, Any]) -> RolloutInfo:

@@ -223,6 +223,11 @@ def number_bytes(lines: Iterable[bytes], offset: int = 0) -> Iterator[tuple[int,
         offset += len(raw)
 
 
+def dump_line(line: JsonObject) -> bytes:
+    """The line as it is written; TypeError if it is not JSON."""
+    return orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
+
+
 def parse_line(raw: bytes) -> JsonObject | None:
     try:
         row = orjson.loads(raw)

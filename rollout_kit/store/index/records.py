@@ -105,14 +105,14 @@ class RecordMaker:
 
     def make_own(self, offset: int, raw: bytes, rollout: Rollout) -> Record | None:
         """The same for a line that this process wrote, in half of the time: it is not parsed."""
-        info, line = rollout.info, rollout.line
-        key, block, names = info.key, line["rollout"], info.scores
-        reward, index = line.get("reward", NAN), key.rollout_index
-        is_usual = TAKEN.isdisjoint(names) and "cost_usd" not in line and 0 <= index < EXACT
+        info, head = rollout.info, rollout.head
+        key, block, names = info.key, head["rollout"], info.scores
+        reward, index = head.get("reward", NAN), key.rollout_index
+        is_usual = TAKEN.isdisjoint(names) and "cost_usd" not in head and 0 <= index < EXACT
         try:
-            if not is_usual or ("reward" in line and reward - reward != 0):
+            if not is_usual or ("reward" in head and reward - reward != 0):
                 return self.make(offset, raw)
-            self._add_columns([(name, line.get(name)) for name in names])
+            self._add_columns([(name, head.get(name)) for name in names])
             started_s = self._seconds(block.get("started_at", ""))
             cost_usd = NAN if info.cost_usd is None else info.cost_usd
             texts = ("rollout", key.agent, key.scope, info.model, info.settings, info.verifier)
@@ -121,7 +121,7 @@ class RecordMaker:
             numbers += (info.input_tokens, info.output_tokens, info.total_tokens)
             numbers += (info.duration_s, info.model_s, info.tool_s, info.verify_s)
             numbers += (reward, cost_usd, started_s)
-            scores = [line.get(score.name) for score in self._columns.scores]
+            scores = [head.get(score.name) for score in self._columns.scores]
             content, is_plain = self._pack(offset, raw, key.task_id, texts, numbers, scores)
         except (struct.error, TypeError, ValueError):  # of another form in JSON
             return self.make(offset, raw)
