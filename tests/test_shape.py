@@ -17,6 +17,7 @@ PACKAGES = [
     "endpoints",
     "workers",
     "serving",
+    "nemo_gym",
     "config",
     "launch",
     "pages",

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..endpoints.params import TYPO, find_problems
 from ..errors import suggest
+from ..nemo_gym.checkout import Gym
 from ..serving import registry
 from ..types import JsonObject
 from . import fields, instances, interpolation
@@ -28,6 +29,7 @@ def classify(
     problems: list[str] = []
     warnings: list[str] = []
     for_servers: JsonObject = {}
+    gym = Gym.of(values, cwd)
     used = interpolation.users(merged.tree)
     filed = [key for key in values if not merged.set_by(key, COMMAND_LINE)]
     own, anyones = set(fields.keys(command)), known_keys()
@@ -51,7 +53,9 @@ def classify(
         if isinstance(block, Block) and not known and (close := suggest(key, filed)):
             problems.append(f"no instance is called '{key}' in the files{close}")
         elif isinstance(block, Block):
-            blocks.append(block)
+            adopted, wrong = instances.adopt(block, gym)
+            blocks.append(adopted)
+            problems += [f"{line} [{merged.origin(*block.path)}]" for line in wrong]
         elif key in used:
             continue
         elif block is not None:
@@ -68,16 +72,30 @@ def classify(
             like = [other for other in fields.keys(command) if key in other.split("_")]
             hint = f" (did you mean {' or '.join(like)}?)" if like else ""
             warnings.append(f"'{key}' in {merged.origin(key)} has no effect: nothing uses it{hint}")
-    warnings += [
-        f"{kind} of this folder is used, not the one that rollout_kit ships"
-        for kind in sorted({f"{block.type}/{block.implementation}" for block in blocks})
-        if sum((root / kind).is_dir() for root in registry.roots(cwd)) > 1
-    ]
+    warnings += _tell_shadowed(blocks, gym)
     for key, value in for_servers.items():
         are_set = [_set_for(block, key, value, cwd) for block in blocks]
         if not any(are_set):
             problems.append(describe_unknown(key, True, merged, [*own, *filed, *used], cwd))
     return blocks, problems, warnings
+
+
+def _tell_shadowed(blocks: list[Block], gym: Gym) -> list[str]:
+    """Which of two folders is used for servers that have two."""
+    kinds = sorted({f"{block.type}/{block.implementation}" for block in blocks if not block.code})
+    found = [
+        f"{kind} of this folder is used, not the one that rollout_kit ships"
+        for kind in kinds
+        if sum((root / kind).is_dir() for root in registry.roots(gym.cwd)) > 1
+        and gym.find(*kind.split("/")) is None
+    ]
+    both = {block.path[-1] for block in blocks if not block.code and gym.has(*block.path[1:])}
+    if names := ",".join(sorted(both)):
+        found.append(
+            f"{names}: rollout_kit's own code runs, not that of NeMo Gym; +nemo_gym_code=[{names}]"
+            " takes that"
+        )
+    return found
 
 
 def _set_for(block: Block, key: str, value: Any, cwd: Path) -> bool:

@@ -30,7 +30,7 @@ def warnings(instances: Iterable[Instance]) -> list[str]:
 def _servers(instances: Iterable[Instance]) -> Iterator[tuple[Instance, type[Service]]]:
     """The instances that run with this interpreter, with their classes."""
     for each in instances:
-        if each.python is None and not is_url(each.placement or ""):
+        if each.code is None and each.python is None and not is_url(each.placement or ""):
             yield each, registry.load(each.type, each.implementation)
 
 

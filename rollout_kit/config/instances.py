@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel, ValidationError
 
 from ..errors import ConfigError, suggest
+from ..nemo_gym import adoption
+from ..nemo_gym.checkout import Gym, GymServer
 from ..serving import registry
 from ..serving.service import ServerConfig, ServerRef
 from ..types import JsonObject
@@ -69,6 +71,8 @@ class Instance:
     resources: dict[str, float] = field(default_factory=dict)
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
     """Texts in its settings that must not be shown."""
+    code: GymServer | None = None
+    """Its code, if that is written for NeMo Gym."""
 
 
 class Block(NamedTuple):
@@ -79,6 +83,7 @@ class Block(NamedTuple):
     implementation: str
     given: JsonObject
     path: tuple[str, ...]
+    code: GymServer | None = None
 
 
 class Reference(NamedTuple):
@@ -116,6 +121,17 @@ def find_block(name: str, value: Any, cwd: Path) -> Block | str | None:
     return Block(name, owners[0], name, value, (name,)) if owners else None
 
 
+def adopt(block: Block, gym: Gym) -> tuple[Block, list[str]]:
+    """The block with our implementation, or with NeMo Gym's code; a line for each key that has no
+    counterpart here."""
+    if is_url(str(block.given.get("placement"))):
+        return block, []
+    found = adoption.adopt(block.name, block.type, block.implementation, block.given, gym)
+    title = f"{block.name} ({block.implementation})"
+    own = block._replace(implementation=found.implementation, given=found.given, code=found.code)
+    return own, [f"{title}: {line}" for line in found.problems]
+
+
 def check_all(
     blocks: list[Block], merged: Merged, cwd: Path, *, with_policy: bool = True
 ) -> dict[str, Instance]:
@@ -142,6 +158,8 @@ def check(block: Block, merged: Merged, cwd: Path) -> CheckedBlock:
     title = f"{block.name} ({block.implementation})"
     common, own = split_keys(block.given)
     problems: list[fields.Problem] = []
+    if block.code:
+        common.pop("entrypoint", None)
     keys = CommonKeys()
     try:
         keys = CommonKeys.model_validate(common)
@@ -151,7 +169,9 @@ def check(block: Block, merged: Merged, cwd: Path) -> CheckedBlock:
     lines = []
     validated: ServerConfig | None = None
     elsewhere = keys.python is not None or is_url(keys.placement or "")
-    if elsewhere and registry.find(block.type, block.implementation, cwd) is None:
+    if block.code:
+        settings = own
+    elif elsewhere and registry.find(block.type, block.implementation, cwd) is None:
         settings = {key: value for key, value in own.items() if key not in IGNORED}
     else:
         settings = own
@@ -177,6 +197,7 @@ def check(block: Block, merged: Merged, cwd: Path) -> CheckedBlock:
             block.implementation,
             deepcopy(settings),
             **keys.model_dump(exclude={"entrypoint"}),
+            code=block.code,
         ),
         list(references(settings, validated)),
         lines,

@@ -14,6 +14,8 @@ from pydantic import ValidationError
 
 from ..endpoints.params import TEXT_PARAMS
 from ..errors import ConfigError, suggest
+from ..nemo_gym.adoption import place_data
+from ..nemo_gym.checkout import Gym
 from ..secrets import find_used, is_secret_key, mask, private_values, secret_values
 from ..serving.registry import TYPES
 from ..types import JsonObject
@@ -136,13 +138,15 @@ def read(words: Sequence[str], command: type[Command], cwd: Path | None = None) 
     """All sources merged, lowest first, with `${…}` unresolved."""
     cwd = cwd or Path.cwd()
     merged = Merged()
-    for layer in sources.read_layers(overrides.config_paths(words), cwd):
-        merged.add(layer)
     paths = overrides.config_paths(words)
+    for layer in sources.read_layers(paths, cwd, overrides.text_of(words, sources.CHECKOUT)):
+        merged.add(layer)
     parsed = overrides.parse(words, _text_keys(merged.tree, command, cwd))
     for override in parsed:
         if override.path != (overrides.CONFIG_PATHS,):
             merged.apply(override)
+    merged.inherit()
+    place_data(merged.tree, Gym.of(merged.tree, cwd))
     _spread_client_keys(merged)
     if paths:
         merged.add(sources.Layer(COMMAND_LINE, {overrides.CONFIG_PATHS: paths}))

@@ -93,6 +93,12 @@ def config_paths(words: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(paths))
 
 
+def text_of(words: Sequence[str], key: str) -> str | None:
+    """The text that the last argument sets for a key."""
+    found = [match for each in words if (match := SPELLING.fullmatch(each)) and match["key"] == key]
+    return _text(found[-1]["value"][1:]) if found and found[-1]["value"] else None
+
+
 def _value(argument: str, key: str, raw: str, is_text: Callable[[str, str], bool]) -> Any:
     if key == CONFIG_PATHS:
         return _split_paths(raw)

@@ -13,20 +13,21 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError, suggest
+from ..nemo_gym import inheritance
+from ..nemo_gym.checkout import locate
 from ..serving import registry
 from ..types import JsonObject
 from .overrides import CONFIG_PATHS, Override
 
 COMMAND_LINE = "command line"
 ENV_FILE = "env.yaml"
+CHECKOUT = "nemo_gym"
+"""The key that names a checkout of NeMo Gym."""
 
 MAX_BYTES = 500_000
 """Size of the largest YAML file; a larger one takes many seconds to parse."""
 
 MAX_VALUES, MAX_DEPTH = 100_000, 60
-
-REFUSED = ("_inherit_from", "_copy", "_delete_key", "${inherit_from:", "${copy:")
-"""Directives of NeMo Gym that are not supported; as plain text they would be lost silently."""
 
 
 @dataclass(slots=True)
@@ -67,6 +68,15 @@ class Merged:
         for key in reversed(override.path):
             value = {key: value}
         self._merge(self.tree, value, COMMAND_LINE, ())
+
+    def inherit(self) -> None:
+        """Apply NeMo Gym's directives. What they bring comes from the file that has them."""
+        before = Merged(origins=dict(self.origins))
+        for path in inheritance.expand(self.tree):
+            value: Any = self.tree
+            for key in path:
+                value = value.get(key) if isinstance(value, dict) else None
+            self._record(value, before.origin(*path), path)
 
     def origin(self, *path: Any) -> str:
         """The source of the value at `path`: of the leaf, of an enclosing value, or of the first
@@ -122,32 +132,42 @@ class Merged:
         self._forget(override.path)
 
 
-def read_layers(paths: Sequence[str], cwd: Path) -> list[Layer]:
-    """The files in `paths`, each after the files that it includes, then `env.yaml`; each once."""
-    layers: list[Layer] = []
-    seen: set[Path] = set()
+def read_layers(paths: Sequence[str], cwd: Path, checkout: str | None = None) -> list[Layer]:
+    """The files in `paths`, each after the files that it includes, then `env.yaml`; each once.
+    They are looked up in a checkout of NeMo Gym too."""
     env_file = cwd / ENV_FILE
     env = _read(env_file, ENV_FILE) if env_file.exists() else {}
+    files = _Files(cwd, locate(checkout or env.get(CHECKOUT), cwd))
     for path in _own_paths(env, ENV_FILE):
-        _collect(path, ENV_FILE, cwd, seen, layers)
+        files.collect(path, ENV_FILE)
     for path in paths:
-        _collect(path, COMMAND_LINE, cwd, seen, layers)
-    if env_file.resolve() not in seen:
-        layers.append(Layer(ENV_FILE, env))
-    return layers
+        files.collect(path, COMMAND_LINE)
+    if env_file.resolve() not in files.seen:
+        files.layers.append(Layer(ENV_FILE, env))
+    return files.layers
 
 
-def _collect(path: str, asked_by: str, cwd: Path, seen: set[Path], layers: list[Layer]) -> None:
-    found = registry.resolve_path(path, cwd)
-    if found is None:
-        raise ConfigError(_not_found(path, asked_by, cwd))
-    if found.resolve() in seen:
-        return
-    seen.add(found.resolve())
-    tree = _read(found, path)
-    for own in _own_paths(tree, path):
-        _collect(own, path, cwd, seen, layers)
-    layers.append(Layer(path, tree))
+@dataclass(slots=True)
+class _Files:
+    """The files that were read."""
+
+    cwd: Path
+    checkout: Path | None
+    seen: set[Path] = field(default_factory=set)
+    layers: list[Layer] = field(default_factory=list)
+
+    def collect(self, path: str, asked_by: str) -> None:
+        found = registry.resolve_path(path, self.cwd, self.checkout)
+        if found is None:
+            looked = registry.places(path, self.cwd, self.checkout)
+            raise ConfigError(_not_found(path, asked_by, looked))
+        if found.resolve() in self.seen:
+            return
+        self.seen.add(found.resolve())
+        tree = _read(found, path)
+        for own in _own_paths(tree, path):
+            self.collect(own, path)
+        self.layers.append(Layer(path, tree))
 
 
 def _own_paths(tree: JsonObject, origin: str) -> list[str]:
@@ -159,8 +179,7 @@ def _own_paths(tree: JsonObject, origin: str) -> list[str]:
     raise ConfigError(f"{origin}: {CONFIG_PATHS} must be a list of paths, got {paths!r}")
 
 
-def _not_found(path: str, asked_by: str, cwd: Path) -> str:
-    places = registry.places(path, cwd)
+def _not_found(path: str, asked_by: str, places: list[Path]) -> str:
     siblings = {
         str(Path(path).parent / sibling.name): sibling
         for place in places
@@ -214,16 +233,12 @@ def _as_json(value: Any, origin: str, path: tuple[str, ...], values: Iterator[in
     if len(path) > MAX_DEPTH:
         raise ConfigError(f"{origin}: {'.'.join(path[:3])}… is nested over {MAX_DEPTH} deep")
     if isinstance(value, dict):
-        if refused := next((key for key in value if key in REFUSED), None):
-            raise ConfigError(_unsupported(refused, origin, path))
         return {
             _key(key): _as_json(item, origin, (*path, _key(key)), values)
             for key, item in value.items()
         }
     if isinstance(value, list):
         return [_as_json(item, origin, (*path, str(i)), values) for i, item in enumerate(value)]
-    if isinstance(value, str) and (refused := next((r for r in REFUSED[3:] if r in value), None)):
-        raise ConfigError(_unsupported(refused + "…}", origin, path))
     if value is None or isinstance(value, str | int | float):
         return value
     raise ConfigError(f"{origin}: {'.'.join(path)}: a {type(value).__name__} has no place in JSON")
@@ -232,11 +247,6 @@ def _as_json(value: Any, origin: str, path: tuple[str, ...], values: Iterator[in
 def _key(key: Any) -> str:
     """A YAML key as a JSON key: `1:` and `true:` become text."""
     return str(key).lower() if key is None or isinstance(key, bool) else str(key)
-
-
-def _unsupported(directive: str, origin: str, path: tuple[str, ...]) -> str:
-    place = f" in {'.'.join(path)}" if path else ""
-    return f"{origin}: {directive}{place} is not supported yet: write the values out"
 
 
 def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:

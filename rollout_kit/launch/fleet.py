@@ -22,6 +22,9 @@ import orjson
 
 from ..config.instances import Instance
 from ..errors import ConfigError, PeerError
+from ..nemo_gym import handover
+from ..nemo_gym.checkout import GymServer
+from ..secrets import mask
 from ..serving import registry
 from ..serving.fingerprint import list_sources
 from ..serving.service import Demands
@@ -67,9 +70,12 @@ class Fleet:
     `ends` are the supervising tasks: one is done, with the reason, once its process is given up.
     """
 
-    def __init__(self, stack: AsyncExitStack, upkeep: Upkeep) -> None:
+    def __init__(
+        self, stack: AsyncExitStack, upkeep: Upkeep, instances: list[Instance], values: JsonObject
+    ) -> None:
         self._stack = stack
         self._upkeep = upkeep
+        self._config = instances, values
         self._processes: list[ServerProcess] = []
         self.ends: list[asyncio.Task[str]] = []
         self._watch: asyncio.Task[None] | None = None
@@ -93,7 +99,7 @@ class Fleet:
         await reaper.start()
         self._stack.push_async_callback(reaper.close)
         self._stack.push_async_callback(self._stop)
-        run = _Run(plan, client, reaper, upkeep)
+        run = _Run(plan, client, reaper, upkeep, *self._config)
         for group in _groups(instances):
             output = self._output(group.label, secrets)
             self._stack.callback(output.close)
@@ -154,6 +160,8 @@ class _Run:
     client: HttpClient
     reaper: Reaper
     upkeep: Upkeep
+    instances: list[Instance]
+    values: JsonObject
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -189,14 +197,32 @@ class ServerProcess(Supervisor):
         descriptors = {name: sock.fileno() for name, sock in self._sockets.items()}
         plan = {**self._run.plan, "instances": to_start(instances), "sockets": descriptors}
         plan["is_restarted"] = self.restarts > 0
+        own = dict(ChainMap({MARK: mark}, *(each.env for each in instances)))
+        program, env = ["-m", "rollout_kit.launch.serve"], python_env(**own)
+        if code := instances[0].code:
+            program, env = [str(handover.SCRIPT)], {**os.environ, "PYTHONUNBUFFERED": "1", **own}
+            plan = self._plan_of(instances[0], code)
         return await spawn(
-            [instances[0].python or sys.executable, "-m", "rollout_kit.launch.serve"],
-            python_env(**dict(ChainMap({MARK: mark}, *(each.env for each in instances)))),
+            [instances[0].python or sys.executable, *program],
+            env,
             take=self._output.take,
             mark=mark,
             line=orjson.dumps(plan) + b"\n",
             pass_fds=list(descriptors.values()),
         )
+
+    def _plan_of(self, own: Instance, code: GymServer) -> JsonObject:
+        """The plan of a server of NeMo Gym: it gets the settings of all, but only its own
+        secrets."""
+        others = frozenset().union(*(each.secrets for each in self._run.instances)) - own.secrets
+        blocks = {
+            each.name: (each.type, each.implementation, mask(each.settings, others))
+            for each in self._run.instances
+        }
+        plan, values = self._run.plan, mask(self._run.values, others)
+        config = handover.config_for(values, blocks, plan["urls"])
+        [sock] = self._sockets.values()
+        return handover.plan_for(own.name, code, config, plan["run_id"], sock.fileno())
 
     async def is_ready(self) -> bool:
         """Whether every instance has answered with this run's id."""
@@ -271,6 +297,7 @@ def _stat_code(instances: Iterable[Instance]) -> dict[Path, tuple[int, int]]:
     found = {}
     for each in instances:
         folder = registry.find(each.type, each.implementation)
+        folder = each.code.folder if each.code else folder
         for path in list_sources(folder / "app.py") if folder else ():
             with suppress(OSError):
                 status = path.stat()

@@ -16,6 +16,8 @@ from ..config.instance_keys import RAY, is_url
 from ..config.instances import AGENTS, MODELS
 from ..config.load import Config, Instance
 from ..errors import ConfigError
+from ..nemo_gym.environments import interpreter_for
+from ..nemo_gym.idle import IdleGymServer
 from ..serving import registry
 from ..serving.service import Service
 from ..transport.cassette import Cassette, Tapes
@@ -167,7 +169,7 @@ async def placed(
     same holds for models whose calls are replayed, and for instances that run `elsewhere`. The
     token of `run` protects servers that other machines can reach.
     """
-    instances = list(config.instances.values())
+    instances = equip(config, upkeep) if start else list(config.instances.values())
     tapes = replace(tapes, models=[each.name for each in instances if each.type == MODELS])
     idle = [*tapes.unused_models, *elsewhere] if start else list(config.instances)
     where = Division.of(instances, default, idle)
@@ -175,7 +177,7 @@ async def placed(
         raise ConfigError("placement: ray is only for ng_run and ng_collect_rollouts")
     async with AsyncExitStack() as stack:
         stack.push_async_callback((client := HttpClient(**limits.of_client())).close)
-        run, fleet = run or RunIdentity(), Fleet(stack, upkeep)
+        run, fleet = run or RunIdentity(), Fleet(stack, upkeep, instances, config.values)
         if nodes is not None:
             host = (await stack.enter_async_context(nodes)).host
         sockets = bind_all(instances, where.listening(elsewhere), host)
@@ -204,6 +206,28 @@ async def placed(
         ends = [*fleet.ends, *(end for each in remote.values() for end in each.ends)]
         servers = [_server_of(each, plan, fleet, remote) for each in instances]
         yield Placed(peers, servers, ends, fleet.log_dir, plan)
+
+
+def equip(config: Config, upkeep: Upkeep) -> list[Instance]:
+    """The instances; those with code of NeMo Gym have an interpreter."""
+    command = config.command
+    interpreter, install = getattr(command, "nemo_gym_python", None), getattr(command, "install", 0)
+    return [
+        replace(
+            each,
+            python=interpreter_for(
+                each.name,
+                each.code,
+                each.python or interpreter,
+                install=bool(install),
+                python=config.values.get("python_version"),
+                say=upkeep.tell,
+            ),
+        )
+        if each.code
+        else each
+        for each in config.instances.values()
+    ]
 
 
 def _plan(
@@ -282,7 +306,7 @@ def placement_of(instance: Instance, default: str) -> str:
     """`local`, `process`, `ray` or the instance's URL."""
     if instance.placement == RAY:
         return RAY
-    if instance.num_workers > 1 or instance.process or instance.python:
+    if instance.num_workers > 1 or instance.process or instance.python or instance.code:
         return "process"
     if is_url(instance.placement or ""):
         return str(instance.placement)
@@ -292,6 +316,8 @@ def placement_of(instance: Instance, default: str) -> str:
 
 
 def _instantiate(instance: Instance, peers: Peers) -> Service:
+    if instance.code:
+        return IdleGymServer(instance.name, instance.code)
     cls = registry.load(instance.type, instance.implementation)
     return cls(cls.Config.of(instance.settings, instance.secrets), peers, instance.name)
 

@@ -1,10 +1,12 @@
 """Find server folders such as `resources_servers/<name>` and load the class in their `app.py`.
 
-Folders in the working directory take precedence over installed ones. Modules are imported under
+Folders in the working directory take precedence over installed ones; those written for NeMo Gym
+are passed over. Modules are imported under
 `rollout_kit_servers`, so that they clash with no installed package. Only `load` imports anything.
 """
 
 import importlib.util
+import re
 import sys
 from hashlib import sha256
 from importlib.machinery import ModuleSpec
@@ -17,13 +19,18 @@ from .service import Service
 TYPES = ("responses_api_models", "resources_servers", "responses_api_agents")
 """The kinds of servers: names of the folders and of the keys in YAML."""
 
+OURS = re.compile(r"^\s*(?:from|import)\s+rollout_kit\b", re.MULTILINE)
+THEIRS = re.compile(r"^\s*(?:from|import)\s+nemo_gym\b", re.MULTILINE)
+
 PACKAGE = "rollout_kit_servers"
 """Root of the synthetic packages that hold the imported `app` modules."""
 
 
-def roots(cwd: Path | None = None) -> list[Path]:
+def roots(cwd: Path | None = None, checkout: Path | None = None) -> list[Path]:
     """Folders in which server folders and relative paths are looked up, in order."""
     found = [(cwd or Path.cwd()).resolve()]
+    if checkout is not None and checkout not in found:
+        found.append(checkout)
     package = Path(__file__).resolve().parents[1]
     # the parent of an installed wheel is site-packages, which may hold other `resources_servers`
     shipped = package / "_shipped"
@@ -33,15 +40,19 @@ def roots(cwd: Path | None = None) -> list[Path]:
     return found
 
 
-def resolve_path(path: str | Path, cwd: Path | None = None) -> Path | None:
+def resolve_path(
+    path: str | Path, cwd: Path | None = None, checkout: Path | None = None
+) -> Path | None:
     """The existing file for a path from a command or a YAML file; None if there is none."""
-    return next((place for place in places(path, cwd) if place.exists()), None)
+    return next((place for place in places(path, cwd, checkout) if place.exists()), None)
 
 
-def places(path: str | Path, cwd: Path | None = None) -> list[Path]:
+def places(path: str | Path, cwd: Path | None = None, checkout: Path | None = None) -> list[Path]:
     """Every place where `path` is looked up, in order."""
     wanted = Path(path).expanduser()
-    return [wanted] if wanted.is_absolute() else [root / wanted for root in roots(cwd)]
+    if wanted.is_absolute():
+        return [wanted]
+    return [root / wanted for root in roots(cwd, checkout)]
 
 
 def find(type_: str, implementation: str, cwd: Path | None = None) -> Path | None:
@@ -50,15 +61,33 @@ def find(type_: str, implementation: str, cwd: Path | None = None) -> Path | Non
         return None
     for root in roots(cwd):
         folder = root / type_ / implementation
-        if (folder / "app.py").is_file():
+        if (folder / "app.py").is_file() and not is_for_nemo_gym(folder / "app.py"):
             return folder
     return None
+
+
+def is_checkout(root: Path) -> bool:
+    """Whether a folder is a checkout of NeMo Gym."""
+    return (root / "nemo_gym" / "__init__.py").is_file()
+
+
+def is_for_nemo_gym(app: Path) -> bool:
+    """Whether a server's code is written for NeMo Gym: only an interpreter of its own loads it."""
+    text = app.read_text("utf-8", "replace")
+    if OURS.search(text):
+        return False
+    return THEIRS.search(text) is not None or is_checkout(app.parents[2])
 
 
 def implementations(type_: str, cwd: Path | None = None) -> list[str]:
     """Names of all implementations of one type, sorted."""
     return sorted(
-        {app.parent.name for root in roots(cwd) for app in (root / type_).glob("*/app.py")}
+        {
+            app.parent.name
+            for root in roots(cwd)
+            for app in (root / type_).glob("*/app.py")
+            if not is_for_nemo_gym(app)
+        }
     )
 
 

@@ -140,7 +140,8 @@ class _Endpoint:
         finally:
             self.traffic.in_flight -= 1
         if session:
-            if is_new and response.status_code < 400:
+            # some callers keep only the cookies of the latest reply
+            if response.status_code < 400 if is_new else COOKIE in request.cookies:
                 response.set_cookie(COOKIE, session.id, httponly=True)
             if session.spent.calls:
                 response.headers[SPENT_HEADER] = session.spent.to_header()

@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from .command import Command
+from .servers import CheckoutConfig
 
 
 class EntrypointConfig(Command):
@@ -37,7 +38,7 @@ class AuditConfig(EntrypointConfig):
     slow_s: float = Field(5, gt=0, description="Flag verdicts that take longer than this.")
 
 
-class PrepareDataConfig(Command):
+class PrepareDataConfig(Command, CheckoutConfig):
     """ng_prepare_data: write the agents' datasets as files of tasks that their verifiers accept."""
 
     asks_policy: ClassVar[bool] = False

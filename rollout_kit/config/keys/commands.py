@@ -23,7 +23,7 @@ from .groups import GroupsConfig
 from .lora import MergeLoraConfig
 from .parallelism import Parallelism
 from .planning import PlanVllmConfig
-from .servers import HeadServerConfig, HttpClientConfig, ServersConfig
+from .servers import CheckoutConfig, HeadServerConfig, HttpClientConfig, ServersConfig
 from .trackers import TrackersConfig
 
 Arms = str | list[Any] | JsonObject | None
@@ -262,7 +262,7 @@ class ChaosConfig(CollectConfig):
     run_timeout_s: float = Field(600, gt=0, description="Time limit of each run of a command.")
 
 
-class InspectConfig(Command):
+class InspectConfig(Command, CheckoutConfig):
     """Keys of ng_dump_config."""
 
 

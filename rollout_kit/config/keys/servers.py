@@ -35,7 +35,30 @@ class HttpClientConfig(BaseModel):
     )
 
 
-class ServersConfig(BaseModel):
+class CheckoutConfig(BaseModel):
+    """NeMo Gym's code, for servers that this toolkit does not have."""
+
+    nemo_gym: Path | None = Field(
+        None,
+        description="Checkout of NeMo Gym, for its YAML, servers and files. Default: the working"
+        " directory, if it is one.",
+    )
+    nemo_gym_code: list[str] | str = Field(
+        [],
+        description="Servers to take from the checkout though this toolkit has them: names of"
+        " implementations or instances, or all.",
+    )
+    nemo_gym_python: str | None = Field(
+        None,
+        description="Interpreter that has what the checkout's servers need. Default: an environment"
+        " that is made once for them.",
+    )
+    install: bool = Field(
+        False, description="Make the environments that are missing, with uv, from the network."
+    )
+
+
+class ServersConfig(CheckoutConfig):
     """How server processes run."""
 
     max_restarts: int = Field(

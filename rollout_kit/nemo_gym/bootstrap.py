@@ -1,0 +1,135 @@
+"""Runs the `app.py` of a server that is written for NeMo Gym, unchanged, under its interpreter.
+
+The process is one of ours: it listens on a socket that the parent has bound, answers `/health`, is
+reached only by the user who runs it, and ends with its parent. Its configuration comes through
+standard input. This file imports nothing of this toolkit, which its interpreter need not have.
+"""
+
+import ctypes
+import importlib.metadata
+import importlib.util
+import json
+import os
+import runpy
+import signal
+import socket
+import sys
+import threading
+import types
+from contextlib import suppress
+from typing import Any
+
+PR_SET_PDEATHSIG = 1
+"""prctl(2): set the signal that this process receives when its parent dies."""
+
+LOOPBACK = "127.0.0.1"
+
+
+def main() -> None:
+    plan = json.loads(sys.stdin.buffer.readline())
+    end_with_parent()
+    os.environ.update(plan["env"])
+    os.chdir(plan["folder"])
+    sys.path[:1] = [plan["folder"], plan["root"]]  # in place of this file's folder
+    if plan["starts_ray"]:
+        start_ray()
+    else:
+        sys.modules["ray"] = NoRay.make()
+    serve_on(socket.socket(fileno=plan["socket"]), plan)
+    sys.argv = [plan["app"]]
+    runpy.run_path(plan["app"], run_name="__main__")
+
+
+def end_with_parent() -> None:
+    """End this process and those that it started when the parent has ended."""
+    with suppress(OSError, AttributeError):  # not Linux: only the end of standard input tells
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    threading.Thread(target=_wait_for_end, daemon=True).start()
+
+
+def _wait_for_end() -> None:
+    while sys.stdin.buffer.read(1 << 16):
+        pass  # lines about servers that moved: its clients have fixed addresses
+    os.killpg(0, signal.SIGTERM)
+
+
+class NoRay(types.ModuleType):
+    """Stands for Ray in servers that never call it: NeMo Gym's base starts it for all of them."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__version__":
+            return importlib.metadata.version("ray")
+        raise AttributeError(f"ray.{name}: this server runs without Ray; no code in it imports ray")
+
+    @classmethod
+    def make(cls) -> "NoRay":
+        module = cls("ray")
+        module.__path__ = []
+        return module
+
+    @staticmethod
+    def is_initialized() -> bool:
+        return True
+
+
+def start_ray() -> None:
+    """Start Ray for this server alone, bound to this machine."""
+    import ray  # pyright: ignore[reportMissingImports] - only its interpreter has it
+
+    ray.init(
+        _node_ip_address=LOOPBACK, include_dashboard=False, log_to_driver=True, namespace="gym"
+    )
+
+
+def serve_on(sock: socket.socket, plan: dict[str, Any]) -> None:
+    """Let `uvicorn.run`, with which the server's base class serves its app, use this socket."""
+    import uvicorn
+    from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+    peer_user, game_routes = (load_file(plan[name]) for name in ("peer_user", "game_routes"))
+
+    class OwnUser(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+        """Closes connections of other users of this machine."""
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            user = peer_user.find_user(transport.get_extra_info("socket"))
+            if user not in (None, os.geteuid()):
+                transport.abort()
+
+    def run(app: Any, **options: Any) -> None:
+        app = game_routes.GameRoutes(app) if game_routes.is_game(app) else app
+        known = {name: value for name, value in options.items() if name not in ("host", "port")}
+        config = uvicorn.Config(with_health(app, plan), **{**known, "workers": 1, "http": OwnUser})
+        uvicorn.Server(config).run(sockets=[sock])
+
+    uvicorn.run = run  # type: ignore[assignment]
+
+
+def with_health(app: Any, plan: dict[str, Any]) -> Any:
+    """The app, and `/health` in front of it."""
+    about = {"status": "ok", "run_id": plan["run_id"], "server": plan["about"]}
+    body = json.dumps(about).encode()
+
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http" or scope["path"] != "/health":
+            await app(scope, receive, send)
+            return
+        headers = [(b"content-type", b"application/json")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    return answer
+
+
+def load_file(path: str) -> Any:
+    """A module of this toolkit that imports nothing of it."""
+    spec = importlib.util.spec_from_file_location(f"rollout_kit_{len(path)}", path)
+    assert spec is not None and spec.loader is not None, "a .py file always has a loader"
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+if __name__ == "__main__":
+    main()
