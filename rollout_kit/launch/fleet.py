@@ -43,6 +43,9 @@ STOP_S = 5.0
 WATCH_S = 1.0
 """Interval between looks at the files of the servers' code."""
 
+MIN_SECRET = 8
+"""Shorter secrets, such as `none`, would mask other values of a configuration."""
+
 SHOWN_LINES = 12
 """Last lines of a server's output that an error about it shows."""
 
@@ -214,7 +217,8 @@ class ServerProcess(Supervisor):
     def _plan_of(self, own: Instance, code: GymServer) -> JsonObject:
         """The plan of a server of NeMo Gym: it gets the settings of all, but only its own
         secrets."""
-        others = frozenset().union(*(each.secrets for each in self._run.instances)) - own.secrets
+        known = frozenset().union(*(each.secrets for each in self._run.instances)) - own.secrets
+        others = frozenset(text for text in known if len(text) >= MIN_SECRET)
         blocks = {
             each.name: (each.type, each.implementation, mask(each.settings, others))
             for each in self._run.instances
