@@ -30,6 +30,7 @@ PACKAGES = [
     "cluster",
     "api",
     "export",
+    "rl",
     "testing",
     "sandbox",
     "commands",

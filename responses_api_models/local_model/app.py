@@ -3,23 +3,28 @@
 import asyncio
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Self
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, model_validator
 
-from rollout_kit.endpoints.chat import RAW
 from rollout_kit.endpoints.raw import raw_text
 from rollout_kit.errors import ConfigError, ModelError, how_to_install
-from rollout_kit.responses import Item, make_response, message_item
+from rollout_kit.responses import make_response
+from rollout_kit.rl.weights.folder import WeightStep
+from rollout_kit.rl.weights.follower import Follower
+from rollout_kit.rl.weights.sync import WeightSync
 from rollout_kit.serving.model import Model, ModelConfig
 from rollout_kit.serving.service import OPERATIONAL
+from rollout_kit.trajectory import Versions
 from rollout_kit.types import JsonObject
 
-from .chat import chat_messages, check_supported, output_items, template_tools
+from .chat import chat_messages, check_supported, template_tools
+from .output import make_output
 from .sampling import read_sampling
 
 if TYPE_CHECKING:
-    from .engine import Engine, Generated
+    from .engine import Engine
+    from .policy import Policy, Succession
     from .tokenizer import ChatTokenizer
 
 SHIPPED = Path(__file__).parent / "checkpoint"
@@ -44,6 +49,15 @@ class LocalModelConfig(ModelConfig):
     num_threads: int = Field(
         1, ge=1, json_schema_extra=OPERATIONAL, description="Responses generated at a time."
     )
+    weight_sync: WeightSync | None = Field(None, description="Follow the weights of a trainer.")
+
+    @model_validator(mode="after")
+    def _can_follow(self) -> Self:
+        if self.weight_sync and self.weight_sync.mode == "external":
+            raise ValueError("weight_sync: local_model knows checkpoint_dir and lora_dir")
+        if self.weight_sync and self.lora_modules:
+            raise ValueError("lora_modules cannot be served beside weight_sync")
+        return self
 
 
 class LocalModel(Model):
@@ -56,58 +70,105 @@ class LocalModel(Model):
     )
     names_weights: ClassVar[frozenset[str]] = frozenset({"model_path", "lora_modules"})
     config: LocalModelConfig
-    engine: "Engine | None" = None
+    follower: Follower | None = None
     adapted: Mapping[str, "Engine"] = {}
     """Adapter → the checkpoint with it."""
-    tokenizer: "ChatTokenizer"
+    _succession: "Succession | None" = None
 
     async def start(self) -> None:
         try:
             from .engine import Engine
-            from .tokenizer import ChatTokenizer
+            from .policy import Succession, load_policy
         except ImportError as error:
             raise ConfigError(
                 f"local_model cannot run here ({error}): {how_to_install('rollout-kit[local]')}"
             ) from error
-        checkpoint = self._checkpoint()
-        num_threads = min(
-            self.config.num_threads, self.config.max_concurrent_requests or self.config.num_threads
-        )
+        checkpoint, sync = self._checkpoint(), self.config.weight_sync
+        num_threads = self._num_threads()
         adapters = {
             name: _folder(path, f"lora_modules.{name}")
             for name, path in self.config.lora_modules.items()
         }
-        await self.identify_weights(checkpoint, *adapters.values())
-        self.engine = await asyncio.to_thread(Engine, checkpoint, num_threads=num_threads)
+        if sync is None:
+            await self.identify_weights(checkpoint, *adapters.values())
+        version = None if sync is None else 0
+        self._succession = Succession(
+            await asyncio.to_thread(load_policy, checkpoint, version, num_threads=num_threads)
+        )
         self.adapted = {
             name: await asyncio.to_thread(
                 Engine, checkpoint, num_threads=num_threads, adapter=adapter
             )
             for name, adapter in adapters.items()
         }
-        self.tokenizer = ChatTokenizer(checkpoint)
+        if sync:
+            from .cache import remove_leftovers
+
+            await asyncio.to_thread(remove_leftovers)
+            self.follower = Follower(sync, self.name, self._use)
+            await self.follower.start()
+
+    async def _use(self, step: WeightStep) -> None:
+        """Answer with the weights of a step from now on."""
+        assert self._succession and self.config.weight_sync
+        is_adapter = self.config.weight_sync.mode == "lora_dir"
+        await self._succession.replace(
+            self._checkpoint() if is_adapter else step.folder,
+            step.version,
+            num_threads=self._num_threads(),
+            adapter=step.folder if is_adapter else None,
+        )
 
     async def stop(self) -> None:
-        for engine in (self.engine, *self.adapted.values()):
-            if engine:
-                await engine.close()
+        if self.follower:
+            await self.follower.stop()
+        if self._succession:
+            await self._succession.close()
+        for engine in self.adapted.values():
+            await engine.close()
+
+    def _num_threads(self) -> int:
+        return min(
+            self.config.num_threads, self.config.max_concurrent_requests or self.config.num_threads
+        )
+
+    @property
+    def engine(self) -> "Engine":
+        """The engine that answers the next request."""
+        return self._policy.engine
+
+    @property
+    def tokenizer(self) -> "ChatTokenizer":
+        return self._policy.tokenizer
+
+    @property
+    def _policy(self) -> "Policy":
+        if self._succession is None:
+            raise ModelError("the local model has not been started", status=503)
+        return self._succession.policy
 
     async def responses(self, params: JsonObject) -> JsonObject:
-        name, engine = self._choose_engine(params)
         check_supported(params)
+        policy = self._policy
+        name, engine = self._choose_engine(params, policy)
         sampling = read_sampling(
             params,
             temperature=self.config.temperature,
             max_output_tokens=self.config.max_output_tokens,
         )
         if (text := raw_text(params)) is not None:
-            prompt = self.tokenizer.raw_prompt(text)
+            prompt = policy.tokenizer.raw_prompt(text)
         else:
-            prompt = self.tokenizer.prompt(chat_messages(params), template_tools(params))
+            prompt = policy.tokenizer.prompt(chat_messages(params), template_tools(params))
         generated = await engine.generate(prompt, sampling)
+        wants_ids = params.get("return_token_ids", self.config.return_token_ids)
+        temperature = sampling.temperature if wants_ids else None
+        output = make_output(params, prompt, generated, policy.tokenizer, temperature=temperature)
+        if policy.version is not None:
+            Versions(policy.version, policy.version).stamp(output)
         return make_response(
             name,
-            self._output(params, prompt, generated),
+            output,
             {
                 "input_tokens": len(prompt),
                 "output_tokens": len(generated.token_ids),
@@ -120,7 +181,7 @@ class LocalModel(Model):
         )
 
     def load_figures(self) -> JsonObject:
-        if self.engine is None:
+        if self._succession is None:
             return super().load_figures()
         engines = (self.engine, *self.adapted.values())
         busy = {
@@ -132,13 +193,11 @@ class LocalModel(Model):
     def model_name(self) -> str:
         return self.config.model_name
 
-    def _choose_engine(self, params: JsonObject) -> tuple[str, "Engine"]:
+    def _choose_engine(self, params: JsonObject, policy: "Policy") -> tuple[str, "Engine"]:
         """The model that a request names. Without adapters any name is the checkpoint's."""
-        if self.engine is None:
-            raise ModelError("the local model has not been started", status=503)
         own, asked = self.model_name(), params.get("model")
         if not self.adapted or asked in (None, own):
-            return own, self.engine
+            return own, policy.engine
         if asked not in self.adapted:
             known = ", ".join([own, *self.adapted])
             raise ModelError(f"there is no model '{asked}'; there are: {known}", status=404)
@@ -148,42 +207,9 @@ class LocalModel(Model):
         path = self.config.model_path
         return _folder(path, "model_path") if path else SHIPPED
 
-    def _output(self, params: JsonObject, prompt: list[int], generated: "Generated") -> list[Item]:
-        """The generated items; none if the prompt left no room, as with vLLM."""
-        if not generated.token_ids:
-            return []
-        said = self.tokenizer.text(generated.token_ids)
-        items = [message_item(said)] if params.get(RAW) else output_items(said)
-        if generated.finish_reason == "length":
-            items[-1]["status"] = "incomplete"
-        # by token only if the generation is nothing but the text
-        if _wants_logprobs(params) and [item["type"] for item in items] == ["message"]:
-            items[0]["content"][0]["logprobs"] = self._logprobs(generated)
-        if params.get("return_token_ids", self.config.return_token_ids):
-            items[-1] |= {
-                "prompt_token_ids": prompt,
-                "generation_token_ids": list(generated.token_ids),
-                "generation_log_probs": list(generated.log_probs),
-            }
-        return items
-
-    def _logprobs(self, generated: "Generated") -> list[JsonObject]:
-        ends = 1 if generated.finish_reason == "stop" else 0
-        texts = [self.tokenizer.token_text(token_id) for token_id in generated.token_ids]
-        pairs = list(zip(texts, generated.log_probs, strict=True))
-        return [
-            {"token": text, "logprob": value, "bytes": list(text.encode()), "top_logprobs": []}
-            for text, value in pairs[: len(pairs) - ends]
-        ]
-
 
 def _folder(path: str, name: str) -> Path:
     folder = Path(path).expanduser()
     if not folder.is_dir():
         raise ConfigError(f"{name} {path}: no such folder")
     return folder
-
-
-def _wants_logprobs(params: JsonObject) -> bool:
-    included = params.get("include") or ()
-    return "message.output_text.logprobs" in included or bool(params.get("top_logprobs"))

@@ -18,30 +18,38 @@ from .lora import FILES as ADAPTER_FILES
 LAYOUT = "1"
 """Part of the cache key; increment it if `convert` writes a different model."""
 
+TEMPORARY = "rollout_kit-local_model-"
+"""Start of the name of a temporary conversion; the process id follows."""
+
 CONVERTED_FROM = ("config.json", "model.safetensors", "tokenizer.json")
 
 
 @contextmanager
-def converted(checkpoint: Path, adapter: Path | None = None) -> Iterator[Path]:
+def converted(
+    checkpoint: Path, adapter: Path | None = None, *, is_kept: bool = True
+) -> Iterator[Path]:
     """Context with the CTranslate2 directory of a checkpoint, with an adapter added if one is
     given; converted if it is not in the cache.
 
-    If the cache cannot be written, the directory is a temporary one.
+    If the cache cannot be written, or the conversion is not to be kept, the directory is a
+    temporary one.
     """
+    if not is_kept:
+        with _convert_for_now(checkpoint, adapter) as folder:
+            yield folder
+        return
     target = cache_folder() / checkpoint_hash(checkpoint, adapter)
     if target.is_dir():
         yield target
         return
-    # imported late: ctranslate2.specs imports torch if that is installed
-    from .convert import convert
+    from .convert import convert  # imported late: ctranslate2.specs imports torch if installed
 
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(prefix=".converting-", dir=target.parent))
     except OSError:
-        with tempfile.TemporaryDirectory(prefix="rollout_kit-local_model-") as folder:
-            convert(checkpoint, Path(folder), adapter)
-            yield Path(folder)
+        with _convert_for_now(checkpoint, adapter) as folder:
+            yield folder
         return
     try:
         convert(checkpoint, scratch, adapter)
@@ -49,6 +57,23 @@ def converted(checkpoint: Path, adapter: Path | None = None) -> Iterator[Path]:
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     yield target
+
+
+@contextmanager
+def _convert_for_now(checkpoint: Path, adapter: Path | None) -> Iterator[Path]:
+    from .convert import convert
+
+    with tempfile.TemporaryDirectory(prefix=f"{TEMPORARY}{os.getpid()}-") as folder:
+        convert(checkpoint, Path(folder), adapter)
+        yield Path(folder)
+
+
+def remove_leftovers() -> None:
+    """Remove temporary conversions of processes that were killed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{TEMPORARY}*"):
+        pid = folder.name.removeprefix(TEMPORARY).partition("-")[0]
+        if pid.isdecimal() and not Path(f"/proc/{pid}").exists() and Path("/proc/self").exists():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def cache_folder() -> Path:

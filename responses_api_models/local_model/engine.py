@@ -43,14 +43,22 @@ class Generated:
 
 
 class Engine:
-    """A loaded checkpoint; `num_threads` requests run at a time, others wait in order."""
+    """A loaded checkpoint; `num_threads` requests run at a time, others wait in order. Its
+    conversion stays in the cache if it `is_kept`, else until the engine closes."""
 
-    def __init__(self, checkpoint: Path, *, num_threads: int, adapter: Path | None = None) -> None:
+    def __init__(
+        self,
+        checkpoint: Path,
+        *,
+        num_threads: int,
+        adapter: Path | None = None,
+        is_kept: bool = True,
+    ) -> None:
         config = read_config(checkpoint)
         self.context_length: int = config["max_position_embeddings"]
         self._end_ids = end_ids(checkpoint, config)
         self._resources = ExitStack()
-        self._model = self._resources.enter_context(converted(checkpoint, adapter))
+        self._model = self._resources.enter_context(converted(checkpoint, adapter, is_kept=is_kept))
         self._vocabulary = json.loads((self._model / "vocabulary.json").read_text("utf-8"))
         model_bytes = (self._model / "model.bin").stat().st_size
         self._cache_room = max(model_bytes, MIN_CACHE_BYTES) // cached_bytes(config)
@@ -61,6 +69,8 @@ class Engine:
         self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="local_model")
         self._closing = Event()
         self._num_unfinished = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
 
     @property
     def num_running(self) -> int:
@@ -78,6 +88,7 @@ class Engine:
             return Generated((), (), "length")
         abandoned = Event()
         self._num_unfinished += 1
+        self._idle.clear()
         try:
             return await asyncio.get_running_loop().run_in_executor(
                 self._pool, self._generate, prompt_token_ids, sampling, room, abandoned
@@ -85,6 +96,13 @@ class Engine:
         finally:
             self._num_unfinished -= 1
             abandoned.set()
+            if not self._num_unfinished:
+                self._idle.set()
+
+    async def retire(self) -> None:
+        """Close once all requests have ended."""
+        await self._idle.wait()
+        await self.close()
 
     async def close(self) -> None:
         """Let all requests fail with a ModelError; return when the threads have ended."""

@@ -118,9 +118,10 @@ def read_verifier(about: JsonObject) -> JsonObject:
 
 
 def _identify(model: JsonObject) -> JsonObject:
-    """Settings of a model, with its name unless its weights are known."""
+    """Settings of a model, with its name unless its weights are known, or follow a trainer."""
     settings = model.get("settings", {})
-    return settings if "weights" in settings else {"name": model.get("model"), **settings}
+    is_known = "weights" in settings or "weight_sync" in settings
+    return settings if is_known else {"name": model.get("model"), **settings}
 
 
 def _saves_turns(name: str, plan: AgentPlan, about: JsonObject, asked: bool | str) -> bool:

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from urllib.parse import unquote
 
 import orjson
@@ -34,6 +34,20 @@ VERSION_HEADER = "x-policy-version"
 
 RESPONSES, CHAT, COMPLETIONS = "/v1/responses", "/v1/chat/completions", "/v1/completions"
 MODELS = "/v1/models"
+
+
+class WeightFollower(Protocol):
+    """What changes the weights of a model server while it runs; see `rl.weights`."""
+
+    version: int
+
+    async def look(self) -> None:
+        """Put newer weights to use, if there are any."""
+        ...
+
+    def figures(self) -> JsonObject:
+        """What is known about updates."""
+        ...
 
 
 class ModelConfig(ServerConfig):
@@ -76,7 +90,9 @@ class Model(Service):
     """Whether the model runs on the user's own machines: without `prices` its answers are free."""
 
     names_weights: ClassVar[frozenset[str]] = frozenset()
-    """Settings that say where the weights are; their digest replaces them."""
+    """Settings that say where the weights are; their digest, or their source, replaces them."""
+
+    follower: WeightFollower | None = None
 
     def __init__(self, config: Any, peers: "Peers", name: str) -> None:
         super().__init__(config, peers, name)
@@ -90,10 +106,17 @@ class Model(Service):
 
     def generation_settings(self) -> JsonObject:
         settings = super().generation_settings()
-        if not self._weights:
+        source = self.weight_source
+        if source is None and not self._weights:
             return settings
         rest = {name: each for name, each in settings.items() if name not in self.names_weights}
-        return {**rest, "weights": self._weights}
+        return {**rest, **({"weight_sync": source} if source else {"weights": self._weights})}
+
+    @property
+    def weight_source(self) -> JsonObject | None:
+        """Where the weights come from while the server runs; None if they do not change."""
+        sync = getattr(self.config, "weight_sync", None)
+        return sync.source() if sync else None
 
     async def handle(self, path: str, raw: bytes) -> Any:
         """Answer one request; bill it to its session, if any. Only clients without a session can
@@ -128,12 +151,21 @@ class Model(Service):
     @get("/weight_version")
     async def weight_version(self) -> JsonObject:
         """The `version` of the weights in use; null if this server does not know it."""
-        return {"version": self.policy_version}
+        figures = self.follower.figures() if self.follower else {}
+        return {"version": self.policy_version, **figures}
+
+    @post("/load_weights")
+    async def load_weights(self, asked: JsonObject) -> JsonObject:
+        """Look for new weights now; the reply of `/weight_version` after that."""
+        if self.follower is None:
+            raise ModelError("the server has no weight_sync", status=404, retryable=False)
+        await self.follower.look()
+        return await self.weight_version()
 
     @property
     def policy_version(self) -> int | None:
         """The version of the weights that answer the next request; None if it is unknown."""
-        return None
+        return self.follower.version if self.follower else None
 
     def reply_headers(self, reply: Any) -> Mapping[str, str]:
         version = self.policy_version

@@ -1,0 +1,135 @@
+"""The folder in which a trainer hands over weights: `step_N/`, finished when it holds `STABLE`.
+
+A trainer writes the files, then the marker. The marker may list sizes and checksums of the files;
+`seal` writes such a marker. A step without a marker does not exist for a reader. `_SUCCESS` counts
+as a marker too.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...errors import RolloutKitError
+from ...serving.weights import MAX_HEADER_BYTES, WEIGHTS
+
+STABLE = "STABLE"
+
+MARKERS = (STABLE, "_SUCCESS")
+
+STEP = re.compile(r"step_(\d{1,18})")
+
+INDEX = "model.safetensors.index.json"
+
+
+class BadStep(RolloutKitError):
+    """The files of a step cannot be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightStep:
+    """A finished step. `signature` differs if the step was written again."""
+
+    version: int
+    folder: Path
+    signature: tuple[int, int, int]
+
+
+def step_folder(directory: Path, version: int) -> Path:
+    return directory / f"step_{version}"
+
+
+def find_steps(directory: Path) -> list[WeightStep]:
+    """The finished steps of a folder, the newest first; none if it cannot be read now."""
+    found = []
+    with suppress(OSError):
+        for folder in directory.iterdir():
+            named = STEP.fullmatch(folder.name)
+            if named and (signature := _read_signature(folder)):
+                found.append(WeightStep(int(named[1]), folder, signature))
+    return sorted(found, key=lambda step: step.version, reverse=True)
+
+
+def _read_signature(folder: Path) -> tuple[int, int, int] | None:
+    for name in MARKERS:
+        with suppress(OSError):
+            status = (folder / name).stat()
+            return status.st_ino, status.st_mtime_ns, status.st_size
+    return None
+
+
+def seal(folder: Path) -> None:
+    """Mark a step as finished, with size and checksum of each file."""
+    files = {
+        str(path.relative_to(folder)): {"size": path.stat().st_size, "blake2b": _checksum(path)}
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name not in MARKERS
+    }
+    new = folder / f".{STABLE}"
+    new.write_text(json.dumps({"files": files}))
+    new.rename(folder / STABLE)
+
+
+def check_step(step: WeightStep) -> None:
+    """Raise BadStep if a file of the step is missing, cut off or not what the trainer wrote."""
+    try:
+        for name, about in _read_manifest(step.folder).items():
+            path = step.folder / name
+            if (size := path.stat().st_size) != about["size"]:
+                raise BadStep(f"{name} has {size} bytes and should have {about['size']}")
+            if _checksum(path) != about["blake2b"]:
+                raise BadStep(f"{name} is not what was written: its checksum differs")
+        weights = list(_list_weights(step.folder))
+        for path in weights:
+            if path.suffix == ".safetensors":
+                _check_safetensors(path)
+            elif not path.stat().st_size:
+                raise BadStep(f"{path.name} is empty")
+    except FileNotFoundError as error:
+        raise BadStep(f"{Path(error.filename).name} is missing") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadStep(f"it cannot be read: {error}") from error
+    if not weights:
+        raise BadStep(f"there are no weights ({', '.join(WEIGHTS)})")
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    """File → size and checksum, from the marker; nothing if the marker lists none."""
+    for name in MARKERS:
+        with suppress(FileNotFoundError):
+            text = (folder / name).read_text("utf-8").strip()
+            return json.loads(text)["files"] if text.startswith("{") else {}
+    raise BadStep("it was taken back")
+
+
+def _list_weights(folder: Path) -> Iterator[Path]:
+    """The weights; with an index, those that it names."""
+    if (folder / INDEX).is_file():
+        named = json.loads((folder / INDEX).read_text("utf-8"))["weight_map"].values()
+        yield from (folder / name for name in sorted(set(named)))
+    else:
+        yield from (path for path in sorted(folder.iterdir()) if path.suffix in WEIGHTS)
+
+
+def _check_safetensors(path: Path) -> None:
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if not 2 <= length <= min(size - 8, MAX_HEADER_BYTES):
+            raise BadStep(f"{path.name} is no safetensors file, or it is cut off")
+        try:
+            header = json.loads(file.read(length))
+        except ValueError:
+            raise BadStep(f"{path.name} has a damaged header") from None
+    ends = [about["data_offsets"][1] for name, about in header.items() if name != "__metadata__"]
+    if not ends or 8 + length + max(ends) != size:
+        raise BadStep(f"{path.name} is cut off: it has {size} bytes, its header says otherwise")
+
+
+def _checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
