@@ -133,9 +133,9 @@ class Figures:
         size_gb = output.stat().st_size / 1e9
         yield Figure("resume_file_gb", "continuing behind 1,000,000 rollouts: file", size_gb, "GB")
         argv = sides.local(self.port, "short", rows, 16, str(output))
-        without_s, without_mb, _ = self._continued(argv, until_counted=True)
+        without_s, without_mb, _ = self._measure_continuation(argv, until_counted=True)
         index_gb = OutputPaths(output).index.stat().st_size / 1e9
-        first_s, peak, used_s = self._continued(argv)
+        first_s, peak, used_s = self._measure_continuation(argv)
         output.unlink()
         rows.unlink()
         yield Figure("resume_first_s", "… first new request", first_s, "s")
@@ -167,7 +167,7 @@ class Figures:
             what = f"… of it, CPU of the index a rollout, {size}"
             yield Figure(f"journal_{kind}_index_us", what, index_us, "µs")
 
-    def _continued(
+    def _measure_continuation(
         self, argv: Sequence[str], *, until_counted: bool = False
     ) -> tuple[float, float, float]:
         """Seconds to the first request of a run that is killed then, its peak in MB and its CPU

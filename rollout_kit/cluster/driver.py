@@ -173,7 +173,7 @@ class Split:
 def _split(config: Config[CollectConfig]) -> Split:
     known = config.instances
     once = {each.name for each in known.values() if _runs_once(each)}
-    while found := {name for each in once for name in _named(known[each], known)} - once:
+    while found := {name for each in once for name in _find_references(known[each], known)} - once:
         once |= found
     placed = {
         name: replace(each, placement="process")
@@ -191,7 +191,7 @@ def _runs_once(instance: Instance) -> bool:
     return instance.type == MODELS and not demands_of(instance).per_worker
 
 
-def _named(instance: Instance, known: Collection[str]) -> Iterator[str]:
+def _find_references(instance: Instance, known: Collection[str]) -> Iterator[str]:
     """Other instances that the settings of one refer to."""
 
     def walk(value: Any) -> Iterator[str]:

@@ -75,7 +75,6 @@ class Holder:
     regained: list[tuple[int, bool]] = field(default_factory=list)
     waiting: "asyncio.Future[None] | None" = None
     """Set while it waits for something to do."""
-    num_finished: int = 0
 
     def wake(self) -> None:
         if self.waiting is not None and not self.waiting.done():

@@ -266,7 +266,6 @@ class Leases:
         if lease.holder is not None and lease.holder is not member:
             self._recall(lease, lease.holder)  # a worker that was believed lost has done it
         self._release(lease)
-        member.num_finished += 1
         if not lease.settled.done():
             lease.settled.set_result(found)
 

@@ -88,7 +88,7 @@ class ServerHost:
         place = f"{node}, GPU {gpus}" if gpus else node
         return {"url": server.urls[0], "pid": server.pids[0], "place": place}
 
-    async def ended(self) -> JsonObject:
+    async def wait_ended(self) -> JsonObject:
         """Wait until the server is given up; returns the reason."""
         done, _ = await asyncio.wait(self._ends, return_when=asyncio.FIRST_COMPLETED)
         return {"error": done.pop().result()}
@@ -172,7 +172,7 @@ class RayServer:
                     tell(f"{self.title} is back, at {self.url} on {self.place}")
                 else:
                     self.ready.set_result(None)
-                found = await self._ask(actor.ended.remote)
+                found = await self._ask(actor.wait_ended.remote)
             else:
                 failed += 1
             dismiss(ticket.id)

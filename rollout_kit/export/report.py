@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from ..errors import number_of
 from ..types import JsonObject
 
 QUANTILES = (0.1, 0.5, 0.9)
@@ -60,14 +61,15 @@ def format_report(found: JsonObject) -> str:
 def _lines(found: JsonObject) -> Iterator[str]:
     what = "pair" if "rules" in found else "row"
     for endpoint, number in found.get("sent", {}).items():
-        yield f"{endpoint}: {_count(number, 'trace')} sent"
+        yield f"{endpoint}: {number_of(number, 'trace')} sent"
     for path, number in found.get("files", {}).items():
-        yield f"{path}: {_count(number, what)} in the format {found['format']}"
+        yield f"{path}: {number_of(number, what)} in the format {found['format']}"
     for path in found.get("beside", ()):
         yield f"{path}: for the trainer"
-    yield f"  {_count(found['read'], 'rollout')} read, {_count(found['tasks'], 'task')} written"
+    read, written = number_of(found["read"], "rollout"), number_of(found["tasks"], "task")
+    yield f"  {read} read, {written} written"
     for rule, number in found.get("rules", {}).items():
-        yield f"  {rule}: {_count(number, 'pair')}"
+        yield f"  {rule}: {number_of(number, 'pair')}"
     for name in ("words", "reward", "margin", "longer_by_words"):
         if numbers := found.get(name):
             spread = f"{numbers['min']:g} to {numbers['max']:g}, median {numbers['p50']:g}"
@@ -81,10 +83,6 @@ def explain_nothing(num_read: int, left_out: Sequence[tuple[str, int]], what: st
     if not num_read:
         return "nothing was written: the input has no rollouts"
     reasons = ", ".join(f"{number:,} ({reason})" for reason, number in left_out if number)
-    return f"nothing was written: of {_count(num_read, 'rollout')}, no {what} is left" + (
+    return f"nothing was written: of {number_of(num_read, 'rollout')}, no {what} is left" + (
         f"; left out: {reasons}" if reasons else ""
     )
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"

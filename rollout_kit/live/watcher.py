@@ -127,7 +127,7 @@ class Watcher:
         began = perf_counter()
         self._figures.look()
         while self._ended:
-            if (ended := _ended(self._ended.popleft())) is not None:
+            if (ended := _describe_end(self._ended.popleft())) is not None:
                 self._tail.appendleft(ended)
         self.num_taken += 1
         self.snapshot = self._compute(began, is_over=is_over)
@@ -256,7 +256,7 @@ def _slowest(run: Run, now: float) -> Iterable[Waiting]:
             yield Waiting(name_of(key), key.agent, round(now - slot.began, 3), slot.place.stage)
 
 
-def _ended(outcome: Outcome) -> Ended | None:
+def _describe_end(outcome: Outcome) -> Ended | None:
     """None for a response whose verdict is still to come."""
     rollout, agent = name_of(outcome.key), outcome.key.agent
     match outcome:

@@ -258,7 +258,7 @@ def limiter_of(asked: Parallelism) -> Limiter:
     return Adaptive(asked.floor, asked.start, asked.ceiling)
 
 
-def steered(current: Limiter, now: float, asked: Parallelism) -> Limiter:
+def steer(current: Limiter, now: float, asked: Parallelism) -> Limiter:
     """The limiter for another value during a run, which goes on from the current limit."""
     if asked.fixed:
         return Fixed(asked.fixed)

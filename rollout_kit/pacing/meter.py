@@ -15,7 +15,7 @@ from ..time_limit import running_loop
 from ..types import Attempt, Failure, Outcome, Unverified
 from .bottleneck import Bottleneck, Client, SlotTime, verdict
 from .limiter import Fixed, Limiter
-from .probe import LoopProbe, WorkerLoad, starved_s
+from .probe import LoopProbe, WorkerLoad, read_starved_s
 
 SETTLED_S = 5.0
 """Show no bottleneck earlier; the first wave of rollouts is not representative."""
@@ -148,7 +148,7 @@ class Meter:
     def measure_run(self) -> Iterator[None]:
         """Measure the run, which lasts from entry to exit."""
         self.began, self._cpu_began = perf_counter(), process_time()
-        self._starved_began = starved_s()
+        self._starved_began = read_starved_s()
         try:
             yield
         finally:
@@ -169,7 +169,7 @@ class Meter:
             elapsed_s,
             busy=self._probe.busy_s / max(self._probe.probed_s, 1e-9),
             cpu=(process_time() - self._cpu_began) / elapsed_s,
-            starved=(starved_s() - self._starved_began) / elapsed_s,
+            starved=(read_starved_s() - self._starved_began) / elapsed_s,
             journal=self.journal.writing_s / elapsed_s,
             workers=self.load(),
         )

@@ -24,7 +24,7 @@ class LoopProbe:
     probed_s: float = 0.0
     busy_s: float = 0.0
     _cpu_began: float = field(default_factory=process_time)
-    _starved_began: float = field(default_factory=lambda: starved_s())
+    _starved_began: float = field(default_factory=lambda: read_starved_s())
 
     async def watch(self, on_probe: Callable[[float], object] = lambda seconds: None) -> None:
         """Probe until cancelled; `on_probe` is called with the seconds since the last time."""
@@ -42,7 +42,7 @@ class LoopProbe:
 
     def figures(self) -> list[float]:
         """The values of a `WorkerLoad` for this process."""
-        cpu_s, waited_s = process_time() - self._cpu_began, starved_s() - self._starved_began
+        cpu_s, waited_s = process_time() - self._cpu_began, read_starved_s() - self._starved_began
         return [self.probed_s, self.busy_s, cpu_s, waited_s]
 
 
@@ -67,7 +67,7 @@ class WorkerLoad:
         return self.cpu_s + self.starved_s >= self.busy_s / 2
 
 
-def starved_s() -> float:
+def read_starved_s() -> float:
     """Seconds that the event loop's thread was ready to run without a core; 0 where unknown."""
     try:
         return int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9

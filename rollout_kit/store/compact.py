@@ -15,12 +15,21 @@ _SHARDS = 256
 _FIRST = 16
 
 
+def hex_number(task_id: str) -> int | None:
+    """A task id as a number; None if it has another form."""
+    if len(task_id) != HEX_DIGITS or not task_id.isalnum():
+        return None
+    try:
+        number = int(task_id, 16)
+    except ValueError:
+        return None
+    return number if f"{number:016x}" == task_id else None
+
+
 def small(task_id: str) -> int | str:
     """An id as a number, a third of the string's size; an id of another form stays a string."""
-    try:
-        return int(task_id, 16) if len(task_id) == HEX_DIGITS else task_id
-    except ValueError:
-        return task_id
+    number = hex_number(task_id)
+    return task_id if number is None else number
 
 
 class NumberTable:

@@ -20,7 +20,7 @@ from .contents import Contents
 from .files import OutputLock, OutputPaths, write_atomically
 from .groups.scope import name_of
 from .held import HeldFile
-from .index.kept import KeptIndex, edited
+from .index.kept import KeptIndex, explain_edit
 from .lines import build_failure_line, build_malformed_line, failure_of, key_of, mark_as
 from .manifest import DOUBTS, read_doubts
 from .scan import dump_line, line_at, parse_line, read_lines, read_object, read_rows, scan
@@ -227,7 +227,7 @@ class Journal:
             except OutputError as error:
                 failures.append(error)
         if self._is_edited and not self._is_touched:
-            failures.append(OutputError(edited(self.paths)))
+            failures.append(OutputError(explain_edit(self.paths)))
         if failures:
             self._is_touched = True
             self.index.drop()

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import orjson
 
 from ..config.inputs import parse_only
-from ..errors import ConfigError, OutputError
+from ..errors import ConfigError, OutputError, number_of
 from ..types import JsonObject, Key
 from .files import OutputPaths, leave_out
 from .groups.scope import is_named
@@ -186,7 +186,7 @@ def _why_nothing(name: str, survey: Survey, only: str | None) -> str:
             " Give a file that ng_collect_rollouts wrote"
         )
     if number := survey.without_response:
-        what = f"{number:,} failure{'' if number == 1 else 's'}"
+        what = number_of(number, "failure")
         return f"{name}: {what}, and none carries a response to verify"
     return f"{name}: it contains no rollout"
 
@@ -221,7 +221,7 @@ def drop_stale(
     if not stale:
         return set(), []
     what = (
-        f"{len(stale):,} rollout{'' if len(stale) == 1 else 's'} of {paths.main} with another"
+        f"{number_of(len(stale), 'rollout')} of {paths.main} with another"
         " verifier's verdict, or another response: verified anew"
     )
     if is_dry:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from ..errors import number_of
 from ..types import JsonObject, Say
 from ..workers.pool import WorkerPool
 
@@ -155,7 +156,7 @@ class Link:
         number = lines + self.outbox.num_dropped
         shown = [message.shown for message in unsent if message.what != "lines" and message.shown]
         if number:
-            shown.insert(0, f"{number:,} rollout{'' if number == 1 else 's'}")
+            shown.insert(0, number_of(number, "rollout"))
         if shown:
             text = f"warning: {self.name}: not sent: {', '.join(shown)}"
             self.say(text, event="tracker", tracker=self.name, unsent=shown)

@@ -8,11 +8,12 @@ from pathlib import Path
 
 from ..errors import ConfigError, suggest
 from ..export.grouped import is_group
+from ..store.compact import hex_number
 from ..store.files import SIDECARS, OutputPaths
 from ..store.groups.rewards import GroupRewards, find_group_rewards
 from ..store.index.columns import Columns
 from ..store.index.index import Index, cache_path
-from ..store.index.records import RecordMaker, number_of
+from ..store.index.records import RecordMaker
 from ..store.lines import rollout_of
 from ..store.scan import parse_line
 from ..store.sidecars.labels import Labels
@@ -103,7 +104,7 @@ class StoredOutput:
 
     @staticmethod
     def _done_among(index: Index, keys: dict[Key, int]) -> list[Key]:
-        numbers = {number_of(key.task_id) or 0 for key in keys}
+        numbers = {hex_number(key.task_id) or 0 for key in keys}
         candidates = (row for row, task in enumerate(index.columns.tasks) if task in numbers)
         kinds = index.columns.texts["kind"]
         found = (index.key(row) for row in candidates if kinds[row] == "rollout")

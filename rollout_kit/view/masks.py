@@ -18,8 +18,8 @@ from typing import Any
 
 from ..errors import ConfigError
 from ..export.expression import EQUALS, ORDERS, SUMS, evaluate, names_in
+from ..store.compact import hex_number
 from ..store.index.columns import Columns
-from ..store.index.records import number_of
 
 
 class _NoColumns(Exception):
@@ -221,7 +221,7 @@ def _mask_of_rows(rows: Iterable[int], num_rows: int) -> bytes:
 
 def rows_of_task(columns: Columns, task_id: str) -> list[int]:
     """The rows of a task, by its id."""
-    number = number_of(task_id)
+    number = hex_number(task_id)
     if number is None:
         return [row for row in range(len(columns)) if columns.task_id(row) == task_id]
     found, at = [], 0

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from ...config.keys.parallelism import Parallelism
-from ...pacing.limiter import Adaptive, Limiter, limiter_of, steered
+from ...pacing.limiter import Adaptive, Limiter, limiter_of, steer
 from ...pacing.meter import Meter
 from ...transport.loop import beside
 
@@ -27,7 +27,7 @@ class ParallelLimit:
     def set(self, asked: Parallelism) -> None:
         """Go on with another limit, or within other bounds."""
         now = asyncio.get_running_loop().time()
-        self.asked, self.limiter = asked, steered(self.limiter, now, asked)
+        self.asked, self.limiter = asked, steer(self.limiter, now, asked)
         self.meter.switch(self.limiter)
         self._changed.set()
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from ...errors import OutputError
+from ...errors import OutputError, number_of
 from ...types import JsonObject
 from ..contents import Contents
 from ..groups.scope import Scope, parse_scope
@@ -88,6 +88,6 @@ def find_uncounted(contents: Contents, agents: Sequence[str], arms: Sequence[str
         number = sum(others.values())
         shown = ", ".join(names[:MAX_NAMED]) + (", …" if len(names) > MAX_NAMED else "")
         yield (
-            f"{number:,} rollout{'' if number == 1 else 's'} of {shown} stay in the output and are"
+            f"{number_of(number, 'rollout')} of {shown} stay in the output and are"
             " not counted: this run does not have them"
         )

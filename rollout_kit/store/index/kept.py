@@ -139,7 +139,7 @@ class KeptIndex:
         self.size = state.size if state else 0
 
 
-def edited(paths: OutputPaths) -> str:
+def explain_edit(paths: OutputPaths) -> str:
     """What is said when a line is not the one that the index told."""
     return (
         f"{paths.main} was edited in a way that its size and time do not tell, so what it lacks was"

@@ -12,6 +12,7 @@ from zlib import crc32
 import orjson
 
 from ...types import JsonObject, Key, Rollout
+from ..compact import hex_number
 from ..lines import NUMBERS as BLOCK_NUMBERS
 from ..lines import USAGE, key_of, kind_of
 from .columns import COUNTS, NAN, NUMBERS, TEXTS, Columns, Score
@@ -38,7 +39,6 @@ GIVEN = (*TEXTS[:8], "id_text")
 OF_KEYS = ("agent", "scope", "settings", "verifier")
 """Columns of texts that a run needs to continue."""
 
-HEX_DIGITS = 16
 
 EXACT = 1 << 24
 """Whole numbers below it are exact in a column of seven digits."""
@@ -165,7 +165,7 @@ class RecordMaker:
         scores: Sequence[Any],
     ) -> tuple[bytes, bool]:
         """The record, and whether it tells the key, the settings and the verifier."""
-        if (number := number_of(task_id)) is None:
+        if (number := hex_number(task_id)) is None:
             texts = (*texts, task_id)
         codes, is_whole = self._codes.get(texts) or self._code(texts)
         start = (offset, min(len(raw), 0xFFFFFFFF), crc32(raw), number or 0, *codes)
@@ -304,14 +304,3 @@ def _slim(raw: bytes, names: Mapping[str, str]) -> JsonObject | None:
     if isinstance(failure, dict):
         slim["failure"] = {"class": reason if isinstance(reason, str) else None}
     return slim
-
-
-def number_of(task_id: str) -> int | None:
-    """A task id as a number; None if it has another form."""
-    if len(task_id) != HEX_DIGITS or not task_id.isalnum():
-        return None
-    try:
-        number = int(task_id, 16)
-    except ValueError:
-        return None
-    return number if f"{number:016x}" == task_id else None

@@ -78,7 +78,7 @@ def build_trace(line: JsonObject, *, has_content: bool = False) -> list[Span]:
     ValueError if the line does not tell when its rollout ran."""
     info = info_of(line)
     if kind_of(line, "rollout") == "failure":
-        return [_failed(line, info)]
+        return [_make_failed(line, info)]
     start = _nanoseconds(line["rollout"].get("started_at"))
     end = start + _in_ns(info.duration_s)
     answered = max(start, end - _in_ns(info.verify_s))
@@ -111,7 +111,7 @@ def build_trace(line: JsonObject, *, has_content: bool = False) -> list[Span]:
     return spans
 
 
-def _failed(line: JsonObject, info: RolloutInfo) -> Span:
+def _make_failed(line: JsonObject, info: RolloutInfo) -> Span:
     """The span of a rollout without a result: its last attempt."""
     failure = line["failure"]
     end, trace = _nanoseconds(line.get("at")), _trace_id(line, info)
