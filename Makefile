@@ -73,7 +73,7 @@ test-trainers: .trainers/.ready  ## exports, trained on by TRL and loaded by the
 
 test-ray: .ray/.ready  ## collections on a Ray cluster, in an environment of its own: 330 MB, five minutes
 	tests/loopback_only .ray/bin/python -m pytest -W ignore::pytest.PytestUnraisableExceptionWarning \
-		tests/test_cluster.py tests/test_leases.py
+		tests/test_cluster.py tests/test_leases.py tests/test_buffer.py
 
 .ray/.ready: pyproject.toml
 	test -x .ray/bin/python || $(PYTHON) -m venv .ray

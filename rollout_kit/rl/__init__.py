@@ -1,4 +1,5 @@
-"""What closes the loop between rollouts and a trainer: versions of weights, and rows to train on.
+"""What closes the loop between rollouts and a trainer: the buffer, versions of weights, and rows to
+train on.
 
 What this module exports is public; each name is imported when it is first used.
 """
@@ -6,10 +7,28 @@ What this module exports is public; each name is imported when it is first used.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-_HOMES = {"CheckpointManager": "weights.checkpoints"}
+_HOMES = {
+    "Buffer": "buffer.buffer",
+    "BufferPolicy": "buffer.policy",
+    "BufferedGroup": "buffer.group",
+    "CheckpointManager": "weights.checkpoints",
+    "ExperienceBuffer": "buffer.experience",
+    "GroupBatch": "buffer.group",
+    "MemoryBuffer": "buffer.memory",
+    "open_buffer": "buffer.opening",
+    "serve_buffer": "buffer.http",
+}
 """Public name → the module of this package that defines it."""
 
 if TYPE_CHECKING:
+    from .buffer.buffer import Buffer as Buffer
+    from .buffer.experience import ExperienceBuffer as ExperienceBuffer
+    from .buffer.group import BufferedGroup as BufferedGroup
+    from .buffer.group import GroupBatch as GroupBatch
+    from .buffer.http import serve_buffer as serve_buffer
+    from .buffer.memory import MemoryBuffer as MemoryBuffer
+    from .buffer.opening import open_buffer as open_buffer
+    from .buffer.policy import BufferPolicy as BufferPolicy
     from .weights.checkpoints import CheckpointManager as CheckpointManager
 
 

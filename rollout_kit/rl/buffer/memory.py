@@ -1,0 +1,107 @@
+"""The buffer in memory: groups are passed on as they are, without a copy. With a spool on disk it
+survives its process."""
+
+import asyncio
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from ...types import JsonObject
+from .buffer import Buffer
+from .group import BufferedGroup, GroupBatch, Settled
+from .policy import BufferPolicy
+from .shelf import Shelf
+from .spool import Spool
+
+
+class MemoryBuffer(Buffer):
+    """`spool` is a file that holds what waits here; a later buffer with this file continues."""
+
+    def __init__(
+        self,
+        policy: BufferPolicy | None = None,
+        *,
+        spool: Path | None = None,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        super().__init__(policy or BufferPolicy(), clock)
+        self._waiting: set[asyncio.Future[None]] = set()
+        self._spool = Spool(spool) if spool else None
+        note = self._spool.append if self._spool else lambda *change: None
+        self.shelf = Shelf(self.policy, self.clock, note)
+        if self._spool:
+            self._spool.restore(self.shelf)
+
+    async def reserve(self, number: int = 1) -> list[str]:
+        return self.shelf.reserve(number)
+
+    async def release(self, tickets: Collection[str]) -> None:
+        self.shelf.release(tickets)
+        self._wake()
+
+    async def ack(self, lease: str, keys: Collection[str] | None = None) -> list[str]:
+        return self._woken(self.shelf.ack(lease, keys))
+
+    async def nack(
+        self, lease: str, keys: Collection[str] | None = None, *, requeue: bool = True
+    ) -> list[str]:
+        return self._woken(self.shelf.nack(lease, keys, requeue))
+
+    async def extend(self, lease: str) -> int:
+        return self.shelf.extend(lease)
+
+    async def set_version(self, version: int) -> None:
+        self.shelf.set_version(version)
+        self._wake()
+
+    async def settled(self, after: str = "", number: int = 1000) -> list[Settled]:
+        return self.shelf.settled(after, number)
+
+    async def stats(self) -> JsonObject:
+        return self.shelf.stats()
+
+    async def finish(self, is_finished: bool = True) -> None:
+        self.shelf.finish(is_finished)
+        self._wake()
+
+    async def close(self) -> None:
+        if self._spool:
+            self._spool.close()
+
+    async def _put(self, group: BufferedGroup, ticket: str, wait_s: float) -> str:
+        size = len(group.encode()) if self.policy.capacity_bytes is not None else 0
+        found = self.shelf.put(group, size, ticket)
+        if self._waiting and found == "ok":
+            self._wake()
+        return found
+
+    async def _refuse(self, key: str, reason: str, ticket: str) -> str:
+        return self.shelf.refuse(key, reason, ticket)
+
+    async def _get(
+        self, number: int, least: int, staleness: int | None, wait_s: float
+    ) -> tuple[GroupBatch | None, bool]:
+        shelf, num = self.shelf, len(self.shelf)
+        taken = shelf.take(number, least, staleness)
+        if len(shelf) < num:  # what was dropped made room
+            self._wake()
+        if taken is None:
+            return None, shelf.is_finished and not shelf.held
+        return GroupBatch(taken.lease, [each.group for each in taken.entries], shelf.version), False
+
+    async def _changed(self, wait_s: float) -> None:
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.add(waiter)
+        try:
+            await asyncio.wait([waiter], timeout=wait_s)
+        finally:
+            self._waiting.discard(waiter)
+
+    def _woken(self, done: list[str]) -> list[str]:
+        self._wake()
+        return done
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, set()
+        for waiter in waiting:
+            if not waiter.done():
+                waiter.set_result(None)

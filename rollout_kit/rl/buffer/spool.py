@@ -1,0 +1,115 @@
+"""The file behind a buffer in memory: what was put and what has left, one line each.
+
+A line is one write, so a kill can tear only the last one. Opening the file leaves out what has
+left.
+"""
+
+import fcntl
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import astuple
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from ...errors import OutputError
+from ...store.files import write_atomically
+from ...store.scan import parse_line, read_lines
+from .group import BufferedGroup, Settled
+from .shelf import Shelf
+
+SPARE_BYTES = 64 << 20
+"""The file is written anew when it holds this much more than what waits."""
+
+
+class Spool:
+    """One process at a time has it open."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path = path.expanduser()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(path.with_name(path.name + ".lock"), os.O_CREAT | os.O_RDWR, 0o644)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise OutputError(f"{path}: another process has this spool open") from None
+        except OSError as error:
+            raise OutputError(f"{path}: cannot open the spool: {error.strerror}") from None
+        self._shelf: Shelf | None = None
+        self._file = -1
+        self._size = self._live = 0
+
+    def restore(self, shelf: Shelf) -> None:
+        """Put on the shelf what the file holds, and follow it from now on."""
+        for _, raw in read_lines(self.path):
+            for kind, values in (parse_line(raw) or {}).items():
+                _apply(shelf, kind, *values)
+        self._shelf = shelf
+        self._compact()
+
+    def append(self, kind: str, *values: Any) -> None:
+        if self._file < 0:
+            return
+        raw = _line(kind, *values)
+        try:
+            os.write(self._file, raw)
+        except OSError as error:
+            raise OutputError(f"{self.path}: cannot write the spool: {error.strerror}") from None
+        self._size += len(raw)
+        if self._size > 2 * self._live + SPARE_BYTES:
+            self._compact()
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.fsync(self._file)
+            os.close(self._file)
+            self._file = -1
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def _compact(self) -> None:
+        """Write the file anew, with nothing but what the shelf has now."""
+        assert self._shelf is not None
+        content = b"".join(_line(*change) for change in _changes(self._shelf))
+        write_atomically(self.path, content)
+        if self._file >= 0:
+            os.close(self._file)
+        self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND)
+        self._size = self._live = len(content)
+
+
+def _line(kind: str, *values: Any) -> bytes:
+    return orjson.dumps({kind: values}, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def _changes(shelf: Shelf) -> Iterator[tuple[Any, ...]]:
+    """What builds the shelf again. Leases and tickets are left out: their groups wait."""
+    names = ("identity", "version", "base", "acked_since", "number_left", "counts", "dropped")
+    yield "state", {name: getattr(shelf, name) for name in names}
+    yield "known", [astuple(each) for each in shelf.left], list(shelf.known)
+    for entry in [*shelf.held.values(), *shelf.ready.values()]:
+        yield "kept", entry.group, entry.size, entry.uses
+
+
+def _apply(shelf: Shelf, kind: str, *values: Any) -> None:
+    """Make a change again."""
+    match kind, *values:
+        case "state", state:
+            for name, value in state.items():
+                setattr(shelf, name, Counter(value) if isinstance(value, dict) else value)
+        case "known", left, known:
+            shelf.left.extend(Settled(*each) for each in left)
+            shelf.known = dict.fromkeys(known)
+        case "version", version:
+            shelf.set_version(version)
+        case (("kept" | "put"), group, size, uses):
+            shelf.add(BufferedGroup.decode(group), size, uses)
+            shelf.counts["put"] += kind == "put"
+        case ("use", key) | ("left", key, "acked"):
+            shelf.use(key)
+        case "left", key, reason:
+            shelf.dropped[reason] += 1
+            shelf.settle(key, reason)

@@ -1,0 +1,132 @@
+"""Buffers of every kind for tests, each with a clock that the test moves."""
+
+import shutil
+import subprocess
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from rollout_kit.rl import (
+    Buffer,
+    BufferedGroup,
+    BufferPolicy,
+    MemoryBuffer,
+    open_buffer,
+    serve_buffer,
+)
+from rollout_kit.rl.buffer.ray_actor import Keeper, RayBuffer
+from rollout_kit.rl.buffer.redis_streams import RedisBuffer
+
+REDIS = shutil.which("redis-server") if find_spec("redis") else None
+
+KINDS = [
+    "memory",
+    "spool",
+    "http",
+    pytest.param(
+        "redis",
+        marks=pytest.mark.skipif(not REDIS, reason="needs redis-server and the package redis"),
+    ),
+    *(["ray"] if find_spec("ray") else []),
+]
+"""`make test-ray` has Ray."""
+
+
+@contextmanager
+def redis_server(folder: Path) -> Iterator[str]:
+    """A Redis server of our own, as a URL."""
+    sock = folder / "redis.sock"
+    words = ["--port", "0", "--unixsocket", str(sock), "--save", "", "--daemonize", "no"]
+    process = subprocess.Popen([str(REDIS), *words], cwd=folder, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout
+        while "ready to accept" not in (line := process.stdout.readline()).lower():
+            assert line, "redis-server has ended"
+        yield f"unix://{sock}"
+    finally:
+        process.kill()
+        process.communicate()
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class TimedKeeper(Keeper):
+    """An actor that is used again, as starting one takes long."""
+
+    async def begin(self, policy: dict[str, Any]) -> None:
+        self._clock = Clock()
+        self._buffer = MemoryBuffer(BufferPolicy.parse(policy), clock=self._clock)
+
+    async def wait(self, seconds: float) -> None:
+        self._clock.now += seconds
+
+
+Pass = Callable[[float], Any]
+"""Lets so many seconds pass."""
+
+
+@asynccontextmanager
+async def make_buffer(
+    kind: str, folder: Path, redis_url: str = "", **policy: Any
+) -> AsyncIterator[tuple[Buffer, Pass]]:
+    """An empty buffer, and what moves its clock."""
+    clock = Clock()
+
+    async def wait(seconds: float) -> None:
+        clock.now += seconds
+
+    if kind == "redis":
+        name = uuid4().hex
+        found = await RedisBuffer.open(redis_url, name, policy)
+        try:
+            yield found, lambda seconds: _age(found, seconds)
+        finally:
+            await found.clear()
+            await found.close()
+    elif kind == "ray":
+        import ray
+
+        actor = (
+            ray.remote(TimedKeeper)
+            .options(name="timed", get_if_exists=True, lifetime="detached", num_cpus=0)
+            .remote({})
+        )
+        await actor.begin.remote(policy)
+        buffer = RayBuffer(ray, actor)
+        await buffer.connect(policy, "ray")
+        yield buffer, lambda seconds: actor.wait.remote(seconds)
+    else:
+        spool = folder / f"{uuid4().hex}.spool" if kind == "spool" else None
+        async with MemoryBuffer(BufferPolicy.parse(policy), spool=spool, clock=clock) as memory:
+            if kind != "http":
+                yield memory, wait
+                return
+            async with serve_buffer(memory) as url, await open_buffer(url) as client:
+                yield client, wait
+
+
+async def _age(buffer: RedisBuffer, seconds: float) -> None:
+    """Make the leases and tickets of a buffer in Redis older."""
+    redis, stream = buffer._client, buffer._stream
+    await redis.hincrbyfloat(f"{stream}:state", "ahead", seconds)
+    for one in await redis.xpending_range(stream, "g", "-", "+", 10_000):
+        idle = one["time_since_delivered"] + int(seconds * 1000)
+        await redis.xclaim(
+            stream, "g", one["consumer"], 0, [one["message_id"]], idle=idle, justid=True
+        )
+
+
+def group(key: str, rewards: tuple[float, ...] = (1.0, 0.0), **more: Any) -> BufferedGroup:
+    lines = [{"reward": reward, "response": {"output": []}} for reward in rewards]
+    return BufferedGroup(key, lines, **more)
