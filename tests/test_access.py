@@ -207,7 +207,8 @@ def test_another_user_of_the_machine_is_refused(workplace: Workplace, host: str)
             assert status_as(NOBODY, url, path, body, token) == 200, path
             assert status_as(NOBODY, url, "/health", None, {}) == 200
         config = "/global_config_dict_yaml"
-        assert status_as(0, head, config, None, {}) == 401, "it controls the run"
+        assert status_as(NOBODY, head, config, None, {}) == 401
+        assert status_as(0, head, config, None, {}) == 200, "its secrets are masked"
         assert status_as(0, head, config, None, token) == 200
 
 

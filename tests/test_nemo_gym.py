@@ -22,6 +22,7 @@ from rollout_kit.config.load import Config, load
 from rollout_kit.errors import ConfigError
 from rollout_kit.nemo_gym.checkout import Gym
 from rollout_kit.nemo_gym.environments import READY, environment_of
+from rollout_kit.nemo_gym.handover import with_addresses
 from rollout_kit.testing import call_response, text_response
 
 GYM = Path(__file__).parent / "gym"
@@ -85,7 +86,8 @@ def collect(place: Path, model: Endpoint, yaml: str, rows: list[Any], *words: st
             ]
         )
     assert ended.value.code == 0
-    return read_jsonl(place / "out/rollouts.jsonl")
+    output = place / "out/rollouts.jsonl"
+    return read_jsonl(output) if output.exists() else []
 
 
 def says(text: str, **fields: Any) -> dict[str, Any]:
@@ -106,6 +108,7 @@ def test_a_server_of_the_checkout_verifies_the_rollouts_of_our_agent(
     place: Path, model: Endpoint
 ) -> None:
     rows = [says("a", expected_answer="a"), says("b", expected_answer="c")]
+    rows[0]["responses_create_params"] |= {"prompt": None, "truncation": None}  # as in its files
     found = collect(place, model, LETTERS, rows, "+num_repeats=3")
     assert sorted(row["reward"] for row in found) == [0.0] * 3 + [1.0] * 3
     assert {row["answer"] for row in found} == {"a", "b"}
@@ -345,3 +348,33 @@ def test_a_server_that_no_file_wires_names_what_is_missing(
 def test_a_folder_that_is_no_checkout_is_refused(place: Path) -> None:
     with pytest.raises(ConfigError, match="is no checkout of NeMo Gym"):
         load([f"+config_paths=[{LETTERS}]", "+nemo_gym=."], ValidateConfig)
+
+
+def test_its_collector_finds_the_servers_of_an_ng_run(place: Path, model: Endpoint) -> None:
+    """NeMo Gym's collector reads every server's address from the head server's configuration, and
+    sends no token."""
+    values = {"policy_model": {"responses_api_models": {"openai_model": {"x": 1}}}, "agent": {}}
+    urls = {"policy_model": ["http://127.0.0.1:7001"], "agent": ["http://[::1]:7002"]}
+    kinds = {
+        "policy_model": ("responses_api_models", "openai_model"),
+        "agent": ("responses_api_agents", "simple_agent"),
+    }
+    head = {"head_server": ["http://127.0.0.1:11000"]}
+    found = with_addresses(values, kinds, {**urls, **head})
+    [own] = found["policy_model"]["responses_api_models"].values()
+    assert (own["host"], own["port"], own["x"]) == ("127.0.0.1", 7001, 1)
+    assert found["agent"]["responses_api_agents"]["simple_agent"]["host"] == "[::1]"
+    assert found["head_server"] == {"host": "127.0.0.1", "port": 11000}
+
+
+def test_a_failure_that_an_agent_reports_is_no_rollout(place: Path, model: Endpoint) -> None:
+    agent = place.parent / "Gym/responses_api_agents/plain_agent/app.py"
+    text = agent.read_text()
+    reported = 'return {"_ng_failure_class": "sandbox lost", "_ng_failure_terminal": True}'
+    place_of = text.index("        resources, model = ")
+    agent.write_text(f"{text[:place_of]}        {reported}\n{text[place_of:]}")
+    words = ["+agent_name=plain_counter_agent", "+max_failed_fraction=1"]
+    found = collect(place, model, COUNTER, [counts(1, 4)], *words)
+    assert found == []
+    [failure] = read_jsonl(place / "out/rollouts_failures.jsonl")
+    assert "/run reported: sandbox lost" in str(failure)

@@ -139,6 +139,9 @@ class Steps:
         session = Session.of(self.attempt.key.rollout, self.slot.ledger.spent)
         with entered(session):
             row = await self._call(agent, "/run", task.row)
+        if (failure := row.get("_ng_failure_class")) is not None:  # NeMo Gym's way to say so
+            is_final = bool(row.get("_ng_failure_terminal"))
+            raise RolloutError(f"/run reported: {failure}", server=agent, retryable=not is_final)
         if not isinstance(response := row.get("response"), dict):
             raise RolloutError("/run answered without a 'response'", server=agent, retryable=True)
         line = self._line(response, session.stats, started_at, perf_counter() - began)

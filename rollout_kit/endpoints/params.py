@@ -99,12 +99,12 @@ def find_problems(params: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Each param that no model can use as it is meant, and why not."""
     for name, value in params.items():
         kinds = KINDS.get(name)
-        if kinds is None:
+        if kinds is None and value is not None:
             if name in RENAMED:
                 yield name, f"the Responses API calls this {RENAMED[name]}"
             elif close := get_close_matches(name, CREATE_PARAMS, n=1, cutoff=TYPO):
                 yield name, f"unknown (did you mean '{close[0]}'?)"
-        elif value is not None:
+        elif kinds is not None and value is not None:
             if type(value) not in kinds:
                 yield name, f"expected {_describe(kinds)}, got {value!r:.80}"
             elif name in AT_LEAST and not (isfinite(value) and value >= AT_LEAST[name]):

@@ -203,7 +203,7 @@ class ServerProcess(Supervisor):
         own = dict(ChainMap({MARK: mark}, *(each.env for each in instances)))
         program, env = ["-m", "rollout_kit.launch.serve"], python_env(**own)
         if code := instances[0].code:
-            program, env = [str(handover.SCRIPT)], {**os.environ, "PYTHONUNBUFFERED": "1", **own}
+            program, env = [str(handover.SCRIPT)], handover.environment(own)
             plan = self._plan_of(instances[0], code)
         return await spawn(
             [instances[0].python or sys.executable, *program],

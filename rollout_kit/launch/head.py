@@ -6,7 +6,7 @@ import secrets
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -18,6 +18,7 @@ from starlette.responses import Response
 
 from ..config.keys.commands import ControlConfig, HeadServerConfig
 from ..errors import ConfigError, PeerError
+from ..nemo_gym import handover
 from ..transport.access import bearer, is_loopback
 from ..transport.app import served
 from ..transport.http import HttpClient, Reply
@@ -33,6 +34,11 @@ IDENTITY = "rollout_kit head server"
 CONFIG, STOP, INSTANCES = "/global_config_dict_yaml", "/stop", "/server_instances"
 
 NONCE, ADDRESS = "x-rollout-nonce", "x-rollout-address"
+
+NEEDS_TOKEN = (
+    "needs its token: run this command as the user who started it, or give both the same auth_token"
+    " in env.yaml"
+)
 
 ASK_S = 10.0
 """Time limit of a request to a head server."""
@@ -78,9 +84,7 @@ class HeadServer:
             sock.close()
             raise
         app = self._app()
-        await self._stack.enter_async_context(
-            served(app, sock, self._run.token, control=(CONFIG, STOP))
-        )
+        await self._stack.enter_async_context(served(app, sock, self._run.token, control=(STOP,)))
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -92,7 +96,6 @@ class HeadServer:
 
     def _app(self) -> FastAPI:
         app = FastAPI(title=IDENTITY, docs_url=None, redoc_url=None)
-        config_yaml = yaml.safe_dump(self._values, sort_keys=False, allow_unicode=True)
 
         def serve(path: str, answer: Callable[[Request], Any], method: str = "GET") -> None:
             async def endpoint(request: Request) -> Response:
@@ -110,7 +113,7 @@ class HeadServer:
         app.add_route("/metrics", metrics, methods=["GET"])
         serve("/", self._hello)
         serve("/health", self._hello)
-        serve(CONFIG, lambda request: config_yaml)
+        serve(CONFIG, lambda request: self._config_yaml())
         serve(INSTANCES, lambda request: self._entry())
         serve(STOP, stopping, "POST")
         return app
@@ -128,6 +131,15 @@ class HeadServer:
         if nonce and (not _is_here(address) or address == _spell(request.scope["server"])):
             hello["proof"] = _proof(self._run.token, nonce, address)
         return hello
+
+    def _config_yaml(self) -> str:
+        """The configuration, with the addresses of servers that are ready."""
+        values = self._values
+        if self._servers:
+            urls = {each.name: each.urls for each in self._servers}
+            kinds = {each.name: (each.type, each.implementation) for each in self._servers}
+            values = handover.with_addresses(values, kinds, {**urls, "head_server": [self.url]})
+        return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
 
     def _entry(self) -> list[JsonObject]:
         return [_entry(server, self._started) for server in self._servers or ()]
@@ -262,7 +274,9 @@ class HeadClient:
         return listed
 
     async def values(self) -> JsonObject:
-        """The configuration of the run, with secrets masked."""
+        """The configuration of the run, with secrets masked; only for those who have its token."""
+        if not self.token:
+            raise ConfigError(f"the ng_run at {self.url} {NEEDS_TOKEN}")
         text = await self._ask(CONFIG)
         found = yaml.safe_load(text) if isinstance(text, str) else None
         return found if isinstance(found, dict) else {}
@@ -290,10 +304,7 @@ class HeadClient:
 
     def _check(self, reply: Reply) -> Reply:
         if reply.status == 401:
-            raise ConfigError(
-                f"the ng_run at {self.url} needs its token: run this command as the user who"
-                " started it, or give both the same auth_token in env.yaml"
-            )
+            raise ConfigError(f"the ng_run at {self.url} {NEEDS_TOKEN}")
         if reply.status != 200:
             raise ConfigError(f"the ng_run at {self.url} answered {reply.status}: {reply.text()}")
         return reply
@@ -334,7 +345,5 @@ def _is_a_list_of(found: Any, keys: frozenset[str]) -> bool:
 
 
 def _read(reply: Reply) -> Any:
-    try:
+    with suppress(orjson.JSONDecodeError):
         return orjson.loads(reply.raw)
-    except orjson.JSONDecodeError:
-        return None

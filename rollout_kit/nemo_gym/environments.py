@@ -49,8 +49,8 @@ class Environment:
 
     def make(self, say: Callable[[str], None]) -> None:
         """Make it; ConfigError with uv's last words if that fails."""
-        say(f"making {self.folder} for {', '.join(self.own) or 'NeMo Gym'}: {COST}")
         uv, partial = find_uv(), self.folder.with_suffix(".partial")
+        say(f"making {self.folder} for {', '.join(self.own) or 'NeMo Gym'}: {COST}")
         shutil.rmtree(partial, ignore_errors=True)
         partial.parent.mkdir(parents=True, exist_ok=True)
         self._run([*uv, "venv", "--quiet", "--relocatable", "--python", self.python, str(partial)])
@@ -66,7 +66,9 @@ class Environment:
         done = subprocess.run(command, cwd=self.cwd, capture_output=True, text=True, check=False)
         if done.returncode:
             last = "\n  ".join(done.stderr.strip().splitlines()[-8:])
-            raise ConfigError(f"{' '.join(command[:6])} … failed:\n  {last}")
+            hint = "; python_version: <version or path> in env.yaml names another interpreter"
+            hint = hint if "venv" in command else ""
+            raise ConfigError(f"{' '.join(command[:6])} … failed{hint}:\n  {last}")
 
 
 def environment_of(server: GymServer, python: str | None = None) -> Environment:

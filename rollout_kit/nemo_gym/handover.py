@@ -1,6 +1,7 @@
 """What a process needs to run a server of NeMo Gym: the interpreter, and the configuration as its
 code expects it."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -32,12 +33,30 @@ def config_for(
     return {"dry_run": False, **found}
 
 
+def with_addresses(
+    values: JsonObject, kinds: Mapping[str, tuple[str, str]], urls: Mapping[str, Any]
+) -> JsonObject:
+    """A configuration that runs, with the addresses of its servers and of its head server."""
+    blocks: dict[str, tuple[str, str, JsonObject]] = {}
+    for name, (type_, implementation) in kinds.items():
+        given = values.get(name) or {}
+        inner = next(iter((given.get(type_) or {}).values()), {}) if type_ in given else given
+        blocks[name] = (type_, implementation, inner or {})
+    return {**config_for(values, blocks, urls), "head_server": _address(urls["head_server"])}
+
+
 def _address(urls: Any) -> JsonObject:
     if not urls:
         return {}
     parts = urlsplit(urls[0])
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
     return {"host": host, "port": parts.port or (443 if parts.scheme == "https" else 80)}
+
+
+def environment(own: Mapping[str, str]) -> dict[str, str]:
+    """The variables of its process. PYTHONPATH belongs to our interpreter."""
+    inherited = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    return {**inherited, "PYTHONUNBUFFERED": "1", **own}
 
 
 def plan_for(

@@ -7,15 +7,19 @@ that it can store a response before it is verified; `/run` takes all of them for
 import time
 from contextlib import suppress
 from hashlib import blake2b
+from statistics import fmean, median, stdev
 from typing import Any, ClassVar
 
+import orjson
+
+from ..endpoints.events import response_events
 from ..errors import THROTTLED, PeerError, RolloutError, TaskError
 from ..responses import function_calls, sum_usage
 from ..session import LOST_TIMES, Session, Spent, current_session, entered
 from ..time_limit import within
 from ..transport.peers import Peers
 from ..transport.retry import TURN, retry
-from ..transport.wire import canonical_request
+from ..transport.wire import EventStream, canonical_request, parse_object
 from ..types import JsonObject
 from .service import ServerConfig, ServerRef, Service, post
 
@@ -83,6 +87,35 @@ class Agent(Service):
     def model(self) -> str:
         return self.config.model_server.name
 
+    async def handle(self, path: str, raw: bytes) -> Any:
+        """Answer one request. A client without a session can have a response as a stream of
+        OpenAI's events, once it is complete."""
+        if path != "/v1/responses" or current_session() is not None or b'"stream"' not in raw:
+            return await super().handle(path, raw)
+        params = parse_object(raw)
+        wants_stream = params.pop("stream", False)
+        answer = self._mask_reply(await super().handle(path, orjson.dumps(params)))
+        return EventStream.of(response_events(answer)) if wants_stream else answer
+
+    @post("/aggregate_metrics")
+    async def aggregate_metrics(self, body: JsonObject) -> JsonObject:
+        """Means and the like of verified rows, as NeMo Gym's collector asks for them."""
+        rows = body.get("verify_responses")
+        if not isinstance(rows, list):
+            raise TaskError("verify_responses: must be a list of rows", status=400)
+        groups: dict[Any, list[JsonObject]] = {}
+        for row in rows:
+            groups.setdefault(row.get("_ng_task_index"), []).append(row)
+        whole = _figures(rows)
+        return {
+            "agent_metrics": whole,
+            "key_metrics": {name: whole[name] for name in whole if name.startswith("mean/")},
+            "group_level_metrics": [
+                {"_ng_task_index": index, "num_rollouts": len(own), **_figures(own)}
+                for index, own in groups.items()
+            ],
+        }
+
     @post("/v1/responses")
     async def respond(self, params: JsonObject) -> JsonObject:
         """The response of a whole rollout: `output` holds the items of all turns, `usage` is their
@@ -116,6 +149,21 @@ class Agent(Service):
         }
         own = {"opaque": type(self).run is not Agent.run, "reports_turns": True}
         return {**super().describe(), **refs, **own}
+
+
+def _figures(rows: list[JsonObject]) -> JsonObject:
+    """Mean, bounds, median and deviation of every number that rows have at the top."""
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        for name, value in row.items():
+            if isinstance(value, int | float) and not name.startswith("_"):
+                found.setdefault(name, []).append(float(value))
+    kinds = {"mean": fmean, "max": max, "min": min, "median": median, "std": _deviation}
+    return {f"{kind}/{name}": of(found[name]) for name in found for kind, of in kinds.items()}
+
+
+def _deviation(values: list[float]) -> float:
+    return stdev(values) if len(values) > 1 else 0.0
 
 
 class Turns:

@@ -1,6 +1,7 @@
 """Base of model servers: the Responses API of one model.
 
-OpenAI's clients can use it too: it also speaks Chat Completions, and streams complete answers.
+OpenAI's and Anthropic's clients can use it too: it also speaks Chat Completions and Messages, and
+streams complete answers.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ from urllib.parse import unquote
 import orjson
 from pydantic import Field
 
-from ..endpoints import raw
+from ..endpoints import messages, raw
 from ..endpoints.completions import as_completion, as_params
 from ..endpoints.events import completion_events, response_events
 from ..endpoints.prices import FREE, Prices, Tariff, tariff_of
@@ -33,6 +34,7 @@ VERSION_HEADER = "x-policy-version"
 """Header of a reply: the version of the weights that wrote its last token."""
 
 RESPONSES, CHAT, COMPLETIONS = "/v1/responses", "/v1/chat/completions", "/v1/completions"
+MESSAGES = "/v1/messages"
 MODELS = "/v1/models"
 
 
@@ -124,7 +126,7 @@ class Model(Service):
         session = current_session()
         if path.startswith(MODELS + "/"):
             return self._model_entry(unquote(path[len(MODELS) + 1 :]))
-        if session is None and path in (RESPONSES, CHAT) and b'"stream' in raw:
+        if session is None and path in (RESPONSES, CHAT, MESSAGES) and b'"stream' in raw:
             return await self._answer_client(path, raw)
         reply = await super().handle(path, raw)
         if session is not None and path == RESPONSES and isinstance(reply, dict):
@@ -147,6 +149,11 @@ class Model(Service):
         """The same for a raw text that the model continues; never as a stream."""
         response = await self.responses(raw.read_request(params))
         return raw.answer_request(response) | _versions(response)
+
+    @post(MESSAGES)
+    async def messages(self, params: JsonObject) -> JsonObject:
+        """The same for a request of Anthropic's Messages API."""
+        return messages.as_message(await self.responses(messages.as_params(params)))
 
     @get("/weight_version")
     async def weight_version(self) -> JsonObject:
@@ -267,6 +274,8 @@ class Model(Service):
             return answer
         if path == RESPONSES:
             return EventStream.of(response_events(answer))
+        if path == MESSAGES:
+            return EventStream.of(messages.message_events(answer))
         wants_usage = isinstance(options, dict) and bool(options.get("include_usage"))
         return EventStream.of(completion_events(answer, usage=wants_usage))
 
