@@ -16,6 +16,8 @@ from rollout_kit.rl.weights.folder import BadStep, WeightStep, check_step, find_
 from rollout_kit.rl.weights.follower import Follower
 from rollout_kit.rl.weights.sync import WeightSync
 
+ROOT = Path(__file__).resolve().parents[1]
+
 
 def write_step(folder: Path, version: int, fill: int = 0, *, marker: str | None = "") -> Path:
     """A step with one tensor; `marker` is what STABLE says, None for no marker."""
@@ -278,6 +280,22 @@ def test_a_training_goes_on_where_it_was(tmp_path: Path) -> None:
     train(again, its_optimizer)
     for one, two in zip(model.parameters(), again.parameters(), strict=True):
         assert torch.equal(one, two)
+
+
+@pytest.mark.trainers
+def test_tied_weights_have_the_names_that_engines_read(tmp_path: Path) -> None:
+    from safetensors import safe_open
+    from transformers import AutoModelForCausalLM
+
+    base = ROOT / "responses_api_models/local_model/checkpoint"
+    model = AutoModelForCausalLM.from_pretrained(base)
+    folder = CheckpointManager(tmp_path, base=base).save(model, step=1)
+    names = []
+    for each in (base, folder):
+        with safe_open(each / "model.safetensors", "pt") as weights:
+            names.append(set(weights.keys()))
+    assert names[0] == names[1]
+    assert CheckpointManager(tmp_path).resume(model) == 1
 
 
 def test_bad_settings_are_named(tmp_path: Path) -> None:

@@ -28,6 +28,9 @@ log = logging.getLogger(__name__)
 MODEL, TRAINER, STATE = "model.safetensors", "trainer.pt", "trainer.json"
 """The weights, what torch saves besides them, and what is JSON."""
 
+ONE_FILE = "1000GB"
+"""Size from which transformers would write several files."""
+
 
 class CheckpointManager:
     """The checkpoints of one training in `save_dir`, as `step_N/`; the last `keep_last` are kept.
@@ -77,10 +80,10 @@ class CheckpointManager:
         in a buffer."""
         torch, safetensors = _import("torch"), _import("safetensors.torch")
         with self.write(step) as folder:
-            safetensors.save_model(model, str(folder / MODEL), metadata={"format": "pt"})
-            for name in ("config", "generation_config"):
-                if save := getattr(getattr(model, name, None), "save_pretrained", None):
-                    save(folder)
+            if save_pretrained := getattr(model, "save_pretrained", None):
+                save_pretrained(folder, max_shard_size=ONE_FILE)  # it knows which weights are tied
+            else:
+                safetensors.save_model(model, str(folder / MODEL), metadata={"format": "pt"})
             if optimizer is not None:
                 torch.save({"optimizer": optimizer.state_dict()}, folder / TRAINER)
             about = {"step": step, "metrics": dict(metrics or {}), "state": state or {}}
