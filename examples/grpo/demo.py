@@ -1,0 +1,276 @@
+"""Train a tiny model on its own rollouts, and draw what it learns.
+
+python examples/grpo/demo.py [--folder results/grpo] [--steps 90] [--kill]
+
+Model server, collector, buffer and trainer are processes of their own; one that ends too early is
+started again and continues. With `--kill` this script itself kills them, and checks at the end that
+no group was lost or trained on twice. Interrupted, the same command continues.
+"""
+
+import argparse
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = ROOT / "examples/grpo"
+AGENT = "math_with_verify_simple_agent"
+
+GROUPS, MEMBERS = 32, 8
+"""Groups of a step, and rollouts of a group."""
+
+KILLS = {0.2: "trainer", 0.4: "buffer", 0.6: "servers", 0.8: "collector"}
+"""Share of the steps after which a process is killed."""
+
+LOOK_S = 0.5
+
+
+class Kept:
+    """A process that is started again until it has ended by itself."""
+
+    def __init__(self, name: str, command: Sequence[str], folder: Path) -> None:
+        self.name, self.command = name, list(command)
+        self.log = folder / f"{name}.log"
+        self.process = self._start()
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        env = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE"}
+        with self.log.open("ab") as log:
+            return subprocess.Popen(
+                self.command, cwd=ROOT, env=env, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def keep(self) -> bool:
+        """Start it again if it was killed or failed; True once it has ended well."""
+        if self.process.poll() is None:
+            return False
+        if self.process.returncode == 0:
+            return True
+        print(f"{self.name} ended with status {self.process.returncode}: it starts again")
+        time.sleep(1)
+        self.process = self._start()
+        return False
+
+    def kill(self) -> None:
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self) -> None:
+        """Ask it to end, and wait until it has."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            try:
+                self.process.wait(60)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--folder", type=Path, default=Path("results/grpo"))
+    parser.add_argument("--steps", type=int, default=90)
+    parser.add_argument("--test", type=int, default=192, help="number of tasks to test with")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--kill", action="store_true", help="kill every process once")
+    args = parser.parse_args()
+    began = time.monotonic()
+    folder = args.folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    run("tasks.py", str(folder), f"--test={args.test}", f"--seed={args.seed}")
+    head, buffer = f"http://127.0.0.1:{free_port()}", f"http://127.0.0.1:{free_port()}"
+    with ExitStack() as stack:
+        servers = stack.enter_context(kept("servers", serve(folder, head), folder))
+        wait_for(f"{head}/health", servers)
+        before = evaluate(folder, head, "before")
+        print(f"before: reward {before:.3f} on {args.test} tasks that it never saw, 4 times each")
+        others = [
+            stack.enter_context(kept("buffer", serve_buffer(folder, buffer), folder)),
+            stack.enter_context(kept("collector", collect(folder, head, buffer), folder)),
+        ]
+        trainer = stack.enter_context(kept("trainer", train(args, folder, head, buffer), folder))
+        follow(trainer, [servers, *others], folder, args)
+        for one in reversed(others):
+            one.stop()
+        after = evaluate(folder, head, "after")
+    print(f"before {before:.3f}, after {after:.3f}: {after - before:+.3f}")
+    if args.kill:
+        check(folder)
+    draw(folder, before, after)
+    run_command("ng_report", f"{folder}/rollouts.jsonl", f"+output_fpath={folder}/report.html")
+    print(f"{folder}/curve.png, {folder}/report.html; {time.monotonic() - began:.0f} seconds")
+
+
+@contextmanager
+def kept(name: str, command: Sequence[str], folder: Path) -> Iterator[Kept]:
+    """Context in which a process runs."""
+    process = Kept(name, command, folder)
+    try:
+        yield process
+    finally:
+        process.stop()
+
+
+def serve(folder: Path, head: str) -> list[str]:
+    weights = "policy_model.responses_api_models.local_model.weight_sync.path"
+    return [
+        command("ng_run"),
+        "+config_paths=[examples/grpo/grpo.yaml]",
+        f"++{weights}={folder}/weights",
+        f"+head_server.port={head.rpartition(':')[2]}",
+    ]
+
+
+def collect(folder: Path, head: str, buffer: str) -> list[str]:
+    return [
+        command("ng_collect_rollouts"),
+        *asked_of(folder / "train.jsonl", folder / "rollouts.jsonl", head),
+        f"+num_repeats={MEMBERS}",
+        "+epochs=null",
+        f"+buffer={buffer}",
+    ]
+
+
+def serve_buffer(folder: Path, url: str) -> list[str]:
+    port = url.rpartition(":")[2]
+    return [
+        *script("serve_buffer.py"),
+        str(folder / "spool.jsonl"),
+        f"--port={port}",
+        f"--batch={GROUPS}",
+    ]
+
+
+def train(args: argparse.Namespace, folder: Path, head: str, buffer: str) -> list[str]:
+    own = [f"--folder={folder}", f"--steps={args.steps}", f"--seed={args.seed}"]
+    return [*script("train.py"), f"--buffer={buffer}", f"--head={head}", *own]
+
+
+def asked_of(tasks: Path, output: Path, head: str) -> list[str]:
+    """What every collection of this example is asked."""
+    return [
+        f"+agent_name={AGENT}",
+        f"+input_jsonl_fpath={tasks}",
+        f"+output_jsonl_fpath={output}",
+        f"+head_server.port={head.rpartition(':')[2]}",
+        "+responses_create_params.temperature=1",
+        "+responses_create_params.max_output_tokens=96",
+        "+num_samples_in_parallel=16",
+    ]
+
+
+def evaluate(folder: Path, head: str, name: str) -> float:
+    """The mean reward of the present weights on the test tasks, each made four times."""
+    output = folder / f"{name}.jsonl"
+    asked = asked_of(folder / "test.jsonl", output, head)
+    run_command("ng_collect_rollouts", *asked, "+num_repeats=4")
+    metrics = json.loads((folder / f"{name}_aggregate_metrics.json").read_text())
+    return float(metrics["metrics"]["mean/reward"])
+
+
+def follow(trainer: Kept, others: Sequence[Kept], folder: Path, args: argparse.Namespace) -> None:
+    """Show what the trainer prints until it has ended; keep all processes alive."""
+    kills = {round(share * args.steps): name for share, name in KILLS.items()} if args.kill else {}
+    known, shown = {each.name: each for each in (trainer, *others)}, 0
+    while True:
+        is_done = trainer.keep()
+        for each in others:
+            if each.keep():
+                sys.exit(f"{each.name} has ended: see {each.log}")
+        lines = trainer.log.read_text("utf-8", "replace").splitlines()
+        for line in lines[shown:]:
+            if line.startswith(("step", "continuing")):
+                print(line, flush=True)
+            found = re.match(r"step +(\d+) ", line)
+            if found and (name := kills.pop(int(found[1]), "")):
+                print(f"killing the {name}", flush=True)
+                known[name].kill()
+        shown = len(lines)
+        if is_done:
+            return
+        time.sleep(LOOK_S)
+
+
+def check(folder: Path) -> None:
+    """End with an error if a group was lost, or trained on twice."""
+    steps = [json.loads(line) for line in (folder / "train.jsonl").read_text().splitlines()]
+    numbers = [each["step"] for each in steps]
+    keys = [key for each in steps for key in each["trained"]]
+    assert numbers == list(range(1, len(numbers) + 1)), f"steps {numbers}"
+    assert len(keys) == len(set(keys)), "a group was trained on twice"
+    assert all(len(each["trained"]) == GROUPS for each in steps), "a step lacks groups"
+    print(f"killed and continued: {len(steps)} steps, {len(keys):,} groups, each of them once")
+
+
+def draw(folder: Path, before: float, after: float) -> None:
+    """The curve of the rewards, as a picture."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    steps = [json.loads(line) for line in (folder / "train.jsonl").read_text().splitlines()]
+    rewards = [each["reward/mean"] for each in steps]
+    smooth = [sum(rewards[max(0, at - 9) : at + 1]) / min(10, at + 1) for at in range(len(rewards))]
+    figure, axes = pyplot.subplots(figsize=(8, 4.5))
+    axes.plot(range(1, len(rewards) + 1), rewards, color="#b9cdef", label="each training step")
+    axes.plot(range(1, len(rewards) + 1), smooth, color="#2456a6", label="mean of 10 steps")
+    ends = [0, len(rewards)]
+    axes.plot(ends, [before, after], "o", color="#c8502e", label="tasks that were never seen")
+    for x, y in zip(ends, [before, after], strict=True):
+        axes.annotate(f"{y:.2f}", (x, y), xytext=(0, 10), textcoords="offset points", ha="center")
+    axes.set(xlabel="step", ylabel="mean reward", ylim=(0, 1), title="GRPO on three-digit sums")
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower right")
+    figure.tight_layout()
+    figure.savefig(folder / "curve.png", dpi=120)
+
+
+def wait_for(url: str, process: Kept) -> None:
+    """Wait until a server answers."""
+    while process.process.poll() is None:
+        try:
+            with urllib.request.urlopen(url, timeout=5):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(LOOK_S)
+    sys.exit(f"{process.name} has ended: see {process.log}")
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def script(name: str) -> list[str]:
+    return [sys.executable, str(HERE / name)]
+
+
+def command(name: str) -> str:
+    """A command of this environment."""
+    return str(Path(sys.executable).with_name(name))
+
+
+def run(name: str, *words: str) -> None:
+    subprocess.run([*script(name), *words], cwd=ROOT, check=True)
+
+
+def run_command(name: str, *words: str) -> None:
+    """Run a command to its end; its output is shown if it fails."""
+    done = subprocess.run([command(name), *words], cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{name} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,239 @@
+"""GRPO in plain torch: take groups of rollouts from a buffer, update a policy, write a checkpoint
+that the model server follows, and so on. Killed at any time, it continues where it was.
+
+python examples/grpo/train.py --buffer http://127.0.0.1:9500 --head http://127.0.0.1:11000
+"""
+
+import argparse
+import asyncio
+import json
+import random
+import statistics
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM
+from transformers.utils.logging import disable_progress_bar
+
+from rollout_kit.rl import CheckpointManager, open_buffer
+from rollout_kit.trajectory import sequences
+
+ROOT = Path(__file__).resolve().parents[2]
+BASE = ROOT / "responses_api_models/local_model/checkpoint"
+
+TEMPERATURE = 1.0
+"""At which rollouts are sampled: log-probs are compared at the same one."""
+
+CLIP_LOW, CLIP_HIGH = 0.2, 0.28
+"""Bounds of the ratio of probabilities, new to old (DAPO's wider upper one)."""
+
+MINIBATCHES, MICROBATCH = 4, 64
+"""Optimizer steps for each batch, and sequences that are computed at once."""
+
+MAX_NORM = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One sequence to train on; all lists have an item per token."""
+
+    token_ids: list[int]
+    is_generated: list[bool]
+    log_probs: list[float]
+    advantage: float
+
+
+class Optimizers:
+    """Muon for matrices and AdamW for the rest; both rates fall to 0 at the last step."""
+
+    def __init__(self, model: torch.nn.Module, rate: float, num_steps: int) -> None:
+        matrices, others = [], []
+        for name, value in model.named_parameters():
+            is_matrix = value.ndim == 2 and "embed" not in name
+            (matrices if is_matrix else others).append(value)
+        self.each = [
+            torch.optim.Muon(matrices, lr=rate, weight_decay=0.0),
+            torch.optim.AdamW(others, lr=rate / 10, betas=(0.9, 0.98), weight_decay=0.0),
+        ]
+        self.rates, self.num_steps = [rate, rate / 10], num_steps
+
+    def begin(self, step: int) -> None:
+        """Set the rates of this step, the first of which is 1."""
+        for optimizer, rate in zip(self.each, self.rates, strict=True):
+            for group in optimizer.param_groups:
+                group["lr"] = rate * (1 - (step - 1) / self.num_steps)
+
+    def step(self) -> None:
+        for optimizer in self.each:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {str(number): one.state_dict() for number, one in enumerate(self.each)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for number, optimizer in enumerate(self.each):
+            optimizer.load_state_dict(state[str(number)])
+
+
+def rows_of(group: Any) -> Iterator[Row]:
+    """The sequences of a group; each gets its rollout's advantage over the group."""
+    rewards = [reward for reward in group.rewards if reward is not None]
+    mean, spread = statistics.fmean(rewards), statistics.pstdev(rewards)
+    for line, reward in zip(group.rollouts, group.rewards, strict=True):
+        if reward is None or not spread:
+            continue
+        for each in sequences(line["response"]["output"]):
+            advantage = (reward - mean) / spread
+            yield Row(each.token_ids, each.is_generated, each.log_probs, advantage)
+
+
+def update(
+    model: torch.nn.Module, optimizers: Optimizers, rows: list[Row], rng: random.Random
+) -> dict[str, float]:
+    """One pass over the rows, in minibatches; returns what a trainer watches."""
+    rng.shuffle(rows)
+    seen: dict[str, list[float]] = {}
+    for number in range(MINIBATCHES):
+        part = sorted(rows[number::MINIBATCHES], key=lambda row: len(row.token_ids))
+        num_tokens = sum(sum(row.is_generated) for row in part)
+        for start in range(0, len(part), MICROBATCH):
+            loss, figures = loss_of(model, part[start : start + MICROBATCH])
+            (loss / num_tokens).backward()
+            for name, value in figures.items():
+                seen.setdefault(name, []).append(value)
+        if part:
+            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)
+            seen.setdefault("policy/grad_norm", []).append(float(norm))
+            optimizers.step()
+    return {name: statistics.fmean(values) for name, values in seen.items()}
+
+
+def loss_of(model: torch.nn.Module, part: Sequence[Row]) -> tuple[torch.Tensor, dict[str, float]]:
+    """The clipped loss of some rows, summed over tokens."""
+    longest = max(len(row.token_ids) for row in part)
+    ids = torch.zeros(len(part), longest, dtype=torch.long)
+    old, mask = torch.zeros(len(part), longest), torch.zeros(len(part), longest)
+    for number, row in enumerate(part):  # padded on the right, where nothing reads it
+        length = len(row.token_ids)
+        ids[number, :length] = torch.tensor(row.token_ids)
+        old[number, :length] = torch.tensor(row.log_probs)
+        mask[number, :length] = torch.tensor(row.is_generated, dtype=torch.float)
+    old, mask = old[:, 1:], mask[:, 1:]
+    advantages = torch.tensor([[row.advantage] for row in part])
+    logits = model(input_ids=ids, use_cache=False).logits[:, :-1].float() / TEMPERATURE
+    all_log_probs = torch.log_softmax(logits, -1)
+    log_probs = all_log_probs.gather(-1, ids[:, 1:, None]).squeeze(-1)
+    ratio = torch.exp((log_probs - old) * mask)
+    clipped = ratio.clamp(1 - CLIP_LOW, 1 + CLIP_HIGH)
+    loss = -(torch.minimum(ratio * advantages, clipped * advantages) * mask).sum()
+    with torch.no_grad():
+        num = mask.sum()
+        entropy = -(all_log_probs.exp() * all_log_probs).sum(-1)
+        is_clipped = torch.minimum(ratio * advantages, clipped * advantages) < ratio * advantages
+        figures = {
+            "kl/k1": float(((old - log_probs) * mask).sum() / num),
+            "policy/entropy": float((entropy * mask).sum() / num),
+            "policy/clip_fraction": float((is_clipped * mask).sum() / num),
+        }
+    return loss, figures
+
+
+def serve_newest(head: str, name: str = "policy_model") -> None:
+    """Have the model server load the newest checkpoint now, rather than at its next look."""
+    while True:
+        try:
+            with urllib.request.urlopen(f"{head}/server_instances", timeout=60) as reply:
+                [url] = [each["urls"][0] for each in json.load(reply) if each["name"] == name]
+            header = {"content-type": "application/json"}
+            request = urllib.request.Request(f"{url}/load_weights", b"{}", header)
+            with urllib.request.urlopen(request, timeout=60):
+                return
+        except OSError as error:  # it may be starting again
+            print(f"the model server does not answer ({error}); trying again", flush=True)
+            time.sleep(2)
+
+
+async def train(args: argparse.Namespace) -> None:
+    model = AutoModelForCausalLM.from_pretrained(BASE, dtype=torch.float32)
+    optimizers = Optimizers(model, args.rate, args.steps)
+    manager = CheckpointManager(args.folder / "weights", keep_last=3, base=BASE)
+    first = manager.resume(model, optimizers)
+    trained = set(manager.state.get("trained", []))  # the last step may not be acknowledged yet
+    if first:
+        print(f"continuing after step {first}", flush=True)
+    async with await open_buffer(args.buffer) as buffer:
+        await asyncio.to_thread(serve_newest, args.head)
+        await buffer.set_version(first)
+        for step in range(first + 1, args.steps + 1):
+            began = time.perf_counter()
+            while True:
+                batch = await buffer.get(args.groups)
+                if batch is None:
+                    raise SystemExit("the buffer is finished")
+                groups = [group for group in batch.groups if group.key not in trained]
+                if groups:
+                    break
+                await buffer.ack(batch.lease)
+            got_s = time.perf_counter() - began
+            optimizers.begin(step)
+            rows = [row for group in groups for row in rows_of(group)]
+            rng = random.Random(f"{args.seed} {step}")
+            figures = await asyncio.to_thread(update, model, optimizers, rows, rng)
+            figures |= describe(groups, step, time.perf_counter() - began, got_s)
+            trained = {group.key for group in groups}
+            state = {"trained": sorted(trained)}
+            manager.save(model, optimizers, step, figures, state)
+            with (args.folder / "train.jsonl").open("a") as log:
+                log.write(json.dumps({"step": step, **figures, **state}) + "\n")
+            await buffer.ack(batch.lease)
+            await asyncio.to_thread(serve_newest, args.head)
+            await buffer.set_version(step)
+            print(format_step(step, args.steps, figures), flush=True)
+
+
+def describe(groups: Sequence[Any], step: int, took_s: float, got_s: float) -> dict[str, float]:
+    """What the batch was like; `step` is the version that it makes."""
+    rewards = [reward for group in groups for reward in group.rewards if reward is not None]
+    stale = [step - 1 - group.version_first for group in groups]
+    return {
+        "reward/mean": statistics.fmean(rewards),
+        "group/zero_variance_frac": statistics.fmean(len(set(g.rewards)) < 2 for g in groups),
+        "staleness/max": max(stale),
+        "time/step_s": took_s,
+        "time/wait_s": got_s,
+    }
+
+
+def format_step(step: int, num_steps: int, figures: dict[str, float]) -> str:
+    reward = figures["reward/mean"]
+    bar = "█" * round(40 * reward)
+    return (
+        f"step {step:3} of {num_steps}  reward {reward:.3f} {bar:40}"
+        f"  entropy {figures.get('policy/entropy', 0):.3f}  {figures['time/step_s']:.1f} s"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--buffer", required=True, help="URL of the buffer")
+    parser.add_argument("--head", required=True, help="URL of the head server of the ng_run")
+    parser.add_argument("--folder", type=Path, default=Path("results/grpo"))
+    parser.add_argument("--steps", type=int, default=90)
+    parser.add_argument("--groups", type=int, default=32, help="groups of a step")
+    parser.add_argument("--rate", type=float, default=1e-3, help="learning rate of matrices")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    torch.manual_seed(args.seed)
+    torch.set_num_threads(2)
+    disable_progress_bar()
+    asyncio.run(train(args))
+
+
+if __name__ == "__main__":
+    main()
