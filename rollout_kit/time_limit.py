@@ -56,6 +56,11 @@ class within:
         if is_ours_alone and kind is not None and issubclass(kind, asyncio.CancelledError):
             raise TimeoutError
 
+    def hold(self) -> None:
+        """Have no limit until `renew`."""
+        if self._seconds is not None and not self.struck:
+            self._clock.discard(self, self._due)
+
     def renew(self) -> None:
         """Restart the time limit now."""
         if self._seconds is not None and not self.struck:

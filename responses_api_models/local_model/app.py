@@ -149,6 +149,7 @@ class LocalModel(Model):
 
     async def responses(self, params: JsonObject) -> JsonObject:
         check_supported(params)
+        await self.wait_for_version(params)
         policy = self._policy
         name, engine = self._choose_engine(params, policy)
         sampling = read_sampling(

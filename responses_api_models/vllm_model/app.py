@@ -5,13 +5,14 @@ again, to another replica if there is one.
 """
 
 import asyncio
-import time
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, ClassVar
 
+from rollout_kit.rl.weights.follower import Follower
 from rollout_kit.serving.model import Model, record_lost_time
-from rollout_kit.serving.service import Demands, get
+from rollout_kit.serving.service import Demands, get, post
 from rollout_kit.serving.weights import find_folder, find_in_hub
 from rollout_kit.session import current_session
 from rollout_kit.transport.http import HttpClient
@@ -23,9 +24,12 @@ from .asking import Asking
 from .config import READY_S, VllmModelConfig
 from .endpoints import Endpoint, Endpoints
 from .engine import Engine
+from .following import Observer, Replicas
+from .gate import Gate
 from .options import adapter_names, adapter_places
 from .replicas import replicas
 from .turns import Asked
+from .weights import Replica
 
 MARGIN_S = 30.0
 """Added to vLLM's time to load: time for this server to start and to report a failure."""
@@ -36,6 +40,7 @@ class VllmModel(Model):
     is_own = True
     names_weights: ClassVar[frozenset[str]] = frozenset({"model"})
     config: VllmModelConfig
+    follower: Follower | None = None
 
     def __init__(self, config: VllmModelConfig, peers: Any, name: str) -> None:
         super().__init__(config, peers, name)
@@ -51,6 +56,8 @@ class VllmModel(Model):
         self._http: HttpClient | None = None
         self._endpoints: Endpoints | None = None
         self._asking: Asking | None = None
+        self._gate = Gate()
+        self._replicas: Replicas | None = None
         self._open = 0
 
     @classmethod
@@ -72,22 +79,63 @@ class VllmModel(Model):
         urls = config.urls or [engine.url for engine in self._engines]
         self._endpoints = endpoints = Endpoints(urls, http, self._headers, self._hopeless)
         endpoints.start()
-        self._asking = Asking(config, self.name, http, self._headers, endpoints)
+        self._replicas = self._control(endpoints, http)
+        self._asking = Asking(
+            config, self.name, http, self._headers, endpoints, self._gate, self._replicas
+        )
         self._supervising = [
             asyncio.create_task(self._keep(engine, endpoint))
             for engine, endpoint in zip(self._engines, endpoints.all, strict=False)
         ]
+        if self.follower:
+            endpoints.admit = self._replicas.admit
+            await self.follower.start()
 
-    async def _identify(self) -> None:
-        """Identify the model by its weights, if they are on this machine."""
+    def _control(self, endpoints: Endpoints, http: HttpClient) -> Replicas:
+        """The replicas as one whose weights change, and what follows the trainer."""
+        sync = self.config.weight_sync
+        replicas = Replicas(
+            sync.mode if sync else None,
+            endpoints,
+            self._gate,
+            lambda url: Replica(url, http, self._headers),
+            self._find_weights(),
+        )
+        if sync and sync.mode == "external":
+            self.follower = Observer(sync, self.name, replicas)
+        elif sync:
+            self.follower = Follower(sync, self.name, replicas.use, replicas.check)
+        return replicas
+
+    @post("/sleep")
+    async def sleep(self, asked: JsonObject) -> JsonObject:
+        """Let requests end, then have vLLM release its memory; later requests wait for it."""
+        assert self._replicas and self._asking
+        await self._replicas.sleep(int(asked.get("level", 1)), self._asking.drain)
+        return {"asleep": True}
+
+    @post("/wake_up")
+    async def wake_up(self, asked: JsonObject) -> JsonObject:
+        """End a sleep."""
+        assert self._replicas
+        await self._replicas.wake()
+        return {"asleep": False}
+
+    def _find_weights(self) -> Path | None:
+        """The folder of the model's weights, if they are on this machine."""
         config = self.config
         place = find_folder(config.model)
         if place is None and not config.urls:
             place = find_in_hub(config.model, config.get("revision"))
-        if place:
-            await self.identify_weights(place, *adapter_places(config.lora_modules))
+        return place
+
+    async def _identify(self) -> None:
+        if (place := self._find_weights()) and not self.config.weight_sync:
+            await self.identify_weights(place, *adapter_places(self.config.lora_modules))
 
     async def stop(self) -> None:
+        if self.follower:
+            await self.follower.stop()
         await cancel_all(self._supervising)
         await asyncio.gather(*(engine.stop() for engine in self._engines))
         if self._endpoints:
@@ -123,24 +171,29 @@ class VllmModel(Model):
 
     async def responses(self, params: JsonObject) -> JsonObject:
         assert self._asking, "start() makes it"
-        asked = self._asking.asked(params)
+        await self.wait_for_version(params)
         session = current_session()
         session_id = session.id if session else None
         self._open += 1
         try:
             async with self._free or nullcontext():
-                ends = time.monotonic() + self.config.request_timeout_s
-                return await retry(
-                    lambda: self._try(asked, session_id, ends),
-                    self._policy,
-                    on_retry=record_lost_time,
-                )
+                await self._gate.wait()
+                asked = self._asking.asked(params)
+                ends = self._gate.now() + self.config.request_timeout_s
+                async with self._asking.using(asked):
+                    return await retry(
+                        lambda: self._try(asked, session_id, ends),
+                        self._policy,
+                        clock=self._gate.now,
+                        on_retry=record_lost_time,
+                    )
         finally:
             self._open -= 1
 
     async def _try(self, asked: Asked, session: str | None, ends: float) -> JsonObject:
         assert self._endpoints and self._asking
-        endpoint = await self._endpoints.choose(session, max(ends - time.monotonic(), 0.001))
+        left_s = max(ends - self._gate.now(), 0.001)
+        endpoint = await self._endpoints.choose(session, left_s)
         return await self._asking.answer(endpoint, asked, ends)
 
     async def _keep(self, engine: Engine, endpoint: Endpoint) -> None:

@@ -1,8 +1,11 @@
 """Send one turn to one vLLM server, and interpret its refusals."""
 
+import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -15,7 +18,7 @@ from rollout_kit.endpoints.refusals import (
     wait_s,
 )
 from rollout_kit.errors import ModelError, PeerError, PeerTimeout, PeerUnreachable, summary
-from rollout_kit.trajectory import RESTART
+from rollout_kit.trajectory import RESTART, Versions, span_versions
 from rollout_kit.transport.http import HttpClient, Reply
 from rollout_kit.types import JsonObject
 
@@ -23,7 +26,10 @@ from . import token_in, turns
 from .config import VllmModelConfig
 from .distribution import Distributions
 from .endpoints import Endpoint, Endpoints
+from .following import Replicas
+from .gate import UNLIMITED_S, Gate
 from .suffix import Restart
+from .weights import label_of
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +58,12 @@ class Asking:
         http: HttpClient,
         headers: Mapping[str, str],
         endpoints: Endpoints,
+        gate: Gate,
+        replicas: Replicas | None = None,
     ) -> None:
+        self.gate, self._replicas = gate, replicas
+        self._idle = asyncio.Event()
+        self._idle.set()
         self._config, self._name = config, name
         self._http, self._headers, self._endpoints = http, headers, endpoints
         self.running = self.num_429 = 0
@@ -72,11 +83,18 @@ class Asking:
 
     def asked(self, params: JsonObject) -> turns.Asked:
         """The request for `params`; TaskError if vLLM does not support them."""
+        if self._replicas and self._replicas.mode == "lora_dir" and self._replicas.in_use.version:
+            version = self._replicas.in_use.version
+            lowest = {**self._lowest, "model": label_of(version)}
+            return replace(self._build(params, lowest), version=version)
+        return self._build(params, self._lowest)
+
+    def _build(self, params: JsonObject, lowest: JsonObject) -> turns.Asked:
         if (text := raw_text(params)) is not None:
-            return turns.continue_text(params, text, self._lowest)
+            return turns.continue_text(params, text, lowest)
         if self._config.upstream_api == "responses":
-            return turns.pass_on(params, self._lowest, reasoning=self._reasoning)
-        return turns.asked(params, self._lowest, reasoning=self._reasoning)
+            return turns.pass_on(params, lowest, reasoning=self._reasoning)
+        return turns.asked(params, lowest, reasoning=self._reasoning)
 
     async def answer(self, endpoint: Endpoint, asked: turns.Asked, ends: float) -> JsonObject:
         """The response; ModelError if vLLM refuses or does not answer. `ends` is the deadline on
@@ -84,13 +102,41 @@ class Asking:
         endpoint.in_flight += 1
         endpoint.num_requests += 1
         self.running += 1
+        self._idle.clear()
+        spoiled = endpoint.num_spoiled
+        asked.spans.clear()
         try:
             if asked.wants_token_ids:
-                return await self._with_token_ids(endpoint, asked, ends)
-            return await self._ask_text(endpoint, asked, ends)
+                response = await self._with_token_ids(endpoint, asked, ends)
+            else:
+                response = await self._ask_text(endpoint, asked, ends)
         finally:
             endpoint.in_flight -= 1
             self.running -= 1
+            if not self.running:
+                self._idle.set()
+        if endpoint.num_spoiled != spoiled:
+            why = f"an update of the weights failed at {endpoint.url} during the request"
+            raise ModelError(why, status=503, retryable=True)
+        if versions := span_versions(asked.spans):
+            versions.stamp(response["output"])
+        return response
+
+    @asynccontextmanager
+    async def using(self, asked: turns.Asked) -> AsyncIterator[None]:
+        """Context of one request: its adapter stays loaded."""
+        if self._replicas is None or not asked.version:
+            yield
+            return
+        self._replicas.begin(asked.version)
+        try:
+            yield
+        finally:
+            await self._replicas.end(asked.version)
+
+    async def drain(self) -> None:
+        """Return when no request is in flight."""
+        await self._idle.wait()
 
     async def _ask_text(
         self, endpoint: Endpoint, asked: turns.Asked, ends: float, **told: Any
@@ -100,7 +146,7 @@ class Asking:
         if context and (asked.max_tokens or 0) > context:
             asked = asked.shorten(context)
         path = COMPLETIONS if asked.is_completion else PATHS[self._config.upstream_api]
-        reply = await self._send(endpoint, path, asked.raw, ends)
+        reply = await self._sample(endpoint, path, asked.raw, ends, asked)
         payload = read_reply(reply.raw)
         if reply.status == 200 and isinstance(payload, dict) and not payload.get("error"):
             return self._response(payload, asked, **told)
@@ -126,7 +172,8 @@ class Asking:
         self, endpoint: Endpoint, asked: turns.Asked, ends: float
     ) -> JsonObject:
         async def ask(path: str, body: JsonObject) -> Reply:
-            return await self._send(endpoint, path, orjson.dumps(body), ends)
+            send = self._sample if path == token_in.GENERATE else self._send
+            return await send(endpoint, path, orjson.dumps(body), ends, asked)
 
         drawn = await self._drawn.of(endpoint.url, asked.body["model"], ask)
         restart = asked.restart
@@ -169,12 +216,37 @@ class Asking:
         endpoint.max_model_len = told["max_model_len"]
         return max(0, endpoint.max_model_len - told["count"])
 
-    async def _send(self, endpoint: Endpoint, path: str, raw: bytes, ends: float) -> Reply:
+    async def _sample(
+        self, endpoint: Endpoint, path: str, raw: bytes, ends: float, asked: turns.Asked
+    ) -> Reply:
+        """Send a request that samples tokens. Where versions are known, it is salted with its own:
+        cached keys and values of other weights are never used."""
+        if (replicas := self._replicas) is None:
+            return await self._send(endpoint, path, raw, ends)
+        await self.gate.wait()
+        if replicas.mode == "lora_dir":
+            reply = await self._send(endpoint, path, raw, ends)
+            asked.spans.append(Versions(asked.version, asked.version))
+            return reply
+        first = await replicas.observe(endpoint)
+        if first is not None:
+            raw = b'{"cache_salt":"' + label_of(first).encode() + b'",' + raw[1:]
+        reply = await self._send(endpoint, path, raw, ends)
+        last = await replicas.observe(endpoint)
+        if first is not None and last is not None:
+            asked.spans.append(Versions(first, last))
+        return reply
+
+    async def _send(
+        self, endpoint: Endpoint, path: str, raw: bytes, ends: float, asked: Any = None
+    ) -> Reply:
         """The reply; a retryable ModelError if there is none. A turn can safely be sent twice."""
         try:
-            left = max(ends - time.monotonic(), 0.001)
+            await self.gate.wait()
+            left = max(ends - self.gate.now(), 0.001)
             url = f"{endpoint.url}{path}"
-            return await self._http.post(url, raw, headers=self._headers, timeout_s=left)
+            with self.gate.limit(left, url):
+                return await self._http.post(url, raw, headers=self._headers, timeout_s=UNLIMITED_S)
         except PeerError as error:
             endpoint.num_failed += 1
             if isinstance(error, PeerUnreachable):

@@ -8,6 +8,7 @@ from pydantic import AliasChoices, ConfigDict, Field, field_validator, model_val
 
 from rollout_kit.config.fields import keys
 from rollout_kit.endpoints.addresses import check_base_url
+from rollout_kit.rl.weights.sync import WeightSync
 from rollout_kit.serving.service import OPERATIONAL
 from rollout_kit.transport.http import MAX_REPLY_MB
 from rollout_kit.types import JsonObject
@@ -92,6 +93,13 @@ class VllmModelConfig(VllmOptions):  # type: ignore[misc, valid-type]
         False, description="Send earlier turns to the model without their reasoning."
     )
 
+    weight_sync: WeightSync | None = Field(None, description="Follow the weights of a trainer.")
+    rl: bool = Field(
+        False,
+        description="Set what a training loop needs: token ids with the log-probs of the sampled"
+        " distribution, and vLLM's routes that change weights. weight_sync implies it.",
+    )
+
     @model_validator(mode="before")
     @classmethod
     def _takes_what_is_installed(cls, given: Any) -> Any:
@@ -110,6 +118,15 @@ class VllmModelConfig(VllmOptions):  # type: ignore[misc, valid-type]
         extra = given.get("extra_args") or {}
         more = {**extra, **own} if isinstance(extra, dict) else [*extra, *further(own, found)]
         return {**rest, "extra_args": more}
+
+    @model_validator(mode="after")
+    def _follows(self) -> Self:
+        self.rl = self.rl or self.weight_sync is not None
+        if self.rl and "return_token_ids" not in self.model_fields_set:
+            self.return_token_ids = self.upstream_api == "chat_completions"
+        if self.weight_sync and self.lora_modules:
+            raise ValueError("lora_modules cannot be served beside weight_sync")
+        return self
 
     @model_validator(mode="after")
     def _tells_token_ids(self) -> Self:

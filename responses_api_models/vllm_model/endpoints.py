@@ -6,7 +6,7 @@ A server that fails is left out until it is healthy again. Requests wait while a
 import asyncio
 import itertools
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,6 +41,10 @@ class Endpoint:
     figures: dict[str, float] = field(default_factory=dict)
     max_model_len: int = 0
     """Context length, if it was needed already."""
+    is_suspect: bool = False
+    """Whether its weights are unknown, because an update failed."""
+    num_spoiled: int = 0
+    """Updates that failed here: answers that were in flight then may mix weights."""
 
     def to_json(self) -> JsonObject:
         return {
@@ -68,6 +72,8 @@ class Endpoints:
         self._http = http
         self._headers = headers
         self._hopeless = hopeless
+        self.admit: Callable[[Endpoint], Awaitable[bool]] | None = None
+        """Prepares a server that is healthy again; False leaves it out."""
         self._sessions: OrderedDict[str, Endpoint] = OrderedDict()
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -109,6 +115,9 @@ class Endpoints:
         if not endpoint.ejected_for and not await self._is_well(endpoint):
             self.eject(endpoint, why)
 
+    def well(self) -> list[Endpoint]:
+        return [each for each in self.all if not each.ejected_for]
+
     def wake(self) -> None:
         """Let waiting requests check again."""
         self._changed.set()
@@ -129,13 +138,12 @@ class Endpoints:
         known = self._sessions.get(session) if session is not None else None
         if known is not None and not known.ejected_for:
             return known
-        well = [each for each in self.all if not each.ejected_for]
-        return min(well, key=lambda each: (each.in_flight, each.num_requests), default=None)
+        return min(self.well(), key=lambda each: (each.in_flight, each.num_requests), default=None)
 
     async def _probe(self, endpoint: Endpoint) -> None:
         for tries in itertools.count(1):
             await asyncio.sleep(delay_s(VLLM_PROBE, tries))
-            if await self._is_well(endpoint):
+            if await self._is_well(endpoint) and (not self.admit or await self.admit(endpoint)):
                 endpoint.ejected_for = ""
                 self.wake()
                 return

@@ -22,6 +22,12 @@ from .options import OPTIONS, arguments, further
 QUIET_LOG = "disable_uvicorn_access_log"
 """An option that older releases lack."""
 
+FOR_RL = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"}
+"""Lets vLLM change its weights. Its routes for that ask for no key: it listens on loopback only."""
+
+NUM_ADAPTERS = 2
+"""The one in use, and the one that requests in flight end with."""
+
 log = logging.getLogger(__name__)
 
 
@@ -31,7 +37,8 @@ def replicas(config: VllmModelConfig, name: str, http: HttpClient) -> list[Engin
     options = _known_to(executable, _options(config), config.model_fields_set, name)
     listed = installed.known(executable) or OPTIONS
     words = [*arguments(options), *further(config.extra_args, listed)]
-    own = environment({"VLLM_API_KEY": config.api_key} if config.api_key else {})
+    key = {"VLLM_API_KEY": config.api_key} if config.api_key else {}
+    own = environment({**key, **(FOR_RL if config.rl else {})})
     shares = gpus.shares(config.num_replicas, config.num_gpus, gpus.visible())
     several = config.num_replicas > 1
     return [
@@ -53,6 +60,8 @@ def _options(config: VllmModelConfig) -> JsonObject:
     implied: JsonObject = {QUIET_LOG: True}
     if config.lora_modules:
         implied["enable_lora"] = True
+    if config.weight_sync and config.weight_sync.mode == "lora_dir":
+        implied |= {"enable_lora": True, "max_loras": NUM_ADAPTERS}
     if config.return_token_ids:  # log-probs after temperature, top-k and top-p
         implied["logprobs_mode"] = "processed_logprobs"
         implied["enable_scale_out"] = True  # later turns are sent as token ids

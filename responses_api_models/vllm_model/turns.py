@@ -1,7 +1,7 @@
 """One turn: the request to vLLM, and its answer as a response."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
@@ -17,13 +17,19 @@ from rollout_kit.trajectory import (
     LOG_PROBS,
     STOPPED_BY,
     TEMPERATURE,
+    VERSION_FIRST,
+    VERSION_LAST,
     TokenSequence,
+    Versions,
     prompt_fields,
     sequences,
 )
 from rollout_kit.types import JsonObject
 
 from .token_in import MAX_TOKENS, LaterTurn
+
+OURS = (VERSION_FIRST, VERSION_LAST)
+"""Fields of items that are not of the Responses API."""
 
 OF_CHAT = ("chat_template_kwargs", "return_token_ids")
 
@@ -44,6 +50,10 @@ class Asked:
     """Whether the model continues one text, without a chat template."""
     restart: str = ""
     """Why earlier turns with known token ids cannot be continued."""
+    version: int = 0
+    """The adapter's version, if requests name adapters."""
+    spans: list[Versions] = field(default_factory=list)
+    """Versions of the weights that wrote it, filled while it is asked."""
 
     @property
     def wants_token_ids(self) -> bool:
@@ -117,8 +127,12 @@ def pass_on(params: Mapping[str, Any], lowest: JsonObject, *, reasoning: bool) -
             " chat_completions"
         )
     extra = extra_body(row)
-    if not reasoning and isinstance(row.get("input"), list):
-        row["input"] = [item for item in row["input"] if item.get("type") != "reasoning"]
+    if isinstance(row.get("input"), list):
+        row["input"] = [
+            {name: value for name, value in item.items() if name not in OURS}
+            for item in row["input"]
+            if reasoning or item.get("type") != "reasoning"
+        ]
     made = {**lowest, **row, **extra}
     return Asked(params, made, orjson.dumps(made))
 

@@ -12,6 +12,7 @@ from ..endpoints.prices import Tariff
 from ..errors import ConfigError
 from ..launch.reach import Servers
 from ..serving import registry
+from ..serving.model import REQUIRE_VERSION
 from ..store.arms.arm import Arm, with_overrides
 from ..store.arms.changed import Made
 from ..store.arms.read import read_arms
@@ -173,8 +174,9 @@ async def know_agents(
     generation: JsonObject = {}
     if servers.default_params:
         generation["default_params"] = servers.default_params
-    if command.responses_create_params:
-        generation["responses_create_params"] = command.responses_create_params
+    given = command.responses_create_params
+    if params := {name: given[name] for name in given if name != REQUIRE_VERSION}:
+        generation["responses_create_params"] = params
     if reader.prompt:
         generation["prompt_config"] = reader.prompt.settings()
     if command.num_repeats_add_seed:

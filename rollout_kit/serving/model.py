@@ -33,6 +33,12 @@ if TYPE_CHECKING:
 VERSION_HEADER = "x-policy-version"
 """Header of a reply: the version of the weights that wrote its last token."""
 
+REQUIRE_VERSION = "require_version"
+"""Create param for on-policy rollouts; it is no setting of what is generated."""
+
+VERSION_TIMEOUT_S = 600.0
+"""Time in which a required version must come, before the request counts as failed."""
+
 RESPONSES, CHAT, COMPLETIONS = "/v1/responses", "/v1/chat/completions", "/v1/completions"
 MESSAGES = "/v1/messages"
 MODELS = "/v1/models"
@@ -45,6 +51,10 @@ class WeightFollower(Protocol):
 
     async def look(self) -> None:
         """Put newer weights to use, if there are any."""
+        ...
+
+    async def wait_for(self, version: int, timeout_s: float) -> None:
+        """Wait until this version is in use; ModelError if it is over or does not come."""
         ...
 
     def figures(self) -> JsonObject:
@@ -173,6 +183,17 @@ class Model(Service):
     def policy_version(self) -> int | None:
         """The version of the weights that answer the next request; None if it is unknown."""
         return self.follower.version if self.follower else None
+
+    async def wait_for_version(self, params: JsonObject) -> None:
+        """Wait until the version is in use that `require_version` in the create params names, and
+        remove that name."""
+        wanted = params.pop(REQUIRE_VERSION, None)
+        if wanted is None:
+            return
+        if self.follower is None or type(wanted) is not int:
+            what = "must be a whole number" if self.follower else "this server has no weight_sync"
+            raise ModelError(f"{REQUIRE_VERSION}: {what}", status=400, retryable=False)
+        await self.follower.wait_for(wanted, VERSION_TIMEOUT_S)
 
     def reply_headers(self, reply: Any) -> Mapping[str, str]:
         version = self.policy_version

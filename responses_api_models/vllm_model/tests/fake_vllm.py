@@ -20,6 +20,7 @@ import sys
 import time
 from pathlib import Path
 
+import fake_weights
 from aiohttp import web
 
 PLAN = json.loads(os.environ.get("FAKE_VLLM", "{}"))
@@ -87,6 +88,7 @@ def app() -> web.Application:
     made.router.add_post("/inference/v1/generate", generate)
     made.router.add_post("/v1/chat/completions/derender", derender)
     made.router.add_post("/{what:crash|sick|well}", befall)
+    fake_weights.add_routes(made, PLAN)
     return made
 
 
@@ -122,10 +124,15 @@ async def chat(request: web.Request) -> web.Response:
         return _error(400, f"{wanted} is too much", "BadRequestError", PLAN.get("param"))
     if "bad" in text:
         return _error(400, "input_tokens is not a parameter", "BadRequestError", "temperature")
+    weights = request.app["weights"]
+    first = await weights.sampled(body)
     await asyncio.sleep(PLAN.get("answer_s", 0))
     while "gate" in PLAN and not os.path.exists(PLAN["gate"]):  # noqa: ASYNC110, ASYNC240
         await asyncio.sleep(0.01)
-    return web.json_response(_completion(body, _rendered(body)))
+    made = _completion(body, _rendered(body))
+    if (last := await weights.sampled(body)) != "0":
+        made["choices"][0]["message"]["content"] = f"{first} {last}"
+    return web.json_response(made)
 
 
 def _completion(body: dict, prompt: list[int]) -> dict:

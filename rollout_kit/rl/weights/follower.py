@@ -36,13 +36,18 @@ class RefusedStep:
 
 class Follower:
     """Follows the steps of one folder. `load` puts a step to use, or raises and leaves the version
-    in use as it is. `version` is 0 until the first step is loaded."""
+    in use as it is; `check` is called before each look. `version` is 0 until the first step is
+    loaded."""
 
     def __init__(
-        self, sync: WeightSync, name: str, load: Callable[[WeightStep], Awaitable[None]]
+        self,
+        sync: WeightSync,
+        name: str,
+        load: Callable[[WeightStep], Awaitable[None]],
+        check: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.version = 0
-        self._sync, self._name, self._load = sync, name, load
+        self._sync, self._name, self._load, self._check = sync, name, load, check
         self._step: WeightStep | None = None
         self._refused: dict[int, RefusedStep] = {}
         self._said: set[str] = set()
@@ -71,6 +76,8 @@ class Follower:
     async def look(self) -> None:
         """Load the newest usable step, if it is above the version in use."""
         async with self._looking:
+            if self._check:
+                await self._check()
             steps = await asyncio.to_thread(find_steps, self._sync.folder)
             self._say_odd(steps)
             there = {step.version for step in steps}
@@ -133,9 +140,13 @@ class Follower:
             version: why for version, why in self._refused.items() if version > self.version
         }
         log.info("%s: version %d is in use", self._name, step.version)
+        await self.announce()
+        return True
+
+    async def announce(self) -> None:
+        """Wake those who wait for a version."""
         async with self._changed:
             self._changed.notify_all()
-        return True
 
     def _refuse(self, step: WeightStep, why: str) -> None:
         known = self._refused.get(step.version)

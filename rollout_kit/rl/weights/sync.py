@@ -33,7 +33,7 @@ class WeightSync(BaseModel):
 
     @property
     def folder(self) -> Path:
-        return Path(self.path or "").expanduser()
+        return Path(self.path or "").expanduser().absolute()
 
     def source(self) -> JsonObject:
         """What the settings' fingerprint holds of the weights: where they come from."""
