@@ -110,6 +110,8 @@ def test_updates_under_load_mix_nothing_and_fail_no_request(tmp_path, monkeypatc
                     turns.extend(sequence.turns)
 
         clients = [asyncio.create_task(client()) for _ in range(8)]
+        while len(turns) < 16:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
         update_s = []
         for version in range(1, NUM_UPDATES + 1):
             due = time.monotonic() + EVERY_S
