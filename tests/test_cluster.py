@@ -307,6 +307,19 @@ def test_twenty_thousand_rollouts_and_a_killed_worker(
         assert calls <= 20_000 + 2 * 512 + 256
 
 
+@pytest.mark.chaos
+def test_ten_workers_keep_a_hosted_endpoint_s_rate_limit(tmp_path: Path) -> None:
+    limit = "\n      rate_limit: {requests_per_minute: 1200, burst_s: 2}"
+    model = "policy_model.responses_api_models.openai_model"
+    with Site(tmp_path, limit).endpoint() as site:
+        site.tasks(200)
+        words = ["+executor=processes", "+num_workers=10", "+num_samples_in_parallel=200"]
+        status, said = site.collect(*words, f"++{model}.requests_per_minute=1200")
+        assert status == 0, said
+        check_keys(site, 200)
+        assert site.asked("/stats")["by_status"] == {"200": 200}
+
+
 NODES = """
 policy_model:
   responses_api_models:
