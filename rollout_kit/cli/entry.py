@@ -202,9 +202,11 @@ def parse_keys(arguments: Sequence[str], command: type[AnyCommand]) -> AnyComman
 
 def parse_files(arguments: Sequence[str], command: type[AnyCommand]) -> AnyCommand:
     """Parse the keys of a command whose plain words are files of rollouts."""
+    from ..store.foreign.nemo_gym import as_ours  # not needed for --help
+
     files = [word for word in arguments if word[:1] not in ("+", "~", "-") and "=" not in word]
     keys = parse_keys([word for word in arguments if word not in files], command)
-    inputs = [*getattr(keys, "inputs", ()), *files]
+    inputs = list(map(as_ours, [*getattr(keys, "inputs", ()), *files]))
     return keys.model_copy(update={"inputs": inputs})
 
 

@@ -10,6 +10,7 @@ from ..config.keys.commands import ReverifyConfig
 from ..config.load import Config
 from ..errors import ConfigError
 from ..launch.reach import Servers
+from ..store.foreign.nemo_gym import as_ours
 from ..store.input import input_file
 from ..store.stored import StoredFile
 from ..trackers.installed import check_trackers
@@ -79,4 +80,4 @@ async def stored_file(command: ReverifyConfig) -> AsyncIterator[StoredFile]:
     """The input, surveyed; ConfigError if it holds nothing to verify."""
     name = stored_path(command)
     with input_file(name) as path:
-        yield await survey_stored(name, path, command)
+        yield await survey_stored(name, type(path)(as_ours(str(path))), command)

@@ -14,6 +14,7 @@ from ..errors import OutputError
 from ..types import JsonObject
 from .contents import Contents, LineHead, LinePlace, Refusal, head_of
 from .files import OutputPaths
+from .foreign.nemo_gym import is_theirs
 from .index.index import BATCH
 from .index.kept import KeptIndex, Rows, WrongIndex
 from .index.records import Record
@@ -46,6 +47,11 @@ def check_form(path: Path) -> None:
         form, remedy = "has objects of several lines", "jq -c ."
     elif re.search(rb"\r(?!\n|$)", line):
         form, remedy = "has lines that end with a carriage return only", "tr '\\r' '\\n'"
+    elif is_theirs(path):
+        raise OutputError(
+            f"{path} has rollouts of NeMo Gym. Nothing was sent. Choose another output_jsonl_fpath;"
+            " ng_view, ng_compare, ng_export and ng_reverify read the file as it is"
+        )
     else:
         return
     raise OutputError(

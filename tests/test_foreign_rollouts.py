@@ -1,0 +1,118 @@
+"""Rollouts that NeMo Gym wrote: every command that reads rollouts reads them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import read_jsonl, write_jsonl
+
+from rollout_kit.cli import collect_rollouts, compare, export, reverify, view
+from rollout_kit.store.foreign.nemo_gym import as_ours
+from rollout_kit.store.tasks import task_id_of
+
+NULLS = {"background": None, "temperature": None, "tools": []}
+
+
+def row(question: str) -> dict[str, Any]:
+    params = {"input": [{"role": "user", "content": question}]}
+    options = [{"A": "yes"}, {"B": "no"}]
+    return {"responses_create_params": params, "options": options, "expected_answer": "A"}
+
+
+def rollout(task: int, index: int, letter: str, **fields: Any) -> dict[str, Any]:
+    given = row(f"q{task}")
+    part = {"type": "output_text", "text": f"\\boxed{{{letter}}}", "annotations": []}
+    item = {"type": "message", "id": "m", "role": "assistant", "content": [part]}
+    usage = {"input_tokens": 3, "output_tokens": 2, "total_tokens": 5}
+    response = {"id": "r", "object": "response", "model": "m", "output": [item], "usage": usage}
+    return {
+        **given,
+        "responses_create_params": {**NULLS, **given["responses_create_params"]},
+        "response": response,
+        "reward": float(letter == "A"),
+        "extracted_answer": letter,
+        "_ng_task_index": task,
+        "_ng_rollout_index": index,
+        "agent_ref": {"name": "mcqa_simple_agent"},
+        **fields,
+    }
+
+
+@pytest.fixture
+def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two tasks with two rollouts each, and the rows that they come from."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    indices = [(task, index) for task in range(2) for index in range(2)]
+    inputs = [{**row(f"q{t}"), "_ng_task_index": t, "_ng_rollout_index": i} for t, i in indices]
+    write_jsonl(tmp_path / "theirs_materialized_inputs.jsonl", inputs)
+    write_jsonl(tmp_path / "theirs.jsonl", [rollout(t, i, "AB"[(t + i) % 2]) for t, i in indices])
+    return tmp_path / "theirs.jsonl"
+
+
+def status(main: Any, *argv: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(list(argv))
+    return int(ended.value.code or 0)
+
+
+def test_tasks_are_those_of_their_rows_and_scores_those_of_the_verifier(theirs: Path) -> None:
+    lines = read_jsonl(Path(as_ours(str(theirs))))
+    assert [line["rollout"]["task_id"] for line in lines[::2]] == [
+        task_id_of(row("q0")),
+        task_id_of(row("q1")),
+    ]
+    assert [line["rollout"]["rollout_index"] for line in lines] == [0, 1, 0, 1]
+    assert "extracted_answer" in lines[0]["rollout"]["scores"]
+    assert lines[0]["options"] and lines[0]["extracted_answer"] == "A"
+
+
+def test_without_the_rows_beside_it_repeats_of_a_request_are_one_task(theirs: Path) -> None:
+    theirs.with_name("theirs_materialized_inputs.jsonl").unlink()
+    bare = [
+        {k: v for k, v in line.items() if not k.startswith(("_ng_", "agent"))}
+        for line in read_jsonl(theirs)
+    ]
+    write_jsonl(theirs, [*bare, {"not": "a rollout"}])
+    lines = read_jsonl(Path(as_ours(str(theirs))))
+    keys = [(line["rollout"]["task_id"], line["rollout"]["rollout_index"]) for line in lines]
+    assert len({task for task, _ in keys}) == 2 and [index for _, index in keys] == [0, 1, 0, 1]
+    assert {line["agent_ref"]["name"] for line in lines} == {"nemo_gym"}
+
+
+def test_a_changed_file_is_read_again_and_ours_is_left_alone(theirs: Path) -> None:
+    first = as_ours(str(theirs))
+    assert as_ours(first) == first, "the copy is a file of ours"
+    write_jsonl(theirs, [rollout(0, 0, "B")])
+    assert as_ours(str(theirs)) != first
+    assert as_ours("rollouts/*.jsonl") == "rollouts/*.jsonl"
+
+
+def test_the_commands_that_read_rollouts_read_theirs(
+    theirs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = str(theirs)
+    assert status(view.main, name, "+static=page.html") == 0
+    assert status(compare.main, name, name) == 0
+    assert "ties 2" in capsys.readouterr().out
+    assert status(export.main, name, "+format=trl_sft", "+output_fpath=sft.jsonl") == 0
+    assert read_jsonl(Path("sft.jsonl"))
+    yaml = "+config_paths=[resources_servers/mcqa/configs/mcqa.yaml]"
+    argv = [yaml, f"+input_jsonl_fpath={name}", "+output_jsonl_fpath=again.jsonl"]
+    assert status(reverify.main, *argv) == 0
+    assert [line["reward"] for line in read_jsonl(Path("again.jsonl"))].count(1.0) == 2
+
+
+def test_their_file_is_never_appended_to(theirs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_jsonl(theirs, read_jsonl(theirs)[:1])
+    before = theirs.read_bytes()
+    write_jsonl(Path("tasks.jsonl"), [row("q0")])
+    config = "mcqa: {}\npolicy_model: {responses_api_models: {simulated_model: {}}}\n"
+    Path("run.yaml").write_text(config)
+    argv = ["+config_paths=[run.yaml]", "+input_jsonl_fpath=tasks.jsonl"]
+    assert status(collect_rollouts.main, *argv, f"+output_jsonl_fpath={theirs}") == 1
+    said = capsys.readouterr().err
+    assert "rollouts of NeMo Gym" in said and "Nothing was sent" in said
+    assert theirs.read_bytes() == before
+    assert json.loads(before.splitlines()[0])["reward"] == 1.0
