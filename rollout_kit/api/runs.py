@@ -36,6 +36,7 @@ from ..config.keys.commands import (
     RolloutsCommand,
     ServersConfig,
 )
+from ..config.keys.groups import ProducingConfig
 from ..config.keys.trackers import TrackersConfig
 from ..config.load import Config
 from ..errors import ConfigError
@@ -279,7 +280,7 @@ OF_COMMANDS = frozenset({
     "config_paths", "json", "json_output", "dry_run", "confirm", "num_canary",
     "canary_seed", "throughput_log", "dataset", "input_jsonl_fpath", "output_jsonl_fpath",
     "head_server", "request_timeout_s", "dashboard", "dashboard_port",
-    *TrackersConfig.model_fields,
+    *TrackersConfig.model_fields, *ProducingConfig.model_fields,
 })
 # fmt: on
 """Keys of the commands that are arguments here, or concern only people at a terminal."""

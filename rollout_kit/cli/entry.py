@@ -117,6 +117,10 @@ EXAMPLES = {
         "ng_merge_lora +base=models/base +adapter=checkpoints/lora +output=models/merged",
         "ng_merge_lora +base=Qwen/Qwen3-0.6B +adapter=lora +output=merged +dtype=float32",
     ),
+    "ng_simulate_trainer": (
+        "ng_simulate_trainer +buffer=http://127.0.0.1:8123 +step_s=2 +steps=50",
+        "ng_simulate_trainer '+buffer=redis://localhost:6379/0/run1' +batch=32 +step_s=10",
+    ),
     "ng_validate": (
         'ng_validate "+config_paths=[configs/quickstart.yaml]"',
         'ng_validate "+config_paths=[a.yaml,b.yaml]" +policy_model_name=gpt-4o-mini',

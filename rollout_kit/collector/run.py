@@ -108,7 +108,7 @@ class Run:
             self.observe(self.audit)
         self._fatal: StopRun | OutputError | None = None
         is_whole = attempts is None and command.only is None
-        self.groups = GroupScoring.of(collection, self.metrics, self._end_with, is_whole)
+        self.groups = GroupScoring.of(collection, self.metrics, self.end_with, is_whole)
         if self.groups.is_on:
             self.observe(self.groups.open)
         self._timers: list[asyncio.TimerHandle] = []
@@ -336,7 +336,7 @@ class Run:
         self.schedule.cancel()
         self.groups.cancel()
 
-    def _end_with(self, error: OutputError) -> None:
+    def end_with(self, error: OutputError) -> None:
         self._fatal = self._fatal or error
         self._cancel()
 

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from ..cluster.places import nodes_for
@@ -16,6 +17,8 @@ from ..config.load import Config
 from ..errors import ConfigError
 from ..launch.reach import Servers, reach
 from ..pacing.bill import Bill
+from ..rl.buffer.opening import read_url
+from ..rl.producing.epochs import EpochSource
 from ..store.files import check_apart
 from ..store.input import input_file
 from ..trackers.installed import check_trackers
@@ -102,6 +105,8 @@ def check(command: CollectConfig) -> None:
     if command.output_jsonl_fpath is None:
         raise ConfigError("output_jsonl_fpath is missing: add +output_jsonl_fpath=rollouts.jsonl")
     check_repeats(command)
+    if command.buffer is not None:
+        read_url(command.buffer)
     check_log(command)
     check_trackers(command)
 
@@ -124,15 +129,19 @@ class Work:
         self, progress: Progress
     ) -> AsyncIterator[Collection[CollectConfig, TaskSource]]:
         """A prepared collection over what is on disk now; its output is closed in the end."""
-        config = self.config
+        config, command = self.config, self.config.command
+        make_source: Callable[..., TaskSource] = TaskSource
+        if command.epochs != 1 or command.buffer is not None:
+            make_source = partial(EpochSource, epochs=command.epochs)
         collection = await open_collection(
             config,
             self.servers,
             self.path,
             self.name,
             bill=self.bill,
-            lines=command_lines("ng_collect_rollouts", self.argv, config, config.command),
+            lines=command_lines("ng_collect_rollouts", self.argv, config, command),
             say=progress.say,
+            make_source=make_source,
             make_runner=self.make_runner,
         )
         is_clean = False

@@ -16,6 +16,7 @@ from ..live.control import Control
 from ..live.door import open_door
 from ..live.site import OwnPanel, open_page
 from ..live.watcher import Reader, Watcher
+from ..rl.producing.producer import into_buffer
 from ..store.lines import row_of, without_verdict
 from ..trackers.tracking import track
 from ..transport.loop import interrupts
@@ -31,7 +32,8 @@ async def run_to_end(collection: Collection[Any, Any], ends: Ends, progress: Pro
     run = make_run(collection, ends, progress)
     await run.warm_up()
     async with track(run, progress.say) as tracking:
-        await drive(run, progress, readers=[tracking.read])
+        async with into_buffer(run, progress.say):
+            await drive(run, progress, readers=[tracking.read])
         return report(run, progress)
 
 
@@ -104,6 +106,8 @@ async def drive(
 
 def _show_total(collection: Collection[Any, Any], progress: Progress) -> None:
     """Show the plan of a long input, once it is counted."""
+    if collection.source.is_open_ended:  # it has no end
+        return
     progress.set_total(collection.source.counts.planned)
     for text, fields in collection.source.plan_notes():
         progress.say(text, **fields)

@@ -74,6 +74,10 @@ class OutputPaths:
         return self.beside("_labels.jsonl")
 
     @property
+    def acks(self) -> Path:
+        return self.beside("_acks.jsonl")
+
+    @property
     def metrics(self) -> Path:
         return self.beside("_aggregate_metrics.json")
 
@@ -111,6 +115,7 @@ class OutputPaths:
             self.turns,
             self.groups,
             self.labels,
+            self.acks,
             self.metrics,
             self.manifest,
             self.runs,

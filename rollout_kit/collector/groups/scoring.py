@@ -84,6 +84,8 @@ class GroupScoring:
         self._runner, self._journal, self._policy = runner, journal, policy
         self._note, self._fail, self._renews = note, fail, renews
         self.is_on = bool(agents)
+        self.followers: list[Callable[[Group, JsonObject | None], None]] = []
+        """They receive the line of each group that was scored, or None for one that was not."""
         done = journal.contents.done
         self.open = OpenGroups(agents, done, self._settle, lambda: running_loop().time())
         self.tally = GroupTally()
@@ -235,6 +237,7 @@ class GroupScoring:
             except RolloutError as error:
                 if job.is_final:
                     self.tally.failed[job.group] = error
+                    self._tell(job.group, None)
                 return
         members = {
             key: {"reward": score.reward, "components": score.components} if score else None
@@ -285,6 +288,11 @@ class GroupScoring:
     def _take(self, group: Group, line: JsonObject) -> None:
         self.tally.take(line)
         self._note(group, line)
+        self._tell(group, line)
+
+    def _tell(self, group: Group, line: JsonObject | None) -> None:
+        for follow in self.followers:
+            follow(group, line)
 
     def figures(self) -> JsonObject:
         """For the metrics file; groups that are still open are incomplete."""

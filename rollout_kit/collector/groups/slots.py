@@ -60,7 +60,9 @@ class OpenGroups:
         done: Keys,
         settle: Callable[[Group, OpenGroup], None],
         now: Callable[[], float],
+        hold: Callable[[Key, JsonObject], HeldMember] = hold,
     ) -> None:
+        self._hold = hold
         self._agents, self._done, self._settle, self._now = agents, done, settle, now
         self._open: dict[Group, OpenGroup] = {}
         self.planned = 0
@@ -107,7 +109,7 @@ class OpenGroups:
             opened.early.add(key)
         if isinstance(outcome, Rollout):
             opened.failed.discard(key)
-            opened.add(key, hold(key, outcome.line))
+            opened.add(key, self._hold(key, outcome.line))
             if opened.task is None and opened.held is not None:
                 opened.task = task_of(outcome.line)
         else:
@@ -122,7 +124,7 @@ class OpenGroups:
         opened = self._group(group := group_of(key))
         opened.num_earlier -= 1  # below 0 until the group is planned
         opened.held = None
-        opened.add(key, hold(key, rollout.line))
+        opened.add(key, self._hold(key, rollout.line))
         self._close_if_settled(group, opened)
 
     def overdue(self, deadline_s: float) -> Iterator[tuple[Group, OpenGroup]]:

@@ -19,7 +19,7 @@ from .authoring import AuditConfig, EntrypointConfig, PrepareDataConfig
 from .cluster import ClusterConfig
 from .command import Command
 from .control import CtlConfig
-from .groups import GroupsConfig
+from .groups import GroupsConfig, ProducingConfig, SimulateTrainerConfig
 from .lora import MergeLoraConfig
 from .parallelism import Parallelism
 from .planning import PlanVllmConfig
@@ -116,7 +116,7 @@ class RolloutsCommand(Command, HttpClientConfig, ServersConfig, GroupsConfig, Tr
         return self
 
 
-class CollectConfig(RolloutsCommand, ClusterConfig):
+class CollectConfig(RolloutsCommand, ClusterConfig, ProducingConfig):
     """ng_collect_rollouts: run tasks through an agent, verify each, append rollouts to a JSONL
     file."""
 
@@ -312,6 +312,10 @@ COMMANDS: dict[str, tuple[type[Command], str]] = {
     "ng_export": (ExportConfig, "write rollouts in the format of a trainer"),
     "ng_pairs": (PairsConfig, "write preference pairs, by rules, in the format of a trainer"),
     "ng_merge_lora": (MergeLoraConfig, "write a model with a LoRA adapter merged in"),
+    "ng_simulate_trainer": (
+        SimulateTrainerConfig,
+        "take groups from a buffer at a given pace, and train nothing",
+    ),
     "ng_validate": (ValidateConfig, "check everything without starting anything"),
     "ng_dump_config": (
         InspectConfig,

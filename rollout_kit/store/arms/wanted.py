@@ -1,7 +1,7 @@
 """Which rollouts of each task a run asks for, and under which scope."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from ...errors import ConfigError
@@ -23,6 +23,10 @@ class Wanted:
     only: tuple[str, int] | None = None
     """(task_id, rollout_index): only this rollout, even if it failed permanently before."""
     arms: Sequence[Arm] = ()
+    epoch: int = 0
+    """Which time the tasks are gone through; the first has no mark in the scope."""
+    num_epochs: int | None = 1
+    """None: for ever."""
 
     @cached_property
     def ordered(self) -> Sequence[Arm | None]:
@@ -34,11 +38,20 @@ class Wanted:
         """The arms in the order of the configuration."""
         return [arm.id for arm in self.arms]
 
+    def at(self, epoch: int) -> "Wanted":
+        """What is wanted of one epoch."""
+        return replace(self, epoch=epoch)
+
     def scope_of(self, agent: str, arm: str = "") -> str:
-        return self.scopes.get((agent, arm), f"arm={arm}" if arm else "")
+        scope = self.scopes.get((agent, arm), f"arm={arm}" if arm else "")
+        return parse_scope(scope)._replace(epoch=self.epoch).text if self.epoch else scope
 
     def covers(self, agent: str, scope: str) -> bool:
         """Whether rollouts of this scope belong to the run."""
+        if self.num_epochs != 1 and (epoch := parse_scope(scope).epoch):
+            if self.num_epochs is not None and epoch >= self.num_epochs:
+                return False
+            scope = parse_scope(scope)._replace(epoch=None).text
         arm = parse_scope(scope).arm if self.arms else ""
         is_asked = not self.arms or arm in self.arm_ids
         return is_asked and scope == self.scope_of(agent, arm)
@@ -56,7 +69,10 @@ class Wanted:
         for arm, key in self._keys(task):
             if settled(key):
                 continue
-            asked = with_seed(task, key.rollout_index) if self.add_seed else task
+            asked = task
+            if self.add_seed:
+                before = self.epoch * self._repeats_of(arm, task.agent)
+                asked = with_seed(task, before + key.rollout_index)
             yield arm.attempt(key, asked) if arm else Attempt(key, asked)
 
     def _keys(self, task: Task) -> Iterator[tuple[Arm | None, Key]]:

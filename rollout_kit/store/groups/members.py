@@ -22,6 +22,8 @@ class HeldMember(NamedTuple):
     raw: bytes
     digest: int
     params: JsonObject
+    line: JsonObject = {}  # noqa: RUF012 (never changed)
+    """The whole line, where a reader asks for it."""
 
 
 def hold(key: Key, line: JsonObject) -> HeldMember:
@@ -40,6 +42,11 @@ def hold(key: Key, line: JsonObject) -> HeldMember:
     digest = sha256(raw + f"{key.rollout_index}\0{key.scope}".encode()).digest()
     params = line.get("responses_create_params") or {}
     return HeldMember(raw, int.from_bytes(digest[:DIGEST_BYTES]), params)
+
+
+def hold_line(key: Key, line: JsonObject) -> HeldMember:
+    """The member with its whole line, for readers that need no digest."""
+    return HeldMember(b"", 0, {}, line)
 
 
 def task_of(line: JsonObject) -> JsonObject:

@@ -1,7 +1,7 @@
 """Reads whole groups from a file of rollouts, in one pass; memory holds open groups only."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +23,10 @@ class FoundGroup(NamedTuple):
 
 
 async def read_groups(
-    path: Path, size: int, wanted: Mapping[Group, int | None]
+    path: Path,
+    size: int,
+    wanted: Mapping[Group, int | None],
+    hold: Callable[[Key, JsonObject], HeldMember] = hold,
 ) -> AsyncIterator[FoundGroup]:
     """The wanted groups in the first `size` bytes, each once it has so many members; with None, at
     the end. Other work of the event loop goes on meanwhile."""

@@ -1,0 +1,88 @@
+"""The tasks of a file, gone through several times or for ever."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from ...collector.plan import Counts
+from ...collector.schedule import Later
+from ...collector.sources import TaskSource
+from ...metrics.tally import Tally
+from ...store.groups.scope import parse_scope
+from ...types import Attempt, JsonObject, Rollout
+
+Gate = Callable[[Iterator[Attempt | Later]], Iterator[Attempt | Later]]
+
+
+class EpochSource(TaskSource):
+    """Plans one epoch at a time, from the first one that is not complete."""
+
+    gate: Gate | None = None
+    """Holds attempts back until they may begin."""
+    follow_earlier: Callable[[Rollout], None] = staticmethod(lambda rollout: None)
+    """Receives each rollout of an earlier run."""
+    is_over = False
+    """Whether a trainer needs nothing more."""
+
+    def __init__(self, *given: Any, epochs: int | None = 1, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.wanted = replace(self.wanted, num_epochs=epochs)
+        self._each: Counts = Counts()
+        """The plan of an epoch of which nothing is done."""
+        self._done: Counter[int] = Counter()
+        """Epoch → its rollouts on disk."""
+
+    async def count(self) -> None:
+        """Count up to the epoch that is under way."""
+        for (_, scope), number in self._contents.done.numbers().items():
+            self._done[parse_scope(scope).epoch or 0] += number
+        await super().count()
+        if self.is_open_ended:
+            await super().count_rest()
+        last = self.counts
+        self._each = Counts(tasks=last.tasks, planned=last.planned)
+        while not (last.to_collect or last.to_verify) and self._has_next():
+            self._kept = None
+            self.wanted = self.wanted.at(self.wanted.epoch + 1)
+            is_begun = self._done[self.wanted.epoch] > 0
+            last = await self._count(self.reader.read()) if is_begun else self._each
+            self.counts += replace(last, malformed=0, renamed=0)
+        self.is_open_ended = self.wanted.num_epochs is None
+
+    async def count_rest(self) -> None:
+        """Nothing is left to count: an endless plan has no end, and any other was counted."""
+
+    def add_earlier(self, rollout: Rollout) -> None:
+        self.follow_earlier(rollout)
+
+    def num_missing(self, tally: Tally) -> int:
+        return 0 if self.is_over or self.is_open_ended else super().num_missing(tally)
+
+    def plan_line(self) -> str:
+        number, asked = self.wanted.epoch + 1, self.wanted.num_epochs
+        if asked == 1:
+            return super().plan_line()
+        of_all = f" of {asked}" if asked else ", without end"
+        return f"{super().plan_line()} · epoch {number}{of_all}"
+
+    def plan_notes(self) -> Iterator[tuple[str, JsonObject]]:
+        is_open_ended, self.is_open_ended = self.is_open_ended, False
+        notes = list(super().plan_notes())
+        self.is_open_ended = is_open_ended
+        return iter(notes)
+
+    def _has_next(self) -> bool:
+        epochs = self.wanted.num_epochs
+        return self._each.planned > 0 and (epochs is None or self.wanted.epoch + 1 < epochs)
+
+    def _all(self) -> Iterator[Attempt | Later]:
+        attempts = super()._all()
+        while True:
+            yield from self.gate(attempts) if self.gate else attempts
+            if self.is_over or not self._has_next():
+                return
+            self.wanted = self.wanted.at(self.wanted.epoch + 1)
+            done = min(self._done[self.wanted.epoch], self._each.planned)
+            self.counts += replace(self._each, done=done)
+            attempts = self.find_owed(self.reader.read())

@@ -1,0 +1,327 @@
+"""Beside a run: reserves a place for each group, puts it once it is complete, and notes what the
+trainer has used.
+
+The rollouts are journalled as ever, before the buffer sees them. So a buffer that was lost is
+filled again from the output and from `<stem>_acks.jsonl`.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
+from typing import Any, TypeVar
+
+from ...collector.groups.slots import OpenGroup, OpenGroups
+from ...collector.run import Ending, Run
+from ...collector.schedule import Later
+from ...errors import ConfigError, OutputError, PeerError, number_of
+from ...store.groups.members import HeldMember, hold_line
+from ...store.groups.reading import read_groups
+from ...store.groups.rewards import find_group_rewards
+from ...store.groups.scope import Group, group_of
+from ...store.journal import Journal
+from ...time_limit import running_loop
+from ...trajectory import span_versions, versions_of
+from ...transport.loop import beside, interrupts
+from ...types import Attempt, JsonObject, Key, Say, Task
+from ..buffer.buffer import Buffer
+from ..buffer.group import BufferedGroup
+from ..buffer.http import serve_buffer
+from ..buffer.memory import MemoryBuffer
+from ..buffer.opening import open_buffer
+from .acks import AckFile
+from .epochs import EpochSource
+
+T = TypeVar("T")
+
+LOOK_S = 1.0
+"""How often acks are fetched."""
+
+RESERVE_EVERY_S = 0.02
+"""Pause between two tries to reserve a place."""
+
+AWAY_S = 1.0
+"""Pause before a buffer that cannot be reached is asked again."""
+
+MAX_PUTTING = 256
+"""Groups of earlier runs that may wait in memory for room."""
+
+
+def key_of_group(group: Group) -> str:
+    """The key of a group in a buffer."""
+    return ":".join(filter(None, (group.task_id, group.agent, group.scope)))
+
+
+class Producer:
+    """For one run into one buffer."""
+
+    def __init__(self, buffer: Buffer, run: Run, acks: AckFile, say: Say) -> None:
+        self._buffer, self._run, self._acks, self._say = buffer, run, acks, say
+        self._policy = run.command
+        self._journal = run.collection.journal
+        self._source: EpochSource = run.source
+        done = self._journal.contents.done
+        plans = run.runner.agents
+        self._scored_apart = {n for n, plan in plans.items() if plan.verifies_groups}
+        self.open = OpenGroups(plans, done, self._settle, lambda: running_loop().time(), hold_line)
+        self._tickets: dict[Group, tuple[str, int | None]] = {}
+        """Groups in progress → their ticket, and the trainer's version when they began."""
+        self._free: list[tuple[str, int | None]] = []
+        self._wants, self._ready = asyncio.Event(), asyncio.Event()
+        self._needed: dict[Group, int] = {}
+        self._unscored: dict[Group, list[JsonObject]] = {}
+        self._putting: set[asyncio.Task[None]] = set()
+        self.put: Counter[str] = Counter()
+        """Answers of the buffer → how many."""
+        self._is_away = False
+
+    def attach(self) -> None:
+        """Follow the run, and hold its attempts back."""
+        source, groups = self._source, self._run.groups
+        first = source.on_task
+
+        def plan(refused: Collection[Key], task: Task, keys: Sequence[Key]) -> None:
+            if first:
+                first(refused, task, keys)
+            self.open.plan(refused, task, keys)
+
+        source.on_task, source.gate = plan, self._hold_back
+        source.follow_earlier = self.open.add_earlier
+        self._run.observe(self.open)
+        if groups.is_on:
+            groups.followers.append(self._take_score)
+
+    async def work(self) -> None:
+        """Reserve, and look after acks and tickets, until cancelled."""
+        try:
+            async with beside(self._reserve()), beside(self._fill()):
+                while True:
+                    await asyncio.sleep(LOOK_S)
+                    await self.look()
+        except (PeerError, ConfigError, OutputError) as error:
+            text = f"{error}; the rollouts are on disk: the same command goes on"
+            self._run.end_with(OutputError(text))
+
+    async def look(self) -> None:
+        """Journal what has left the buffer, and keep the tickets of what is in progress."""
+        while settled := await self._ask(lambda: self._buffer.settled(self._acks.after)):
+            self._acks.append(settled)
+        for ticket, _ in list(self._tickets.values()):
+            await self._ask(partial(self._buffer.extend, ticket))
+
+    async def wait_for_trainer(self) -> None:
+        """Wait until everything that was put has been used, or until Ctrl-C."""
+        await self.put_rest()
+        await self._buffer.finish()
+        stopped, is_said = asyncio.Event(), False
+        with interrupts(stopped.set):
+            while (stats := await self._buffer.stats())["waiting"] + stats["leased"]:
+                if not is_said:
+                    left = number_of(stats["waiting"] + stats["leased"], "group")
+                    self._say(f"waiting for the trainer to use {left}; Ctrl-C ends it")
+                    is_said = True
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(stopped.wait(), LOOK_S)
+                    return
+                await self.look()
+
+    async def put_rest(self) -> None:
+        """Put everything that is complete."""
+        if self._run.ending is not Ending.INTERRUPTED and not self._source.is_over:
+            await self._fill_once()
+            while self._putting:
+                await asyncio.wait(self._putting, timeout=LOOK_S)
+                await self.look()
+
+    async def finish(self) -> None:
+        """Put what is complete; give the places of the rest back."""
+        await self.put_rest()
+        for task in self._putting:
+            task.cancel()
+        await asyncio.gather(*self._putting, return_exceptions=True)
+        tickets = [ticket for ticket, _ in [*self._tickets.values(), *self._free]]
+        if tickets:
+            await self._buffer.release(tickets)
+        await self.look()
+
+    def _hold_back(self, attempts: Iterator[Attempt | Later]) -> Iterator[Attempt | Later]:
+        """The attempts; the first one of a group waits for a ticket."""
+        for attempt in attempts:
+            if isinstance(attempt, Attempt) and attempt.stored is None:
+                group = group_of(attempt.key)
+                while group not in self._tickets:
+                    if self._source.is_over:
+                        return
+                    if self._free:
+                        self._tickets[group] = self._free.pop()
+                    else:
+                        self._ready.clear()
+                        self._wants.set()
+                        yield Later(self._ready)
+            yield attempt
+
+    async def _reserve(self) -> None:
+        while True:
+            await self._wants.wait()
+            if tickets := await self._ask(self._buffer.reserve):
+                version = (await self._ask(self._buffer.stats))["version"]
+                self._free += [(ticket, version) for ticket in tickets]
+                self._wants.clear()
+                self._ready.set()
+            elif (await self._ask(self._buffer.stats))["finished"]:
+                self._source.is_over = True
+                self._say("the trainer needs nothing more", event="buffer_finished")
+                self._ready.set()
+                return
+            else:
+                await asyncio.sleep(RESERVE_EVERY_S)
+
+    def _settle(self, group: Group, opened: OpenGroup) -> None:
+        """Every slot of a group has ended."""
+        key, policy, number = key_of_group(group), self._policy, opened.num_members
+        is_short = bool(opened.failed) and (
+            policy.incomplete_groups != "partial" or number < policy.min_members
+        )
+        if key in self._acks.keys:
+            self._drop_ticket(group)
+        elif is_short or not number:
+            self.put["incomplete"] += 1
+            self._drop_ticket(group)
+        elif opened.held is None:
+            self._needed[group] = number
+        elif group.agent in self._scored_apart and self._run.groups.is_on:
+            self._unscored[group] = _lines_of(opened.held)
+        else:
+            self._start(group, _lines_of(opened.held), None)
+
+    def _take_score(self, group: Group, line: JsonObject | None) -> None:
+        lines = self._unscored.pop(group, None)
+        if lines is not None and line is not None:
+            of = {(one["scope"], one["rollout_index"]): one["reward"] for one in line["members"]}
+            self._start(group, lines, [of.get(_place_of(each)) for each in lines])
+        elif lines is not None:
+            self.put["not scored"] += 1
+            self._drop_ticket(group)
+
+    def _start(
+        self, group: Group, lines: list[JsonObject], rewards: list[float | None] | None
+    ) -> None:
+        task = asyncio.create_task(self._put(group, lines, rewards))
+        self._putting.add(task)
+        task.add_done_callback(self._putting.discard)
+
+    async def _put(
+        self, group: Group, lines: list[JsonObject], rewards: list[float | None] | None
+    ) -> None:
+        ticket, began = self._tickets.get(group, ("", None))
+        made = _make_group(key_of_group(group), lines, rewards, began)
+        try:
+            answer = await self._ask(partial(self._buffer.put, made, ticket=ticket))
+        except (PeerError, ConfigError) as error:
+            self._run.end_with(OutputError(str(error)))
+            return
+        self._tickets.pop(group, None)
+        self.put[answer] += 1
+
+    def _drop_ticket(self, group: Group) -> None:
+        if (given := self._tickets.pop(group, None)) is not None:
+            self._free.append(given)
+
+    async def _fill(self) -> None:
+        """Put the complete groups of earlier runs that the buffer may not have."""
+        while not self._run.is_counted:  # noqa: ASYNC110
+            await asyncio.sleep(RESERVE_EVERY_S)
+        await self._fill_once()
+
+    async def _fill_once(self) -> None:
+        if not (needed := dict(self._needed)) or not isinstance(journal := self._journal, Journal):
+            return
+        self._needed = {group: n for group, n in self._needed.items() if group not in needed}
+        scores = find_group_rewards(journal.paths.main) if self._scored_apart else None
+        async for found in read_groups(journal.paths.main, journal.size, needed, hold_line):
+            while len(self._putting) >= MAX_PUTTING:
+                await asyncio.wait(self._putting, return_when=asyncio.FIRST_COMPLETED)
+            rewards = None
+            if found.group.agent in self._scored_apart and self._run.groups.is_on:
+                given = [scores.of(key) if scores else None for key in sorted(found.members)]
+                rewards = [each.reward for each in given if each]
+                if len(rewards) < len(given):
+                    self.put["not scored"] += 1
+                    continue
+            self._start(found.group, _lines_of(found.members), rewards)
+
+    async def _ask(self, call: Callable[[], Awaitable[T]]) -> T:
+        """The buffer's answer; it is asked again while it cannot be reached."""
+        while True:
+            try:
+                found = await call()
+            except PeerError as error:
+                if not error.retryable:
+                    raise
+                if not self._is_away:
+                    self._say(f"{error}; trying again", event="buffer_away")
+                self._is_away = True
+                await asyncio.sleep(AWAY_S)
+            else:
+                if self._is_away:
+                    self._say("the buffer answers again", event="buffer_back")
+                self._is_away = False
+                return found
+
+
+def _lines_of(members: dict[Key, HeldMember]) -> list[JsonObject]:
+    return [members[key].line for key in sorted(members)]
+
+
+def _place_of(line: JsonObject) -> tuple[str, int]:
+    block = line["rollout"]
+    return block.get("scope") or "", block["rollout_index"]
+
+
+def _make_group(
+    key: str, lines: list[JsonObject], rewards: list[float | None] | None, began: int | None
+) -> BufferedGroup:
+    """Where the model server tells no versions, that of the trainer at the group's begin counts."""
+    found = span_versions(versions_of(line["response"].get("output") or ()) for line in lines)
+    first, last = (found.first, found.last) if found else (began, began)
+    return BufferedGroup(key, lines, rewards or [], first, last)
+
+
+@asynccontextmanager
+async def produce(buffer: Buffer, run: Run, say: Say) -> AsyncIterator[Producer]:
+    """Context in which the groups of a run go into a buffer."""
+    journal: Any = run.collection.journal
+    await buffer.finish(False)
+    identity = (await buffer.stats())["id"]
+    acks = AckFile(journal.paths.acks, partial(journal.open_beside, journal.paths.acks), identity)
+    producer = Producer(buffer, run, acks, say)
+    producer.attach()
+    async with beside(producer.work()):
+        yield producer
+        await producer.finish()
+    total = number_of(sum(producer.put.values()), "group")
+    said = ", ".join(f"{number:,} {what}" for what, number in producer.put.most_common())
+    say(f"Buffer: {total}{': ' if said else ''}{said}", event="buffer", groups=dict(producer.put))
+
+
+@asynccontextmanager
+async def into_buffer(run: Run, say: Say) -> AsyncIterator[None]:
+    """Context in which the groups of a run go into the buffer that its command names, if it names
+    one. A buffer in memory is served over HTTP, until it is empty."""
+    command = run.command
+    if getattr(command, "buffer", None) is None:
+        yield
+        return
+    async with AsyncExitStack() as stack:
+        token = command.auth_token or ""
+        buffer = await stack.enter_async_context(await open_buffer(command.buffer, token=token))
+        is_mine = isinstance(buffer, MemoryBuffer)
+        if is_mine:
+            served = serve_buffer(buffer, port=command.buffer_port, token=token)
+            url = await stack.enter_async_context(served)
+            say(f"Buffer: {url}", event="buffer_url", url=url)
+        async with produce(buffer, run, say) as producer:
+            yield
+            if is_mine and run.ending is not Ending.INTERRUPTED and not run.source.is_over:
+                await producer.wait_for_trainer()

@@ -1,0 +1,151 @@
+"""A collection that feeds a buffer: epochs, admission, acks, and a buffer that was lost."""
+
+import asyncio
+import json
+from collections import Counter
+from typing import Any
+
+import pytest
+from support import Bench, asked, row
+
+from rollout_kit.cli import simulate_trainer
+from rollout_kit.errors import ConfigError
+from rollout_kit.rl import BufferPolicy, MemoryBuffer, serve_buffer
+from rollout_kit.store.groups.scope import parse_scope
+from rollout_kit.testing import ScriptedModel
+
+ROWS = [row(text) for text in "abc"]
+
+
+async def train(buffer: MemoryBuffer, batch: int, steps: int, seen: list[Any]) -> None:
+    """Take so many batches, one version each, and need nothing more."""
+    for step in range(steps):
+        found = await buffer.get(batch)
+        assert found is not None and len(found) == batch
+        seen.append((step, found.groups))
+        await buffer.ack(found.lease)
+        await buffer.set_version(step + 1)
+    await buffer.finish()
+
+
+def feed(bench: Bench, policy: BufferPolicy, steps: int = 0, **keys: Any) -> list[Any]:
+    """Collect into a buffer while a trainer takes `steps` batches of it; returns them."""
+    seen: list[Any] = []
+
+    async def main() -> None:
+        buffer = MemoryBuffer(policy)
+        async with serve_buffer(buffer) as url:
+            training = asyncio.create_task(train(buffer, policy.batch or 1, steps, seen))
+            bench.status = await bench.collect(ROWS, buffer=url, **keys)  # type: ignore[attr-defined]
+            bench.stats = await buffer.stats()  # type: ignore[attr-defined]
+            if steps:
+                await training
+            training.cancel()
+
+    asyncio.run(main())
+    return seen
+
+
+def test_groups_reach_a_trainer_epoch_after_epoch(bench: Bench) -> None:
+    seen = feed(bench, BufferPolicy(batch=2, staleness=1), steps=5, epochs=None, num_repeats=2)
+    groups = [group for _, found in seen for group in found]
+    assert len(groups) == 10 == len({group.key for group in groups})
+    for group in groups:
+        assert [line["_ng_rollout_index"] for line in group.rollouts] == [0, 1]
+        assert group.rewards == [1.0, 1.0]
+    assert bench.status == 0  # type: ignore[attr-defined]
+    epochs = Counter(parse_scope(line["rollout"].get("scope", "")).epoch for line in bench.lines())
+    assert epochs[None] == epochs[1] == epochs[2] == 6
+    acked = [line for line in bench.lines("_acks") if line["reason"] == "acked"]
+    assert {line["key"] for line in acked} == {group.key for group in groups}
+    assert len(acked) == 10
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 2])
+def test_no_group_begins_before_it_may(bench: Bench, staleness: int) -> None:
+    """At most (staleness + version + 1) × batch groups have ever begun."""
+    begun: list[str] = []
+    seen: list[Any] = []
+
+    async def main() -> None:
+        buffer = MemoryBuffer(BufferPolicy(batch=2, staleness=staleness))
+
+        def answer(params: dict[str, Any]) -> str:
+            begun.append(asked(params))
+            allowed = (staleness + (buffer.shelf.version or 0) + 1) * 2
+            assert len(begun) <= allowed
+            return asked(params)
+
+        bench.model = ScriptedModel(answer)
+        async with serve_buffer(buffer) as url:
+            training = asyncio.create_task(train(buffer, 2, 4, seen))
+            assert await bench.collect(ROWS, buffer=url, epochs=None) == 0
+            await training
+
+    asyncio.run(main())
+    for step, groups in seen:
+        assert all(step - (group.version_first or 0) <= staleness for group in groups)
+
+
+def test_epochs_are_planned_one_by_one_and_continued(bench: Bench) -> None:
+    assert asyncio.run(bench.collect(ROWS)) == 0
+    assert asyncio.run(bench.collect(ROWS, epochs=2, limit=2)) == 0
+    assert "epoch 2 of 2" in bench.out.getvalue()
+    assert asyncio.run(bench.collect(ROWS, epochs=3)) == 0
+    assert Counter(asked(line["responses_create_params"]) for line in bench.lines()) == {
+        "a": 3,
+        "b": 3,
+        "c": 3,
+    }
+    assert asyncio.run(bench.collect(ROWS, epochs=3)) == 0
+    assert len(bench.lines()) == 9
+
+
+def test_a_lost_buffer_is_filled_from_the_output_and_the_acks(bench: Bench) -> None:
+    first = feed(bench, BufferPolicy(batch=2), steps=1)
+    [(_, groups)] = first
+    used = {group.key for group in groups}
+    asyncio.run(bench.collect(ROWS))  # what the trainer's end had left undone
+    second = feed(bench, BufferPolicy(batch=1), steps=1)
+    [(_, [left])] = second
+    assert left.key not in used and left.rewards == [1.0]
+    assert len(bench.lines()) == 3
+    assert len({line["key"] for line in bench.lines("_acks")}) == 3
+
+
+def test_a_group_with_a_failed_member_gives_its_place_back(bench: Bench) -> None:
+    def answer(params: dict[str, Any]) -> str:
+        if asked(params) == "b":
+            raise ConfigError("no answer to b")
+        return asked(params)
+
+    bench.model = ScriptedModel(answer)
+    policy = BufferPolicy(batch=1, staleness=0, capacity=1)
+    seen = feed(bench, policy, steps=2, stop_early=False, max_attempts=1)
+    assert {each.key.split(":")[1] for _, [each] in seen} == {"echo_agent"}
+    assert bench.stats["reserved"] == 0  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("keys", [{"buffer": "memry"}, {"epochs": 0}, {"buffer_port": 3}])
+def test_odd_keys_are_refused(bench: Bench, keys: dict[str, Any]) -> None:
+    with pytest.raises((ConfigError, ValueError)):
+        asyncio.run(bench.collect(ROWS, **keys))
+
+
+def test_the_simulated_trainer_takes_steps(bench: Bench, capsys: Any) -> None:
+    """As a command, over HTTP, against a collection without end."""
+
+    async def main() -> int:
+        buffer = MemoryBuffer(BufferPolicy(batch=2, staleness=1))
+        async with serve_buffer(buffer) as url:
+            collecting = asyncio.create_task(bench.collect(ROWS, buffer=url, epochs=None))
+            words = [f"+buffer={url}", "+steps=4", "+step_s=0", "+json=true"]
+            with pytest.raises(SystemExit) as ended:
+                await asyncio.to_thread(simulate_trainer.main, words)
+            return await collecting or ended.value.code
+
+    assert asyncio.run(main()) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["steps"], found["groups"], found["lost"]) == (4, 8, 0)
+    assert set(found["staleness"]) <= {"0", "1"}
+    assert found["buffer"]["acked"] == 8
