@@ -158,7 +158,8 @@ def test_a_game_without_a_session_to_seed_is_played_by_our_agent(
     place: Path, model: Endpoint
 ) -> None:
     rows = [says("Play.", secret=secret) for secret in "1239"]
-    found = collect(place, model, "resources_servers/guess/configs/guess.yaml", rows)
+    yaml = "resources_servers/guess/configs/guess.yaml"
+    found = collect(place, model, yaml, rows, "+num_samples_in_parallel=1")
     rewards = {row["secret"]: row["reward"] for row in found}
     assert rewards == {"1": 1.0, "2": 0.5, "3": pytest.approx(1 / 3), "9": 0.0}
 

@@ -125,6 +125,7 @@ EXAMPLES = {
         'ng_validate "+config_paths=[configs/quickstart.yaml]"',
         'ng_validate "+config_paths=[a.yaml,b.yaml]" +policy_model_name=gpt-4o-mini',
     ),
+    "ng_list": ("ng_list", "ng_list +nemo_gym=~/Gym +kind=benchmark"),
     "ng_dump_config": (
         'ng_dump_config "+config_paths=[configs/quickstart.yaml]"',
         'ng_dump_config "+config_paths=[configs/quickstart.yaml]" +json=true',

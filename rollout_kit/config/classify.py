@@ -29,18 +29,12 @@ def classify(
     problems: list[str] = []
     warnings: list[str] = []
     for_servers: JsonObject = {}
+    for_code: list[str] = []
     gym = Gym.of(values, cwd)
     used = interpolation.users(merged.tree)
     filed = [key for key in values if not merged.set_by(key, COMMAND_LINE)]
     own, anyones = set(fields.keys(command)), known_keys()
-    params = values.get(PARAMS) or {}
-    if not isinstance(params, dict):
-        problems.append(f"{PARAMS}: expected a mapping [{merged.origin(PARAMS)}]")
-    else:
-        problems += [
-            f"{PARAMS}.{key}: {reason} [{merged.origin(PARAMS, key.partition('[')[0])}]"
-            for key, reason in find_problems(params)
-        ]
+    problems += _check_params(values.get(PARAMS) or {}, merged)
     for key, value in values.items():
         typed = merged.set_by(key, COMMAND_LINE)
         if key in own or (key in anyones and not typed):
@@ -63,8 +57,11 @@ def classify(
         elif typed and not known and not isinstance(value, dict | list):
             for_servers[key] = value
         elif typed or (isinstance(value, dict | list) and merged.origin(key) != ENV_FILE):
-            if typed or key not in NEMO_GYM_KEYS:
-                problems.append(describe_unknown(key, typed, merged, [*own, *filed, *used], cwd))
+            unknown = describe_unknown(key, typed, merged, [*own, *filed, *used], cwd)
+            if typed:
+                problems.append(unknown)
+            elif key not in NEMO_GYM_KEYS:
+                for_code.append(unknown)
         elif close := get_close_matches(key, anyones - values.keys(), n=1, cutoff=TYPO):
             origin = merged.origin(key)
             problems.append(f"unknown key '{key}' in {origin} (did you mean '{close[0]}'?)")
@@ -73,11 +70,22 @@ def classify(
             hint = f" (did you mean {' or '.join(like)}?)" if like else ""
             warnings.append(f"'{key}' in {merged.origin(key)} has no effect: nothing uses it{hint}")
     warnings += _tell_shadowed(blocks, gym)
+    if not any(block.code for block in blocks):  # NeMo Gym's code may read any part of the whole
+        problems += for_code
     for key, value in for_servers.items():
         are_set = [_set_for(block, key, value, cwd) for block in blocks]
         if not any(are_set):
             problems.append(describe_unknown(key, True, merged, [*own, *filed, *used], cwd))
     return blocks, problems, warnings
+
+
+def _check_params(params: Any, merged: Merged) -> list[str]:
+    if not isinstance(params, dict):
+        return [f"{PARAMS}: expected a mapping [{merged.origin(PARAMS)}]"]
+    return [
+        f"{PARAMS}.{key}: {reason} [{merged.origin(PARAMS, key.partition('[')[0])}]"
+        for key, reason in find_problems(params)
+    ]
 
 
 def _tell_shadowed(blocks: list[Block], gym: Gym) -> list[str]:

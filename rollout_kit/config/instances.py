@@ -160,6 +160,8 @@ def check(block: Block, merged: Merged, cwd: Path) -> CheckedBlock:
     problems: list[fields.Problem] = []
     if block.code:
         common.pop("entrypoint", None)
+        if not isinstance(common.get("env", {}), dict):
+            own["env"] = common.pop("env")  # a key of its own
     keys = CommonKeys()
     try:
         keys = CommonKeys.model_validate(common)

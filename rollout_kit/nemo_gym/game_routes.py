@@ -25,6 +25,7 @@ class GameRoutes:
         self._app = app
         self._rows: dict[bytes, dict[str, Any]] = {}
         self._verdicts: dict[bytes, dict[str, Any]] = {}
+        self._to_close: set[bytes] = set()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         session = dict(scope.get("headers", ())).get(SESSION)
@@ -42,16 +43,19 @@ class GameRoutes:
         elif path == "/verify":
             reply = {**body, **self._verdicts.get(session, {})}
         elif self._rows.pop(session, None) is not None:
-            verdict = self._verdicts.pop(session)
-            if verdict.get("info", {}).get("supports_explicit_close"):
+            self._verdicts.pop(session)
+            if session in self._to_close:
+                self._to_close.discard(session)
                 await self._ask({**scope, "path": "/close", "raw_path": b"/close"}, {})
         await answer(send, 200, [], json.dumps(reply).encode())
 
     async def _play(self, scope: Any, session: bytes, body: dict[str, Any], send: Any) -> None:
         whole = {**self._rows.get(session, {}), **body}
         status, headers, raw = await self._ask(scope, whole)
-        if status < 400 and scope["path"] == "/step":
-            step = json.loads(raw)
+        step = json.loads(raw) if status < 400 else {}
+        if (step.get("info") or {}).get("supports_explicit_close"):
+            self._to_close.add(session)
+        if step and scope["path"] == "/step":
             total = self._verdicts[session]["reward"] + step.get("reward", 0.0)
             told = {key: step.get(key) for key in ("terminated", "truncated", "info")}
             self._verdicts[session] = {"reward": total, **told}

@@ -266,6 +266,19 @@ class InspectConfig(Command, CheckoutConfig):
     """Keys of ng_dump_config."""
 
 
+class ListConfig(InspectConfig):
+    """ng_list: show the servers, agents and benchmarks that can be used."""
+
+    has_servers: ClassVar[bool] = False
+
+    kind: Literal["environment", "benchmark", "agent", "model"] | None = Field(
+        None, description="Only these."
+    )
+    check: bool = Field(
+        False, description="Check every YAML file of the checkout of NeMo Gym instead."
+    )
+
+
 class ValidateConfig(InspectConfig):
     """ng_validate: check everything without starting anything."""
 
@@ -317,6 +330,10 @@ COMMANDS: dict[str, tuple[type[Command], str]] = {
         "take groups from a buffer at a given pace, and train nothing",
     ),
     "ng_validate": (ValidateConfig, "check everything without starting anything"),
+    "ng_list": (
+        ListConfig,
+        "list environments, benchmarks and agents, where they are from and what they need",
+    ),
     "ng_dump_config": (
         InspectConfig,
         "print the merged configuration with the origin of each value",

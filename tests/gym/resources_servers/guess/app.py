@@ -1,9 +1,9 @@
 """A game of NeMo Gym's Gymnasium kind: it has /reset and /step, and neither a session to seed nor a
-verifier."""
+verifier. Two can play at a time."""
 
 from typing import Any
 
-from fastapi import Request
+from fastapi import HTTPException, Request
 from nemo_gym.servers import Server, said
 
 
@@ -13,10 +13,17 @@ class Guess(Server):
         self.tries: dict[str, int] = {}
         self.app.post("/reset")(self.reset)
         self.app.post("/step")(self.step)
+        self.app.post("/close")(self.close)
 
     async def reset(self, request: Request, body: dict[str, Any]) -> dict[str, Any]:
+        if len(self.tries) == 2:
+            raise HTTPException(500, "every table is taken")
         self.tries[request.session["session_id"]] = 0
-        return {"observation": "Guess a number.", "info": {}}
+        return {"observation": "Guess a number.", "info": {"supports_explicit_close": True}}
+
+    async def close(self, request: Request) -> dict[str, Any]:
+        del self.tries[request.session["session_id"]]
+        return {}
 
     async def step(self, request: Request, body: dict[str, Any]) -> dict[str, Any]:
         session = request.session["session_id"]

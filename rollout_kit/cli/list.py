@@ -1,0 +1,44 @@
+"""ng_list: what can be used, where it is from, and what it needs."""
+
+import json
+import sys
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+
+from . import entry
+
+
+def main(argv: list[str] | None = None) -> None:
+    arguments = sys.argv[1:] if argv is None else argv
+    sys.exit(entry.guard("ng_list", arguments, lambda: _list(arguments)))
+
+
+def _list(arguments: list[str]) -> int:
+    from ..commands.catalogue import check_files, list_entries
+    from ..config.keys.commands import ListConfig
+    from ..config.load import parse_keys
+    from ..nemo_gym.checkout import Gym
+
+    command = parse_keys(arguments, ListConfig)
+    if command.check:
+        found = list(check_files(Gym.of(command.model_dump(), Path.cwd())))
+        rows = [(each.path, each.status, each.reason) for each in found]
+        counts = Counter((each.path.split("/")[0], each.status) for each in found)
+        total = [
+            f"{place}: {number} {status}" for (place, status), number in sorted(counts.items())
+        ]
+    else:
+        found = list_entries(command, Path.cwd())
+        rows = [(each.kind, each.name, each.source, each.needs) for each in found]
+        total = []
+    if command.json_output:
+        print(json.dumps([asdict(each) for each in found], ensure_ascii=False))
+        return 0
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print(
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        )
+    print("\n".join(total))
+    return 0
