@@ -15,7 +15,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def _list(arguments: list[str]) -> int:
-    from ..commands.catalogue import check_files, list_entries
+    from ..authoring.catalogue import check_files, list_entries
     from ..config.keys.commands import ListConfig
     from ..config.load import parse_keys
     from ..nemo_gym.checkout import Gym
