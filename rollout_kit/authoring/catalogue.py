@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..config.keys.commands import ListConfig, ValidateConfig
+from ..config.keys.authoring import ListConfig
+from ..config.keys.commands import ValidateConfig
 from ..config.load import load
 from ..errors import ConfigError
 from ..nemo_gym.checkout import Gym, GymServer

@@ -16,7 +16,7 @@ def main(argv: list[str] | None = None) -> None:
 
 def _list(arguments: list[str]) -> int:
     from ..authoring.catalogue import check_files, list_entries
-    from ..config.keys.commands import ListConfig
+    from ..config.keys.authoring import ListConfig
     from ..config.load import parse_keys
     from ..nemo_gym.checkout import Gym
 

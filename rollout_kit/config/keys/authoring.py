@@ -38,6 +38,19 @@ class AuditConfig(EntrypointConfig):
     slow_s: float = Field(5, gt=0, description="Flag verdicts that take longer than this.")
 
 
+class ListConfig(Command, CheckoutConfig):
+    """ng_list: show the servers, agents and benchmarks that can be used."""
+
+    has_servers: ClassVar[bool] = False
+
+    kind: Literal["environment", "benchmark", "agent", "model"] | None = Field(
+        None, description="Only these."
+    )
+    check: bool = Field(
+        False, description="Check every YAML file of the checkout of NeMo Gym instead."
+    )
+
+
 class PrepareDataConfig(Command, CheckoutConfig):
     """ng_prepare_data: write the agents' datasets as files of tasks that their verifiers accept."""
 

@@ -15,7 +15,7 @@ from .analysis import (
     ReportConfig,
     ViewConfig,
 )
-from .authoring import AuditConfig, EntrypointConfig, PrepareDataConfig
+from .authoring import AuditConfig, EntrypointConfig, ListConfig, PrepareDataConfig
 from .cluster import ClusterConfig
 from .command import Command
 from .control import CtlConfig
@@ -264,19 +264,6 @@ class ChaosConfig(CollectConfig):
 
 class InspectConfig(Command, CheckoutConfig):
     """Keys of ng_dump_config."""
-
-
-class ListConfig(InspectConfig):
-    """ng_list: show the servers, agents and benchmarks that can be used."""
-
-    has_servers: ClassVar[bool] = False
-
-    kind: Literal["environment", "benchmark", "agent", "model"] | None = Field(
-        None, description="Only these."
-    )
-    check: bool = Field(
-        False, description="Check every YAML file of the checkout of NeMo Gym instead."
-    )
 
 
 class ValidateConfig(InspectConfig):
