@@ -45,6 +45,7 @@ class RayBuffer(RemoteBuffer):
         where = spelled or f"ray://{address}/{name}"
         try:
             import ray  # pyright: ignore[reportMissingImports]
+            from ray.exceptions import RayError  # pyright: ignore[reportMissingImports]
         except ImportError:
             raise ConfigError(f"{where} needs Ray: {how_to_install('rollout-kit[ray]')}") from None
         policy = BufferPolicy.parse(asked, where)
@@ -61,7 +62,7 @@ class RayBuffer(RemoteBuffer):
                 max_concurrency=1000,
             )
             actor = await asyncio.to_thread(made.remote, policy.model_dump(mode="json"))
-        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        except (ConnectionError, RuntimeError, ValueError, OSError, RayError) as error:
             reason = str(error).strip().splitlines()[0]
             raise ConfigError(f"{where}: the Ray cluster cannot be used: {reason}") from None
         buffer = cls(ray, actor)

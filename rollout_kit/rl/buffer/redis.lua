@@ -147,6 +147,10 @@ function O.put(key, of, ticket, body)
   return 'ok'
 end
 
+function O.has_room(size)
+  return is_full(tonumber(size)) and 0 or 1
+end
+
 function O.refuse(key, reason, ticket)
   call('ZREM', TICKETS, ticket)
   if is_known(key) then

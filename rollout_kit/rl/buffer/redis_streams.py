@@ -127,7 +127,15 @@ class RedisBuffer(Buffer):
 
     async def _put(self, group: BufferedGroup, ticket: str, wait_s: float) -> str:
         of = "" if group.version_first is None else group.version_first
-        return (await self._call("put", group.key, of, ticket, group.encode())).decode()
+        raw, ends = group.encode(), self.clock() + wait_s
+        while True:
+            found = (await self._call("put", group.key, of, ticket, raw)).decode()
+            if found != "full" or self.policy.on_full != "block":
+                return found
+            while not await self._call("has_room", len(raw)):  # cheaper than another put
+                if self.clock() >= ends:
+                    return found
+                await asyncio.sleep(LOOK_EVERY_S)
 
     async def _refuse(self, key: str, reason: str, ticket: str) -> str:
         return (await self._call("refuse", key, reason, ticket)).decode()
