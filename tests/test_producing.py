@@ -2,15 +2,20 @@
 
 import asyncio
 import json
+import subprocess
+import sys
+import time
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
-from support import Bench, asked, row
+from buffers import REDIS, redis_server
+from support import HANG_S, Bench, asked, read_jsonl, row
 
 from rollout_kit.cli import simulate_trainer
 from rollout_kit.errors import ConfigError
-from rollout_kit.rl import BufferPolicy, MemoryBuffer, serve_buffer
+from rollout_kit.rl import BufferPolicy, MemoryBuffer, open_buffer, serve_buffer
 from rollout_kit.store.groups.scope import parse_scope
 from rollout_kit.testing import ScriptedModel
 
@@ -149,3 +154,64 @@ def test_the_simulated_trainer_takes_steps(bench: Bench, capsys: Any) -> None:
     assert (found["steps"], found["groups"], found["lost"]) == (4, 8, 0)
     assert set(found["staleness"]) <= {"0", "1"}
     assert found["buffer"]["acked"] == 8
+
+
+@pytest.mark.skipif(not REDIS, reason="needs redis-server and the package redis")
+@pytest.mark.parametrize("kills", [1, pytest.param(30, marks=pytest.mark.chaos)])
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_killed_collection_loses_and_repeats_no_group(
+    is_lost: bool, kills: int, tmp_path: Path
+) -> None:
+    """Each group is acknowledged once; also if Redis is emptied while the collection is away, as
+    soon as the acks were journalled."""
+    number, used = 30 * (kills + 1), Counter[str]()
+    policy = {"batch": 2, "staleness": 1000, "capacity": 6, "visibility_s": 1000}
+    script = Path(__file__).with_name("buffer_collector.py")
+
+    async def main(url: str) -> None:
+        def start() -> "subprocess.Popen[bytes]":
+            words = [sys.executable, str(script), str(tmp_path), url, str(number)]
+            return subprocess.Popen(words, stdout=subprocess.DEVNULL)
+
+        buffer, collector = await open_buffer(url, **policy), start()
+        try:
+            for part in range(1, kills + 2):
+                while sum(used.values()) < number * part // (kills + 1):
+                    batch = await buffer.get(1, timeout_s=HANG_S)
+                    assert batch is not None
+                    used.update(await buffer.ack(batch.lease))
+                    assert (await buffer.stats())["leased"] == 0
+                if part > kills:
+                    break
+                if is_lost:
+                    await reach(lambda: len(read_jsonl(acks)) >= sum(used.values()))
+                collector.kill()
+                collector.wait()
+                if is_lost:
+                    await buffer.clear()
+                    buffer = await renew(buffer, url)
+                collector = start()
+            assert collector.wait(HANG_S) == 0
+            collector = start()  # it fetches the acks since the end of the last one
+            assert collector.wait(HANG_S) == 0
+        finally:
+            collector.kill()
+            collector.wait()
+            await buffer.close()
+
+    async def renew(buffer: Any, url: str) -> Any:
+        await buffer.close()
+        return await open_buffer(url, **policy)
+
+    async def reach(holds: Any) -> None:
+        give_up = time.monotonic() + HANG_S
+        while not acks.exists() or not holds():
+            assert time.monotonic() < give_up
+            await asyncio.sleep(0.05)
+
+    acks = tmp_path / "rollouts_acks.jsonl"
+    with redis_server(tmp_path) as url:
+        asyncio.run(main(url))
+    assert len(used) == number and set(used.values()) == {1}
+    assert len(read_jsonl(tmp_path / "rollouts.jsonl")) == 2 * number
+    assert Counter(line["reason"] for line in read_jsonl(acks)) == {"acked": number}
