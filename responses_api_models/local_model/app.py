@@ -13,7 +13,7 @@ from rollout_kit.responses import make_response
 from rollout_kit.rl.weights.folder import WeightStep
 from rollout_kit.rl.weights.follower import Follower
 from rollout_kit.rl.weights.sync import WeightSync
-from rollout_kit.serving.model import Model, ModelConfig
+from rollout_kit.serving.model import Model, ModelConfig, ScoreRequest
 from rollout_kit.serving.service import OPERATIONAL
 from rollout_kit.trajectory import Versions
 from rollout_kit.types import JsonObject
@@ -180,6 +180,16 @@ class LocalModel(Model):
             incomplete_reason="max_output_tokens" if generated.finish_reason == "length" else None,
             params=params,
         )
+
+    async def score_tokens(self, asked: ScoreRequest) -> JsonObject:
+        sync = self.config.weight_sync
+        steps = sync.folder if sync and sync.mode == "checkpoint_dir" else None
+        if self._succession is None:
+            raise ModelError("the local model has not been started", status=503)
+        async with self._succession.of_version(asked.version, steps) as engine:
+            if max(asked.token_ids) >= engine.vocabulary_size or min(asked.token_ids) < 0:
+                raise ModelError("token_ids: not of this model", status=400, retryable=False)
+            return {"log_probs": await engine.score(asked.token_ids, asked.temperature)}
 
     def load_figures(self) -> JsonObject:
         if self._succession is None:

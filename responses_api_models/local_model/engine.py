@@ -73,6 +73,10 @@ class Engine:
         self._idle.set()
 
     @property
+    def vocabulary_size(self) -> int:
+        return len(self._vocabulary)
+
+    @property
     def num_running(self) -> int:
         return min(self._num_unfinished, self._num_threads)
 
@@ -94,10 +98,39 @@ class Engine:
                 self._pool, self._generate, prompt_token_ids, sampling, room, abandoned
             )
         finally:
-            self._num_unfinished -= 1
             abandoned.set()
-            if not self._num_unfinished:
-                self._idle.set()
+            self._end_one()
+
+    async def score(self, token_ids: Sequence[int], temperature: float) -> list[float]:
+        """The log-prob of each token after the first, in the distribution at this temperature; at 0
+        that of the model itself, as for sampled tokens."""
+        self._check_open()
+        if len(token_ids) > self.context_length:
+            what = f"{len(token_ids)} tokens exceed the context of {self.context_length}"
+            raise ModelError(what, status=400, retryable=False)
+        self._num_unfinished += 1
+        self._idle.clear()
+        try:
+            return await asyncio.get_running_loop().run_in_executor(
+                self._pool, self._score, token_ids, temperature
+            )
+        finally:
+            self._end_one()
+
+    def _score(self, token_ids: Sequence[int], temperature: float) -> list[float]:
+        with self._swapping:
+            generator = self._generator = self._generator or self._load()
+        tokens = [[self._vocabulary[token_id] for token_id in token_ids]]
+        logits = np.asarray(generator.forward_batch(tokens))[0, :-1].astype(np.float64)
+        scores = logits / (temperature or 1.0)
+        scores -= scores.max(-1, keepdims=True)
+        chosen = scores[np.arange(len(scores)), token_ids[1:]]
+        return (chosen - np.log(np.exp(scores).sum(-1))).tolist()
+
+    def _end_one(self) -> None:
+        self._num_unfinished -= 1
+        if not self._num_unfinished:
+            self._idle.set()
 
     async def retire(self) -> None:
         """Close once all requests have ended."""

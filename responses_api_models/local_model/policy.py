@@ -1,8 +1,12 @@
 """The engine that answers requests, and its replacement while the server runs."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from rollout_kit.errors import ModelError
 
 from .engine import Engine
 from .tokenizer import ChatTokenizer
@@ -23,6 +27,8 @@ class Succession:
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
         self._retiring: asyncio.Task[None] | None = None
+        self._earlier: Policy | None = None
+        self._looking_back = asyncio.Lock()
 
     async def replace(
         self, checkpoint: Path, version: int, *, num_threads: int, adapter: Path | None = None
@@ -36,7 +42,28 @@ class Succession:
         old, self.policy = self.policy, new
         self._retiring = asyncio.create_task(old.engine.retire())
 
+    @asynccontextmanager
+    async def of_version(self, version: int | None, steps: Path | None) -> AsyncIterator[Engine]:
+        """Context with the engine of a version: the one in use, or an earlier one whose folder is
+        still there. The last of these stays loaded. ModelError if there is none."""
+        if version is None or version == self.policy.version:
+            yield self.policy.engine
+            return
+        async with self._looking_back:
+            if self._earlier is None or self._earlier.version != version:
+                folder = steps / f"step_{version}" if steps and version else None
+                if folder is None or not await asyncio.to_thread(folder.is_dir):
+                    what = f"version {version} of the weights is gone"
+                    raise ModelError(what, status=412, retryable=False)
+                if self._earlier:
+                    await self._earlier.engine.close()
+                self._earlier = None
+                self._earlier = await asyncio.to_thread(load_policy, folder, version, num_threads=1)
+            yield self._earlier.engine
+
     async def close(self) -> None:
+        if self._earlier:
+            await self._earlier.engine.close()
         await self.policy.engine.close()
         if self._retiring:
             await self._retiring

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rollout_kit.rl.weights.follower import Follower
-from rollout_kit.serving.model import Model, record_lost_time
+from rollout_kit.serving.model import Model, ScoreRequest, record_lost_time
 from rollout_kit.serving.service import Demands, get, post
 from rollout_kit.serving.weights import find_folder, find_in_hub
 from rollout_kit.session import current_session
@@ -106,6 +106,12 @@ class VllmModel(Model):
         elif sync:
             self.follower = Follower(sync, self.name, replicas.use, replicas.check)
         return replicas
+
+    async def score_tokens(self, asked: ScoreRequest) -> JsonObject:
+        assert self._asking and self._endpoints
+        left_s = self.config.request_timeout_s
+        endpoint = await self._endpoints.choose(None, left_s)
+        return {"log_probs": await self._asking.score(endpoint, asked, self._gate.now() + left_s)}
 
     @post("/sleep")
     async def sleep(self, asked: JsonObject) -> JsonObject:

@@ -18,6 +18,7 @@ from rollout_kit.endpoints.refusals import (
     wait_s,
 )
 from rollout_kit.errors import ModelError, PeerError, PeerTimeout, PeerUnreachable, summary
+from rollout_kit.serving.model import ScoreRequest
 from rollout_kit.trajectory import RESTART, Versions, span_versions
 from rollout_kit.transport.http import HttpClient, Reply
 from rollout_kit.types import JsonObject
@@ -121,6 +122,24 @@ class Asking:
         if versions := span_versions(asked.spans):
             versions.stamp(response["output"])
         return response
+
+    async def score(self, endpoint: Endpoint, asked: ScoreRequest, ends: float) -> list[float]:
+        """The log-prob of each token after the first; vLLM computes them at temperature 1."""
+        in_use = self._replicas.in_use.version if self._replicas else None
+        if asked.version not in (None, in_use):
+            what = f"version {asked.version} of the weights is over"
+            raise ModelError(what, status=412, retryable=False)
+        if asked.temperature not in (0, 1):
+            raise ModelError("vLLM scores at temperature 1 only", status=400, retryable=False)
+        body = {"model": self._config.served_name, "prompt": asked.token_ids, "max_tokens": 1}
+        raw = orjson.dumps({**body, "prompt_logprobs": 0})
+        reply = await self._send(endpoint, COMPLETIONS, raw, ends)
+        told = read_reply(reply.raw)
+        if reply.status != 200 or not isinstance(told, dict) or not told.get("choices"):
+            raise await self._handle_refusal(endpoint, reply)
+        scores = told["choices"][0]["prompt_logprobs"][1:]
+        pairs = zip(asked.token_ids[1:], scores, strict=True)
+        return [score[str(token)]["logprob"] for token, score in pairs]
 
     @asynccontextmanager
     async def using(self, asked: turns.Asked) -> AsyncIterator[None]:

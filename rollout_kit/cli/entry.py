@@ -103,6 +103,11 @@ EXAMPLES = {
         "ng_compare before.jsonl after.jsonl",
         "ng_compare a.jsonl b.jsonl c.jsonl +json=true",
     ),
+    "ng_check_tokens": (
+        "ng_check_tokens +input_jsonl_fpath=rollouts.jsonl",
+        'ng_check_tokens "+config_paths=[configs/demo.yaml]" +input_jsonl_fpath=rollouts.jsonl '
+        "+limit=1000 +json=true",
+    ),
     "ng_export": (
         "ng_export rollouts.jsonl +format=trl_sft +output_fpath=train.jsonl "
         "+where='reward > 0.5 and num_turns < 8' +drop_truncated=true",

@@ -15,7 +15,11 @@ _HOMES = {
     "ExperienceBuffer": "buffer.experience",
     "GroupBatch": "buffer.group",
     "MemoryBuffer": "buffer.memory",
+    "add_reference": "reference",
+    "check_tokens": "checking",
     "open_buffer": "buffer.opening",
+    "read_group": "rows",
+    "score_with": "reference",
     "serve_buffer": "buffer.http",
 }
 """Public name → the module of this package that defines it."""
@@ -29,6 +33,10 @@ if TYPE_CHECKING:
     from .buffer.memory import MemoryBuffer as MemoryBuffer
     from .buffer.opening import open_buffer as open_buffer
     from .buffer.policy import BufferPolicy as BufferPolicy
+    from .checking import check_tokens as check_tokens
+    from .reference import add_reference as add_reference
+    from .reference import score_with as score_with
+    from .rows import read_group as read_group
     from .weights.checkpoints import CheckpointManager as CheckpointManager
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from urllib.parse import unquote
 
 import orjson
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from ..endpoints import messages, raw
 from ..endpoints.completions import as_completion, as_params
@@ -42,6 +42,16 @@ VERSION_TIMEOUT_S = 600.0
 RESPONSES, CHAT, COMPLETIONS = "/v1/responses", "/v1/chat/completions", "/v1/completions"
 MESSAGES = "/v1/messages"
 MODELS = "/v1/models"
+
+
+class ScoreRequest(BaseModel):
+    """Tokens to score: with the version of the weights in use, or with the one that is named."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    token_ids: list[int] = Field(min_length=1)
+    temperature: float = Field(1.0, ge=0)
+    version: int | None = None
 
 
 class WeightFollower(Protocol):
@@ -200,6 +210,11 @@ class Model(Service):
         if isinstance(reply, dict):
             version = (_versions(reply) or reply).get(VERSION_LAST, version)
         return {} if version is None else {VERSION_HEADER: str(version)}
+
+    @post("/score_tokens")
+    async def score_tokens(self, asked: ScoreRequest) -> JsonObject:
+        """`log_probs`: of each token after the first, given those before it."""
+        raise ModelError("this server cannot score tokens", status=404, retryable=False)
 
     @get("/load")
     async def load(self) -> JsonObject:

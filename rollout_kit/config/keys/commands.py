@@ -237,6 +237,15 @@ class ReverifyConfig(RolloutsCommand):
     )
 
 
+class CheckTokensConfig(ReverifyConfig):
+    """ng_check_tokens: score the tokens of stored rollouts again, by the policy that sampled them,
+    and compare the log-probs."""
+
+    asks_policy: ClassVar[bool] = True
+
+    model_server: str = Field("policy_model", description="The model server that scores.")
+
+
 class KillsConfig(BaseModel):
     """What ng_chaos kills, and how often."""
 
@@ -309,6 +318,10 @@ COMMANDS: dict[str, tuple[type[Command], str]] = {
     "ng_merge": (MergeConfig, "merge shards, or other files of rollouts, into one"),
     "ng_aggregate_rollouts": (MergeConfig, "the same as ng_merge, by its name in NeMo Gym"),
     "ng_compare": (CompareConfig, "compare files of rollouts task by task, and conclude"),
+    "ng_check_tokens": (
+        CheckTokensConfig,
+        "compare the log-probs of rollouts with those that the policy gives the same tokens",
+    ),
     "ng_export": (ExportConfig, "write rollouts in the format of a trainer"),
     "ng_pairs": (PairsConfig, "write preference pairs, by rules, in the format of a trainer"),
     "ng_merge_lora": (MergeLoraConfig, "write a model with a LoRA adapter merged in"),

@@ -1,0 +1,20 @@
+"""ng_check_tokens: compare the log-probs of rollouts with those that the policy gives the same
+tokens."""
+
+import sys
+
+from . import entry
+
+
+def main(argv: list[str] | None = None) -> None:
+    argv = sys.argv[1:] if argv is None else argv
+    sys.exit(entry.run("ng_check_tokens", argv, _check))
+
+
+def _check(config) -> int:
+    from ..commands.check_tokens import check_file, format_check  # not needed for --help
+    from ..transport import loop
+
+    found = loop.run(check_file(config, lambda text, **fields: print(text, file=sys.stderr)))
+    entry.show(found, format_check, as_json=config.command.json_output)
+    return 1 if found["mismatched"] else 0

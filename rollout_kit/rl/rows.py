@@ -1,0 +1,184 @@
+"""What a trainer reads of rollouts: a typed record of each, and the rows to train on.
+
+A row is one token sequence: turns whose prompts continue each other share one, others begin a new
+one. Nothing is computed again: token ids, log-probs and versions are those of the sampler.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from ..metrics.advantages import Method, advantages
+from ..store.groups.scope import group_of
+from ..store.lines import rollout_of
+from ..trajectory import (
+    GENERATION,
+    STOPPED_BY,
+    SampledTurn,
+    TokenSequence,
+    Versions,
+    sequences,
+    span_versions,
+)
+from ..types import JsonObject, Rollout
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRecord:
+    """One turn. `prompt_ids` is the whole prompt, `finish_reason` is `stop`, `length` or the stop
+    condition."""
+
+    prompt_ids: list[int]
+    generation_ids: list[int]
+    log_probs: list[float]
+    temperature: float | None
+    finish_reason: str
+    versions: Versions | None
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingRow:
+    """One sequence; the lists have an item for each token. `mask` is 1 where the policy sampled the
+    token, `versions` is -1 elsewhere and where it is unknown; of a turn that spans an update it is
+    the least."""
+
+    token_ids: list[int]
+    mask: list[int]
+    log_probs: list[float]
+    temperatures: list[float]
+    versions: list[int]
+    advantage: float
+    reward: float | None
+    group_id: str
+    rollout_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutRecord:
+    """One rollout. `components` are the numbers that make up or accompany its reward."""
+
+    group_id: str
+    task_id: str
+    rollout_index: int
+    agent: str
+    model: str
+    finish_reason: str
+    reward: float | None
+    components: dict[str, float]
+    advantage: float
+    versions: Versions | None
+    turns: list[TurnRecord]
+    sequences: list[TokenSequence]
+
+    @property
+    def rows(self) -> list[TrainingRow]:
+        return [self._row(each) for each in self.sequences]
+
+    def _row(self, sequence: TokenSequence) -> TrainingRow:
+        turns = sequence.turns
+        return TrainingRow(
+            sequence.token_ids,
+            [int(sampled) for sampled in sequence.is_generated],
+            sequence.log_probs,
+            _spread(turns, lambda turn: 1.0 if turn.temperature is None else turn.temperature, 1.0),
+            _spread(turns, lambda turn: -1 if turn.versions is None else turn.versions.first, -1),
+            self.advantage,
+            self.reward,
+            self.group_id,
+            self.rollout_index,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRecord:
+    """All rollouts of a task. The advantage of a rollout without a reward is 0."""
+
+    group_id: str
+    rollouts: list[RolloutRecord]
+
+    @property
+    def versions(self) -> Versions | None:
+        return span_versions(each.versions for each in self.rollouts)
+
+    @property
+    def rows(self) -> list[TrainingRow]:
+        return list(chain.from_iterable(each.rows for each in self.rollouts))
+
+
+def read_group(
+    rollouts: Sequence[Rollout | JsonObject],
+    rewards: Sequence[float | None] | None = None,
+    method: Method = "grpo",
+) -> GroupRecord:
+    """The record of a group from its rollouts, or their stored lines. `rewards` are those of the
+    group's verification, if it has them. ValueError if log-probs or token ids are incomplete."""
+    found = [each if isinstance(each, Rollout) else rollout_of(each) for each in rollouts]
+    scores = [each.training_reward for each in found] if rewards is None else list(rewards)
+    gained = advantages(scores, method)
+    name = group_name(found[0]) if found else ""
+    return GroupRecord(
+        name,
+        [
+            _read(rollout, name, score, advantage)
+            for rollout, score, advantage in zip(found, scores, gained, strict=True)
+        ],
+    )
+
+
+def group_name(rollout: Rollout) -> str:
+    """What all rollouts of a group share: task, agent, and scope without the arm."""
+    return "/".join(filter(None, map(str, group_of(rollout.key))))
+
+
+def _read(rollout: Rollout, name: str, score: float | None, advantage: float) -> RolloutRecord:
+    info, output = rollout.info, rollout.response.get("output") or []
+    components = dict(rollout.group.components) if rollout.group else {}
+    for field in info.scores:
+        if isinstance(value := rollout.line.get(field), int | float):
+            components.setdefault(field, float(value))
+    found = sequences(output)
+    if any(len(turn.log_probs) != len(turn.generation) for one in found for turn in one.turns):
+        raise ValueError(f"{name}, rollout {info.key.rollout_index}: log-probs are missing")
+    return RolloutRecord(
+        name,
+        info.key.task_id,
+        info.key.rollout_index,
+        info.key.agent,
+        info.model,
+        rollout.line["rollout"].get("finish_reason") or "stop",
+        score,
+        components,
+        advantage,
+        rollout.versions,
+        list(_read_turns(found, output)),
+        found,
+    )
+
+
+def _read_turns(
+    found: Iterable[TokenSequence], output: Iterable[Mapping[str, Any]]
+) -> Iterable[TurnRecord]:
+    reasons = (str(item.get(STOPPED_BY, "stop")) for item in output if GENERATION in item)
+    for sequence in found:
+        known: list[int] = []
+        for turn in sequence.turns:
+            prompt = [*known, *turn.added]
+            known = [*prompt, *turn.generation]
+            yield TurnRecord(
+                prompt,
+                turn.generation,
+                turn.log_probs,
+                turn.temperature,
+                next(reasons),
+                turn.versions,
+            )
+
+
+def _spread(turns: Iterable[SampledTurn], of: Any, otherwise: Any) -> list[Any]:
+    """A value of each turn for each of its sampled tokens, and another for those of prompts."""
+    return [
+        value
+        for turn in turns
+        for value in (*[otherwise] * len(turn.added), *[of(turn)] * len(turn.generation))
+    ]
