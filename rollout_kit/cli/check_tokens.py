@@ -12,7 +12,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def _check(config) -> int:
-    from ..commands.check_tokens import check_file, format_check  # not needed for --help
+    from ..rl.checking import check_file, format_check  # not needed for --help
     from ..transport import loop
 
     found = loop.run(check_file(config, lambda text, **fields: print(text, file=sys.stderr)))

@@ -8,11 +8,16 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 
-from ..errors import RolloutError
+from ..api.load import load
+from ..config.keys.commands import CheckTokensConfig
+from ..config.load import Config
+from ..errors import ConfigError, RolloutError
+from ..launch.reach import reach
 from ..trajectory import SampledTurn, sequences
-from ..types import JsonObject, Rollout
-from .reference import NUM_PARALLEL, Score
+from ..types import JsonObject, Rollout, Say
+from .reference import NUM_PARALLEL, Score, score_with
 
 TOLERANCE = 1e-2
 """Largest difference between a log-prob as sampled and as scored that counts as equal."""
@@ -36,6 +41,40 @@ class TokenCheck:
     def to_json(self) -> JsonObject:
         named = {name: getattr(self, name) for name in self.__slots__}
         return {**named, "not_scored": dict(self.not_scored)}
+
+
+async def check_file(config: Config[CheckTokensConfig], say: Say) -> JsonObject:
+    """What a check of the file found; ConfigError if it holds no token ids."""
+    command = config.command
+    if not command.input_jsonl_fpath:
+        raise ConfigError("input_jsonl_fpath is missing: name the rollouts to check")
+    rollouts = islice(load(command.input_jsonl_fpath), command.limit or None)
+    async with reach(config, command, say) as servers:
+        score = score_with(servers.peers, command.model_server)
+        found = await check_tokens(rollouts, score)
+    if not found.num_turns:
+        raise ConfigError(
+            f"{command.input_jsonl_fpath} has no token ids: collect it with return_token_ids: true"
+        )
+    return found.to_json()
+
+
+def format_check(found: JsonObject) -> str:
+    """The result for people."""
+    lines = [
+        f"{found['num_turns']:,} turns, {found['num_tokens']:,} sampled tokens",
+        f"{found['matched']:,} turns have the policy's log-probs, {found['mismatched']:,} differ by"
+        f" more than {TOLERANCE:g}; largest difference {found['worst']:.1e}",
+    ]
+    if found["spanning"]:
+        lines.append(
+            f"{found['spanning']:,} turns span an update of the weights, so no policy scores them"
+            f" alike; largest difference {found['spanning_worst']:.1e}"
+        )
+    if found["without_version"]:
+        lines.append(f"{found['without_version']:,} turns name no version")
+    lines += [f"{number:,} turns not scored: {why}" for why, number in found["not_scored"].items()]
+    return "\n".join(lines)
 
 
 async def check_tokens(rollouts: Iterable[Rollout], score: Score) -> TokenCheck:

@@ -318,10 +318,7 @@ COMMANDS: dict[str, tuple[type[Command], str]] = {
     "ng_merge": (MergeConfig, "merge shards, or other files of rollouts, into one"),
     "ng_aggregate_rollouts": (MergeConfig, "the same as ng_merge, by its name in NeMo Gym"),
     "ng_compare": (CompareConfig, "compare files of rollouts task by task, and conclude"),
-    "ng_check_tokens": (
-        CheckTokensConfig,
-        "compare the log-probs of rollouts with those that the policy gives the same tokens",
-    ),
+    "ng_check_tokens": (CheckTokensConfig, "score sampled tokens again, compare the log-probs"),
     "ng_export": (ExportConfig, "write rollouts in the format of a trainer"),
     "ng_pairs": (PairsConfig, "write preference pairs, by rules, in the format of a trainer"),
     "ng_merge_lora": (MergeLoraConfig, "write a model with a LoRA adapter merged in"),
