@@ -197,6 +197,22 @@ class GroupScore(NamedTuple):
     figures: JsonObject
 
 
+class LineAt(NamedTuple):
+    """A line that a worker has written to a file of its own."""
+
+    path: str
+    offset: int
+    size: int
+
+    def read(self) -> bytes:
+        """The line; OSError if it cannot be read any more."""
+        with open(self.path, "rb") as stream:
+            stream.seek(self.offset)
+            if len(raw := stream.read(self.size)) != self.size:
+                raise OSError(0, f"{self.path} was cut off")
+        return raw
+
+
 @dataclass(frozen=True, slots=True)
 class Rollout:
     """A finished rollout. `head` has its identity, reward, scores, usage and `rollout` block; if
@@ -208,13 +224,18 @@ class Rollout:
     """Set where a stored rollout is read whose group has a current score."""
     labels: tuple[str, ...] = ()
     """What people have labelled a stored rollout or its task with."""
-    raw: bytes | None = None
-    """The line as a worker wrote it."""
+    raw: bytes | LineAt | None = None
+    """The line as a worker wrote it, or where it is."""
+
+    @property
+    def written(self) -> bytes | None:
+        """The line as a worker wrote it."""
+        return self.raw.read() if isinstance(self.raw, LineAt) else self.raw
 
     @property
     def line(self) -> JsonObject:
         """The JSON object that the journal writes."""
-        return self.head if self.raw is None else orjson.loads(self.raw)
+        return self.head if (raw := self.written) is None else orjson.loads(raw)
 
     @property
     def key(self) -> Key:

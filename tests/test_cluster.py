@@ -74,8 +74,33 @@ def test_workers_make_what_one_process_makes(site: Site, workers: list[str]) -> 
     assert status == 0, said
     alone = metrics_of(site)
     assert spread["metrics"]["reward"] == alone["metrics"]["reward"]
-    for name in ("pass_at_k", "tasks", "rollouts"):
-        assert spread.get(name) == alone.get(name)
+    for name in ("pass_at_k", "pass_at_k_tasks", "counts", "usage"):
+        assert spread[name] == alone[name]
+
+
+def test_workers_that_write_rows_themselves_leave_one_output(
+    site: Site, workers: list[str]
+) -> None:
+    site.tasks(300)
+    words = [*workers, "+rows=shards", "+num_samples_in_parallel=64"]
+    driver = site.collecting(*words)
+    shards = site.folder / "out/rollouts_shards"
+
+    def written() -> int:
+        return sum(path.read_bytes().count(b"\n") for path in shards.glob("*.jsonl"))
+
+    eventually(lambda: written() >= 100)
+    os.kill(workers_of(site)[0], signal.SIGKILL)
+    eventually(lambda: written() >= 150)
+    driver.send_signal(signal.SIGKILL)
+    site.ended(driver)
+    kept = written()
+    status, said = site.collect(*words)
+    assert status == 0, said
+    assert re.search(r"\d+ rollouts of an interrupted run taken over", said) and kept >= 150
+    check_keys(site, 300)
+    assert not shards.exists() and site.num_answered() <= 300 + 2 * 64
+    assert metrics_of(site)["counts"]["rollouts"] == 300
 
 
 def test_a_killed_worker_loses_only_what_it_had_in_flight(site: Site, workers: list[str]) -> None:
@@ -258,11 +283,12 @@ GROUPS = """
 """
 
 
-def test_groups_are_scored_and_verdicts_audited_by_workers(site: Site) -> None:
+@pytest.mark.parametrize("rows", ["driver", "shards"])
+def test_groups_are_scored_and_verdicts_audited_by_workers(site: Site, rows: str) -> None:
     path = site.folder / "resources_servers/patient/app.py"
     path.write_text(path.read_text() + GROUPS)
     site.tasks(20)
-    status, said = site.collect(*PROCESSES, "+num_repeats=3", "+audit_fraction=1")
+    status, said = site.collect(*PROCESSES, "+num_repeats=3", "+audit_fraction=1", f"+rows={rows}")
     assert status == 0, said
     assert "20 of 20 groups scored" in said
     found = metrics_of(site)

@@ -14,11 +14,13 @@ from ..errors import RolloutError, from_wire
 from ..session import Spent
 from ..store.lines import head_of, info_of
 from ..store.scan import dump_line
+from ..store.sidecars.shards import ShardFile
 from ..types import (
     Attempt,
     Failure,
     JsonObject,
     Key,
+    LineAt,
     Outcome,
     Rollout,
     Task,
@@ -84,11 +86,16 @@ def read_message(raw: bytes) -> JsonObject:
     return found
 
 
-def write_event(lease: int, outcome: Outcome, **about: Any) -> Event:
-    """The event with which an attempt ends; TypeError if the outcome is not JSON."""
+def write_event(
+    lease: int, outcome: Outcome, shard: ShardFile | None = None, **about: Any
+) -> Event:
+    """The event with which an attempt ends; TypeError if the outcome is not JSON. The line of a
+    rollout goes into the `shard` if there is one."""
     line = dump_line(outcome.line) if isinstance(outcome, Rollout) else b""
-    told = {"lease": lease, "size": len(line), **encode_outcome(outcome), **about}
-    return Event(orjson.dumps(told), line)
+    told = {"lease": lease, **encode_outcome(outcome), **about}
+    if line and shard is not None:
+        return Event(orjson.dumps({**told, "raw": list(shard.append(line))}))
+    return Event(orjson.dumps({**told, "size": len(line)}), line)
 
 
 def encode_outcome(outcome: Outcome) -> JsonObject:
@@ -115,7 +122,9 @@ def decode_outcome(found: Mapping[str, Any]) -> Outcome:
     """The outcome of an event; KeyError, TypeError or ValueError if it is none."""
     match found["kind"]:
         case "rollout":
-            return Rollout(info_of(found["head"]), found["head"], raw=found["raw"])
+            raw = found["raw"]
+            raw = raw if isinstance(raw, bytes) else LineAt(*raw)
+            return Rollout(info_of(found["head"]), found["head"], raw=raw)
         case "unverified":
             return decode_unverified(found)
         case "failure":

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack, closing, suppress
 from functools import partial
 from http.client import HTTPConnection, HTTPException
+from pathlib import Path
 from time import perf_counter, sleep
 from typing import Any
 from urllib.parse import urlsplit
@@ -36,6 +37,7 @@ from ..launch.serve import (
 )
 from ..pacing.probe import LoopProbe
 from ..session import Session, Spent, entered
+from ..store.sidecars.shards import ShardFile
 from ..transport import loop
 from ..transport.access import bearer
 from ..transport.http import HttpClient
@@ -85,12 +87,12 @@ class Gone(Exception):
 class LeasedWork:
     """The attempts that this worker has in flight, and its events that the driver does not have."""
 
-    def __init__(self, runner: Runner, peers: Peers) -> None:
+    def __init__(self, runner: Runner, peers: Peers, shard: ShardFile | None) -> None:
         self.events: list[Event] = []
         self.has_events = asyncio.Event()
         self.epoch = 0
         """How often the driver has given everything to others."""
-        self._runner, self._peers = runner, peers
+        self._runner, self._peers, self._shard = runner, peers, shard
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._regaining: dict[int, asyncio.Future[bool]] = {}
 
@@ -149,7 +151,7 @@ class LeasedWork:
             "worked_s": ended - began,
         }
         try:
-            self._report(write_event(number, outcome, **about))
+            self._report(write_event(number, outcome, self._shard, **about))
         except TypeError as error:
             message = f"the rollout cannot be written as JSON: {error}"
             broken = RolloutError(message, server=outcome.key.agent, retryable=False)
@@ -332,7 +334,9 @@ async def _exchange(given: JsonObject) -> None:
         _, peers = await start_services(plan, stack)
         agents = {name: AgentPlan(**each) for name, each in plan["agents"].items()}
         runner = Runner(peers, agents, RolloutLimits(**plan["limits"]))
-        work = LeasedWork(runner, peers)
+        folder = plan["shards"]
+        shard = ShardFile(Path(folder), given["worker"]) if folder else None
+        work = LeasedWork(runner, peers, shard)
         await driver.be_ready()
         await asyncio.gather(driver.wait_for_work(work), driver.bring(work), driver.watch_load())
 

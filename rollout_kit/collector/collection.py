@@ -23,6 +23,7 @@ from ..store.contents import Contents
 from ..store.files import OutputPaths, check_apart, set_aside
 from ..store.journal import Journal, NoJournal
 from ..store.manifest import Manifest, fingerprint_of
+from ..store.sidecars.sharded import ShardedJournal
 from ..store.stored import StoredFile, drop_stale, survey
 from ..transport.http import max_connections
 from ..types import Key, Say
@@ -264,7 +265,9 @@ def _open_journal(
     starts_over = resume == "fresh"
     if starts_over and not command.dry_run and (moved := set_aside(paths)):
         notes = [f"moved aside: {', '.join(map(str, moved))}"]
-    journal = Journal(paths, fsync=command.fsync, command_line=lines.again)
+    is_sharded = getattr(command, "rows", "driver") == "shards" and not command.dry_run
+    kind = ShardedJournal if is_sharded else Journal
+    journal = kind(paths, fsync=command.fsync, command_line=lines.again)
     if starts_over and command.dry_run:  # show the plan as if the files had been moved
         journal.contents = Contents()
         notes = ["a real run would move the earlier files aside"]

@@ -163,6 +163,7 @@ class Run:
             await self.groups.finish()
             if self._fatal:
                 raise self._fatal
+            self.collection.journal.finish()
         self._count_earlier()
 
     def interrupt(self) -> None:

@@ -95,6 +95,11 @@ class OutputPaths:
         return self.beside("_torn.bin")
 
     @property
+    def shards(self) -> Path:
+        """The folder of rows that workers write themselves."""
+        return self.beside("_shards")
+
+    @property
     def index(self) -> Path:
         """A cache: it is made again where it is missing or does not fit."""
         return self.beside("_index.bin")
@@ -120,6 +125,7 @@ class OutputPaths:
             self.manifest,
             self.runs,
             self.torn,
+            self.shards,
             self.index,
         ]
 

@@ -6,7 +6,6 @@ opening repairs it. A whole line is never rewritten.
 
 import hashlib
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
 from typing import Literal
@@ -22,8 +21,9 @@ from .groups.scope import name_of
 from .held import HeldFile
 from .index.kept import KeptIndex, explain_edit
 from .lines import build_failure_line, build_malformed_line, failure_of, key_of, mark_as
-from .manifest import DOUBTS, read_doubts
-from .scan import dump_line, line_at, parse_line, read_lines, read_object, read_rows, scan
+from .manifest import note_doubts, read_doubts
+from .scan import dump_line, line_at, parse_line, read_lines, read_rows, scan
+from .sidecars.shards import take_over
 from .sidecars.turns import TurnFile
 from .tasks import Malformed
 
@@ -52,24 +52,24 @@ class Journal:
         self._files: dict[Path, HeldFile] = {}
         self.index = KeptIndex(paths.index)
         self._is_touched = self._is_doubtful = self._is_edited = False
-        """Whether another program touched the files; whether some cannot be forced to disk; whether
-        a line is not the one that the index told."""
+        """Another program touched the files; some cannot be forced to disk; a line was edited."""
         try:
             paths.main.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise OutputError(
-                f"cannot make the folder of {paths.main}: {error.strerror}; choose another"
-                " output_jsonl_fpath"
-            ) from None
+            what = f"cannot make the folder of {paths.main}: {error.strerror}"
+            raise OutputError(f"{what}; choose another output_jsonl_fpath") from None
         self._lock = OutputLock(paths.main)
         try:
             for path in (paths.main, paths.unverified, paths.failures):
                 self._hold(path)
+            if paths.shards.is_dir():
+                self._repair(self.main_file)
+                self.notes += take_over(paths, self.main_file)
             self.contents = contents = scan(paths, self.index)
-            self.index.descriptor = self._files[paths.main].descriptor
+            self.index.descriptor = self.main_file.descriptor
             for file in self._files.values():
                 self._repair(file)
-            self.contents.size = self._files[paths.main].size
+            self.contents.size = self.size
             self._prove_doubtful()
             self._turns = TurnFile(
                 paths,
@@ -77,9 +77,8 @@ class Journal:
                 lambda key: key in contents.done or key in contents.pending,
             )
             if number := self.num_unfinished:
-                self.notes.append(
-                    f"unfinished rollouts that continue from stored turns: {number:,}"
-                )
+                what = "unfinished rollouts that continue from stored turns"
+                self.notes.append(f"{what}: {number:,}")
         except BaseException:
             self._close_files()
             raise
@@ -101,9 +100,12 @@ class Journal:
         return file
 
     @property
+    def main_file(self) -> HeldFile:
+        return self._files[self.paths.main]
+
+    @property
     def size(self) -> int:
-        """Bytes of the main file."""
-        return self._files[self.paths.main].size
+        return self.main_file.size
 
     def _repair(self, file: HeldFile) -> None:
         if cut := file.repair():
@@ -150,12 +152,11 @@ class Journal:
         """
         try:
             match outcome:
-                case Rollout(head=line, raw=raw):
+                case Rollout(head=line, written=raw):
                     offset = self.size
                     raw = self._write(self.paths.main, line if raw is None else raw)
                     self.index.append(offset, raw, outcome)
-                    self._parked.pop(outcome.key, None)
-                    self._turns.settle(outcome.key)
+                    self.settle(outcome.key)
                 case Unverified(error=error):
                     self._park(outcome)
                     self._turns.settle(outcome.key)
@@ -169,6 +170,11 @@ class Journal:
             outcome = Failure(outcome.key, 0, broken, [{"message": message}])
             self._write_failure(outcome)
         return outcome
+
+    def settle(self, key: Key) -> None:
+        """The rollout of a key is written: what was kept of it is not needed any more."""
+        self._parked.pop(key, None)
+        self._turns.settle(key)
 
     def append_turn(self, turn: StoredTurn) -> None:
         """Keep a turn of a rollout in progress."""
@@ -235,8 +241,7 @@ class Journal:
         self.index.flush()
 
     def sync(self) -> None:
-        """Force written lines to disk; OutputError, once, if that fails. It may block, so call it
-        in a thread."""
+        """Force written lines to disk; OutputError, once, if that fails. It may block."""
         if self._is_doubtful:
             return
         try:
@@ -247,11 +252,15 @@ class Journal:
             self._note_doubts()
             raise
 
+    def finish(self) -> None:
+        """Nothing more comes: have all lines in the output and on disk; OutputError if not."""
+        self.check()
+        self.sync()
+
     def close(self, *, clean: bool) -> None:
         """Force lines to disk and close; after a clean end, drop responses that have a verdict."""
         try:
-            self.check()
-            self.sync()
+            self.finish()
             if not (self._is_touched or self._is_doubtful):
                 if clean:
                     self._compact()
@@ -263,15 +272,9 @@ class Journal:
     def _note_doubts(self) -> None:
         """Have the next run write again what may be in memory only. The note itself may be so too:
         then both are there, or both are gone."""
-        doubts = {
-            file.path.name: start
-            for file in self._files.values()
-            if (start := file.doubtful_from) is not None
-        }
-        content = read_object(self.paths.manifest)
-        with suppress(OutputError):
-            raw = orjson.dumps({**content, DOUBTS: doubts})
-            write_atomically(self.paths.manifest, raw, is_forced=False)
+        starts = {each.path.name: each.doubtful_from for each in self._files.values()}
+        doubts = {name: start for name, start in starts.items() if start is not None}
+        note_doubts(self.paths.manifest, doubts)
 
     def _compact(self) -> None:
         """Rewrite the unverified file, atomically, with the pending responses only."""
@@ -337,8 +340,7 @@ class NoJournal:
     def check(self) -> None:
         return
 
-    def sync(self) -> None:
-        return
+    sync = finish = check
 
     def close(self, *, clean: bool) -> None:
         return

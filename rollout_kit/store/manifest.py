@@ -20,7 +20,7 @@ from .. import __version__
 from ..endpoints.prices import Tariff
 from ..errors import OutputError
 from ..types import JsonObject
-from .files import write_json
+from .files import write_atomically, write_json
 from .lines import now_text
 from .scan import read_object
 
@@ -178,6 +178,13 @@ def versions() -> dict[str, str]:
         "python": sys.version.split()[0],
         "platform": platform.platform(),
     }
+
+
+def note_doubts(path: Path, doubts: JsonObject) -> None:
+    """Note from where on each file may not be on disk; this note itself may not be either."""
+    with suppress(OutputError):
+        raw = orjson.dumps({**read_object(path), DOUBTS: doubts})
+        write_atomically(path, raw, is_forced=False)
 
 
 def read_doubts(manifest: Path) -> JsonObject:
