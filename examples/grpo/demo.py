@@ -16,7 +16,6 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -90,7 +89,7 @@ def main() -> None:
     head, buffer = f"http://127.0.0.1:{free_port()}", f"http://127.0.0.1:{free_port()}"
     with ExitStack() as stack:
         servers = stack.enter_context(kept("servers", serve(folder, head), folder))
-        wait_for(f"{head}/health", servers)
+        wait_for(head, servers)
         before = evaluate(folder, head, "before")
         print(f"before: reward {before:.3f} on {args.test} tasks that it never saw, 4 times each")
         others = [
@@ -174,7 +173,7 @@ def evaluate(folder: Path, head: str, name: str) -> float:
     asked = asked_of(folder / "test.jsonl", output, head)
     run_command("ng_collect_rollouts", *asked, "+num_repeats=4")
     metrics = json.loads((folder / f"{name}_aggregate_metrics.json").read_text())
-    return float(metrics["metrics"]["mean/reward"])
+    return float(metrics["reward"])
 
 
 def follow(trainer: Kept, others: Sequence[Kept], folder: Path, args: argparse.Namespace) -> None:
@@ -202,7 +201,7 @@ def follow(trainer: Kept, others: Sequence[Kept], folder: Path, args: argparse.N
 
 def check(folder: Path) -> None:
     """End with an error if a group was lost, or trained on twice."""
-    steps = [json.loads(line) for line in (folder / "train.jsonl").read_text().splitlines()]
+    steps = [json.loads(line) for line in (folder / "steps.jsonl").read_text().splitlines()]
     numbers = [each["step"] for each in steps]
     keys = [key for each in steps for key in each["trained"]]
     assert numbers == list(range(1, len(numbers) + 1)), f"steps {numbers}"
@@ -218,7 +217,7 @@ def draw(folder: Path, before: float, after: float) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    steps = [json.loads(line) for line in (folder / "train.jsonl").read_text().splitlines()]
+    steps = [json.loads(line) for line in (folder / "steps.jsonl").read_text().splitlines()]
     rewards = [each["reward/mean"] for each in steps]
     smooth = [sum(rewards[max(0, at - 9) : at + 1]) / min(10, at + 1) for at in range(len(rewards))]
     figure, axes = pyplot.subplots(figsize=(8, 4.5))
@@ -235,15 +234,17 @@ def draw(folder: Path, before: float, after: float) -> None:
     figure.savefig(folder / "curve.png", dpi=120)
 
 
-def wait_for(url: str, process: Kept) -> None:
-    """Wait until a server answers."""
-    while process.process.poll() is None:
+def wait_for(head: str, servers: Kept) -> None:
+    """Wait until all servers are ready."""
+    while servers.process.poll() is None:
         try:
-            with urllib.request.urlopen(url, timeout=5):
-                return
-        except (urllib.error.URLError, OSError):
-            time.sleep(LOOK_S)
-    sys.exit(f"{process.name} has ended: see {process.log}")
+            with urllib.request.urlopen(f"{head}/", timeout=5) as reply:
+                if json.load(reply)["status"] == "ok":
+                    return
+        except OSError:
+            pass  # it is not there yet
+        time.sleep(LOOK_S)
+    sys.exit(f"{servers.name} has ended: see {servers.log}")
 
 
 def free_port() -> int:

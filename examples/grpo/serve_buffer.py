@@ -5,6 +5,7 @@ python examples/grpo/serve_buffer.py FILE --port 9500 --batch 32
 
 import argparse
 import asyncio
+from contextlib import suppress
 
 from rollout_kit.rl import open_buffer, serve_buffer
 
@@ -28,7 +29,8 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=9500)
     parser.add_argument("--batch", type=int, default=32, help="groups of a step of the trainer")
     parser.add_argument("--staleness", type=int, default=0, help="steps that groups may lag behind")
-    asyncio.run(serve(parser.parse_args()))
+    with suppress(KeyboardInterrupt):
+        asyncio.run(serve(parser.parse_args()))
 
 
 if __name__ == "__main__":

@@ -189,7 +189,7 @@ async def train(args: argparse.Namespace) -> None:
             trained = {group.key for group in groups}
             state = {"trained": sorted(trained)}
             manager.save(model, optimizers, step, figures, state)
-            with (args.folder / "train.jsonl").open("a") as log:
+            with (args.folder / "steps.jsonl").open("a") as log:
                 log.write(json.dumps({"step": step, **figures, **state}) + "\n")
             await buffer.ack(batch.lease)
             await asyncio.to_thread(serve_newest, args.head)
