@@ -10,7 +10,7 @@ UV := $(shell command -v uv 2>/dev/null)
 PARALLEL = --numprocesses=$(shell $(BIN)/python -c "import os; print(min(os.cpu_count() + 1, 5))") \
 	--dist=loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-view test-slow test-wheel check chaos bench bench-peers performance soak vllm-cpu test-vllm trainers test-trainers test-ray trackers test-trackers rl-demo dpo-demo clean
+.PHONY: demo test test-view test-slow test-wheel check chaos bench bench-peers performance soak vllm-cpu test-vllm trainers test-trainers test-ray trackers test-trackers rl-demo test-rl dpo-demo clean
 
 demo: .venv/.ready-demo  ## 96 tasks × 4 rollouts from a tiny model, offline, into results/demo/
 	$(BIN)/ng_collect_rollouts "+config_paths=[configs/demo.yaml]" \
@@ -98,10 +98,13 @@ rl-demo: .rl/.ready  ## GRPO on the tiny model: what it learns in five minutes, 
 	rm -rf results/grpo
 	.rl/bin/python examples/grpo/demo.py
 
+test-rl: .rl/.ready  ## that loop with few steps, while each of its processes is killed; checkpoints
+	.rl/bin/python -m pytest -vv -m trainers tests/test_rl_demo.py tests/test_weight_folder.py
+
 .rl/.ready:
 	test -x .rl/bin/python || $(PYTHON) -m venv .rl
 	.rl/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[local,math]" \
-		torch==2.13.0 transformers matplotlib
+		torch==2.13.0 transformers matplotlib pytest hypothesis
 	@touch $@
 
 dpo-demo: .dpo/.ready  ## a LoRA, rollouts, pairs, DPO, evaluation with a tiny model: four minutes, into results/dpo/
