@@ -20,7 +20,6 @@ from ..types import JsonObject
 SIDECARS = ("_unverified", "_failures", "_turns", "_runs", "_groups", "_labels", "_acks")
 """Ends of the names of the JSONL files beside an output."""
 
-
 WITHOUT_FLOCK = frozenset({EINVAL, ENOLCK, ENOSYS, EOPNOTSUPP})
 """Errors of a file system that knows no `flock`."""
 
@@ -96,7 +95,7 @@ class OutputPaths:
 
     @property
     def shards(self) -> Path:
-        """The folder of rows that workers write themselves."""
+        """A folder."""
         return self.beside("_shards")
 
     @property
