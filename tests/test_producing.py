@@ -14,7 +14,7 @@ from buffers import REDIS, redis_server
 from support import HANG_S, Bench, asked, read_jsonl, row
 
 from rollout_kit.cli import simulate_trainer
-from rollout_kit.errors import ConfigError
+from rollout_kit.errors import ConfigError, OutputError
 from rollout_kit.rl import BufferPolicy, MemoryBuffer, open_buffer, serve_buffer
 from rollout_kit.store.groups.scope import parse_scope
 from rollout_kit.testing import ScriptedModel
@@ -215,3 +215,26 @@ def test_a_killed_collection_loses_and_repeats_no_group(
     assert len(used) == number and set(used.values()) == {1}
     assert len(read_jsonl(tmp_path / "rollouts.jsonl")) == 2 * number
     assert Counter(line["reason"] for line in read_jsonl(acks)) == {"acked": number}
+
+
+@pytest.mark.skipif(not REDIS, reason="needs redis-server and the package redis")
+def test_a_buffer_that_vanishes_ends_the_run_in_a_line(bench: Bench, tmp_path: Path) -> None:
+    async def main(url: str) -> None:
+        async with await open_buffer(url, batch=1, staleness=1000, capacity=2) as buffer:
+            collecting = asyncio.create_task(bench.collect(ROWS, buffer=url, epochs=None))
+            assert await buffer.get(2) is not None
+            await buffer.clear()  # type: ignore[attr-defined]
+            with pytest.raises(OutputError, match=r"not in Redis any more.*the same command goes"):
+                await collecting
+
+    with redis_server(tmp_path) as url:
+        asyncio.run(main(url))
+
+
+def test_a_group_that_an_earlier_run_began_is_put_during_the_run(bench: Bench) -> None:
+    """Not only at its end, which an endless one has not."""
+    assert asyncio.run(bench.collect(ROWS, num_repeats=1)) == 0
+    policy = BufferPolicy(batch=3, staleness=0)
+    seen = feed(bench, policy, steps=2, num_repeats=2, epochs=None)
+    first = {group.key: len(group.rollouts) for group in seen[0][1]}
+    assert set(first.values()) == {2} and not any("epoch" in key for key in first)

@@ -106,7 +106,8 @@ class RedisBuffer(Buffer):
 
     async def stats(self) -> JsonObject:
         state, dropped, lags, waiting, total, reserved, dead, oldest = await self._call("stats")
-        known = _pairs(state)
+        if not (known := _pairs(state)):
+            raise self._lost()
         return {
             "id": known["identity"],
             **{name: int(known.get(name, 0)) for name in COUNTERS},
@@ -163,11 +164,12 @@ class RedisBuffer(Buffer):
             raise PeerUnreachable(f"the buffer in Redis: {error}") from error
         except exceptions.ResponseError as error:
             if "nil" in str(error) or "NOGROUP" in str(error):
-                raise PeerUnreachable(
-                    f"the buffer {self._stream} is not in Redis any more: open it again",
-                    retryable=False,
-                ) from error
+                raise self._lost() from error
             raise
+
+    def _lost(self) -> PeerUnreachable:
+        text = f"the buffer {self._stream} is not in Redis any more: open it again"
+        return PeerUnreachable(text, retryable=False)
 
 
 def _texts(values: Any) -> list[str]:

@@ -6,6 +6,7 @@ filled again from the output and from `<stem>_acks.jsonl`.
 """
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -15,7 +16,7 @@ from typing import Any, TypeVar
 from ...collector.groups.slots import OpenGroup, OpenGroups
 from ...collector.run import Ending, Run
 from ...collector.schedule import Later
-from ...errors import ConfigError, OutputError, PeerError, number_of
+from ...errors import ConfigError, OutputError, PeerError, RolloutError, RolloutKitError, number_of
 from ...store.groups.members import HeldMember, hold_line
 from ...store.groups.reading import read_groups
 from ...store.groups.rewards import find_group_rewards
@@ -23,7 +24,7 @@ from ...store.groups.scope import Group, group_of
 from ...store.journal import Journal
 from ...time_limit import running_loop
 from ...trajectory import span_versions, versions_of
-from ...transport.loop import beside, interrupts
+from ...transport.loop import beside, gather_all, interrupts
 from ...types import Attempt, JsonObject, Key, Say, Task
 from ..buffer.buffer import Buffer
 from ..buffer.group import BufferedGroup
@@ -32,6 +33,8 @@ from ..buffer.memory import MemoryBuffer
 from ..buffer.opening import open_buffer
 from .acks import AckFile
 from .epochs import EpochSource
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -95,11 +98,10 @@ class Producer:
     async def work(self) -> None:
         """Reserve, and look after acks and tickets, until cancelled."""
         try:
-            async with beside(self._reserve()), beside(self._fill()):
-                while True:
-                    await asyncio.sleep(LOOK_S)
-                    await self.look()
-        except (PeerError, ConfigError, OutputError) as error:
+            await gather_all([self._reserve(), self._look_on()])
+        except Exception as error:  # the run would wait for tickets for ever
+            if not isinstance(error, RolloutError | RolloutKitError):
+                log.exception("an unexpected error beside the run")
             text = f"{error}; the rollouts are on disk: the same command goes on"
             self._run.end_with(OutputError(text))
 
@@ -107,7 +109,7 @@ class Producer:
         """Journal what has left the buffer, and keep the tickets of what is in progress."""
         while settled := await self._ask(lambda: self._buffer.settled(self._acks.after)):
             self._acks.append(settled)
-        for ticket, _ in list(self._tickets.values()):
+        for ticket, _ in [*self._tickets.values(), *self._free]:
             await self._ask(partial(self._buffer.extend, ticket))
 
     async def wait_for_trainer(self) -> None:
@@ -129,7 +131,7 @@ class Producer:
     async def put_rest(self) -> None:
         """Put everything that is complete."""
         if self._run.ending is not Ending.INTERRUPTED and not self._source.is_over:
-            await self._fill_once()
+            await self._fill()
             while self._putting:
                 await asyncio.wait(self._putting, timeout=LOOK_S)
                 await self.look()
@@ -141,9 +143,13 @@ class Producer:
             task.cancel()
         await asyncio.gather(*self._putting, return_exceptions=True)
         tickets = [ticket for ticket, _ in [*self._tickets.values(), *self._free]]
-        if tickets:
-            await self._buffer.release(tickets)
-        await self.look()
+        self._tickets, self._free = {}, []
+        try:
+            if tickets:
+                await self._buffer.release(tickets)
+            await self.look()
+        except PeerError as error:  # the next run fetches what is missing
+            self._say(f"warning: {error}")
 
     def _hold_back(self, attempts: Iterator[Attempt | Later]) -> Iterator[Attempt | Later]:
         """The attempts; the first one of a group waits for a ticket."""
@@ -228,13 +234,15 @@ class Producer:
         if (given := self._tickets.pop(group, None)) is not None:
             self._free.append(given)
 
-    async def _fill(self) -> None:
-        """Put the complete groups of earlier runs that the buffer may not have."""
-        while not self._run.is_counted:  # noqa: ASYNC110
-            await asyncio.sleep(RESERVE_EVERY_S)
-        await self._fill_once()
+    async def _look_on(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            await self.look()
+            if self._run.is_counted:
+                await self._fill()
 
-    async def _fill_once(self) -> None:
+    async def _fill(self) -> None:
+        """Put complete groups with rollouts of earlier runs, as the buffer may not have them."""
         if not (needed := dict(self._needed)) or not isinstance(journal := self._journal, Journal):
             return
         self._needed = {group: n for group, n in self._needed.items() if group not in needed}
@@ -257,7 +265,7 @@ class Producer:
             try:
                 found = await call()
             except PeerError as error:
-                if not error.retryable:
+                if not error.retryable or self._run.ending is Ending.INTERRUPTED:
                     raise
                 if not self._is_away:
                     self._say(f"{error}; trying again", event="buffer_away")
