@@ -11,7 +11,14 @@ import pytest
 from rollout_kit.cli import check_tokens as command
 from rollout_kit.cli.collect_rollouts import main as collect
 from rollout_kit.errors import ModelError
-from rollout_kit.rl import CheckpointManager, add_reference, check_tokens, read_group
+from rollout_kit.rl import (
+    BatchAlarms,
+    CheckpointManager,
+    add_reference,
+    check_tokens,
+    measure_batch,
+    read_group,
+)
 from rollout_kit.store.lines import rollout_of
 from rollout_kit.types import GroupScore
 
@@ -108,6 +115,29 @@ def test_a_reference_gives_log_probs_and_kl_of_the_sampled_tokens() -> None:
     first, second = asyncio.run(add_reference(rows, score))
     assert first.log_probs == [0, 0, -0.5, -1.5, 0, -1.5] and second.log_probs == [0, -1.5]
     assert first.kl == pytest.approx([0, 0, 0, math.exp(-1), 0, math.exp(-1)])
+
+
+def test_a_batch_is_measured_by_the_names_of_trainers() -> None:
+    mixed = read_group([line(0, 1.0, CONTINUED), line(1, 0.0, CONTINUED[:1])])
+    alike = read_group([line(0, 1.0, CONTINUED[:1], finish_reason="max_output_tokens")])
+    found = measure_batch([mixed, alike], version=8, seconds=2.0)
+    assert found["reward/mean"] == pytest.approx(2 / 3) and found["reward/min"] == 0
+    assert found["group/zero_variance_frac"] == 0.5 == found["policy/mixed_version_frac"]
+    assert (found["staleness/max"], found["weights/sync_lag"]) == (3, 2)
+    assert found["length/truncated_frac"] == pytest.approx(1 / 3)
+    assert found["throughput/tokens_per_sec"] == 4 and found["logprob/mean_nll"] == 0.5
+    assert measure_batch([]) == {"group/n": 0, "rollout/n": 0}
+
+
+def test_alarms_begin_after_some_batches_in_a_row_and_are_said_once() -> None:
+    alarms = BatchAlarms()
+    bad = {"group/zero_variance_frac": 0.9, "policy/entropy": 0.001, "kl/mean": math.nan}
+    assert [alarms.check(bad) for _ in range(2)] == [[], []]
+    collapse, entropy, kl = alarms.check(bad)
+    assert collapse.startswith("group/zero_variance_frac is 0.9, above 0.8 in 3 batches: reward")
+    assert "policy/entropy is 0.001, below 0.01" in entropy and "kl/mean is nan" in kl
+    assert alarms.check(bad) == alarms.check({"group/zero_variance_frac": 0.1}) == []
+    assert len([each for _ in range(3) for each in alarms.check(bad)]) == 1
 
 
 def test_the_policy_finds_the_log_probs_that_it_sampled(

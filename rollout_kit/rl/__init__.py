@@ -11,12 +11,14 @@ _HOMES = {
     "Buffer": "buffer.buffer",
     "BufferPolicy": "buffer.policy",
     "BufferedGroup": "buffer.group",
+    "BatchAlarms": "monitoring",
     "CheckpointManager": "weights.checkpoints",
     "ExperienceBuffer": "buffer.experience",
     "GroupBatch": "buffer.group",
     "MemoryBuffer": "buffer.memory",
     "add_reference": "reference",
     "check_tokens": "checking",
+    "measure_batch": "monitoring",
     "open_buffer": "buffer.opening",
     "read_group": "rows",
     "score_with": "reference",
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from .buffer.opening import open_buffer as open_buffer
     from .buffer.policy import BufferPolicy as BufferPolicy
     from .checking import check_tokens as check_tokens
+    from .monitoring import BatchAlarms as BatchAlarms
+    from .monitoring import measure_batch as measure_batch
     from .reference import add_reference as add_reference
     from .reference import score_with as score_with
     from .rows import read_group as read_group

@@ -1,0 +1,130 @@
+"""What a trainer watches: figures of each batch, by the names that trainers use, and alarms.
+
+Both work on plain numbers. Send the figures to any tracker, beside the trainer's own (`kl/mean`,
+`policy/entropy`, `policy/clip_fraction`): the alarms read those too.
+"""
+
+import statistics
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ..metrics.advantages import GroupFigures
+from .rows import GroupRecord
+
+
+def measure_batch(
+    groups: Sequence[GroupRecord], *, version: int | None = None, seconds: float | None = None
+) -> dict[str, float]:
+    """The figures of a batch. `version` is the trainer's, `seconds` the time that the batch took to
+    sample. What is unknown is left out."""
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    found: dict[str, float] = {"group/n": len(groups), "rollout/n": len(rollouts)}
+    found |= _spread("reward", [each.reward for each in rollouts if each.reward is not None])
+    figures = [GroupFigures.of([each.reward for each in group.rollouts]) for group in groups]
+    found |= _mean("group/zero_variance_frac", [each.zero_variance for each in figures])
+    found |= _mean("group/mean_std", [each.std for each in figures if each.std is not None])
+    found |= _mean("group/pass@1", [f.pass_rate for f in figures if f.pass_rate is not None])
+    found |= _measure_versions(groups, version)
+    turns = [turn for rollout in rollouts for turn in rollout.turns]
+    lengths = [
+        sum(len(turn.generation_ids) for turn in rollout.turns)
+        for rollout in rollouts
+        if rollout.turns
+    ]
+    found |= _mean("length/mean", lengths)
+    found |= _mean("length/truncated_frac", [each.finish_reason != "stop" for each in rollouts])
+    found |= _mean("logprob/mean_nll", [-each for turn in turns for each in turn.log_probs])
+    if seconds:
+        found["throughput/tokens_per_sec"] = sum(lengths) / seconds
+        found["throughput/rollouts_per_sec"] = len(rollouts) / seconds
+    return found | _measure_memory()
+
+
+def _measure_versions(groups: Sequence[GroupRecord], version: int | None) -> dict[str, float]:
+    spans = [group.versions for group in groups if group.versions]
+    found = _mean("policy/mixed_version_frac", [span.first != span.last for span in spans])
+    if version is None:
+        return found
+    lags = [version - span.first for span in spans]
+    more = {"policy/version": float(version), **_mean("staleness/mean", lags)}
+    if lags:  # the newest group tells how far the servers themselves are behind
+        more |= {
+            "staleness/max": max(lags),
+            "weights/sync_lag": version - max(span.last for span in spans),
+        }
+    return found | more
+
+
+def _measure_memory() -> dict[str, float]:
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        return {}
+    return {"memory/allocated_gb": torch.cuda.memory_allocated() / 1e9}
+
+
+def _mean(name: str, values: Iterable[float]) -> dict[str, float]:
+    known = [float(value) for value in values]
+    return {name: statistics.fmean(known)} if known else {}
+
+
+def _spread(name: str, values: Sequence[float]) -> dict[str, float]:
+    if not values:
+        return {}
+    return {
+        f"{name}/mean": statistics.fmean(values),
+        f"{name}/std": statistics.pstdev(values),
+        f"{name}/max": max(values),
+        f"{name}/min": min(values),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """An alarm: `figure` was above (or below) `bound` in `windows` batches in a row."""
+
+    figure: str
+    bound: float
+    advice: str
+    is_floor: bool = False
+    windows: int = 3
+
+    def is_passed(self, value: float) -> bool:
+        """NaN passes every threshold."""
+        return not (value >= self.bound if self.is_floor else value <= self.bound)
+
+
+THRESHOLDS = (
+    Threshold("group/zero_variance_frac", 0.8, "reward collapse: check the verifier, vary tasks"),
+    Threshold("staleness/max", 4, "stale rollouts: sync weights more often, or lower staleness"),
+    Threshold("weights/sync_lag", 2, "the servers lag behind: see GET /weight_version"),
+    Threshold("policy/entropy", 0.01, "entropy collapse: lower the rate", is_floor=True),
+    Threshold("kl/mean", 0.5, "the policy leaves the reference: lower the rate"),
+    Threshold("length/truncated_frac", 0.5, "answers are cut off: raise max_output_tokens"),
+)
+
+
+class BatchAlarms:
+    """Says when a threshold is passed, once each time that it begins."""
+
+    def __init__(self, thresholds: Sequence[Threshold] = THRESHOLDS) -> None:
+        self.thresholds = thresholds
+        self._passed: Counter[str] = Counter()
+
+    def check(self, figures: Mapping[str, float]) -> list[str]:
+        """The alarms that begin with this batch."""
+        begun = []
+        for each in self.thresholds:
+            if (value := figures.get(each.figure)) is None:
+                continue
+            self._passed[each.figure] = (
+                self._passed[each.figure] + 1 if each.is_passed(value) else 0
+            )
+            if self._passed[each.figure] == each.windows:
+                side = "below" if each.is_floor else "above"
+                begun.append(
+                    f"{each.figure} is {value:g}, {side} {each.bound:g} in {each.windows} batches:"
+                    f" {each.advice}"
+                )
+        return begun
