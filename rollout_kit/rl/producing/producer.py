@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from ...collector.groups.slots import OpenGroup, OpenGroups
 from ...collector.run import Ending, Run
 from ...collector.schedule import Later
-from ...errors import ConfigError, OutputError, PeerError, RolloutError, RolloutKitError, number_of
+from ...errors import ConfigError, OutputError, PeerError, RolloutKitError, number_of
 from ...store.groups.members import HeldMember, hold_line
 from ...store.groups.reading import read_groups
 from ...store.groups.rewards import find_group_rewards
@@ -100,7 +100,7 @@ class Producer:
         try:
             await gather_all([self._reserve(), self._look_on()])
         except Exception as error:  # the run would wait for tickets for ever
-            if not isinstance(error, RolloutError | RolloutKitError):
+            if not isinstance(error, RolloutKitError):
                 log.exception("an unexpected error beside the run")
             text = f"{error}; the rollouts are on disk: the same command goes on"
             self._run.end_with(OutputError(text))
