@@ -226,7 +226,7 @@ def draw(folder: Path, before: float, after: float) -> None:
     ends = [0, len(rewards)]
     axes.plot(ends, [before, after], "o", color="#c8502e", label="tasks that were never seen")
     for x, y in zip(ends, [before, after], strict=True):
-        axes.annotate(f"{y:.2f}", (x, y), xytext=(0, 10), textcoords="offset points", ha="center")
+        axes.annotate(f"{y:.2f}", (x, y), xytext=(0, -18), textcoords="offset points", ha="center")
     axes.set(xlabel="step", ylabel="mean reward", ylim=(0, 1), title="GRPO on three-digit sums")
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")
