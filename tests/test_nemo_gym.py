@@ -16,7 +16,7 @@ import pytest
 from endpoint import Endpoint, endpoint
 from support import read_jsonl, write_jsonl
 
-from rollout_kit.cli import collect_rollouts, validate
+from rollout_kit.cli import collect_rollouts, prepare_data, validate
 from rollout_kit.config.keys.commands import ValidateConfig
 from rollout_kit.config.load import Config, load
 from rollout_kit.errors import ConfigError
@@ -379,3 +379,42 @@ def test_a_failure_that_an_agent_reports_is_no_rollout(place: Path, model: Endpo
     assert found == []
     [failure] = read_jsonl(place / "out/rollouts_failures.jsonl")
     assert "/run reported: sandbox lost" in str(failure)
+
+
+def test_a_benchmark_is_prepared_and_collected_with_its_own_prompt_and_repeats(
+    place: Path, model: Endpoint, capsys: pytest.CaptureFixture[str]
+) -> None:
+    openai = "responses_api_models/openai_model/configs/openai_model.yaml"
+    python = ["+nemo_gym=../Gym", f"+nemo_gym_python={sys.executable}"]
+    words = [f"+config_paths=[benchmarks/letters/config.yaml,{openai}]", *python, *policy(model)]
+    words += ["+output_jsonl_fpath=out/rollouts.jsonl"]
+    with pytest.raises(SystemExit) as ended:
+        collect_rollouts.main(words)
+    assert ended.value.code == 1
+    assert "ng_prepare_data +benchmark=letters writes it" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        prepare_data.main(["+benchmark=letters", *python])
+    assert ended.value.code == 0
+    assert "wrote" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        collect_rollouts.main([*words])
+    assert ended.value.code == 0
+    found = read_jsonl(place / "out/rollouts.jsonl")
+    assert len(found) == 3 * 3
+    [asked] = {row["responses_create_params"]["input"][0]["content"] for row in found[:1]}
+    assert asked.startswith("Which letter comes after ")
+    assert {row["answer"] for row in found} == {"a", "b", "c"}
+
+
+def test_a_script_that_fails_says_so_with_its_last_words(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = place.parent / "Gym/benchmarks/letters/prepare.py"
+    script.write_text("def prepare():\n    raise OSError('Name or service not known')\n")
+    with pytest.raises(SystemExit) as ended:
+        prepare_data.main(
+            ["+benchmark=letters", "+nemo_gym=../Gym", f"+nemo_gym_python={sys.executable}"]
+        )
+    assert ended.value.code == 1
+    said = capsys.readouterr().err
+    assert "need the network" in said and "Name or service not known" in said

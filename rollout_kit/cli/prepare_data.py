@@ -8,16 +8,29 @@ ROWS_LEFT_OUT = 2
 
 
 def main(argv: list[str] | None = None) -> None:
+    argv = sys.argv[1:] if argv is None else argv
+    from ..config.overrides import text_of
+    from ..nemo_gym.benchmarks import config_of
+
+    named = text_of(argv, "benchmark")
+    argv = [*argv, f"+config_paths=[{config_of(named)}]"] if named else argv
     sys.exit(entry.run("ng_prepare_data", argv, _prepare))
 
 
 def _prepare(config) -> int:
     import json
 
-    from ..data.prepare import prepare  # not needed for --help
+    from ..data.prepare import prepare, prepare_benchmark  # not needed for --help
     from ..data.summary import format_summaries
 
-    files = prepare(config, lambda line: print(line, file=sys.stderr, flush=True))
+    def say(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    if config.command.benchmark:
+        prepare_benchmark(config, say)
+        if config.command.output_dirpath is None:
+            return 0
+    files = prepare(config, say)
     if config.command.json_output:
         print(json.dumps(files, ensure_ascii=False))
     else:

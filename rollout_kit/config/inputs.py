@@ -3,12 +3,16 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from ..errors import ConfigError, suggest
 from ..serving import registry
 from ..types import JsonObject
 from .instances import AGENTS
+from .keys.command import Command
 from .keys.commands import CollectConfig, ReverifyConfig
+
+CommandT = TypeVar("CommandT", bound=Command)
 
 
 def choose_agent(agents: Sequence[str], values: JsonObject, command: CollectConfig) -> str | None:
@@ -25,6 +29,41 @@ def choose_agent(agents: Sequence[str], values: JsonObject, command: CollectConf
             + how_to_get(asked)
         )
     return asked
+
+
+def with_dataset(command: CommandT, values: JsonObject) -> CommandT:
+    """The command with what the entry of its dataset says: the prompt, and for a benchmark the
+    repeats. Without an input, the only benchmark is the dataset."""
+    if not isinstance(command, CollectConfig) or command.input_jsonl_fpath:
+        return command
+    wanted = command.dataset
+    entries = [
+        entry
+        for entry in _entries(values, command.agent_name)
+        if (entry.get("name") == wanted if wanted else entry.get("type") == "benchmark")
+    ]
+    if len(entries) != 1:
+        return command
+    [entry] = entries
+    known: JsonObject = {"dataset": entry.get("name"), "prompt_config": entry.get("prompt_config")}
+    if entry.get("type") == "benchmark":
+        known["num_repeats"] = entry.get("num_repeats")
+    given = command.model_fields_set
+    return command.model_copy(update={k: v for k, v in known.items() if v and k not in given})
+
+
+def _entries(values: JsonObject, agent: str | None) -> list[JsonObject]:
+    """The datasets of an agent, or of all."""
+    kinds = [
+        block.get(AGENTS)
+        for name, block in values.items()
+        if isinstance(block, dict) and agent in (None, name)
+    ]
+    found = [settings for each in kinds if isinstance(each, dict) for settings in each.values()]
+    listed = [
+        entry for each in found if isinstance(each, dict) for entry in each.get("datasets") or ()
+    ]
+    return [entry for entry in listed if isinstance(entry, dict)]
 
 
 def how_to_get(agent: str | None) -> str:
@@ -60,7 +99,16 @@ def task_path(command: CollectConfig, values: JsonObject, agent: str | None) -> 
         agents = " and ".join(listed[command.dataset])
         raise ConfigError(f"dataset: {agents} each list a '{command.dataset}': add +agent_name=…")
     [path] = listed[command.dataset].values()
-    return str(registry.resolve_path(path) or path)
+    if (found := registry.resolve_path(path)) is None:
+        named = [each for each in _entries(values, agent) if each.get("name") == command.dataset]
+        if script := next(
+            (each["prepare_script"] for each in named if "prepare_script" in each), ""
+        ):
+            folder = Path(script).parent.name
+            raise ConfigError(
+                f"dataset: {path} is not there yet: ng_prepare_data +benchmark={folder} writes it"
+            )
+    return str(found or path)
 
 
 def stored_path(command: ReverifyConfig) -> str:

@@ -21,6 +21,7 @@ from ..serving.registry import TYPES
 from ..types import JsonObject
 from . import classify, fields, instances, interpolation, overrides, sources, verification
 from .classify import PARAMS, describe_unknown
+from .inputs import with_dataset
 from .instance_keys import CommonKeys
 from .instances import Block, Instance
 from .keys.commands import Command, HttpClientConfig, known_keys
@@ -121,7 +122,7 @@ def _check(
     if getattr(validated, "unsafe_code", False):
         found = instances.with_unsafe_code(found, cwd)
     return Config(
-        command=validated,
+        command=with_dataset(validated, resolved.values),
         instances={
             name: replace(one, secrets=find_used(secrets, one.settings))
             for name, one in found.items()

@@ -11,6 +11,7 @@ from ..config.instances import AGENTS
 from ..config.keys.authoring import PrepareDataConfig
 from ..config.load import Config
 from ..errors import ConfigError, OutputError
+from ..nemo_gym.benchmarks import run_script
 from ..serving import registry
 from ..store.arms.template import Prompt
 from ..store.files import write_atomically, write_json
@@ -38,7 +39,8 @@ def prepare(config: Config[PrepareDataConfig], tell: Callable[[str], None]) -> J
             f"no agent lists a dataset of type {' or '.join(wanted)}: add one under its"
             " 'datasets', as {name: train, type: train, jsonl_fpath: …}"
         )
-    folder = command.output_dirpath
+    if (folder := command.output_dirpath) is None:
+        raise ConfigError("output_dirpath is missing: add +output_dirpath=data")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -60,6 +62,21 @@ def prepare(config: Config[PrepareDataConfig], tell: Callable[[str], None]) -> J
     files = {str(folder / f"{kind}.jsonl"): each.to_json() for kind, each in summaries.items()}
     write_json(folder / "summary.json", files)
     return files
+
+
+def prepare_benchmark(config: Config[PrepareDataConfig], say: Callable[[str], None]) -> None:
+    """Run the scripts of the datasets of type benchmark."""
+    command = config.command
+    found = [each.entry for each in list_datasets(config) if each.entry.type == "benchmark"]
+    scripts = dict.fromkeys(each.prepare_script for each in found if each.prepare_script)
+    if not scripts:
+        raise ConfigError(f"benchmark: {command.benchmark} lists no dataset with a prepare_script")
+    for script in scripts:
+        path = registry.resolve_path(script)
+        if path is None:
+            raise ConfigError(f"benchmark: there is no {script}")
+        given, install = command.nemo_gym_python, command.install
+        run_script(path, config.values, given=given, install=install, say=say)
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,8 +56,14 @@ class PrepareDataConfig(Command, CheckoutConfig):
 
     asks_policy: ClassVar[bool] = False
 
-    output_dirpath: Path = Field(
+    output_dirpath: Path | None = Field(
+        None,
         description="Folder for train.jsonl, validation.jsonl, example.jsonl and summary.json."
+        " Optional with benchmark.",
+    )
+    benchmark: str | None = Field(
+        None,
+        description="Benchmark of a checkout of NeMo Gym: run the script that writes its rows.",
     )
     mode: Literal["train_preparation", "example_validation"] | None = Field(
         None, description="Write only train and validation, or only example. Default: all."
