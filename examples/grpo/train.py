@@ -160,9 +160,9 @@ def serve_newest(head: str, name: str = "policy_model") -> None:
 
 
 async def train(args: argparse.Namespace) -> None:
-    model = AutoModelForCausalLM.from_pretrained(BASE, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(args.base, dtype=torch.float32)
     optimizers = Optimizers(model, args.rate, args.steps)
-    manager = CheckpointManager(args.folder / "weights", keep_last=3, base=BASE)
+    manager = CheckpointManager(args.folder / "weights", keep_last=3, base=args.base)
     first = manager.resume(model, optimizers)
     trained = set(manager.state.get("trained", []))  # the last step may not be acknowledged yet
     if first:
@@ -223,6 +223,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--buffer", required=True, help="URL of the buffer")
     parser.add_argument("--head", required=True, help="URL of the head server of the ng_run")
+    parser.add_argument("--base", type=Path, default=BASE, help="folder of the first model")
     parser.add_argument("--folder", type=Path, default=Path("results/grpo"))
     parser.add_argument("--steps", type=int, default=90)
     parser.add_argument("--groups", type=int, default=32, help="groups of a step")
