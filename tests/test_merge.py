@@ -1,5 +1,6 @@
 """Shards of a collection, and their merge: one output as if one run had made it."""
 
+import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -218,6 +219,22 @@ def test_what_cannot_be_merged_is_refused_in_a_line(
     status, said = run(*words, "+output_jsonl_fpath=m.jsonl")
     assert status == 1 and reason in said and "Traceback" not in said
     assert not (tmp_path / "m.jsonl").exists()
+
+
+def test_rows_that_are_not_in_a_file_yet_are_named(
+    shards: list[Path], tmp_path: Path, run: Run
+) -> None:
+    left = shards[0].with_name("r-1-of-3_shards")
+    left.mkdir()
+    (left / "ab.jsonl").write_bytes(shards[0].read_bytes())
+    words = [*shards, f"+output_jsonl_fpath={tmp_path}/all.jsonl"]
+    status, said = run(*words)
+    assert status == 1 and "run its command again" in said and str(left) in said
+    packed = tmp_path / "part.jsonl.gz"
+    packed.write_bytes(gzip.compress(shards[1].read_bytes()))
+    status, said = run(packed, f"+output_jsonl_fpath={tmp_path}/all.jsonl")
+    assert status == 1 and "gunzip --keep" in said
+    assert not (tmp_path / "all.jsonl").exists()
 
 
 def test_an_output_that_exists_stays(shards: list[Path], tmp_path: Path, run: Run) -> None:

@@ -9,7 +9,7 @@ import secrets
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from time import monotonic, perf_counter
+from time import monotonic, perf_counter, strftime
 from typing import Any
 
 from ..collector.plan import AgentPlan
@@ -134,7 +134,7 @@ async def cluster(
             exchange.invite,
             leases,
             {*config.secrets, token},
-            command.log_dir,
+            command.log_dir and command.log_dir / f"{strftime('%F_%H-%M-%S')}_{token[:4]}",
             say,
         )
         async with (

@@ -31,6 +31,8 @@ from ...types import JsonObject, Key, Rollout, RolloutInfo
 from .findings import Findings, MadeBy, last_input, read_sound
 from .sidecars import merge_manifests, merge_sidecars
 
+HOW_TO_UNPACK = {".gz": "gunzip --keep", ".zst": "zstd --decompress --keep"}
+
 NONE = 2**32 - 1
 """The largest number in the arrays, and no place in them."""
 
@@ -107,6 +109,14 @@ class Merge:
         for paths in self.sources:
             if not paths.main.is_file():
                 raise ConfigError(f"there is no file {paths.main}")
+            if paths.main.suffix in HOW_TO_UNPACK:
+                how = HOW_TO_UNPACK[paths.main.suffix]
+                raise ConfigError(f"{paths.main} is compressed: unpack it first, with  {how}")
+            if paths.shards.is_dir():
+                raise ConfigError(
+                    f"{paths.shards} has rollouts of a run that was killed: run its command again,"
+                    f" which takes them into {paths.main}"
+                )
         self._read()
         _make_folder(output.main)
         write_atomically(output.main, self._lines())
