@@ -28,7 +28,7 @@ def rollout_reward(completions: Sequence[Any], reward: Sequence[float], **_: Any
 
 
 class TrlRollouts:
-    """A `rollout_func`: the rollouts of `rows`, made by the servers `where`: the URL of an `ng_run`,
+    """A `rollout_func`: the rollouts of `rows`, made by `where`: the URL of an `ng_run`,
     or a YAML file. `keys` are those of `collect`, such as `num_samples_in_parallel`."""
 
     def __init__(
