@@ -134,7 +134,7 @@ async def cluster(
             exchange.invite,
             leases,
             {*config.secrets, token},
-            command.log_dir and command.log_dir / f"{strftime('%F_%H-%M-%S')}_{secrets.token_hex(2)}",
+            command.log_dir and command.log_dir / strftime(f"%F_%H-%M-%S_{secrets.token_hex(2)}"),
             say,
         )
         async with (
