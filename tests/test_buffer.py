@@ -134,11 +134,11 @@ class Machine(RuleBasedStateMachine):
             room = min(room, (allowed - used) // policy.consume - len(self.tickets))
         return max(0, room)
 
-    @rule(number=st.integers(1, 4))
-    def reserve(self, number: int) -> None:
+    @rule(number=st.integers(1, 4), owner=st.sampled_from(["", "a", "ab"]))
+    def reserve(self, number: int, owner: str) -> None:
         self.tickets = {each: due for each, due in self.tickets.items() if due > self.now}
         expected = min(number, self.room())
-        found = self.run(self.buffer.reserve(number))
+        found = self.run(self.buffer.reserve(number, owner=owner))
         assert len(set(found)) == len(found) == expected
         self.tickets |= dict.fromkeys(found, self.now + RESERVED_S)
 
@@ -148,6 +148,13 @@ class Machine(RuleBasedStateMachine):
         ticket = data.draw(st.sampled_from(sorted(self.tickets)))
         self.run(self.buffer.release([ticket]))
         del self.tickets[ticket]
+
+    @rule(owner=st.sampled_from(["a", "ab"]))
+    def release_all_of_an_owner(self, owner: str) -> None:
+        self.run(self.buffer.release(owner=owner))
+        self.tickets = {
+            each: due for each, due in self.tickets.items() if not each.startswith(f"{owner}:")
+        }
 
     @rule(data=st.data(), behind=st.integers(0, 3), is_new=st.sampled_from([True, True, False]))
     def put(self, data: st.DataObject, behind: int, is_new: bool) -> None:

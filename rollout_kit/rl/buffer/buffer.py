@@ -62,12 +62,12 @@ class Buffer(ABC):
         return found if isinstance(found, GroupBatch) else None
 
     @abstractmethod
-    async def reserve(self, number: int = 1) -> list[str]:
+    async def reserve(self, number: int = 1, *, owner: str = "") -> list[str]:
         """Tickets for up to `number` groups that may be begun now; none if there is no room."""
 
     @abstractmethod
-    async def release(self, tickets: Collection[str]) -> None:
-        """Give reserved places back."""
+    async def release(self, tickets: Collection[str] = (), *, owner: str = "") -> None:
+        """Give reserved places back; with an owner all of it, such as those of its earlier life."""
 
     @abstractmethod
     async def ack(self, lease: str, keys: Collection[str] | None = None) -> list[str]:

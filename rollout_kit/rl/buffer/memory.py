@@ -31,11 +31,11 @@ class MemoryBuffer(Buffer):
         if self._spool:
             self._spool.restore(self.shelf)
 
-    async def reserve(self, number: int = 1) -> list[str]:
-        return self.shelf.reserve(number)
+    async def reserve(self, number: int = 1, *, owner: str = "") -> list[str]:
+        return self.shelf.reserve(number, owner)
 
-    async def release(self, tickets: Collection[str]) -> None:
-        self.shelf.release(tickets)
+    async def release(self, tickets: Collection[str] = (), *, owner: str = "") -> None:
+        self.shelf.release(tickets, owner)
         self._wake()
 
     async def ack(self, lease: str, keys: Collection[str] | None = None) -> list[str]:

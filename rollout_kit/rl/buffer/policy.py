@@ -43,7 +43,7 @@ class BufferPolicy(BaseModel):
         description="After this time without an ack, a group is handed out again.",
     )
     reserve_s: float = Field(
-        default=600,
+        default=60,
         gt=0,
         description="A reserved place is free again after this time, unless extended.",
     )

@@ -112,7 +112,10 @@ function O.reserve(number, stem)
   return tickets
 end
 
-function O.release(...)
+function O.release(owner, ...)
+  for _, ticket in ipairs(owner ~= '' and call('ZRANGE', TICKETS, 0, -1) or {}) do
+    if string.sub(ticket, 1, #owner + 1) == owner .. ':' then call('ZREM', TICKETS, ticket) end
+  end
   for _, ticket in ipairs({...}) do call('ZREM', TICKETS, ticket) end
 end
 

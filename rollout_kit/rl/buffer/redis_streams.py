@@ -71,11 +71,11 @@ class RedisBuffer(Buffer):
     async def close(self) -> None:
         await self._client.aclose()
 
-    async def reserve(self, number: int = 1) -> list[str]:
-        return _texts(await self._call("reserve", number, secrets.token_hex(8)))
+    async def reserve(self, number: int = 1, *, owner: str = "") -> list[str]:
+        return _texts(await self._call("reserve", number, f"{owner}:{secrets.token_hex(8)}"))
 
-    async def release(self, tickets: Collection[str]) -> None:
-        await self._call("release", *tickets)
+    async def release(self, tickets: Collection[str] = (), *, owner: str = "") -> None:
+        await self._call("release", owner, *tickets)
 
     async def ack(self, lease: str, keys: Collection[str] | None = None) -> list[str]:
         if keys is not None and not keys:

@@ -29,6 +29,7 @@ class Asked(msgspec.Struct, forbid_unknown_fields=True):
     group: JsonObject | None = None
     ticket: str = ""
     tickets: list[str] = []
+    owner: str = ""
     key: str = ""
     reason: str = ""
     lease: str = ""
@@ -99,8 +100,10 @@ async def _plain(done: Awaitable[Any], name: str = "done") -> JsonObject:
 
 
 OPERATIONS: dict[str, Callable[[Buffer, Asked], Awaitable[Any]]] = {
-    "reserve": lambda buffer, asked: _plain(buffer.reserve(asked.number), "tickets"),
-    "release": lambda buffer, asked: _plain(buffer.release(asked.tickets)),
+    "reserve": lambda buffer, asked: _plain(
+        buffer.reserve(asked.number, owner=asked.owner), "tickets"
+    ),
+    "release": lambda buffer, asked: _plain(buffer.release(asked.tickets, owner=asked.owner)),
     "put": _put,
     "refuse": _refuse,
     "get": _get,
@@ -137,11 +140,11 @@ class RemoteBuffer(Buffer):
     async def _ask(self, operation: str, wait_s: float = 0.0, /, **fields: Any) -> Any:
         return orjson.loads(await self._send(operation, orjson.dumps(fields), wait_s))
 
-    async def reserve(self, number: int = 1) -> list[str]:
-        return (await self._ask("reserve", number=number))["tickets"]
+    async def reserve(self, number: int = 1, *, owner: str = "") -> list[str]:
+        return (await self._ask("reserve", number=number, owner=owner))["tickets"]
 
-    async def release(self, tickets: Collection[str]) -> None:
-        await self._ask("release", tickets=list(tickets))
+    async def release(self, tickets: Collection[str] = (), *, owner: str = "") -> None:
+        await self._ask("release", tickets=list(tickets), owner=owner)
 
     async def ack(self, lease: str, keys: Collection[str] | None = None) -> list[str]:
         keys = None if keys is None else list(keys)

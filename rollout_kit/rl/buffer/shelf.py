@@ -86,7 +86,7 @@ class Shelf:
     def __len__(self) -> int:
         return len(self.ready) + len(self.held)
 
-    def reserve(self, number: int) -> list[str]:
+    def reserve(self, number: int, owner: str = "") -> list[str]:
         """Tickets for up to `number` groups that may be begun now."""
         if self.is_finished:
             return []
@@ -98,13 +98,14 @@ class Shelf:
             self.version, self.base, self.acked_since, self.uses, len(self._tickets)
         )
         room = min(number, room if bound is None else min(room, bound))
-        tickets = [secrets.token_hex(8) for _ in range(room)]
+        tickets = [f"{owner}:{secrets.token_hex(8)}" for _ in range(room)]
         self._tickets |= dict.fromkeys(tickets, now + policy.reserve_s)
         return tickets
 
-    def release(self, tickets: Collection[str]) -> None:
-        """Give reserved places back."""
-        for ticket in tickets:
+    def release(self, tickets: Collection[str], owner: str = "") -> None:
+        """Give reserved places back, and all of an owner."""
+        own = [each for each in self._tickets if owner and each.startswith(f"{owner}:")]
+        for ticket in [*tickets, *own]:
             self._tickets.pop(ticket, None)
 
     def put(self, group: BufferedGroup, size: int = 0, ticket: str = "") -> str:
@@ -124,7 +125,9 @@ class Shelf:
         if self._is_full(size):
             if due is not None:
                 self._tickets[ticket] = due
-            self.dropped["full"] += policy.on_full != "block"
+            if policy.on_full != "block":
+                self.dropped["full"] += 1
+                self._note("full")
             return "full"
         self.add(group, size, policy.consume)
         self.counts["put"] += 1

@@ -103,6 +103,8 @@ def _apply(shelf: Shelf, kind: str, *values: Any) -> None:
         case "known", left, known:
             shelf.left.extend(Settled(*each) for each in left)
             shelf.known = dict.fromkeys(known)
+        case ("full",):
+            shelf.dropped["full"] += 1
         case "version", version:
             shelf.set_version(version)
         case (("kept" | "put"), group, size, uses):

@@ -18,6 +18,7 @@ class AckFile:
     """`identity` is that of the buffer: numbers of another one mean nothing here."""
 
     def __init__(self, path: Path, open_file: Callable[[], HeldFile], identity: str) -> None:
+        self.path = path
         self._open_file, self._identity = open_file, identity
         self._file = open_file() if path.exists() else None
         self.keys: set[str] = set()

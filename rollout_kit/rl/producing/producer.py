@@ -6,11 +6,13 @@ filled again from the output and from `<stem>_acks.jsonl`.
 """
 
 import asyncio
+import hashlib
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
+from socket import gethostname
 from typing import Any, TypeVar
 
 from ...collector.groups.slots import OpenGroup, OpenGroups
@@ -78,9 +80,12 @@ class Producer:
         self.put: Counter[str] = Counter()
         """Answers of the buffer → how many."""
         self._is_away = False
+        self._owner = hashlib.sha256(f"{gethostname()}:{acks.path.resolve()}".encode()).hexdigest()
+        """Of the tickets: those of a run that was killed are released by the next one."""
 
-    def attach(self) -> None:
+    async def begin(self) -> None:
         """Follow the run, and hold its attempts back."""
+        await self._buffer.release(owner=self._owner)
         source, groups = self._source, self._run.groups
         first = source.on_task
 
@@ -170,7 +175,7 @@ class Producer:
     async def _reserve(self) -> None:
         while True:
             await self._wants.wait()
-            if tickets := await self._ask(self._buffer.reserve):
+            if tickets := await self._ask(partial(self._buffer.reserve, owner=self._owner)):
                 version = (await self._ask(self._buffer.stats))["version"]
                 self._free += [(ticket, version) for ticket in tickets]
                 self._wants.clear()
@@ -304,7 +309,7 @@ async def produce(buffer: Buffer, run: Run, say: Say) -> AsyncIterator[Producer]
     identity = (await buffer.stats())["id"]
     acks = AckFile(journal.paths.acks, partial(journal.open_beside, journal.paths.acks), identity)
     producer = Producer(buffer, run, acks, say)
-    producer.attach()
+    await producer.begin()
     async with beside(producer.work()):
         yield producer
         await producer.finish()
