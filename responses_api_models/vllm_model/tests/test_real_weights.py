@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from adapters import write_adapter
 
 from rollout_kit.rl import CheckpointManager
 from rollout_kit.serving import registry
@@ -153,3 +154,32 @@ def test_updates_under_load_mix_nothing_and_fail_no_request(tmp_path, monkeypatc
         assert not any(map(math.isnan, own)) and max(own) < 1e-2 < max(foreign)
 
     run_model(use, monkeypatch, weight_sync={"path": str(steps), "poll_s": 0.5})
+
+
+def test_adapters_follow_beside_each_other(tmp_path, monkeypatch):
+    """With sleep and wake, which a CPU only acknowledges."""
+    steps, asked = tmp_path / "steps", {"input": "What is 12+30?", "temperature": 0}
+
+    async def use(model):
+        told = [await model.responses(asked)]
+        for version in (1, 2):
+            with CheckpointManager(steps).write(version) as step:
+                made = write_adapter(tmp_path / f"adapter_{version}")
+                for path in made.iterdir():
+                    shutil.copy(path, step / path.name)
+            slow = asyncio.create_task(model.responses({**asked, "temperature": 2}))
+            assert (await model.load_weights({}))["version"] == version
+            told.append(await model.responses(asked))
+            assert (await slow)["output"]
+        versions = [each["output"][-1]["policy_version_last"] for each in told]
+        log_probs = [each["output"][-1]["generation_log_probs"] for each in told]
+        assert versions == [0, 1, 2] and log_probs[0] != log_probs[1] == log_probs[2]
+        url = model._endpoints.all[0].url
+        known = json.loads((await model._http.get(f"{url}/v1/models")).raw)["data"]
+        assert "step-1" not in {each["id"] for each in known}
+        await model.sleep({})
+        await model.wake_up({})
+        assert (await model.responses(asked))["output"]
+
+    sync = {"mode": "lora_dir", "path": str(steps), "poll_s": 1e6}
+    run_model(use, monkeypatch, weight_sync=sync)

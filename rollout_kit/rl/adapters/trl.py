@@ -39,7 +39,11 @@ class TrlRollouts:
         **keys: Any,
     ) -> None:
         self._where, self._manager, self._keys = where, manager, keys
-        self._rows = {_name(row["responses_create_params"]["input"]): row for row in rows}
+        self._rows: dict[str, JsonObject] = {}
+        for row in rows:
+            name = _name(row["responses_create_params"]["input"])
+            if self._rows.setdefault(name, row) != row:
+                raise ConfigError(f"two rows have the same prompt, and TRL names no row: {name}")
         self._published = 0
 
     def dataset(self) -> Any:
