@@ -11,8 +11,7 @@ import random
 import statistics
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,14 @@ import torch
 from transformers import AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
-from rollout_kit.rl import CheckpointManager, open_buffer
-from rollout_kit.trajectory import sequences
+from rollout_kit.rl import (
+    BatchAlarms,
+    CheckpointManager,
+    measure_batch,
+    open_buffer,
+    read_group,
+)
+from rollout_kit.rl.rows import TrainingRow
 
 ROOT = Path(__file__).resolve().parents[2]
 BASE = ROOT / "responses_api_models/local_model/checkpoint"
@@ -36,16 +41,6 @@ MINIBATCHES, MICROBATCH = 4, 64
 """Optimizer steps for each batch, and sequences that are computed at once."""
 
 MAX_NORM = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One sequence to train on; all lists have an item per token."""
-
-    token_ids: list[int]
-    is_generated: list[bool]
-    log_probs: list[float]
-    advantage: float
 
 
 class Optimizers:
@@ -81,27 +76,15 @@ class Optimizers:
             optimizer.load_state_dict(state[str(number)])
 
 
-def rows_of(group: Any) -> Iterator[Row]:
-    """The sequences of a group; each gets its rollout's advantage over the group."""
-    rewards = [reward for reward in group.rewards if reward is not None]
-    mean, spread = statistics.fmean(rewards), statistics.pstdev(rewards)
-    for line, reward in zip(group.rollouts, group.rewards, strict=True):
-        if reward is None or not spread:
-            continue
-        for each in sequences(line["response"]["output"]):
-            advantage = (reward - mean) / spread
-            yield Row(each.token_ids, each.is_generated, each.log_probs, advantage)
-
-
 def update(
-    model: torch.nn.Module, optimizers: Optimizers, rows: list[Row], rng: random.Random
+    model: torch.nn.Module, optimizers: Optimizers, rows: list[TrainingRow], rng: random.Random
 ) -> dict[str, float]:
     """One pass over the rows, in minibatches; returns what a trainer watches."""
     rng.shuffle(rows)
     seen: dict[str, list[float]] = {}
     for number in range(MINIBATCHES):
         part = sorted(rows[number::MINIBATCHES], key=lambda row: len(row.token_ids))
-        num_tokens = sum(sum(row.is_generated) for row in part)
+        num_tokens = sum(sum(row.mask) for row in part)
         for start in range(0, len(part), MICROBATCH):
             loss, figures = loss_of(model, part[start : start + MICROBATCH])
             (loss / num_tokens).backward()
@@ -114,7 +97,9 @@ def update(
     return {name: statistics.fmean(values) for name, values in seen.items()}
 
 
-def loss_of(model: torch.nn.Module, part: Sequence[Row]) -> tuple[torch.Tensor, dict[str, float]]:
+def loss_of(
+    model: torch.nn.Module, part: Sequence[TrainingRow]
+) -> tuple[torch.Tensor, dict[str, float]]:
     """The clipped loss of some rows, summed over tokens."""
     longest = max(len(row.token_ids) for row in part)
     ids = torch.zeros(len(part), longest, dtype=torch.long)
@@ -123,7 +108,7 @@ def loss_of(model: torch.nn.Module, part: Sequence[Row]) -> tuple[torch.Tensor, 
         length = len(row.token_ids)
         ids[number, :length] = torch.tensor(row.token_ids)
         old[number, :length] = torch.tensor(row.log_probs)
-        mask[number, :length] = torch.tensor(row.is_generated, dtype=torch.float)
+        mask[number, :length] = torch.tensor(row.mask)
     old, mask = old[:, 1:], mask[:, 1:]
     advantages = torch.tensor([[row.advantage] for row in part])
     logits = model(input_ids=ids, use_cache=False).logits[:, :-1].float() / TEMPERATURE
@@ -137,7 +122,7 @@ def loss_of(model: torch.nn.Module, part: Sequence[Row]) -> tuple[torch.Tensor, 
         entropy = -(all_log_probs.exp() * all_log_probs).sum(-1)
         is_clipped = torch.minimum(ratio * advantages, clipped * advantages) < ratio * advantages
         figures = {
-            "kl/k1": float(((old - log_probs) * mask).sum() / num),
+            "kl/mean": float(((old - log_probs) * mask).sum() / num),
             "policy/entropy": float((entropy * mask).sum() / num),
             "policy/clip_fraction": float((is_clipped * mask).sum() / num),
         }
@@ -164,8 +149,10 @@ async def train(args: argparse.Namespace) -> None:
     optimizers = Optimizers(model, args.rate, args.steps)
     manager = CheckpointManager(args.folder / "weights", keep_last=3, base=args.base)
     first = manager.resume(model, optimizers)
+    alarms = BatchAlarms()
     trained = set(manager.state.get("trained", []))  # the last step may not be acknowledged yet
     if first:
+        log_step(args.folder, first, {**manager.metrics, **manager.state})
         print(f"continuing after step {first}", flush=True)
     async with await open_buffer(args.buffer) as buffer:
         await asyncio.to_thread(serve_newest, args.head)
@@ -182,32 +169,28 @@ async def train(args: argparse.Namespace) -> None:
                 await buffer.ack(batch.lease)
             got_s = time.perf_counter() - began
             optimizers.begin(step)
-            rows = [row for group in groups for row in rows_of(group)]
+            records = [read_group(group.rollouts, group.rewards) for group in groups]
+            rows = [row for record in records for row in record.rows if row.advantage]
             rng = random.Random(f"{args.seed} {step}")
             figures = await asyncio.to_thread(update, model, optimizers, rows, rng)
-            figures |= describe(groups, step, time.perf_counter() - began, got_s)
+            figures |= measure_batch(records, version=step - 1, seconds=got_s)
+            figures["time/step_s"] = time.perf_counter() - began
             trained = {group.key for group in groups}
             state = {"trained": sorted(trained)}
             manager.save(model, optimizers, step, figures, state)
-            with (args.folder / "steps.jsonl").open("a") as log:
-                log.write(json.dumps({"step": step, **figures, **state}) + "\n")
+            log_step(args.folder, step, {**figures, **state})
             await buffer.ack(batch.lease)
             await asyncio.to_thread(serve_newest, args.head)
             await buffer.set_version(step)
-            print(format_step(step, args.steps, figures), flush=True)
+            print(format_step(step, args.steps, figures), *alarms.check(figures), flush=True)
 
 
-def describe(groups: Sequence[Any], step: int, took_s: float, got_s: float) -> dict[str, float]:
-    """What the batch was like; `step` is the version that it makes."""
-    rewards = [reward for group in groups for reward in group.rewards if reward is not None]
-    stale = [step - 1 - group.version_first for group in groups]
-    return {
-        "reward/mean": statistics.fmean(rewards),
-        "group/zero_variance_frac": statistics.fmean(len(set(g.rewards)) < 2 for g in groups),
-        "staleness/max": max(stale),
-        "time/step_s": took_s,
-        "time/wait_s": got_s,
-    }
+def log_step(folder: Path, step: int, about: dict[str, Any]) -> None:
+    """Append a step to the log, unless a trainer that was killed has done it."""
+    with (folder / "steps.jsonl").open("a+") as log:
+        log.seek(0)
+        if step not in (json.loads(line)["step"] for line in log):
+            log.write(json.dumps({"step": step, **about}) + "\n")
 
 
 def format_step(step: int, num_steps: int, figures: dict[str, float]) -> str:
