@@ -218,6 +218,7 @@ def test_every_link_leads_to_a_file() -> None:
 def test_every_file_that_a_guide_names_exists() -> None:
     elsewhere = (
         "results/",
+        "environments/langgraph",
         "data/",
         "src/",
         "resources_servers/exact",
