@@ -368,6 +368,17 @@ def test_its_collector_finds_the_servers_of_an_ng_run(place: Path, model: Endpoi
     assert found["head_server"] == {"host": "127.0.0.1", "port": 11000}
 
 
+def test_a_server_begins_at_the_entrypoint_of_its_block(place: Path, model: Endpoint) -> None:
+    agent = place.parent / "Gym/responses_api_agents/plain_agent"
+    shutil.copy(agent / "app.py", agent / "other.py")
+    (agent / "app.py").write_text("import nemo_gym\n")
+    yaml = place.parent / "Gym" / COUNTER
+    before, after = yaml.read_text().split("    plain_agent:\n      entrypoint: app.py")
+    yaml.write_text(f"{before}    plain_agent:\n      entrypoint: other.py{after}")
+    words = ["+agent_name=plain_counter_agent"]
+    assert [row["reward"] for row in collect(place, model, COUNTER, [counts(1, 4)], *words)] == [1]
+
+
 def test_a_failure_that_an_agent_reports_is_no_rollout(place: Path, model: Endpoint) -> None:
     agent = place.parent / "Gym/responses_api_agents/plain_agent/app.py"
     text = agent.read_text()

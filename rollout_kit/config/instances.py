@@ -19,7 +19,7 @@ from ..serving import registry
 from ..serving.service import ServerConfig, ServerRef
 from ..types import JsonObject
 from . import fields
-from .instance_keys import CommonKeys, clashes, is_url, split_keys
+from .instance_keys import APP, CommonKeys, clashes, is_url, split_keys
 from .sources import Merged
 
 MODELS, RESOURCES, AGENTS = registry.TYPES
@@ -159,7 +159,7 @@ def check(block: Block, merged: Merged, cwd: Path) -> CheckedBlock:
     common, own = split_keys(block.given)
     problems: list[fields.Problem] = []
     if block.code:
-        common.pop("entrypoint", None)
+        own["entrypoint"] = common.pop("entrypoint", None) or APP
         if not isinstance(common.get("env", {}), dict):
             own["env"] = common.pop("env")  # a key of its own
     keys = CommonKeys()

@@ -62,11 +62,16 @@ def environment(own: Mapping[str, str]) -> dict[str, str]:
 def plan_for(
     name: str, server: GymServer, config: JsonObject, run_id: str, descriptor: int
 ) -> JsonObject:
-    """The line that `bootstrap` reads. The configuration is in it, and never in arguments or in the
-    environment that the process starts with: other processes can read those."""
+    """The line that `bootstrap` reads; its code begins at the `entrypoint` of its block.
+
+    The configuration is in it, and never in arguments or in the environment that the process starts
+    with: other processes can read those.
+    """
     text = orjson.dumps(config).decode()
+    [[block]] = [each.values() for each in config[name].values()]
+    entrypoint = block["entrypoint"]
     return {
-        "app": str(server.folder / "app.py"),
+        "app": str(server.folder / entrypoint),
         "folder": str(server.folder),
         "root": str(server.root),
         "env": {"NEMO_GYM_CONFIG_DICT": text, "NEMO_GYM_CONFIG_PATH": name},
