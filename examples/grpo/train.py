@@ -122,7 +122,7 @@ def loss_of(
         entropy = -(all_log_probs.exp() * all_log_probs).sum(-1)
         is_clipped = torch.minimum(ratio * advantages, clipped * advantages) < ratio * advantages
         figures = {
-            "kl/mean": float(((old - log_probs) * mask).sum() / num),
+            "policy/approx_kl": float(((old - log_probs) * mask).sum() / num),
             "policy/entropy": float((entropy * mask).sum() / num),
             "policy/clip_fraction": float((is_clipped * mask).sum() / num),
         }
