@@ -109,7 +109,7 @@ class Run:
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setattr(meter, "starved_s", lambda: 0.0)
+    monkeypatch.setattr(meter, "read_starved_s", lambda: 0.0)
     return Run(Desk(tmp_path), VirtualTime(monkeypatch))
 
 

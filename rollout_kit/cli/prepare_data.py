@@ -22,6 +22,7 @@ def _prepare(config) -> int:
 
     from ..data.prepare import prepare, prepare_benchmark  # not needed for --help
     from ..data.summary import format_summaries
+    from ..errors import ConfigError
 
     def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
@@ -30,6 +31,8 @@ def _prepare(config) -> int:
         prepare_benchmark(config, say)
         if config.command.output_dirpath is None:
             return 0
+    elif config.command.output_dirpath is None:
+        raise ConfigError("output_dirpath: is required, and missing: +output_dirpath=…")
     files = prepare(config, say)
     if config.command.json_output:
         print(json.dumps(files, ensure_ascii=False))

@@ -23,7 +23,7 @@ async def simulate(
         trainer = SimulatedTrainer(
             buffer, batch, command.step_s, command.sync_s, command.max_staleness
         )
-        figures = await trainer.train(command.steps, command.timeout_s, on_step)
+        figures = await trainer.train(command.steps, command.max_wait_s, on_step)
         stats = await buffer.stats()
         if command.finish:
             await buffer.finish()

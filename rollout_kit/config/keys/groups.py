@@ -78,7 +78,7 @@ class SimulateTrainerConfig(Command):
     max_staleness: int | None = Field(
         None, ge=0, description="Drop groups that are staler. Default: the buffer's."
     )
-    timeout_s: float | None = Field(
+    max_wait_s: float | None = Field(
         None, gt=0, description="End where a batch takes longer; null = wait."
     )
     finish: bool = Field(True, description="Tell the collection at the end that nothing is needed.")
