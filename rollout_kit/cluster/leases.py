@@ -24,7 +24,7 @@ from .messages import decode_error, decode_outcome, decode_spent, decode_unverif
 RECALL_S = 10.0
 """Time for a worker to hand over what it has of an attempt that is cancelled."""
 
-GATHER_S = 0.008
+GATHER_S = 0.002
 """Time for which leases gather before waiting workers are woken."""
 
 START_S = 10.0
