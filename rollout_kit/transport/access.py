@@ -103,7 +103,8 @@ def guard(app: ASGIApp, access: Access) -> ASGIApp:
 
 async def send_json(send: Send, status: int, body: bytes) -> None:
     """Answer a request with JSON bytes."""
-    headers = [(b"content-type", b"application/json")]
+    length = (b"content-length", b"%d" % len(body))
+    headers = [(b"content-type", b"application/json"), length]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 

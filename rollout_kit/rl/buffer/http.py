@@ -15,9 +15,10 @@ from starlette.types import Receive, Scope, Send
 
 from ...errors import ConfigError, PeerError
 from ...launch.sockets import bound_socket, url_of
-from ...transport.access import bearer
+from ...transport.access import bearer, send_json
 from ...transport.app import read_body, served
 from ...transport.http import HttpClient
+from ...transport.loop import cancel_all
 from .buffer import Buffer
 from .policy import BufferPolicy
 from .remote import MAX_WAIT_S, BadMessage, RemoteBuffer, answer
@@ -55,13 +56,8 @@ def _app_of(buffer: Buffer) -> Any:
                     return
                 status, reply = reply_task.result()
             finally:
-                for task in (reply_task, left):
-                    task.cancel()
-                await asyncio.gather(reply_task, left, return_exceptions=True)
-        headers = [(b"content-type", b"application/json")]
-        headers.append((b"content-length", str(len(reply)).encode()))
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": reply})
+                await cancel_all([reply_task, left])
+        await send_json(send, status, reply)
 
     return app
 

@@ -4,11 +4,9 @@ tells what a lost buffer held."""
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-import orjson
-
 from ...store.held import HeldFile
 from ...store.lines import mark, now_text
-from ...store.scan import parse_line, read_lines
+from ...store.scan import dump_line, parse_line, read_lines
 from ..buffer.group import Settled
 
 KIND = "ack"
@@ -38,7 +36,7 @@ class AckFile:
         for each in settled:
             line = {**mark(KIND), "key": each.key, "reason": each.reason, "version": each.version}
             line |= {"buffer": self._identity, "number": each.number, "at": now_text()}
-            lines.append(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+            lines.append(dump_line(line))
             self.keys.add(each.key)
             self.after = each.number
         if lines:

@@ -26,7 +26,7 @@ from ...store.groups.scope import Group, group_of
 from ...store.journal import Journal
 from ...time_limit import running_loop
 from ...trajectory import span_versions, versions_of
-from ...transport.loop import beside, gather_all, interrupts
+from ...transport.loop import beside, cancel_all, gather_all, interrupts
 from ...types import Attempt, JsonObject, Key, Say, Task
 from ..buffer.buffer import Buffer
 from ..buffer.group import BufferedGroup
@@ -144,9 +144,7 @@ class Producer:
     async def finish(self) -> None:
         """Put what is complete; give the places of the rest back."""
         await self.put_rest()
-        for task in self._putting:
-            task.cancel()
-        await asyncio.gather(*self._putting, return_exceptions=True)
+        await cancel_all(self._putting)
         tickets = [ticket for ticket, _ in [*self._tickets.values(), *self._free]]
         self._tickets, self._free = {}, []
         try:

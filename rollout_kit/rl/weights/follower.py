@@ -9,11 +9,11 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass
 
 from ...errors import ModelError, RolloutKitError
 from ...time_limit import within
+from ...transport.loop import cancel_all
 from ...types import JsonObject
 from .folder import WeightStep, check_step, find_steps
 from .sync import WeightSync
@@ -69,9 +69,7 @@ class Follower:
 
     async def stop(self) -> None:
         if self._task:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+            await cancel_all([self._task])
 
     async def look(self) -> None:
         """Load the newest usable step, if it is above the version in use."""
