@@ -59,7 +59,7 @@ async def measure(kind: str, folder: Path) -> tuple[float, float]:
                 assert batch is not None
                 left -= len(await buffer.ack(batch.lease))
 
-        return await timed(number, read(), *map(write, range(WRITERS)))
+        return await measure_work(number, read(), *map(write, range(WRITERS)))
 
 
 async def measure_xadd(folder: Path) -> tuple[float, float]:
@@ -73,13 +73,13 @@ async def measure_xadd(folder: Path) -> tuple[float, float]:
             raw = BufferedGroup(f"{each}", LINES, version_first=0).encode()
             await redis.xadd("bare", {"key": f"{each}", "group": raw})
 
-    found = await timed(number, *map(write, range(WRITERS)))
+    found = await measure_work(number, *map(write, range(WRITERS)))
     await redis.delete("bare")
     await redis.aclose()
     return found
 
 
-async def timed(number: int, *work: Any) -> tuple[float, float]:
+async def measure_work(number: int, *work: Any) -> tuple[float, float]:
     began, used = time.perf_counter(), time.process_time()
     await asyncio.gather(*work)
     wall, cpu = time.perf_counter() - began, time.process_time() - used

@@ -10,7 +10,7 @@ With or without token ids, the item has `policy_version_first` and `policy_versi
 model server knows the version of its weights: those in use when the turn began and when it ended.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
@@ -109,6 +109,14 @@ class TokenSequence:
     def log_probs(self) -> list[float]:
         """For each token: its log-prob as sampled; 0 if it was not sampled."""
         return self._spread(0.0, lambda turn: turn.log_probs)
+
+    def prompted_turns(self) -> Iterator[tuple[list[int], SampledTurn]]:
+        """Each turn with its whole prompt."""
+        known: list[int] = []
+        for turn in self.turns:
+            prompt = [*known, *turn.added]
+            known = [*prompt, *turn.generation]
+            yield prompt, turn
 
     def _spread(self, otherwise: Any, of: Any) -> list[Any]:
         return [each for turn in self.turns for each in (*[otherwise] * len(turn.added), *of(turn))]

@@ -302,7 +302,7 @@ class Machine(RuleBasedStateMachine):
         assert stats["waiting"] == sum(each.lease is None for each in self.here.values())
         assert stats["waiting"] + stats["leased"] <= self.policy.capacity
         assert stats["dropped"] == +self.dropped
-        settled = self.run(self.buffer.settled())
+        settled = self.run(self.buffer.list_settled())
         assert {each.key: each.reason for each in settled} == self.left
         assert len(settled) == len(self.left)
         assert stats["version"] == self.version
@@ -396,7 +396,7 @@ def test_a_filter_drops_a_group_and_counts_it(
         assert await buffer.put(group("b")) == "ok"
         stats = await buffer.stats()
         assert stats["dropped"] == {name: 1} and stats["waiting"] == 1 and not stats["reserved"]
-        assert [each.reason for each in await buffer.settled()] == [name]
+        assert [each.reason for each in await buffer.list_settled()] == [name]
 
     for kind in ("memory", *(["redis"] if redis_url else [])):
         run_with(kind, tmp_path, redis_url, work, filters=[name])
@@ -569,7 +569,7 @@ def test_killed_producers_and_consumers_lose_and_repeat_nothing(
                 for process in running:
                     process.kill()
                     process.wait()
-            settled = await buffer.settled(number=10 * number)
+            settled = await buffer.list_settled(number=10 * number)
         assert Counter(each.reason for each in settled) == {"acked": 2 * number}
         assert {each.key for each in settled} == {f"{n}:{i}" for n in "pq" for i in range(number)}
 

@@ -132,7 +132,7 @@ def serve(folder: Path, head: str) -> list[str]:
 def collect(folder: Path, head: str, buffer: str) -> list[str]:
     return [
         command("ng_collect_rollouts"),
-        *asked_of(folder / "train.jsonl", folder / "rollouts.jsonl", head),
+        *build_words(folder / "train.jsonl", folder / "rollouts.jsonl", head),
         f"+num_repeats={MEMBERS}",
         "+epochs=null",
         f"+buffer={buffer}",
@@ -154,7 +154,7 @@ def train(args: argparse.Namespace, folder: Path, head: str, buffer: str) -> lis
     return [*script("train.py"), f"--buffer={buffer}", f"--head={head}", *own]
 
 
-def asked_of(tasks: Path, output: Path, head: str) -> list[str]:
+def build_words(tasks: Path, output: Path, head: str) -> list[str]:
     """What every collection of this example is asked."""
     return [
         f"+agent_name={AGENT}",
@@ -170,7 +170,7 @@ def asked_of(tasks: Path, output: Path, head: str) -> list[str]:
 def evaluate(folder: Path, head: str, name: str) -> float:
     """The mean reward of the present weights on the test tasks, each made four times."""
     output = folder / f"{name}.jsonl"
-    asked = asked_of(folder / "test.jsonl", output, head)
+    asked = build_words(folder / "test.jsonl", output, head)
     run_command("ng_collect_rollouts", *asked, "+num_repeats=4")
     metrics = json.loads((folder / f"{name}_aggregate_metrics.json").read_text())
     return float(metrics["reward"])

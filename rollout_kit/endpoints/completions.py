@@ -47,19 +47,19 @@ def as_params(request: Mapping[str, Any]) -> JsonObject:
         return _params(request)
     except (AttributeError, KeyError, TypeError) as error:
         what = f"{type(error).__name__}: {error}"
-        raise _refused(f"this is no chat completion request: {what}") from None
+        raise bad_request(f"this is no chat completion request: {what}") from None
 
 
 def _params(request: Mapping[str, Any]) -> JsonObject:
     given = {key: value for key, value in request.items() if value is not None}
     for key in REFUSED:
         if key in given:
-            raise _refused(f"{key}: is not known here")
+            raise bad_request(f"{key}: is not known here")
     if given.get("n", 1) != 1:
-        raise _refused("n: there is one choice; ask several times for several")
+        raise bad_request("n: there is one choice; ask several times for several")
     messages = given.get("messages")
     if not isinstance(messages, list) or not all(isinstance(each, dict) for each in messages):
-        raise _refused("messages: must be a list of messages")
+        raise bad_request("messages: must be a list of messages")
     params: JsonObject = {key: value for key, value in given.items() if key not in TRANSLATED}
     params["input"] = [item for message in messages for item in _items(message)]
     params |= {name: given[key] for key, name in reversed(RENAMED.items()) if key in given}
@@ -141,7 +141,7 @@ def _items(message: JsonObject) -> Iterator[Item]:
         case "system" | "developer" | "user" as role:
             yield {"role": role, "content": _content(message.get("content"))}
         case other:
-            raise _refused(f"messages: there is no role {other!r}")
+            raise bad_request(f"messages: there is no role {other!r}")
 
 
 def _said(message: JsonObject) -> list[JsonObject]:
@@ -174,12 +174,12 @@ def _part(part: JsonObject) -> JsonObject:
         case "file":
             return {"type": "input_file", **(part.get("file") or {})}
         case other:
-            raise _refused(f"messages: there is no part {other!r}")
+            raise bad_request(f"messages: there is no part {other!r}")
 
 
 def _tool(tool: JsonObject) -> JsonObject:
     if tool.get("type") != "function" or not isinstance(tool.get("function"), dict):
-        raise _refused(f"tools: must be functions, not {tool.get('type')!r}")
+        raise bad_request(f"tools: must be functions, not {tool.get('type')!r}")
     return {"type": "function", **tool["function"]}
 
 
@@ -194,7 +194,7 @@ def _tool_choice(choice: Any) -> Any:
             tools = [_tool_choice(tool) for tool in inner["tools"]]
             return {"type": "allowed_tools", "mode": inner.get("mode", "auto"), "tools": tools}
         case other:
-            raise _refused(f"tool_choice: there is no {other!r}")
+            raise bad_request(f"tool_choice: there is no {other!r}")
 
 
 def _text_format(wanted: JsonObject) -> JsonObject:
@@ -247,5 +247,6 @@ def _usage(given: Mapping[str, Any]) -> JsonObject:
     }
 
 
-def _refused(message: str) -> TaskError:
+def bad_request(message: str) -> TaskError:
+    """The error for a request that this API does not know."""
     return TaskError(message, status=400)

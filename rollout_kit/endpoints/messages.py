@@ -9,9 +9,9 @@ from typing import Any
 
 import orjson
 
-from ..errors import TaskError
 from ..responses import Item, content_texts, output_text, reasoning_item
 from ..types import JsonObject
+from .completions import bad_request
 
 RENAMED = {"max_tokens": "max_output_tokens", "stop_sequences": "stop"}
 
@@ -39,7 +39,7 @@ def as_params(request: Mapping[str, Any]) -> JsonObject:
         params |= _tool_choice(given.get("tool_choice"))
     except (AttributeError, KeyError, TypeError) as error:
         what = f"{type(error).__name__}: {error}"
-        raise _refused(f"this is no Messages request: {what}") from None
+        raise bad_request(f"this is no Messages request: {what}") from None
     return params
 
 
@@ -129,7 +129,7 @@ def _assistant_item(block: JsonObject) -> Item | None:
         case "redacted_thinking":
             return None
         case other:
-            raise _refused(f"messages: an assistant has no {other!r}")
+            raise bad_request(f"messages: an assistant has no {other!r}")
 
 
 def _result(block: JsonObject) -> Item | None:
@@ -148,7 +148,7 @@ def _part(block: JsonObject) -> JsonObject:
             url = source.get("url") or f"data:{source['media_type']};base64,{source['data']}"
             return {"type": "input_image", "image_url": url}
         case other:
-            raise _refused(f"messages: there is no part {other!r}")
+            raise bad_request(f"messages: there is no part {other!r}")
 
 
 def _content_of(item: Item) -> Iterator[JsonObject]:
@@ -171,7 +171,7 @@ def _content_of(item: Item) -> Iterator[JsonObject]:
 
 def _tool(tool: JsonObject) -> JsonObject:
     if "input_schema" not in tool:
-        raise _refused(f"tools: {tool.get('type')!r} runs at Anthropic only")
+        raise bad_request(f"tools: {tool.get('type')!r} runs at Anthropic only")
     schema = {"name": tool["name"], "parameters": tool["input_schema"]}
     return {"type": "function", "description": tool.get("description", ""), **schema}
 
@@ -184,14 +184,10 @@ def _tool_choice(choice: Any) -> JsonObject:
         {"type": "function", "name": choice.get("name")} if kind == "tool" else CHOICES.get(kind)
     )
     if named is None:
-        raise _refused(f"tool_choice: there is no {kind!r}")
+        raise bad_request(f"tool_choice: there is no {kind!r}")
     parallel = {"parallel_tool_calls": False} if choice.get("disable_parallel_tool_use") else {}
     return {"tool_choice": named, **parallel}
 
 
 def _blocks(content: Any) -> list[JsonObject]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
-
-
-def _refused(message: str) -> TaskError:
-    return TaskError(message, status=400)

@@ -38,7 +38,7 @@ def adopt(name: str, type_: str, implementation: str, given: JsonObject, gym: Gy
         return Adopted(implementation, given, theirs)
     if not is_ours:
         return Adopted(implementation, given)
-    _, settings, problems = models.translate(type_, implementation, given)
+    settings, problems = models.translate(implementation, given)
     beside = [theirs.folder] if theirs else []
     if theirs:
         data = FILES_OF.get(implementation, {})

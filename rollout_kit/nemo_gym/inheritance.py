@@ -58,7 +58,7 @@ def _expand(
         found = _find(written, source, place)
         if is_moved:
             _remove(root, source)
-        found = _expanded(found, place, written, depth)
+        found = _expand_source(found, place, written, depth)
         if isinstance(value, dict) and found != MISSING:
             if not isinstance(found, dict):
                 raise ConfigError(f"{'.'.join(place)}: {source} is no mapping to inherit from")
@@ -71,7 +71,7 @@ def _expand(
         yield place
 
 
-def _expanded(found: Any, place: tuple[str, ...], written: JsonObject, depth: int) -> Any:
+def _expand_source(found: Any, place: tuple[str, ...], written: JsonObject, depth: int) -> Any:
     """A copy of a source, whose own directives are applied."""
     if depth > MAX_CHAIN:
         raise ConfigError(f"{'.'.join(place)}: inherits from itself")

@@ -42,16 +42,14 @@ REFUSED = {
 """Keys whose other values have no counterpart → what to do."""
 
 
-def translate(type_: str, implementation: str, given: Given) -> tuple[str, Given, list[str]]:
-    """The implementation of ours with its settings, and a line for each key that has no
-    counterpart."""
-    name = NAMES.get((type_, implementation), implementation)
+def translate(implementation: str, given: Given) -> tuple[Given, list[str]]:
+    """The settings of our implementation, and a line for each key that has no counterpart."""
     adapt = ADAPTERS.get(implementation)
     if adapt is None:
-        return name, given, []
+        return given, []
     given = adapt({key: value for key, value in given.items() if not _is_silent(key, value)})
     wrong = [f"{key}: {reason}" for key, reason in REFUSED.items() if given.get(key)]
-    return name, {key: value for key, value in given.items() if key not in REFUSED}, wrong
+    return {key: value for key, value in given.items() if key not in REFUSED}, wrong
 
 
 def _is_silent(key: str, value: object) -> bool:

@@ -99,12 +99,7 @@ async def check_tokens(rollouts: Iterable[Rollout], score: Score) -> TokenCheck:
 
 def _list_turns(rollout: Rollout) -> Iterable[tuple[list[int], SampledTurn]]:
     for sequence in sequences(rollout.response.get("output") or ()):
-        known: list[int] = []
-        for turn in sequence.turns:
-            prompt = [*known, *turn.added]
-            known = [*prompt, *turn.generation]
-            if turn.generation:
-                yield prompt, turn
+        yield from (each for each in sequence.prompted_turns() if each[1].generation)
 
 
 async def _compare(check: TokenCheck, prompt: list[int], turn: SampledTurn, score: Score) -> None:

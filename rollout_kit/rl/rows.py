@@ -161,10 +161,7 @@ def _read_turns(
 ) -> Iterable[TurnRecord]:
     reasons = (str(item.get(STOPPED_BY, "stop")) for item in output if GENERATION in item)
     for sequence in found:
-        known: list[int] = []
-        for turn in sequence.turns:
-            prompt = [*known, *turn.added]
-            known = [*prompt, *turn.generation]
+        for prompt, turn in sequence.prompted_turns():
             yield TurnRecord(
                 prompt,
                 turn.generation,

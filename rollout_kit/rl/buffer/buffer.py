@@ -89,7 +89,7 @@ class Buffer(ABC):
         """The trainer's weights are these now. A lower version than before begins a new count."""
 
     @abstractmethod
-    async def settled(self, after: str = "", number: int = 1000) -> list[Settled]:
+    async def list_settled(self, after: str = "", number: int = 1000) -> list[Settled]:
         """Groups that have left since `after`: acknowledged, or dropped."""
 
     @abstractmethod
@@ -123,7 +123,7 @@ class Buffer(ABC):
         """What there is, and whether nothing more will come."""
 
     @abstractmethod
-    async def _changed(self, wait_s: float) -> None:
+    async def _wait_for_change(self, wait_s: float) -> None:
         """Return when something may have changed, after `wait_s` at the latest."""
 
     async def _until(
@@ -135,7 +135,7 @@ class Buffer(ABC):
             left = LOOK_S if ends is None else min(LOOK_S, ends - self.clock())
             if (found := await try_once(max(0.0, left))) is not None or left <= 0:
                 return found
-            await self._changed(left)
+            await self._wait_for_change(left)
 
 
 LOOK_S = 5.0

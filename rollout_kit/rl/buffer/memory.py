@@ -53,8 +53,8 @@ class MemoryBuffer(Buffer):
         self.shelf.set_version(version)
         self._wake()
 
-    async def settled(self, after: str = "", number: int = 1000) -> list[Settled]:
-        return self.shelf.settled(after, number)
+    async def list_settled(self, after: str = "", number: int = 1000) -> list[Settled]:
+        return self.shelf.list_settled(after, number)
 
     async def stats(self) -> JsonObject:
         return self.shelf.stats()
@@ -88,7 +88,7 @@ class MemoryBuffer(Buffer):
             return None, shelf.is_finished and not shelf.held
         return GroupBatch(taken.lease, [each.group for each in taken.entries], shelf.version), False
 
-    async def _changed(self, wait_s: float) -> None:
+    async def _wait_for_change(self, wait_s: float) -> None:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.add(waiter)
         try:

@@ -95,7 +95,7 @@ class RedisBuffer(Buffer):
     async def set_version(self, version: int) -> None:
         await self._call("set_version", version)
 
-    async def settled(self, after: str = "", number: int = 1000) -> list[Settled]:
+    async def list_settled(self, after: str = "", number: int = 1000) -> list[Settled]:
         found = await self._call("settled", after, number)
         return [
             Settled(
@@ -152,7 +152,7 @@ class RedisBuffer(Buffer):
         groups = [BufferedGroup.decode(body) for body in bodies]
         return GroupBatch(lease, groups, int(version) if version != b"" else None), False
 
-    async def _changed(self, wait_s: float) -> None:
+    async def _wait_for_change(self, wait_s: float) -> None:
         await asyncio.sleep(min(LOOK_EVERY_S, wait_s))
 
     async def _call(self, operation: str, *values: Any) -> Any:

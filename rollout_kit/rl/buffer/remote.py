@@ -91,8 +91,8 @@ async def _nack(buffer: Buffer, asked: Asked) -> JsonObject:
     return {"keys": await buffer.nack(asked.lease, asked.keys, requeue=asked.requeue)}
 
 
-async def _settled(buffer: Buffer, asked: Asked) -> JsonObject:
-    return {"settled": await buffer.settled(asked.after, asked.number)}
+async def _list_settled(buffer: Buffer, asked: Asked) -> JsonObject:
+    return {"settled": await buffer.list_settled(asked.after, asked.number)}
 
 
 async def _plain(done: Awaitable[Any], name: str = "done") -> JsonObject:
@@ -111,7 +111,7 @@ OPERATIONS: dict[str, Callable[[Buffer, Asked], Awaitable[Any]]] = {
     "nack": _nack,
     "extend": lambda buffer, asked: _plain(buffer.extend(asked.lease or asked.ticket), "number"),
     "set_version": _set_version,
-    "settled": _settled,
+    "settled": _list_settled,
     "stats": lambda buffer, asked: buffer.stats(),
     "finish": lambda buffer, asked: _plain(buffer.finish(asked.is_finished)),
     "policy": lambda buffer, asked: _describe(buffer),
@@ -162,7 +162,7 @@ class RemoteBuffer(Buffer):
     async def set_version(self, version: int) -> None:
         await self._ask("set_version", version=version)
 
-    async def settled(self, after: str = "", number: int = 1000) -> list[Settled]:
+    async def list_settled(self, after: str = "", number: int = 1000) -> list[Settled]:
         found = await self._ask("settled", after=after, number=number)
         return [Settled(**each) for each in found["settled"]]
 
@@ -190,7 +190,7 @@ class RemoteBuffer(Buffer):
         groups = [BufferedGroup.decode(each) for each in batch["groups"]]
         return GroupBatch(batch["lease"], groups, batch["version"]), False
 
-    async def _changed(self, wait_s: float) -> None:
+    async def _wait_for_change(self, wait_s: float) -> None:
         await asyncio.sleep(0)  # the other side has waited
 
 

@@ -207,7 +207,7 @@ class Shelf:
         """Nothing more is to be made or will come; or it is, after all."""
         self.is_finished = is_finished
 
-    def settled(self, after: str, number: int) -> list[Settled]:
+    def list_settled(self, after: str, number: int) -> list[Settled]:
         """Groups that have left since `after`, which is empty for the first look."""
         seen = int(after or 0)
         skipped = len(self.left) - (self.number_left - seen)

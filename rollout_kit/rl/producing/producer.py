@@ -112,7 +112,7 @@ class Producer:
 
     async def look(self) -> None:
         """Journal what has left the buffer, and keep the tickets of what is in progress."""
-        while settled := await self._ask(lambda: self._buffer.settled(self._acks.after)):
+        while settled := await self._ask(lambda: self._buffer.list_settled(self._acks.after)):
             self._acks.append(settled)
         for ticket, _ in [*self._tickets.values(), *self._free]:
             await self._ask(partial(self._buffer.extend, ticket))
