@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rollout_kit.errors import ModelError
+from rollout_kit.rl.weights.folder import step_folder
 
 from .engine import Engine
 from .tokenizer import ChatTokenizer
@@ -51,7 +52,7 @@ class Succession:
             return
         async with self._looking_back:
             if self._earlier is None or self._earlier.version != version:
-                folder = steps / f"step_{version}" if steps and version else None
+                folder = step_folder(steps, version) if steps and version else None
                 if folder is None or not await asyncio.to_thread(folder.is_dir):
                     what = f"version {version} of the weights is gone"
                     raise ModelError(what, status=412, retryable=False)
