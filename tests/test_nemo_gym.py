@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +23,7 @@ from rollout_kit.config.load import Config, load
 from rollout_kit.errors import ConfigError
 from rollout_kit.nemo_gym.checkout import Gym
 from rollout_kit.nemo_gym.environments import READY, environment_of
-from rollout_kit.nemo_gym.handover import with_addresses
+from rollout_kit.nemo_gym.handover import SCRIPT, config_for, with_addresses
 from rollout_kit.testing import call_response, text_response
 
 GYM = Path(__file__).parent / "gym"
@@ -366,6 +367,51 @@ def test_its_collector_finds_the_servers_of_an_ng_run(place: Path, model: Endpoi
     assert (own["host"], own["port"], own["x"]) == ("127.0.0.1", 7001, 1)
     assert found["agent"]["responses_api_agents"]["simple_agent"]["host"] == "[::1]"
     assert found["head_server"] == {"host": "127.0.0.1", "port": 11000}
+
+
+def test_a_server_gets_a_whole_address_of_the_head_server() -> None:
+    found = config_for({"head_server": {"port": 11001}}, {}, {})
+    assert found["head_server"] == {"host": "127.0.0.1", "port": 11001}
+
+
+METRICS = """
+from pandas import DataFrame
+from pandas.core.groupby import Groups
+from wandb import Histogram
+
+def histogram() -> Histogram | None:
+    return None
+
+def rows():
+    frame = DataFrame([1])
+    return isinstance(frame, DataFrame), isinstance(1, DataFrame), DataFrame.kind
+"""
+
+IMPORTS = """
+import runpy, sys
+sys.path.insert(0, sys.argv[2])
+runpy.run_path(sys.argv[1], run_name="bootstrap")["import_metrics"]()
+from nemo_gym.reward_profile import rows
+assert "pandas" not in sys.modules and "wandb" not in sys.modules
+print(rows(), "pandas" in sys.modules)
+import pandas
+print(pandas.__name__)
+"""
+
+
+def test_its_servers_import_what_metrics_need_only_when_they_use_it(tmp_path: Path) -> None:
+    files = {
+        "nemo_gym/__init__.py": "",
+        "nemo_gym/server_utils.py": "",
+        "nemo_gym/reward_profile.py": METRICS,
+        "pandas/__init__.py": "class DataFrame(list):\n    kind = 'real'\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    command = [sys.executable, "-c", IMPORTS, str(SCRIPT), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "(True, False, 'real') True\npandas\n"
 
 
 def test_a_server_begins_at_the_entrypoint_of_its_block(place: Path, model: Endpoint) -> None:

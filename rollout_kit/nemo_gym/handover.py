@@ -17,7 +17,8 @@ from .checkout import GymServer
 SCRIPT = Path(bootstrap.__file__)
 
 NO_HEAD = {"host": "127.0.0.1", "port": 11000}
-"""The address that its code expects; only code that asks a head server uses it."""
+"""The address that its code expects where none is given; only code that asks a head server uses
+it."""
 
 
 def config_for(
@@ -29,8 +30,8 @@ def config_for(
     for name, (type_, implementation, settings) in blocks.items():
         own = {"entrypoint": "app.py", "domain": "other", **settings, **_address(urls.get(name))}
         found[name] = {type_: {implementation: own}}
-    found.setdefault("head_server", NO_HEAD)
-    return {"dry_run": False, **found}
+    head = {**NO_HEAD, **(tree.get("head_server") or {})}
+    return {"dry_run": False, **found, "head_server": head}
 
 
 def with_addresses(
