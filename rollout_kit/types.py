@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 import orjson
 from pydantic import BaseModel, ConfigDict
 
-from .errors import RolloutError, VerifyError
+from .errors import OutputError, RolloutError, VerifyError
 
 if TYPE_CHECKING:
     from .trajectory import Versions
@@ -205,12 +205,19 @@ class LineAt(NamedTuple):
     size: int
 
     def read(self) -> bytes:
-        """The line; OSError if it cannot be read any more."""
-        with open(self.path, "rb") as stream:
-            stream.seek(self.offset)
-            if len(raw := stream.read(self.size)) != self.size:
-                raise OSError(0, f"{self.path} was cut off")
-        return raw
+        """The line; OutputError if it is not there."""
+        try:
+            with open(self.path, "rb") as stream:
+                stream.seek(self.offset)
+                if len(raw := stream.read(self.size)) == self.size:
+                    return raw
+                reason = "it was cut off"
+        except OSError as error:
+            reason = f"{error.strerror}"
+        raise OutputError(
+            f"cannot read a line of {self.path}: {reason}; rows=shards needs a disk that the driver"
+            " and all workers share; the same command takes over what can be read"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,10 +162,12 @@ class Bench:
         self.out = io.StringIO()
         self.agent_settings: dict[str, Any] = {}
         self.other_agents: list[str] = []
+        self.others: dict[str, Any] = {}
+        """Servers that are added, or stand in for one of the usual ones."""
         self.cassette: Cassette | None = None
 
     async def collect(
-        self, rows: list[Any] | None = None, *, through: Any = collect_through, **keys: Any
+        self, rows: list[Any] | None = None, /, *, through: Any = collect_through, **keys: Any
     ) -> int:
         if rows is not None:
             write_jsonl(self.folder / "tasks.jsonl", rows)
@@ -177,6 +179,7 @@ class Bench:
         }
         agents = ["echo_agent", *self.other_agents]
         servers |= {name: making(agent, **wiring, **self.agent_settings) for name in agents}
+        servers |= self.others
         self.out = io.StringIO()
         async with mount(servers, self.collects_over, self.cassette) as peers:
             reached = Servers(peers, agents, keys.pop("default_params", {}), {})

@@ -37,13 +37,14 @@ from ..launch.serve import (
 )
 from ..pacing.probe import LoopProbe
 from ..session import Session, Spent, entered
+from ..store.scan import refuse_line
 from ..store.sidecars.shards import ShardFile
 from ..transport import loop
 from ..transport.access import bearer
 from ..transport.http import HttpClient
 from ..transport.peers import Peers
 from ..transport.wire import encode
-from ..types import Failure, JsonObject, StoredTurn, Unverified
+from ..types import JsonObject, StoredTurn, Unverified
 from .messages import (
     Event,
     decode_attempt,
@@ -153,10 +154,7 @@ class LeasedWork:
         try:
             self._report(write_event(number, outcome, self._shard, **about))
         except TypeError as error:
-            message = f"the rollout cannot be written as JSON: {error}"
-            broken = RolloutError(message, server=outcome.key.agent, retryable=False)
-            failure = Failure(outcome.key, 0, broken, [{"message": message}])
-            self._report(write_event(number, failure, **about))
+            self._report(write_event(number, refuse_line(outcome, error), **about))
 
     async def _call(self, number: int, call: JsonObject) -> None:
         session, body = Session(), call["body"]

@@ -13,7 +13,7 @@ from zlib import crc32
 
 import orjson
 
-from ..errors import OutputError, RolloutError
+from ..errors import OutputError
 from ..types import Failure, JsonObject, Key, Outcome, Rollout, StoredTurn, Unverified
 from .contents import Contents
 from .files import OutputLock, OutputPaths, write_atomically
@@ -22,7 +22,7 @@ from .held import HeldFile
 from .index.kept import KeptIndex, explain_edit
 from .lines import build_failure_line, build_malformed_line, failure_of, key_of, mark_as
 from .manifest import note_doubts, read_doubts
-from .scan import dump_line, line_at, parse_line, read_lines, read_rows, scan
+from .scan import dump_line, line_at, parse_line, read_lines, read_rows, refuse_line, scan
 from .sidecars.shards import take_over
 from .sidecars.turns import TurnFile
 from .tasks import Malformed
@@ -165,10 +165,7 @@ class Journal:
                 case Failure():
                     self._write_failure(outcome)
         except TypeError as error:
-            message = f"the rollout cannot be written as JSON: {error}"
-            broken = RolloutError(message, server=outcome.key.agent, retryable=False)
-            outcome = Failure(outcome.key, 0, broken, [{"message": message}])
-            self._write_failure(outcome)
+            self._write_failure(outcome := refuse_line(outcome, error))
         return outcome
 
     def settle(self, key: Key) -> None:
@@ -251,6 +248,9 @@ class Journal:
             self._is_doubtful = True
             self._note_doubts()
             raise
+
+    def gather(self) -> None:
+        """Have the main file hold all lines so far."""
 
     def finish(self) -> None:
         """Nothing more comes: have all lines in the output and on disk; OutputError if not."""

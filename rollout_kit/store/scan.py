@@ -10,8 +10,8 @@ from zlib import crc32
 
 import orjson
 
-from ..errors import OutputError
-from ..types import JsonObject
+from ..errors import OutputError, RolloutError
+from ..types import Failure, JsonObject, Outcome
 from .contents import Contents, LineHead, LinePlace, Refusal, head_of
 from .files import OutputPaths
 from .foreign.nemo_gym import is_theirs
@@ -232,6 +232,13 @@ def number_bytes(lines: Iterable[bytes], offset: int = 0) -> Iterator[tuple[int,
 def dump_line(line: JsonObject) -> bytes:
     """The line as it is written; TypeError if it is not JSON."""
     return orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def refuse_line(outcome: Outcome, error: TypeError) -> Failure:
+    """What is recorded instead of an outcome that is not JSON."""
+    message = f"the rollout cannot be written as JSON: {error}"
+    broken = RolloutError(message, server=outcome.key.agent, retryable=False)
+    return Failure(outcome.key, 0, broken, [{"message": message}])
 
 
 def parse_line(raw: bytes) -> JsonObject | None:

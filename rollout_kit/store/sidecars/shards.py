@@ -23,8 +23,11 @@ class ShardFile:
 
     def __init__(self, folder: Path, worker: str) -> None:
         self._path = folder / f"{worker}.jsonl"
+        self._open()
+
+    def _open(self) -> None:
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._path.open("ab", buffering=0)
         except OSError as error:
             raise OutputError(
@@ -35,6 +38,9 @@ class ShardFile:
 
     def append(self, raw: bytes) -> LineAt:
         """Write a line; OutputError if there is no room for it."""
+        if not os.fstat(self._file.fileno()).st_nlink:  # a run has ended, and another has begun
+            self.close()
+            self._open()
         try:
             written = self._file.write(raw)
             if written != len(raw):
@@ -44,6 +50,9 @@ class ShardFile:
             raise OutputError(f"cannot write {self._path}: {error.strerror}") from None
         self._size += len(raw)
         return LineAt(str(self._path), self._size - len(raw), len(raw))
+
+    def close(self) -> None:
+        self._file.close()
 
 
 def take_over(paths: OutputPaths, main: HeldFile) -> Iterator[str]:

@@ -1,0 +1,268 @@
+"""A collection on workers gives what one process gives: the same rollouts, failures, groups,
+metrics and exit status, with each key that changes what a run does."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from spread import collect_spread
+from support import Bench, asked, made, read_jsonl, row
+from test_arms import ARMS
+from test_cost import FromElsewhere, Judged, OfItsOwn, PricedModel
+from test_groups import KEYS, Numbered, PatientModel, fail_one, make_desk
+from test_groups import rows as group_rows
+from test_producing import feed
+
+from rollout_kit.errors import ModelError, OutputError, VerifyError
+from rollout_kit.rl import BufferPolicy
+from rollout_kit.serving.resources_server import ResourcesServer
+from rollout_kit.store.files import OutputPaths
+from rollout_kit.store.journal import Journal
+from rollout_kit.store.scan import dump_line
+from rollout_kit.store.sidecars.sharded import ShardedJournal
+from rollout_kit.store.sidecars.shards import ShardFile
+from rollout_kit.testing import ScriptedModel, making, run_virtual
+from rollout_kit.types import JsonObject, Key, Rollout, VerifyRequest, VerifyResponse
+
+ROWS = [{**row(f"q{number}"), "question": f"q{number}"} for number in range(12)]
+
+VARIES = {
+    *("at", "started_at", "created_at", "id", "digest"),
+    *("duration_s", "elapsed_s", "queue_s", "verify_s", "model_s", "tool_s", "first_turn_s"),
+    *("bottleneck", "latency_s", "throughput", "usd_per_minute"),
+}
+"""Fields that differ from run to run."""
+
+
+class Unsteady(ResourcesServer):
+    """Refuses one answer, and is down for another."""
+
+    async def verify(self, body: VerifyRequest) -> VerifyResponse:
+        if asked(body.responses_create_params) == "q3":
+            raise VerifyError("no verdict", status=500)
+        if asked(body.responses_create_params) == "q5":
+            raise VerifyError("a wrong row", status=422, retryable=False)
+        return body.scored(1.0, length=2)
+
+
+def refuse_some(params: JsonObject) -> str:
+    if asked(params) == "q7":
+        raise ModelError("too long", status=400, retryable=False)
+    return asked(params)
+
+
+def plain(folder: Path) -> Bench:
+    return Bench(folder)
+
+
+def priced(folder: Path) -> Bench:
+    bench = Bench(folder)
+    bench.model = PricedModel()
+    return bench
+
+
+def failing(folder: Path) -> Bench:
+    bench = Bench(folder)
+    bench.model, bench.verifier = ScriptedModel(refuse_some), making(Unsteady)
+    return bench
+
+
+def with_groups(folder: Path) -> Bench:
+    return make_desk(folder)
+
+
+def with_a_gap(folder: Path) -> Bench:
+    return make_desk(folder, Numbered(fail_one))
+
+
+def with_a_late_member(folder: Path) -> Bench:
+    desk = make_desk(folder)
+    desk.model = PatientModel(Numbered())
+    return desk
+
+
+def judged(folder: Path) -> Bench:
+    bench = priced(folder)
+    bench.verifier = making(Judged)
+    bench.others["judge"] = lambda peers, name: PricedModel()
+    return bench
+
+
+def opaque(kind: Any) -> Callable[[Path], Bench]:
+    def make(folder: Path) -> Bench:
+        bench = priced(folder)
+        bench.others["echo_agent"] = making(kind, model_server={"name": "policy_model"})
+        return bench
+
+    return make
+
+
+class Case(NamedTuple):
+    make: Callable[[Path], Bench]
+    keys: JsonObject = {}  # noqa: RUF012
+    then: JsonObject | None = None
+    """Keys of a second run into the same output."""
+    rows: list[JsonObject] = ROWS
+
+
+CASES = {
+    "repeats": Case(plain, {"num_repeats": 3}, {"num_repeats": 4}),
+    "arms": Case(plain, {"arms": ARMS, "num_repeats": 2}),
+    "one shard": Case(plain, {"shard": "1/2"}),
+    "limit and only": Case(plain, {"limit": 5, "num_repeats": 2}, {"skip_verification": False}),
+    "no verification": Case(plain, {"skip_verification": True}, {}),
+    "epochs": Case(plain, {"epochs": 2}, {"epochs": 3}),
+    "an estimate first": Case(plain, {"confirm": True, "num_canary": 5}),
+    "audit": Case(plain, {"audit_fraction": 1.0}),
+    "auto": Case(priced, {"num_samples_in_parallel": "auto"}),
+    "failures": Case(failing, {"max_attempts": 1, "stop_early": False}, {}),
+    "judge": Case(judged),
+    "opaque agent": Case(opaque(OfItsOwn)),
+    "opaque agent of its own model": Case(opaque(FromElsewhere)),
+    "groups": Case(with_groups, KEYS, {**KEYS, "num_repeats": 5}, group_rows(3)),
+    **{
+        f"groups: {name}": Case(with_a_gap, {**KEYS, **policy}, {**KEYS, **policy}, group_rows(3))
+        for name, policy in {
+            "wait": {},
+            "drop": {"incomplete_groups": "drop"},
+            "partial": {"incomplete_groups": "partial"},
+            "too few": {"incomplete_groups": "partial", "min_members": 4},
+        }.items()
+    },
+    **{
+        f"groups: {name} at a deadline": Case(
+            with_a_late_member,
+            {**KEYS, "incomplete_groups": name, "group_deadline_s": 60},
+            rows=group_rows(2),
+        )
+        for name in ("partial", "drop")
+    },
+}
+
+
+WITH_SHARDS = ("repeats", "an estimate first", "failures", "groups", "groups: partial")
+"""Cases that read the output during the run, or open it again."""
+
+
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [*((name, "driver") for name in CASES), *((name, "shards") for name in WITH_SHARDS)],
+)
+def test_workers_make_what_one_process_makes(tmp_path: Path, name: str, rows: str) -> None:
+    case, found = CASES[name], []
+    for where in ("alone", "spread"):
+        (folder := tmp_path / where).mkdir()
+        bench = case.make(folder)
+        more = on_workers(rows) if where == "spread" else {}
+        ends = [run_virtual(bench.collect(case.rows, **case.keys, **more))]
+        if case.then is not None:
+            ends.append(run_virtual(bench.collect(**case.then, **more)))
+        found.append((ends, figures(bench)))
+    assert found[0] == found[1]
+
+
+def on_workers(rows: str = "driver") -> JsonObject:
+    return {"through": collect_spread, "executor": "processes", "rows": rows}
+
+
+@pytest.mark.parametrize("limit", ["max_cost_usd", "max_total_tokens"])
+def test_a_limit_is_exceeded_by_no_more_than_what_was_in_flight(bench: Bench, limit: str) -> None:
+    rows = [row(" ".join(["w"] * (1 + number % 9)) + f" q{number}") for number in range(200)]
+    bench.model = model = PricedModel()
+    keys = {limit: 100, "num_samples_in_parallel": 7}
+    assert run_virtual(bench.collect(rows, **keys, **on_workers())) == 3
+    done = [line["rollout"]["cost_usd"] for line in bench.lines()]  # a dollar a token
+    assert len(done) == model.started, "what was paid for is on disk"
+    assert sum(done) <= 100 + sum(sorted(done)[-7:])
+    assert f"{limit}=100 is reached" in bench.out.getvalue()
+    assert run_virtual(bench.collect(**on_workers())) == 0 and len(bench.lines()) == 200
+
+
+@pytest.mark.parametrize("rows", ["driver", "shards"])
+def test_groups_of_workers_reach_a_trainer_epoch_after_epoch(bench: Bench, rows: str) -> None:
+    policy, keys = BufferPolicy(batch=2, staleness=1), {"epochs": None, "num_repeats": 2}
+    seen = feed(bench, policy, steps=5, **keys, **on_workers(rows))
+    groups = [group for _, found in seen for group in found]
+    assert len(groups) == 10 == len({group.key for group in groups})
+    for group in groups:
+        assert [line["_ng_rollout_index"] for line in group.rollouts] == [0, 1]
+        assert group.rewards == [1.0, 1.0]
+    assert bench.status == 0  # type: ignore[attr-defined]
+    acked = [line["key"] for line in bench.lines("_acks") if line["reason"] == "acked"]
+    assert sorted(acked) == sorted(group.key for group in groups)
+
+
+@pytest.mark.parametrize("rows", ["driver", "shards"])
+def test_a_group_that_an_earlier_run_began_is_put_by_a_run_on_workers(
+    bench: Bench, rows: str
+) -> None:
+    run_virtual(bench.collect([row(text) for text in "abc"]))
+    keys = {"epochs": None, "num_repeats": 2}
+    [(_, groups)] = feed(bench, BufferPolicy(batch=3), steps=1, **keys, **on_workers(rows))
+    assert all(group.rewards == [1.0, 1.0] for group in groups)
+
+
+def figures(bench: Bench) -> JsonObject:
+    """What is on disk, times aside."""
+    files = {
+        path.name: sorted(repr(untimed(line)) for line in read_jsonl(path))
+        for path in bench.folder.glob("rollouts*.jsonl")
+    }
+    [metrics] = bench.folder.glob("rollouts*_aggregate_metrics.json")
+    return {**files, "metrics": untimed(json.loads(metrics.read_bytes()))}
+
+
+def untimed(found: Any) -> Any:
+    if isinstance(found, dict):
+        return {name: untimed(value) for name, value in found.items() if name not in VARIES}
+    return [untimed(each) for each in found] if isinstance(found, list) else found
+
+
+def sharded(folder: Path, number: int) -> Rollout:
+    """A rollout whose line a worker has written."""
+    info, line = made(Key(f"{number:016x}", "agent", "", 0), {"reward": 1.0, "response": {}})
+    shard = ShardFile(folder / "rollouts_shards", f"w{number % 2}")
+    place = shard.append(dump_line(line))
+    shard.close()
+    return Rollout(info, line, raw=place)
+
+
+def test_a_line_that_the_driver_cannot_read_ends_the_run_at_once(tmp_path: Path) -> None:
+    journal = ShardedJournal(OutputPaths.of(tmp_path / "rollouts.jsonl"), fsync="exit")
+    rollout = sharded(tmp_path / "on another disk", 1)
+    shutil.rmtree(tmp_path / "on another disk")
+    with pytest.raises(OutputError, match="rows=shards needs a disk that the driver and all"):
+        journal.append(rollout)
+    journal.close(clean=False)
+
+
+def test_lines_are_in_the_output_once_however_often_they_are_gathered(tmp_path: Path) -> None:
+    paths = OutputPaths.of(tmp_path / "rollouts.jsonl")
+    journal = ShardedJournal(paths, fsync="exit")
+    for number in range(3):
+        journal.append(sharded(tmp_path, number))
+    shard = tmp_path / "rollouts_shards/w1.jsonl"
+    shard.rename(tmp_path / "away")
+    with pytest.raises(OutputError):
+        journal.gather()
+    assert len(read_jsonl(paths.main)) == 2
+    (tmp_path / "away").rename(shard)
+    journal.gather()
+    journal.append(sharded(tmp_path, 3))
+    assert len(read_jsonl(paths.main)) == 3
+    journal.close(clean=True)
+    assert len(read_jsonl(paths.main)) == 4 and not paths.shards.exists()
+    again = Journal(paths, fsync="exit")
+    assert len(again.contents.done) == 4
+    again.close(clean=True)
+
+
+def test_a_worker_writes_on_after_a_run_has_taken_its_file(tmp_path: Path) -> None:
+    shard = ShardFile(tmp_path / "rollouts_shards", "w")
+    assert shard.append(b"{}\n").read() == b"{}\n"
+    shutil.rmtree(tmp_path / "rollouts_shards")
+    assert shard.append(b"[]\n").read() == b"[]\n"
+    shard.close()
