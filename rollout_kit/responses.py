@@ -4,8 +4,10 @@ A *response* is a Responses-API object, an *item* one element of its `output`. U
 malformed items are ignored.
 """
 
+import json
+import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from uuid import uuid4
 
@@ -14,6 +16,8 @@ import orjson
 from .types import JsonObject
 
 Item = JsonObject
+
+TOOL_CALL = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>", re.DOTALL)
 
 USAGE_DETAILS = {
     "input_tokens_details": ("cached_tokens", "cache_write_tokens"),
@@ -190,3 +194,17 @@ def make_response(
 
 def new_id(prefix: str) -> str:
     return f"{prefix}_{uuid4().hex}"
+
+
+def find_tool_calls(text: str) -> Iterator[tuple[re.Match[str], Item]]:
+    """The calls in a generated text, as Qwen and Hermes models write them, with their places. What
+    does not parse is none."""
+    for match in TOOL_CALL.finditer(text):
+        try:
+            call = json.loads(match[1])
+        except ValueError:
+            continue
+        found = call if isinstance(call, dict) else {}
+        name, given = found.get("name"), found.get("arguments")
+        if isinstance(name, str) and isinstance(given, dict):
+            yield match, function_call_item(name, json.dumps(given, ensure_ascii=False))

@@ -4,18 +4,14 @@ The order of keys is kept: a template writes tools and arguments in their order,
 works only with the order that it was trained on.
 """
 
-import json
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from rollout_kit.endpoints.chat import SERVER_SIDE
 from rollout_kit.endpoints.params import find_problems
 from rollout_kit.errors import TaskError
-from rollout_kit.responses import Item, function_call_item, input_items, message_item
+from rollout_kit.responses import Item, find_tool_calls, input_items, message_item
 from rollout_kit.types import JsonObject
-
-TOOL_CALL = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>", re.DOTALL)
 
 ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 
@@ -119,26 +115,12 @@ def output_items(text: str) -> list[Item]:
     """
     items: list[Item] = []
     begin = 0
-    for match in TOOL_CALL.finditer(text):
-        call = _parse_call(match[1])
-        if call:
-            _add_message(items, text[begin : match.start()])
-            items.append(call)
-            begin = match.end()
+    for match, call in find_tool_calls(text):
+        _add_message(items, text[begin : match.start()])
+        items.append(call)
+        begin = match.end()
     _add_message(items, text[begin:])
     return items or [message_item("")]
-
-
-def _parse_call(source: str) -> Item | None:
-    try:
-        call = json.loads(source)
-    except ValueError:
-        return None
-    if not isinstance(call, dict) or not isinstance(call.get("arguments"), dict):
-        return None
-    if not isinstance(call.get("name"), str):
-        return None
-    return function_call_item(call["name"], json.dumps(call["arguments"], ensure_ascii=False))
 
 
 def _add_message(items: list[Item], text: str) -> None:

@@ -18,6 +18,7 @@ from rollout_kit.endpoints.refusals import (
     wait_s,
 )
 from rollout_kit.errors import ModelError, PeerError, PeerTimeout, PeerUnreachable, summary
+from rollout_kit.rl.suffix import Restart
 from rollout_kit.serving.model import ScoreRequest
 from rollout_kit.trajectory import RESTART, Versions, span_versions
 from rollout_kit.transport.http import HttpClient, Reply
@@ -29,7 +30,6 @@ from .distribution import Distributions
 from .endpoints import Endpoint, Endpoints
 from .following import Replicas
 from .gate import UNLIMITED_S, Gate
-from .suffix import Restart
 from .weights import label_of
 
 log = logging.getLogger(__name__)

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollout_kit.endpoints.refusals import read_reply
+from rollout_kit.rl.suffix import Aligned, Restart, align, is_verbatim, rest_behind
 from rollout_kit.trajectory import SampledTurn
 from rollout_kit.transport.http import Reply
 from rollout_kit.transport.loop import gather_all
 from rollout_kit.types import JsonObject
-
-from .suffix import Aligned, Restart, align, is_verbatim
 
 RENDER = "/v1/chat/completions/render"
 GENERATE = "/inference/v1/generate"
@@ -89,7 +88,7 @@ async def _request(turn: LaterTurn, ask: Ask) -> tuple[JsonObject, list[int]]:
     except Restart:
         # many templates write <think> into the generation prompt and omit it from earlier turns
         bare = await _render({**turn.whole, "add_generation_prompt": False}, ask)
-        opening = _behind(request["token_ids"], bare["token_ids"])
+        opening = rest_behind(request["token_ids"], bare["token_ids"])
         if not opening:
             raise
         found = align(turn.turns, request["token_ids"], until_last["token_ids"], opening)
@@ -149,7 +148,3 @@ async def _parse(turn: LaterTurn, generated: JsonObject, prompt: list[int], ask:
     if reply.status != 200 or not isinstance(made, dict) or not made.get("choices"):
         raise Refused(reply, len(prompt))
     return made
-
-
-def _behind(whole: list[int], start: list[int]) -> list[int]:
-    return whole[len(start) :] if whole[: len(start)] == start else []

@@ -23,6 +23,7 @@ import pytest
 
 from rollout_kit.launch.process_tree import find_marked
 from rollout_kit.responses import function_call_output, function_calls
+from rollout_kit.rl import suffix
 from rollout_kit.serving import registry
 from rollout_kit.trajectory import sequences
 
@@ -37,7 +38,6 @@ READY_S = 600
 VllmModel = registry.load("responses_api_models", "vllm_model")
 PARTS = VllmModel.__module__.rpartition(".")[0]
 token_in = importlib.import_module(f"{PARTS}.token_in")
-suffix = importlib.import_module(f"{PARTS}.suffix")
 
 NUMBER = {"type": "integer"}
 ADD = {

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rollout_kit.rl import suffix
 from rollout_kit.serving import registry
 from rollout_kit.trajectory import SampledTurn
 
 PARTS = registry.load("responses_api_models", "vllm_model").__module__.rpartition(".")[0]
-suffix = importlib.import_module(f"{PARTS}.suffix")
 token_in = importlib.import_module(f"{PARTS}.token_in")
 
 START, END, THINK, END_THINK = 1, 2, 3, 4

@@ -17,9 +17,9 @@ from typing import Any
 from ...api.runs import collect_sync
 from ...errors import ConfigError, StopRun
 from ...responses import input_items
-from ...trajectory import TokenSequence, sequences
 from ...types import Failure, JsonObject, Outcome, Rollout
 from ..weights.checkpoints import CheckpointManager
+from .trainer_run import read_sequence
 
 
 def rollout_reward(completions: Sequence[Any], reward: Sequence[float], **_: Any) -> list[float]:
@@ -61,7 +61,7 @@ class TrlRollouts:
         made: JsonObject = defaultdict(list)
         for name in map(_name, prompts):
             rollout = found[name].pop()
-            sequence = _read_sequence(rollout)
+            sequence = read_sequence(rollout)
             start = len(sequence.turns[0].added)
             made["prompt_ids"].append(sequence.token_ids[:start])
             made["completion_ids"].append(sequence.token_ids[start:])
@@ -93,13 +93,6 @@ def _check(outcome: Outcome) -> Rollout:
         return outcome
     error = outcome.error if isinstance(outcome, Failure) else "it has no verdict"
     raise StopRun(f"a rollout failed: {error}")
-
-
-def _read_sequence(rollout: Rollout) -> TokenSequence:
-    found = sequences(rollout.response.get("output") or ())
-    if len(found) != 1:
-        raise StopRun(f"a rollout is {len(found)} token sequences; rollout_func takes one for each")
-    return found[0]
 
 
 def _name(prompt: Any) -> str:

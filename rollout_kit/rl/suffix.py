@@ -8,7 +8,7 @@ and the tokens between the turns must be unchanged. This module works on token i
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rollout_kit.trajectory import SampledTurn
+from ..trajectory import SampledTurn
 
 
 class Restart(Exception):
@@ -51,6 +51,11 @@ def align(
         said.append(rendered[at:until])
         at = until
     return Aligned(said, rendered[at:])
+
+
+def rest_behind(whole: list[int], start: list[int]) -> list[int]:
+    """What `whole` has behind `start`; nothing if it does not begin with it."""
+    return whole[len(start) :] if whole[: len(start)] == start else []
 
 
 def is_verbatim(turn: SampledTurn, said: list[int], opening: Sequence[int] = ()) -> bool:
