@@ -20,7 +20,8 @@ from rollout_kit.api.load import load
 from rollout_kit.cli import export
 from rollout_kit.cli import view as command
 from rollout_kit.errors import ConfigError
-from rollout_kit.export.expression import Filter, parse
+from rollout_kit.export.filters.expression import Filter, parse
+from rollout_kit.export.filters.masks import mask_of, split
 from rollout_kit.launch.sockets import bound_socket, url_of
 from rollout_kit.store.groups.members import group_digest, hold
 from rollout_kit.store.groups.scope import group_of
@@ -32,7 +33,6 @@ from rollout_kit.store.sidecars.labels import Labelled, Labels
 from rollout_kit.transport.app import served
 from rollout_kit.view.app import Viewer, build_app
 from rollout_kit.view.dataset import Dataset
-from rollout_kit.view.masks import mask_of, split
 from rollout_kit.view.query import Query
 
 NUMBERS = ["reward", "num_turns", "output_tokens", "score", "flag"]

@@ -15,7 +15,7 @@ from ..errors import ConfigError
 from ..store.groups.scope import Group, group_of
 from ..types import Key, Rollout
 from .conversation import digest, is_cut_off, said_by
-from .expression import Filter
+from .filters.expression import Filter
 from .source import read_rollouts
 
 

@@ -12,13 +12,13 @@ from starlette.types import ASGIApp
 
 from .. import __version__
 from ..errors import ConfigError, RolloutKitError
+from ..export.filters.masks import status_of
 from ..pages.site import as_json, build_site, read_json, refuse
 from ..store.index.index import LineChanged
 from ..types import JsonObject, Key
 from .comparison import compare_outputs
 from .dataset import ROW_BITS, ROW_MASK, Dataset
 from .figures import histogram, plots
-from .masks import status_of
 from .query import Queries, Query
 from .rollouts import Reader
 

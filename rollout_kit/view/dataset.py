@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import ConfigError, suggest
+from ..export.filters.masks import rows_of_task
 from ..export.grouped import is_group
 from ..store.compact import hex_number
 from ..store.files import SIDECARS, OutputPaths
@@ -18,7 +19,6 @@ from ..store.lines import rollout_of
 from ..store.scan import parse_line
 from ..store.sidecars.labels import Labels
 from ..types import Key, Rollout
-from .masks import rows_of_task
 
 ROW_BITS = 40
 """A row's id is the number of its file and, in this many bits, its number in the file."""

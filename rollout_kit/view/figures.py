@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ..errors import ConfigError
+from ..export.filters.masks import value_in
 from ..metrics.aggregate import Aggregate
 from ..store.groups.scope import Group, parse_scope
 from ..types import JsonObject
 from .dataset import ROW_BITS, ROW_MASK, Dataset
-from .masks import value_in
 
 MAX_BINS = 24
 

@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 import orjson
 
 from ..errors import ConfigError, suggest
-from ..export.expression import Filter, names_in, parse
+from ..export.filters.expression import Filter, names_in, parse
+from ..export.filters.masks import COMPUTED, both, mask_of, split, value_in
 from ..store.scan import parse_line
 from ..workers.matching import LineMatcher
 from .dataset import ROW_BITS, ROW_MASK, Dataset, Part, StoredOutput
-from .masks import COMPUTED, both, mask_of, split, value_in
 
 STEP = 4096
 """Rows between two looks at whether the query was cancelled."""

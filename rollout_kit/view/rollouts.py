@@ -6,13 +6,13 @@ import orjson
 
 from ..errors import ConfigError
 from ..export.conversation import digest, said_by
+from ..export.filters.masks import rows_of_task, status_of
 from ..store.index.index import LineChanged
 from ..store.lines import rollout_of
 from ..store.scan import parse_line
 from ..store.sidecars.labels import Labelled
 from ..types import JsonObject
 from .dataset import ROW_BITS, Dataset, Part
-from .masks import rows_of_task, status_of
 
 MAX_TEXT = 100_000
 """Characters of a text that a page shows at first; the rest is in the download."""

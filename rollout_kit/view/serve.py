@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 
 from ..config.keys.analysis import ViewConfig
 from ..errors import ConfigError, number_of
-from ..export.expression import parse
+from ..export.filters.expression import parse
 from ..launch.sockets import bound_socket, url_of
 from ..transport.app import served
 from .app import Viewer, build_app

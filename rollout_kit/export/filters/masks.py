@@ -1,7 +1,7 @@
 """Filters over columns: a byte for each row, 1 where the expression holds.
 
 An expression is computed node by node over whole columns, 30 ms per million rows and comparison.
-The meaning is that of `export/expression.py`: a number that a row lacks is None there and NaN here.
+The meaning is that of `expression.py`: a number that a row lacks is None there and NaN here.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from itertools import repeat
 from math import isnan
 from typing import Any
 
-from ..errors import ConfigError
-from ..export.expression import EQUALS, ORDERS, SUMS, evaluate, names_in
-from ..store.compact import hex_number
-from ..store.index.columns import Columns
+from ...errors import ConfigError
+from ...store.compact import hex_number
+from ...store.index.columns import Columns
+from .expression import EQUALS, ORDERS, SUMS, evaluate, names_in
 
 
 class _NoColumns(Exception):

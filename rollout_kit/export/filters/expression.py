@@ -13,8 +13,8 @@ import operator
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ..errors import ConfigError, suggest
-from ..types import Rollout
+from ...errors import ConfigError, suggest
+from ...types import Rollout
 
 MAX_CHARS, MAX_DEPTH = 10_000, 50
 
