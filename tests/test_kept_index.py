@@ -216,7 +216,7 @@ EDITS: dict[str, Callable[[Path], object]] = {
     "no index": lambda path: OutputPaths(path).index.unlink(),
     "an index that is cut": damage(lambda raw: raw[: len(raw) * 2 // 3]),
     "an index that is damaged": damage(lambda raw: raw[:999] + b"x" + raw[1000:]),
-    "an index of another version": damage(lambda raw: raw.replace(b"index 2", b"index 1", 1)),
+    "an index of another version": damage(lambda raw: raw.replace(b"index 3", b"index 2", 1)),
     "garbage": damage(lambda raw: b"\0" * len(raw)),
     "an index that is a folder": lambda path: (
         OutputPaths(path).index.unlink(),

@@ -14,6 +14,7 @@ from rollout_kit.cli import pairs as command
 from rollout_kit.config.keys.analysis import PairRule, PairsConfig
 from rollout_kit.export.pairs import plan_pairs
 from rollout_kit.export.selection import Member, Selection
+from rollout_kit.export.source import RolloutSource
 from rollout_kit.store.groups.scope import Group
 from rollout_kit.types import Key
 
@@ -227,7 +228,9 @@ def test_a_pair_has_a_better_and_a_worse_one_whatever_the_rule(
         for at, (reward, words, text) in enumerate(given)
     ]
     config = PairsConfig(rules=[PairRule(type=rule, k=k)], max_per_task=most, pass_threshold=0.75)
-    found = plan_pairs(Selection({group: members}, {}), config).pairs.get(group, [])
+    found = plan_pairs(Selection(RolloutSource([]), {group: members}, {}), config).pairs.get(
+        group, []
+    )
     assert len(found) <= most
     assert all(two.margin > 0 and two.chosen.digest != two.rejected.digest for two in found)
     assert len({(two.chosen.digest, two.rejected.digest) for two in found}) == len(found)

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError, how_to_install
 from ..store.compact import Keys
-from ..store.groups.rewards import find_group_rewards
+from ..store.groups.rewards import GroupRewards, find_group_rewards
 from ..store.input import number_lines
 from ..store.lines import key_of, kind_of, rollout_of
 from ..store.scan import parse_line
-from ..store.sidecars.labels import find_labels
+from ..store.sidecars.labels import Labels, find_labels
 from ..types import Rollout
 
 if TYPE_CHECKING:
@@ -31,16 +31,9 @@ class Rollouts:
         for path in self.paths:
             rewards, labels = find_group_rewards(path), find_labels(path)
             for _, raw in number_lines(path):
-                line = parse_line(raw)
-                response = line.get("response") if line else None
-                if not isinstance(response, dict) or not isinstance(response.get("output"), list):
-                    continue
-                assert line is not None
-                if kind_of(line, "rollout") != "rollout":
-                    continue
-                if (key := key_of(line)) is not None and seen.add(key):
-                    group = rewards.of(key) if rewards else None
-                    yield rollout_of(line, group, labels.of(key) if labels else ())
+                rollout = parse_rollout(raw, rewards, labels)
+                if rollout is not None and seen.add(rollout.key):
+                    yield rollout
 
     def __repr__(self) -> str:
         return f"Rollouts({', '.join(map(str, self.paths))})"
@@ -62,6 +55,21 @@ def load(*paths: str | Path) -> Rollouts:
     if not paths or not all(isinstance(path, str | Path) and path for path in paths):
         raise ConfigError("load: name one or more files of rollouts")
     return Rollouts(*paths)
+
+
+def parse_rollout(
+    raw: bytes, rewards: GroupRewards | None, labels: Labels | None
+) -> Rollout | None:
+    """A line with its group's score and its labels; None if it is no rollout with a response."""
+    line = parse_line(raw)
+    response = line.get("response") if line else None
+    if not isinstance(response, dict) or not isinstance(response.get("output"), list):
+        return None
+    assert line is not None
+    if kind_of(line, "rollout") != "rollout" or (key := key_of(line)) is None:
+        return None
+    group = rewards.of(key) if rewards else None
+    return rollout_of(line, group, labels.of(key) if labels else ())
 
 
 def _flatten(rollout: Rollout) -> dict[str, Any]:

@@ -8,13 +8,13 @@ from typing import Any
 
 import orjson
 
-from ..api.load import load
 from ..config.keys.analysis import CompareConfig
 from ..errors import ConfigError, number_of
+from ..export.source import Candidate, RolloutSource
 from ..metrics.paired import Paired, Side, compare
 from ..store.files import OutputPaths
 from ..store.groups.scope import arm_of_key
-from ..types import JsonObject, Rollout
+from ..types import JsonObject
 
 MAX_SETTINGS = 20
 """Different settings that are listed."""
@@ -69,11 +69,11 @@ def read_files(command: CompareConfig) -> list[File]:
 
 def _read(path: Path) -> File:
     found = File(path, Side(str(path)))
-    for rollout in load(path):
+    for candidate in RolloutSource([path]).candidates():
         sides = [found.side]
-        if arm := arm_of_key(rollout.key):
+        if arm := arm_of_key(candidate.key):
             sides.append(found.arms.setdefault(arm, Side(arm)))
-        _add(found, rollout, sides)
+        _add(found, candidate, sides)
     return found
 
 
@@ -81,22 +81,22 @@ def _read_arms(paths: Sequence[Path]) -> list[File]:
     """The arms of a single file, each as a file."""
     arms: dict[str, File] = {}
     for path in paths:
-        for rollout in load(path):
-            arm = arm_of_key(rollout.key)
+        for candidate in RolloutSource([path]).candidates():
+            arm = arm_of_key(candidate.key)
             found = arms.setdefault(arm, File(path, Side(arm or "(no arm)")))
-            _add(found, rollout, [found.side])
+            _add(found, candidate, [found.side])
     return list(arms.values())
 
 
-def _add(found: File, rollout: Rollout, sides: Sequence[Side]) -> None:
-    info, answer = rollout.info, rollout.line.get("extracted_answer")
-    found.agents.add(info.key.agent)
-    found.models.add(info.model)
-    found.verifiers.add(info.verifier)
-    found.fingerprints.add(info.settings)
-    task = f"{info.key.agent}\0{info.key.task_id}"
+def _add(found: File, candidate: Candidate, sides: Sequence[Side]) -> None:
+    key, answer = candidate.key, candidate.value("extracted_answer")
+    found.agents.add(key.agent)
+    found.models.add(candidate.value("model") or "")
+    found.verifiers.add(candidate.value("verifier") or "")
+    found.fingerprints.add(candidate.value("settings") or "")
+    task = f"{key.agent}\0{key.task_id}"
     for side in sides:
-        side.add(task, rollout.reward, None if answer is None else str(answer))
+        side.add(task, candidate.reward, None if answer is None else str(answer))
 
 
 def compare_files(command: CompareConfig) -> JsonObject:

@@ -50,10 +50,9 @@ def export(config: ExportConfig) -> JsonObject:
         return export_pairs(PairsConfig.model_validate(_given(config)))
     with _files(config, form) as files:
         selection = select(config)
-        wanted = {group: {each.key for each in m} for group, m in selection.groups.items()}
         report = files.report
         report.left_out = selection.left_out
-        for group, rollouts in read_selected(config.inputs, wanted):
+        for group, rollouts in read_selected(selection.source, selection.groups):
             ordered = [rollouts[each.key] for each in selection.groups[group]]
             _write_group(files, selection, group, ordered)
         return files.finish(selection.num_read, "rollout")
@@ -66,10 +65,10 @@ def send_traces(config: ExportConfig) -> JsonObject:
         raise ConfigError("otel.endpoint and output_fpath: traces go to one of them")
     keys, report, sent = config.otel, ExportReport(), 0
     selection = select(config)
-    wanted = {group: {each.key for each in m} for group, m in selection.groups.items()}
     report.left_out = selection.left_out
     sender = Sender(str(keys.endpoint), keys.headers, keys.service)
-    found = chain.from_iterable(each.values() for _, each in read_selected(config.inputs, wanted))
+    groups = read_selected(selection.source, selection.groups)
+    found = chain.from_iterable(each.values() for _, each in groups)
     while rollouts := list(islice(found, BATCH)):
         traces = []
         for rollout in rollouts:
@@ -97,14 +96,14 @@ def export_pairs(config: PairsConfig) -> JsonObject:
         raise ConfigError(f"format={config.format} has no pairs; these have: {names}")
     template = None if config.prompt == "chosen" else Prompt.load(Path(config.prompt))
     with _files(config, form) as files:
-        selection = select(config)
+        selection = select(config, with_texts=True)
         planned = plan_pairs(selection, config)
         report = files.report
         wanted = {
-            group: {each.key for two in pairs for each in two[:2]}
+            group: {each for two in pairs for each in two[:2]}
             for group, pairs in planned.pairs.items()
         }
-        for group, rollouts in read_selected(config.inputs, wanted):
+        for group, rollouts in read_selected(selection.source, wanted):
             read = _reader(config)
             for two in planned.pairs[group]:
                 with files.leaving_out_unfit():

@@ -5,7 +5,7 @@ group as soon as its last chosen member was read. Memory holds open groups only.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
@@ -16,29 +16,33 @@ from ..store.groups.scope import Group, group_of
 from ..types import Key, Rollout
 from .conversation import digest, is_cut_off, said_by
 from .filters.expression import Filter
-from .source import read_rollouts
+from .source import Candidate, RolloutSource
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
     """What is kept of a rollout while groups are formed.
 
-    `score` is what members are ranked by, `reward` the individual verdict. None: not verified.
+    `score` is what members are ranked by, `reward` the individual verdict. None: not verified. What
+    texts tell is known only if it was asked for.
     """
 
     key: Key
     reward: float | None
     score: float | None
-    num_words: int
-    digest: bytes
-    is_cut_off: bool
-    is_empty: bool
+    num_words: int = 0
+    digest: bytes = b""
+    is_cut_off: bool = False
+    is_empty: bool = False
+    place: int = 0
+    """Where the source finds the rollout again."""
 
 
 @dataclass(slots=True)
 class Selection:
     """The chosen rollouts of each group, by key; the best first if only the top is asked for."""
 
+    source: RolloutSource
     groups: dict[Group, list[Member]]
     scores: dict[Group, list[float]]
     """The scores of all verified members, chosen or not: the baseline of advantages."""
@@ -46,23 +50,27 @@ class Selection:
     left_out: Counter[str] = field(default_factory=Counter)
 
 
-def select(config: SelectionConfig) -> Selection:
-    """Choose rollouts; ConfigError for a filter that is wrong or names an unknown field."""
+def select(config: SelectionConfig, *, with_texts: bool = False) -> Selection:
+    """Choose rollouts; ConfigError for a filter that is wrong or names an unknown field.
+
+    `with_texts`: whether members tell about their texts.
+    """
+    if not config.inputs:
+        raise ConfigError("name one or more files of rollouts")
     keeps = Filter(config.where) if config.where else None
-    found = Selection({}, {})
-    for rollout in read_rollouts(config.inputs):
+    found = Selection(RolloutSource(config.inputs), {}, {})
+    with_texts = with_texts or config.dedupe
+    for candidate in found.source.candidates(keeps):
         found.num_read += 1
-        score = score_of(rollout, config.reward_key)
-        group = group_of(rollout.key)
+        score = _score_of_candidate(candidate, config.reward_key)
+        group = group_of(candidate.key)
         if score is not None:
             found.scores.setdefault(group, []).append(score)
-        reason = _why_not(rollout, score, config)
-        if keeps is not None and not keeps(rollout):
-            reason = reason or "where"
-        if reason:
+        if reason := _why_not(candidate, score, config):
             found.left_out[reason] += 1
         else:
-            found.groups.setdefault(group, []).append(_member(rollout, score))
+            member = _member(candidate, score, with_texts=with_texts)
+            found.groups.setdefault(group, []).append(member)
     if keeps is not None:
         keeps.check()
     if config.reward_key and found.num_read and not found.scores:
@@ -89,26 +97,41 @@ def score_of(rollout: Rollout, key: str | None) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-def _why_not(rollout: Rollout, score: float | None, config: SelectionConfig) -> str:
+def _score_of_candidate(candidate: Candidate, key: str | None) -> float | None:
+    """The same, from columns where they have it."""
+    if key is None or key == "group_reward":
+        group = candidate.group.reward if candidate.group else None
+        return group if key or candidate.group else candidate.reward
+    value = candidate.value(key)
+    return float(value) if isinstance(value, int | float) else score_of(candidate.rollout, key)
+
+
+def _why_not(candidate: Candidate, score: float | None, config: SelectionConfig) -> str:
     if score is None and (config.min_reward is not None or config.max_reward is not None):
         return "without a reward"
     if score is not None and config.min_reward is not None and score < config.min_reward:
         return "min_reward"
     if score is not None and config.max_reward is not None and score > config.max_reward:
         return "max_reward"
-    return "drop_truncated" if config.drop_truncated and is_cut_off(rollout) else ""
+    if not candidate.holds:
+        return "where"
+    return "drop_truncated" if config.drop_truncated and is_cut_off(candidate.rollout) else ""
 
 
-def _member(rollout: Rollout, score: float | None) -> Member:
+def _member(candidate: Candidate, score: float | None, *, with_texts: bool) -> Member:
+    if not with_texts:
+        return Member(candidate.key, candidate.reward, score, place=candidate.place)
+    rollout = candidate.rollout
     said = said_by(rollout)
     return Member(
-        rollout.key,
-        rollout.reward,
+        candidate.key,
+        candidate.reward,
         score,
         len(rollout.text.split()),
         digest(said),
         is_cut_off(rollout),
         not any(any(each[2:]) for each in said if each[0] != "reasoning"),
+        candidate.place,
     )
 
 
@@ -135,18 +158,17 @@ _LEAST = float("-inf")
 
 
 def read_selected(
-    inputs: Sequence[str], wanted: dict[Group, set[Key]]
+    source: RolloutSource, wanted: Mapping[Group, Iterable[Member]]
 ) -> Iterator[tuple[Group, dict[Key, Rollout]]]:
     """Each group with its wanted rollouts, in the order in which groups are complete."""
+    left = {group: len(set(members)) for group, members in wanted.items()}
     open_groups: dict[Group, dict[Key, Rollout]] = {}
-    for rollout in read_rollouts(inputs):
+    places = sorted({each.place for members in wanted.values() for each in members})
+    for rollout in source.read(places):
         group = group_of(rollout.key)
-        keys = wanted.get(group, ())
-        if rollout.key not in keys:
-            continue
         held = open_groups.setdefault(group, {})
         held[rollout.key] = rollout
-        if len(held) == len(keys):
+        if len(held) == left[group]:
             yield group, open_groups.pop(group)
 
 

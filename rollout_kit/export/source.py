@@ -1,45 +1,200 @@
-"""Reads what an export is made of: files of rollouts, or of the grouped view."""
+"""The rollouts that exports and comparisons are made of.
+
+A file of rollouts is known by its index: its lines are read only where columns do not tell enough.
+Compressed files and the grouped view have none, and are read line by line.
+"""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from math import isnan
 from pathlib import Path
+from typing import Any, Protocol
 
-from ..api.load import load
+from ..api.load import load, parse_rollout
 from ..errors import ConfigError
 from ..store.compact import Keys
+from ..store.groups.rewards import find_group_rewards
+from ..store.index.columns import LEFT_OUT
+from ..store.index.index import LineChanged, open_index
 from ..store.input import number_lines
 from ..store.scan import parse_line
-from ..types import Rollout
+from ..store.sidecars.labels import find_labels
+from ..types import GroupScore, Key, Rollout
+from .filters.expression import Filter, fields_of, names_in
+from .filters.masks import mask_of, split, value_in
 from .grouped import is_group, read_group
 
+FILE_BITS = 40
+"""A place is the number of a file and, in this many bits, the number of a rollout in it."""
 
-def read_rollouts(paths: Sequence[str]) -> Iterator[Rollout]:
-    """Every rollout of the files, each key once; ConfigError if a file cannot be read."""
-    if not paths:
-        raise ConfigError("name one or more files of rollouts")
-    files = [Path(path).expanduser() for path in paths]
-    grouped = [_is_grouped(path) for path in files]
-    if not any(grouped):
-        yield from load(*files)
-        return
-    seen = Keys()
-    for path, has_groups in zip(files, grouped, strict=True):
-        for rollout in _read_groups(path) if has_groups else load(path):
-            if seen.add(rollout.key):
+
+@dataclass(slots=True)
+class Candidate:
+    """One rollout of a source; `rollout` is read when it is asked for."""
+
+    file: "_File"
+    place: int
+    """Where the source finds it again."""
+    key: Key
+    reward: float | None
+    group: GroupScore | None
+    may_hold: bool = True
+    """Whether the columns satisfy the filter."""
+    rest: Filter | None = None
+    """What of the filter needs the rollout."""
+    read: Rollout | None = None
+
+    @property
+    def rollout(self) -> Rollout:
+        if self.read is None:
+            (self.read,) = self.file.read([self.place])
+        return self.read
+
+    @property
+    def holds(self) -> bool:
+        """Whether the filter keeps it."""
+        return self.may_hold and (self.rest is None or self.rest(self.rollout))
+
+    def value(self, name: str) -> Any:
+        """A field of every rollout, or one that the verifier set; None if it lacks it."""
+        return self.file.value(self, name)
+
+
+class RolloutSource:
+    """The rollouts of several files, each key once; ConfigError if a file cannot be read."""
+
+    def __init__(self, paths: Sequence[str | Path]) -> None:
+        self._files = [
+            _open(Path(path).expanduser(), number << FILE_BITS) for number, path in enumerate(paths)
+        ]
+
+    def candidates(self, keeps: Filter | None = None) -> Iterator[Candidate]:
+        """All rollouts, in the order of the files; each tells whether `keeps` keeps it."""
+        seen = Keys()
+        for file in self._files:
+            yield from (each for each in file.candidates(keeps) if seen.add(each.key))
+
+    def read(self, places: Sequence[int]) -> Iterator[Rollout]:
+        """The rollouts at these places, which ascend."""
+        for number, found in groupby(places, lambda place: place >> FILE_BITS):
+            yield from self._files[number].read(list(found))
+
+
+class _File(Protocol):
+    def candidates(self, keeps: Filter | None) -> Iterator[Candidate]: ...
+
+    def read(self, places: Sequence[int]) -> Iterator[Rollout]: ...
+
+    def value(self, candidate: Candidate, name: str) -> Any: ...
+
+
+def _open(path: Path, first_place: int) -> _File:
+    begin = next((raw for _, raw in number_lines(path)), b"")
+    if is_group(parse_line(begin)):
+        return _StreamedFile(_Groups(path), first_place)
+    with path.open("rb") as stream:
+        is_plain = stream.read(len(begin)) == begin  # neither compressed nor behind a mark
+    if not is_plain or not path.is_file():
+        return _StreamedFile(load(path), first_place)
+    return _IndexedFile(path, first_place)
+
+
+class _Groups:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __iter__(self) -> Iterator[Rollout]:
+        for position, (number, raw) in enumerate(number_lines(self._path)):
+            line = parse_line(raw)
+            if line is None or not is_group(line):
+                raise ConfigError(f"{self._path}:{number}: not a line of grouped answers")
+            try:
+                yield from read_group(line, position)
+            except (ValueError, TypeError) as error:
+                raise ConfigError(f"{self._path}:{number}: {error}") from None
+
+
+class _StreamedFile:
+    """A file whose lines are all read, each time."""
+
+    def __init__(self, rollouts: Any, first_place: int) -> None:
+        self._rollouts, self._first_place = rollouts, first_place
+
+    def candidates(self, keeps: Filter | None) -> Iterator[Candidate]:
+        for place, rollout in enumerate(self._rollouts, self._first_place):
+            yield _candidate_of(self, place, rollout, keeps)
+
+    def read(self, places: Sequence[int]) -> Iterator[Rollout]:
+        wanted = set(places)
+        for place, rollout in enumerate(self._rollouts, self._first_place):
+            if place in wanted:
                 yield rollout
 
-
-def _is_grouped(path: Path) -> bool:
-    for _, raw in number_lines(path):
-        return is_group(parse_line(raw))
-    return False
+    def value(self, candidate: Candidate, name: str) -> Any:
+        return _value(candidate.rollout, name)
 
 
-def _read_groups(path: Path) -> Iterator[Rollout]:
-    for position, (number, raw) in enumerate(number_lines(path)):
-        line = parse_line(raw)
-        if line is None or not is_group(line):
-            raise ConfigError(f"{path}:{number}: not a line of grouped answers")
+class _IndexedFile:
+    """A file whose lines are read where its columns do not tell enough."""
+
+    def __init__(self, path: Path, first_place: int) -> None:
+        self._index, self._first_place = open_index(path), first_place
+        self._index.update()
+        self._columns = self._index.columns
+        self._rewards, self._labels = find_group_rewards(path), find_labels(path)
+
+    def candidates(self, keeps: Filter | None) -> Iterator[Candidate]:
+        columns, number = self._columns, len(self._columns)
+        may_hold, rest = bytes([1]) * number, None
+        if keeps is not None:
+            quick, others = split(keeps.tree, columns)
+            rest = keeps.part(others) if others is not None else None
+            if quick is not None:
+                keeps.note_known(names_in(quick))
+                may_hold = mask_of(quick, columns, number)
+        kinds, rewards = columns.texts["kind"], columns.numbers["reward"]
+        for row in range(number):
+            if kinds[row] == "rollout":
+                key, reward = self._index.key(row), rewards[row]
+                group = self._rewards.of(key) if self._rewards else None
+                held = None if isnan(reward) else reward
+                place = self._first_place + row
+                yield Candidate(self, place, key, held, group, bool(may_hold[row]), rest)
+        if (last := self._last()) is not None:
+            yield _candidate_of(self, self._first_place + number, last, keeps)
+
+    def read(self, places: Sequence[int]) -> Iterator[Rollout]:
+        end = self._first_place + len(self._columns)
         try:
-            yield from read_group(line, position)
-        except (ValueError, TypeError) as error:
-            raise ConfigError(f"{path}:{number}: {error}") from None
+            for raw in self._index.lines(each - self._first_place for each in places if each < end):
+                if (rollout := parse_rollout(raw, self._rewards, self._labels)) is not None:
+                    yield rollout
+        except LineChanged as error:
+            self._index.update()
+            raise ConfigError(f"{error} while it was read: run the same command again") from None
+        if places[-1] == end and (last := self._last()) is not None:
+            yield last
+
+    def value(self, candidate: Candidate, name: str) -> Any:
+        if candidate.read is None:
+            found = value_in(self._columns, name, candidate.place - self._first_place)
+            if found != LEFT_OUT:
+                return found
+        return _value(candidate.rollout, name)
+
+    def _last(self) -> Rollout | None:
+        """The rollout of a last line without a newline, which is in no index."""
+        with self._index.path.open("rb") as stream:
+            stream.seek(self._index.size)
+            return parse_rollout(stream.read(), self._rewards, self._labels)
+
+
+def _candidate_of(file: _File, place: int, rollout: Rollout, keeps: Filter | None) -> Candidate:
+    """The candidate of a rollout that was read."""
+    return Candidate(file, place, rollout.key, rollout.reward, rollout.group, True, keeps, rollout)
+
+
+def _value(rollout: Rollout, name: str) -> Any:
+    field = fields_of(rollout).get(name)
+    return rollout.line.get(name) if field is None else field()

@@ -11,6 +11,7 @@ the row. A field that a rollout lacks is None: it equals only None, and no compa
 import ast
 import operator
 from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from typing import Any
 
 from ...errors import ConfigError, suggest
@@ -70,6 +71,7 @@ def fields_of(rollout: Rollout) -> dict[str, Callable[[], Any]]:
         "seed": lambda: info.arm.seed if info.arm else None,
         "rollout_index": lambda: info.key.rollout_index,
         "model": lambda: info.model,
+        "settings": lambda: info.settings,
         "verifier": lambda: info.verifier,
         "attempt": lambda: info.attempt,
         "num_turns": lambda: info.num_turns,
@@ -120,6 +122,16 @@ class Filter:
             raise ConfigError(
                 f"{self.text}: {error}, for task {key.task_id}, rollout {key.rollout_index}"
             ) from None
+
+    def part(self, tree: ast.expr) -> "Filter":
+        """A filter of a part of the expression; what it learns of names, this one knows too."""
+        found = copy(self)
+        found.tree = tree
+        return found
+
+    def note_known(self, names: set[str]) -> None:
+        """Note that rollouts have these fields."""
+        self._missing -= names
 
     def check(self) -> None:
         """ConfigError if a name was in none of the rollouts seen: probably it is misspelled."""

@@ -1,4 +1,4 @@
-"""Columns of the lines of one file, in memory: about 130 bytes a line."""
+"""Columns of the lines of one file, in memory: about 150 bytes a line."""
 
 from __future__ import annotations
 
@@ -35,14 +35,10 @@ COUNTS = (
     "input_tokens",
     "output_tokens",
     "total_tokens",
-    "duration_s",
-    "model_s",
-    "tool_s",
-    "verify_s",
 )
-"""Columns of numbers for which seven digits are enough."""
+"""Columns of whole numbers; exact below 2**24."""
 
-NUMBERS = ("reward", "cost_usd", "started_s")
+NUMBERS = ("duration_s", "model_s", "tool_s", "verify_s", "reward", "cost_usd", "started_s")
 """Columns of 64-bit numbers. `started_s` is in seconds since 1970, UTC."""
 
 HEAD_SIZE = 24 + 4 * (len(TEXTS) + len(COUNTS)) + 8 * len(NUMBERS)

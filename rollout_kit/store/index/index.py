@@ -1,7 +1,7 @@
 """The index of one file: loaded, extended while the file grows, rebuilt after an edit."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -12,6 +12,7 @@ from zlib import crc32
 from ...errors import ConfigError
 from ...types import Key
 from ..compact import Keys
+from ..files import OutputPaths
 from .columns import Batch, Columns
 from .file import IndexFile, State
 from .records import RecordMaker
@@ -21,6 +22,9 @@ BATCH = 4096
 
 BLOCK = 1 << 20
 """Bytes per read."""
+
+SMALL = 1 << 20
+"""A smaller file is read in less time than its index would save."""
 
 
 class LineChanged(Exception):
@@ -102,17 +106,21 @@ class Index:
 
     def line(self, row: int) -> bytes:
         """The line as it stands; LineChanged if it is not the one that was indexed."""
+        return next(self.lines([row]))
+
+    def lines(self, rows: Iterable[int]) -> Iterator[bytes]:
+        """The same for several rows, in their order."""
         columns = self.columns
-        length = columns.lengths[row]
-        try:
-            with self.path.open("rb") as stream:
-                raw = os.pread(stream.fileno(), length, columns.offsets[row])
-        except OSError:
-            raw = b""
-        if len(raw) != length or crc32(raw) != columns.checks[row]:
-            self._is_edited = True
-            raise LineChanged(f"{self.path} was edited")
-        return raw
+        with suppress(OSError), self.path.open("rb") as stream:
+            for row in rows:
+                raw = os.pread(stream.fileno(), columns.lengths[row], columns.offsets[row])
+                if len(raw) != columns.lengths[row] or crc32(raw) != columns.checks[row]:
+                    break
+                yield raw
+            else:
+                return
+        self._is_edited = True
+        raise LineChanged(f"{self.path} was edited")
 
     def key(self, row: int) -> Key:
         columns = self.columns
@@ -159,6 +167,13 @@ class Index:
         self.size = end
         self._state = State.of(stream.fileno(), end)
         self._file.append(self.columns, content, self._state)
+
+
+def open_index(path: Path) -> Index:
+    """The index of a file of rollouts, for a reader: the one beside it where that is valid. Where
+    there is none it is kept in the user's cache folder, unless the file is small."""
+    is_small = path.stat().st_size < SMALL
+    return Index(path, "rollout", None if is_small else cache_path(path), OutputPaths(path).index)
 
 
 def _whole_lines(stream: BinaryIO, offset: int) -> Iterator[tuple[int, bytes]]:

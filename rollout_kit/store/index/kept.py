@@ -12,10 +12,8 @@ from ...types import Rollout
 from ..files import OutputPaths
 from .columns import Batch, Columns
 from .file import IndexFile, State
+from .index import SMALL
 from .records import OF_KEYS, Record, RecordMaker
-
-SMALL = 1 << 20
-"""A smaller file is read in less time than its index would save."""
 
 MAX_ODD = 20_000
 """With more lines that have to be read themselves, the whole file is read."""

@@ -15,7 +15,7 @@ from ...types import JsonObject, Key, Rollout
 from ..compact import hex_number
 from ..lines import NUMBERS as BLOCK_NUMBERS
 from ..lines import USAGE, key_of, kind_of
-from .columns import COUNTS, NAN, NUMBERS, TEXTS, Columns, Score
+from .columns import COUNTS, LEFT_OUT, NAN, NUMBERS, TEXTS, Columns, Score
 
 HEAD = struct.Struct(f"<QIIQ{len(TEXTS)}I{len(COUNTS)}f{len(NUMBERS)}d")
 CODE, NUMBER = struct.Struct("<I4x"), struct.Struct("<d")
@@ -176,7 +176,8 @@ class RecordMaker:
             content = HEAD.pack(*start, *numbers)
         for score, value in zip(self._columns.scores, scores, strict=True):
             if score.is_text:
-                text = value if isinstance(value, str) else None
+                text = LEFT_OUT if isinstance(value, list | dict) else value
+                text = text if isinstance(text, str) else None
                 content += CODE.pack(self._columns.texts[score.name].code_of(text))
             else:
                 is_number = isinstance(value, (int, float)) and value - value == 0
@@ -207,7 +208,7 @@ class RecordMaker:
         """Add the columns that the verifier's fields need."""
         columns = self._columns
         for name, value in scores:
-            if isinstance(value, str):
+            if isinstance(value, str | list | dict):
                 held: Mapping[str, Any] = columns.texts
             elif isinstance(value, (int, float)):
                 held = columns.numbers
@@ -296,7 +297,7 @@ def _slim(raw: bytes, names: Mapping[str, str]) -> JsonObject | None:
             "scores": scores,
         },
         "usage": line.get("usage") or None,
-        "reward": line.get("reward", NAN),
+        "reward": float(line.get("reward", NAN)),  # which may be true or false
         "_ng_task_index": line.get("_ng_task_index", 0),
     }
     if type(line.get("schema")) is int and isinstance(line.get("kind"), str):

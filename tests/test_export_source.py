@@ -1,0 +1,122 @@
+"""What exports read: a file with an index gives the same as one whose lines are all read."""
+
+import gzip
+import json
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from exported import Place, line
+from support import read_jsonl, write_jsonl
+
+from rollout_kit.cli import compare, export
+from rollout_kit.errors import ConfigError
+from rollout_kit.export import source
+from rollout_kit.export.filters.expression import Filter
+
+WHERE = [
+    "reward > 0.4",
+    "reward == 0.1",
+    "reward > 0.4 and 'is 3' in text",
+    "'is 3' in text or reward == 1",
+    "extracted_answer == '3' and finish_reason == 'stop'",
+    "extracted_answer is null",
+    "duration_s < 0.1234567891",
+    "parts == null and num_turns < 3",
+    "settings == 'abc' or verifier == ''",
+    "expected_answer == '3' and reward >= 0",
+    "not is_verified",
+    "task_index in [1, 3, 7]",
+]
+
+
+def various_lines() -> list[Any]:
+    pick = random.Random(0)
+    lines = []
+    for task in range(12):
+        for index in range(4):
+            reward = pick.choice([None, 0, 1.0, 0.1, 0.3000001, True])
+            answer = pick.choice([None, "3", 3, 3.5, "x" * 300, ["a", "b"]])
+            cut = pick.choice([None, None, "max_output_tokens"])
+            made = line(task, index, f"It is {task % 5}.", reward, answer=answer, cut=cut)
+            made["rollout"] |= {"duration_s": 0.123456789 * pick.random() * 2}
+            made["rollout"]["scores"] += ["parts", "settings"]
+            made |= {"parts": pick.choice([None, {"a": 1}, 2]), "settings": "abc"}
+            lines.append(made)
+    return [*lines, lines[3], {"kind": "failure", "schema": 1}, {"other": 1}]
+
+
+@pytest.fixture
+def place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Place:
+    made = Place(tmp_path, capsys)
+    write_jsonl(tmp_path / "plain.jsonl", various_lines())
+    (tmp_path / "packed.jsonl.gz").write_bytes(
+        gzip.compress((tmp_path / "plain.jsonl").read_bytes())
+    )
+    return made
+
+
+@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize("more", ["+dedupe=true", "+reward_key=parts", "+min_reward=0.1"])
+def test_an_index_changes_nothing(place: Place, where: str, more: str) -> None:
+    found = []
+    for name in ("plain.jsonl", "packed.jsonl.gz"):
+        path = place.folder / "out.jsonl"
+        words = [place.folder / name, "+format=trl_sft", f"+output_fpath={path}"]
+        status, said = place.run(
+            export.main, *words, f"+where={json.dumps(where)}", *filter(None, [more])
+        )
+        report = json.loads((place.folder / "out_report.json").read_text()) if not status else {}
+        for part in ("settings", "files", "beside"):
+            report.pop(part, None)
+        rows = read_jsonl(path) if not status else said.replace(name, "")
+        found.append((status, rows, report))
+        path.unlink(missing_ok=True)
+    assert found[0] == found[1]
+
+
+def test_comparison_reads_the_same_from_an_index(place: Place) -> None:
+    plain, packed = (place.folder / name for name in ("plain.jsonl", "packed.jsonl.gz"))
+    said = [place.run(compare.main, each, each, "+json=true")[1] for each in (plain, packed)]
+    assert said[0] == said[1].replace(str(packed), str(plain))
+
+
+def test_a_line_that_the_filter_leaves_out_is_not_parsed(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed: list[bytes] = []
+    parse = source.parse_rollout
+    monkeypatch.setattr(
+        source, "parse_rollout", lambda raw, *more: parsed.append(raw) or parse(raw, *more)
+    )
+    keeps = Filter("reward == 1 and finish_reason == 'stop'")
+    found = source.RolloutSource([place.folder / "plain.jsonl"])
+    chosen = [each.place for each in found.candidates(keeps) if each.holds]
+    assert chosen and not [raw for raw in parsed if raw]
+    assert len(list(found.read(chosen))) == len(chosen) == len([raw for raw in parsed if raw])
+
+
+def test_a_last_line_without_a_newline_and_a_mark_before_the_first_are_read(place: Place) -> None:
+    path, lines = place.folder / "plain.jsonl", [line(1, 0, "a", 1.0), line(2, 0, "b", 1.0)]
+    raw = b"\n".join(json.dumps(each).encode() for each in lines)
+    for content in (raw, b"\xef\xbb\xbf" + raw + b"\n"):
+        path.write_bytes(content)
+        found = source.RolloutSource([path])
+        places = [each.place for each in found.candidates()]
+        assert [each.text for each in found.read(places)] == ["a", "b"]
+        assert [each.rollout.text for each in found.candidates()] == ["a", "b"]
+
+
+def test_a_line_that_was_edited_meanwhile_is_said_and_read_anew(place: Place) -> None:
+    path = place.folder / "plain.jsonl"
+    found = source.RolloutSource([path])
+    places = [each.place for each in found.candidates()]
+    before, raw = path.stat(), path.read_bytes()
+    path.write_bytes(raw.replace(b"It is 3", b"It is 4"))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(ConfigError, match="was edited while it was read: run the same command"):
+        list(found.read(places))
+    texts = [each.rollout.text for each in source.RolloutSource([path]).candidates()]
+    assert "It is 4." in texts and "It is 3." not in texts
