@@ -65,9 +65,7 @@ def test_an_index_changes_nothing(place: Place, where: str, more: str) -> None:
     for name in ("plain.jsonl", "packed.jsonl.gz"):
         path = place.folder / "out.jsonl"
         words = [place.folder / name, "+format=trl_sft", f"+output_fpath={path}"]
-        status, said = place.run(
-            export.main, *words, f"+where={json.dumps(where)}", *filter(None, [more])
-        )
+        status, said = place.run(export.main, *words, f"+where={json.dumps(where)}", more)
         report = json.loads((place.folder / "out_report.json").read_text()) if not status else {}
         for part in ("settings", "files", "beside"):
             report.pop(part, None)
