@@ -1,5 +1,7 @@
 """Fixtures of every test."""
 
+import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +16,12 @@ settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("any machine")
+
+IN_MEMORY, ROOMY = Path("/dev/shm"), 4 << 30
+
+if IN_MEMORY.is_dir() and shutil.disk_usage(IN_MEMORY).free > ROOMY:
+    # files of tests are forced to disk thousands of times
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(IN_MEMORY))
 
 FIRST = (
     "tests/test_every_server.py",

@@ -3,7 +3,7 @@
 import asyncio
 import faulthandler
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from itertools import cycle, product
 from pathlib import Path
@@ -232,7 +232,7 @@ async def judge(
 def hold_for_all(name: str, route: str, responses: st.SearchStrategy[bytes]) -> None:
     with verifier(name, route) as verify:
 
-        @settings(max_examples=40, derandomize=True, database=None, suppress_health_check=HEALTHY)
+        @settings(max_examples=20, derandomize=True, database=None, suppress_health_check=HEALTHY)
         @given(st.sampled_from(rows_of(name)), responses)
         def hold(row: JsonObject, response: bytes) -> None:
             faulthandler.dump_traceback_later(HANG_S, exit=True)
@@ -251,9 +251,22 @@ def test_every_text_gets_a_verdict(name: str, route: str) -> None:
 
 @pytest.mark.parametrize(("name", "route"), ROUTES)
 def test_every_repetition_gets_a_verdict(name: str, route: str) -> None:
+    """Each fragment in some marks; those who have minutes try it in all."""
+    judge_repetitions(name, route, zip(cycle(MARKS), FRAGMENTS, strict=False))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "route"), ROUTES)
+def test_every_repetition_in_all_marks_gets_a_verdict(name: str, route: str) -> None:
+    judge_repetitions(name, route, product(MARKS, FRAGMENTS))
+
+
+def judge_repetitions(
+    name: str, route: str, repeated: Iterable[tuple[tuple[str, str], str]]
+) -> None:
     rows = cycle(rows_of(name))
     with verifier(name, route) as verify:
-        for number, (mark, fragment) in product((300, 5_001, 99_999), product(MARKS, FRAGMENTS)):
+        for number, (mark, fragment) in product((300, 5_001, 99_999), list(repeated)):
             text = f"{mark[0]}{fragment * number}{mark[1]}"
             verdict = verify(next(rows), encode({"id": "r", "output": [message_item(text)]}))
             assert isinstance(verdict["reward"], float)

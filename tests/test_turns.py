@@ -24,7 +24,7 @@ from rollout_kit.serving.resources_server import ResourcesServer, tool
 from rollout_kit.store.files import OutputPaths
 from rollout_kit.store.journal import Journal
 from rollout_kit.store.sidecars import turns as turn_store
-from rollout_kit.testing import Over, ScriptedModel, call_response, making, mount
+from rollout_kit.testing import Over, ScriptedModel, call_response, making, mount, run_virtual
 from rollout_kit.types import (
     JsonObject,
     Key,
@@ -90,10 +90,10 @@ def adder(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
     return bench
 
 
-def collect(bench: Bench, policy: Policy, **keys: Any) -> int:
+def collect(bench: Bench, policy: Policy, run: Any = asyncio.run, **keys: Any) -> int:
     bench.model = ScriptedModel(policy)
     bench.model.config = bench.model.Config(prices=Prices(input=1.0, output=1.0))
-    return asyncio.run(bench.collect([row("q")], **{"max_attempts": 1, **keys}))
+    return run(bench.collect([row("q")], **{"max_attempts": 1, **keys}))
 
 
 def turns_file(bench: Bench) -> Path:
@@ -243,7 +243,7 @@ def test_turns_that_break_a_server_each_time_are_not_made_again(adder: Bench) ->
             raise SessionLost("the call kills the server")
 
     Adder.breaks = staticmethod(die)
-    assert collect(adder, policy := Policy()) == 2
+    assert collect(adder, policy := Policy(), run=run_virtual) == 2
     assert policy.turns[:6] == [1, 2, 3, 1, 2, 3]
     assert not turns_file(adder).exists(), "the next run would break the server again"
 

@@ -91,6 +91,8 @@ class History:
 def git_state(folder: Path) -> JsonObject | None:
     """The commit that is checked out in a folder, and whether tracked files differ from it; None
     outside of a repository."""
+    if "GIT_DIR" not in os.environ and not _is_in_repository(folder):
+        return None  # without a new process
     argv = ["git", "--no-optional-locks", "status", "--porcelain=v2", "--branch", "-uno"]
     try:
         found = subprocess.run(argv, cwd=folder, capture_output=True, timeout=GIT_TIMEOUT_S)
@@ -101,3 +103,7 @@ def git_state(folder: Path) -> JsonObject | None:
     if found.returncode or not commit:
         return None
     return {"commit": commit[0], "dirty": any(not line.startswith("#") for line in lines)}
+
+
+def _is_in_repository(folder: Path) -> bool:
+    return any((each / ".git").exists() for each in (folder, *folder.absolute().parents))

@@ -15,7 +15,7 @@ import re
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from functools import cache
+from functools import cache, cached_property
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires, version
 from pathlib import Path
 
@@ -55,14 +55,23 @@ class LoadedCode:
     def describe(self, libraries: Mapping[str, str]) -> JsonObject:
         """`code`, a digest or the name and version of released verdicts, and `libraries`: the given
         versions and those of the libraries that the code imports."""
-        digest = _digest(self._sources)
         release = _read_release(self._folder)
-        is_released = release.get("code") == digest
-        imported = find_versions(_list_imports(self._sources))
+        is_released = release.get("code") == self._digest
         return {
-            "code": f"{self._folder.name} {release.get('version')}" if is_released else digest,
-            "libraries": {**imported, **libraries},
+            "code": f"{self._folder.name} {release.get('version')}"
+            if is_released
+            else self._digest,
+            "libraries": {**self._imported, **libraries},
         }
+
+    @cached_property
+    def _digest(self) -> str:
+        return _digest(self._sources)
+
+    @cached_property
+    def _imported(self) -> Mapping[str, str]:
+        """The versions of the libraries that the code imports."""
+        return find_versions(_list_imports(self._sources))
 
 
 @cache
