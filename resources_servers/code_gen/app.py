@@ -28,6 +28,7 @@ from rollout_kit import (
     VerifyResponse,
     output_text,
 )
+from rollout_kit.sandbox.container import Container
 from rollout_kit.serving.service import OPERATIONAL
 
 from .extraction import extract_code, is_reasoning_misplaced
@@ -69,6 +70,17 @@ class CodeGenConfig(ResourcesServerConfig):
     packages_dir: Path | None = Field(
         None, description="A folder that code may import from, filled by pip install --target."
     )
+    container_image: str | None = Field(
+        None, description="Run code in a container of this image, which has python3."
+    )
+    container_engine: str | None = Field(
+        None,
+        json_schema_extra=OPERATIONAL,
+        description="Command that starts containers; by default podman, else docker.",
+    )
+    container_options: list[str] = Field(
+        [], json_schema_extra=OPERATIONAL, description="Further words of the engine's run."
+    )
     unsafe_code: bool = Field(
         False,
         json_schema_extra=OPERATIONAL,
@@ -95,10 +107,18 @@ class CodeGen(ResourcesServer):
             folders=folders,
             packages=config.packages,
             unsafe=config.unsafe_code,
+            container=self._container(),
         )
 
+    def _container(self) -> Container | None:
+        given = self.config
+        if given.container_image is None:
+            return None
+        return Container(given.container_image, given.container_engine, given.container_options)
+
     async def start(self) -> None:
-        if missing := sorted(set(self.config.packages) - self._sandbox.versions.keys()):
+        missing = sorted(set(self.config.packages) - self._sandbox.versions.keys())
+        if missing and self.config.container_image is None:
             log.warning(
                 "%s: code that imports %s fails, because it is not installed: pip install %s",
                 *(self.name, ", ".join(missing), " ".join(missing)),
@@ -109,6 +129,8 @@ class CodeGen(ResourcesServer):
         await self._sandbox.close()
 
     def library_versions(self) -> dict[str, str]:
+        if image := self.config.container_image:
+            return {"image": image}
         return {**self._sandbox.versions, "python": ".".join(map(str, sys.version_info[:2]))}
 
     def describe(self) -> JsonObject:

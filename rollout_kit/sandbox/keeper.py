@@ -72,6 +72,8 @@ class Zygote:
                 cwd="/",
                 start_new_session=True,
             )
+        self.root = self._process.pid
+        """The process whose descendants the runs are."""
 
     async def ready(self) -> None:
         """Wait, once, until it has started; SandboxError if it cannot."""
@@ -97,7 +99,7 @@ class Zygote:
                 nowhere() as unread,
                 Capture(loop, limits.output_bytes, self._stop) as stdout,
                 Capture(loop, limits.output_bytes, self._stop) as answer,
-                _Watch(loop, self._process.pid, limits.memory_mb, self._stop) as memory,
+                _Watch(loop, self.root, limits.memory_mb, self._stop) as memory,
             ):
                 sink = stdout.sink if with_stdout else unread
                 request = orjson.dumps(limits.to_json())

@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from ..errors import ConfigError
 from ..workers.warm import WarmPool
+from .container import Container, ContainerZygote
 from .keeper import Zygote
 from .limits import SandboxError, SandboxLimits, SandboxRun
 from .protections import Protections, probe_protections
@@ -28,8 +29,8 @@ class Sandbox:
     """Executes at most `num_processes` runs at a time, each in a zygote of its own.
 
     Runs may read and import from `folders`, and import those of the `packages` that are installed
-    here; `versions` has them. If an essential protection does not work, `start` raises ConfigError,
-    unless `unsafe` is set.
+    here; `versions` has them. With a `container`, runs import what its image has. If an essential
+    protection does not work, `start` raises ConfigError, unless `unsafe` is set.
     """
 
     def __init__(
@@ -39,14 +40,21 @@ class Sandbox:
         folders: Sequence[Path] = (),
         packages: Sequence[str] = (),
         unsafe: bool = False,
+        container: Container | None = None,
     ) -> None:
-        self.versions = _find_versions(packages)
+        self.versions = {} if container else _find_versions(packages)
         places = [place for name in self.versions for place in _find_places(name)]
         self._paths = [*(str(folder.resolve()) for folder in folders), PACKAGES, *places]
         self._unsafe = unsafe
         self._kind = "isolated"
-        self._zygotes = WarmPool(num_processes, lambda: Zygote(self._kind, self._paths))
+        self._container, self._folders = container, [each.resolve() for each in folders]
+        self._zygotes = WarmPool(num_processes, self._make)
         self.protections = Protections()
+
+    def _make(self) -> Zygote:
+        if self._container and self._kind != "bare":
+            return ContainerZygote(self._container, self._folders)
+        return Zygote(self._kind, self._paths)
 
     async def start(self) -> None:
         """Start the first zygote and test the protections; other zygotes start on demand."""
@@ -129,6 +137,7 @@ def _describe_refusal(refusal: str, missing: Sequence[str]) -> str:
     return (
         f"code that a model wrote cannot be run safely on this machine ({found}). The sandbox "
         "needs user namespaces, or root with CAP_SYS_ADMIN; in Docker: docker run "
-        "--security-opt seccomp=unconfined --security-opt apparmor=unconfined. To run the code "
+        "--security-opt seccomp=unconfined --security-opt apparmor=unconfined. With Podman or "
+        "Docker, container_image: python:3.12-slim runs it in a container. To run the code "
         "without a sandbox, with all rights of this process: +unsafe_code=true"
     )

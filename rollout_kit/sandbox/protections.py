@@ -40,7 +40,13 @@ def tried(act):
         return False
     return True
 
-def probe(port, folder, process, secret):
+def is_contained():
+    if os.getppid() == 0:
+        return os.getpid() == 1
+    # a child of a container's first process, which ends all others after the run
+    return os.getppid() == 1 and not tried(lambda: os.kill(1, 0))
+
+def probe(port, folder, process, secret, outside):
     reached = tried(lambda: socket.create_connection(("127.0.0.1", port), 1))
     reached = reached or tried(lambda: socket.create_connection(("192.0.2.1", 9), 0.2))
     read = tried(lambda: open(folder + "/secret").read())
@@ -56,8 +62,8 @@ def probe(port, folder, process, secret):
     libc.capget((ctypes.c_uint32 * 2)(0x20080522, 0), held)
     return {
         "no network": not reached,
-        "contained processes": os.getppid() == 0 and os.getpid() == 1,
-        "hidden files": not read and not os.path.exists("/etc/passwd"),
+        "contained processes": is_contained(),
+        "hidden files": not read and not os.path.exists(outside),
         "unwritable files": not wrote,
         "limits": all(resource.getrlimit(each)[1] != resource.RLIM_INFINITY for each in limits),
         "closed environment": secret not in str(os.environ),
@@ -97,7 +103,7 @@ class Protections:
 async def probe_protections(sandbox: Runs) -> Protections:
     """Return the protections that a test run of `sandbox` could not break."""
     with _bait() as folder, socket.create_server(("127.0.0.1", 0)) as listening:
-        arguments = [listening.getsockname()[1], folder, os.getpid(), folder]
+        arguments = [listening.getsockname()[1], folder, os.getpid(), folder, __file__]
         run = await sandbox.run(PROBE, function="probe", arguments=arguments, limits=PROBE_LIMITS)
     found = run.value if isinstance(run.value, dict) else {}
     return Protections({name: bool(found.get(name)) for name in (*ESSENTIAL, *FURTHER)})

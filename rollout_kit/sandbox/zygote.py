@@ -50,8 +50,8 @@ SPARE = 32
 
 
 def main(kind: str, parent: str, *paths: str) -> None:
-    """Serve runs until the socket ends. `kind`: `isolated`, or `bare` without namespaces. `parent`:
-    the id of the process to die with. `paths`: readable by runs: folders to import from and, after
+    """Serve runs until the socket ends. `kind`: one of MAKERS. `parent`: the id of the process to
+    die with. `paths`: readable by runs: folders to import from and, after
     `PACKAGES`, folders of packages."""
     kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(parent):
@@ -68,7 +68,7 @@ def main(kind: str, parent: str, *paths: str) -> None:
         room.write("/proc/self/oom_score_adj", OOM_SCORE)
     try:
         at = paths.index(PACKAGES)
-        maker = (Room if kind == "isolated" else Bare)(paths[:at], paths[at + 1 :])
+        maker = MAKERS[kind](paths[:at], paths[at + 1 :])
     except OSError as error:
         control.send(json.dumps({"error": str(error)}).encode())
         return
@@ -151,13 +151,58 @@ class Bare:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
+class Cell:
+    """Isolates runs in a container, the first process of which is the zygote."""
+
+    def __init__(self, folders: Sequence[str], packages: Sequence[str]) -> None:
+        if os.getpid() != 1:  # `clear` ends all processes that it sees
+            raise OSError("the zygote is not the first process of its container: without --init")
+        kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
+        # the limit on processes counts those of a user, in all containers
+        self._user = room.USER_ID + int.from_bytes(os.urandom(2), "big") % room.NUM_USER_IDS
+        self.folders = [*folders, *site.getsitepackages()]
+
+    def fork(self) -> int:
+        return os.fork()
+
+    def settle(self, files_mb: int) -> None:
+        os.setsid()
+        os.chdir("/tmp")
+
+    def drop_rights(self) -> None:
+        room.drop_root(self._user)
+        kernel.drop_capabilities()
+        kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+        kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
+
+    def clear(self) -> None:
+        """Kill every other process of the container, and delete the files of the run."""
+        with suppress(ProcessLookupError):
+            os.kill(-1, signal.SIGKILL)
+        with suppress(ChildProcessError):
+            while True:
+                os.wait()
+        with os.scandir("/tmp") as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry, ignore_errors=True)
+                else:
+                    os.unlink(entry)
+
+
+Maker = Room | Bare | Cell
+
+MAKERS: dict[str, type[Maker]] = {"isolated": Room, "bare": Bare, "container": Cell}
+"""Namespaces of its own; none; those of a container."""
+
+
 def _list_children() -> list[int]:
     with open(f"/proc/self/task/{os.getpid()}/children") as file:
         return [int(each) for each in file.read().split()]
 
 
 def _run(
-    maker: Room | Bare,
+    maker: Maker,
     request: dict[str, Any],
     descriptors: list[int],
     control: socket.socket,
@@ -197,7 +242,7 @@ def _run(
 
 
 def _execute(
-    maker: Room | Bare, request: dict[str, Any], descriptors: list[int], names: dict[str, Any]
+    maker: Maker, request: dict[str, Any], descriptors: list[int], names: dict[str, Any]
 ) -> NoReturn:
     """Set up the child and execute the code. Errors before the code starts are reported through the
     fault descriptor, which is closed before the code runs, so the code cannot forge them."""

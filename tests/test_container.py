@@ -1,0 +1,91 @@
+"""The sandbox in a container. What needs an engine runs where ROLLOUT_KIT_CONTAINER names an image,
+and ROLLOUT_KIT_CONTAINER_OPTIONS further words, if this machine needs them."""
+
+import asyncio
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from rollout_kit import ConfigError, Sandbox, SandboxLimits
+from rollout_kit.sandbox.container import Container
+
+ENGINE = """#!/bin/sh
+echo "$@" | tr ' ' '\\n' >> {log}
+echo "starting" >&2
+echo "Error: no such image" >&2
+exit 125
+"""
+
+
+def start(container: Container, folder: Path) -> None:
+    async def run() -> None:
+        async with Sandbox(1, container=container, folders=[folder]):
+            pass
+
+    asyncio.run(run())
+
+
+def test_an_engine_that_fails_is_quoted(tmp_path: Path) -> None:
+    engine, log = tmp_path / "podman", tmp_path / "log"
+    engine.write_text(ENGINE.format(log=log))
+    engine.chmod(0o755)
+    with pytest.raises(ConfigError, match="podman cannot run a container: Error: no such image"):
+        start(Container("some/image", str(engine), ["--memory=1g"]), tmp_path)
+    words = log.read_text().splitlines()
+    protections = {"--network=none", "--read-only", "--cap-drop=all", "--ipc=none", "--memory=1g"}
+    assert protections <= set(words)
+    assert f"--volume={tmp_path}:/folders/0:ro" in words
+    assert words.index("--memory=1g") < words.index("some/image")
+
+
+def test_without_an_engine_the_error_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(
+        ConfigError, match="some/image needs podman or docker, which is not install"
+    ):
+        start(Container("some/image"), tmp_path)
+    with pytest.raises(ConfigError, match="needs nerdctl, which is not installed"):
+        start(Container("some/image", "nerdctl"), tmp_path)
+
+
+LEAVE = """
+import os
+open("/tmp/file", "w").close()
+os.mkdir("/tmp/folder")
+if os.fork() == 0:
+    os.setsid()
+    __import__("time").sleep(100)
+"""
+
+LOOK = """
+import os
+print(sorted(os.listdir("/tmp")), len([each for each in os.listdir("/proc") if each.isdigit()]))
+"""
+
+
+@pytest.mark.skipif("ROLLOUT_KIT_CONTAINER" not in os.environ, reason="needs an image")
+def test_runs_in_a_container_are_protected_and_leave_nothing(tmp_path: Path) -> None:
+    (tmp_path / "given.py").write_text("value = 7\n")
+    tmp_path.chmod(0o755)  # runs are another user
+    image, engine = os.environ["ROLLOUT_KIT_CONTAINER"], os.environ.get("ROLLOUT_KIT_ENGINE")
+    options = os.environ.get("ROLLOUT_KIT_CONTAINER_OPTIONS", "").split()
+
+    async def run() -> None:
+        container = Container(image, engine, options)
+        async with Sandbox(1, container=container, folders=[tmp_path]) as sandbox:
+            assert all(sandbox.protections.holding.values())
+            code = "def f(a):\n    import given\n    return a + given.value"
+            assert (await sandbox.run(code, function="f", arguments=[1])).value == 8
+            assert (await sandbox.run("print(input())", stdin="hi")).stdout == b"hi\n"
+            await sandbox.run(LEAVE)
+            found = (await sandbox.run(LOOK)).stdout.decode()
+            assert found.startswith("[] ") and json.loads(found[3:]) == 2
+            limits = SandboxLimits(time_s=0.5)
+            assert (await sandbox.run("while True: pass", limits=limits)).end == "time"
+            assert (await sandbox.run("import os; os._exit(3)")).end == "died"
+
+    asyncio.run(run())
