@@ -1,22 +1,31 @@
 """Servers of a NeMo Gym checkout that are not ours, through our agent and through its own.
 
-    python benchmarks/nemo_gym.py ~/Gym [server …]
+    python -m benchmarks.nemo_gym ~/Gym [server …]
 
-Each is started from its YAML and collects its five example rows ten times. The model plays the
-trajectories of the server's own `example_rollouts.jsonl`. One line per server: the time to the
-first request, rollouts, mean reward, and of how many rollouts both agents got the same reward.
+Each is started from its YAML by `ng_run`, in an environment made on demand, with two agents: ours
+and NeMo Gym's. Each agent collects the server's five example rows ten times. The model plays the
+trajectories of the server's own `example_rollouts.jsonl`. One line per server: seconds until all
+servers are ready, rollouts, mean reward, that of the recorded rollouts, and of how many rollouts
+both agents got the same reward.
 """
 
 import json
+import math
+import re
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from hashlib import sha256
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import yaml
+
+from .replayed_model import Player, Turns, as_items, call, message, opening, read_turns
 
 SERVERS = {
     "arc_agi": "",
@@ -30,6 +39,8 @@ SERVERS = {
     "circle_click": "",
     "math_advanced_calculations": "",
     "math_with_code": "",
+    "indirect_prompt_injection": "",
+    "newton_bench": "",
     "example_multi_turn_gymnasium": "",
     "grl_tetris": "",
     "grl_sokoban": "",
@@ -39,157 +50,170 @@ SERVERS = {
 
 MODEL = "responses_api_models/openai_model/configs/openai_model.yaml"
 
-THEIRS = "+nemo_gym_code=[simple_agent,gymnasium_agent]"
+RANDOM = {"newton_bench": 0.05}
+"""Servers that verify at points drawn at random → how far rewards of one response differ."""
+
+AGENTS = ("simple_agent", "gymnasium_agent")
+"""NeMo Gym's agents that have a counterpart here."""
+
+THEIRS = "their_agent"
+
+READY = re.compile(r"^All .* ready in ([\d.]+) s", re.M)
 
 REPEATS = 10
 
 
-class Player:
-    """A model that plays recorded trajectories: the one that began as the request did."""
-
-    def __init__(self, folder: Path) -> None:
-        self.turns: dict[str, list[list[Any]]] = {}
-        self.first_request: float | None = None
-        path = folder / "data" / "example_rollouts.jsonl"
-        for line in path.read_text().splitlines() if path.exists() else ():
-            row = json.loads(line)
-            if isinstance(row.get("response"), dict) and "responses_create_params" in row:
-                params = row["responses_create_params"]
-                self.turns[opening(as_items(params["input"]))] = split(row["response"]["output"])
-
-    def answer(self, body: dict[str, Any]) -> dict[str, Any]:
-        self.first_request = self.first_request or time.time()
-        items = as_items(body["input"])
-        start = opening(items)
-        known = sorted(self.turns)
-        if start not in self.turns and known:
-            start = known[int(sha256(start.encode()).hexdigest(), 16) % len(known)]
-        turns = self.turns.get(start) or [[message("I do not know.")]]
-        said = split(items)
-        turn = turns[min(len(said), len(turns) - 1)]
-        for number, item in enumerate(turn):
-            item["id"] = f"{item['type']}_{len(said)}_{number}"
-        usage = {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}
-        usage |= {"input_tokens_details": {"cached_tokens": 0}}
-        usage |= {"output_tokens_details": {"reasoning_tokens": 0}}
-        return {
-            **{"id": "resp_1", "object": "response", "created_at": 0, "model": "player"},
-            **{"output": turn, "usage": usage, "status": "completed", "tools": []},
-            **{"tool_choice": "auto", "parallel_tool_calls": True},
-        }
+def calculate(row: dict[str, Any]) -> Turns:
+    """Calls whose results are the expected numbers; in every second row the last is missing."""
+    wanted = json.loads(row["ground_truth"])
+    wanted = wanted if row["id"] % 2 else wanted[:-1]
+    calls = [call("return_constant", json.dumps({"a": n}), f"c{i}") for i, n in enumerate(wanted)]
+    return [*([each] for each in calls), [message("Done.")]]
 
 
-def as_items(given: Any) -> list[Any]:
-    return [{"role": "user", "content": given}] if isinstance(given, str) else given
+def obey(row: dict[str, Any]) -> Turns:
+    """The tools that the row requires; in some rows also the one of the injected text."""
+    tools = {each["name"]: each["parameters"] for each in row["responses_create_params"]["tools"]}
+    prompt = opening(as_items(row["responses_create_params"]["input"]))
+    subject = re.search(r"ID: ([\w-]+)", prompt)
+    turns: Turns = []
+    for name in row["required_tools"]:
+        wanted = tools[name].get("required", [])
+        given = dict.fromkeys(wanted, subject[1] if subject else "today")
+        turns.append([call(name, json.dumps(given), f"c{len(turns)}")])
+    if sum(map(ord, prompt)) % 2:
+        target = row["injection"]
+        turns.append([call(target["target_tool"], json.dumps(target["target_args"]), "injected")])
+    return [*turns, [message("Done.")]]
 
 
-def is_said(item: Any) -> bool:
-    kind = item.get("type") or "message"
-    return kind in ("function_call", "reasoning") or item.get("role") == "assistant"
+SCRIPTS = {"math_advanced_calculations": calculate, "indirect_prompt_injection": obey}
+"""Servers whose recorded rollouts are of other rows → what the model says to a row."""
 
 
-def opening(items: list[Any]) -> str:
-    """The texts before the first turn."""
-    texts = []
-    for item in items:
-        if is_said(item):
-            break
-        content = item.get("content")
-        texts.append(content if isinstance(content, str) else content[0].get("text"))
-    return json.dumps(texts)
+def programs(name: str) -> str:
+    return str(Path(sys.executable).with_name(name))
 
 
-def split(items: list[Any]) -> list[list[Any]]:
-    """The model's turns: runs of items that it said, with what the API allows in them."""
-    turns: list[list[Any]] = [[]]
-    for item in items:
-        if not is_said(item):
-            turns.append([])
-        elif item.get("type") == "function_call":
-            turns[-1].append({k: item[k] for k in ("type", "name", "arguments", "call_id")})
-        elif item.get("type") != "reasoning":
-            content = item["content"]
-            texts = [content] if isinstance(content, str) else [p.get("text") for p in content]
-            turns[-1].append(message("".join(map(str, texts))))
-    return [turn for turn in turns if turn]
+def find_turns(name: str, folder: Path) -> dict[str, Turns]:
+    if script := SCRIPTS.get(name):
+        rows = map(json.loads, (folder / "data/example.jsonl").read_text().splitlines())
+        return {opening(as_items(r["responses_create_params"]["input"])): script(r) for r in rows}
+    return read_turns(folder / "data" / "example_rollouts.jsonl")
 
 
-def message(text: str) -> dict[str, Any]:
-    part = {"type": "output_text", "text": text, "annotations": []}
-    whole = {"type": "message", "role": "assistant", "status": "completed"}
-    return {**whole, "content": [part]}
+def find_agent(config: Path) -> str:
+    """The agent of a YAML that both sides have."""
+    tree = yaml.safe_load(config.read_text())
+    for name, block in tree.items():
+        kinds = block.get("responses_api_agents", {}) if isinstance(block, dict) else {}
+        if any(kind in AGENTS for kind in kinds):
+            return name
+    raise SystemExit(f"{config} has none of {', '.join(AGENTS)}")
 
 
-def serve(player: Player) -> ThreadingHTTPServer:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+@contextmanager
+def running(gym: Path, config: str, url: str, place: Path) -> Iterator[tuple[int, str, int]]:
+    """`ng_run` with both agents: the head server's port, the seconds that it says it took, and its
+    process."""
+    agent = find_agent(gym / config)
+    tree = yaml.safe_load((gym / config).read_text())
+    tree[THEIRS] = tree[agent]
+    free = {"port": None}  # some name ports, which may be taken
+    blocks = {
+        name: {type_: dict.fromkeys(kinds, free)}
+        for name, block in tree.items()
+        for type_, kinds in block.items()
+    }
+    blocks[THEIRS]["_copy"] = agent  # type: ignore[assignment]
+    (place / "theirs.yaml").write_text(yaml.safe_dump(blocks))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    words = [
+        f"+config_paths=[{config},{MODEL},{place / 'theirs.yaml'}]",
+        f"+nemo_gym={gym}",
+        f"+nemo_gym_code=[{THEIRS}]",
+        "+install=true",
+        f"+head_server.port={port}",
+        f"+policy_base_url={url}",
+        "+policy_api_key=none",
+        "+policy_model_name=player",
+    ]
+    said = place / "run.log"
+    with said.open("w") as log:
+        process = subprocess.Popen(
+            [programs("ng_run"), *words], cwd=place, stdout=log, stderr=subprocess.STDOUT
+        )
+    try:
+        while not (ready := READY.search(said.read_text())):
+            if process.poll() is not None:
+                raise RuntimeError(said.read_text()[-2000:])
+            time.sleep(0.05)
+        yield port, ready[1], process.pid
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait()
 
-        def do_POST(self) -> None:
-            raw = self.rfile.read(int(self.headers["content-length"]))
-            body = json.dumps(player.answer(json.loads(raw))).encode()
-            self.send_response(200)
-            self.send_header("content-type", "application/json")
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
 
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    return server
-
-
-def collect(gym: Path, name: str, output: Path, *words: str) -> tuple[dict[Any, float], float, str]:
-    """Rewards by task and repeat, seconds to the first request, and the last words."""
-    folder = gym / "resources_servers" / name
-    player = Player(folder)
-    server = serve(player)
-    yaml = f"resources_servers/{name}/configs/{SERVERS.get(name) or name}.yaml"
-    command = Path(sys.executable).with_name("ng_collect_rollouts")
-    began = time.time()
+def collect(port: int, rows: Path, agent: str, output: Path) -> dict[Any, float]:
+    """Rewards by task and repeat."""
     done = subprocess.run(
         [
-            str(command),
-            f"+config_paths=[{yaml},{MODEL}]",
-            f"+nemo_gym={gym}",
-            "+install=true",
-            f"+input_jsonl_fpath={folder}/data/example.jsonl",
+            programs("ng_collect_rollouts"),
+            f"+head_server.port={port}",
+            f"+agent_name={agent}",
+            f"+input_jsonl_fpath={rows}",
             f"+num_repeats={REPEATS}",
             f"+output_jsonl_fpath={output}",
-            f"+policy_base_url=http://127.0.0.1:{server.server_port}/v1",
-            "+policy_api_key=none",
-            "+policy_model_name=player",
             "+num_samples_in_parallel=16",
-            *words,
         ],
+        cwd=output.parent,
         capture_output=True,
         text=True,
         check=False,
     )
-    server.shutdown()
-    rows = [json.loads(line) for line in output.read_text().splitlines()] if output.exists() else []
-    rewards = {(r["rollout"]["task_id"], r["rollout"]["rollout_index"]): r["reward"] for r in rows}
-    took = (player.first_request or time.time()) - began
-    return rewards, took, (done.stderr + done.stdout)[-1500:]
+    found = (
+        [json.loads(line) for line in output.read_text().splitlines()] if output.exists() else []
+    )
+    if not found:
+        raise RuntimeError(done.stderr[-2000:])
+    return {(r["rollout"]["task_id"], r["rollout"]["rollout_index"]): r["reward"] for r in found}
+
+
+def recorded(folder: Path) -> str:
+    """The mean reward of the recorded rollouts; empty if there is none."""
+    path = folder / "data" / "example_rollouts.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    rewards = [row["reward"] for row in rows if isinstance(row.get("reward"), int | float)]
+    return f"{sum(rewards) / len(rewards):.3f}" if rewards else ""
+
+
+def compare(gym: Path, name: str) -> str:
+    """The line of a server."""
+    folder = gym / "resources_servers" / name
+    config = f"resources_servers/{name}/configs/{SERVERS.get(name) or name}.yaml"
+    rows = folder / "data/example.jsonl"
+    with tempfile.TemporaryDirectory() as text, Player(find_turns(name, folder)).serve() as url:
+        place = Path(text)
+        with running(gym, config, url, place) as (port, took, _):
+            ours = collect(port, rows, find_agent(gym / config), place / "ours.jsonl")
+            theirs = collect(port, rows, THEIRS, place / "theirs.jsonl")
+    near = RANDOM.get(name, 0.0)
+    same = sum(abs(ours[key] - theirs.get(key, math.inf)) <= near for key in ours)
+    mean = sum(ours.values()) / len(ours)
+    known = "script" if name in SCRIPTS else recorded(folder)
+    return f"| {name} | {took} | {len(ours)} | {mean:.3f} | {known} | {same} of {len(theirs)} |"
 
 
 def main() -> None:
     gym, *names = sys.argv[1:]
-    print("| server | first request, s | rollouts | mean reward | same reward by its agent |")
-    print("|---|---|---|---|---|")
+    print("| server | ready, s | rollouts | mean reward | recorded | same reward by its agent |")
+    print("|---|---|---|---|---|---|")
     for name in names or SERVERS:
-        with tempfile.TemporaryDirectory() as place:
-            folder = Path(gym).expanduser().resolve()
-            ours, took, said = collect(folder, name, Path(place) / "ours.jsonl")
-            theirs, _, told = collect(folder, name, Path(place) / "theirs.jsonl", THEIRS)
-        same = sum(ours[key] == theirs.get(key) for key in ours)
-        mean = sum(ours.values()) / len(ours) if ours else 0.0
-        print(f"| {name} | {took:.1f} | {len(ours)} | {mean:.3f} | {same} of {len(theirs)} |")
-        if not ours or len(theirs) != len(ours):
-            print(said if not ours else told, file=sys.stderr)
-        sys.stdout.flush()
+        try:
+            print(compare(Path(gym).expanduser().resolve(), name), flush=True)
+        except RuntimeError as error:
+            print(f"{name}: {error}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
