@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import os
 import subprocess
 import sys
@@ -369,6 +370,19 @@ def test_groups_come_back_as_they_were_put(kind: str, tmp_path: Path, redis_url:
         await buffer.put(made)
         batch = await buffer.get(1)
         assert batch is not None and batch.groups == [made]
+
+    run_with(kind, tmp_path, redis_url, work)
+
+
+def test_the_figures_of_a_step_are_told(kind: str, tmp_path: Path, redis_url: str) -> None:
+    async def work(buffer: Buffer, wait: Pass) -> None:
+        assert (await buffer.stats())["figures"] == {}
+        await buffer.set_version(1, {"kl/mean": 0.25, "policy/entropy": math.nan})
+        figures = (await buffer.stats())["figures"]
+        assert figures["kl/mean"] == 0.25
+        assert (odd := figures["policy/entropy"]) is None or math.isnan(odd)
+        await buffer.set_version(2)
+        assert (await buffer.stats())["figures"] == {}
 
     run_with(kind, tmp_path, redis_url, work)
 

@@ -9,38 +9,50 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from buffers import REDIS, redis_server
 from support import HANG_S, Bench, asked, read_jsonl, row
 
 from rollout_kit.cli import simulate_trainer
 from rollout_kit.errors import ConfigError, OutputError
+from rollout_kit.live.snapshot import Snapshot
+from rollout_kit.metrics.tally import Tally
 from rollout_kit.rl import BufferPolicy, MemoryBuffer, open_buffer, serve_buffer
+from rollout_kit.rl.buffer.shelf import Shelf
+from rollout_kit.rl.producing import producer
+from rollout_kit.rl.producing.gauges import TrainerGauges
 from rollout_kit.store.groups.scope import parse_scope
 from rollout_kit.testing import ScriptedModel
+from rollout_kit.trackers.figures import only_numbers
+from rollout_kit.trackers.tracking import Tracking
 
 ROWS = [row(text) for text in "abc"]
 
 
-async def train(buffer: MemoryBuffer, batch: int, steps: int, seen: list[Any]) -> None:
+async def train(
+    buffer: MemoryBuffer, batch: int, steps: int, seen: list[Any], figures: Any = None
+) -> None:
     """Take so many batches, one version each, and need nothing more."""
     for step in range(steps):
         found = await buffer.get(batch)
         assert found is not None and len(found) == batch
         seen.append((step, found.groups))
         await buffer.ack(found.lease)
-        await buffer.set_version(step + 1)
+        await buffer.set_version(step + 1, figures)
     await buffer.finish()
 
 
-def feed(bench: Bench, policy: BufferPolicy, steps: int = 0, **keys: Any) -> list[Any]:
+def feed(
+    bench: Bench, policy: BufferPolicy, steps: int = 0, figures: Any = None, **keys: Any
+) -> list[Any]:
     """Collect into a buffer while a trainer takes `steps` batches of it; returns them."""
     seen: list[Any] = []
 
     async def main() -> None:
         buffer = MemoryBuffer(policy)
         async with serve_buffer(buffer) as url:
-            training = asyncio.create_task(train(buffer, policy.batch or 1, steps, seen))
+            training = asyncio.create_task(train(buffer, policy.batch or 1, steps, seen, figures))
             bench.status = await bench.collect(ROWS, buffer=url, **keys)  # type: ignore[attr-defined]
             bench.stats = await buffer.stats()  # type: ignore[attr-defined]
             if steps:
@@ -64,6 +76,31 @@ def test_groups_reach_a_trainer_epoch_after_epoch(bench: Bench) -> None:
     acked = [line for line in bench.lines("_acks") if line["reason"] == "acked"]
     assert {line["key"] for line in acked} == {group.key for group in groups}
     assert len(acked) == 10
+
+
+def test_the_figures_of_a_trainer_reach_page_and_trackers_and_pass_thresholds() -> None:
+    said: list[str] = []
+    tally = Tally()
+    gauges = TrainerGauges(tally, lambda text, **fields: said.append(text))
+    shelf = Shelf(BufferPolicy(), lambda: 0.0)
+    gauges.take(shelf.stats())
+    assert tally.gauges["buffer/waiting"] == 0 and "policy/version" not in tally.gauges
+    for step in (1, 1, 2, 3, 3):
+        shelf.set_version(step)
+        shelf.figures = {"policy/entropy": None if step == 2 else 0.001, "kl/mean": 0.1}
+        gauges.take(shelf.stats())
+    assert tally.gauges["kl/mean"] == 0.1 and tally.gauges["policy/version"] == 3
+    assert len(said) == len(tally.alarms) == 1 and tally.alarms[0].startswith("step 3: policy/entr")
+
+
+def test_a_page_shows_what_the_trainer_told(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producer, "LOOK_S", 0.01)
+    seen: list[Snapshot] = []
+    monkeypatch.setattr(Tracking, "read", lambda self, snapshot: seen.append(snapshot))
+    feed(bench, BufferPolicy(batch=2), steps=3, figures={"kl/mean": 0.5}, epochs=None)
+    told = seen[-1].gauges
+    assert told["kl/mean"] == 0.5 and told["policy/version"] == 3
+    assert only_numbers(told) == told and orjson.loads(orjson.dumps(seen[-1]))["gauges"] == told
 
 
 @pytest.mark.parametrize("staleness", [0, 1, 2])

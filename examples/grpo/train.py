@@ -181,7 +181,7 @@ async def train(args: argparse.Namespace) -> None:
             log_step(args.folder, step, {**figures, **state})
             await buffer.ack(batch.lease)
             await asyncio.to_thread(serve_newest, args.head)
-            await buffer.set_version(step)
+            await buffer.set_version(step, figures)
             print(format_step(step, args.steps, figures), *alarms.check(figures), flush=True)
 
 

@@ -177,6 +177,10 @@ class Snapshot:
     """What is waited for → attempts in flight."""
     agents: tuple[RunPart, ...]
     arms: tuple[RunPart, ...]
+    gauges: dict[str, float]
+    """Figures of what works beside the run, such as a trainer, by the names that trackers use."""
+    alarms: tuple[str, ...]
+    """What a person should look at, the last one first."""
     tail: tuple[Ended, ...]
     """The last one first."""
     changes: tuple[KnobChange, ...]

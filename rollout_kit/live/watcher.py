@@ -191,6 +191,8 @@ class Watcher:
             stages=dict(run.stages().most_common(MAX_STAGES)),
             agents=tuple(_part(name, [each]) for name, each in run.metrics.agents.items()),
             arms=tuple(_part(name, each.values()) for name, each in run.metrics.arms.items()),
+            gauges=dict(run.tally.gauges),
+            alarms=tuple(run.tally.alarms[::-1]),
             tail=tuple(self._tail),
             changes=tuple(changes[: -NUM_TAIL - 1 : -1]),
         )

@@ -25,6 +25,10 @@ class Tally:
     scored: int = 0
     reward: float = 0.0
     """Sum over the scored rollouts."""
+    gauges: dict[str, float] = field(default_factory=dict)
+    """Figures of what works beside the run, such as a trainer, by the names that trackers use."""
+    alarms: list[str] = field(default_factory=list)
+    """What a person should look at, the last one last."""
     reasons: Counter[str] = field(default_factory=Counter)
     """Error → rollouts without a result because of it."""
 

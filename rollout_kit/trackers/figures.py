@@ -41,7 +41,7 @@ def scalars_of(snapshot: Snapshot) -> dict[str, float]:
             known = {f"reward/{kind}/{each.name}": each.reward for each in parts}
             found |= {name: mean.value for name, mean in known.items() if mean is not None}
     found |= {f"errors/{each.name}": each.number for each in snapshot.failures}
-    return only_numbers(found)
+    return only_numbers(found | snapshot.gauges)
 
 
 def final_figures(metrics: JsonObject) -> dict[str, float]:

@@ -6,7 +6,7 @@ import { Charts } from "./charts.js";
 import { Tiles, Whole } from "./figures.js";
 import { count } from "./format.js";
 import { Steering } from "./steering.js";
-import { Changes, Failures, Parts, Servers, Slowest, Tail } from "./tables.js";
+import { Changes, Failures, Gauges, Parts, Servers, Slowest, Tail } from "./tables.js";
 import { switchTheme } from "./theme.js";
 
 const POLL_MS = 1000;
@@ -58,7 +58,8 @@ function Page() {
 }
 
 function Collection({ now }) {
-  return html`<${Whole} counts=${now.counts} />
+  return html`${now.alarms.map((each) => html`<p class="note warning" role="alert">${each}</p>`)}
+    <${Whole} counts=${now.counts} />
     <${Tiles} now=${now} />
     <${Steering} now=${now} />
     <${Charts} now=${now} />
@@ -68,6 +69,7 @@ function Collection({ now }) {
       <${Failures} failures=${now.failures} />
       <${Parts} name="Agents" parts=${now.agents} />
       ${now.arms.length > 0 && html`<${Parts} name="Arms" parts=${now.arms} />`}
+      ${Object.keys(now.gauges).length > 0 && html`<${Gauges} gauges=${now.gauges} />`}
       <${Changes} changes=${now.changes} />
     </div>`;
 }

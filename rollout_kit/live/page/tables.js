@@ -50,6 +50,13 @@ export function Parts({ name, parts }) {
   return html`<${Table} name=${name} columns=${["name", "rollouts", "reward", "95 % interval"]} rows=${rows} empty="None yet." />`;
 }
 
+export function Gauges({ gauges }) {
+  const rows = Object.entries(gauges).sort().map(
+    ([name, value]) => html`<tr key=${name}><td>${name}</td><td><b>${number(value, 4)}</b></td></tr>`,
+  );
+  return html`<${Table} name="Training" columns=${["figure", "value"]} rows=${rows} empty="None yet." />`;
+}
+
 export function Changes({ changes }) {
   const rows = changes.map(
     (each) => html`<tr key=${each.at + each.what}><td>${each.at.slice(11, 19)}</td><td class="long">${each.what}: ${spell(each.old)} → ${spell(each.new)}</td><td class="long">${each.by}</td></tr>`,

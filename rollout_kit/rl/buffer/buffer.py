@@ -3,7 +3,7 @@ and defaults are the same for all and are here."""
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Self, TypeVar
 
 from ...types import JsonObject
@@ -11,6 +11,9 @@ from .group import BufferedGroup, GroupBatch, Settled, find_flaw
 from .policy import BufferPolicy
 
 T = TypeVar("T")
+
+Figures = Mapping[str, float | None]
+"""What a trainer tells of a step, by name. None, like NaN, is no number."""
 
 
 class Buffer(ABC):
@@ -85,8 +88,9 @@ class Buffer(ABC):
         """Begin the time of a lease or ticket again; returns how many groups it still has."""
 
     @abstractmethod
-    async def set_version(self, version: int) -> None:
-        """The trainer's weights are these now. A lower version than before begins a new count."""
+    async def set_version(self, version: int, figures: Figures | None = None) -> None:
+        """The trainer's weights are these now. A lower version than before begins a new count.
+        `figures` are those of the step, by name, for the page and the trackers of collections."""
 
     @abstractmethod
     async def list_settled(self, after: str = "", number: int = 1000) -> list[Settled]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from ...types import JsonObject
-from .buffer import Buffer
+from .buffer import Buffer, Figures
 from .group import BufferedGroup, GroupBatch, Settled
 from .policy import BufferPolicy
 from .shelf import Shelf
@@ -49,8 +49,9 @@ class MemoryBuffer(Buffer):
     async def extend(self, lease: str) -> int:
         return self.shelf.extend(lease)
 
-    async def set_version(self, version: int) -> None:
+    async def set_version(self, version: int, figures: Figures | None = None) -> None:
         self.shelf.set_version(version)
+        self.shelf.figures = dict(figures or {})
         self._wake()
 
     async def list_settled(self, after: str = "", number: int = 1000) -> list[Settled]:

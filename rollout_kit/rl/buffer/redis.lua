@@ -266,12 +266,12 @@ function O.extend(lease)
   return 0
 end
 
-function O.set_version(to)
+function O.set_version(to, figures)
   to = tonumber(to)
   if not version or to < version then
     call('HSET', STATE, 'base', to, 'acked_since', 0)
   end
-  call('HSET', STATE, 'version', to)
+  call('HSET', STATE, 'version', to, 'figures', figures)
 end
 
 function O.finish(is_finished)

@@ -9,9 +9,11 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+import orjson
+
 from ...errors import ConfigError, PeerUnreachable, how_to_install
 from ...types import JsonObject
-from .buffer import Buffer
+from .buffer import Buffer, Figures
 from .group import BufferedGroup, GroupBatch, Settled
 from .policy import BufferPolicy
 from .remote import check_same
@@ -92,8 +94,8 @@ class RedisBuffer(Buffer):
     async def extend(self, lease: str) -> int:
         return await self._call("extend", lease)
 
-    async def set_version(self, version: int) -> None:
-        await self._call("set_version", version)
+    async def set_version(self, version: int, figures: Figures | None = None) -> None:
+        await self._call("set_version", version, orjson.dumps(dict(figures or {})))
 
     async def list_settled(self, after: str = "", number: int = 1000) -> list[Settled]:
         found = await self._call("settled", after, number)
@@ -117,6 +119,7 @@ class RedisBuffer(Buffer):
             "reserved": reserved,
             "bytes": int(known.get("bytes", 0)),
             "version": int(known["version"]) if "version" in known else None,
+            "figures": orjson.loads(known.get("figures", "{}")),
             "staleness": {lag: int(number) for lag, number in _pairs(lags).items()},
             "oldest_s": float(oldest) if oldest else None,
             "dead": _texts(dead)[::-1],

@@ -11,7 +11,7 @@ import orjson
 
 from ...errors import ConfigError
 from ...types import JsonObject
-from .buffer import Buffer
+from .buffer import Buffer, Figures
 from .group import BufferedGroup, GroupBatch, Settled
 from .policy import BufferPolicy
 
@@ -36,6 +36,7 @@ class Asked(msgspec.Struct, forbid_unknown_fields=True):
     keys: list[str] | None = None
     requeue: bool = True
     version: int | None = None
+    figures: dict[str, float | None] = {}
     after: str = ""
     is_finished: bool = True
 
@@ -83,7 +84,7 @@ async def _get(buffer: Buffer, asked: Asked) -> JsonObject:
 async def _set_version(buffer: Buffer, asked: Asked) -> JsonObject:
     if asked.version is None:
         raise ValueError("version is missing")
-    await buffer.set_version(asked.version)
+    await buffer.set_version(asked.version, asked.figures)
     return {}
 
 
@@ -159,8 +160,8 @@ class RemoteBuffer(Buffer):
     async def extend(self, lease: str) -> int:
         return (await self._ask("extend", lease=lease))["number"]
 
-    async def set_version(self, version: int) -> None:
-        await self._ask("set_version", version=version)
+    async def set_version(self, version: int, figures: Figures | None = None) -> None:
+        await self._ask("set_version", version=version, figures=dict(figures or {}))
 
     async def list_settled(self, after: str = "", number: int = 1000) -> list[Settled]:
         found = await self._ask("settled", after=after, number=number)

@@ -62,6 +62,8 @@ class Shelf:
         self.identity = secrets.token_hex(8)
         self.version: int | None = None
         self.is_finished = False
+        self.figures: dict[str, float | None] = {}
+        """Those that the trainer told with its version."""
         self.base = self.acked_since = 0
         """The version from which steps are counted, and the uses acknowledged since."""
         self.ready: dict[str, ShelfEntry] = {}
@@ -227,6 +229,7 @@ class Shelf:
             "reserved": len(self._tickets),
             "bytes": self.bytes,
             "version": self.version,
+            "figures": self.figures,
             "staleness": {str(lag): number for lag, number in sorted(self.lags.items())},
             "oldest_s": None if oldest is None else self._clock() - oldest,
             "dead": list(self.dead),

@@ -35,6 +35,7 @@ from ..buffer.memory import MemoryBuffer
 from ..buffer.opening import open_buffer
 from .acks import AckFile
 from .epochs import EpochSource
+from .gauges import TrainerGauges
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +80,7 @@ class Producer:
         self._putting: set[asyncio.Task[None]] = set()
         self.put: Counter[str] = Counter()
         """Answers of the buffer → how many."""
+        self._gauges = TrainerGauges(run.tally, say)
         self._is_away = False
         self._owner = hashlib.sha256(f"{gethostname()}:{acks.path.resolve()}".encode()).hexdigest()
         """Of the tickets: those of a run that was killed are released by the next one."""
@@ -116,6 +118,7 @@ class Producer:
             self._acks.append(settled)
         for ticket, _ in [*self._tickets.values(), *self._free]:
             await self._ask(partial(self._buffer.extend, ticket))
+        self._gauges.take(await self._ask(self._buffer.stats))
 
     async def wait_for_trainer(self) -> None:
         """Wait until everything that was put has been used, or until Ctrl-C."""
