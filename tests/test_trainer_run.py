@@ -10,11 +10,11 @@ import pytest
 from trainer_engine import CHECKPOINT, PlayedEngine
 
 from rollout_kit import load
-from rollout_kit.errors import ConfigError, StopRun
+from rollout_kit.errors import ConfigError, StopRun, VerifyError
 from rollout_kit.rl import read_group
 from rollout_kit.rl.adapters.engine import Sampled, TrainerEngine
-from rollout_kit.rl.adapters.trainer_run import TrainerRun, read_sequence
-from rollout_kit.types import Rollout
+from rollout_kit.rl.adapters.trainer_run import TrainerRun, read_outcome, read_sequence
+from rollout_kit.types import Rollout, Unverified
 
 DATA = CHECKPOINT.parent / "data"
 CONFIGS = [
@@ -103,6 +103,29 @@ def test_a_later_turn_continues_what_was_sampled(tmp_path: Path) -> None:
     assert isinstance(rollout, Rollout)
     assert len(read_sequence(rollout).turns) == 2
     assert rollout.versions is None
+
+
+def test_a_slow_verdict_is_waited_for(tmp_path: Path) -> None:
+    """Its response is yielded before; without a verdict it counts as failed."""
+    rows = rows_of("arithmetic", 1)
+    [rollout] = roll_out(rows, PlayedEngine().with_tokenizer(), tmp_path)
+    assert isinstance(rollout, Rollout)
+    early = Unverified(rollout.info, rollout.line)
+    late = Unverified(rollout.info, rollout.line, VerifyError("it is broken"))
+    assert read_outcome(early) is None and read_outcome(rollout) is rollout
+    with pytest.raises(StopRun, match="it is broken"):
+        read_outcome(late)
+
+    async def main() -> Rollout:
+        run = TrainerRun(None, CONFIGS)
+        found = asyncio.get_running_loop().create_future()
+        run._waiting[rollout.key.task_id, rollout.key.agent].append(found)
+        run._settle(early)
+        assert not found.done()
+        run._settle(rollout)
+        return await found
+
+    assert asyncio.run(main()) is rollout
 
 
 def test_what_goes_wrong_is_said(tmp_path: Path) -> None:

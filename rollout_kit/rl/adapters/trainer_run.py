@@ -25,19 +25,20 @@ from ...launch.reach import Servers
 from ...store.tasks import agent_name_of, task_id_of
 from ...trajectory import TokenSequence, sequences
 from ...transport.peers import Local
-from ...types import Failure, JsonObject, Outcome, Rollout
+from ...types import JsonObject, Outcome, Rollout
 from .engine import TrainerEngine
 
 POLICY = "policy_model"
 
 
 class TrainerRun:
-    """The servers start with the first rollout. `output_dir` gets a file for each run; `keys` are
+    """The servers start with the first rollout. Without an engine the policy model is what the YAML
+    says. `output_dir` gets a file for each run; `keys` are
     those of `collect`."""
 
     def __init__(
         self,
-        engine: TrainerEngine,
+        engine: TrainerEngine | None,
         config_paths: str | Path | Iterable[str | Path],
         *,
         overrides: Sequence[str] = (),
@@ -74,6 +75,11 @@ class TrainerRun:
             raise StopRun("the collection ended before this rollout")
         return await found
 
+    def check(self) -> None:
+        """Raise what has ended the servers, if anything has."""
+        if self._serving and self._serving.done():
+            self._serving.result()
+
     async def close(self) -> None:
         """Let the rollouts in flight end, and stop the servers."""
         if self._serving and not self._serving.done():  # else its error has been told
@@ -82,7 +88,8 @@ class TrainerRun:
 
     async def _serve(self) -> None:
         async with servers(*self._paths, overrides=self._overrides) as found:
-            self._attach(found)
+            if self._engine:
+                self._attach(found)
             async for outcome in collect(found, self._queued(), output=self.output, **self._keys):
                 self._settle(outcome)
 
@@ -101,17 +108,32 @@ class TrainerRun:
 
     def _settle(self, outcome: Outcome) -> None:
         """Hand an outcome to one that waits for it; equal rows are interchangeable."""
+        error: StopRun | None = None
+        rollout = None
+        try:
+            if (rollout := read_outcome(outcome)) is None:
+                return
+        except StopRun as failed:
+            error = failed
         waiting = self._waiting[outcome.key.task_id, outcome.key.agent]
         while waiting:
             found = waiting.pop(0)
             if found.done():  # its caller was cancelled
                 continue
-            if isinstance(outcome, Rollout):
-                found.set_result(outcome)
+            if error is None:
+                assert rollout is not None
+                found.set_result(rollout)
             else:
-                error = outcome.error if isinstance(outcome, Failure) else "it has no verdict"
-                found.set_exception(StopRun(f"a rollout failed: {error}"))
+                found.set_exception(error)
             return
+
+
+def read_outcome(outcome: Outcome) -> Rollout | None:
+    """The rollout; None if its verdict is still to come, so that it comes again. StopRun if it
+    failed or gets no verdict."""
+    if isinstance(outcome, Rollout) or outcome.error is None:
+        return outcome if isinstance(outcome, Rollout) else None
+    raise StopRun(f"a rollout failed: {outcome.error}")
 
 
 def read_sequence(rollout: Rollout) -> TokenSequence:

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from ...api.runs import collect_sync
-from ...errors import ConfigError, StopRun
+from ...errors import ConfigError
 from ...responses import input_items
-from ...types import Failure, JsonObject, Outcome, Rollout
+from ...types import JsonObject, Rollout
 from ..weights.checkpoints import CheckpointManager
-from .trainer_run import read_sequence
+from .trainer_run import read_outcome, read_sequence
 
 
 def rollout_reward(completions: Sequence[Any], reward: Sequence[float], **_: Any) -> list[float]:
@@ -83,16 +83,10 @@ class TrlRollouts:
         keys = {**self._keys, "responses_create_params": params}
         found: dict[str, list[Rollout]] = defaultdict(list)
         for outcome in collect_sync(self._where, tasks, **keys):
-            rollout = _check(outcome)
+            if (rollout := read_outcome(outcome)) is None:
+                continue
             found[_name(rollout.line["responses_create_params"]["input"])].append(rollout)
         return found
-
-
-def _check(outcome: Outcome) -> Rollout:
-    if isinstance(outcome, Rollout):
-        return outcome
-    error = outcome.error if isinstance(outcome, Failure) else "it has no verdict"
-    raise StopRun(f"a rollout failed: {error}")
 
 
 def _name(prompt: Any) -> str:

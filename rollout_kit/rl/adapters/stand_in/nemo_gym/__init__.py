@@ -1,0 +1,1 @@
+"""Stands in for NeMo Gym where NeMo-RL imports it; see `rollout_kit.rl.adapters.nemo_rl`."""
