@@ -113,9 +113,11 @@ def find_agent(config: Path) -> str:
 
 
 @contextmanager
-def running(gym: Path, config: str, url: str, place: Path) -> Iterator[tuple[int, str, int]]:
-    """`ng_run` with both agents: the head server's port, the seconds that it says it took, and its
-    process."""
+def running(
+    gym: Path, config: str, url: str, place: Path, *theirs: str
+) -> Iterator[tuple[int, str, int]]:
+    """`ng_run` with both agents, and `theirs` from the checkout: the head server's port, the time
+    that it says it took in seconds, and its process."""
     agent = find_agent(gym / config)
     tree = yaml.safe_load((gym / config).read_text())
     tree[THEIRS] = tree[agent]
@@ -132,7 +134,7 @@ def running(gym: Path, config: str, url: str, place: Path) -> Iterator[tuple[int
     words = [
         f"+config_paths=[{config},{MODEL},{place / 'theirs.yaml'}]",
         f"+nemo_gym={gym}",
-        f"+nemo_gym_code=[{THEIRS}]",
+        f"+nemo_gym_code=[{','.join([THEIRS, *theirs])}]",
         "+install=true",
         f"+head_server.port={port}",
         f"+policy_base_url={url}",

@@ -6,11 +6,13 @@
 import json
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -412,6 +414,27 @@ def test_its_servers_import_what_metrics_need_only_when_they_use_it(tmp_path: Pa
     command = [sys.executable, "-c", IMPORTS, str(SCRIPT), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == "(True, False, 'real') True\npandas\n"
+
+
+@pytest.mark.parametrize(
+    ("paths", "module", "expected"),
+    [
+        (["/seed_session", "/verify"], "nemo_gym.servers", ["/close_session", "/seed_session"]),
+        (["/seed_session", "/verify"], "__main__", ["/close_session"]),
+        (["/seed_session", "/verify", "/add"], "nemo_gym.servers", ["/close_session"]),
+        (["/seed_session", "/close_session"], "__main__", []),
+        (["/run"], "nemo_gym.servers", []),
+    ],
+)
+def test_steps_that_need_none_of_a_servers_code_are_answered_before_it(
+    paths: list[str], module: str, expected: list[str]
+) -> None:
+    def endpoint() -> None: ...
+
+    endpoint.__module__ = module
+    routes = [SimpleNamespace(path=path, methods={"POST"}, endpoint=endpoint) for path in paths]
+    find_replies = runpy.run_path(str(SCRIPT), run_name="bootstrap")["find_replies"]
+    assert sorted(find_replies(SimpleNamespace(routes=routes))) == expected
 
 
 def test_a_server_begins_at_the_entrypoint_of_its_block(place: Path, model: Endpoint) -> None:
