@@ -147,6 +147,8 @@ def _part(block: JsonObject) -> JsonObject:
             source = block["source"]
             url = source.get("url") or f"data:{source['media_type']};base64,{source['data']}"
             return {"type": "input_image", "image_url": url}
+        case "document" if block["source"].get("type") == "text":
+            return {"type": "input_text", "text": block["source"]["data"]}
         case other:
             raise bad_request(f"messages: there is no part {other!r}")
 
