@@ -45,6 +45,7 @@ SERVERS = {
     "grl_tetris": "",
     "grl_sokoban": "",
     "openair_congestion": "",
+    "spider2_lite": "",
 }
 """Server → its YAML, if that has another name."""
 

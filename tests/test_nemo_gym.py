@@ -19,7 +19,8 @@ import pytest
 from endpoint import Endpoint, endpoint
 from support import read_jsonl, write_jsonl
 
-from rollout_kit.cli import collect_rollouts, prepare_data, validate
+from rollout_kit.cli import collect_rollouts, gym, prepare_data, validate
+from rollout_kit.cli.gym import translate
 from rollout_kit.config.keys.commands import ValidateConfig
 from rollout_kit.config.load import Config, load
 from rollout_kit.errors import ConfigError
@@ -435,6 +436,56 @@ def test_steps_that_need_none_of_a_servers_code_are_answered_before_it(
     routes = [SimpleNamespace(path=path, methods={"POST"}, endpoint=endpoint) for path in paths]
     find_replies = runpy.run_path(str(SCRIPT), run_name="bootstrap")["find_replies"]
     assert sorted(find_replies(SimpleNamespace(routes=routes))) == expected
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("env run --config a.yaml --config=b.yaml", "ng_run +config_paths=[a.yaml,b.yaml]"),
+        ("env start +a.b=c", "ng_run +a.b=c"),
+        (
+            "eval run --no-serve -a x -i in.jsonl --output out.jsonl --concurrency 4 --top-p=0.5",
+            "ng_collect_rollouts +agent_name=x +input_jsonl_fpath=in.jsonl"
+            " +output_jsonl_fpath=out.jsonl +num_samples_in_parallel=4"
+            " +responses_create_params.top_p=0.5",
+        ),
+        ("eval prepare --benchmark gpqa", "ng_prepare_data +benchmark=gpqa"),
+        ("eval run --help", "ng_collect_rollouts --help"),
+        ("list agents", "ng_list +kind=agent"),
+        ("--version", "ng_version"),
+    ],
+)
+def test_its_commands_are_spelled_as_ours(theirs: str, ours: str) -> None:
+    assert translate(theirs.split()) == ours.split()
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("env prefetch", "gym env prefetch: has no counterpart here"),
+        ("eval rum", "did you mean 'eval run'"),
+        ("eval run --inpt x", "--inpt has no counterpart here (did you mean '--input'?)"),
+        ("eval run --limit", "--limit needs a value"),
+    ],
+)
+def test_a_spelling_without_a_counterpart_is_refused(
+    words: str, reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        gym.main(words.split())
+    assert ended.value.code == 1
+    assert reason in capsys.readouterr().err
+
+
+def test_a_command_in_its_spelling_says_which_of_ours_runs(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["env", "validate", "--config", "a.yaml", "--model-api-key", "planted"]
+    with pytest.raises(SystemExit):
+        gym.main(words)
+    said = capsys.readouterr().err
+    assert "rollout_kit runs: ng_validate '+config_paths=[a.yaml]'" in said
+    assert "planted" not in said and "a.yaml" in said.splitlines()[-1]
 
 
 def test_a_server_begins_at_the_entrypoint_of_its_block(place: Path, model: Endpoint) -> None:

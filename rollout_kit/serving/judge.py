@@ -83,6 +83,7 @@ class JudgeConfig(ResourcesServerConfig):
         description="File with {question}, {expected_answer}, {generated_answer} in it, relative to"
         " the working folder or to the server's folder.",
     )
+    judge_prompt_template: str | None = Field(None, description="The same as text.")
     judge_equal_label: str = Field("[[A=B]]", min_length=1)
     judge_not_equal_label: str = Field("[[A!=B]]", min_length=1)
 
@@ -106,7 +107,7 @@ class Judge:
             )
         self._config, self._peers = config, peers
         self._server = config.judge_model_server.name
-        self._template = _template(config.judge_prompt_template_fpath, folder)
+        self._template = _template(config, folder)
         limit = config.judge_endpoint_max_concurrency
         self._places = nullcontext() if limit is None else asyncio.Semaphore(limit)
         self._kept = alru_cache(maxsize=config.judge_cache_size)(self._judge)
@@ -187,19 +188,24 @@ def question_of(params: JsonObject) -> str:
     return ""
 
 
-def _template(path: Path | None, folder: Path) -> str:
-    if path is None:
+def _template(config: JudgeConfig, folder: Path) -> str:
+    key, text = "judge_prompt_template", config.judge_prompt_template
+    if (path := config.judge_prompt_template_fpath) is not None:
+        if text is not None:
+            raise ConfigError(f"{key}: judge_prompt_template_fpath is given too: leave out one")
+        found = next((each for each in (path, folder / path) if each.is_file()), None)
+        if found is None:
+            raise ConfigError(f"judge_prompt_template_fpath: there is no {path}")
+        key, text = f"judge_prompt_template_fpath: {found}", found.read_text(encoding="utf-8")
+    if text is None:
         return PROMPT
-    found = next((each for each in (path, folder / path) if each.is_file()), None)
-    if found is None:
-        raise ConfigError(f"judge_prompt_template_fpath: there is no {path}")
-    template = found.read_text(encoding="utf-8").strip()
+    template = text.strip()
     fields: dict[str, Any] = dict.fromkeys(("question", "expected_answer", "generated_answer"), "")
     try:
         template.format(**fields)
     except (KeyError, IndexError, ValueError, AttributeError) as error:
         raise ConfigError(
-            f"judge_prompt_template_fpath: {found}: {error!r}: it may name {{question}},"
+            f"{key}: {error!r}: it may name {{question}},"
             " {expected_answer} and {generated_answer}; any other brace is written twice"
         ) from None
     return template

@@ -230,6 +230,13 @@ def test_the_prompt_may_be_one_s_own(tmp_path):
     [call] = bench.model.calls
     assert [each["role"] for each in call["input"]] == ["system", "user"]
     assert bench.prompts == ["{Q} What is the capital of Australia?\n1: Canberra\n2: {it} is"]
+    bench = Bench(EQUAL, judge_prompt_template="{question}?\n{generated_answer}")
+    bench.verdicts((row(), "x"))
+    assert bench.prompts == ["What is the capital of Australia??\nx"]
+    bench = Bench(EQUAL, judge_prompt_template="{question}", judge_prompt_template_fpath=path)
+    with pytest.raises(ConfigError, match="leave out one"):
+        bench.verdicts((row(), "x"))
+    bench = Bench(EQUAL, judge_prompt_template_fpath=path)
     path.write_text("{answer}")
     with pytest.raises(ConfigError, match="it may name"):
         bench.verdicts((row(), "x"))
