@@ -1,16 +1,20 @@
 """A driver against simulated workers, under a virtual clock: CPU a rollout, memory, exchanges, and
 the time to give the leases of lost workers to others.
 
-    python -m benchmarks.cluster [--workers 1000] [--attempts 1000000] [--lost 100]
+    python -m benchmarks.cluster [--workers 1000] [--attempts 1000000] [--repeats 8] [--lost 100]
 
-Plan, schedule, leases, messages and metrics are the real ones; HTTP and the journal are not part of
-it. A rollout takes a second of virtual time, and its line has 3 KB.
+Schedule, leases, messages and metrics are the real ones; HTTP and the journal are not part of it. A
+rollout takes a second of virtual time on average, and its line has 3 KB.
 """
 
 import argparse
 import asyncio
+import gc
 import itertools
+import random
+import re
 import resource
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,14 +25,18 @@ import orjson
 from rollout_kit.cluster.exchange import Exchange
 from rollout_kit.cluster.leases import Leases
 from rollout_kit.cluster.messages import Event, read_message, write_event, write_message
+from rollout_kit.cluster.worker import GATHER_S
 from rollout_kit.collector.schedule import Attempts, Schedule
 from rollout_kit.collector.slot import Slot
 from rollout_kit.metrics.summary import Metrics
 from rollout_kit.store.lines import info_of
 from rollout_kit.testing import run_virtual
+from rollout_kit.transport.loop import GC_THRESHOLDS
 from rollout_kit.types import Attempt, Key, Outcome, Rollout, StoredTurn, Task
 
-LATENCY_S, WAIT_S, LEASE_S = 1.0, 3.0, 15.0
+SHORTEST_S, LONGEST_S, WAIT_S, LEASE_S = 0.5, 1.5, 3.0, 15.0
+
+SAY_EVERY_S = 15.0
 
 IN_FLIGHT = 16
 """Rollouts in flight for each worker."""
@@ -36,23 +44,44 @@ IN_FLIGHT = 16
 FILLER = "The model thinks about the question for a while and then answers. " * 36
 
 
-def attempts(number: int) -> Iterator[Attempt]:
+def attempts(number: int, repeats: int) -> Iterator[Attempt]:
     for at in range(number):
-        task_id = f"{at * 0x9E3779B97F4A7C15 % (1 << 64):016x}"
-        row = {"responses_create_params": {"input": f"question {at}"}}
-        yield Attempt(Key(task_id, "agent", "", 0), Task(task_id, at, at + 1, "agent", row))
+        task, index = divmod(at, repeats)
+        task_id = f"{task * 0x9E3779B97F4A7C15 % (1 << 64):016x}"
+        row = {"responses_create_params": {"input": f"question {task}"}}
+        yield Attempt(Key(task_id, "agent", "", index), Task(task_id, task, task + 1, "agent", row))
 
 
-def line_of(attempt: dict[str, Any]) -> dict[str, Any]:
-    task_id, agent, scope, index = attempt["key"]
-    usage = {"input_tokens": 20, "output_tokens": 600, "total_tokens": 620}
-    block = {"task_id": task_id, "scope": scope, "rollout_index": index, "settings": "s"}
-    block |= {"duration_s": 1.0, "num_turns": 1, "num_tool_calls": 0, "model_s": 1.0, "scores": []}
-    head = {"kind": "rollout", "schema": 1, "agent_ref": {"name": agent}, "reward": 1.0}
-    head |= {"_ng_task_index": attempt["task"][1], "_ng_rollout_index": index}
-    text = {"type": "output_text", "text": FILLER, "annotations": []}
-    message = {"type": "message", "role": "assistant", "content": [text]}
-    return {**head, "usage": usage, "rollout": block, "response": {"output": [message]}}
+class Template:
+    """The event of a rollout as a worker writes it; making it must take next to nothing."""
+
+    LEASE, TASK, INDEX, ID = 1010101010, 2020202020, 3030303030, "f" * 16
+
+    def __init__(self) -> None:
+        usage = {"input_tokens": 20, "output_tokens": 600, "total_tokens": 620}
+        block = {"task_id": self.ID, "scope": "", "rollout_index": self.INDEX, "settings": "s"}
+        block |= {"attempt": 1, "model": "m", "started_at": "2026-01-01T00:00:00.000Z"}
+        block |= {"duration_s": 1.0, "queue_s": 0.000002, "model_s": 0.9, "verify_s": 0.01}
+        block |= {"num_turns": 1, "num_tool_calls": 0, "verifier": "v", "finish_reason": "stop"}
+        head = {"kind": "rollout", "schema": 1, "agent_ref": {"name": "agent"}, "reward": 1.0}
+        head |= {"_ng_task_index": self.TASK, "_ng_rollout_index": self.INDEX}
+        text = {"type": "output_text", "text": FILLER, "annotations": []}
+        message = {"type": "message", "role": "assistant", "content": [text]}
+        line = {**head, "usage": usage, "rollout": {**block, "scores": []}}
+        line["response"] = {"output": [message]}
+        about = {"spent": [1, 620, 0.0, 0], "limited_s": 0.0, "worked_s": 1.0}
+        told, line = write_event(self.LEASE, Rollout(info_of(line), line), **about)
+        marks = rf"{self.LEASE}|{self.TASK}|{self.INDEX}|{self.ID}".encode()
+        self._names = [each.decode() for each in re.findall(marks, told)]
+        self._told = re.sub(marks, b"%s", told.replace(b"%", b"%%"))
+        self._line = bytes(line)
+
+    def make(self, lease: dict[str, Any]) -> Event:
+        (task_id, _, _, index), task = lease["attempt"]["key"], lease["attempt"]["task"][1]
+        of = {f"{self.LEASE}": lease["lease"], f"{self.TASK}": task, f"{self.INDEX}": index}
+        of[self.ID] = task_id
+        values = tuple(f"{of[name]}".encode() for name in self._names)
+        return Event(self._told % values, self._line)
 
 
 @dataclass
@@ -82,7 +111,9 @@ class Driver:
     num_calls: int = 0
 
 
-async def simulate(num_workers: int, num_attempts: int, num_lost: int) -> dict[str, float]:
+async def simulate(
+    num_workers: int, num_attempts: int, num_repeats: int, num_lost: int
+) -> dict[str, float]:
     loop = asyncio.get_running_loop()
     leases = Leases(loop.time, LEASE_S)
     driver = Driver(leases, Exchange(leases, {}, lambda text, **fields: None))
@@ -91,15 +122,24 @@ async def simulate(num_workers: int, num_attempts: int, num_lost: int) -> dict[s
     async def work(attempt: Attempt, slot: Slot) -> Outcome:
         return await leases.outcome_of(attempt, slot)
 
-    schedule = Schedule(Attempts(attempts(num_attempts)), work, sink, lambda: limit)
+    schedule = Schedule(Attempts(attempts(num_attempts, num_repeats)), work, sink, lambda: limit)
     schedule._filled = limit  # the first wave is paced by CPU time, which is not virtual
-    workers = [asyncio.create_task(run_worker(driver, number)) for number in range(num_workers)]
+    template = Template()
+    workers = [
+        asyncio.create_task(run_worker(driver, number, template)) for number in range(num_workers)
+    ]
     watch = asyncio.create_task(watch_silent(leases))
     again_at = 0.0
     lost_at = 0.0
+    said = began = time.perf_counter()
     async for _ in schedule.outcomes():
+        if not sink.number % 1000 and time.perf_counter() - said > SAY_EVERY_S:
+            said = time.perf_counter()
+            each = (time.process_time() - driver.cpu_of_workers_s) / sink.number * 1e6
+            text = f"{said - began:5.0f} s: {sink.number:,} rollouts, {each:.1f} µs each"
+            print(f"{text}, {peak_mb():.0f} MB", file=sys.stderr, flush=True)
         if num_lost and not lost_at and sink.number > num_attempts // 2:
-            lost_at = loop.time() + LATENCY_S / 2  # in the middle of their rollouts
+            lost_at = loop.time() + SHORTEST_S  # in the middle of their rollouts
             for worker in workers[:num_lost]:
                 loop.call_at(lost_at, worker.cancel)
         if lost_at and not again_at and leases.num_again and not leases.num_waiting:
@@ -123,13 +163,18 @@ async def watch_silent(leases: Leases) -> None:
         leases.lose_silent()
 
 
-async def run_worker(driver: Driver, number: int) -> None:
+def peak_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+async def run_worker(driver: Driver, number: int, template: Template) -> None:
     """One worker: it asks for work, takes a second for each, and brings what it has."""
     name, calls, events = f"w{number}", itertools.count(1), list[Event]()
-    has_events = asyncio.Event()
+    has_events, draw, gather_s = asyncio.Event(), random.Random(number), GATHER_S
     driver.leases.join(name, f"worker {number}")
 
     async def ask(channel: str, wait_s: float, brought: list[Event]) -> None:
+        nonlocal gather_s
         began = time.process_time()
         head = {"worker": name, "title": name, "channel": channel, "call": next(calls)}
         head |= {"load": [], "want": 256, "wait_s": wait_s}
@@ -139,21 +184,22 @@ async def run_worker(driver: Driver, number: int) -> None:
         found = await driver.exchange.exchange(read_message(raw))
         began = time.process_time()
         reply = orjson.loads(found)
+        gather_s = max(GATHER_S, reply["gather_s"])
         for lease in reply["leases"]:
-            asyncio.get_running_loop().call_later(LATENCY_S, finish, lease)
+            seconds = draw.uniform(SHORTEST_S, LONGEST_S)
+            asyncio.get_running_loop().call_later(seconds, finish, lease)
         driver.cpu_of_workers_s += time.process_time() - began
 
     def finish(lease: dict[str, Any]) -> None:
         began = time.process_time()
-        line, about = line_of(lease["attempt"]), {"spent": [1, 620, 0.0, 0], "limited_s": 0.0}
-        events.append(write_event(lease["lease"], Rollout(info_of(line), line), **about))
+        events.append(template.make(lease))
         has_events.set()
         driver.cpu_of_workers_s += time.process_time() - began
 
     async def bring() -> None:
         while True:
             await has_events.wait()
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(gather_s)
             has_events.clear()
             brought = events.copy()
             events.clear()
@@ -173,17 +219,19 @@ def main() -> None:
     )
     parser.add_argument("--workers", type=int, default=1_000)
     parser.add_argument("--attempts", type=int, default=1_000_000)
+    parser.add_argument("--repeats", type=int, default=8, help="rollouts of each task")
     parser.add_argument("--lost", type=int, default=100)
     args = parser.parse_args()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)  # as in a real driver
     began, cpu = time.perf_counter(), time.process_time()
-    found = run_virtual(simulate(args.workers, args.attempts, args.lost))
+    found = run_virtual(simulate(args.workers, args.attempts, args.repeats, args.lost))
     cpu_s, took_s = time.process_time() - cpu, time.perf_counter() - began
-    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     per_rollout = (cpu_s - found["cpu_of_workers_s"]) / found["rollouts"] * 1e6
     calls = found["exchanges"]
     print(f"{args.workers:,} workers, {found['rollouts']:,} rollouts, {took_s:.0f} s of real time")
     print(f"CPU of the driver: {per_rollout:.0f} µs a rollout")
-    print(f"memory: {peak_mb:.0f} MB at most; {found['virtual_s']:.0f} s of virtual time")
+    print(f"memory: {peak_mb():.0f} MB at most; {found['virtual_s']:.0f} s of virtual time")
     print(f"exchanges: {calls:,}, {found['rollouts'] / calls:.1f} rollouts each")
     if args.lost:
         print(

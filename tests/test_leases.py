@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
+from benchmarks.cluster import simulate
 from rollout_kit.cluster.exchange import Exchange
 from rollout_kit.cluster.lease import Dismissed, Lease, NotAskedFor
 from rollout_kit.cluster.leases import Leases
@@ -350,6 +351,28 @@ def test_a_worker_waits_until_there_is_something_to_do() -> None:
         late.cancel()
 
     with_bench(0, test)
+
+
+@pytest.mark.parametrize(("number", "gather_s"), [(2, 0.001), (100, 0.05), (4000, 0.5)])
+def test_the_more_workers_there_are_the_longer_each_gathers(number: int, gather_s: float) -> None:
+    async def test(bench: Bench) -> None:
+        exchange = Exchange(bench.leases, {}, lambda text, **fields: None)
+        for at in range(number):
+            bench.leases.join(f"{at}", f"worker {at}")
+        asked = {"worker": "0", "title": "worker 0", "channel": "wait", "call": 1, "load": []}
+        reply = await exchange.exchange({**asked, "want": 1, "wait_s": 0.0, "events": []})
+        assert orjson.loads(reply)["gather_s"] == gather_s
+
+    with_bench(0, test)
+
+
+def test_with_many_workers_the_next_lease_comes_in_the_reply_to_an_outcome() -> None:
+    async def main() -> float:
+        found = await simulate(num_workers=50, num_attempts=5_000, num_repeats=8, num_lost=0)
+        return found["rollouts"] / found["exchanges"]
+
+    # each worker ends 16 rollouts a second, and brings what 25 ms gather
+    assert run_virtual(main()) > 1.2
 
 
 def outcomes() -> list[Outcome]:

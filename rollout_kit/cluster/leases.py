@@ -328,6 +328,8 @@ class Leases:
 
     def _wake_some(self) -> None:
         self._waking = None
+        if not self._queue:
+            return
         idle = [each for each in self.members.values() if each.waiting is not None]
         idle.sort(key=lambda each: len(each.held))
         left = len(self._queue)

@@ -69,7 +69,7 @@ WAIT_S = 3.0
 """How long the driver may wait for something to do; it knows by these calls that a worker lives."""
 
 GATHER_S = 0.01
-"""Time for which events gather before they are sent."""
+"""Time for which events gather before they are sent, unless the driver asks for longer."""
 
 SENT_AT_ONCE, BYTES_AT_ONCE = 256, 8 << 20
 """Bounds of one message: events, and bytes."""
@@ -215,6 +215,7 @@ class DriverClient:
         self._about = {"worker": given["worker"], "title": given["title"], "pid": os.getpid()}
         self._ticket = given["ticket"]
         self._probe = LoopProbe()
+        self._gather_s = GATHER_S
 
     async def join(self) -> JsonObject:
         """What the worker needs to start its servers; the token among it is used from now on."""
@@ -250,10 +251,11 @@ class DriverClient:
         while True:
             await work.has_events.wait()
             if len(work.events) < SENT_AT_ONCE:
-                await asyncio.sleep(GATHER_S)
+                await asyncio.sleep(self._gather_s)
             while events := _first(work.events):
                 reply = await self._call("bring", 0.0, events)
                 del work.events[: len(events)]
+                self._gather_s = max(GATHER_S, reply["gather_s"])
                 work.take(reply)
             work.has_events.clear()
 
