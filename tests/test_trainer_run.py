@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,14 @@ def test_a_later_turn_continues_what_was_sampled(tmp_path: Path) -> None:
     assert isinstance(rollout, Rollout)
     assert len(read_sequence(rollout).turns) == 2
     assert rollout.versions is None
+
+
+def test_it_runs_in_a_thread_too(tmp_path: Path) -> None:
+    """The event loops of Ray's actors and of some trainers are not in the main thread."""
+    with ThreadPoolExecutor(1) as pool:
+        arguments = (rows_of("arithmetic", 2), PlayedEngine().with_tokenizer(), tmp_path)
+        found = pool.submit(roll_out, *arguments).result()
+    assert all(isinstance(each, Rollout) for each in found), found
 
 
 def test_a_slow_verdict_is_waited_for(tmp_path: Path) -> None:
