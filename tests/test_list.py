@@ -46,6 +46,13 @@ def test_it_lists_ours_and_those_of_a_checkout_with_their_needs(
     assert [each["name"] for each in only] == ["letters"]
 
 
+def test_the_checkout_may_be_named_in_env_yaml(
+    gym: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("env.yaml").write_text("nemo_gym: Gym\n")
+    assert "counter" in {each["name"] for each in run(capsys)}
+
+
 def test_without_a_checkout_it_lists_ours(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -488,6 +488,18 @@ def test_a_command_in_its_spelling_says_which_of_ours_runs(
     assert "planted" not in said and "a.yaml" in said.splitlines()[-1]
 
 
+def test_a_server_may_lie_in_a_folder_of_folders(place: Path, model: Endpoint) -> None:
+    agents = place.parent / "Gym/responses_api_agents"
+    (agents / "family").mkdir()
+    (agents / "plain_agent").rename(agents / "family/plain_agent")
+    yaml = place.parent / "Gym" / COUNTER
+    yaml.write_text(yaml.read_text().replace("    plain_agent:", "    family/plain_agent:"))
+    words = ["+agent_name=plain_counter_agent"]
+    assert [row["reward"] for row in collect(place, model, COUNTER, [counts(1, 4)], *words)] == [1]
+    for name in ("../plain_agent", "/", "", "."):
+        assert Gym.of({"nemo_gym": "../Gym"}, place).find("responses_api_agents", name) is None
+
+
 def test_a_server_begins_at_the_entrypoint_of_its_block(place: Path, model: Endpoint) -> None:
     agent = place.parent / "Gym/responses_api_agents/plain_agent"
     shutil.copy(agent / "app.py", agent / "other.py")

@@ -5,7 +5,6 @@
 
 import shlex
 import sys
-from collections.abc import Iterator
 from importlib import import_module
 
 from ..errors import ConfigError, suggest
@@ -64,16 +63,17 @@ OVERRIDES = ("+", "~")
 
 def main(argv: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if argv is None else argv
-    if not arguments or set(arguments) <= {"--help", "-h"}:
-        print("\n".join(["Commands of NeMo Gym, and ours:", *_list_commands()]))
-        sys.exit(0)
-    sys.exit(guard("ng_help", _without_help(arguments), lambda: _run(arguments)))
+    asks_for_list = not arguments or set(arguments) <= {"--help", "-h"}
+    run = _list_commands if asks_for_list else lambda: _run(arguments)
+    sys.exit(guard("ng_help", _without_help(arguments), run))
 
 
-def _list_commands() -> Iterator[str]:
+def _list_commands() -> int:
     width = max(map(len, COMMANDS))
+    print("Commands of NeMo Gym, and ours:")
     for theirs, ours in COMMANDS.items():
-        yield f"  gym {theirs.ljust(width)}  {ours}"
+        print(f"  gym {theirs.ljust(width)}  {ours}")
+    return 0
 
 
 def _without_help(arguments: list[str]) -> list[str]:

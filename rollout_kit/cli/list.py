@@ -8,6 +8,14 @@ from pathlib import Path
 
 from . import entry
 
+CHECKOUT_KEYS = ("nemo_gym", "nemo_gym_code")
+
+TO_DO = """
+needs values: give each as +<name>=<value>, or put it into env.yaml
+needs servers: add a file with a server of that name to config_paths
+needs code of: its folder is not in the checkout
+refused: ng_validate shows the whole reason"""
+
 
 def main(argv: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if argv is None else argv
@@ -18,9 +26,13 @@ def _list(arguments: list[str]) -> int:
     from ..authoring.catalogue import check_files, list_entries
     from ..config.keys.authoring import ListConfig
     from ..config.load import parse_keys
+    from ..config.sources import read_layers
     from ..nemo_gym.checkout import Gym
 
     command = parse_keys(arguments, ListConfig)
+    for layer in read_layers([], Path.cwd()):  # env.yaml
+        given = {key: layer.tree[key] for key in CHECKOUT_KEYS if layer.tree.get(key)}
+        command = command.model_copy(update=given if command.nemo_gym is None else {})
     if command.check:
         found = list(check_files(Gym.of(command.model_dump(), Path.cwd())))
         rows = [(each.path, each.status, each.reason) for each in found]
@@ -35,6 +47,7 @@ def _list(arguments: list[str]) -> int:
     if command.json_output:
         print(json.dumps([asdict(each) for each in found], ensure_ascii=False))
         return 0
+    total += [TO_DO] if command.check else []
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         print(

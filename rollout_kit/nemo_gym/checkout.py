@@ -148,7 +148,8 @@ class Gym:
     def find(self, type_: str, implementation: str) -> GymServer | None:
         """The implementation that is written for NeMo Gym: in the checkout, or in the working
         directory beside an installed NeMo Gym."""
-        if type_ not in TYPES or Path(implementation).name != implementation:
+        parts = Path(implementation).parts  # some are folders of folders
+        if type_ not in TYPES or not parts or {"/", ".."} & {*parts}:
             return None
         for root in dict.fromkeys(filter(None, (self.root, self.cwd.resolve()))):
             app = root / type_ / implementation / "app.py"

@@ -137,4 +137,7 @@ def _names(given: Any, place: tuple[str, ...]) -> list[str]:
 
 def _no_key(place: tuple[str, ...], name: str, node: Any) -> str:
     known = node if isinstance(node, dict) else ()
-    return f"{'.'.join(place)}: {DELETE} names '{name}', which is not there{suggest(name, known)}"
+    return (
+        f"{'.'.join(place)}: {DELETE} names '{name}', which is not there{suggest(name, known)}:"
+        " add the file that has it to config_paths"
+    )

@@ -29,15 +29,17 @@ SILENT: dict[str, object] = {
 }
 """Keys that need nothing of ours, with the one value for which this holds; `...` is any."""
 
+RAW_PROMPT = "leave it out: rows ask for it here, with responses_create_params.raw_prompt: true"
+
 REFUSED = {
     "sampling_overrides": "give +responses_create_params.<name>=<value>: it wins over every row",
     "default_headers": "only openai_model sends headers, as openai_default_headers",
     "audio_root": "audio is not read from files here: write it into the rows as data URIs",
-    "sequential_reasoning_allowed": "reasoning after reasoning is always allowed here",
-    "preserve_reasoning_in_assistant_content": "reasoning is sent in a field of its own here",
-    "use_completions_api": "rows ask for it here, with responses_create_params.raw_prompt: true",
-    "render_chat_template": "rows ask for it here, with responses_create_params.raw_prompt: true",
-    "tokenizer": "the endpoint applies the chat template, not the client",
+    "sequential_reasoning_allowed": "leave it out: reasoning after reasoning is allowed here",
+    "preserve_reasoning_in_assistant_content": "leave it out: reasoning has its own field here",
+    "use_completions_api": RAW_PROMPT,
+    "render_chat_template": RAW_PROMPT,
+    "tokenizer": "leave it out: the endpoint applies the chat template here",
 }
 """Keys whose other values have no counterpart → what to do."""
 
