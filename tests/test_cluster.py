@@ -51,6 +51,11 @@ def workers_of(site: Site) -> list[int]:
     return found
 
 
+def wait_until_lost(driver: "subprocess.Popen[str]") -> None:
+    assert driver.stdout is not None
+    assert any("is lost" in line for line in driver.stdout)
+
+
 def check_keys(site: Site, number: int) -> list[dict[str, Any]]:
     lines = read_jsonl(site.folder / "out/rollouts.jsonl")
     keys = Counter((line["rollout"]["task_id"], line["_ng_rollout_index"]) for line in lines)
@@ -311,6 +316,72 @@ def test_the_servers_of_an_ng_run_are_reached_by_url(site: Site) -> None:
     finally:
         servers.send_signal(signal.SIGINT)
         site.ended(servers)
+
+
+SLOW_GROUPS = """
+
+    async def verify_group(self, task: dict, members: list) -> dict:
+        with open("scoring.log", "a") as log:
+            log.write(f"{task['expected']}\\n")
+        await asyncio.sleep(3)
+        return {"members": [each["verdict"]["reward"] for each in members], "group": {"n": 3}}
+"""
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("rows", ["driver", "shards"])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_worker_lost_while_it_scores_groups_costs_no_rollout_and_no_score(
+    site: Site, number: signal.Signals, rows: str
+) -> None:
+    path = site.folder / "resources_servers/patient/app.py"
+    path.write_text(path.read_text() + SLOW_GROUPS)
+    site.tasks(12)
+    words = ["+num_repeats=3", "+worker_lease_s=4", f"+rows={rows}"]
+    driver, log = site.collecting(*PROCESSES, *words), site.folder / "scoring.log"
+    eventually(lambda: log.exists() and log.read_text().count("\n") == 12)
+    lost = workers_of(site)[0]
+    os.kill(lost, number)
+    wait_until_lost(driver)
+    if number == signal.SIGSTOP:
+        os.kill(lost, signal.SIGCONT)
+    status, said = site.ended(driver)
+    assert status == 0, said
+    assert "12 of 12 groups scored" in said
+    check_keys(site, 36)
+    assert site.num_answered() == 36
+    groups = read_jsonl(site.folder / "out/rollouts_groups.jsonl")
+    assert len({each["task_id"] for each in groups}) == len(groups) == 12
+    assert not (site.folder / "out/rollouts_shards").exists()
+
+
+JUDGED = """
+        reply = await self.peers.call("policy_model", "/v1/responses", {"input": "judge this"})
+"""
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_worker_lost_during_judge_calls_repeats_the_judges_only(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    with Site(tmp_path, latency_s=2).endpoint() as site:
+        path = site.folder / "resources_servers/patient/app.py"
+        verdict = "        if self.config.verdict_s:"
+        path.write_text(path.read_text().replace(verdict, JUDGED + verdict))
+        site.tasks(64)
+        words = ["+num_samples_in_parallel=64", "+worker_lease_s=4"]
+        driver = site.collecting(*PROCESSES, *words)
+        eventually(lambda: site.num_on_disk() == 64)
+        lost = workers_of(site)[0]
+        os.kill(lost, number)
+        wait_until_lost(driver)
+        if number == signal.SIGSTOP:
+            os.kill(lost, signal.SIGCONT)
+        status, said = site.ended(driver)
+        assert status == 0, said
+        check_keys(site, 64)
+        assert site.num_answered() <= 64 + 64 + 32
 
 
 @pytest.mark.chaos

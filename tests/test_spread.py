@@ -260,6 +260,19 @@ def test_lines_are_in_the_output_once_however_often_they_are_gathered(tmp_path: 
     again.close(clean=True)
 
 
+@pytest.mark.parametrize("cut", [0, 1, 10])
+def test_a_driver_killed_while_it_copies_lines_loses_and_repeats_none(
+    tmp_path: Path, cut: int
+) -> None:
+    paths = OutputPaths.of(tmp_path / "rollouts.jsonl")
+    raws = [sharded(tmp_path, number).written or b"" for number in range(4)]
+    paths.main.write_bytes(b"".join(raws[:3])[: -cut or None])
+    journal = Journal(paths, fsync="exit")
+    assert len(journal.contents.done) == 4 and not paths.shards.exists()
+    journal.close(clean=True)
+    assert sorted(paths.main.read_bytes().splitlines(keepends=True)) == sorted(raws)
+
+
 def test_a_worker_writes_on_after_a_run_has_taken_its_file(tmp_path: Path) -> None:
     shard = ShardFile(tmp_path / "rollouts_shards", "w")
     assert shard.append(b"{}\n").read() == b"{}\n"
