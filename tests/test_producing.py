@@ -129,6 +129,55 @@ def test_no_group_begins_before_it_may(bench: Bench, staleness: int) -> None:
         assert all(step - (group.version_first or 0) <= staleness for group in groups)
 
 
+def test_a_straggler_is_stopped_when_the_step_has_enough_and_goes_on_in_the_next(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(producer, "STEP_EVERY_S", 0.01)
+    begun: list[str] = []
+    seen: list[Any] = []
+
+    class Slow(ScriptedModel):
+        async def responses(self, params: dict[str, Any]) -> dict[str, Any]:
+            begun.append(asked(params))
+            if begun.count("a") == 1 and asked(params) == "a":
+                try:
+                    await asyncio.Event().wait()  # it never comes
+                finally:
+                    stopped.set()
+            return await super().responses(params)
+
+    async def main() -> None:
+        buffer = MemoryBuffer(BufferPolicy(batch=1, staleness=1, over_provision=1.0))
+
+        async def train_late() -> None:
+            await stopped.wait()
+            await train(buffer, 1, 3, seen)
+
+        async with serve_buffer(buffer) as url:
+            training = asyncio.create_task(train_late())
+            assert await bench.collect(ROWS, buffer=url) == 0
+            await training
+
+    stopped, bench.model = asyncio.Event(), Slow(asked)
+    asyncio.run(main())
+    assert begun == ["a", "b", "c", "a"]
+    assert len({group.key for _, found in seen for group in found}) == 3
+    assert "1 rollout stopped at a full step; their mean output tokens: 1" in bench.out.getvalue()
+
+
+def test_the_longest_tasks_of_the_epoch_before_come_first(bench: Bench) -> None:
+    begun: list[str] = []
+
+    def answer(params: dict[str, Any]) -> str:
+        begun.append(asked(params))
+        return "word " * {"a": 1, "b": 3, "c": 2}[asked(params)]
+
+    bench.model = ScriptedModel(answer)
+    keys = {"num_samples_in_parallel": 1, "longest_first": True}
+    assert asyncio.run(bench.collect(ROWS, epochs=2, **keys)) == 0
+    assert begun == ["a", "b", "c", "b", "c", "a"]
+
+
 def test_epochs_are_planned_one_by_one_and_continued(bench: Bench) -> None:
     assert asyncio.run(bench.collect(ROWS)) == 0
     assert asyncio.run(bench.collect(ROWS, epochs=2, limit=2)) == 0

@@ -110,8 +110,8 @@ class Schedule:
         self._num_started = 0
         self._again: deque[Attempt] = deque()
         """Attempts that come before those of the source."""
-        self.is_paused = False
-        """Whether nothing more may start for now; attempts in flight go on."""
+        self.holds: set[str] = set()
+        """Why nothing more may start for now, if anything is in it; attempts in flight go on."""
         self._stopping = False
         self._exhausted = False
 
@@ -119,6 +119,11 @@ class Schedule:
     def in_flight(self) -> int:
         """Attempts that hold a place; parked ones do not."""
         return len(self.slots) - len(self._freed)
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether nothing more may start for now."""
+        return bool(self.holds)
 
     @property
     def num_parked(self) -> int:
@@ -150,14 +155,14 @@ class Schedule:
         self._hand(self._sink.append(outcome))
 
     def refresh(self) -> None:
-        """Look again at the limit, and at `is_paused`."""
+        """Look again at the limit, and at `holds`."""
         self._hand(None)
 
     def stop(self) -> None:
         """Start nothing more; attempts in flight may finish."""
         self._stopping = True
         self._exhausted = True
-        self.is_paused = False
+        self.holds.clear()
         self._again.clear()
         while self._regaining:
             _settle(self._regaining.popleft()[1], False)

@@ -131,7 +131,7 @@ class Work:
         """A prepared collection over what is on disk now; its output is closed in the end."""
         config, command = self.config, self.config.command
         make_source: Callable[..., TaskSource] = TaskSource
-        if command.epochs != 1 or command.buffer is not None:
+        if command.epochs != 1 or command.buffer is not None or command.longest_first:
             make_source = partial(EpochSource, epochs=command.epochs)
         collection = await open_collection(
             config,

@@ -8,6 +8,9 @@ from typing import Any
 from ..collector.run import Run
 from ..config.keys.parallelism import Parallelism
 
+A_PERSON = "a person"
+"""Why nothing starts while a run is paused."""
+
 
 @dataclass(frozen=True, slots=True)
 class Knob:
@@ -29,7 +32,7 @@ def knobs_of(run: Run) -> dict[str, Knob]:
         run.schedule.refresh()
 
     def set_paused(is_paused: bool) -> None:
-        run.schedule.is_paused = is_paused
+        (run.schedule.holds.add if is_paused else run.schedule.holds.discard)(A_PERSON)
         run.schedule.refresh()
 
     def refreshing(act: Callable[[Any], object]) -> Callable[[Any], object]:
@@ -41,7 +44,7 @@ def knobs_of(run: Run) -> dict[str, Knob]:
 
     found = [
         Knob("parallelism", parse_parallelism, lambda: parallel.asked.spell(), set_parallel),
-        Knob("paused", parse_switch, lambda: run.schedule.is_paused, set_paused),
+        Knob("paused", parse_switch, lambda: A_PERSON in run.schedule.holds, set_paused),
         Knob(
             "max_cost_usd",
             parse_amount,

@@ -47,6 +47,10 @@ class ProducingConfig(BaseModel):
     epochs: int | None = Field(
         1, ge=1, description="How often to go through the tasks; null = for ever."
     )
+    longest_first: bool = Field(
+        False,
+        description="Begin with the tasks whose answers were longest in earlier epochs.",
+    )
     buffer: str | None = Field(
         None,
         description="Buffer that a trainer takes groups from: memory, redis://…/NAME, ray://…/NAME"

@@ -27,6 +27,12 @@ class BufferPolicy(BaseModel):
         ge=0,
         description="Most steps between a group's weights and those that it trains.",
     )
+    over_provision: float = Field(
+        default=0,
+        ge=0,
+        description="Groups that are begun beyond a step, as a share of its batch. They are"
+        " stopped when the step has enough, and go on in the next one.",
+    )
     on_full: Literal["block", "reject", "drop_oldest"] = Field(
         default="block", description="What a put does when there is no room."
     )
@@ -81,10 +87,8 @@ class BufferPolicy(BaseModel):
             lines = [f"{where}: {'.'.join(one.path)}: {one.reason}" for one in found]
             raise ConfigError("\n".join(lines)) from None
 
-    def room(
-        self, version: int | None, base: int, acked: int, uses: int, reserved: int
-    ) -> int | None:
-        """How many groups may be begun so that none gets staler than allowed; None: any number.
+    def room(self, version: int | None, base: int, acked: int, uses: int) -> int | None:
+        """How many groups are missing so that none gets staler than allowed; None: any number.
 
         `acked` are the uses that were acknowledged since the version `base`, and `uses` those of
         the groups that are stored. At staleness 0 this is the rest of the present step.
@@ -92,4 +96,10 @@ class BufferPolicy(BaseModel):
         if self.staleness is None or self.batch is None:
             return None
         steps = self.staleness + (base if version is None else version) - base + 1
-        return (steps * self.batch - acked - uses) // self.consume - reserved
+        return (steps * self.batch - acked - uses) // self.consume
+
+    def num_to_begin(self, room: int | None, reserved: int) -> int | None:
+        """How many groups may be begun when so many are missing and begun; None: any number."""
+        if room is None or room <= 0 or self.batch is None:
+            return room if room is None else 0
+        return room + int(self.batch * self.over_provision) - reserved

@@ -102,7 +102,9 @@ function O.reserve(number, stem)
     local base = num('base')
     local steps = P.staleness + (version or base) - base + 1
     local left = steps * P.batch - num('acked_since') - num('uses')
-    room = math.min(room, math.floor(left / P.consume) - reserved)
+    left = math.floor(left / P.consume)
+    local more = left > 0 and math.floor(P.batch * (P.over_provision or 0)) or 0
+    room = math.min(room, left + more - reserved)
   end
   local tickets = {}
   for i = 1, room do

@@ -110,6 +110,8 @@ class RedisBuffer(Buffer):
         state, dropped, lags, waiting, total, reserved, dead, oldest = await self._call("stats")
         if not (known := _pairs(state)):
             raise self._lost()
+        version = int(known["version"]) if "version" in known else None
+        base, acked, uses = (int(known.get(name, 0)) for name in ("base", "acked_since", "uses"))
         return {
             "id": known["identity"],
             **{name: int(known.get(name, 0)) for name in COUNTERS},
@@ -117,8 +119,9 @@ class RedisBuffer(Buffer):
             "waiting": waiting,
             "leased": total - waiting,
             "reserved": reserved,
+            "room": self.policy.room(version, base, acked, uses),
             "bytes": int(known.get("bytes", 0)),
-            "version": int(known["version"]) if "version" in known else None,
+            "version": version,
             "figures": orjson.loads(known.get("figures", "{}")),
             "staleness": {lag: int(number) for lag, number in _pairs(lags).items()},
             "oldest_s": float(oldest) if oldest else None,

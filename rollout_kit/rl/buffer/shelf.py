@@ -96,9 +96,7 @@ class Shelf:
         self._tickets = {each: due for each, due in self._tickets.items() if due > now}
         policy = self.policy
         room = policy.capacity - len(self) - len(self._tickets)
-        bound = policy.room(
-            self.version, self.base, self.acked_since, self.uses, len(self._tickets)
-        )
+        bound = policy.num_to_begin(self._room(), len(self._tickets))
         room = min(number, room if bound is None else min(room, bound))
         tickets = [f"{owner}:{secrets.token_hex(8)}" for _ in range(room)]
         self._tickets |= dict.fromkeys(tickets, now + policy.reserve_s)
@@ -227,6 +225,7 @@ class Shelf:
             "waiting": len(self.ready),
             "leased": len(self.held),
             "reserved": len(self._tickets),
+            "room": self._room(),
             "bytes": self.bytes,
             "version": self.version,
             "figures": self.figures,
@@ -235,6 +234,9 @@ class Shelf:
             "dead": list(self.dead),
             "finished": self.is_finished,
         }
+
+    def _room(self) -> int | None:
+        return self.policy.room(self.version, self.base, self.acked_since, self.uses)
 
     def _is_full(self, size: int) -> bool:
         policy = self.policy

@@ -10,7 +10,8 @@ from ...collector.schedule import Later
 from ...collector.sources import TaskSource
 from ...metrics.tally import Tally
 from ...store.groups.scope import parse_scope
-from ...types import Attempt, JsonObject, Rollout
+from ...types import Attempt, JsonObject, Outcome, Rollout
+from .lengths import TaskLengths
 
 Gate = Callable[[Iterator[Attempt | Later]], Iterator[Attempt | Later]]
 
@@ -28,6 +29,7 @@ class EpochSource(TaskSource):
     def __init__(self, *given: Any, epochs: int | None = 1, **named: Any) -> None:
         super().__init__(*given, **named)
         self.wanted = replace(self.wanted, num_epochs=epochs)
+        self._lengths = TaskLengths() if self._command.longest_first else None
         self._each: Counts = Counts()
         """The plan of an epoch of which nothing is done."""
         self._done: Counter[int] = Counter()
@@ -53,8 +55,15 @@ class EpochSource(TaskSource):
     async def count_rest(self) -> None:
         """Nothing is left to count: an endless plan has no end, and any other was counted."""
 
+    def take(self, outcome: Outcome) -> None:
+        super().take(outcome)
+        if self._lengths and isinstance(outcome, Rollout):
+            self._lengths.take(outcome)
+
     def add_earlier(self, rollout: Rollout) -> None:
         self.follow_earlier(rollout)
+        if self._lengths:
+            self._lengths.take(rollout)
 
     def num_missing(self, tally: Tally) -> int:
         return 0 if self.is_over or self.is_open_ended else super().num_missing(tally)
@@ -79,6 +88,7 @@ class EpochSource(TaskSource):
     def _all(self) -> Iterator[Attempt | Later]:
         attempts = super()._all()
         while True:
+            attempts = self._lengths.sort(attempts) if self._lengths else attempts
             yield from self.gate(attempts) if self.gate else attempts
             if self.is_over or not self._has_next():
                 return

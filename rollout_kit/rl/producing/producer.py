@@ -19,23 +19,23 @@ from ...collector.groups.slots import OpenGroup, OpenGroups
 from ...collector.run import Ending, Run
 from ...collector.schedule import Later
 from ...errors import ConfigError, OutputError, PeerError, RolloutKitError, number_of
-from ...store.groups.members import HeldMember, hold_line
+from ...store.groups.members import hold_line
 from ...store.groups.reading import read_groups
 from ...store.groups.rewards import find_group_rewards
 from ...store.groups.scope import Group, group_of
 from ...store.journal import Journal
 from ...time_limit import running_loop
-from ...trajectory import span_versions, versions_of
 from ...transport.loop import beside, cancel_all, gather_all, interrupts
 from ...types import Attempt, JsonObject, Key, Say, Task
 from ..buffer.buffer import Buffer
-from ..buffer.group import BufferedGroup
 from ..buffer.http import serve_buffer
 from ..buffer.memory import MemoryBuffer
 from ..buffer.opening import open_buffer
 from .acks import AckFile
 from .epochs import EpochSource
 from .gauges import TrainerGauges
+from .groups import key_of_group, lines_of, make_group, place_of
+from .stragglers import Stragglers
 
 log = logging.getLogger(__name__)
 
@@ -47,16 +47,14 @@ LOOK_S = 1.0
 RESERVE_EVERY_S = 0.02
 """Pause between two tries to reserve a place."""
 
+STEP_EVERY_S = 0.1
+"""How often over-provisioning looks whether a step has enough groups."""
+
 AWAY_S = 1.0
 """Pause before a buffer that cannot be reached is asked again."""
 
 MAX_PUTTING = 256
 """Groups of earlier runs that may wait in memory for room."""
-
-
-def key_of_group(group: Group) -> str:
-    """The key of a group in a buffer."""
-    return ":".join(filter(None, (group.task_id, group.agent, group.scope)))
 
 
 class Producer:
@@ -80,7 +78,7 @@ class Producer:
         self._putting: set[asyncio.Task[None]] = set()
         self.put: Counter[str] = Counter()
         """Answers of the buffer → how many."""
-        self._gauges = TrainerGauges(run.tally, say)
+        self._gauges, self.stragglers = TrainerGauges(run.tally, say), Stragglers(run)
         self._is_away = False
         self._owner = hashlib.sha256(f"{gethostname()}:{acks.path.resolve()}".encode()).hexdigest()
         """Of the tickets: those of a run that was killed are released by the next one."""
@@ -105,7 +103,8 @@ class Producer:
     async def work(self) -> None:
         """Reserve, and look after acks and tickets, until cancelled."""
         try:
-            await gather_all([self._reserve(), self._look_on()])
+            watching = [self._watch_steps()] if self._buffer.policy.over_provision else []
+            await gather_all([self._reserve(), self._look_on(), *watching])
         except Exception as error:  # the run would wait for tickets for ever
             if not isinstance(error, RolloutKitError):
                 log.exception("an unexpected error beside the run")
@@ -203,15 +202,15 @@ class Producer:
         elif opened.held is None:
             self._needed[group] = number
         elif group.agent in self._scored_apart and self._run.groups.is_on:
-            self._unscored[group] = _lines_of(opened.held)
+            self._unscored[group] = lines_of(opened.held)
         else:
-            self._start(group, _lines_of(opened.held), None)
+            self._start(group, lines_of(opened.held), None)
 
     def _take_score(self, group: Group, line: JsonObject | None) -> None:
         lines = self._unscored.pop(group, None)
         if lines is not None and line is not None:
             of = {(one["scope"], one["rollout_index"]): one["reward"] for one in line["members"]}
-            self._start(group, lines, [of.get(_place_of(each)) for each in lines])
+            self._start(group, lines, [of.get(place_of(each)) for each in lines])
         elif lines is not None:
             self.put["not scored"] += 1
             self._drop_ticket(group)
@@ -227,7 +226,7 @@ class Producer:
         self, group: Group, lines: list[JsonObject], rewards: list[float | None] | None
     ) -> None:
         ticket, began = self._tickets.get(group, ("", None))
-        made = _make_group(key_of_group(group), lines, rewards, began)
+        made = make_group(key_of_group(group), lines, rewards, began)
         try:
             answer = await self._ask(partial(self._buffer.put, made, ticket=ticket))
         except (PeerError, ConfigError) as error:
@@ -239,6 +238,11 @@ class Producer:
     def _drop_ticket(self, group: Group) -> None:
         if (given := self._tickets.pop(group, None)) is not None:
             self._free.append(given)
+
+    async def _watch_steps(self) -> None:
+        while True:
+            self.stragglers.follow(await self._ask(self._buffer.stats))
+            await asyncio.sleep(STEP_EVERY_S)
 
     async def _look_on(self) -> None:
         while True:
@@ -264,7 +268,7 @@ class Producer:
                 if len(rewards) < len(given):
                     self.put["not scored"] += 1
                     continue
-            self._start(found.group, _lines_of(found.members), rewards)
+            self._start(found.group, lines_of(found.members), rewards)
 
     async def _ask(self, call: Callable[[], Awaitable[T]]) -> T:
         """The buffer's answer; it is asked again while it cannot be reached."""
@@ -285,24 +289,6 @@ class Producer:
                 return found
 
 
-def _lines_of(members: dict[Key, HeldMember]) -> list[JsonObject]:
-    return [members[key].line for key in sorted(members)]
-
-
-def _place_of(line: JsonObject) -> tuple[str, int]:
-    block = line["rollout"]
-    return block.get("scope") or "", block["rollout_index"]
-
-
-def _make_group(
-    key: str, lines: list[JsonObject], rewards: list[float | None] | None, began: int | None
-) -> BufferedGroup:
-    """Where the model server tells no versions, that of the trainer at the group's begin counts."""
-    found = span_versions(versions_of(line["response"].get("output") or ()) for line in lines)
-    first, last = (found.first, found.last) if found else (began, began)
-    return BufferedGroup(key, lines, rewards or [], first, last)
-
-
 @asynccontextmanager
 async def produce(buffer: Buffer, run: Run, say: Say) -> AsyncIterator[Producer]:
     """Context in which the groups of a run go into a buffer."""
@@ -315,6 +301,8 @@ async def produce(buffer: Buffer, run: Run, say: Say) -> AsyncIterator[Producer]
     async with beside(producer.work()):
         yield producer
         await producer.finish()
+    if stopped := producer.stragglers.report():
+        say(f"Over-provisioning: {stopped}", event="over_provisioning")
     total = number_of(sum(producer.put.values()), "group")
     said = ", ".join(f"{number:,} {what}" for what, number in producer.put.most_common())
     say(f"Buffer: {total}{': ' if said else ''}{said}", event="buffer", groups=dict(producer.put))

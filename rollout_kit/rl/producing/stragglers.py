@@ -1,0 +1,74 @@
+"""Over-provisioning: more groups are begun than a step of the trainer takes. Once it has enough,
+the others are stopped, and go on in the next step: finished turns are not made again.
+
+The groups that are done first are the short ones, so what a step trains on is biased; the run says
+how much longer the stopped rollouts were.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from statistics import fmean
+from typing import Any
+
+from ...collector.run import Run
+from ...collector.slot import Slot
+from ...errors import number_of
+from ...types import Key, Outcome, Rollout
+
+HOLD = "a full step"
+"""Why nothing starts while a step has enough."""
+
+
+class Stragglers:
+    """Stops the rollouts of a run while the trainer has enough groups."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._stopped = set[Key]()
+        self._lengths: dict[bool, list[int]] = {True: [], False: []}
+        """Whether a rollout was stopped → the output tokens of those that have finished."""
+        run.observe(self)
+
+    def take(self, outcome: Outcome) -> None:
+        """Follow the outcomes of the run."""
+        if isinstance(outcome, Rollout):
+            self._lengths[outcome.key in self._stopped].append(outcome.info.output_tokens)
+
+    def follow(self, stats: Mapping[str, Any]) -> None:
+        """Stop or go on, as the room of a buffer tells."""
+        schedule, room = self._run.schedule, stats["room"]
+        is_full = room is not None and room <= 0 and not stats["finished"]
+        if is_full and HOLD not in schedule.holds:
+            schedule.holds.add(HOLD)
+            for task, slot in schedule.slots.items():
+                if slot.attempt is not None and slot.parked is None and not task.done():
+                    slot.withdraw = self._put_back
+                    task.cancel()
+        elif not is_full and HOLD in schedule.holds:
+            self.let_go()
+
+    def let_go(self) -> None:
+        """Let everything go on."""
+        self._run.schedule.holds.discard(HOLD)
+        self._run.schedule.refresh()
+
+    def report(self) -> str:
+        """How many were stopped, and how long they are beside the others; empty if none was."""
+        if not self._stopped:
+            return ""
+        what = f"{number_of(len(self._stopped), 'rollout')} stopped at a full step"
+        stopped, others = self._lengths[True], self._lengths[False]
+        if not (stopped and others):
+            return what
+        return (
+            f"{what}; their mean output tokens: {fmean(stopped):,.0f},"
+            f" of the others: {fmean(others):,.0f}"
+        )
+
+    def _put_back(self, slot: Slot) -> None:
+        attempt = slot.attempt
+        assert attempt is not None
+        self._stopped.add(attempt.key)
+        stored = slot.parked.line if slot.parked else attempt.stored
+        turns = tuple(slot.turns) or attempt.turns
+        self._run.schedule.start_again(replace(attempt, stored=stored, turns=turns))
