@@ -175,12 +175,13 @@ class Producer:
     async def _reserve(self) -> None:
         while True:
             await self._wants.wait()
-            if tickets := await self._ask(partial(self._buffer.reserve, owner=self._owner)):
-                version = (await self._ask(self._buffer.stats))["version"]
-                self._free += [(ticket, version) for ticket in tickets]
+            tickets = await self._ask(partial(self._buffer.reserve, owner=self._owner))
+            self._gauges.take(stats := await self._ask(self._buffer.stats))
+            if tickets:
+                self._free += [(ticket, stats["version"]) for ticket in tickets]
                 self._wants.clear()
                 self._ready.set()
-            elif (await self._ask(self._buffer.stats))["finished"]:
+            elif stats["finished"]:
                 self._source.is_over = True
                 self._say("the trainer needs nothing more", event="buffer_finished")
                 self._ready.set()
