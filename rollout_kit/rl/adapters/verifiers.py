@@ -14,12 +14,14 @@ of the resources server, which runs in the worker's process. The configuration m
 model, which is not asked: `trainer_model` is one without weights.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, ClassVar
 
+import httpx  # type: ignore[import-not-found]
 from verifiers.v1.tasksets.nemo_gym import (  # type: ignore[import-not-found]
     NeMoGymEnv,
+    NeMoGymTask,
     NeMoGymTaskset,
 )
 
@@ -29,12 +31,28 @@ from ...launch.sockets import bound_socket, url_of
 from ...transport.peers import Local
 
 
+class RolloutTask(NeMoGymTask):
+    """A row that names no tools gets those of the server."""
+
+    async def setup(self, trace: Any, runtime: Any) -> None:
+        params, url = self.data.row["responses_create_params"], self.config.resources_url
+        if url and "tools" not in params:
+            async with httpx.AsyncClient(headers=self.config.headers) as client:
+                reply = await client.get(f"{url}/tools", timeout=self.config.request_timeout)
+            self.data.row["responses_create_params"] = {**params, "tools": reply.json()}
+        await super().setup(trace, runtime)
+
+
 class RolloutTaskset(NeMoGymTaskset):
     """The tasks of `dataset`, a JSONL file, for a resources server of a configuration."""
 
     config_paths: ClassVar[Sequence[str]] = ()
     server: ClassVar[str] = ""
     overrides: ClassVar[Sequence[str]] = ()
+
+    def load(self) -> Iterator[RolloutTask]:
+        for task in super().load():
+            yield RolloutTask(task.data, self.config.task)
 
 
 class RolloutEnv(NeMoGymEnv):
