@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from rollout_kit.cli import list as list_command
+from rollout_kit.nemo_gym.benchmarks import config_of
 
 GYM = Path(__file__).parent / "gym"
 
@@ -42,8 +43,13 @@ def test_it_lists_ours_and_those_of_a_checkout_with_their_needs(
     assert counter["needs"] == "six==1.16.0"
     assert found["agent", "plain_agent"]["needs"] == "NeMo Gym's environment"
     assert found["benchmark", "letters"]["needs"] == "ng_prepare_data +benchmark=letters"
-    only = run(capsys, "+nemo_gym=Gym", "+kind=benchmark")
-    assert [each["name"] for each in only] == ["letters"]
+    letters = gym / "benchmarks/letters"
+    shutil.copy(letters / "config.yaml", letters / "hard.yaml")
+    only = {each["name"]: each for each in run(capsys, "+nemo_gym=Gym", "+kind=benchmark")}
+    assert sorted(only) == ["letters", "letters/hard.yaml"]
+    hard = only["letters/hard.yaml"]["needs"]
+    assert hard == "ng_prepare_data +benchmark=letters/hard.yaml"
+    assert config_of("letters/hard.yaml") == "benchmarks/letters/hard.yaml"
 
 
 def test_the_checkout_may_be_named_in_env_yaml(

@@ -224,6 +224,10 @@ def test_every_file_that_a_guide_names_exists() -> None:
         "resources_servers/exact",
         "resources_servers/arc_agi",
         "benchmarks/gpqa",
+        "resources_servers/math_advanced",
+        "responses_api_agents/remote_agent",
+        "responses_api_agents/verifiers_agent",
+        "tau2/",
         "resources_servers/my_env",
     )
     for document in WALKED.values():

@@ -11,6 +11,7 @@ from ..config.keys.authoring import ListConfig
 from ..config.keys.commands import ValidateConfig
 from ..config.load import load
 from ..errors import ConfigError
+from ..nemo_gym.benchmarks import list_configs
 from ..nemo_gym.checkout import Gym, GymServer
 from ..nemo_gym.environments import environment_of
 from ..nemo_gym.models import NAMES
@@ -96,11 +97,11 @@ def _needs_of(server: GymServer) -> str:
 
 
 def _benchmarks(gym: Gym) -> Iterator[Listed]:
-    folders = sorted((gym.root / "benchmarks").glob("*/config.yaml")) if gym.root else []
-    for config in folders:
+    for name, config in (list_configs(gym.root) if gym.root else {}).items():
         prepared = any((config.parent / "data").glob("*.jsonl"))
-        needs = "" if prepared else f"ng_prepare_data +benchmark={config.parent.name}"
-        yield Listed("benchmark", config.parent.name, str(config.parent), needs)
+        needs = "" if prepared else f"ng_prepare_data +benchmark={name}"
+        place = config.parent if config.name == "config.yaml" else config
+        yield Listed("benchmark", name, str(place), needs)
 
 
 def check_files(gym: Gym) -> Iterator[Checked]:

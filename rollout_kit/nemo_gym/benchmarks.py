@@ -2,6 +2,7 @@
 checkout, and most of them download."""
 
 import os
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,8 @@ made = runpy.run_path(sys.argv[1])["prepare"](**json.loads(sys.argv[2]))
 print("wrote", made)
 """
 
+LISTS_ROWS = re.compile(r"^[\s-]*(prepare_script:|type: benchmark\s*$)", re.M)
+
 ARGUMENTS = "prepare_script_args"
 """Key of a benchmark's YAML: arguments of its script."""
 
@@ -28,7 +31,18 @@ LAST_LINES = 6
 
 def config_of(name: str) -> str:
     """The YAML of a benchmark, relative to the checkout."""
-    return f"benchmarks/{name}/config.yaml"
+    return f"benchmarks/{name}" if name.endswith(".yaml") else f"benchmarks/{name}/config.yaml"
+
+
+def list_configs(root: Path) -> dict[str, Path]:
+    """The YAML files of a checkout that list a benchmark's rows, by the name of the benchmark: its
+    folder, or the file where that has another name than config.yaml."""
+    found = {}
+    for path in sorted((root / "benchmarks").rglob("*.yaml")):
+        if LISTS_ROWS.search(path.read_text("utf-8", "replace")):
+            own = path.parent if path.name == "config.yaml" else path
+            found[str(own.relative_to(root / "benchmarks"))] = path
+    return found
 
 
 def run_script(
