@@ -124,7 +124,8 @@ dpo-demo: .dpo/.ready  ## a LoRA, rollouts, pairs, DPO, evaluation with a tiny m
 .trainers/.ready:
 	test -x .trainers/bin/python || $(PYTHON) -m venv .trainers
 	.trainers/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[local,math]" \
-		"trl>=1" torch==2.13.0 pytest hypothesis peft ray pylatexenc av librosa omegaconf pillow
+		"trl>=1" torch==2.13.0 pytest hypothesis peft ray pylatexenc av librosa omegaconf pillow \
+		requests aiohttp
 	.trainers/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
 		openrlhf llamafactory
 	@touch $@
