@@ -151,3 +151,5 @@ def test_what_goes_wrong_is_said(tmp_path: Path) -> None:
     assert isinstance(error, ConfigError) and "must be a trainer_model" in str(error)
     [error] = roll_out([{"agent_ref": {"name": "no"}}], played.with_tokenizer(), tmp_path)
     assert isinstance(error, ConfigError) and "unknown agent 'no'" in str(error)
+    with pytest.raises(ConfigError, match="num_repeats: a trainer asks for each rollout"):
+        TrainerRun(None, CONFIGS, num_repeats=4)

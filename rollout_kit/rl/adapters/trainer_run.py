@@ -30,6 +30,9 @@ from .engine import TrainerEngine
 
 POLICY = "policy_model"
 
+NOT_HERE = {"num_repeats", "skip_verification", "limit", "output"}
+"""Keys of `collect` without a meaning here."""
+
 
 class TrainerRun:
     """The servers start with the first rollout. Without an engine the policy model is what the YAML
@@ -46,6 +49,10 @@ class TrainerRun:
         policy_model: str = POLICY,
         **keys: Any,
     ) -> None:
+        for name in NOT_HERE & keys.keys():
+            raise ConfigError(
+                f"{name}: a trainer asks for each rollout and its verdict; leave it out"
+            )
         self._engine, self._policy = engine, policy_model
         is_one = isinstance(config_paths, str | Path)
         self._paths = [config_paths] if is_one else list(config_paths)
