@@ -178,6 +178,14 @@ def test_the_longest_tasks_of_the_epoch_before_come_first(bench: Bench) -> None:
     assert begun == ["a", "b", "c", "b", "c", "a"]
 
 
+@pytest.mark.parametrize("epochs", [None, 3])
+def test_the_metrics_hold_all_epochs(bench: Bench, epochs: int | None) -> None:
+    seen = feed(bench, BufferPolicy(batch=3, staleness=0), steps=3, epochs=epochs)
+    assert len(seen) == 3
+    metrics, number = bench.metrics(), len(bench.lines())
+    assert metrics["reward"] == 1.0 and metrics["counts"]["rollouts"] == number >= 9
+
+
 def test_epochs_are_planned_one_by_one_and_continued(bench: Bench) -> None:
     assert asyncio.run(bench.collect(ROWS)) == 0
     assert asyncio.run(bench.collect(ROWS, epochs=2, limit=2)) == 0

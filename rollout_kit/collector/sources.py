@@ -296,10 +296,12 @@ class TaskSource:
         """One error for the command, instead of one for each row."""
         first = next(self.reader.read(), None)
         if isinstance(first, Malformed) and first.message == NO_AGENT:
+            found = self.reader.agents
+            some = f"{len(found)}: add +agent_name=… with one of {', '.join(sorted(found))}"
+            none = "none: name a configuration with an agent"
             raise ConfigError(
                 f"{self.name}: the rows do not say which agent runs them (agent_ref), and there are"
-                f" {len(self.reader.agents)}: add +agent_name=… with one of"
-                f" {', '.join(sorted(self.reader.agents))}"
+                f" {some if found else none}"
             )
         if isinstance(first, Malformed) and first.message.startswith("arm '"):
             raise ConfigError(f"{self.name}:{first.line}: {first.message}; no row fits the arms")

@@ -18,7 +18,7 @@ from ..errors import ConfigError, Dropped, OutputError, suggest
 from ..store.groups.scope import is_named, name_of
 from ..store.lines import describe_error, now_text
 from ..types import Attempt, Failure, JsonObject, Key, Outcome, Say
-from .knobs import Knob, knobs_of
+from .knobs import A_PERSON, Knob, knobs_of
 from .snapshot import KnobChange, State
 
 How = Literal["cancel", "requeue", "drop"]
@@ -217,7 +217,7 @@ class Control:
 
     def _say_when_quiet(self) -> None:
         """Say once that nothing is in flight any more while the run is paused."""
-        is_quiet = self._run.schedule.is_paused and self._run.is_quiet
+        is_quiet = A_PERSON in self._run.schedule.holds and self._run.is_quiet
         if is_quiet and not self._has_said_quiet:
             self._say("paused: nothing is in flight any more", event="quiet")
         self._has_said_quiet = is_quiet
@@ -227,7 +227,7 @@ def state_of(run: Run) -> State:
     """That of a run that has not ended."""
     if run.ending is not Ending.DONE:
         return "stopping"
-    if not run.schedule.is_paused:
+    if A_PERSON not in run.schedule.holds:
         return "running"
     return "paused" if run.is_quiet else "pausing"
 

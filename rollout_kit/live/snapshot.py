@@ -18,7 +18,8 @@ class PlanCounts:
     """The rollouts of a plan, each in one of these states; `planned` is their sum."""
 
     planned: int | None
-    """None while a long input is still counted."""
+    """None while a long input is still counted, and without end."""
+    is_endless: bool
     done: int
     """On disk."""
     failed: int

@@ -209,7 +209,8 @@ class Watcher:
         schedule = run.schedule
         known = done, failed, tally.unverified, schedule.in_flight, schedule.num_parked
         owed = None if planned is None else max(0, planned - sum(known))
-        return PlanCounts(planned, *known, owed)
+        is_endless = source.is_open_ended and run.is_counted
+        return PlanCounts(planned, is_endless, *known, owed)
 
     def _speed(self, now: float) -> Speed:
         tally, past = self._run.tally, self._past

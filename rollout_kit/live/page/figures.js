@@ -18,7 +18,7 @@ export function Whole({ counts }) {
     <dl>
       ${shown.map(([name, label]) => html`<div><dt><span class=${`key part-${name}`}></span> ${label}</dt><dd><b>${number(counts[name])}</b></dd></div>`)}
       <div><dt>owed</dt><dd><b>${number(counts.owed)}</b></dd></div>
-      <div><dt>planned</dt><dd><b>${counts.planned === null ? "still counted" : number(counts.planned)}</b></dd></div>
+      <div><dt>planned</dt><dd><b>${counts.planned === null ? (counts.is_endless ? "no end" : "still counted") : number(counts.planned)}</b></dd></div>
     </dl>
   </section>`;
 }

@@ -43,7 +43,7 @@ class Wanted:
         return replace(self, epoch=epoch)
 
     def scope_of(self, agent: str, arm: str = "") -> str:
-        scope = self.scopes.get((agent, arm), f"arm={arm}" if arm else "")
+        scope = self._scope_without_epoch(agent, arm)
         return parse_scope(scope)._replace(epoch=self.epoch).text if self.epoch else scope
 
     def covers(self, agent: str, scope: str) -> bool:
@@ -54,7 +54,10 @@ class Wanted:
             scope = parse_scope(scope)._replace(epoch=None).text
         arm = parse_scope(scope).arm if self.arms else ""
         is_asked = not self.arms or arm in self.arm_ids
-        return is_asked and scope == self.scope_of(agent, arm)
+        return is_asked and scope == self._scope_without_epoch(agent, arm)
+
+    def _scope_without_epoch(self, agent: str, arm: str) -> str:
+        return self.scopes.get((agent, arm), f"arm={arm}" if arm else "")
 
     def per_task(self, agent: str) -> int:
         """Rollouts of each task."""
