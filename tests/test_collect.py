@@ -113,7 +113,7 @@ def test_rows_that_no_agent_is_named_for_are_one_error_before_anything_is_writte
     with pytest.raises(ConfigError) as caught:
         run_virtual(bench.collect(ROWS))
     assert str(caught.value).endswith(
-        "tasks.jsonl: the rows do not say which agent runs them (agent_ref), and there are 3: add"
+        "tasks.jsonl: the rows name no agent (agent_ref), and there are 3: add"
         " +agent_name=… with one of echo_agent, second_agent, third_agent"
     )
     assert [each.name for each in bench.folder.iterdir()] == ["tasks.jsonl"]

@@ -294,16 +294,14 @@ class TaskSource:
 
     def _check_that_rows_fit(self) -> None:
         """One error for the command, instead of one for each row."""
-        first = next(self.reader.read(), None)
-        if isinstance(first, Malformed) and first.message == NO_AGENT:
+        if not isinstance(first := next(self.reader.read(), None), Malformed):
+            return
+        if first.message == NO_AGENT:
             found = self.reader.agents
-            some = f"{len(found)}: add +agent_name=… with one of {', '.join(sorted(found))}"
-            none = "none: name a configuration with an agent"
-            raise ConfigError(
-                f"{self.name}: the rows do not say which agent runs them (agent_ref), and there are"
-                f" {some if found else none}"
-            )
-        if isinstance(first, Malformed) and first.message.startswith("arm '"):
+            how = f"add +agent_name=… with one of {', '.join(sorted(found))}"
+            how = f"there are {len(found)}: {how}" if found else "none is configured"
+            raise ConfigError(f"{self.name}: the rows name no agent (agent_ref), and {how}")
+        if first.message.startswith("arm '"):
             raise ConfigError(f"{self.name}:{first.line}: {first.message}; no row fits the arms")
 
     def _all(self) -> Iterator[Attempt | Later]:
