@@ -15,6 +15,8 @@ ENGINE = """#!/bin/sh
 echo "$@" | tr ' ' '\\n' >> {log}
 echo "starting" >&2
 echo "Error: no such image" >&2
+echo "" >&2
+echo "Run 'podman run --help' for more information" >&2
 exit 125
 """
 
@@ -31,8 +33,11 @@ def test_an_engine_that_fails_is_quoted(tmp_path: Path) -> None:
     engine, log = tmp_path / "podman", tmp_path / "log"
     engine.write_text(ENGINE.format(log=log))
     engine.chmod(0o755)
-    with pytest.raises(ConfigError, match="podman cannot run a container: Error: no such image"):
+    with pytest.raises(ConfigError) as caught:
         start(Container("some/image", str(engine), ["--memory=1g"]), tmp_path)
+    assert "in a container of some/image (podman cannot run a container: Error: no such image)" in (
+        str(caught.value)
+    )
     words = log.read_text().splitlines()
     protections = {"--network=none", "--read-only", "--cap-drop=all", "--ipc=none", "--memory=1g"}
     assert protections <= set(words)

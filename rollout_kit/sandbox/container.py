@@ -49,6 +49,9 @@ START_S = 600.0
 
 POLL_S = 0.02
 
+HINTS = ("Run '", "See '")
+"""Beginnings of Docker's lines that explain nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Container:
@@ -126,6 +129,7 @@ class ContainerZygote(Zygote):
             if self._process.poll() is not None:
                 self._said.seek(0)
                 words = self._said.read().decode(errors="replace").strip().splitlines()
+                words = [word for word in words if word and not word.startswith(HINTS)]
                 reason = words[-1] if words else f"status {self._process.returncode}"
                 raise SandboxError(f"{Path(self._engine).name} cannot run a container: {reason}")
             await asyncio.sleep(POLL_S)

@@ -65,7 +65,7 @@ class Sandbox:
             await self._zygotes.start(1)
         except SandboxError as error:
             if not self._unsafe:
-                raise ConfigError(_describe_refusal(str(error), [])) from None
+                raise ConfigError(self._describe_refusal(str(error), [])) from None
             refusal, self._kind = str(error), "bare"
             await self._zygotes.start(1)
         self.protections = await probe_protections(self)
@@ -73,7 +73,17 @@ class Sandbox:
         log.log(logging.WARNING if missing else logging.INFO, "sandbox: %s", self.protections)
         if missing and not self._unsafe:
             await self.close()
-            raise ConfigError(_describe_refusal(refusal, missing))
+            raise ConfigError(self._describe_refusal(refusal, missing))
+
+    def _describe_refusal(self, refusal: str, missing: Sequence[str]) -> str:
+        if self._container is None:
+            return _describe_refusal(refusal, missing)
+        found = refusal or f"missing: {', '.join(missing)}"
+        return (
+            f"code that a model wrote cannot be run safely in a container of"
+            f" {self._container.image} ({found}). The image needs python3, 3.11 or newer;"
+            " container_options adds words to the engine's run"
+        )
 
     async def run(
         self,
