@@ -14,6 +14,8 @@ import pytest
 from buffers import REDIS, redis_server
 from support import HANG_S, Bench, asked, read_jsonl, row
 
+import rollout_kit as rk
+from rollout_kit import rl
 from rollout_kit.cli import simulate_trainer
 from rollout_kit.errors import ConfigError, OutputError
 from rollout_kit.live.snapshot import Snapshot
@@ -26,6 +28,8 @@ from rollout_kit.store.groups.scope import parse_scope
 from rollout_kit.testing import ScriptedModel
 from rollout_kit.trackers.figures import only_numbers
 from rollout_kit.trackers.tracking import Tracking
+
+ROOT = Path(__file__).resolve().parent.parent
 
 ROWS = [row(text) for text in "abc"]
 
@@ -176,6 +180,30 @@ def test_the_longest_tasks_of_the_epoch_before_come_first(bench: Bench) -> None:
     keys = {"num_samples_in_parallel": 1, "longest_first": True}
     assert asyncio.run(bench.collect(ROWS, epochs=2, **keys)) == 0
     assert begun == ["a", "b", "c", "b", "c", "a"]
+
+
+def test_a_program_collects_into_a_buffer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    demo = ROOT / "responses_api_models/local_model/data/demo.jsonl"
+    Path("tasks.jsonl").write_text("".join(demo.read_text().splitlines(keepends=True)[:3]))
+    seen: list[Any] = []
+
+    async def main() -> rl.Buffer:
+        async with rk.servers("configs/demo.yaml") as servers:
+            buffer = MemoryBuffer(BufferPolicy(batch=3, staleness=0))
+            training = asyncio.create_task(train(buffer, 3, 2, seen))
+            run = rl.collect(servers, "tasks.jsonl", buffer=buffer, output="r.jsonl", num_repeats=2)
+            async for outcome in run:
+                assert isinstance(outcome, rk.Rollout)
+            await training
+        return buffer
+
+    asyncio.run(main())
+    assert [len(found) for _, found in seen] == [3, 3]
+    acked = read_jsonl(Path("r_acks.jsonl"))
+    assert {line["key"] for line in acked} == {each.key for _, found in seen for each in found}
+    with pytest.raises(ConfigError, match=r"epochs: .* give it to rollout_kit.rl.collect"):
+        rk.collect(None, "tasks.jsonl", epochs=2)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("epochs", [None, 3])

@@ -5,7 +5,7 @@ import queue
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator
-from contextlib import aclosing, suppress
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -97,12 +97,13 @@ class Running(ABC):
             if self._is_stopped:
                 run.interrupt()
             outcomes = run.outcomes()
-            try:
-                async for outcome in outcomes:
-                    yield outcome
-            finally:
-                self._servers.closing.add(closed)
-                await outcomes.aclose()
+            async with self._beside(run):
+                try:
+                    async for outcome in outcomes:
+                        yield outcome
+                finally:
+                    self._servers.closing.add(closed)
+                    await outcomes.aclose()
             self.metrics, self.status = finish(run)
             is_clean = True
         finally:
@@ -118,6 +119,10 @@ class Running(ABC):
             ends=self._servers.ends,
             write_metrics=partial(write_metrics, lists_groups=False),
         )
+
+    def _beside(self, run: Run) -> AbstractAsyncContextManager[object]:
+        """A context around the outcomes of the run."""
+        return nullcontext()
 
     async def _wait_for_closing(self) -> None:
         """Until runs that were left early have released their output."""
@@ -136,14 +141,11 @@ class Collecting(Running):
 
     async def _open(self) -> Collection[Any, Any]:
         command, tasks, name = self._command, self._tasks, "tasks"
-        make_source: Callable[..., TaskSource] = TaskSource
         if isinstance(tasks, str | Path):
             given = command.model_copy(update={"input_jsonl_fpath": str(tasks)})
             name = task_path(given, self._servers.values, command.agent_name)
             if command.output_jsonl_fpath:
                 check_apart(name, output_paths(command))
-        else:
-            make_source = partial(StreamSource, tasks)
         return await open_collection(
             Config(command, {}, {}, self._servers.values, {}, frozenset()),
             self._servers,
@@ -152,9 +154,14 @@ class Collecting(Running):
             bill=Bill(),
             lines=CommandLines(),
             say=log_event,
-            make_source=make_source,
+            make_source=self._source(),
             make_runner=self._servers.make_runner or Runner,
         )
+
+    def _source(self) -> Callable[..., TaskSource]:
+        if isinstance(self._tasks, str | Path):
+            return TaskSource
+        return partial(StreamSource, self._tasks)
 
 
 class Reverifying(Running):
@@ -195,7 +202,7 @@ def reverify(
     """
     if not isinstance(rollouts, str | Path) or not output:
         raise ConfigError("reverify: name the file of rollouts, and another one as output")
-    command = _validate(ReverifyConfig, output, keys)
+    command = read_keys(ReverifyConfig, output, keys)
     return Reverifying(servers, command.model_copy(update={"input_jsonl_fpath": str(rollouts)}))
 
 
@@ -280,7 +287,7 @@ OF_COMMANDS = frozenset({
     "config_paths", "json", "json_output", "dry_run", "confirm", "num_canary",
     "canary_seed", "throughput_log", "dataset", "input_jsonl_fpath", "output_jsonl_fpath",
     "head_server", "request_timeout_s", "dashboard", "dashboard_port",
-    *TrackersConfig.model_fields, *ProducingConfig.model_fields,
+    *TrackersConfig.model_fields,
 })
 # fmt: on
 """Keys of the commands that are arguments here, or concern only people at a terminal."""
@@ -290,19 +297,22 @@ def _collect_config(tasks: Tasks, output: str | Path | None, keys: dict[str, Any
     if isinstance(tasks, bytes | dict) or not isinstance(tasks, Path | Iterable | AsyncIterable):
         kind = type(tasks).__name__
         raise ConfigError(f"tasks: expected a JSONL file or an iterable of rows, got {kind}")
-    command = _validate(CollectConfig, output, keys)
+    command = read_keys(CollectConfig, output, keys)
     check_repeats(command)
     return command
 
 
-def _validate(
+def read_keys(
     kind: type[AnyRollouts], output: str | Path | None, keys: dict[str, Any]
 ) -> AnyRollouts:
+    """The arguments of a run as the keys of its command; ConfigError for one that is wrong."""
     for name in keys:
         if name in OF_SERVERS:
             raise ConfigError(
                 f"{name}: it concerns servers: give it to servers(…, overrides=['+{name}=…'])"
             )
+        if name in ProducingConfig.model_fields:
+            raise ConfigError(f"{name}: it is for a trainer: give it to rollout_kit.rl.collect")
         if name in OF_COMMANDS:
             raise ConfigError(f"{name}: has no effect here; leave it out")
     if output is not None and not str(output):

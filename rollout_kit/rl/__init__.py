@@ -18,6 +18,7 @@ _HOMES = {
     "MemoryBuffer": "buffer.memory",
     "add_reference": "reference",
     "check_tokens": "checking",
+    "collect": "producing.collecting",
     "measure_batch": "monitoring",
     "open_buffer": "buffer.opening",
     "read_group": "rows",
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from .checking import check_tokens as check_tokens
     from .monitoring import BatchAlarms as BatchAlarms
     from .monitoring import measure_batch as measure_batch
+    from .producing.collecting import collect as collect
     from .reference import add_reference as add_reference
     from .reference import score_with as score_with
     from .rows import read_group as read_group

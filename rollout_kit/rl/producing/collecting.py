@@ -1,0 +1,53 @@
+"""A collection in Python whose groups go into a buffer."""
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ...api.runs import Collecting, read_keys
+from ...api.servers import log_event
+from ...collector.run import Run
+from ...collector.sources import TaskSource
+from ...config.keys.commands import CollectConfig
+from ...launch.reach import Servers
+from ..buffer.buffer import Buffer
+from .epochs import EpochSource
+from .producer import produce
+
+
+class Producing(Collecting):
+    """What `collect` returns."""
+
+    def __init__(
+        self, servers: Servers, tasks: str | Path, command: CollectConfig, buffer: Buffer
+    ) -> None:
+        super().__init__(servers, tasks, command)
+        self._buffer = buffer
+
+    def _source(self) -> Callable[..., TaskSource]:
+        return partial(EpochSource, epochs=self._command.epochs)
+
+    def _beside(self, run: Run) -> AbstractAsyncContextManager[object]:
+        return produce(self._buffer, run, log_event)
+
+
+def collect(
+    servers: Servers,
+    tasks: str | Path,
+    *,
+    buffer: Buffer,
+    output: str | Path,
+    epochs: int | None = None,
+    longest_first: bool = False,
+    **keys: Any,
+) -> Producing:
+    """Collect into `output`, and put each complete group of rollouts into `buffer`: iterate over
+    the result, which ends after so many `epochs`, or when the trainer finishes the buffer.
+
+    `tasks` is a JSONL file, `keys` are those of `rollout_kit.collect`. Raises what that raises.
+    """
+    command = read_keys(CollectConfig, output, keys)
+    given = {"epochs": epochs, "longest_first": longest_first}
+    return Producing(servers, tasks, command.model_copy(update=given), buffer)
