@@ -17,6 +17,7 @@ from support import HANG_S, Bench, asked, read_jsonl, row
 import rollout_kit as rk
 from rollout_kit import rl
 from rollout_kit.cli import simulate_trainer
+from rollout_kit.collector import run
 from rollout_kit.errors import ConfigError, OutputError
 from rollout_kit.live.snapshot import Snapshot
 from rollout_kit.metrics.tally import Tally
@@ -167,6 +168,27 @@ def test_a_straggler_is_stopped_when_the_step_has_enough_and_goes_on_in_the_next
     assert begun == ["a", "b", "c", "a"]
     assert len({group.key for _, found in seen for group in found}) == 3
     assert "1 rollout stopped at a full step; their mean output tokens: 1" in bench.out.getvalue()
+
+
+def test_a_silent_minute_names_the_trainer(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "QUIET_S", 0.0)
+    monkeypatch.setattr(run, "TICK_S", 0.01)
+    said = "in flight and waiting: 1 for the trainer to make room in the buffer"
+
+    async def main() -> None:
+        buffer = MemoryBuffer(BufferPolicy(batch=1, staleness=0))
+
+        async def train_late() -> None:
+            while said not in bench.out.getvalue():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            await train(buffer, 1, 3, [])
+
+        async with serve_buffer(buffer) as url:
+            training = asyncio.create_task(train_late())
+            assert await bench.collect(ROWS, buffer=url) == 0
+            await training
+
+    asyncio.run(main())
 
 
 def test_the_longest_tasks_of_the_epoch_before_come_first(bench: Bench) -> None:

@@ -10,6 +10,7 @@ import json
 import random
 import statistics
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ import torch
 from transformers import AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
+from rollout_kit.errors import RolloutKitError
 from rollout_kit.rl import (
     BatchAlarms,
     CheckpointManager,
@@ -41,6 +43,9 @@ MINIBATCHES, MICROBATCH = 4, 64
 """Optimizer steps for each batch, and sequences that are computed at once."""
 
 MAX_NORM = 1.0
+
+GROUPS = 32
+"""Of a step, where the buffer says no other number."""
 
 
 class Optimizers:
@@ -129,16 +134,30 @@ def loss_of(
     return loss, figures
 
 
-def serve_newest(head: str, name: str = "policy_model") -> None:
+def serve_newest(head: str, folder: Path, step: int, name: str = "policy_model") -> None:
     """Have the model server load the newest checkpoint now, rather than at its next look."""
     while True:
         try:
             with urllib.request.urlopen(f"{head}/server_instances", timeout=60) as reply:
-                [url] = [each["urls"][0] for each in json.load(reply) if each["name"] == name]
+                urls = {each["name"]: each["urls"][0] for each in json.load(reply)}
+            if name not in urls:
+                raise SystemExit(f"{head} has no server {name}; there are: {', '.join(urls)}")
             header = {"content-type": "application/json"}
-            request = urllib.request.Request(f"{url}/load_weights", b"{}", header)
-            with urllib.request.urlopen(request, timeout=60):
-                return
+            request = urllib.request.Request(f"{urls[name]}/load_weights", b"{}", header)
+            with urllib.request.urlopen(request, timeout=60) as reply:
+                told = json.load(reply)
+            if told["version"] != step:
+                raise SystemExit(
+                    f"{name} serves {told} after step {step}: is its weight_sync.path"
+                    f" {folder.resolve() / 'weights'}, and is that folder new?"
+                )
+            return
+        except urllib.error.HTTPError as error:
+            if error.code < 500:
+                why = f"{error}: {error.read().decode(errors='replace')}"
+                raise SystemExit(f"{name} loads no weights: {why}") from None
+            print(f"the model server fails ({error}); trying again", flush=True)
+            time.sleep(2)
         except OSError as error:  # it may be starting again
             print(f"the model server does not answer ({error}); trying again", flush=True)
             time.sleep(2)
@@ -155,12 +174,15 @@ async def train(args: argparse.Namespace) -> None:
         log_step(args.folder, first, {**manager.metrics, **manager.state})
         print(f"continuing after step {first}", flush=True)
     async with await open_buffer(args.buffer) as buffer:
-        await asyncio.to_thread(serve_newest, args.head)
+        num_groups = args.groups or buffer.policy.batch or GROUPS
+        if num_groups != (buffer.policy.batch or num_groups):
+            raise SystemExit(f"--groups {num_groups}: the buffer's batch is {buffer.policy.batch}")
+        await asyncio.to_thread(serve_newest, args.head, args.folder, first)
         await buffer.set_version(first)
         for step in range(first + 1, args.steps + 1):
             began = time.perf_counter()
             while True:
-                batch = await buffer.get(args.groups)
+                batch = await buffer.get(num_groups)
                 if batch is None:
                     raise SystemExit("the buffer is finished")
                 groups = [group for group in batch.groups if group.key not in trained]
@@ -180,7 +202,7 @@ async def train(args: argparse.Namespace) -> None:
             manager.save(model, optimizers, step, figures, state)
             log_step(args.folder, step, {**figures, **state})
             await buffer.ack(batch.lease)
-            await asyncio.to_thread(serve_newest, args.head)
+            await asyncio.to_thread(serve_newest, args.head, args.folder, step)
             await buffer.set_version(step, figures)
             print(format_step(step, args.steps, figures), *alarms.check(figures), flush=True)
 
@@ -209,14 +231,19 @@ def main() -> None:
     parser.add_argument("--base", type=Path, default=BASE, help="folder of the first model")
     parser.add_argument("--folder", type=Path, default=Path("results/grpo"))
     parser.add_argument("--steps", type=int, default=90)
-    parser.add_argument("--groups", type=int, default=32, help="groups of a step")
+    parser.add_argument("--groups", type=int, help="groups of a step; default: the buffer's batch")
     parser.add_argument("--rate", type=float, default=1e-3, help="learning rate of matrices")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
+    if not (args.base / "config.json").is_file():
+        parser.error(f"--base {args.base}: no model, as there is no config.json")
     torch.manual_seed(args.seed)
     torch.set_num_threads(2)
     disable_progress_bar()
-    asyncio.run(train(args))
+    try:
+        asyncio.run(train(args))
+    except RolloutKitError as error:
+        raise SystemExit(f"error: {error}") from None
 
 
 if __name__ == "__main__":

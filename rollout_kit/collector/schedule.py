@@ -34,6 +34,8 @@ class Later:
     """A source has nothing yet: ask again once `ready` is set, or after other work if None."""
 
     ready: asyncio.Event | None = None
+    what: str = ""
+    """What is waited for, in words for people."""
 
 
 class End:
@@ -107,6 +109,7 @@ class Schedule:
         """Places that may be taken by now."""
         self._is_filling = False
         self._wake: asyncio.Task[None] | None = None
+        self._held = ""
         self._num_started = 0
         self._again: deque[Attempt] = deque()
         """Attempts that come before those of the source."""
@@ -135,8 +138,9 @@ class Schedule:
         return next(iter(self.slots.values())).place.number if self.slots else self._num_started
 
     def stages(self) -> Counter[str]:
-        """What the attempts in flight are waiting for."""
-        return Counter(slot.place.stage for slot in self.slots.values())
+        """What the attempts in flight, and those that may not begin yet, are waiting for."""
+        held = self._held if self._wake is not None and not self._wake.done() else ""
+        return Counter([slot.place.stage for slot in self.slots.values()] + [held] * bool(held))
 
     @property
     def is_quiet(self) -> bool:
@@ -262,7 +266,7 @@ class Schedule:
             found = self._again.popleft() if self._again else self._source.next()
             if isinstance(found, Later):
                 if found.ready is not None:
-                    self._wake_after(found.ready)
+                    self._wake_after(found.ready, found.what)
                 return found
             if isinstance(found, End):
                 self._exhausted = True
@@ -275,14 +279,14 @@ class Schedule:
         self.begun.set()
         return None
 
-    def _wake_after(self, ready: asyncio.Event) -> None:
+    def _wake_after(self, ready: asyncio.Event, what: str) -> None:
         async def wake() -> None:
             await ready.wait()
             self._hand(None)
 
         self.begun.set()
         if self._wake is None or self._wake.done():
-            self._wake = asyncio.create_task(wake())
+            self._wake, self._held = asyncio.create_task(wake()), what
 
     def _fill_on(self, limit: int) -> None:
         """Fill the places for the first time in waves, at a third of the possible speed.

@@ -1,5 +1,6 @@
 """From the URL of a buffer to the buffer."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -65,7 +66,12 @@ def read_url(url: str, policy: dict[str, Any] | None = None) -> tuple[str, dict[
     scheme = url.partition("?")[0].partition(":")[0]
     if scheme not in ("memory", "redis", "rediss", "unix", "ray", "http", "https"):
         raise ConfigError(f"buffer={url}: there are {SCHEMES}")
-    asked: dict[str, Any] = dict(parse_qsl(url.partition("?")[2])) | (policy or {})
+    if scheme == "memory" and url.partition("?")[0].strip(":/") != "memory":
+        raise ConfigError(f"buffer={url}: settings follow a ?, as in memory:?batch=32&staleness=0")
+    pairs = parse_qsl(url.partition("?")[2], keep_blank_values=True)
+    if twice := [key for key, number in Counter(key for key, _ in pairs).items() if number > 1]:
+        raise ConfigError(f"buffer={scheme}: {twice[0]} is given more than once")
+    asked: dict[str, Any] = dict(pairs) | (policy or {})
     known = {**asked}
     known.pop("spool", None) if scheme == "memory" else None
     BufferPolicy.parse(known, f"buffer={scheme}")

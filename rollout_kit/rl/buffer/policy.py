@@ -75,6 +75,8 @@ class BufferPolicy(BaseModel):
     def _has_a_batch(self) -> Self:
         if self.staleness is not None and self.batch is None:
             raise ValueError("staleness: add batch, the number of groups of one step")
+        if self.over_provision and self.staleness is None:
+            raise ValueError("over_provision: add batch and staleness, which say what a step needs")
         return self
 
     @classmethod
@@ -84,7 +86,7 @@ class BufferPolicy(BaseModel):
             return cls.model_validate(given)
         except ValidationError as error:
             found = fields.problems(error, cls)
-            lines = [f"{where}: {'.'.join(one.path)}: {one.reason}" for one in found]
+            lines = [": ".join(filter(None, [where, *one.path, one.reason])) for one in found]
             raise ConfigError("\n".join(lines)) from None
 
     def room(self, version: int | None, base: int, acked: int, uses: int) -> int | None:

@@ -169,7 +169,7 @@ class Producer:
                     else:
                         self._ready.clear()
                         self._wants.set()
-                        yield Later(self._ready)
+                        yield Later(self._ready, "the trainer to make room in the buffer")
             yield attempt
 
     async def _reserve(self) -> None:
