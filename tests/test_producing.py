@@ -226,6 +226,12 @@ def test_a_program_collects_into_a_buffer(tmp_path: Path, monkeypatch: pytest.Mo
     assert {line["key"] for line in acked} == {each.key for _, found in seen for each in found}
     with pytest.raises(ConfigError, match=r"epochs: .* give it to rollout_kit.rl.collect"):
         rk.collect(None, "tasks.jsonl", epochs=2)  # type: ignore[arg-type]
+    for keys, why in [
+        ({"epochs": "x"}, "^epochs: "),
+        ({}, "buffer: .* await open_buffer.'memory'"),
+    ]:
+        with pytest.raises(ConfigError, match=why):
+            rl.collect(None, "t.jsonl", buffer="memory", output="r.jsonl", **keys)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("epochs", [None, 3])

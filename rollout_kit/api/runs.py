@@ -303,9 +303,10 @@ def _collect_config(tasks: Tasks, output: str | Path | None, keys: dict[str, Any
 
 
 def read_keys(
-    kind: type[AnyRollouts], output: str | Path | None, keys: dict[str, Any]
+    kind: type[AnyRollouts], output: str | Path | None, keys: dict[str, Any], **own: Any
 ) -> AnyRollouts:
-    """The arguments of a run as the keys of its command; ConfigError for one that is wrong."""
+    """The arguments of a run as the keys of its command; ConfigError for one that is wrong. `own`
+    are those that its function names."""
     for name in keys:
         if name in OF_SERVERS:
             raise ConfigError(
@@ -317,7 +318,7 @@ def read_keys(
             raise ConfigError(f"{name}: has no effect here; leave it out")
     if output is not None and not str(output):
         raise ConfigError("output: expected a path, got an empty text")
-    given = {**keys, "output_jsonl_fpath": output} if output is not None else keys
+    given = keys | own | ({} if output is None else {"output_jsonl_fpath": output})
     try:
         return kind.model_validate(given)
     except ValidationError as error:

@@ -11,6 +11,7 @@ from ...api.servers import log_event
 from ...collector.run import Run
 from ...collector.sources import TaskSource
 from ...config.keys.commands import CollectConfig
+from ...errors import ConfigError
 from ...launch.reach import Servers
 from ..buffer.buffer import Buffer
 from .epochs import EpochSource
@@ -48,6 +49,8 @@ def collect(
 
     `tasks` is a JSONL file, `keys` are those of `rollout_kit.collect`. Raises what that raises.
     """
-    command = read_keys(CollectConfig, output, keys)
-    given = {"epochs": epochs, "longest_first": longest_first}
-    return Producing(servers, tasks, command.model_copy(update=given), buffer)
+    own = {"epochs": epochs, "longest_first": longest_first}
+    command = read_keys(CollectConfig, output, keys, **own)
+    if not isinstance(buffer, Buffer):
+        raise ConfigError(f"buffer: expected an open one, as of await open_buffer({buffer!r})")
+    return Producing(servers, tasks, command, buffer)
