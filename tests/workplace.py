@@ -126,14 +126,15 @@ class Workplace:
 
 
 def said_until(process: subprocess.Popen[str], words: str) -> str:
-    """What the process says, up to the line with these words."""
+    """What the process says, up to the line with these words. Nothing is read ahead, so that
+    `communicate` gives the rest."""
     assert process.stdout
-    said = ""
-    for line in process.stdout:
-        said += line
-        if words in line:
-            return said
-    raise AssertionError(said)
+    said = b""
+    while byte := os.read(process.stdout.fileno(), 1):
+        said += byte
+        if byte == b"\n" and words in said.decode():
+            return said.decode()
+    raise AssertionError(said.decode())
 
 
 def pids_in(said: str) -> list[int]:
