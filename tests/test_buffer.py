@@ -25,9 +25,11 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from starlette.applications import Starlette
 from support import HANG_S
 
-from rollout_kit.errors import ConfigError, OutputError
+from rollout_kit.errors import ConfigError, OutputError, PeerError
+from rollout_kit.launch.sockets import bound_socket, url_of
 from rollout_kit.rl import (
     Buffer,
     BufferedGroup,
@@ -37,6 +39,7 @@ from rollout_kit.rl import (
     open_buffer,
     serve_buffer,
 )
+from rollout_kit.transport.app import served
 from rollout_kit.transport.http import HttpClient
 
 RAY_AUTH = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "ab" * 32}
@@ -513,6 +516,16 @@ def test_a_spool_survives_a_torn_line_and_has_one_owner(tmp_path: Path) -> None:
 def test_a_url_that_is_wrong_is_refused_in_a_line(url: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         asyncio.run(open_buffer(url))
+
+
+def test_a_server_that_is_no_buffer_is_told() -> None:
+    async def main() -> None:
+        sock = bound_socket("127.0.0.1", 0)
+        async with served(Starlette(), sock):
+            with pytest.raises(PeerError, match="/policy: no buffer answers here"):
+                await open_buffer(url_of(sock))
+
+    asyncio.run(main())
 
 
 def test_a_buffer_keeps_the_policy_of_its_first_opener(redis_url: str) -> None:

@@ -186,7 +186,7 @@ class LocalModel(Model):
         steps = sync.folder if sync and sync.mode == "checkpoint_dir" else None
         if self._succession is None:
             raise ModelError("the local model has not been started", status=503)
-        async with self._succession.of_version(asked.version, steps) as engine:
+        async with self._succession.of_version(asked.version, steps, self._checkpoint()) as engine:
             if max(asked.token_ids) >= engine.vocabulary_size or min(asked.token_ids) < 0:
                 raise ModelError("token_ids: not of this model", status=400, retryable=False)
             return {"log_probs": await engine.score(asked.token_ids, asked.temperature)}

@@ -44,15 +44,19 @@ class Succession:
         self._retiring = asyncio.create_task(old.engine.retire())
 
     @asynccontextmanager
-    async def of_version(self, version: int | None, steps: Path | None) -> AsyncIterator[Engine]:
+    async def of_version(
+        self, version: int | None, steps: Path | None, first: Path
+    ) -> AsyncIterator[Engine]:
         """Context with the engine of a version: the one in use, or an earlier one whose folder is
-        still there. The last of these stays loaded. ModelError if there is none."""
+        still there; that of version 0 is `first`. The last of these stays loaded. ModelError if
+        there is none."""
         if version is None or version == self.policy.version:
             yield self.policy.engine
             return
         async with self._looking_back:
             if self._earlier is None or self._earlier.version != version:
                 folder = step_folder(steps, version) if steps and version else None
+                folder = first if version == 0 else folder
                 if folder is None or not await asyncio.to_thread(folder.is_dir):
                     what = f"version {version} of the weights is gone"
                     raise ModelError(what, status=412, retryable=False)

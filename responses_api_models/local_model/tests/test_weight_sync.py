@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 from adapters import write_adapter
 
+from rollout_kit.errors import ModelError
 from rollout_kit.launch.sockets import bound_socket, url_of
 from rollout_kit.responses import output_text
 from rollout_kit.rl import CheckpointManager
 from rollout_kit.serving import registry
+from rollout_kit.serving.model import ScoreRequest
 from rollout_kit.transport.http import HttpClient
 
 LocalModel: Any = registry.load("responses_api_models", "local_model")
@@ -78,6 +80,28 @@ def test_each_response_has_the_version_that_wrote_it(tmp_path: Path) -> None:
         assert versions(again) == (5, 5)
         told = [each["output"][-1]["generation_log_probs"] for each in (first, changed, again)]
         assert told[0] == told[2] != told[1]
+
+    with_follower(scenario, tmp_path)
+
+
+def test_tokens_are_scored_by_the_weights_of_their_version_the_first_ones_too(
+    tmp_path: Path,
+) -> None:
+    async def scenario(model: Any) -> None:
+        async def score(version: int | None = None) -> list[float]:
+            asked = ScoreRequest(token_ids=[9, 8, 7, 6], version=version)
+            return (await model.score_tokens(asked))["log_probs"]
+
+        known = {0: await score()}
+        for version in (1, 2):
+            write_step(tmp_path, version)
+            await model.load_weights({})
+            known[version] = await score()
+        assert len(set(map(str, known.values()))) == 3
+        for version, log_probs in known.items():
+            assert await score(version) == log_probs
+        with pytest.raises(ModelError, match="version 7 of the weights is gone"):
+            await score(7)
 
     with_follower(scenario, tmp_path)
 

@@ -84,7 +84,7 @@ class HttpBuffer(RemoteBuffer):
         limit_s = min(wait_s, MAX_WAIT_S) + REPLY_S
         reply = await self._client.post(url, raw, headers=self._headers, timeout_s=limit_s)
         if reply.status != 200:
-            text = reply.text()
+            text = "no buffer answers here" if reply.status == 404 else reply.text()
             with contextlib.suppress(ValueError, KeyError, TypeError):
                 text = orjson.loads(reply.raw)["error"]["message"]
             raise PeerError(f"{url}: {text}", status=reply.status, retryable=reply.status >= 500)
