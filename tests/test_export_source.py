@@ -96,6 +96,21 @@ def test_a_line_that_the_filter_leaves_out_is_not_parsed(
     assert len(list(found.read(chosen))) == len(chosen) == len([raw for raw in parsed if raw])
 
 
+@pytest.mark.parametrize("more", ["+dedupe=true", "+where=\"'a' in text\"", "+min_reward=0"])
+def test_a_line_without_a_response_takes_no_other_with_it(place: Place, more: str) -> None:
+    bare = line(1, 0, "a", 1.0, answer="x" * 300)
+    del bare["response"]
+    path = place.folder / "plain.jsonl"
+    write_jsonl(path, [bare, line(1, 1, "a", 0.0), line(2, 0, "a", 1.0)])
+    words = [path, "+format=trl_sft", f"+output_fpath={place.folder}/out.jsonl", more]
+    status, said = place.run(export.main, *words)
+    assert status == 0, said
+    assert len(read_jsonl(place.folder / "out.jsonl")) == 2
+    report = json.loads((place.folder / "out_report.json").read_text())
+    assert report["left_out"] == {"without a response": 1}
+    assert place.run(compare.main, path, path)[0] == 0
+
+
 def test_a_last_line_without_a_newline_and_a_mark_before_the_first_are_read(place: Place) -> None:
     path, lines = place.folder / "plain.jsonl", [line(1, 0, "a", 1.0), line(2, 0, "b", 1.0)]
     raw = b"\n".join(json.dumps(each).encode() for each in lines)

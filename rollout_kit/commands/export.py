@@ -22,7 +22,7 @@ from ..export.grouped import build_group
 from ..export.pairs import Two, plan_pairs
 from ..export.preferences import Pair
 from ..export.report import ExportReport, explain_nothing
-from ..export.selection import Selection, is_test_of, read_selected, score_of, select
+from ..export.selection import NO_RESPONSE, Selection, is_test_of, read_selected, score_of, select
 from ..export.trainers import Context, identify, read_trace
 from ..export.writing import RowFile
 from ..responses import input_items
@@ -53,7 +53,10 @@ def export(config: ExportConfig) -> JsonObject:
         report = files.report
         report.left_out = selection.left_out
         for group, rollouts in read_selected(selection.source, selection.groups):
-            ordered = [rollouts[each.key] for each in selection.groups[group]]
+            chosen = selection.groups[group]
+            ordered = [rollouts[each.key] for each in chosen if each.key in rollouts]
+            if bare := len(chosen) - len(ordered):
+                report.left_out[NO_RESPONSE] += bare
             _write_group(files, selection, group, ordered)
         return files.finish(selection.num_read, "rollout")
 

@@ -1,7 +1,8 @@
 """Chooses rollouts, and reads the chosen ones group by group.
 
-A file is read twice: first to choose, keeping a few numbers of each rollout, then to hand out each
-group as soon as its last chosen member was read. Memory holds open groups only.
+First the source tells what is needed to choose; a few numbers of each rollout are kept. Then the
+chosen rollouts are read, and each group is handed out as soon as its last member was read. Memory
+holds open groups only.
 """
 
 from collections import Counter
@@ -16,7 +17,9 @@ from ..store.groups.scope import Group, group_of
 from ..types import Key, Rollout
 from .conversation import digest, is_cut_off, said_by
 from .filters.expression import Filter
-from .source import Candidate, RolloutSource
+from .source import BareLine, Candidate, RolloutSource
+
+NO_RESPONSE = "without a response"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +65,10 @@ def select(config: SelectionConfig, *, with_texts: bool = False) -> Selection:
     with_texts = with_texts or config.dedupe
     for candidate in found.source.candidates(keeps):
         found.num_read += 1
-        score = _score_of_candidate(candidate, config.reward_key)
-        group = group_of(candidate.key)
-        if score is not None:
-            found.scores.setdefault(group, []).append(score)
-        if reason := _why_not(candidate, score, config):
-            found.left_out[reason] += 1
-        else:
-            member = _member(candidate, score, with_texts=with_texts)
-            found.groups.setdefault(group, []).append(member)
+        try:
+            _take(found, candidate, config, with_texts=with_texts)
+        except BareLine:
+            found.left_out[NO_RESPONSE] += 1
     if keeps is not None:
         keeps.check()
     if config.reward_key and found.num_read and not found.scores:
@@ -83,6 +81,21 @@ def select(config: SelectionConfig, *, with_texts: bool = False) -> Selection:
         else:
             del found.groups[group]
     return found
+
+
+def _take(
+    found: Selection, candidate: Candidate, config: SelectionConfig, *, with_texts: bool
+) -> None:
+    """Choose a rollout or leave it out."""
+    score = _score_of_candidate(candidate, config.reward_key)
+    group = group_of(candidate.key)
+    if score is not None:
+        found.scores.setdefault(group, []).append(score)
+    if reason := _why_not(candidate, score, config):
+        found.left_out[reason] += 1
+    else:
+        member = _member(candidate, score, with_texts=with_texts)
+        found.groups.setdefault(group, []).append(member)
 
 
 def score_of(rollout: Rollout, key: str | None) -> float | None:
@@ -160,7 +173,8 @@ _LEAST = float("-inf")
 def read_selected(
     source: RolloutSource, wanted: Mapping[Group, Iterable[Member]]
 ) -> Iterator[tuple[Group, dict[Key, Rollout]]]:
-    """Each group with its wanted rollouts, in the order in which groups are complete."""
+    """Each group with its wanted rollouts, in the order in which groups are complete; at the end
+    those of which a line turns out to have no response, without it."""
     left = {group: len(set(members)) for group, members in wanted.items()}
     open_groups: dict[Group, dict[Key, Rollout]] = {}
     places = sorted({each.place for members in wanted.values() for each in members})
@@ -170,6 +184,9 @@ def read_selected(
         held[rollout.key] = rollout
         if len(held) == left[group]:
             yield group, open_groups.pop(group)
+            del left[group]
+    for group in left:
+        yield group, open_groups.get(group, {})
 
 
 def is_test_of(config: SelectionConfig) -> Callable[[str], bool]:

@@ -25,6 +25,11 @@ from .filters.expression import Filter, fields_of, names_in
 from .filters.masks import mask_of, split, value_in
 from .grouped import is_group, read_group
 
+
+class BareLine(Exception):
+    """The line of a rollout without a response, which no collection writes."""
+
+
 FILE_BITS = 40
 """A place is the number of a file and, in this many bits, the number of a rollout in it."""
 
@@ -47,8 +52,11 @@ class Candidate:
 
     @property
     def rollout(self) -> Rollout:
+        """BareLine if the line turns out to be none."""
         if self.read is None:
-            (self.read,) = self.file.read([self.place])
+            self.read = next(self.file.read([self.place]), None)
+        if self.read is None:
+            raise BareLine
         return self.read
 
     @property
@@ -181,7 +189,10 @@ class _IndexedFile:
             found = value_in(self._columns, name, candidate.place - self._first_place)
             if found != LEFT_OUT:
                 return found
-        return _value(candidate.rollout, name)
+        try:
+            return _value(candidate.rollout, name)
+        except BareLine:
+            return None
 
     def _last(self) -> Rollout | None:
         """The rollout of a last line without a newline, which is in no index."""
