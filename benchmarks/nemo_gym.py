@@ -183,7 +183,7 @@ def collect(port: int, rows: Path, agent: str, output: Path) -> dict[Any, float]
     return {(r["rollout"]["task_id"], r["rollout"]["rollout_index"]): r["reward"] for r in found}
 
 
-def recorded(folder: Path) -> str:
+def read_recorded(folder: Path) -> str:
     """The mean reward of the recorded rollouts; empty if there is none."""
     path = folder / "data" / "example_rollouts.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
@@ -204,7 +204,7 @@ def compare(gym: Path, name: str) -> str:
     near = RANDOM.get(name, 0.0)
     same = sum(abs(ours[key] - theirs.get(key, math.inf)) <= near for key in ours)
     mean = sum(ours.values()) / len(ours)
-    known = "script" if name in SCRIPTS else recorded(folder)
+    known = "script" if name in SCRIPTS else read_recorded(folder)
     return f"| {name} | {took} | {len(ours)} | {mean:.3f} | {known} | {same} of {len(theirs)} |"
 
 

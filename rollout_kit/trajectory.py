@@ -110,7 +110,7 @@ class TokenSequence:
         """For each token: its log-prob as sampled; 0 if it was not sampled."""
         return self._spread(0.0, lambda turn: turn.log_probs)
 
-    def prompted_turns(self) -> Iterator[tuple[list[int], SampledTurn]]:
+    def pair_turns(self) -> Iterator[tuple[list[int], SampledTurn]]:
         """Each turn with its whole prompt."""
         known: list[int] = []
         for turn in self.turns:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from support import alive, eventually, read_jsonl
 from test_chaos_suite import FILES, Note, Site
+from workplace import said_until
 
 from rollout_kit.launch.sockets import bound_socket
 
@@ -51,9 +52,14 @@ def workers_of(site: Site) -> list[int]:
     return found
 
 
-def wait_until_lost(driver: "subprocess.Popen[str]") -> None:
-    assert driver.stdout is not None
-    assert any("is lost" in line for line in driver.stdout)
+def lose_worker(site: Site, driver: "subprocess.Popen[str]", number: int) -> tuple[int, str]:
+    """Kill or freeze a worker, and let the run end without it."""
+    lost = workers_of(site)[0]
+    os.kill(lost, number)
+    said_until(driver, "is lost")
+    if number == signal.SIGSTOP:
+        os.kill(lost, signal.SIGCONT)
+    return site.ended(driver)
 
 
 def check_keys(site: Site, number: int) -> list[dict[str, Any]]:
@@ -340,12 +346,7 @@ def test_a_worker_lost_while_it_scores_groups_costs_no_rollout_and_no_score(
     words = ["+num_repeats=3", "+worker_lease_s=4", f"+rows={rows}"]
     driver, log = site.collecting(*PROCESSES, *words), site.folder / "scoring.log"
     eventually(lambda: log.exists() and log.read_text().count("\n") == 12)
-    lost = workers_of(site)[0]
-    os.kill(lost, number)
-    wait_until_lost(driver)
-    if number == signal.SIGSTOP:
-        os.kill(lost, signal.SIGCONT)
-    status, said = site.ended(driver)
+    status, said = lose_worker(site, driver, number)
     assert status == 0, said
     assert "12 of 12 groups scored" in said
     check_keys(site, 36)
@@ -373,12 +374,7 @@ def test_a_worker_lost_during_judge_calls_repeats_the_judges_only(
         words = ["+num_samples_in_parallel=64", "+worker_lease_s=4"]
         driver = site.collecting(*PROCESSES, *words)
         eventually(lambda: site.num_on_disk() == 64)
-        lost = workers_of(site)[0]
-        os.kill(lost, number)
-        wait_until_lost(driver)
-        if number == signal.SIGSTOP:
-            os.kill(lost, signal.SIGCONT)
-        status, said = site.ended(driver)
+        status, said = lose_worker(site, driver, number)
         assert status == 0, said
         check_keys(site, 64)
         assert site.num_answered() <= 64 + 64 + 32

@@ -68,14 +68,20 @@ def feed(
     return seen
 
 
-def test_groups_reach_a_trainer_epoch_after_epoch(bench: Bench) -> None:
-    seen = feed(bench, BufferPolicy(batch=2, staleness=1), steps=5, epochs=None, num_repeats=2)
+def check_groups(bench: Bench, seen: list[Any]) -> list[Any]:
+    """Five batches of two whole groups, each of two rollouts, none twice; returns the groups."""
     groups = [group for _, found in seen for group in found]
     assert len(groups) == 10 == len({group.key for group in groups})
     for group in groups:
         assert [line["_ng_rollout_index"] for line in group.rollouts] == [0, 1]
         assert group.rewards == [1.0, 1.0]
     assert bench.status == 0  # type: ignore[attr-defined]
+    return groups
+
+
+def test_groups_reach_a_trainer_epoch_after_epoch(bench: Bench) -> None:
+    seen = feed(bench, BufferPolicy(batch=2, staleness=1), steps=5, epochs=None, num_repeats=2)
+    groups = check_groups(bench, seen)
     epochs = Counter(parse_scope(line["rollout"].get("scope", "")).epoch for line in bench.lines())
     assert epochs[None] == epochs[1] == epochs[2] == 6
     acked = [line for line in bench.lines("_acks") if line["reason"] == "acked"]

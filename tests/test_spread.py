@@ -14,7 +14,7 @@ from test_arms import ARMS
 from test_cost import FromElsewhere, Judged, OfItsOwn, PricedModel
 from test_groups import KEYS, Numbered, PatientModel, fail_one, make_desk
 from test_groups import rows as group_rows
-from test_producing import feed
+from test_producing import check_groups, feed
 
 from rollout_kit.errors import ModelError, OutputError, VerifyError
 from rollout_kit.rl import BufferPolicy
@@ -58,7 +58,7 @@ def plain(folder: Path) -> Bench:
     return Bench(folder)
 
 
-def priced(folder: Path) -> Bench:
+def make_priced(folder: Path) -> Bench:
     bench = Bench(folder)
     bench.model = PricedModel()
     return bench
@@ -84,8 +84,8 @@ def with_a_late_member(folder: Path) -> Bench:
     return desk
 
 
-def judged(folder: Path) -> Bench:
-    bench = priced(folder)
+def make_judged(folder: Path) -> Bench:
+    bench = make_priced(folder)
     bench.verifier = making(Judged)
     bench.others["judge"] = lambda peers, name: PricedModel()
     return bench
@@ -93,7 +93,7 @@ def judged(folder: Path) -> Bench:
 
 def opaque(kind: Any) -> Callable[[Path], Bench]:
     def make(folder: Path) -> Bench:
-        bench = priced(folder)
+        bench = make_priced(folder)
         bench.others["echo_agent"] = making(kind, model_server={"name": "policy_model"})
         return bench
 
@@ -117,9 +117,9 @@ CASES = {
     "epochs": Case(plain, {"epochs": 2}, {"epochs": 3}),
     "an estimate first": Case(plain, {"confirm": True, "num_canary": 5}),
     "audit": Case(plain, {"audit_fraction": 1.0}),
-    "auto": Case(priced, {"num_samples_in_parallel": "auto"}),
+    "auto": Case(make_priced, {"num_samples_in_parallel": "auto"}),
     "failures": Case(failing, {"max_attempts": 1, "stop_early": False}, {}),
-    "judge": Case(judged),
+    "judge": Case(make_judged),
     "opaque agent": Case(opaque(OfItsOwn)),
     "opaque agent of its own model": Case(opaque(FromElsewhere)),
     "groups": Case(with_groups, KEYS, {**KEYS, "num_repeats": 5}, group_rows(3)),
@@ -185,12 +185,7 @@ def test_a_limit_is_exceeded_by_no_more_than_what_was_in_flight(bench: Bench, li
 def test_groups_of_workers_reach_a_trainer_epoch_after_epoch(bench: Bench, rows: str) -> None:
     policy, keys = BufferPolicy(batch=2, staleness=1), {"epochs": None, "num_repeats": 2}
     seen = feed(bench, policy, steps=5, **keys, **on_workers(rows))
-    groups = [group for _, found in seen for group in found]
-    assert len(groups) == 10 == len({group.key for group in groups})
-    for group in groups:
-        assert [line["_ng_rollout_index"] for line in group.rollouts] == [0, 1]
-        assert group.rewards == [1.0, 1.0]
-    assert bench.status == 0  # type: ignore[attr-defined]
+    groups = check_groups(bench, seen)
     acked = [line["key"] for line in bench.lines("_acks") if line["reason"] == "acked"]
     assert sorted(acked) == sorted(group.key for group in groups)
 
@@ -208,20 +203,20 @@ def test_a_group_that_an_earlier_run_began_is_put_by_a_run_on_workers(
 def figures(bench: Bench) -> JsonObject:
     """What is on disk, times aside."""
     files = {
-        path.name: sorted(repr(untimed(line)) for line in read_jsonl(path))
+        path.name: sorted(repr(drop_times(line)) for line in read_jsonl(path))
         for path in bench.folder.glob("rollouts*.jsonl")
     }
     [metrics] = bench.folder.glob("rollouts*_aggregate_metrics.json")
-    return {**files, "metrics": untimed(json.loads(metrics.read_bytes()))}
+    return {**files, "metrics": drop_times(json.loads(metrics.read_bytes()))}
 
 
-def untimed(found: Any) -> Any:
+def drop_times(found: Any) -> Any:
     if isinstance(found, dict):
-        return {name: untimed(value) for name, value in found.items() if name not in VARIES}
-    return [untimed(each) for each in found] if isinstance(found, list) else found
+        return {name: drop_times(value) for name, value in found.items() if name not in VARIES}
+    return [drop_times(each) for each in found] if isinstance(found, list) else found
 
 
-def sharded(folder: Path, number: int) -> Rollout:
+def write_shard(folder: Path, number: int) -> Rollout:
     """A rollout whose line a worker has written."""
     info, line = made(Key(f"{number:016x}", "agent", "", 0), {"reward": 1.0, "response": {}})
     shard = ShardFile(folder / "rollouts_shards", f"w{number % 2}")
@@ -232,7 +227,7 @@ def sharded(folder: Path, number: int) -> Rollout:
 
 def test_a_line_that_the_driver_cannot_read_ends_the_run_at_once(tmp_path: Path) -> None:
     journal = ShardedJournal(OutputPaths.of(tmp_path / "rollouts.jsonl"), fsync="exit")
-    rollout = sharded(tmp_path / "on another disk", 1)
+    rollout = write_shard(tmp_path / "on another disk", 1)
     shutil.rmtree(tmp_path / "on another disk")
     with pytest.raises(OutputError, match="rows=shards needs a disk that the driver and all"):
         journal.append(rollout)
@@ -243,7 +238,7 @@ def test_lines_are_in_the_output_once_however_often_they_are_gathered(tmp_path: 
     paths = OutputPaths.of(tmp_path / "rollouts.jsonl")
     journal = ShardedJournal(paths, fsync="exit")
     for number in range(3):
-        journal.append(sharded(tmp_path, number))
+        journal.append(write_shard(tmp_path, number))
     shard = tmp_path / "rollouts_shards/w1.jsonl"
     shard.rename(tmp_path / "away")
     with pytest.raises(OutputError):
@@ -251,7 +246,7 @@ def test_lines_are_in_the_output_once_however_often_they_are_gathered(tmp_path: 
     assert len(read_jsonl(paths.main)) == 2
     (tmp_path / "away").rename(shard)
     journal.gather()
-    journal.append(sharded(tmp_path, 3))
+    journal.append(write_shard(tmp_path, 3))
     assert len(read_jsonl(paths.main)) == 3
     journal.close(clean=True)
     assert len(read_jsonl(paths.main)) == 4 and not paths.shards.exists()
@@ -265,7 +260,7 @@ def test_a_driver_killed_while_it_copies_lines_loses_and_repeats_none(
     tmp_path: Path, cut: int
 ) -> None:
     paths = OutputPaths.of(tmp_path / "rollouts.jsonl")
-    raws = [sharded(tmp_path, number).written or b"" for number in range(4)]
+    raws = [write_shard(tmp_path, number).written or b"" for number in range(4)]
     paths.main.write_bytes(b"".join(raws[:3])[: -cut or None])
     journal = Journal(paths, fsync="exit")
     assert len(journal.contents.done) == 4 and not paths.shards.exists()

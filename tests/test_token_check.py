@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from weight_steps import CHECKPOINT, write_step
+from weight_steps import CHECKPOINT, ON_A_CPU, write_step
 
 import rollout_kit as rk
 from rollout_kit.rl import check_tokens, score_with
@@ -21,14 +21,6 @@ DATA = ROOT / "responses_api_models/local_model/data"
 UPDATES, TASKS, REPEATS, AT_ONCE = 10, 250, 4, 8
 POLICY = "policy_model"
 log = logging.getLogger(__name__)
-
-ON_A_CPU = {
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "DO_NOT_TRACK": "1",
-    "HF_HUB_OFFLINE": "1",
-    "CUDA_VISIBLE_DEVICES": "",
-}
 
 VLLM_KEYS = {
     "model_name": str(CHECKPOINT),
@@ -124,10 +116,10 @@ def test_log_probs_are_those_of_the_version_on_the_turn(
         async with rk.servers(serving(tmp_path, "local_model")) as servers:
             score = score_with(servers.peers, POLICY)
 
-            async def scored(ids: Any, heat: float, version: Any) -> list[float]:
+            async def score_shifted(ids: Any, heat: float, version: Any) -> list[float]:
                 return await score(ids, heat, version + shift)
 
-            return await check_tokens(rollouts, scored)
+            return await check_tokens(rollouts, score_shifted)
 
     found = asyncio.run(check())
     log.warning("%s: %d rollouts, %s", model, len(rollouts), found.to_json())

@@ -40,7 +40,7 @@ def read_tasks() -> list[Any]:
     return [*found, found[0]]
 
 
-def stored_rows(folder: Path) -> Iterator[TrainingRow]:
+def read_rows(folder: Path) -> Iterator[TrainingRow]:
     """The rows to train on of what the adapter has stored; each rollout is one."""
     for rollout in load(next(folder.glob("rollouts_*.jsonl"))):
         [row] = read_group([rollout]).rows
@@ -119,7 +119,7 @@ def test_verl_gets_what_is_stored(tmp_path: Path) -> None:
         for one in given
     ]
     assert len(told) == 7
-    for row in stored_rows(tmp_path / "rollouts"):
+    for row in read_rows(tmp_path / "rollouts"):
         start = row.mask.index(1)
         first = min(each for each in row.versions if each >= 0)
         assert (row.token_ids, row.mask[start:], row.log_probs[start:], row.reward, first) in told
@@ -176,7 +176,7 @@ def test_areal_gets_what_is_stored(tmp_path: Path) -> None:
             )
         )
     assert len(told) == 7
-    for row in stored_rows(tmp_path):
+    for row in read_rows(tmp_path):
         assert (row.token_ids, row.mask, row.log_probs, row.versions, row.reward) in told
 
 
@@ -246,7 +246,7 @@ def test_openrlhf_gets_what_is_stored(tmp_path: Path) -> None:
             )
         )
     assert len(told) == 7
-    for row in stored_rows(tmp_path / "rollouts"):
+    for row in read_rows(tmp_path / "rollouts"):
         # their mask and log-probs are those of the next token
         assert (row.token_ids, row.mask[1:], row.log_probs[1:], row.reward) in told
         assert set(row.versions) == {-1}

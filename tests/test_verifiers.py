@@ -49,7 +49,7 @@ def call_add(params: Any) -> Any:
 
 
 @contextmanager
-def scripted(answer: Any) -> Iterator[str]:
+def serve_script(answer: Any) -> Iterator[str]:
     """Context in which a scripted model listens, in a thread; its URL."""
     found, is_over = queue.Queue[str](), threading.Event()
 
@@ -128,7 +128,7 @@ def test_rewards_are_those_of_our_verifier(urls: dict[str, str], taskset: str) -
 
 
 def test_tools_are_those_of_our_server() -> None:
-    with scripted(call_add) as url:
+    with serve_script(call_add) as url:
         traces = evaluate("calculator_of_ours", "tool", url)
     for trace in traces:
         assert trace.info["nemo_gym"]["tool_was_called"]

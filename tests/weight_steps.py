@@ -9,6 +9,15 @@ from rollout_kit.rl import CheckpointManager
 
 CHECKPOINT = Path(__file__).parents[1] / "responses_api_models/local_model/checkpoint"
 
+ON_A_CPU = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_OFFLINE": "1",
+    "CUDA_VISIBLE_DEVICES": "",
+}
+"""Environment of a real vLLM that runs without a GPU."""
+
 
 def write_step(folder: Path, version: int) -> Path:
     with CheckpointManager(folder, keep_last=1000, base=CHECKPOINT).write(version) as step:

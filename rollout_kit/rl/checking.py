@@ -99,7 +99,7 @@ async def check_tokens(rollouts: Iterable[Rollout], score: Score) -> TokenCheck:
 
 def _list_turns(rollout: Rollout) -> Iterable[tuple[list[int], SampledTurn]]:
     for sequence in sequences(rollout.response.get("output") or ()):
-        yield from (each for each in sequence.prompted_turns() if each[1].generation)
+        yield from (each for each in sequence.pair_turns() if each[1].generation)
 
 
 async def _compare(check: TokenCheck, prompt: list[int], turn: SampledTurn, score: Score) -> None:

@@ -161,7 +161,7 @@ def _read_turns(
 ) -> Iterable[TurnRecord]:
     reasons = (str(item.get(STOPPED_BY, "stop")) for item in output if GENERATION in item)
     for sequence in found:
-        for prompt, turn in sequence.prompted_turns():
+        for prompt, turn in sequence.pair_turns():
             yield TurnRecord(
                 prompt,
                 turn.generation,

