@@ -1,12 +1,13 @@
-"""Servers of a NeMo Gym checkout that are not ours, through our agent and through its own.
+"""Servers of a NeMo Gym checkout that are not ours, and ours with sessions, through our agent and
+through NeMo Gym's.
 
     python -m benchmarks.nemo_gym ~/Gym [server …]
 
 Each is started from its YAML by `ng_run`, in an environment made on demand, with two agents: ours
-and NeMo Gym's. Each agent collects the server's five example rows ten times. The model plays the
-trajectories of the server's own `example_rollouts.jsonl`. One line per server: seconds until all
-servers are ready, rollouts, mean reward, that of the recorded rollouts, and of how many rollouts
-both agents got the same reward.
+and NeMo Gym's. Each agent collects the server's example rows ten times, 16 at once. The model plays
+the trajectories of the server's own `example_rollouts.jsonl`, or a script. One line per server:
+seconds until all servers are ready, rollouts, mean reward, that of the recorded rollouts, and of
+how many rollouts both agents got the same reward.
 """
 
 import json
@@ -46,8 +47,12 @@ SERVERS = {
     "grl_sokoban": "",
     "openair_congestion": "",
     "spider2_lite": "",
+    "example_session_state_mgmt": "",
+    "workplace_assistant": "",
 }
-"""Server → its YAML, if that has another name."""
+"""Server → its YAML, if that has another name. The code of the last two is ours: they keep state in
+sessions, which no agent may lose."""
+
 
 MODEL = "responses_api_models/openai_model/configs/openai_model.yaml"
 
@@ -88,8 +93,32 @@ def obey(row: dict[str, Any]) -> Turns:
     return [*turns, [message("Done.")]]
 
 
-SCRIPTS = {"math_advanced_calculations": calculate, "indirect_prompt_injection": obey}
-"""Servers whose recorded rollouts are of other rows → what the model says to a row."""
+def count(row: dict[str, Any]) -> Turns:
+    """The additions that the row asks for; in some rows the last one is missing."""
+    asked = opening(as_items(row["responses_create_params"]["input"]))
+    numbers = [int(each) for each in re.findall(r"add (\d+)", asked)]
+    numbers = numbers[: len(numbers) - row["expected_count"] % 2]
+    turns: Turns = [
+        [call("increment_counter", json.dumps({"count": n}), f"c{i}")]
+        for i, n in enumerate(numbers)
+    ]
+    return [*turns, [call("get_counter_value", "{}", "read")], [message("Done.")]]
+
+
+def work(row: dict[str, Any]) -> Turns:
+    """The calls of the row's answer; in every second row the last one is missing."""
+    calls = row["ground_truth"][: -1 if row["id"] % 2 else None]
+    turns = [[call(e["name"], e["arguments"], f"c{i}")] for i, e in enumerate(calls)]
+    return [*turns, [message("Done.")]]
+
+
+SCRIPTS = {
+    "math_advanced_calculations": calculate,
+    "indirect_prompt_injection": obey,
+    "example_session_state_mgmt": count,
+    "workplace_assistant": work,
+}
+"""Servers without recorded rollouts of their rows → what the model says to a row."""
 
 
 def programs(name: str) -> str:
