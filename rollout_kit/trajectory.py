@@ -8,11 +8,13 @@ why. If no end of turn was sampled, `generation_stopped_by` is `length` or the s
 
 With or without token ids, the item has `policy_version_first` and `policy_version_last` where the
 model server knows the version of its weights: those in use when the turn began and when it ended.
+If they differ and the engine tells which token has which, `policy_version_spans` says so: a list of
+`[start, end, version]` over the turn's generation.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, groupby
 from typing import Any, NamedTuple
 
 from .types import JsonObject
@@ -21,8 +23,11 @@ PROMPT, SUFFIX, RESTART = "prompt_token_ids", "prompt_suffix_token_ids", "prompt
 GENERATION, LOG_PROBS = "generation_token_ids", "generation_log_probs"
 TEMPERATURE, STOPPED_BY = "generation_temperature", "generation_stopped_by"
 VERSION_FIRST, VERSION_LAST = "policy_version_first", "policy_version_last"
+VERSION_SPANS = "policy_version_spans"
 
-TOKEN_FIELDS = frozenset({PROMPT, SUFFIX, RESTART, GENERATION, LOG_PROBS, TEMPERATURE, STOPPED_BY})
+TOKEN_FIELDS = frozenset(
+    {PROMPT, SUFFIX, RESTART, GENERATION, LOG_PROBS, TEMPERATURE, STOPPED_BY, VERSION_SPANS}
+)
 
 
 def without_tokens(tree: Any) -> Any:
@@ -44,6 +49,28 @@ class Versions(NamedTuple):
         """Write the versions on the last item of a turn."""
         if output:
             output[-1] |= {VERSION_FIRST: self.first, VERSION_LAST: self.last}
+
+
+class VersionSpan(NamedTuple):
+    """The tokens of a turn's generation that weights of one version have sampled."""
+
+    start: int
+    end: int
+    version: int
+
+
+def stamp_tokens(output: list[JsonObject], versions: Sequence[int | None]) -> None:
+    """Write the version of each token on the last item of a turn; nothing if one is unknown."""
+    known = [version for version in versions if version is not None]
+    if not output or not known or len(known) < len(versions):
+        return
+    Versions(min(known), max(known)).stamp(output)
+    spans: list[VersionSpan] = []
+    for version, run in groupby(known):
+        start = spans[-1].end if spans else 0
+        spans.append(VersionSpan(start, start + len(list(run)), version))
+    if len(spans) > 1:
+        output[-1][VERSION_SPANS] = [list(span) for span in spans]
 
 
 def span_versions(each: Iterable[Versions | None]) -> Versions | None:
@@ -75,6 +102,15 @@ class SampledTurn:
     """Whether the model sampled a token that ends the turn."""
     versions: Versions | None = None
     """Those of the weights when the turn began and when it ended; None if unknown."""
+    spans: Sequence[VersionSpan] = ()
+    """Which tokens have which version, if there are several and the engine tells."""
+
+    @property
+    def token_versions(self) -> list[int]:
+        """Of each sampled token; -1 if it is unknown, and the least of a turn without spans."""
+        if self.spans:
+            return [span.version for span in self.spans for _ in range(span.start, span.end)]
+        return [-1 if self.versions is None else self.versions.first] * len(self.generation)
 
     @property
     def version_first(self) -> int | None:
@@ -109,6 +145,11 @@ class TokenSequence:
     def log_probs(self) -> list[float]:
         """For each token: its log-prob as sampled; 0 if it was not sampled."""
         return self._spread(0.0, lambda turn: turn.log_probs)
+
+    @property
+    def token_versions(self) -> list[int]:
+        """For each token: the version that sampled it; -1 if none did, or if it is unknown."""
+        return self._spread(-1, lambda turn: turn.token_versions)
 
     def pair_turns(self) -> Iterator[tuple[list[int], SampledTurn]]:
         """Each turn with its whole prompt."""
@@ -148,12 +189,21 @@ def sequences(items: Iterable[Mapping[str, Any]]) -> list[TokenSequence]:
             heat,
             STOPPED_BY not in item,
             versions_of([item]),
+            _read_spans(item),
         )
         if continues:
             found[-1].turns.append(turn)
         else:
             found.append(TokenSequence([turn]))
     return found
+
+
+def _read_spans(item: Mapping[str, Any]) -> list[VersionSpan]:
+    """The spans of a turn, if they cover its tokens."""
+    spans = [VersionSpan(*each) for each in item.get(VERSION_SPANS) or ()]
+    ends = [0, *(span.end for span in spans)]
+    is_whole = ends[-1] == len(item[GENERATION]) and ends[:-1] == [span.start for span in spans]
+    return spans if is_whole else []
 
 
 def prompt_fields(prompt: list[int], before: TokenSequence | None, restart: str) -> JsonObject:

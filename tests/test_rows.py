@@ -19,6 +19,7 @@ from rollout_kit.rl import (
     measure_batch,
     read_group,
 )
+from rollout_kit.rl.checking import format_check
 from rollout_kit.store.lines import rollout_of
 from rollout_kit.types import GroupScore
 
@@ -71,6 +72,11 @@ def test_a_group_becomes_typed_records_and_rows() -> None:
     assert continued.log_probs == [0, 0, -0.5, -0.5, 0, -0.5]
     assert continued.temperatures == [1, 1, 0.7, 0.7, 1, 1]
     assert continued.versions == [-1, -1, 5, 5, -1, 6] and forked.versions == [-1, -1]
+    spans = {"policy_version_last": 6, "policy_version_spans": [[0, 1, 5], [1, 3, 6]]}
+    spanning = turn({"prompt_token_ids": [1]}, [2, 3, 4], 5, **spans)
+    [record] = read_group([line(0, 1.0, [spanning])]).rollouts
+    assert record.rows[0].versions == [-1, 5, 6, 6]
+    assert record.turns[0].version_spans == [(0, 1, 5), (1, 3, 6)]
     assert len(group.rows) == 3 and {row.group_id for row in group.rows} == {"t/a"}
 
 
@@ -100,10 +106,14 @@ def test_differences_are_counted_and_turns_that_span_an_update_apart() -> None:
         return turn({"prompt_token_ids": [1]}, [2, 3], version, policy_version_last=last)
 
     output = [one(5, 5), one(6, 6), one(5, 6), one(9, 9)]
+    output.append({**one(5, 6), "policy_version_spans": [[0, 1, 5], [1, 2, 6]]})
+    output.append({**one(5, 9), "policy_version_spans": [[0, 1, 5], [1, 2, 9]]})
     found = asyncio.run(check_tokens([rollout_of(line(0, 1.0, output))], score))
-    assert (found.num_turns, found.matched, found.mismatched, found.spanning) == (4, 1, 1, 1)
+    assert (found.num_turns, found.matched, found.mismatched, found.spanning) == (6, 3, 1, 3)
+    assert (found.num_behind, found.matched_behind) == (2, 0)
     assert (found.worst, found.spanning_worst) == (1.5, 1.5)
-    assert found.not_scored == {"version 9 of the weights is gone": 1}
+    assert found.not_scored == {"version 9 of the weights is gone": 2}
+    assert "behind it 0 of 2 spans have" in format_check(found.to_json())
 
 
 def test_a_reference_gives_log_probs_and_kl_of_the_sampled_tokens() -> None:

@@ -124,7 +124,7 @@ def test_log_probs_are_those_of_the_version_on_the_turn(
     found = asyncio.run(check())
     log.warning("%s: %d rollouts, %s", model, len(rollouts), found.to_json())
     assert (found.mismatched, found.without_version, found.not_scored) == (0, 0, {})
-    assert found.matched + found.spanning == found.num_turns > TASKS * REPEATS
+    assert found.matched + found.spanning >= found.num_turns > TASKS * REPEATS
     assert found.worst < 1e-2
     seen = {each.versions for each in rollouts}
     assert {last for _, last in seen if last} == set(range(1, UPDATES + 2))

@@ -10,7 +10,14 @@ from support import Bench, asked, row
 import rollout_kit as rk
 from rollout_kit.launch.sockets import bound_socket, url_of
 from rollout_kit.testing import ScriptedModel, text_response
-from rollout_kit.trajectory import Versions, sequences, span_versions, versions_of
+from rollout_kit.trajectory import (
+    Versions,
+    sequences,
+    span_versions,
+    stamp_tokens,
+    versions_of,
+    without_tokens,
+)
 from rollout_kit.transport.http import HttpClient
 from rollout_kit.types import JsonObject
 
@@ -45,6 +52,22 @@ def test_the_versions_of_turns_rollouts_and_groups_are_the_least_and_the_greates
     assert versions_of(output) == Versions(4, 7) and versions_of([item([2])]) is None
     assert span_versions([Versions(4, 7), None, Versions(2, 3)]) == (2, 7)
     assert versions_of(["text", {"policy_version_first": "x"}]) is None
+
+
+def test_tokens_have_versions_of_their_own_where_spans_are_known() -> None:
+    spanning, plain, torn = item([5, 6, 7]), item([8, 9]), item([2, 3], 4, 5)
+    stamp_tokens([spanning], [4, 4, 6])
+    stamp_tokens([plain], [6, 6])
+    assert spanning["policy_version_spans"] == [[0, 2, 4], [2, 3, 6]]
+    assert "policy_version_spans" not in plain and plain["policy_version_last"] == 6
+    untold = item([1])
+    stamp_tokens([untold], [None])
+    assert "policy_version_first" not in untold
+    torn["policy_version_spans"] = [[0, 1, 4], [1, 3, 5]]  # more than its tokens
+    turns = [turn for one in sequences([spanning, plain, torn]) for turn in one.turns]
+    assert [turn.token_versions for turn in turns] == [[4, 4, 6], [6, 6], [4, 4]]
+    assert turns[0].versions == (4, 6) and turns[2].spans == []
+    assert without_tokens(spanning) == {"policy_version_first": 4, "policy_version_last": 6}
 
 
 def test_a_rollout_knows_its_versions_with_and_without_token_ids(tmp_path: Path) -> None:

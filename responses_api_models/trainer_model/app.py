@@ -12,7 +12,14 @@ from rollout_kit.responses import find_tool_calls, message_item
 from rollout_kit.rl.adapters.engine import SAMPLING, Sampled, TrainerEngine
 from rollout_kit.serving.model import Model, ModelConfig
 from rollout_kit.session import current_session
-from rollout_kit.trajectory import GENERATION, LOG_PROBS, STOPPED_BY, TEMPERATURE, prompt_fields
+from rollout_kit.trajectory import (
+    GENERATION,
+    LOG_PROBS,
+    STOPPED_BY,
+    TEMPERATURE,
+    prompt_fields,
+    stamp_tokens,
+)
 from rollout_kit.types import JsonObject
 
 from .conversation import read_conversation
@@ -67,6 +74,7 @@ class TrainerModel(Model):
                 output[-1][STOPPED_BY] = sampled.finish_reason
             if sampled.versions:
                 sampled.versions.stamp(output)
+            stamp_tokens(output, sampled.token_versions)
         return response
 
     def _sampling(self, params: JsonObject) -> JsonObject:

@@ -1,7 +1,8 @@
 """Check stored log-probs: a policy that scores its own tokens again must find the same.
 
-Turns that span an update of the weights are counted apart: their keys and values are partly those
-of the old weights, so no policy scores them alike.
+Of a turn that spans an update of the weights, the tokens up to the update are compared like those
+of a turn of one version. Those behind it are reported apart: their keys and values may be partly
+those of the old weights, and then no policy scores them alike.
 """
 
 import asyncio
@@ -25,7 +26,8 @@ TOLERANCE = 1e-2
 
 @dataclass(slots=True)
 class TokenCheck:
-    """Turns by what was found. `worst` is the largest difference of turns of one version."""
+    """Turns by what was found. `worst` is the largest difference of tokens up to an update,
+    `spanning_worst` of those behind one."""
 
     num_turns: int = 0
     num_tokens: int = 0
@@ -34,6 +36,9 @@ class TokenCheck:
     worst: float = 0.0
     spanning: int = 0
     spanning_worst: float = 0.0
+    num_behind: int = 0
+    """Spans of tokens behind an update."""
+    matched_behind: int = 0
     without_version: int = 0
     not_scored: Counter[str] = field(default_factory=Counter)
     """Reason → turns."""
@@ -68,8 +73,10 @@ def format_check(found: JsonObject) -> str:
     ]
     if found["spanning"]:
         lines.append(
-            f"{found['spanning']:,} turns span an update of the weights, so no policy scores them"
-            f" alike; largest difference {found['spanning_worst']:.1e}"
+            f"{found['spanning']:,} turns span an update of the weights; behind it"
+            f" {found['matched_behind']:,} of {found['num_behind']:,} spans have the log-probs of"
+            f" their version, largest difference {found['spanning_worst']:.1e}: where an engine"
+            " keeps keys and values of the old weights, no policy scores alike"
         )
     if found["without_version"]:
         lines.append(f"{found['without_version']:,} turns name no version")
@@ -106,23 +113,32 @@ async def _compare(check: TokenCheck, prompt: list[int], turn: SampledTurn, scor
     check.num_turns += 1
     check.num_tokens += len(turn.generation)
     check.without_version += turn.versions is None
+    spans_update = turn.versions is not None and turn.versions.first != turn.versions.last
+    check.spanning += spans_update
+    whole = (0, len(turn.generation), turn.version_last)
+    for start, end, version in turn.spans or [whole]:
+        try:
+            apart = await _difference(prompt, turn, slice(start, end), version, score)
+        except RolloutError as error:
+            check.not_scored[error.message] += 1
+            continue
+        if spans_update and (start or not turn.spans):
+            check.num_behind += 1
+            check.matched_behind += apart <= TOLERANCE
+            check.spanning_worst = max(check.spanning_worst, apart)
+        else:
+            check.worst = max(check.worst, apart)
+            check.matched += apart <= TOLERANCE
+            check.mismatched += apart > TOLERANCE
+
+
+async def _difference(
+    prompt: list[int], turn: SampledTurn, span: slice, version: int | None, score: Score
+) -> float:
+    """The largest difference between the log-probs of a span and those that the version gives."""
     heat = 1.0 if turn.temperature is None else turn.temperature
-    try:
-        scored = await score([*prompt, *turn.generation], heat, turn.version_last)
-    except RolloutError as error:
-        check.not_scored[error.message] += 1
-        return
-    scored = scored[len(prompt) - 1 :]
-    if len(scored) != len(turn.log_probs):
-        check.not_scored["log-probs are missing"] += 1
-        return
-    apart = max(abs(one - two) for one, two in zip(scored, turn.log_probs, strict=True))
-    if turn.versions and turn.versions.first != turn.versions.last:
-        check.spanning += 1
-        check.spanning_worst = max(check.spanning_worst, apart)
-        return
-    check.worst = max(check.worst, apart)
-    if apart <= TOLERANCE:
-        check.matched += 1
-    else:
-        check.mismatched += 1
+    scored = await score([*prompt, *turn.generation[: span.stop]], heat, version)
+    scored, told = scored[len(prompt) - 1 :][span.start :], turn.log_probs[span]
+    if len(scored) != len(told):
+        raise RolloutError("log-probs are missing")
+    return max(abs(one - two) for one, two in zip(scored, told, strict=True))

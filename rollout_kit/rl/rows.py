@@ -18,6 +18,7 @@ from ..trajectory import (
     SampledTurn,
     TokenSequence,
     Versions,
+    VersionSpan,
     sequences,
     span_versions,
 )
@@ -35,13 +36,16 @@ class TurnRecord:
     temperature: float | None
     finish_reason: str
     versions: Versions | None
+    version_spans: Sequence[VersionSpan] = ()
+    """Which tokens of the generation have which version, if the turn spans an update and the engine
+    told."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingRow:
     """One sequence; the lists have an item for each token. `mask` is 1 where the policy sampled the
-    token, `versions` is -1 elsewhere and where it is unknown; of a turn that spans an update it is
-    the least."""
+    token, `versions` is -1 elsewhere and where it is unknown. Of a turn that spans an update it is
+    that of each token where the engine told, else the least."""
 
     token_ids: list[int]
     mask: list[int]
@@ -76,13 +80,12 @@ class RolloutRecord:
         return [self._row(each) for each in self.sequences]
 
     def _row(self, sequence: TokenSequence) -> TrainingRow:
-        turns = sequence.turns
         return TrainingRow(
             sequence.token_ids,
             [int(sampled) for sampled in sequence.is_generated],
             sequence.log_probs,
-            _spread(turns, lambda turn: 1.0 if turn.temperature is None else turn.temperature, 1.0),
-            _spread(turns, lambda turn: -1 if turn.versions is None else turn.versions.first, -1),
+            _temperatures(sequence.turns),
+            sequence.token_versions,
             self.advantage,
             self.reward,
             self.group_id,
@@ -169,13 +172,17 @@ def _read_turns(
                 turn.temperature,
                 next(reasons),
                 turn.versions,
+                turn.spans,
             )
 
 
-def _spread(turns: Iterable[SampledTurn], of: Any, otherwise: Any) -> list[Any]:
-    """A value of each turn for each of its sampled tokens, and another for those of prompts."""
+def _temperatures(turns: Iterable[SampledTurn]) -> list[float]:
+    """That of each sampled token; 1 for those of prompts."""
     return [
         value
         for turn in turns
-        for value in (*[otherwise] * len(turn.added), *[of(turn)] * len(turn.generation))
+        for value in (
+            *[1.0] * len(turn.added),
+            *[1.0 if turn.temperature is None else turn.temperature] * len(turn.generation),
+        )
     ]

@@ -112,6 +112,13 @@ def test_a_turn_that_was_cut_off_keeps_its_end_open() -> None:
     assert [turn.is_ended for turn in sequence.turns] == [False, True]
 
 
+def test_an_engine_tells_the_version_of_each_token() -> None:
+    told = Sampled([ord("x"), ord("|")], [-1.0, -1.0], "stop", token_versions=[3, 4])
+    [one] = asking([told], {"input": "Hi"})
+    assert one["output"][-1]["policy_version_last"] == 4
+    assert one["output"][-1]["policy_version_spans"] == [[0, 1, 3], [1, 2, 4]]
+
+
 def test_a_conversation_that_was_changed_begins_a_new_sequence() -> None:
     def later(response: Any) -> Any:
         return {"input": [{"role": "user", "content": "Ho"}, *response["output"], MORE]}

@@ -16,7 +16,6 @@ import torch  # type: ignore[import-not-found]
 from areal.api.io_struct import ModelRequest  # type: ignore[import-not-found]
 from areal.api.workflow_api import RolloutWorkflow  # type: ignore[import-not-found]
 
-from ...trajectory import Versions
 from ...types import JsonObject
 from ..rows import read_group
 from .engine import Sampled, TrainerEngine
@@ -71,7 +70,6 @@ class RolloutKitWorkflow(RolloutWorkflow):
             tokenizer=self._tokenizer,
         )
         made = await self._engine.agenerate(request)
-        told = made.output_versions
-        versions = Versions(min(told), max(told)) if told else None
         reason = "stop" if made.stop_reason == "tool_calls" else made.stop_reason
-        return Sampled(made.output_tokens, made.output_logprobs, reason, versions)
+        told = made.output_versions or ()
+        return Sampled(made.output_tokens, made.output_logprobs, reason, token_versions=told)

@@ -22,12 +22,14 @@ SAMPLING = {
 @dataclass(frozen=True, slots=True)
 class Sampled:
     """What an engine sampled: the token ids with the one that ended the turn, and a log-prob for
-    each. `finish_reason` is `stop`, `length`, or `abort`: then the request is made again."""
+    each. `finish_reason` is `stop`, `length`, or `abort`: then the request is made again.
+    `token_versions` has the version of each token, if the engine tells; else `versions` of all."""
 
     token_ids: list[int]
     log_probs: list[float]
     finish_reason: str
     versions: Versions | None = None
+    token_versions: Sequence[int] = ()
 
 
 Generate = Callable[[list[int], JsonObject, str], Awaitable[Sampled]]
