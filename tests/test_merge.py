@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,11 @@ import pytest
 from support import Bench, read_jsonl, row, write_jsonl
 
 from rollout_kit.cli import merge as command
+from rollout_kit.cluster.merging import reading
 from rollout_kit.config.shard import Shard
+from rollout_kit.store.files import OutputPaths
+from rollout_kit.store.index import kept
+from rollout_kit.store.index.index import Index
 from rollout_kit.store.tasks import task_id_of
 from rollout_kit.testing import run_virtual
 
@@ -242,3 +248,71 @@ def test_an_output_that_exists_stays(shards: list[Path], tmp_path: Path, run: Ru
     status, said = run(*shards[:2], f"+output_jsonl_fpath={shards[2]}")
     assert status == 1 and "exists" in said
     assert shards[2].read_bytes() == before
+
+
+@pytest.fixture
+def indexed(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> list[Path]:
+    """Shards with indexes, which small files do not have otherwise."""
+    monkeypatch.setattr(kept, "SMALL", 0)
+    shards: list[Path] = request.getfixturevalue("shards")
+    assert all(OutputPaths(shard).index.exists() for shard in shards)
+    return shards
+
+
+def fields_of(index: Index) -> list[Any]:
+    names = list(index.columns.names())
+    return [(index.key(row), index.columns.fields(row, names)) for row in range(len(index))]
+
+
+def test_sources_are_known_by_their_indexes_and_the_merge_gets_one(
+    indexed: list[Path], tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(raw: bytes) -> None:
+        raise AssertionError("a line was read to learn its key")
+
+    ordered = f"+input_jsonl_fpath={tmp_path / 'tasks.jsonl'}"
+    with monkeypatch.context() as patched:
+        patched.setattr(reading, "head_reader", lambda: refuse)
+        status, _ = run(*indexed, f"+output_jsonl_fpath={tmp_path / 'm.jsonl'}", ordered)
+    assert status == 0
+    for shard in indexed:
+        OutputPaths(shard).index.unlink()
+    run(*indexed, f"+output_jsonl_fpath={tmp_path / 'n.jsonl'}", ordered)
+    merged, plain = tmp_path / "m.jsonl", tmp_path / "n.jsonl"
+    assert merged.read_bytes() == plain.read_bytes() and metrics_of(merged) == metrics_of(plain)
+    found = Index(merged, beside=OutputPaths(merged).index)
+    assert len(found) == 60, "it holds before a line is read"
+    again = Index(merged)
+    again.update()
+    assert fields_of(found) == fields_of(again)
+
+
+def test_lines_that_an_index_does_not_tell_are_read(
+    indexed: list[Path], tmp_path: Path, run: Run
+) -> None:
+    first, second, _ = indexed
+    lines = read_jsonl(first)
+    with second.open("ab") as stream:  # behind what its index covers
+        stream.write(json.dumps({**lines[0], "reward": 0.25}).encode() + b"\nno line\n")
+        stream.write(json.dumps(lines[1]).encode()[:-9])
+    indexed.append(Path(shutil.copytree(first.parent, tmp_path / "again") / first.name))
+    status, said = run(*indexed, f"+output_jsonl_fpath={tmp_path / 'm.jsonl'}", "+json=true")
+    report = json.loads(said)
+    assert status == 2 and report["rollouts"] == 60 and len(report["duplicates"]) == 1
+    assert len(report["torn"]) == 1
+    assert report["foreign"] == [f"{second.name}: 1 line is no rollout; left out"]
+
+
+def test_an_index_that_does_not_fit_its_file_is_not_used(
+    indexed: list[Path], tmp_path: Path, run: Run
+) -> None:
+    first, before = indexed[0], indexed[0].stat()
+    lines = first.read_bytes().splitlines(keepends=True)
+    middle = len(lines) // 2
+    lines[middle : middle + 2] = lines[middle + 1], lines[middle]
+    lines[middle] = lines[middle].replace(b'"reward":1.0', b'"reward":0.5')
+    first.write_bytes(b"".join(lines))
+    os.utime(first, ns=(before.st_atime_ns, before.st_mtime_ns))
+    merged = tmp_path / "m.jsonl"
+    assert run(*indexed, f"+output_jsonl_fpath={merged}")[0] == 0
+    assert merged.read_bytes() == b"".join(path.read_bytes() for path in indexed)

@@ -1,6 +1,6 @@
 """Merges outputs, and tells what was found."""
 
-from ..cluster.merging.merge import Merge, expand
+from ..cluster.merging.merge import expand, merge_files
 from ..collector.results import Status
 from ..config.keys.analysis import MergeConfig
 from ..errors import ConfigError, number_of
@@ -27,8 +27,8 @@ def merge(command: MergeConfig) -> tuple[JsonObject, int]:
         raise ConfigError("name the files to merge:  ng_merge shards/*.jsonl +output_jsonl_fpath=…")
     output = OutputPaths.of(command.output_jsonl_fpath.expanduser())
     sources = [path for path in expand(command.inputs) if not output.has(path)]
-    merging = Merge(sources, command.input_jsonl_fpath, command.pass_threshold)
-    report = merging.write(output)
+    tasks, pass_threshold = command.input_jsonl_fpath, command.pass_threshold
+    report = merge_files(sources, output, tasks, pass_threshold)
     is_odd = any(name in report for name in TITLES)
     return report, Status.NO_RESULT if is_odd else Status.FINISHED
 

@@ -2,7 +2,7 @@
 
 from array import array
 from collections import Counter
-from collections.abc import Collection, Container, Iterator
+from collections.abc import Collection, Container, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from ..types import Key
@@ -88,7 +88,10 @@ class TaskTable:
         self._others: dict[str, int] = {}
 
     def setdefault(self, task_id: str, value: int) -> int:
-        key = small(task_id)
+        return self.setdefault_small(small(task_id), value)
+
+    def setdefault_small(self, key: int | str, value: int) -> int:
+        """The same for an id as `small` makes it."""
         if isinstance(key, str):
             return self._others.setdefault(key, value)
         return self._numbers.setdefault(key, value)
@@ -138,6 +141,12 @@ class Keys:
         before = len(held)
         held.update(tasks)
         return len(held) == before + len(tasks)
+
+    def has_any(self, kind: tuple[str, str, int], tasks: Iterable[int]) -> bool:
+        """Whether one of the tasks, by the numbers of their ids, has a key with (agent, scope,
+        rollout index)."""
+        held = self._tasks.get(kind)
+        return held is not None and not held.isdisjoint(tasks)
 
     def tasks(self, kind: tuple[str, str, int]) -> Container[int | str]:
         """The tasks, as `small` makes them, that have a key with (agent, scope, rollout index)."""

@@ -108,7 +108,7 @@ def _read_main(path: Path, index: KeptIndex) -> Contents:
         for piece in index.load():
             if isinstance(piece, Rows):
                 lines.take_rows(piece)
-            elif lines.take(piece, raw := _line_from(descriptor, piece)):
+            elif lines.take(piece, raw := indexed_line(descriptor, piece)):
                 found.checks.append(crc32(raw))
         stream.seek(index.size)
         for offset, raw in number_bytes(stream, index.size):
@@ -180,7 +180,7 @@ class _MainLines:
         self.num_own += rows.end - rows.start
 
 
-def _line_from(descriptor: int, offset: int) -> bytes:
+def indexed_line(descriptor: int, offset: int) -> bytes:
     """The line that begins at an offset; WrongIndex if none does."""
     if offset and os.pread(descriptor, 1, offset - 1) != b"\n":
         raise WrongIndex

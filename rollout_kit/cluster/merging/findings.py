@@ -48,6 +48,12 @@ class Findings:
         lists = {each.name: getattr(self, each.name) for each in fields(self)}
         return {name: found[:MAX_LISTED] for name, found in lists.items() if found}
 
+    def name_foreign(self, name: str, number: int) -> None:
+        """Name the lines of a file that are no rollouts."""
+        if number:
+            what = "1 line is no rollout" if number == 1 else f"{number:,} lines are none"
+            self.foreign.append(f"{name}: {what}; left out")
+
     def name_mixed(self, made: Counter[MadeBy], files: Sequence[OutputPaths]) -> None:
         """Name agents whose rollouts were made with several settings, or have several verifiers."""
         settings: dict[tuple[str, str], Counter[tuple[str, int]]] = {}

@@ -1,16 +1,16 @@
-"""Merges the main files. The lines are copied byte for byte.
+"""Merges the main files. The lines are copied byte for byte, and indexed on the way.
 
-Each file is read once to know what it holds, and once more to copy it; memory holds a few numbers
-of each rollout. Of two lines with the same key the first one counts.
+What a file holds is read from its index where that is valid, else from its lines; then the lines
+are copied and counted. Memory holds a few numbers of each rollout. Of two lines with the same key
+the first one counts.
 """
 
 import os
-from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
+from zlib import crc32
 
 import orjson
 
@@ -18,93 +18,74 @@ from ...collector.groups.tally import GroupTally
 from ...collector.results import Status
 from ...errors import ConfigError, OutputError
 from ...metrics.summary import Metrics
-from ...store.compact import Keys, TaskTable
+from ...store.compact import small
 from ...store.files import OutputPaths, write_atomically, write_json
 from ...store.groups.members import group_digest, hold
 from ...store.groups.scope import Group, group_of
 from ...store.groups.scores import Scored, read_scored
+from ...store.index.index import BATCH
+from ...store.index.kept import KeptIndex, WrongIndex
 from ...store.input import number_lines
-from ...store.lines import info_of, key_of, kind_of
-from ...store.scan import check_form, line_at, parse_line, read_lines
+from ...store.lines import rollout_of
+from ...store.scan import check_form, line_at, parse_line
 from ...store.tasks import task_id_of
-from ...types import JsonObject, Key, Rollout, RolloutInfo
-from .findings import Findings, MadeBy, last_input, read_sound
+from ...types import JsonObject
+from .copied import CopiedLines
+from .findings import Findings, last_input, read_sound
+from .reading import FoundLine, read_source, split_rows
 from .sidecars import merge_manifests, merge_sidecars
 
 HOW_TO_UNPACK = {".gz": "gunzip --keep", ".zst": "zstd --decompress --keep"}
 
-NONE = 2**32 - 1
-"""The largest number in the arrays, and no place in them."""
 
-
-@dataclass(slots=True)
-class CopiedLines:
-    """The rollouts that are copied: where each line is, and its place in the order."""
-
-    files: array = field(default_factory=lambda: array("I"))
-    offsets: array = field(default_factory=lambda: array("Q"))
-    sizes: array = field(default_factory=lambda: array("Q"))
-    tasks: array = field(default_factory=lambda: array("I"))
-    """The number of the task."""
-    kinds: array = field(default_factory=lambda: array("I"))
-    """The number of (agent, scope)."""
-    indexes: array = field(default_factory=lambda: array("I"))
-    latest: array = field(default_factory=lambda: array("I"))
-    """Of each task, its latest rollout."""
-    earlier: array = field(default_factory=lambda: array("I"))
-    """The rollout of the same task before this one; NONE if it is the first."""
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def rank(self, at: int) -> int:
-        """Where a rollout stands in the order of the tasks: one number, to save memory."""
-        return (self.tasks[at] << 64) | (self.kinds[at] << 32) | self.indexes[at]
-
-    def link(self, task: int) -> None:
-        """Let `find` know that another rollout is of this task; its number is that of the task."""
-        at = len(self.earlier)
-        if task >= len(self.latest):
-            self.latest.extend([NONE] * (task + 1 - len(self.latest)))
-        self.earlier.append(self.latest[task])
-        self.latest[task] = at
-
-    def find(self, task: int, kind: int, index: int) -> int:
-        """The place of a rollout that is there."""
-        at = self.latest[task]
-        while (self.kinds[at], self.indexes[at]) != (kind, index):
-            at = self.earlier[at]
-        return at
+def merge_files(
+    sources: Sequence[Path], output: OutputPaths, tasks: Path | None, pass_threshold: float
+) -> JsonObject:
+    """Write the merged files; returns the report. With `tasks`, a file of tasks, the output is in
+    its order, else in that of the sources. OutputError or ConfigError if nothing can be written."""
+    try:
+        return Merge(sources, tasks, pass_threshold).write(output)
+    except WrongIndex:  # a source was edited in a way that its size and time do not tell
+        pass
+    try:
+        return Merge(sources, tasks, pass_threshold, trusts_indexes=False).write(output)
+    except WrongIndex:
+        raise OutputError(
+            "a source changed while it was merged: run the same command again"
+        ) from None
 
 
 class Merge:
-    """`sources` in their order; with `tasks`, a file of tasks, the output is in its order."""
+    """One merge. Its sources and tasks are those of `merge_files`."""
 
     def __init__(
-        self, sources: Sequence[Path], tasks: Path | None = None, pass_threshold: float = 1.0
+        self,
+        sources: Sequence[Path],
+        tasks: Path | None,
+        pass_threshold: float,
+        *,
+        trusts_indexes: bool = True,
     ) -> None:
         self.sources = [OutputPaths(path) for path in sources]
         self.found = Findings()
         self.metrics = Metrics(pass_threshold)
-        self._tasks = tasks
+        self._tasks, self._trusts_indexes = tasks, trusts_indexes
         self._manifests = [read_sound(paths.manifest) for paths in self.sources]
-        self._places, self._done = CopiedLines(), Keys()
-        self._numbers, self._num_tasks, self._num_known = TaskTable(), 0, 0
-        """Task ids → numbers; those of `tasks` come first, `_num_known` of them."""
-        self._kinds: dict[tuple[str, str], int] = {}
-        self._made: Counter[MadeBy] = Counter()
-        self._held: Counter[int] = Counter()
-        """Rollouts of each file, also those that an earlier one has."""
+        self._copied = CopiedLines()
+        self._num_known = 0
+        """The tasks of the file of tasks; they have the first numbers."""
+        self._repeated: Counter[int] = Counter()
+        """Rollouts of each file that an earlier one has."""
         self._scored: dict[Group, tuple[Scored, JsonObject]] = {}
         self._digests: dict[Group, int] = {}
         """Of the members that the files have of each scored group."""
         self._tally, self._groups = GroupTally(), set[Group]()
 
     def write(self, output: OutputPaths) -> JsonObject:
-        """Write the merged files; returns the report. OutputError or ConfigError if that cannot
-        be."""
+        """Write the merged files; returns the report. WrongIndex if a source is not what its index
+        says, or changes meanwhile."""
         for path in output.all():
-            if path.exists():
+            if path.exists() and path != output.index:
                 raise ConfigError(f"{path} exists: remove it, or choose another output_jsonl_fpath")
         for paths in self.sources:
             if not paths.main.is_file():
@@ -119,8 +100,9 @@ class Merge:
                 )
         self._read()
         _make_folder(output.main)
-        write_atomically(output.main, self._lines())
-        num_unverified, num_failed = merge_sidecars(self.sources, output, self._done)
+        self._write_main(output)
+        self._count_groups()
+        num_unverified, num_failed = merge_sidecars(self.sources, output, self._copied.done)
         metrics = self._measure(num_unverified, num_failed)
         write_json(output.metrics, metrics)
         odd = self.found.to_json()
@@ -130,7 +112,7 @@ class Merge:
         return {
             "output": str(output.main),
             "files": len(self.sources),
-            "rollouts": len(self._places),
+            "rollouts": len(self._copied),
             "tasks": metrics["counts"]["tasks"],
             "unverified": num_unverified,
             "failed": num_failed,
@@ -145,97 +127,98 @@ class Merge:
                 self._scored.setdefault(group, (scored, line))
         for _, raw in number_lines(self._tasks) if self._tasks else ():
             if (row := parse_line(raw)) is not None:
-                self._number(task_id_of(row))
-        self._num_known = self._num_tasks
+                self._copied.number(small(task_id_of(row)))
+        self._num_known = self._copied.num_tasks
         for file, paths in enumerate(self.sources):
             self._read_file(file, paths)
-        if not self._places:
+        if not self._copied:
             names = ", ".join(str(paths.main) for paths in self.sources)
             raise ConfigError(f"there is no rollout in {names}")
-        self.found.name_mixed(self._made, self.sources)
-        self.found.name_missing(self._held, self.sources, self._manifests)
+        made, held = self._copied.made, Counter(self._repeated)
+        for each, number in made.items():
+            held[each.file] += number
+        self.found.name_mixed(made, self.sources)
+        self.found.name_missing(held, self.sources, self._manifests)
         if self._tasks:
-            self.found.name_tasks(self._tasks, self._num_known, self._places.tasks)
-        for group, (scored, line) in self._scored.items():
-            if group_digest(self._digests.get(group, 0)) == scored.digest:
-                self.metrics.add_group(group, line)
-                self._tally.take(line)
+            self.found.name_tasks(self._tasks, self._num_known, self._copied.tasks)
 
     def _read_file(self, file: int, paths: OutputPaths) -> None:
         check_form(paths.main)
-        name, num_foreign = paths.main.name, 0
-        for offset, raw in read_lines(paths.main):
-            line = parse_line(raw)
-            if line is None and not raw.endswith(b"\n"):
-                self.found.torn.append(f"{name}: its last line is cut off ({len(raw):,} bytes)")
-                continue
-            is_rollout = line is not None and kind_of(line, "rollout") == "rollout"
-            key = key_of(line) if line is not None and is_rollout else None
-            if line is None or key is None or not 0 <= key.rollout_index < NONE:
-                num_foreign += 1
-            elif self._done.add(key):
-                info = self._take(file, key, line)
-                self._place(file, offset, len(raw), key)
-                settings, verifier = str(info.settings), str(info.verifier)
-                self._made[MadeBy(file, key.agent, key.scope, settings, verifier)] += 1
-                self._held[file] += 1
+        for piece in read_source(paths, self.found, trusts_index=self._trusts_indexes):
+            if isinstance(piece, FoundLine):
+                lines: Iterable[FoundLine] = [piece]
             else:
-                self._name_duplicate(file, key, line)
-        if num_foreign:
-            what = "1 line is no rollout" if num_foreign == 1 else f"{num_foreign:,} lines are none"
-            self.found.foreign.append(f"{name}: {what}; left out")
+                lines = () if self._copied.add_rows(file, piece) else split_rows(piece)
+            for line in lines:
+                if not self._copied.add(file, line):
+                    self._name_duplicate(file, line)
 
-    def _take(self, file: int, key: Key, line: JsonObject) -> RolloutInfo:
-        """Count a rollout."""
-        info = info_of(line)
-        self.metrics.add(Rollout(info, line))
-        if self._scored:
-            self._groups.add(group := group_of(key))
-            if group in self._scored:
-                self._digests[group] = self._digests.get(group, 0) + hold(key, line).digest
-        return info
-
-    def _place(self, file: int, offset: int, size: int, key: Key) -> None:
-        places = self._places
-        places.files.append(file)
-        places.offsets.append(offset)
-        places.sizes.append(size)
-        places.tasks.append(task := self._number(key.task_id))
-        places.link(task)
-        places.kinds.append(self._kinds.setdefault((key.agent, key.scope), len(self._kinds)))
-        places.indexes.append(key.rollout_index)
-
-    def _number(self, task_id: str) -> int:
-        number = self._numbers.setdefault(task_id, self._num_tasks)
-        self._num_tasks += number == self._num_tasks
-        return number
-
-    def _name_duplicate(self, file: int, key: Key, line: JsonObject) -> None:
+    def _name_duplicate(self, file: int, line: FoundLine) -> None:
         """Equal lines are one; others are named."""
-        kind, places = self._kinds[key.agent, key.scope], self._places
-        at = places.find(self._number(key.task_id), kind, key.rollout_index)
-        self._held[file] += file != places.files[at]
-        first = self.sources[places.files[at]].main
-        if orjson.loads(_line(first, places.offsets[at])) == line:
+        key, copied = line.head.key, self._copied
+        at = copied.find(key)
+        self._repeated[file] += file != copied.files[at]
+        first, where = self.sources[copied.files[at]].main, self.sources[file].main
+        pair = _line(first, copied.offsets[at]), _line(where, line.offset)
+        if orjson.loads(pair[0]) == orjson.loads(pair[1]):
             return
-        where = self.sources[file].main
         again = "" if first == where else f" of {where.name}"
         self.found.duplicates.append(
             f"{key.task_id}:{key.rollout_index} of {key.agent}: {first.name} has it; the other"
             f" line{again} is left out"
         )
 
-    def _lines(self) -> Iterator[bytes]:
-        """The lines of the output."""
-        places = self._places
-        order: Iterable[int] = range(len(places))
+    def _write_main(self, output: OutputPaths) -> None:
+        index = KeptIndex(output.index)
+        try:
+            write_atomically(output.main, self._copy(index))
+            with output.main.open("rb") as stream:
+                index.descriptor = stream.fileno()
+                index.flush()
+        except BaseException:
+            index.drop()
+            raise
+        finally:
+            index.close()
+
+    def _copy(self, index: KeptIndex) -> Iterator[bytes]:
+        """The lines of the output; each is counted and indexed. WrongIndex if one is not the line
+        that was found."""
+        copied = self._copied
+        order: Iterable[int] = range(len(copied))
         if self._num_known:
-            order = sorted(order, key=places.rank)
+            order = sorted(order, key=copied.rank)
         with ExitStack() as stack:
             files = [stack.enter_context(paths.main.open("rb")).fileno() for paths in self.sources]
             for at in order:
-                raw = os.pread(files[places.files[at]], places.sizes[at], places.offsets[at])
-                yield raw if raw.endswith(b"\n") else raw + b"\n"
+                raw = os.pread(files[copied.files[at]], copied.sizes[at], copied.offsets[at])
+                if crc32(raw) != copied.checks[at]:
+                    raise WrongIndex
+                raw = raw if raw.endswith(b"\n") else raw + b"\n"
+                self._count(orjson.loads(raw))
+                record = index.make(index.size, raw)
+                is_odd = record is None or not record.is_plain
+                index.keep(index.size, raw, record, is_odd=is_odd)
+                if index.num_waiting >= BATCH:
+                    index.flush()
+                yield raw
+
+    def _count(self, line: JsonObject) -> None:
+        """Count a rollout in the metrics, and in its group's digest."""
+        rollout = rollout_of(line)
+        self.metrics.add(rollout)
+        if self._scored:
+            self._groups.add(group := group_of(rollout.key))
+            if group in self._scored:
+                digest = hold(rollout.key, line).digest
+                self._digests[group] = self._digests.get(group, 0) + digest
+
+    def _count_groups(self) -> None:
+        """Count the groups whose score is that of the members that are here."""
+        for group, (scored, line) in self._scored.items():
+            if group_digest(self._digests.get(group, 0)) == scored.digest:
+                self.metrics.add_group(group, line)
+                self._tally.take(line)
 
     def _measure(self, num_unverified: int, num_failed: int) -> JsonObject:
         """The metrics file; what only a run can measure is left out."""
@@ -248,7 +231,7 @@ class Merge:
             "malformed": sum(each.get("malformed", 0) for each in known),
         }
         asked = (last_input(each).get("num_repeats") for each in self._manifests)
-        made = max(self._places.indexes) + 1
+        made = max(self._copied.indexes) + 1
         repeats = max((each for each in asked if isinstance(each, int)), default=made)
         nothing = {"rollouts": 0, "output_tokens": 0, "elapsed_s": 0.0}
         metrics = self.metrics.report(counts, nothing, repeats)

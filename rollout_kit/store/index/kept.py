@@ -4,7 +4,7 @@ read instead of them when the output is opened again.
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,20 +37,20 @@ class Rows(NamedTuple):
 class KeptIndex:
     """The index of the main file; `path` None keeps it nowhere.
 
-    First `load` gives what it holds, then each further line is told to it, in order. `size` is how
-    much of the main file it covers.
+    First `load` gives what it holds, with the columns `wanted`; then each further line is told to
+    it, in order. `size` is how much of the main file it covers.
     """
 
-    def __init__(self, path: Path | None) -> None:
-        self._file = IndexFile(path)
+    def __init__(self, path: Path | None, wanted: Container[str] = WANTED) -> None:
+        self._file, self._wanted = IndexFile(path), wanted
         self.descriptor = -1
-        """The main file, once it is open."""
+        """The main file, once it is open; until then what is written is valid for no file."""
         self.reset()
 
     def load(self) -> Iterator[Rows | int]:
         """What a valid index holds, in file order: rows, and offsets of the lines that have to be
         read themselves. Nothing if it is not valid for the main file."""
-        columns = Columns(WANTED)
+        columns = Columns(self._wanted)
         state = self._file.load(columns)
         odd = array("Q", sorted(set(self._file.odd)))
         if state is None or not state.holds_for(self.descriptor) or len(odd) > MAX_ODD:
@@ -71,7 +71,7 @@ class KeptIndex:
     def reset(self) -> None:
         """Begin anew, with an empty index."""
         self._file.reset()
-        self._begin(Columns(WANTED), None)
+        self._begin(Columns(self._wanted), None)
 
     def make(self, offset: int, raw: bytes) -> Record | None:
         """The record of a line; it is not kept yet."""
@@ -102,7 +102,8 @@ class KeptIndex:
         """Write what was kept since, and the state of the main file."""
         if self._file.path is None or (self.size < SMALL and not self._file.is_begun):
             return
-        state = State.of(self.descriptor, self.size)
+        is_open = self.descriptor >= 0
+        state = State.of(self.descriptor, self.size) if is_open else State(self.size, 0, 0, 0, 0)
         if state != self._state:
             self._file.append(self._columns, self._records.take(), state, self._odd)
             self._state, self._odd = state, array("Q")

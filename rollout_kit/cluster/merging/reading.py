@@ -1,0 +1,89 @@
+"""Which rollouts a source has: from its index where that is valid, else from its lines."""
+
+from collections.abc import Iterator
+from typing import BinaryIO, NamedTuple
+from zlib import crc32
+
+from ...store.contents import LineHead, head_of, head_reader
+from ...store.files import OutputPaths
+from ...store.index.kept import WANTED, KeptIndex, Rows
+from ...store.index.records import OF_KEYS
+from ...store.lines import kind_of
+from ...store.scan import AT_ONCE, indexed_line, number_bytes, parse_line
+from ...types import Key
+from .findings import Findings
+
+NONE = 2**32 - 1
+"""The largest number in the arrays of a merge, and no place in them; rollout indexes are lower."""
+
+AT_A_TIME = 8192
+"""Rows of an index that are taken together."""
+
+
+class FoundLine(NamedTuple):
+    """The line of a rollout. `check` is its CRC-32."""
+
+    offset: int
+    size: int
+    check: int
+    head: LineHead
+
+
+def read_source(
+    paths: OutputPaths, found: Findings, *, trusts_index: bool = True
+) -> Iterator[FoundLine | Rows]:
+    """The rollouts of a file in its order, repeated keys too; those that its index tells come as
+    rows. Other lines are named in `found`. WrongIndex if the index cannot be that of the file."""
+    index = KeptIndex(paths.index if trusts_index else None, WANTED | {"length"})
+    read_head, num_foreign = head_reader(), 0
+    with paths.main.open("rb", AT_ONCE) as stream:
+        index.descriptor = stream.fileno()
+        for piece in index.load():
+            if isinstance(piece, Rows):
+                for start in range(piece.start, piece.end, AT_A_TIME):
+                    yield piece._replace(start=start, end=min(piece.end, start + AT_A_TIME))
+                continue
+            raw = indexed_line(index.descriptor, piece)
+            if (line := _read_line(piece, raw, read_head(raw))) is None:
+                num_foreign += 1
+            else:
+                yield line
+        for offset, raw in _lines_from(stream, index.size):
+            if (line := _read_line(offset, raw, read_head(raw))) is not None:
+                yield line
+            elif raw.endswith(b"\n") or parse_line(raw) is not None:
+                num_foreign += 1
+            else:
+                name, size = paths.main.name, len(raw)
+                found.torn.append(f"{name}: its last line is cut off ({size:,} bytes)")
+    found.name_foreign(paths.main.name, num_foreign)
+
+
+def split_rows(rows: Rows) -> Iterator[FoundLine]:
+    """Rows one by one."""
+    columns, part = rows.columns, slice(rows.start, rows.end)
+    names = [columns.texts[each].names for each in OF_KEYS]
+    codes = [columns.texts[each].codes[part] for each in OF_KEYS]
+    indexes = columns.numbers["rollout_index"][part]
+    places = columns.offsets[part], columns.lengths[part], columns.checks[part]
+    for offset, size, check, task, index, *held in zip(
+        *places, columns.tasks[part], indexes, *codes, strict=True
+    ):
+        texts = (texts[code] or "" for texts, code in zip(names, held, strict=True))
+        agent, scope, settings, verifier = texts
+        key = Key(f"{task:016x}", agent, scope, int(index))
+        yield FoundLine(offset, size, check, LineHead(key, settings, verifier))
+
+
+def _read_line(offset: int, raw: bytes, head: LineHead | None) -> FoundLine | None:
+    """The line if it is a rollout; `head` is what a quick look at it gave."""
+    if head is None and (line := parse_line(raw)) is not None:
+        head = head_of(line) if kind_of(line, "rollout") == "rollout" else None
+    if head is None or not 0 <= head.key.rollout_index < NONE:
+        return None
+    return FoundLine(offset, len(raw), crc32(raw), head)
+
+
+def _lines_from(stream: BinaryIO, offset: int) -> Iterator[tuple[int, bytes]]:
+    stream.seek(offset)
+    return number_bytes(stream, offset)
