@@ -23,11 +23,13 @@ from typing import Any
 import orjson
 
 from rollout_kit.cluster.exchange import Exchange
+from rollout_kit.cluster.lease import Lease
 from rollout_kit.cluster.leases import Leases
 from rollout_kit.cluster.messages import Event, read_message, write_event, write_message
 from rollout_kit.cluster.worker import GATHER_S
 from rollout_kit.collector.schedule import Attempts, Schedule
-from rollout_kit.collector.slot import Slot
+from rollout_kit.collector.slot import Keep, Slot
+from rollout_kit.errors import PeerLost
 from rollout_kit.metrics.summary import Metrics
 from rollout_kit.store.lines import info_of
 from rollout_kit.testing import run_virtual
@@ -119,10 +121,13 @@ async def simulate(
     driver = Driver(leases, Exchange(leases, {}, lambda text, **fields: None))
     sink, limit = Sink(), num_workers * IN_FLIGHT
 
-    async def work(attempt: Attempt, slot: Slot) -> Outcome:
-        return await leases.outcome_of(attempt, slot)
+    def begin(attempt: Attempt, slot: Slot, keep: Keep) -> Lease:
+        def end(found: Outcome | PeerLost | None) -> Outcome | None:
+            return keep(found) if isinstance(found, Rollout) else None
 
-    schedule = Schedule(Attempts(attempts(num_attempts, num_repeats)), work, sink, lambda: limit)
+        return leases.lease(attempt, slot, end)
+
+    schedule = Schedule(Attempts(attempts(num_attempts, num_repeats)), begin, sink, lambda: limit)
     schedule._filled = limit  # the first wave is paced by CPU time, which is not virtual
     template = Template()
     workers = [

@@ -5,6 +5,7 @@ import asyncio
 import io
 import json
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -276,18 +277,17 @@ def test_workers_that_hold_everything_up_are_named(load: WorkerLoad, part: str, 
 class Ended:
     """A slot whose attempt a worker has made in a tenth of a second."""
 
-    freed_at, limited_s, worked_s = None, 0.0, 0.1
+    freed_at, limited_s, worked_s, is_stored, in_flight = None, 0.0, 0.1, False, 1
+
+    def __init__(self) -> None:
+        self.began = time.perf_counter()
 
 
 def test_the_wait_for_a_worker_is_no_part_of_the_sessions(run: Run) -> None:
-    async def work(attempt: Any, slot: Any) -> Failure:
-        await asyncio.sleep(1.0)
-        return Failure(Key("t", "agent", "", 0), 0, RolloutError("no"), [])
-
     async def main() -> SlotTime:
-        found = Meter(work, Fixed(1), SimpleNamespace(writing_s=0.0))
-        attempt: Any = SimpleNamespace(stored=None)
-        await found(attempt, Ended())
+        found, slot = Meter(Fixed(1), SimpleNamespace(writing_s=0.0)), Ended()
+        await asyncio.sleep(1.0)
+        found.take(slot, Failure(Key("t", "agent", "", 0), 0, RolloutError("no"), []))
         return found.spent
 
     found = run.time.run(main())
@@ -365,7 +365,7 @@ def test_nothing_is_said_of_a_run_that_did_nothing() -> None:
 
 def test_the_progress_line_shows_what_has_settled(tmp_path: Path) -> None:
     journal = Journal(OutputPaths(tmp_path / "rollouts.jsonl"))
-    meter = Meter(never, Fixed(10), journal)
+    meter = Meter(Fixed(10), journal)
     progress = Progress(err=io.StringIO())
 
     def shown(**parts: float) -> str:
@@ -384,10 +384,6 @@ def test_the_progress_line_shows_what_has_settled(tmp_path: Path) -> None:
     assert shown(rate_limit=600.0) == ", model 100%"
     assert shown(rate_limit=600.0) == ", rate limit 60%"
     journal.close(clean=False)
-
-
-async def never(attempt: Any, slot: Any) -> Any:
-    raise AssertionError("is not called")
 
 
 def test_nonsense_that_an_agent_tells_of_its_times_costs_no_rollout(

@@ -51,22 +51,28 @@ def attempt_at(number: int) -> Attempt:
     return Attempt(key, Task(f"t{number}", number, number + 1, "agent", {"n": number}))
 
 
-def line_of(lease: Lease) -> dict[str, Any]:
-    assert lease.attempt is not None
-    key = lease.attempt.key
+def as_it_is(found: Outcome | PeerLost | None) -> Outcome | None:
+    if isinstance(found, PeerLost):
+        raise found
+    return found
+
+
+def line_of(attempt: Attempt | None) -> dict[str, Any]:
+    assert attempt is not None
+    key = attempt.key
     head = {"task_id": key.task_id, "rollout_index": key.rollout_index}
     return {"agent_ref": {"name": key.agent}, "rollout": head, "response": {}, "reward": 1.0}
 
 
 def done(lease: Lease) -> dict[str, Any]:
-    line = line_of(lease)
+    line = line_of(lease.attempt)
     event = write_event(lease.number, Rollout(info_of(line), line))
     [found] = read_message(write_message(b'{"call":1}', [event]))["events"]
     return {**found, "spent": [1, 10, 0.5, 0], "limited_s": 0.0}
 
 
 def parked(lease: Lease) -> dict[str, Any]:
-    about = {"line": line_of(lease), "verifier": "", "error": None}
+    about = {"line": line_of(lease.attempt), "verifier": "", "error": None}
     return {"lease": lease.number, "kind": "parked", **about}
 
 
@@ -78,7 +84,7 @@ class Bench:
         self.leases = Leases(lambda: self.now, 10.0, self.said.append)
         self.slots = [Slot(NotedPlace()) for _ in range(num_attempts)]
         self.tasks = [
-            asyncio.create_task(self.leases.outcome_of(attempt_at(number), slot))
+            self.leases.lease(attempt_at(number), slot, as_it_is)
             for number, slot in enumerate(self.slots)
         ]
 
@@ -158,7 +164,7 @@ def test_a_response_and_turns_of_a_lost_worker_are_handed_on() -> None:
         assert isinstance(place, NotedPlace) and place.asked == ["hand_out", "free"]
         bench.leases.lose("a", "was killed")
         first, second = bench.leases.grant(bench.leases.join("b", "worker 2"), 2)
-        assert first.attempt and first.attempt.stored == line_of(one)
+        assert first.attempt and first.attempt.stored == line_of(one.attempt)
         assert second.attempt and second.attempt.turns == ({"request": "r"},)
         for task in bench.tasks:
             task.cancel()
@@ -276,7 +282,7 @@ def test_what_an_attempt_has_reached_and_spent_is_known_when_it_is_withdrawn() -
         bench.leases.take(holder, [{"lease": each.number, **more} for each in (one, two)])
         await asyncio.gather(*bench.tasks, return_exceptions=True)
         first, second = bench.slots
-        assert first.attempt and first.attempt.stored == line_of(one)
+        assert first.attempt and first.attempt.stored == line_of(one.attempt)
         assert second.attempt and second.attempt.turns == ({"request": "r"},)
         assert [slot.ledger.spent.usd for slot in bench.slots] == [0.75, 0.75]
 
@@ -345,7 +351,7 @@ def test_a_worker_waits_until_there_is_something_to_do() -> None:
         waiting = asyncio.create_task(exchange.exchange(asked))
         await asyncio.sleep(1)
         assert not waiting.done()
-        late = asyncio.create_task(bench.leases.outcome_of(attempt_at(0), Slot()))
+        late = bench.leases.lease(attempt_at(0), Slot(), as_it_is)
         reply = orjson.loads(await waiting)
         assert len(reply["leases"]) == 1
         late.cancel()
@@ -377,7 +383,7 @@ def test_with_many_workers_the_next_lease_comes_in_the_reply_to_an_outcome() -> 
 
 def outcomes() -> list[Outcome]:
     key = Key("t", "agent", "arm=a", 3)
-    line = line_of(Lease(1, None, attempt_at(0)))  # type: ignore[arg-type]
+    line = line_of(attempt_at(0))
     error = ModelError("refused", server="policy", status=429, body="slow", retry_after_s=2.0)
     return [
         Rollout(info_of(line), line),

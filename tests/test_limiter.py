@@ -5,6 +5,7 @@ import asyncio
 import itertools
 import math
 from collections.abc import Iterator
+from functools import partial
 from statistics import mean
 
 import pytest
@@ -14,7 +15,7 @@ from support import made
 from test_rate_limit import Endpoint, sent_through
 
 from rollout_kit.collector.schedule import Attempts, Schedule
-from rollout_kit.collector.slot import Slot
+from rollout_kit.collector.slot import Slot, in_task
 from rollout_kit.config.keys.parallelism import Parallelism
 from rollout_kit.endpoints.rate_limit import Allowances, RequestQueue
 from rollout_kit.pacing.limiter import Adaptive, Fixed, limiter_of
@@ -78,7 +79,11 @@ class Run:
         loop = asyncio.get_running_loop()
         cpu_time = itertools.count(0.0, 0.001).__next__  # a millisecond from look to look
         schedule = Schedule(
-            Attempts(attempts()), self.attempt, NoJournal(), self.limiter, cpu_time=cpu_time
+            Attempts(attempts()),
+            partial(in_task, self.attempt),
+            NoJournal(),
+            self.limiter,
+            cpu_time=cpu_time,
         )
         watch = asyncio.create_task(self.watch())
         outcomes = schedule.outcomes()

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from support import made
 
 from rollout_kit.collector.schedule import END, WAVE, Attempts, End, Later, Schedule
-from rollout_kit.collector.slot import Slot
+from rollout_kit.collector.slot import Slot, in_task
 from rollout_kit.errors import OutputError
 from rollout_kit.testing import run_virtual
 from rollout_kit.types import Attempt, Key, Outcome, Rollout, Task, Unverified
@@ -58,7 +59,11 @@ def test_never_more_than_the_limit_and_always_as_many_and_each_once(
                 finished.append(outcome.key.task_id)  # noqa: PERF401
 
     schedule = Schedule(
-        Attempts(iter(attempts(len(durations)))), run, Keep(), lambda: limit, max_parked=max_parked
+        Attempts(iter(attempts(len(durations)))),
+        partial(in_task, run),
+        Keep(),
+        lambda: limit,
+        max_parked=max_parked,
     )
     run_virtual(main())
     assert sorted(finished, key=int) == [str(index) for index in range(len(durations))]
@@ -80,7 +85,7 @@ def test_a_limit_that_grows_is_used_at_the_next_completion() -> None:
         async for _ in schedule.outcomes():
             limit = 3
 
-    schedule = Schedule(Attempts(iter(attempts(7))), run, Keep(), lambda: limit)
+    schedule = Schedule(Attempts(iter(attempts(7))), partial(in_task, run), Keep(), lambda: limit)
     run_virtual(main())
     assert max(peaks) == 3
 
@@ -96,7 +101,7 @@ def test_stopping_lets_what_runs_finish_and_cancelling_does_not() -> None:
         return Rollout(*made(attempt.key))
 
     async def main(after_s: float, *, cancel: bool) -> list[Outcome]:
-        schedule = Schedule(Attempts(iter(attempts(9))), run, Keep(), lambda: 3)
+        schedule = Schedule(Attempts(iter(attempts(9))), partial(in_task, run), Keep(), lambda: 3)
         end = schedule.cancel if cancel else schedule.stop
         asyncio.get_running_loop().call_later(after_s, end)
         return [outcome async for outcome in schedule.outcomes()]
@@ -118,7 +123,7 @@ def test_nobody_regains_a_place_once_the_run_is_stopping() -> None:
         return Rollout(*made(attempt.key))
 
     async def main() -> None:
-        schedule = Schedule(Attempts(iter(attempts(3))), run, Keep(), lambda: 1)
+        schedule = Schedule(Attempts(iter(attempts(3))), partial(in_task, run), Keep(), lambda: 1)
         asyncio.get_running_loop().call_later(2.5, schedule.stop)
         async for _ in schedule.outcomes():
             pass
@@ -138,7 +143,9 @@ def test_an_unexpected_exception_is_raised_and_the_others_end() -> None:
             ended.append(attempt.key.task_id)
 
     async def main() -> None:
-        async for _ in Schedule(Attempts(iter(attempts(4))), run, Keep(), lambda: 4).outcomes():
+        async for _ in Schedule(
+            Attempts(iter(attempts(4))), partial(in_task, run), Keep(), lambda: 4
+        ).outcomes():
             pass
 
     try:
@@ -166,7 +173,7 @@ def test_an_outcome_is_kept_before_the_next_one_ends() -> None:
         async for _ in schedule.outcomes():
             pass
 
-    schedule = Schedule(Attempts(iter(attempts(3))), run, Keep(keep), lambda: 3)
+    schedule = Schedule(Attempts(iter(attempts(3))), partial(in_task, run), Keep(keep), lambda: 3)
     run_virtual(main())
     steps = ("Unverified {}", "ends {}", "Rollout {}")
     assert order == [step.format(number) for number in range(3) for step in steps]
@@ -191,7 +198,7 @@ def test_what_cannot_be_kept_ends_the_run(parks: bool) -> None:
         finally:
             await outcomes.aclose()
 
-    schedule = Schedule(Attempts(iter(attempts(3))), run, Keep(keep), lambda: 3)
+    schedule = Schedule(Attempts(iter(attempts(3))), partial(in_task, run), Keep(keep), lambda: 3)
     with pytest.raises(OutputError, match="the disk is full"):
         run_virtual(main())
 
@@ -205,7 +212,9 @@ def test_places_are_filled_in_waves_and_what_ends_is_replaced_at_once() -> None:
                 await release.wait()
             return Rollout(*made(attempt.key))
 
-        schedule = Schedule(Attempts(iter(attempts(1000))), run, Keep(), lambda: 100)
+        schedule = Schedule(
+            Attempts(iter(attempts(1000))), partial(in_task, run), Keep(), lambda: 100
+        )
         seen = []
 
         async def watch() -> None:
@@ -249,7 +258,7 @@ def test_a_source_that_answers_later_is_asked_again_once_it_is_ready() -> None:
         loop = asyncio.get_running_loop()
         for second in range(3):
             loop.call_later(100 * second + 50, leases.ready.set)
-        schedule = Schedule(leases, run, Keep(), lambda: 8)
+        schedule = Schedule(leases, partial(in_task, run), Keep(), lambda: 8)
         return len([outcome async for outcome in schedule.outcomes()]), leases.num_asked
 
     number, num_asked = run_virtual(main())

@@ -9,12 +9,13 @@ import secrets
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from time import monotonic, perf_counter, strftime
 from typing import Any
 
 from ..collector.plan import AgentPlan
 from ..collector.rollout import Runner
-from ..collector.slot import Slot
+from ..collector.slot import Keep, Slot
 from ..collector.steps import RolloutLimits
 from ..config.instances import MODELS
 from ..config.keys.commands import CollectConfig
@@ -35,6 +36,7 @@ from ..transport.peers import Local, Peers
 from ..transport.wire import Answers
 from ..types import Attempt, Outcome, Say, Unverified
 from .exchange import OF_MEMBERS, Exchange
+from .lease import Lease
 from .leases import Leases
 from .machine import ThisMachine
 from .places import Crew, WorkerPlace, nodes_for
@@ -54,18 +56,26 @@ class LeasedRunner(Runner):
     def load(self) -> WorkerLoad:
         return self.leases.load()
 
-    async def outcome_of(self, attempt: Attempt, slot: Slot) -> Outcome:
-        began = perf_counter()
-        try:
-            return await self.leases.outcome_of(attempt, slot)
-        except PeerLost as error:
-            tried = describe_error(error, perf_counter() - began)
-            reached = slot.attempt or attempt
-            if (line := reached.stored) is not None:
-                verifier = self.agents[attempt.key.agent].verifier
-                return Unverified(info_of(line), {**line, "failure": tried}, error, verifier)
-            cost = slot.ledger.cost_usd if slot.ledger.spent.calls else None
-            return self.failure_of(reached, error, [tried], cost)
+    def begin(self, attempt: Attempt, slot: Slot, keep: Keep) -> Lease:
+        return self.leases.lease(attempt, slot, partial(self._end, attempt, slot, keep))
+
+    def _end(
+        self, attempt: Attempt, slot: Slot, keep: Keep, found: Outcome | PeerLost | None
+    ) -> Outcome | None:
+        """Keep what came of an attempt; None if it was cancelled."""
+        self.bill.add(slot.ledger.spent)
+        if isinstance(found, PeerLost):
+            found = self._give_up(slot.attempt or attempt, slot, found)
+        return found and keep(found)
+
+    def _give_up(self, attempt: Attempt, slot: Slot, error: PeerLost) -> Outcome:
+        """What is left of an attempt that has lost too many workers."""
+        tried = describe_error(error, perf_counter() - slot.began)
+        if (line := attempt.stored) is not None:
+            verifier = self.agents[attempt.key.agent].verifier
+            return Unverified(info_of(line), {**line, "failure": tried}, error, verifier)
+        cost = slot.ledger.cost_usd if slot.ledger.spent.calls else None
+        return self.failure_of(attempt, error, [tried], cost)
 
 
 class OnWorkers(Local):

@@ -1,6 +1,7 @@
 """A lease: an attempt that one worker holds at a time; and the worker as the driver knows it."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,22 +25,51 @@ class NotAskedFor(Exception):
     """A worker speaks of something that it was never given."""
 
 
-@dataclass(slots=True, eq=False)
-class Lease:
-    """An attempt, or one call to a server that workers run; `settled` gets what comes of it."""
+class Lease(asyncio.Future[Any]):
+    """An attempt, or one call to a server that workers run: the future of what comes of it.
 
-    number: int
-    settled: "asyncio.Future[Any]"
-    attempt: Attempt | None = None
-    slot: Slot | None = None
-    call: JsonObject | None = None
-    session: Session | None = None
-    holder: "Holder | None" = None
-    is_queued: bool = False
-    num_lost: int = 0
-    """Workers that were lost with it."""
-    num_deaths: int = 0
-    """Those whose process has ended: something that they held may have killed them."""
+    `end` is called once with what came of it, None if that is nothing, and makes the result of it;
+    `withdraw` is what to cancel the lease does.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        loop: asyncio.AbstractEventLoop,
+        withdraw: Callable[["Lease"], bool],
+        end: Callable[[Any], Any],
+        *,
+        attempt: Attempt | None = None,
+        slot: Slot | None = None,
+        call: JsonObject | None = None,
+        session: Session | None = None,
+    ) -> None:
+        super().__init__(loop=loop)
+        self.number = number
+        self._withdraw, self._end = withdraw, end
+        self.attempt, self.slot, self.call, self.session = attempt, slot, call, session
+        self.holder: Holder | None = None
+        self.is_queued = False
+        self.given_up: asyncio.TimerHandle | None = None
+        """Set once it is called back: when the wait for the answer is over."""
+        self.num_lost = 0
+        """Workers that were lost with it."""
+        self.num_deaths = 0
+        """Those whose process has ended: something that they held may have killed them."""
+
+    def cancel(self, msg: Any = None) -> bool:
+        return not self.done() and self._withdraw(self)
+
+    def settle(self, found: Any) -> None:
+        """Have it end with an outcome or an answer, an error, or nothing."""
+        if self.given_up is not None:
+            self.given_up.cancel()
+        try:
+            found = self._end(found)
+        except Exception as error:
+            self.set_exception(error)
+        else:
+            super().cancel() if found is None else self.set_result(found)
 
     @property
     def room(self) -> int | None:

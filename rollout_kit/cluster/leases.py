@@ -8,14 +8,14 @@ over, so nothing that arrived is paid for again.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from math import ceil
 from typing import Any
 
 from ..collector.slot import Slot
-from ..errors import PeerLost
+from ..errors import PeerLost, RolloutError
 from ..pacing.probe import WorkerLoad
 from ..session import current_session
+from ..time_limit import running_loop
 from ..transport.retry import LOST_ATTEMPT
 from ..types import Attempt, JsonObject, Outcome, StoredTurn
 from .lease import DEATHS_ALONE, Dismissed, Holder, Lease, NotAskedFor
@@ -70,35 +70,21 @@ class Leases:
         """Leases that no worker holds."""
         return len(self._queue)
 
-    async def outcome_of(self, attempt: Attempt, slot: Slot) -> Outcome:
-        """What a worker makes of an attempt. Cancelled, it is called back; a response in hand is
-        kept."""
-        lease = self._add(attempt=attempt, slot=slot)
-        try:
-            return await lease.settled
-        except asyncio.CancelledError:
-            if (holder := lease.holder) is None:
-                raise
-            lease.settled = asyncio.get_running_loop().create_future()  # the other is cancelled
-            self._recall(lease, holder)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(RECALL_S):
-                    return await lease.settled
-            raise
-        finally:
-            self._close(lease)
+    def lease(
+        self,
+        attempt: Attempt,
+        slot: Slot,
+        end: Callable[[Outcome | PeerLost | None], Outcome | None],
+    ) -> Lease:
+        """Have a worker make an attempt; `end` gets what comes of it, None if it was cancelled.
+        Cancelled, it is called back; a response in hand is kept."""
+        return self._add(end, attempt=attempt, slot=slot)
 
     async def call(self, server: str, path: str, raw: bytes | None) -> Any:
         """One call to a server that workers run; its RolloutError if it fails."""
         session = current_session()
         call = {"server": server, "path": path, "body": None if raw is None else raw.decode()}
-        lease = self._add(call=call, session=session)
-        try:
-            return await lease.settled
-        finally:
-            if lease.holder is not None:
-                self._recall(lease, lease.holder)
-            self._close(lease)
+        return await self._add(_result_of, call=call, session=session)
 
     def note_load(self, id: str, figures: list[float]) -> None:
         """What a worker reports of itself, since its start."""
@@ -236,19 +222,15 @@ class Leases:
             case "turn":
                 self._take_turn(lease, slot, event["content"])
             case _:
-                self._release(lease)
-                if not lease.settled.done():
-                    lease.settled.cancel()
+                self._end(lease, None)
 
     def _answer(self, member: Holder, lease: Lease, event: JsonObject) -> None:
         if (session := lease.session) is not None and "spent" in event:
             session.spent.add(decode_spent(event["spent"]))
             session.stats |= event["stats"]
-        if "error" not in event:
-            self._settle(member, lease, event["body"].encode())
-        elif not lease.settled.done():
-            self._release(lease)
-            lease.settled.set_exception(decode_error(event["error"]))
+        is_answer = "error" not in event
+        found = event["body"].encode() if is_answer else decode_error(event["error"])
+        self._settle(member, lease, found)
 
     def _take_turn(self, lease: Lease, slot: Slot, content: JsonObject | None) -> None:
         assert lease.attempt is not None
@@ -265,16 +247,24 @@ class Leases:
     def _settle(self, member: Holder, lease: Lease, found: Any) -> None:
         if lease.holder is not None and lease.holder is not member:
             self._recall(lease, lease.holder)  # a worker that was believed lost has done it
-        self._release(lease)
-        if not lease.settled.done():
-            lease.settled.set_result(found)
+        self._end(lease, found)
 
-    def _add(self, **what: Any) -> Lease:
-        self._last_number += 1
-        settled = asyncio.get_running_loop().create_future()
-        lease = self._open[self._last_number] = Lease(self._last_number, settled, **what)
+    def _add(self, end: Callable[[Any], Any], **what: Any) -> Lease:
+        number = self._last_number = self._last_number + 1
+        lease = self._open[number] = Lease(number, running_loop(), self._withdraw, end, **what)
         self._offer(lease, first=False)
         return lease
+
+    def _withdraw(self, lease: Lease) -> bool:
+        """Have the worker hand over what it has of an attempt; called again, do not wait for it."""
+        if (holder := lease.holder) is not None:
+            self._recall(lease, holder)
+            if lease.slot is not None and lease.given_up is None:
+                loop = asyncio.get_running_loop()
+                lease.given_up = loop.call_later(RECALL_S, self._end, lease, None)
+                return True
+        self._end(lease, None)
+        return True
 
     def _offer(self, lease: Lease, *, first: bool) -> None:
         if lease.slot is not None:
@@ -285,7 +275,8 @@ class Leases:
 
     def _requeue(self, lease: Lease, member: Holder) -> None:
         lease.holder = None
-        if lease.settled.done():
+        if lease.given_up is not None:
+            self._end(lease, None)
             return
         lease.num_lost += 1
         is_culprit = lease.num_deaths >= DEATHS_ALONE and len(member.held) == 1
@@ -298,7 +289,12 @@ class Leases:
             f" {member.title}",
             retryable=False,
         )
-        lease.settled.set_exception(error)
+        self._end(lease, error)
+
+    def _end(self, lease: Lease, found: Any) -> None:
+        self._release(lease)
+        del self._open[lease.number]
+        lease.settle(found)
 
     def _release(self, lease: Lease) -> None:
         if lease.holder is not None:
@@ -307,10 +303,6 @@ class Leases:
         elif lease.is_queued:
             lease.is_queued = False
             self._queue.remove(lease)
-
-    def _close(self, lease: Lease) -> None:
-        self._release(lease)
-        self._open.pop(lease.number, None)
 
     def _recall(self, lease: Lease, holder: Holder) -> None:
         holder.recalled.append(lease.number)
@@ -338,3 +330,10 @@ class Leases:
                 return
             member.wake()
             left -= ceil(len(self._queue) / len(idle))
+
+
+def _result_of(found: bytes | RolloutError | None) -> bytes | None:
+    """What the caller of a server gets; its error is raised."""
+    if isinstance(found, RolloutError):
+        raise found
+    return found

@@ -15,7 +15,7 @@ from ..store.lines import describe_error, info_of, mark_as
 from ..time_limit import within
 from ..transport.retry import ATTEMPT, LOST_ATTEMPT, delay_s
 from ..types import Attempt, Failure, JsonObject, Outcome, Rollout, StoredTurn, Unverified
-from .slot import Slot
+from .slot import Keep, Slot, in_task
 from .steps import Equipment, Refused, Steps
 
 log = logging.getLogger(__name__)
@@ -25,6 +25,10 @@ class Runner(Equipment):
     """Called with an attempt and its slot; returns the outcome."""
 
     __slots__ = ()
+
+    def begin(self, attempt: Attempt, slot: Slot, keep: Keep) -> "asyncio.Future[Outcome]":
+        """Start an attempt; its outcome goes through `keep`."""
+        return in_task(self, attempt, slot, keep)
 
     async def __call__(self, attempt: Attempt, slot: Slot) -> Outcome:
         """The outcome, after as many attempts as the limits allow."""

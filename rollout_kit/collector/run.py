@@ -82,9 +82,7 @@ class Run:
         self.tally = Tally()
         self.metrics = Metrics.of_run(command.pass_threshold, source.covers, source.arm_ids)
         self.parallel = ParallelLimit(collection.parallelism)
-        self.meter = self.parallel.meter = Meter(
-            runner, self.limiter, collection.journal, runner.load
-        )
+        self.meter = self.parallel.meter = Meter(self.limiter, collection.journal, runner.load)
         self.audit: VerdictAudit | None = None
         self.is_counted = False
         """Whether the metrics hold everything that was on disk before the run."""
@@ -94,9 +92,10 @@ class Run:
         self.limits = RunLimits(command, runner.bill, say, self._reach_limit)
         self.schedule = Schedule(
             source if attempts is None else Attempts(attempts),
-            self.meter,
+            runner.begin,
             collection.journal,
             within(self.parallel, self.limits.budget),
+            measure=self.meter.take,
         )
         self._give_up = self._judge()
         self._shown: set[object] = set()

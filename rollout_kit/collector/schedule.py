@@ -6,19 +6,15 @@ The work per completion does not grow with the number in flight.
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import (
-    AsyncGenerator,
-    Awaitable,
-    Callable,
-    Iterator,
-)
+from collections.abc import AsyncGenerator, Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter, thread_time
 from typing import Protocol, TypeVar
 
 from ..transport.loop import cancel_all
 from ..types import Attempt, Outcome, StoredTurn, Unverified
-from .slot import Place, Slot
+from .slot import Place, Slot, Work
 
 T = TypeVar("T")
 
@@ -82,25 +78,27 @@ class Schedule:
     def __init__(
         self,
         source: Source,
-        work: Callable[[Attempt, Slot], Awaitable[Outcome]],
+        work: Work,
         sink: Sink,
         limit: Callable[[], int],
         *,
+        measure: Callable[[Slot, Outcome], object] = lambda slot, outcome: None,
         max_parked: int = 1024,
         cpu_time: Callable[[], float] = thread_time,
     ) -> None:
         self._source = source
         self._work = work
         self._sink = sink
+        self._measure = measure
         self._limit = limit
         self._max_parked = max_parked
         self._cpu_time = cpu_time
         self._ready: deque[_Ready] = deque()
         self._loop: asyncio.AbstractEventLoop
         self._waiter: asyncio.Future[None] | None = None
-        self.slots: dict[asyncio.Task[Outcome], Slot] = {}
+        self.slots: dict[asyncio.Future[Outcome], Slot] = {}
         """What is in flight, in the order of its start. To withdraw an attempt, set its `withdraw`
-        and cancel its task."""
+        and cancel its future."""
         self._freed: set[Place] = set()
         self._regaining: deque[tuple[Place, asyncio.Future[bool]]] = deque()
         self.begun = asyncio.Event()
@@ -175,8 +173,8 @@ class Schedule:
     def cancel(self) -> None:
         """Start nothing more and cancel what runs; responses in hand still come out, parked."""
         self.stop()
-        for task in self.slots:
-            task.cancel()
+        for running in self.slots:
+            running.cancel()
 
     def free(self, place: Place) -> None:
         if len(self._freed) < self._max_parked:
@@ -234,13 +232,14 @@ class Schedule:
             self._waiter = None
             _settle(waiter, None)
 
-    async def _attempt(self, attempt: Attempt, slot: Slot) -> Outcome:
-        return self._sink.append(await self._work(attempt, slot))
+    def _keep(self, slot: Slot, outcome: Outcome) -> Outcome:
+        self._measure(slot, outcome)
+        return self._sink.append(outcome)
 
     def _outcome(self, ready: "_Ready") -> Outcome | None:
         if isinstance(ready, Exception):
             raise ready
-        if not isinstance(ready, asyncio.Task):
+        if not isinstance(ready, asyncio.Future):
             return ready
         slot = self.slots.pop(ready)
         self._freed.discard(slot.place)
@@ -271,11 +270,17 @@ class Schedule:
             if isinstance(found, End):
                 self._exhausted = True
                 break
-            slot = Slot(_Place(self, self._num_started), attempt=found, began=perf_counter())
+            slot = Slot(
+                _Place(self, self._num_started),
+                attempt=found,
+                is_stored=found.stored is not None,
+                in_flight=self.in_flight + 1,
+                began=perf_counter(),
+            )
             self._num_started += 1
-            task = self._loop.create_task(self._attempt(found, slot))
-            self.slots[task] = slot
-            task.add_done_callback(self._hand)
+            running = self._work(found, slot, partial(self._keep, slot))
+            self.slots[running] = slot
+            running.add_done_callback(self._hand)
         self.begun.set()
         return None
 
@@ -330,7 +335,7 @@ class _Place(Place):
         return await self._schedule.regain(self)
 
 
-_Ready = asyncio.Task[Outcome] | Outcome | Exception | None
+_Ready = asyncio.Future[Outcome] | Outcome | Exception | None
 """A finished attempt, a parked response, the reason that it could not be kept, or a wake-up."""
 
 

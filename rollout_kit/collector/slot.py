@@ -1,12 +1,15 @@
-"""What an attempt in flight holds: its place among the others, its costs, its stored responses.
+"""What an attempt in flight holds: its place among the others, its costs, its stored responses; and
+how it begins.
 
 The base class `Place` is a place among no others; a schedule has its own.
 """
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from ..session import Spent
+from ..time_limit import running_loop
 from ..types import Attempt, JsonObject, Outcome, StoredTurn, Unverified
 
 
@@ -68,6 +71,10 @@ class Slot:
     """The turns that the next attempt can continue from."""
     attempt: Attempt | None = None
     """What is attempted."""
+    is_stored: bool = False
+    """Whether it began with a response of an earlier run."""
+    in_flight: int = 1
+    """Attempts that held a place when it began, this one included."""
     began: float = 0.0
     """`perf_counter` time."""
     worked_s: float | None = None
@@ -101,3 +108,21 @@ class Slot:
             self.parked = None
             return True
         return False
+
+
+Keep = Callable[[Outcome], Outcome]
+
+Work = Callable[[Attempt, Slot, Keep], "asyncio.Future[Outcome]"]
+"""Begins an attempt. Its outcome goes through `keep` in the moment it is there, and is the result
+of the future; to cancel the future is to stop the attempt."""
+
+
+def in_task(
+    work: Callable[[Attempt, Slot], Awaitable[Outcome]], attempt: Attempt, slot: Slot, keep: Keep
+) -> "asyncio.Task[Outcome]":
+    """Begin an attempt as a task of its own."""
+
+    async def run() -> Outcome:
+        return keep(await work(attempt, slot))
+
+    return running_loop().create_task(run())

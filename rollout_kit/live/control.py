@@ -170,7 +170,7 @@ class Control:
         if how == "now":
             run.interrupt()
 
-    def _in_flight(self) -> dict[Key, "asyncio.Task[Outcome]"]:
+    def _in_flight(self) -> dict[Key, "asyncio.Future[Outcome]"]:
         slots = self._run.schedule.slots
         return {
             slot.attempt.key: task
@@ -178,7 +178,7 @@ class Control:
             if slot.attempt is not None and not task.done()
         }
 
-    def _withdraw(self, how: How, key: Key, by: str) -> "asyncio.Task[Outcome] | None":
+    def _withdraw(self, how: How, key: Key, by: str) -> "asyncio.Future[Outcome] | None":
         """Take a rollout back; returns its task, which is being cancelled, if it is in flight."""
         if (attempt := self._set_aside.pop(key, None)) is not None:
             if (outcome := self._settle(how, by, Slot(attempt=attempt))) is not None:

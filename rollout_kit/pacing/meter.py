@@ -1,18 +1,18 @@
 """Measures where the time of a run goes: a few sums per outcome, and a probe of the event loop.
 
-`Meter` wraps the function that runs an attempt. The outcome has the duration of each part of a
-rollout; the meter adds how long its slot was held, and how busy the process was.
+The outcome has the duration of each part of a rollout; the meter adds how long its slot was held,
+and how busy the process was.
 """
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter, process_time
-from typing import Any, Protocol
+from typing import Protocol
 
 from ..errors import THROTTLED
 from ..time_limit import running_loop
-from ..types import Attempt, Failure, Outcome, Unverified
+from ..types import Failure, Outcome, Unverified
 from .bottleneck import Bottleneck, Client, SlotTime, verdict
 from .limiter import Fixed, Limiter
 from .probe import LoopProbe, WorkerLoad, read_starved_s
@@ -26,6 +26,15 @@ MOVED = 0.05
 
 class Held(Protocol):
     """The part of a slot that the meter reads."""
+
+    @property
+    def began(self) -> float: ...
+
+    @property
+    def in_flight(self) -> int: ...
+
+    @property
+    def is_stored(self) -> bool: ...
 
     @property
     def freed_at(self) -> float | None: ...
@@ -45,15 +54,13 @@ class Writes(Protocol):
 
 @dataclass(slots=True)
 class Meter:
-    """Called in place of `work`, the function that runs an attempt in a slot."""
+    """Takes the outcomes of a run."""
 
-    work: Callable[[Attempt, Any], Awaitable[Outcome]]
     limiter: Limiter
     journal: Writes
     load: Callable[[], WorkerLoad | None] = lambda: None
     """What workers report of themselves, if workers run the attempts."""
     spent: SlotTime = field(init=False)
-    running: int = 0
     began: float = 0.0
     _cpu_began: float = 0.0
     _starved_began: float = 0.0
@@ -71,20 +78,10 @@ class Meter:
         """The current limit."""
         return self.limiter()
 
-    async def __call__(self, attempt: Attempt, slot: Held) -> Outcome:
-        self.running += 1
-        in_flight, began = min(self.running, self.limit), perf_counter()
-        try:
-            outcome = await self.work(attempt, slot)
-        finally:
-            self.running -= 1
-        self._add(outcome, slot, in_flight, began, is_stored=attempt.stored is not None)
-        return outcome
-
-    def _add(
-        self, outcome: Outcome, slot: Held, in_flight: int, began: float, *, is_stored: bool
-    ) -> None:
-        ended, spent = perf_counter(), self.spent
+    def take(self, slot: Held, outcome: Outcome) -> None:
+        """Measure an attempt that has just ended."""
+        ended, spent, began = perf_counter(), self.spent, slot.began
+        is_stored, in_flight = slot.is_stored, slot.in_flight
         held = (ended if slot.freed_at is None else slot.freed_at) - began
         spent.outcomes += 1
         spent.slots += held
