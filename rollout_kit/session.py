@@ -13,6 +13,7 @@ from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
 from secrets import token_hex
 from typing import Any
+from zlib import crc32
 
 ID_BYTES = 16
 
@@ -127,11 +128,12 @@ class Session:
     """Set for the call of an agent, which takes it."""
 
     @classmethod
-    def of(cls, rollout: tuple[str, int] | None, spent: Spent | None) -> "Session":
-        """A new session whose id starts with the rollout (task id, index) it serves, if any."""
+    def of(cls, rollout: tuple[str, int] | None, spent: Spent | None, run: str = "") -> "Session":
+        """A new session whose id starts with the rollout (task id, index) it serves, if any, and
+        with a digest of what names its run."""
         id = _fresh_id()
         if rollout is not None and rollout[0].isascii() and rollout[0].isalnum():
-            id = f"{rollout[0]}.{rollout[1]}.{id}"
+            id = f"{rollout[0]}.{rollout[1]}.{crc32(run.encode()):08x}{id}"
         return cls(id, spent=spent or Spent())
 
     @property
@@ -140,6 +142,11 @@ class Session:
         task_id, _, rest = self.id.partition(".")
         index = rest.partition(".")[0]
         return (task_id, int(index)) if index.isdecimal() else None
+
+    @property
+    def origin(self) -> str:
+        """What all sessions of one rollout in one run share; empty without a rollout."""
+        return self.id[: -2 * ID_BYTES] if self.rollout else ""
 
     @property
     def lost_s(self) -> dict[str, float]:

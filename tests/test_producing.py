@@ -23,6 +23,7 @@ from rollout_kit.live.snapshot import Snapshot
 from rollout_kit.metrics.tally import Tally
 from rollout_kit.rl import BufferPolicy, MemoryBuffer, open_buffer, serve_buffer
 from rollout_kit.rl.buffer.shelf import Shelf
+from rollout_kit.rl.partial import name_request
 from rollout_kit.rl.producing import producer
 from rollout_kit.rl.producing.gauges import TrainerGauges
 from rollout_kit.store.groups.scope import parse_scope
@@ -145,11 +146,13 @@ def test_a_straggler_is_stopped_when_the_step_has_enough_and_goes_on_in_the_next
 ) -> None:
     monkeypatch.setattr(producer, "STEP_EVERY_S", 0.01)
     begun: list[str] = []
+    requests: list[str] = []
     seen: list[Any] = []
 
     class Slow(ScriptedModel):
         async def responses(self, params: dict[str, Any]) -> dict[str, Any]:
             begun.append(asked(params))
+            requests.append(name_request(params))
             if begun.count("a") == 1 and asked(params) == "a":
                 try:
                     await asyncio.Event().wait()  # it never comes
@@ -172,6 +175,7 @@ def test_a_straggler_is_stopped_when_the_step_has_enough_and_goes_on_in_the_next
     stopped, bench.model = asyncio.Event(), Slow(asked)
     asyncio.run(main())
     assert begun == ["a", "b", "c", "a"]
+    assert requests[0] == requests[3] and len(set(requests)) == 3 and all(requests)
     assert len({group.key for _, found in seen for group in found}) == 3
     assert "1 rollout stopped at a full step; their mean output tokens: 1" in bench.out.getvalue()
 

@@ -10,12 +10,13 @@ from pydantic import ConfigDict, Field, model_validator
 from rollout_kit.endpoints.raw import raw_text
 from rollout_kit.errors import ConfigError, ModelError, how_to_install
 from rollout_kit.responses import make_response
+from rollout_kit.rl.partial import PartialTurns, name_request
 from rollout_kit.rl.weights.folder import WeightStep
 from rollout_kit.rl.weights.follower import Follower
 from rollout_kit.rl.weights.sync import WeightSync
 from rollout_kit.serving.model import Model, ModelConfig, ScoreRequest
 from rollout_kit.serving.service import OPERATIONAL
-from rollout_kit.trajectory import Versions
+from rollout_kit.trajectory import Versions, stamp_tokens
 from rollout_kit.types import JsonObject
 
 from .chat import chat_messages, check_supported, template_tools
@@ -46,6 +47,11 @@ class LocalModelConfig(ModelConfig):
     return_token_ids: bool = Field(
         False, description="Give token ids and log-probs without being asked."
     )
+    resume_turns: bool = Field(
+        False,
+        json_schema_extra=OPERATIONAL,
+        description="Go on from the tokens of a turn that was stopped when it is asked for again.",
+    )
     num_threads: int = Field(
         1, ge=1, json_schema_extra=OPERATIONAL, description="Responses generated at a time."
     )
@@ -73,6 +79,7 @@ class LocalModel(Model):
     follower: Follower | None = None
     adapted: Mapping[str, "Engine"] = {}
     """Adapter → the checkpoint with it."""
+    partial_turns: PartialTurns | None = None
     _succession: "Succession | None" = None
 
     async def start(self) -> None:
@@ -84,6 +91,8 @@ class LocalModel(Model):
                 f"local_model cannot run here ({error}): {how_to_install('rollout-kit[local]')}"
             ) from error
         checkpoint, sync = self._checkpoint(), self.config.weight_sync
+        if self.config.resume_turns:
+            self.partial_turns = PartialTurns()
         num_threads = self._num_threads()
         adapters = {
             name: _folder(path, f"lora_modules.{name}")
@@ -149,6 +158,7 @@ class LocalModel(Model):
 
     async def responses(self, params: JsonObject) -> JsonObject:
         check_supported(params)
+        request = name_request(params) if self.partial_turns else ""
         await self.wait_for_version(params)
         policy = self._policy
         name, engine = self._choose_engine(params, policy)
@@ -161,12 +171,20 @@ class LocalModel(Model):
             prompt = policy.tokenizer.raw_prompt(text)
         else:
             prompt = policy.tokenizer.prompt(chat_messages(params), template_tools(params))
-        generated = await engine.generate(prompt, sampling)
+        if self.partial_turns is None:
+            generated = await engine.generate(prompt, sampling)
+            versions: list[int | None] = []
+        else:
+            with self.partial_turns.resume(request) as turn:
+                turn.begin(prompt)
+                generated = await engine.generate(prompt, sampling, turn, policy.version)
+                versions = turn.versions
         wants_ids = params.get("return_token_ids", self.config.return_token_ids)
         temperature = sampling.temperature if wants_ids else None
         output = make_output(params, prompt, generated, policy.tokenizer, temperature=temperature)
         if policy.version is not None:
             Versions(policy.version, policy.version).stamp(output)
+        stamp_tokens(output, versions)
         return make_response(
             name,
             output,
@@ -199,7 +217,8 @@ class LocalModel(Model):
             "running": sum(each.num_running for each in engines),
             "waiting": sum(each.num_waiting for each in engines),
         }
-        return {**super().load_figures(), **busy}
+        resumed = self.partial_turns.figures() if self.partial_turns else {}
+        return {**super().load_figures(), **busy, **resumed}
 
     def model_name(self) -> str:
         return self.config.model_name

@@ -24,6 +24,7 @@ import ctranslate2
 import numpy as np
 
 from rollout_kit.errors import ModelError
+from rollout_kit.rl.partial import PartialTurn
 
 from .cache import converted
 from .checkpoint import end_ids, read_config
@@ -84,21 +85,35 @@ class Engine:
     def num_waiting(self) -> int:
         return self._num_unfinished - self.num_running
 
-    async def generate(self, prompt_token_ids: Sequence[int], sampling: Sampling) -> Generated:
-        """Sample an answer. Without room for one, no tokens and "length". ModelError if closed."""
+    async def generate(
+        self,
+        prompt_token_ids: Sequence[int],
+        sampling: Sampling,
+        partial: PartialTurn | None = None,
+        version: int | None = None,
+    ) -> Generated:
+        """Sample an answer. Without room for one, no tokens and "length". ModelError if closed.
+
+        The answer begins with the tokens of `partial`, which receives those that follow, also if
+        the request is cancelled. They are of this `version`.
+        """
         self._check_open()
         room = self.context_length - len(prompt_token_ids)
         if room < 1:
             return Generated((), (), "length")
         abandoned = Event()
+        limit = min(sampling.max_tokens, room)
+        turn = Turn(sampling, limit, self._end_ids, (abandoned, self._closing), partial)
         self._num_unfinished += 1
         self._idle.clear()
         try:
             return await asyncio.get_running_loop().run_in_executor(
-                self._pool, self._generate, prompt_token_ids, sampling, room, abandoned
+                self._pool, self._generate, prompt_token_ids, turn, abandoned
             )
         finally:
             abandoned.set()
+            if partial is not None:
+                partial.add(turn.sampled[len(partial.token_ids) :], version)
             self._end_one()
 
     async def score(self, token_ids: Sequence[int], temperature: float) -> list[float]:
@@ -149,26 +164,25 @@ class Engine:
             raise ModelError("the local model is stopping", status=503)
 
     def _generate(
-        self, prompt_token_ids: Sequence[int], sampling: Sampling, room: int, abandoned: Event
+        self, prompt_token_ids: Sequence[int], turn: "Turn", abandoned: Event
     ) -> Generated:
         self._check_open()
-        limit = min(sampling.max_tokens, room)
-        turn = Turn(sampling, limit, self._end_ids, (abandoned, self._closing))
         prompt = [self._vocabulary[token_id] for token_id in prompt_token_ids]
         generator = self._generator_for(len(prompt))
         while not turn.is_finished and not abandoned.is_set():
             self._check_open()
             generator.generate_batch(
-                [prompt[-1:] + [self._vocabulary[token_id] for token_id in turn.token_ids]],
+                [prompt[-1:] + [self._vocabulary[token_id] for token_id, _ in turn.sampled]],
                 static_prompt=prompt[:-1],
-                max_length=limit - len(turn.token_ids),
+                max_length=turn.limit - len(turn.sampled),
                 end_token=self._end_ids,
                 include_prompt_in_result=False,
                 return_logits_vocab=True,
                 callback=turn.take,
             )
         reason = "stop" if turn.is_ended else "length"
-        return Generated(tuple(turn.token_ids), tuple(turn.log_probs), reason)
+        token_ids = tuple(token_id for token_id, _ in turn.sampled)
+        return Generated(token_ids, tuple(log_prob for _, log_prob in turn.sampled), reason)
 
     def _generator_for(self, num_tokens: int) -> ctranslate2.Generator:
         """The generator; a new one if the old one may have cached too many prompts.
@@ -200,29 +214,36 @@ class Turn:
     """
 
     def __init__(
-        self, sampling: Sampling, limit: int, end_ids: Sequence[int], stops: Sequence[Event]
+        self,
+        sampling: Sampling,
+        limit: int,
+        end_ids: Sequence[int],
+        stops: Sequence[Event],
+        partial: PartialTurn | None = None,
     ) -> None:
-        self.token_ids: list[int] = []
-        self.log_probs: list[float] = []
+        kept = partial or PartialTurn()
+        self.sampled = list(zip(kept.token_ids, kept.log_probs, strict=True))
+        """Token ids with their log-probs."""
+        self.limit = limit
         self._sampling = sampling
         self._draws = random.Random(sampling.seed)
-        self._limit = limit
+        for _ in self.sampled if sampling.temperature else ():
+            self._draws.random()
         self._end_ids = end_ids
         self._stops = stops
 
     @property
     def is_ended(self) -> bool:
-        return bool(self.token_ids) and self.token_ids[-1] in self._end_ids
+        return bool(self.sampled) and self.sampled[-1][0] in self._end_ids
 
     @property
     def is_finished(self) -> bool:
-        return self.is_ended or len(self.token_ids) >= self._limit
+        return self.is_ended or len(self.sampled) >= self.limit
 
     def take(self, step: Any) -> bool:
         """Sample the next token; return True to stop CTranslate2 if it chose another one."""
         token_id, log_prob = choose(np.asarray(step.logits)[0], self._sampling, self._draws)
-        self.token_ids.append(token_id)
-        self.log_probs.append(log_prob)
+        self.sampled.append((token_id, log_prob))
         is_other = token_id != step.token_id
         return is_other or self.is_finished or any(stop.is_set() for stop in self._stops)
 

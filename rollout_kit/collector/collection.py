@@ -283,6 +283,7 @@ def _limits(command: RolloutsCommand, **more: Any) -> RolloutLimits:
         max_attempts=command.max_attempts,
         rollout_timeout_s=command.rollout_timeout_s,
         verify_timeout_s=command.verify_timeout_s,
+        output=str(command.output_jsonl_fpath),
         **more,
     )
 

@@ -57,7 +57,7 @@ are written at once, until a verdict is quick again; so a quick verifier costs n
 
 @dataclass(frozen=True, slots=True)
 class RolloutLimits:
-    """Bounds of one rollout, in seconds unless they count."""
+    """Bounds of one rollout, in seconds unless they count, and the output that names its run."""
 
     max_attempts: int = 3
     rollout_timeout_s: float = 3600
@@ -66,6 +66,7 @@ class RolloutLimits:
     skip_verification: bool = False
     parks: bool = True
     """Whether a response without a verdict is parked; it is not if the input has it anyway."""
+    output: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +114,10 @@ class Steps:
             return await self._collect_opaque()
         if (check := self.shared.peers.row_check(agent.resources)) is not None:
             check(task.row)
-            session = Session.of(self.attempt.key.rollout, self.slot.ledger.spent)
+            session = self._new_session()
             with entered(session):
                 return await self._respond(session)
-        async with self._session(agent.resources) as session:
+        async with open_session(self.shared.peers, agent.resources, self._new_session()) as session:
             await self._call(agent.resources, "/seed_session", task.row)
             return await self._respond(session)
 
@@ -136,7 +137,7 @@ class Steps:
         """An agent with its own loop: its `/run` returns the verdict, or the reason for none."""
         task, agent = self.attempt.task, self.attempt.key.agent
         started_at, began = now_text(), perf_counter()
-        session = Session.of(self.attempt.key.rollout, self.slot.ledger.spent)
+        session = self._new_session()
         with entered(session):
             row = await self._call(agent, "/run", task.row)
         if (failure := row.get("_ng_failure_class")) is not None:  # NeMo Gym's way to say so
@@ -160,7 +161,7 @@ class Steps:
         if self.shared.limits.skip_verification or not self.agent.verifies:
             return Rollout(info_of(line), mark_as("rollout", line))
         self.slot.parked = self._make_unverified(line)  # it is on disk already
-        async with self._session(resources):
+        async with open_session(self.shared.peers, resources, self._new_session()):
             await self._call(resources, "/seed_session", row)
             if self.agent.reverify == "replay":
                 self.num_different = await self._replay(resources, line["response"])
@@ -184,9 +185,10 @@ class Steps:
             different += not _is_same_answer(stored, answer)
         return different
 
-    def _session(self, resources: str) -> open_session:
-        rollout, spent = self.attempt.key.rollout, self.slot.ledger.spent
-        return open_session(self.shared.peers, resources, rollout, spent)
+    def _new_session(self) -> Session:
+        key = self.attempt.key
+        run = f"{self.shared.limits.output} {key.agent} {key.scope}"
+        return Session.of(key.rollout, self.slot.ledger.spent, run)
 
     async def _call(
         self, server: str, path: str, body: JsonObject, turn_log: TurnLog | None = None

@@ -15,7 +15,7 @@ import orjson
 from ..endpoints.events import response_events
 from ..errors import THROTTLED, PeerError, RolloutError, TaskError
 from ..responses import function_calls, sum_usage
-from ..session import LOST_TIMES, Session, Spent, current_session, entered
+from ..session import LOST_TIMES, Session, current_session, entered
 from ..time_limit import within
 from ..transport.peers import Peers
 from ..transport.retry import TURN, retry
@@ -39,24 +39,18 @@ class AgentConfig(ServerConfig):
 
 
 class open_session(entered):
-    """Context with a new session for one attempt at `rollout` (task id, index). The session is
+    """Context with a session, by default a new one for the rollout of the outer session. It is
     always closed at the end.
 
-    The usage of its model calls is added to `spent`. Both default to those of the outer session.
+    The usage of its model calls is added to the outer session's.
     """
 
     __slots__ = ("_peers", "_resources", "session")
 
-    def __init__(
-        self,
-        peers: Peers,
-        resources: str,
-        rollout: tuple[str, int] | None = None,
-        spent: Spent | None = None,
-    ) -> None:
-        if (outside := current_session()) is not None:
-            rollout, spent = rollout or outside.rollout, spent or outside.spent
-        self.session = Session.of(rollout, spent)
+    def __init__(self, peers: Peers, resources: str, session: Session | None = None) -> None:
+        outside = current_session()
+        rollout, spent = (outside.rollout, outside.spent) if outside else (None, None)
+        self.session = session or Session.of(rollout, spent)
         super().__init__(self.session)
         self._peers, self._resources = peers, resources
 
