@@ -113,7 +113,8 @@ class Engine:
         finally:
             abandoned.set()
             if partial is not None:
-                partial.add(turn.sampled[len(partial.token_ids) :], version)
+                added = turn.sampled[len(partial.token_ids) :]
+                partial.add(added, [version] * len(added))
             self._end_one()
 
     async def score(self, token_ids: Sequence[int], temperature: float) -> list[float]:

@@ -5,11 +5,13 @@ again, to another replica if there is one.
 """
 
 import asyncio
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from rollout_kit.rl.partial import PartialTurns, name_request
 from rollout_kit.rl.weights.follower import Follower
 from rollout_kit.serving.model import Model, ScoreRequest, record_lost_time
 from rollout_kit.serving.service import Demands, get, post
@@ -59,6 +61,7 @@ class VllmModel(Model):
         self._gate = Gate()
         self._replicas: Replicas | None = None
         self._open = 0
+        self._partial_turns = PartialTurns() if config.resume_turns else None
 
     @classmethod
     def demands(cls, settings: JsonObject) -> Demands:
@@ -142,6 +145,8 @@ class VllmModel(Model):
     async def stop(self) -> None:
         if self.follower:
             await self.follower.stop()
+        if self._asking:
+            await self._asking.resuming.close()
         await cancel_all(self._supervising)
         await asyncio.gather(*(engine.stop() for engine in self._engines))
         if self._endpoints:
@@ -165,6 +170,7 @@ class VllmModel(Model):
             "throttled": bool(asking and asking.is_throttled),
             "num_429": asking.num_429 if asking else 0,
             **(endpoints.figures() if endpoints else {}),
+            **(self._partial_turns.figures() if self._partial_turns else {}),
             **({"endpoints_down": len(down)} if down else {}),
             **({"vllm_restarts": sum(e.restarts for e in self._engines)} if self._engines else {}),
         }
@@ -177,6 +183,7 @@ class VllmModel(Model):
 
     async def responses(self, params: JsonObject) -> JsonObject:
         assert self._asking, "start() makes it"
+        request = name_request(params) if self._partial_turns else ""
         await self.wait_for_version(params)
         session = current_session()
         session_id = session.id if session else None
@@ -187,14 +194,24 @@ class VllmModel(Model):
                 asked = self._asking.asked(params)
                 ends = self._gate.now() + self.config.request_timeout_s
                 async with self._asking.using(asked):
-                    return await retry(
-                        lambda: self._try(asked, session_id, ends),
-                        self._policy,
-                        clock=self._gate.now,
-                        on_retry=record_lost_time,
-                    )
+                    with self._resumed(asked, request) as turn:
+                        return await retry(
+                            lambda: self._try(turn, session_id, ends),
+                            self._policy,
+                            clock=self._gate.now,
+                            on_retry=record_lost_time,
+                        )
         finally:
             self._open -= 1
+
+    @contextmanager
+    def _resumed(self, asked: Asked, request: str) -> Iterator[Asked]:
+        """Context of a turn, with the tokens that it has from a request that was stopped."""
+        if self._partial_turns is None or not asked.wants_token_ids:
+            yield asked
+            return
+        with self._partial_turns.resume(request) as turn:
+            yield replace(asked, partial=turn)
 
     async def _try(self, asked: Asked, session: str | None, ends: float) -> JsonObject:
         assert self._endpoints and self._asking

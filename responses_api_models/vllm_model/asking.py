@@ -20,7 +20,7 @@ from rollout_kit.endpoints.refusals import (
 from rollout_kit.errors import ModelError, PeerError, PeerTimeout, PeerUnreachable, summary
 from rollout_kit.rl.suffix import Restart
 from rollout_kit.serving.model import ScoreRequest
-from rollout_kit.trajectory import RESTART, Versions, span_versions
+from rollout_kit.trajectory import RESTART, Versions, span_versions, stamp_tokens
 from rollout_kit.transport.http import HttpClient, Reply
 from rollout_kit.types import JsonObject
 
@@ -30,6 +30,7 @@ from .distribution import Distributions
 from .endpoints import Endpoint, Endpoints
 from .following import Replicas
 from .gate import UNLIMITED_S, Gate
+from .resuming import ABORT, ABORT_S, Resuming, Way
 from .weights import label_of
 
 log = logging.getLogger(__name__)
@@ -77,6 +78,7 @@ class Asking:
         if config.return_token_ids:
             self._lowest["return_token_ids"] = True
         self._told: set[str] = set()
+        self.resuming = Resuming()
 
     @property
     def is_throttled(self) -> bool:
@@ -106,6 +108,7 @@ class Asking:
         self._idle.clear()
         spoiled = endpoint.num_spoiled
         asked.spans.clear()
+        asked.token_versions.clear()
         try:
             if asked.wants_token_ids:
                 response = await self._with_token_ids(endpoint, asked, ends)
@@ -121,6 +124,7 @@ class Asking:
             raise ModelError(why, status=503, retryable=True)
         if versions := span_versions(asked.spans):
             versions.stamp(response["output"])
+        stamp_tokens(response["output"], asked.token_versions)
         return response
 
     async def score(self, endpoint: Endpoint, asked: ScoreRequest, ends: float) -> list[float]:
@@ -191,27 +195,57 @@ class Asking:
         self, endpoint: Endpoint, asked: turns.Asked, ends: float
     ) -> JsonObject:
         async def ask(path: str, body: JsonObject) -> Reply:
-            send = self._sample if path == token_in.GENERATE else self._send
-            return await send(endpoint, path, orjson.dumps(body), ends, asked)
+            if path == token_in.GENERATE:
+                return await self._sample_tokens(endpoint, body, ends, asked)
+            return await self._send(endpoint, path, orjson.dumps(body), ends)
 
         drawn = await self._drawn.of(endpoint.url, asked.body["model"], ask)
-        restart = asked.restart
-        if asked.later:
+        told = {"temperature": drawn.temperature, "restart": asked.restart}
+        for turn in asked.ways():
             try:
-                made = await token_in.completion(asked.later, ask)
-                served = self._config.served_name
-                return turns.answer(made, asked, served, temperature=drawn.temperature)
+                made = await token_in.completion(turn, ask)
+                known = asked.partial and asked.partial.versions
+                asked.token_versions.extend(known or self._read_versions(made["choices"][0], asked))
+                return turns.answer(made, asked, self._config.served_name, **told)
             except token_in.Refused as refused:
                 return await self._overflowed_or_refused(endpoint, asked, refused, ends)
             except Restart as why:
-                restart = str(why)
-        told = {"temperature": drawn.temperature, "restart": restart}
+                if turn is asked.later:
+                    told["restart"] = str(why)
+                else:
+                    self._warn(f"a turn that is stopped is made again: {why}")
         response = await self._ask_text(endpoint, asked, ends, **told)
         for item in response["output"][-1:]:
-            if (why := item.get(RESTART)) and why not in self._told:
-                self._told.add(why)
-                log.warning("%s: a later turn's prompt is rendered anew: %s", self._name, why)
+            if why := item.get(RESTART):
+                self._warn(f"a later turn's prompt is rendered anew: {why}")
         return response
+
+    def _warn(self, what: str) -> None:
+        """Say it once."""
+        if what not in self._told:
+            self._told.add(what)
+            log.warning("%s: %s", self._name, what)
+
+    async def _sample_tokens(
+        self, endpoint: Endpoint, body: JsonObject, ends: float, asked: turns.Asked
+    ) -> Reply:
+        """The reply to a request by token ids, with what the turn had before it was stopped."""
+
+        async def sample(body: JsonObject) -> Reply:
+            return await self._sample(endpoint, token_in.GENERATE, orjson.dumps(body), ends, asked)
+
+        async def abort(body: JsonObject) -> None:
+            url, raw = f"{endpoint.url}{ABORT}", orjson.dumps(body)
+            await self._http.post(url, raw, headers=self._headers, timeout_s=ABORT_S)
+
+        if asked.partial is None:
+            return await sample(body)
+        way = Way(sample, abort, lambda choice: self._read_versions(choice, asked))
+        return await self.resuming.sample(body, asked.partial, way)
+
+    def _read_versions(self, choice: JsonObject, asked: turns.Asked) -> list[int | None]:
+        seen = asked.spans[-1] if asked.spans else None
+        return self._replicas.read_versions(choice, seen) if self._replicas else []
 
     async def _overflowed_or_refused(
         self, endpoint: Endpoint, asked: turns.Asked, refused: token_in.Refused, ends: float
@@ -256,9 +290,7 @@ class Asking:
             asked.spans.append(Versions(first, last))
         return reply
 
-    async def _send(
-        self, endpoint: Endpoint, path: str, raw: bytes, ends: float, asked: Any = None
-    ) -> Reply:
+    async def _send(self, endpoint: Endpoint, path: str, raw: bytes, ends: float) -> Reply:
         """The reply; a retryable ModelError if there is none. A turn can safely be sent twice."""
         try:
             await self.gate.wait()

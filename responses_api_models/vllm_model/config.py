@@ -82,6 +82,12 @@ class VllmModelConfig(VllmOptions):  # type: ignore[misc, valid-type]
     return_token_ids: bool = Field(
         False, description="Token ids and log-probs on the last output item of every turn."
     )
+    resume_turns: bool = Field(
+        False,
+        json_schema_extra=OPERATIONAL,
+        description="Go on from the tokens of a turn that was stopped when it is asked for again;"
+        " for turns with token ids.",
+    )
     chat_template_kwargs: JsonObject = Field(
         {}, description="For the chat template, such as enable_thinking; rows may override them."
     )

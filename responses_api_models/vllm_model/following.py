@@ -17,11 +17,13 @@ from typing import Any
 from rollout_kit.rl.weights.folder import WeightStep
 from rollout_kit.rl.weights.follower import Follower
 from rollout_kit.rl.weights.sync import Mode, WeightSync
+from rollout_kit.trajectory import Versions
 from rollout_kit.transport.loop import gather_all
+from rollout_kit.types import JsonObject
 
 from .endpoints import Endpoint, Endpoints
 from .gate import Gate
-from .weights import BadReplica, Replica
+from .weights import BadReplica, Replica, version_of
 
 log = logging.getLogger(__name__)
 
@@ -134,6 +136,17 @@ class Replicas:
             return await self._control(endpoint.url).read_version()
         except BadReplica:
             return None
+
+    def read_versions(self, choice: JsonObject, seen: Versions | None) -> list[int | None]:
+        """The version of each token of a choice; `seen` are those around its request."""
+        spans = choice.get("weight_versions")
+        if spans and self.mode in ("checkpoint_dir", "external"):
+            # before the first update vLLM's own label has no number
+            first = 0 if self.mode == "checkpoint_dir" else None
+            told = [(version_of(span["version"], first), span) for span in spans]
+            return [version for version, span in told for _ in range(span["start"], span["end"])]
+        version = seen.first if seen and seen.first == seen.last else None
+        return [version] * len(choice.get("token_ids") or ())
 
     async def observe_all(self) -> list[int]:
         """The versions of all servers that are well and know theirs."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollout_kit.endpoints.refusals import read_reply
+from rollout_kit.errors import ModelError
 from rollout_kit.rl.suffix import Aligned, Restart, align, is_verbatim, rest_behind
 from rollout_kit.trajectory import SampledTurn
 from rollout_kit.transport.http import Reply
@@ -36,7 +37,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LaterTurn:
-    """A turn with earlier turns, as three chat requests."""
+    """A turn as three chat requests. Without earlier turns, the prompt is vLLM's rendering."""
 
     whole: JsonObject
     until_last: JsonObject
@@ -62,19 +63,32 @@ async def completion(turn: LaterTurn, ask: Ask) -> JsonObject:
     if reply.status != 200 or not isinstance(generated, dict) or not generated.get("choices"):
         raise Refused(reply, len(prompt))
     choice = generated["choices"][0]
+    check_ended(choice)
     token_ids = choice["token_ids"] or []
     made = await _parse(turn, generated, prompt, ask)
     stop = choice.get("stop_reason")
     message = made["choices"][0]["message"]
     if isinstance(stop, str) and stop in (message.get("content") or ""):
         message["content"] = message["content"].rpartition(stop)[0]
-    made["choices"][0]["token_ids"] = token_ids
+    told = {"token_ids": token_ids, "weight_versions": choice.get("weight_versions")}
+    made["choices"][0] |= told
     made["choices"][0].setdefault("logprobs", choice.get("logprobs"))
     return {**made, "usage": generated.get("usage"), "prompt_token_ids": prompt}
 
 
+def check_ended(choice: JsonObject) -> None:
+    """Raise ModelError if vLLM was told to abort the request: the turn is not over."""
+    if choice.get("finish_reason") == "abort":
+        raise ModelError("vLLM was told to abort the request", status=503, retryable=True)
+
+
 async def _request(turn: LaterTurn, ask: Ask) -> tuple[JsonObject, list[int]]:
     """vLLM's rendering of the whole conversation, and the prompt to use instead."""
+    if not turn.turns:
+        request = await _render(turn.whole, ask)
+        if request.get("features"):
+            raise Restart("the conversation holds more than text")
+        return request, request["token_ids"]
     if not turn.turns[-1].is_ended:
         raise Restart("the turn before was cut off")
     request, until_last = await gather_all(

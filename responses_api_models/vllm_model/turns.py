@@ -1,6 +1,6 @@
 """One turn: the request to vLLM, and its answer as a response."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from rollout_kit.endpoints.raw import to_completion
 from rollout_kit.endpoints.refusals import extra_body
 from rollout_kit.errors import ModelError, TaskError
 from rollout_kit.responses import Item, input_items
+from rollout_kit.rl.partial import PartialTurn
 from rollout_kit.trajectory import (
     GENERATION,
     LOG_PROBS,
@@ -26,7 +27,7 @@ from rollout_kit.trajectory import (
 )
 from rollout_kit.types import JsonObject
 
-from .token_in import MAX_TOKENS, LaterTurn
+from .token_in import MAX_TOKENS, LaterTurn, check_ended
 
 OURS = (VERSION_FIRST, VERSION_LAST)
 """Fields of items that are not of the Responses API."""
@@ -54,10 +55,21 @@ class Asked:
     """The adapter's version, if requests name adapters."""
     spans: list[Versions] = field(default_factory=list)
     """Versions of the weights that wrote it, filled while it is asked."""
+    token_versions: list[int | None] = field(default_factory=list)
+    """The same of each token, where vLLM tells."""
+    partial: PartialTurn | None = None
+    """The tokens that it has already; None if stopped turns are not resumed."""
 
     @property
     def wants_token_ids(self) -> bool:
         return bool(self.body.get("return_token_ids"))
+
+    def ways(self) -> Iterator[LaterTurn]:
+        """How it can be asked for by token ids; the first one that vLLM takes counts."""
+        if self.later:
+            yield self.later
+        if self.partial and not self.is_completion:
+            yield LaterTurn(self.body, self.body, self.body, [], [])
 
     @property
     def max_tokens(self) -> int | None:
@@ -205,8 +217,9 @@ def answer(
 ) -> JsonObject:
     """The response, with token ids and log-probs if vLLM returned them. `temperature` is vLLM's
     default; `restart` is why earlier turns were not continued."""
-    response = from_chat(completion, {"model": model, **asked.params})
     choice = completion["choices"][0]
+    check_ended(choice)
+    response = from_chat(completion, {"model": model, **asked.params})
     output = response["output"]
     given = (choice.get("logprobs") or {}).get("content") or []
     if LOGPROBS in (asked.params.get("include") or ()) and [i["type"] for i in output] == [

@@ -62,8 +62,7 @@ class Replica:
     async def read_version(self) -> int | None:
         """The number in the version that vLLM reports; None if there is none."""
         told = await self._ask("GET", "/weight_info", None, ASK_TIMEOUT_S)
-        number = re.search(r"\d+$", str(told.get("weight_version", "")))
-        return int(number[0]) if number else None
+        return version_of(str(told.get("weight_version", "")))
 
     async def add_adapter(self, version: int, folder: Path) -> None:
         body = {"lora_name": label_of(version), "lora_path": str(folder)}
@@ -117,6 +116,12 @@ class Replica:
 def label_of(version: int) -> str:
     """The version in vLLM; also the name of an adapter, and the salt of the prefix cache."""
     return f"step-{version}"
+
+
+def version_of(label: str, unnamed: int | None = None) -> int | None:
+    """The number at the end of a label; `unnamed` if it has none, as before the first update."""
+    number = re.search(r"\d+$", label)
+    return int(number[0]) if number else unnamed
 
 
 def _flatten(tree: Any, name: str = "") -> list[tuple[str, Any]]:

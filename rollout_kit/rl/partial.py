@@ -30,6 +30,8 @@ class PartialTurn:
     versions: list[int | None] = field(default_factory=list)
     ending: asyncio.Task[None] | None = None
     """What still adds tokens after the request was stopped."""
+    last_reply: JsonObject | None = None
+    """An engine's reply, if the turn had ended before it was stopped."""
 
     def begin(self, prompt: list[int]) -> None:
         """Continue this prompt; after another one there are no tokens yet."""
@@ -37,14 +39,14 @@ class PartialTurn:
             self.clear()
             self.prompt = prompt
 
-    def add(self, sampled: Sequence[tuple[int, float]], version: int | None) -> None:
-        """Take token ids with their log-probs."""
+    def add(self, sampled: Sequence[tuple[int, float]], versions: Sequence[int | None]) -> None:
+        """Take token ids with their log-probs, and their versions."""
         self.token_ids += [token_id for token_id, _ in sampled]
         self.log_probs += [log_prob for _, log_prob in sampled]
-        self.versions += [version] * len(sampled)
+        self.versions += versions
 
     def clear(self) -> None:
-        self.token_ids, self.log_probs, self.versions = [], [], []
+        self.token_ids, self.log_probs, self.versions, self.last_reply = [], [], [], None
 
 
 class PartialTurns:

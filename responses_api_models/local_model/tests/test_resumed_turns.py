@@ -146,7 +146,7 @@ def test_the_oldest_turns_go_first() -> None:
     turns = PartialTurns(max_tokens=5)
     for name in ("a", "b", "c"):
         with pytest.raises(ModelError), turns.resume(name) as turn:
-            turn.add([(1, -0.5), (2, -0.5)], 3)
+            turn.add([(1, -0.5), (2, -0.5)], [3, 3])
             raise ModelError("the engine is gone")
     kept = {}
     for name in ("a", "b", "c"):

@@ -28,7 +28,7 @@ class Fakes:
         self.plan()
 
     def plan(self, **plan):
-        names = ("starts", "asked", "generated", "derendered", "events", "bad", "slow")
+        names = ("starts", "asked", "generated", "derendered", "events", "bad", "slow", "held")
         told = {name: str(self.folder / name) for name in names}
         if "fails" in plan:
             (self.folder / "fails").write_text(plan["fails"])

@@ -7,7 +7,8 @@ lines that it prints before it ends with status 1), `fails_after` (starts that g
 `load_s`, `answer_s`, `refusals` (chats that are answered 429 first), `deaf` (never ready),
 `scale_out` (false: tokens are not taken), `log_prob` (of a token that is certain), `longest`
 (generation that is not refused), `param` (that this is refused with), `gate` (a file without which
-no chat is answered). Each start is appended to
+no chat is answered), `hold_after` (tokens of a generation that is held until it is aborted).
+Each start is appended to
 the file `starts`, each request to the file `asked`. POST /crash ends it at once, POST /sick makes
 it answer 500 and its /health 503, and POST /well ends that.
 """
@@ -76,7 +77,7 @@ def main() -> None:
 
 def app() -> web.Application:
     made = web.Application(client_max_size=1 << 26)
-    made["sick"] = False
+    made["sick"], made["held"] = False, {}
     made["refusals"] = [PLAN.get("refusals", 0)]
     made.router.add_get("/health", health)
     made.router.add_get("/metrics", metrics)
@@ -87,6 +88,7 @@ def app() -> web.Application:
     made.router.add_post("/v1/chat/completions/render", render)
     made.router.add_post("/inference/v1/generate", generate)
     made.router.add_post("/v1/chat/completions/derender", derender)
+    made.router.add_post("/inference/v1/abort_requests", abort)
     made.router.add_post("/{what:crash|sick|well}", befall)
     fake_weights.add_routes(made, PLAN)
     return made
@@ -169,7 +171,8 @@ async def render(request: web.Request) -> web.Response:
     if not PLAN.get("scale_out", True):
         return _error(403, "Scale-out endpoints are disabled.", "PermissionDeniedError", None)
     body = json.loads(await request.read())
-    sampling = {"temperature": body.get("temperature", 0.6), "max_tokens": 7}
+    sampling = {"temperature": body.get("temperature", 0.6), "max_tokens": 7, "stop": []}
+    sampling |= {name: body[name] for name in ("stop", "presence_penalty") if name in body}
     return web.json_response({"token_ids": _rendered(body), "sampling_params": sampling})
 
 
@@ -178,11 +181,27 @@ async def generate(request: web.Request) -> web.Response:
     _noted("generated", body)
     if len(body["token_ids"]) >= CONTEXT:
         return _error(400, "The decoder prompt is longer", "BadRequestError", None)
-    content = [{"token_id": token, "logprob": -0.25} for token in SAMPLED]
-    choice = {"index": 0, "finish_reason": "stop", "stop_reason": None, "token_ids": SAMPLED}
-    usage = {"prompt_tokens": len(body["token_ids"]), "completion_tokens": 3}
-    choices = [{**choice, "logprobs": {"content": content}}]
+    said = body["token_ids"][::-1].index(1)  # tokens behind the opening
+    sampled, reason = SAMPLED[said:], "stop"
+    if (held := PLAN.get("hold_after")) and not said:  # as one that takes long
+        ended = request.app["held"][str(body.get("request_id"))] = asyncio.Event()
+        _noted("held", {})
+        await ended.wait()
+        sampled, reason = SAMPLED[:held], "abort"
+    content = [{"token_id": token, "logprob": -0.25} for token in sampled]
+    choice = {"index": 0, "finish_reason": reason, "stop_reason": None, "token_ids": sampled}
+    span = {"version": request.app["weights"].version, "start": 0, "end": len(sampled)}
+    usage = {"prompt_tokens": len(body["token_ids"]), "completion_tokens": len(sampled)}
+    choices = [{**choice, "logprobs": {"content": content}, "weight_versions": [span]}]
     return web.json_response({"model": "m", "choices": choices, "usage": usage})
+
+
+async def abort(request: web.Request) -> web.Response:
+    for each in json.loads(await request.read())["request_ids"]:
+        name = each.removeprefix("generate-tokens-")
+        _noted("aborted", {"name": name})
+        request.app["held"][name].set()
+    return web.Response()
 
 
 async def derender(request: web.Request) -> web.Response:

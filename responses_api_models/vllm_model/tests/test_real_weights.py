@@ -11,6 +11,7 @@ import random
 import shutil
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,8 @@ from weight_steps import CHECKPOINT, ON_A_CPU, write_step
 
 from rollout_kit.rl import CheckpointManager
 from rollout_kit.serving import registry
+from rollout_kit.serving.model import ScoreRequest
+from rollout_kit.session import Session, entered
 from rollout_kit.trajectory import sequences
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -159,3 +162,39 @@ def test_adapters_follow_beside_each_other(tmp_path, monkeypatch):
 
     sync = {"mode": "lora_dir", "path": str(steps), "poll_s": 1e6}
     run_model(use, monkeypatch, weight_sync=sync)
+
+
+def test_a_stopped_turn_goes_on_with_the_next_weights(tmp_path, monkeypatch):
+    steps, extra = tmp_path / "steps", json.dumps({"ignore_eos": True})
+    asked = {"input": "What is 12+34?", "temperature": 1.0, "max_output_tokens": 1800}
+    asked["metadata"] = {"extra_body": extra}
+
+    async def ask(model):
+        with entered(Session.of(("abc", 0), None, "run")):
+            return await model.responses(json.loads(json.dumps(asked)))
+
+    async def use(model):
+        await model.responses({"input": "Hi", "max_output_tokens": 8})  # the first one is slow
+        for version in (1, 2):
+            asking = asyncio.create_task(ask(model))
+            await asyncio.sleep(1.0)
+            asking.cancel()
+            with suppress(asyncio.CancelledError):
+                await asking
+            await asyncio.to_thread(write_step, steps, version)
+            await model.load_weights({})
+        [sequence] = sequences((await ask(model))["output"])
+        [turn] = sequence.turns
+        assert len(turn.generation) == 1800 and [span.version for span in turn.spans] == [0, 1, 2]
+        log.warning("a turn of three requests: %s", turn.spans)
+        replica = Replica(model._endpoints.all[0].url, model._http, {})
+        for version, folder in enumerate((CHECKPOINT, steps / "step_1", steps / "step_2")):
+            await replica.reload(folder, is_new=False)
+            start, end, _ = turn.spans[version]
+            found = ScoreRequest(token_ids=turn.added + turn.generation[:end])
+            scores = (await model.score_tokens(found))["log_probs"][len(turn.added) - 1 :]
+            told = zip(scores[start:], turn.log_probs[start:end], strict=True)
+            assert max(abs(one - two) for one, two in told) < 1e-2, version
+
+    sync = {"path": str(steps), "poll_s": 1e6}
+    run_model(use, monkeypatch, weight_sync=sync, resume_turns=True)
