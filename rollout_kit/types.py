@@ -222,8 +222,8 @@ class LineAt(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """A finished rollout. `head` has its identity, reward, scores, usage and `rollout` block; if
-    there is no `raw`, it is the whole line."""
+    """A finished rollout. `head` has its reward, its scores, and what its `rollout` block tells
+    beside `info`; if there is no `raw`, it is the whole line."""
 
     info: RolloutInfo
     head: JsonObject

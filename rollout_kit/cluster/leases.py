@@ -15,7 +15,6 @@ from ..collector.slot import Slot
 from ..errors import PeerLost, RolloutError
 from ..pacing.probe import WorkerLoad
 from ..session import current_session
-from ..time_limit import running_loop
 from ..transport.retry import LOST_ATTEMPT
 from ..types import Attempt, JsonObject, Outcome, StoredTurn
 from .lease import DEATHS_ALONE, Dismissed, Holder, Lease, NotAskedFor
@@ -54,6 +53,7 @@ class Leases:
         self.num_again = 0
         """Leases that were given out again because their worker was lost."""
         self._clock, self._lease_s, self._say = clock, lease_s, say
+        self._loop = asyncio.get_running_loop()
         self._looked = clock()
         self.num_expected = 0
         """Workers that were started."""
@@ -251,7 +251,7 @@ class Leases:
 
     def _add(self, end: Callable[[Any], Any], **what: Any) -> Lease:
         number = self._last_number = self._last_number + 1
-        lease = self._open[number] = Lease(number, running_loop(), self._withdraw, end, **what)
+        lease = self._open[number] = Lease(number, self._loop, self._withdraw, end, **what)
         self._offer(lease, first=False)
         return lease
 
@@ -260,8 +260,7 @@ class Leases:
         if (holder := lease.holder) is not None:
             self._recall(lease, holder)
             if lease.slot is not None and lease.given_up is None:
-                loop = asyncio.get_running_loop()
-                lease.given_up = loop.call_later(RECALL_S, self._end, lease, None)
+                lease.given_up = self._loop.call_later(RECALL_S, self._end, lease, None)
                 return True
         self._end(lease, None)
         return True
@@ -316,7 +315,7 @@ class Leases:
     def _wake_soon(self) -> None:
         """Wake workers that wait, once what is added in this turn of the loop is there."""
         if self._waking is None:
-            self._waking = asyncio.get_running_loop().call_later(GATHER_S, self._wake_some)
+            self._waking = self._loop.call_later(GATHER_S, self._wake_some)
 
     def _wake_some(self) -> None:
         self._waking = None

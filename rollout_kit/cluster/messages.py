@@ -16,6 +16,7 @@ from ..store.lines import head_of, info_of
 from ..store.scan import dump_line
 from ..store.sidecars.shards import ShardFile
 from ..types import (
+    ArmInfo,
     Attempt,
     Failure,
     JsonObject,
@@ -23,6 +24,7 @@ from ..types import (
     LineAt,
     Outcome,
     Rollout,
+    RolloutInfo,
     Task,
     Unverified,
 )
@@ -100,8 +102,8 @@ def write_event(
 
 def encode_outcome(outcome: Outcome) -> JsonObject:
     match outcome:
-        case Rollout(line=line):
-            return {"kind": "rollout", "head": head_of(line)}
+        case Rollout(info=info, line=line):
+            return {"kind": "rollout", "info": encode_info(info), "head": head_of(line)}
         case Unverified():
             return {"kind": "unverified", **encode_unverified(outcome)}
         case Failure():
@@ -124,7 +126,7 @@ def decode_outcome(found: Mapping[str, Any]) -> Outcome:
         case "rollout":
             raw = found["raw"]
             raw = raw if isinstance(raw, bytes) else LineAt(*raw)
-            return Rollout(info_of(found["head"]), found["head"], raw=raw)
+            return Rollout(decode_info(found["info"]), found["head"], raw=raw)
         case "unverified":
             return decode_unverified(found)
         case "failure":
@@ -139,6 +141,23 @@ def decode_outcome(found: Mapping[str, Any]) -> Outcome:
                 answered=found["answered"],
             )
     raise ValueError(f"no outcome is called {found['kind']!r}")
+
+
+def encode_info(info: RolloutInfo) -> list[Any]:
+    found: list[Any] = list(info)
+    found[KEY], found[ARM] = list(info.key), info.arm and list(info.arm)
+    return found
+
+
+def decode_info(found: list[Any]) -> RolloutInfo:
+    """What `encode_info` has made; the list is used up."""
+    found[KEY], found[SCORES] = Key(*found[KEY]), tuple(found[SCORES])
+    if (arm := found[ARM]) is not None:
+        found[ARM] = ArmInfo(*arm)
+    return RolloutInfo._make(found)
+
+
+KEY, SCORES, ARM = map(RolloutInfo._fields.index, ("key", "scores", "arm"))
 
 
 def encode_unverified(unverified: Unverified) -> JsonObject:

@@ -24,7 +24,7 @@ from ..session import Session, entered
 from ..store.lines import rollout_of
 from ..store.tasks import BREATH
 from ..transport.loop import beside
-from ..types import Attempt, Failure, JsonObject, Outcome, Rollout, Say, Unverified
+from ..types import Attempt, Failure, JsonObject, Outcome, Rollout, Say
 from .audit import VerdictAudit
 from .collection import Collection
 from .control.limits import RunLimits
@@ -204,18 +204,18 @@ class Run:
         return {plan.model_server for plan in plans if plan.model_server is not None}
 
     def _observe(self, outcome: Outcome, now: float) -> None:
-        is_final = self.tally.take(outcome)
+        is_final, is_overloaded = self.tally.take(outcome), False
         if isinstance(outcome, Rollout):
             self.metrics.add(outcome)
+        elif outcome.error is not None:
+            self._say_traceback(outcome.error)
+            is_overloaded = isinstance(outcome, Failure) and outcome.error.status in OVERLOADED
         for observer in self._observers:
             observer.take(outcome)
-        if isinstance(outcome, Failure | Unverified) and outcome.error is not None:
-            self._say_traceback(outcome.error)
         if self._give_up.reason and self.command.stop_early:
             raise StopRun(self._give_up.reason)
         if is_final:
             self._last_outcome = now
-            is_overloaded = isinstance(outcome, Failure) and outcome.error.status in OVERLOADED
             self.limiter.record_outcome(now, self.schedule.in_flight, overloaded=is_overloaded)
             self.limits.check()
 

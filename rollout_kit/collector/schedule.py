@@ -209,17 +209,16 @@ class Schedule:
         try:
             while True:
                 pause = self._dispatch()
-                if pause is not None and pause.ready is None and not self._ready:
+                if self._ready:
+                    if (outcome := self._outcome(self._ready.popleft())) is not None:
+                        yield outcome
+                elif pause is not None and pause.ready is None:
                     await asyncio.sleep(0)
-                    continue
-                is_idle = pause is None and not (self.slots or self._ready or self._again)
-                if is_idle and not self.is_paused:
+                elif pause is None and not (self.slots or self._again or self.is_paused):
                     return
-                if not self._ready:
+                else:
                     self._waiter = self._loop.create_future()
                     await self._waiter
-                if (outcome := self._outcome(self._ready.popleft())) is not None:
-                    yield outcome
         finally:
             if self._wake:
                 self._wake.cancel()
@@ -237,9 +236,9 @@ class Schedule:
         return self._sink.append(outcome)
 
     def _outcome(self, ready: "_Ready") -> Outcome | None:
-        if isinstance(ready, Exception):
-            raise ready
         if not isinstance(ready, asyncio.Future):
+            if isinstance(ready, Exception):
+                raise ready
             return ready
         slot = self.slots.pop(ready)
         self._freed.discard(slot.place)
@@ -252,37 +251,41 @@ class Schedule:
         if self.is_paused:
             self.begun.set()
             return None
-        while self._regaining and self.in_flight < self._limit():
+        limit = self._limit()
+        while self._regaining and self.in_flight < limit:
             place, given = self._regaining.popleft()
             if not given.done():
                 self._freed.discard(place)
                 place.freed_at = None
                 given.set_result(True)
-        while (self._again or not self._exhausted) and self.in_flight < (limit := self._limit()):
-            if self.in_flight >= self._filled:
+        while (in_flight := self.in_flight) < limit and (self._again or not self._exhausted):
+            if in_flight >= self._filled:
                 self._fill_on(limit)
                 break
             found = self._again.popleft() if self._again else self._source.next()
-            if isinstance(found, Later):
+            if isinstance(found, Attempt):
+                self._begin(found, in_flight + 1)
+            elif isinstance(found, Later):
                 if found.ready is not None:
                     self._wake_after(found.ready, found.what)
                 return found
-            if isinstance(found, End):
+            else:
                 self._exhausted = True
-                break
-            slot = Slot(
-                _Place(self, self._num_started),
-                attempt=found,
-                is_stored=found.stored is not None,
-                in_flight=self.in_flight + 1,
-                began=perf_counter(),
-            )
-            self._num_started += 1
-            running = self._work(found, slot, partial(self._keep, slot))
-            self.slots[running] = slot
-            running.add_done_callback(self._hand)
         self.begun.set()
         return None
+
+    def _begin(self, attempt: Attempt, in_flight: int) -> None:
+        slot = Slot(
+            _Place(self, self._num_started),
+            attempt=attempt,
+            is_stored=attempt.stored is not None,
+            in_flight=in_flight,
+            began=perf_counter(),
+        )
+        self._num_started += 1
+        running = self._work(attempt, slot, partial(self._keep, slot))
+        self.slots[running] = slot
+        running.add_done_callback(self._hand)
 
     def _wake_after(self, ready: asyncio.Event, what: str) -> None:
         async def wake() -> None:

@@ -13,6 +13,7 @@ from itertools import chain
 from typing import Any
 
 from ..store.groups.scope import Group
+from ..store.lines import USAGE
 from ..types import JsonObject, Rollout, RolloutInfo
 from .groups import Groups, Moments
 from .majority import Votes
@@ -48,36 +49,39 @@ class Aggregate:
 
     def add(self, rollout: Rollout) -> None:
         """Count one rollout."""
-        info = rollout.info
+        info, head, groups = rollout.info, rollout.head, self.groups
+        task_id, agent, _, _ = info.key
         self.rollouts += 1
-        usage = self.usage
-        usage["input_tokens"] = usage.get("input_tokens", 0) + info.input_tokens
-        usage["output_tokens"] = usage.get("output_tokens", 0) + info.output_tokens
-        usage["total_tokens"] = usage.get("total_tokens", 0) + info.total_tokens
-        if info.cost_usd is None:
+        if not (usage := self.usage):
+            usage |= dict.fromkeys(USAGE, 0)
+        usage["input_tokens"] += info.input_tokens
+        usage["output_tokens"] += info.output_tokens
+        usage["total_tokens"] += info.total_tokens
+        if (cost_usd := info.cost_usd) is None:
             self.unpriced += 1
         else:
-            self.cost_usd += info.cost_usd
-        groups, reward = self.groups, rollout.reward
-        if groups.whole is None:  # latencies are those of all arms
+            self.cost_usd += cost_usd
+        lists_all = False
+        if groups.whole is None:  # latencies are those of all arms, which list no tasks
             self._add_times(info)
-        self.cut_off += rollout.head["rollout"].get("finish_reason") in CUT_OFF
-        row = groups.row(info.key.agent, info.key.task_id, info.task_index)
-        if reward is None:
+            lists_all = len(groups) <= MAX_GROUPS
+        if head["rollout"].get("finish_reason") in CUT_OFF:
+            self.cut_off += 1
+        row = groups.row(agent, task_id, info.task_index)
+        if (reward := head.get("reward")) is None:
             self.unscored += 1
         else:
             groups.counts[row] += 1
             if ANSWER in info.scores:
-                task = info.key.agent, info.key.task_id
-                self.votes.add(task, rollout.head.get(ANSWER), reward)
-            groups.successes[row] += reward >= self.pass_threshold
-        lists_all = groups.whole is None and len(groups) <= MAX_GROUPS  # others list no tasks
-        for name, value in _numbers(rollout):
+                self.votes.add((agent, task_id), head.get(ANSWER), reward)
+            if reward >= self.pass_threshold:
+                groups.successes[row] += 1
+        for name, value in _numbers(info, head):
             moments = self.numbers.get(name)
             if moments is None:
                 moments = self.numbers[name] = Moments()
             moments.add(value)
-            if name == "reward" or lists_all:
+            if lists_all or name == "reward":
                 groups.column(name).add(row, value)
 
     def _add_times(self, info: RolloutInfo) -> None:
@@ -264,17 +268,18 @@ def _wilson(whole: Moments, error: float, num_tasks: int) -> list[float]:
     return [max(0.0, middle - half), min(1.0, middle + half)]
 
 
-def _numbers(rollout: Rollout) -> Iterable[tuple[str, float]]:
+def _numbers(info: RolloutInfo, head: JsonObject) -> list[tuple[str, float]]:
     """The metrics of a rollout: reward, numbers that the verifier set, turns and tool calls."""
-    head, info = rollout.head, rollout.info
-    for name in ("reward", *info.scores):
-        value = head.get(name)
-        if isinstance(value, (int, float)) and math.isfinite(value):
-            yield name, float(value)
+    found = [
+        (name, float(value))
+        for name in ("reward", *info.scores)
+        if isinstance(value := head.get(name), (int, float)) and math.isfinite(value)
+    ]
     if info.num_turns is not None:
-        yield "num_turns", float(info.num_turns)
+        found.append(("num_turns", float(info.num_turns)))
     if info.num_tool_calls is not None:
-        yield CALLS, float(info.num_tool_calls)
+        found.append((CALLS, float(info.num_tool_calls)))
+    return found
 
 
 def _powers_up_to(most: int) -> list[int]:

@@ -3,14 +3,14 @@
 Sketches of shards can be merged (the idea of DDSketch, Masson et al. 2019).
 """
 
-import math
 from collections import Counter
 from dataclasses import dataclass, field
+from math import ceil, log
 
 GAMMA = 1.02
 """Ratio of a bucket's ends: every value in it is within 1 % of the middle."""
 
-_LOG_GAMMA = math.log(GAMMA)
+_LOG_GAMMA = log(GAMMA)
 
 
 @dataclass(slots=True)
@@ -27,8 +27,9 @@ class Sketch:
         if value <= 1e-9:
             self.zeros += 1
             return
-        self.buckets[math.ceil(math.log(value) / _LOG_GAMMA)] += 1
-        self.largest = max(self.largest, value)
+        self.buckets[ceil(log(value) / _LOG_GAMMA)] += 1
+        if value > self.largest:
+            self.largest = value
 
     def merge(self, other: "Sketch") -> None:
         self.buckets.update(other.buckets)

@@ -51,6 +51,9 @@ MORE = 2
 MAX_EARLY = 1024
 """Early rollouts kept to estimate how a part's time grows with the number in flight."""
 
+MAX_FULL = 4096
+"""Rollouts with all slots full that give the mean of a part's time."""
+
 MIN_SEEN = 3
 """Fewer rollouts give no estimate of that growth."""
 
@@ -73,6 +76,11 @@ class Growth:
     total: float = 0.0
     squares: float = 0.0
     """`total`, `squares`: of the log of the seconds, with all slots full."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether further rollouts would tell nothing more."""
+        return self.count >= MAX_FULL
 
     def add(self, in_flight: int, seconds: float) -> None:
         if in_flight > 0.8 * self.limit:

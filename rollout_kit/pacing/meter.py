@@ -120,14 +120,15 @@ class Meter:
         spent.sessions += max(0.0, held - model - tools - verify - agent - limited - failed)
         if info.attempt == 1:
             first_turn = model if info.first_turn_s is None else info.first_turn_s
-            if not is_stored:  # without the model's time, the agent's
-                now, waited = running_loop().time(), first_turn or agent
-                self.limiter.record_time(now, in_flight, waited)
+            if not (is_stored or isinstance(self.limiter, Fixed)):
+                waited = first_turn or agent  # without the model's time, the agent's
+                self.limiter.record_time(running_loop().time(), in_flight, waited)
             growth = spent.growth
-            growth["model"].add(in_flight, first_turn)
-            growth["tools"].add(in_flight, tools)
-            growth["verification"].add(in_flight, verify)
-            growth["agent"].add(in_flight, agent)
+            if not growth["model"].is_known:
+                growth["model"].add(in_flight, first_turn)
+                growth["tools"].add(in_flight, tools)
+                growth["verification"].add(in_flight, verify)
+                growth["agent"].add(in_flight, agent)
 
     def switch(self, limiter: Limiter) -> None:
         """Measure under another limiter from now on."""

@@ -1,6 +1,7 @@
 """Compact tables of a million tasks, keyed by the 64-bit number of a task's id."""
 
 from array import array
+from binascii import unhexlify
 from collections import Counter
 from collections.abc import Collection, Container, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -17,13 +18,11 @@ _FIRST = 16
 
 def hex_number(task_id: str) -> int | None:
     """A task id as a number; None if it has another form."""
-    if len(task_id) != HEX_DIGITS or not task_id.isalnum():
-        return None
     try:
-        number = int(task_id, 16)
+        raw = unhexlify(task_id)
     except ValueError:
         return None
-    return number if f"{number:016x}" == task_id else None
+    return int.from_bytes(raw, "big") if len(raw) == 8 and task_id == task_id.lower() else None
 
 
 def small(task_id: str) -> int | str:

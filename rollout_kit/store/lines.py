@@ -42,8 +42,8 @@ NUMBERS = (
 )
 """Fields of the `rollout` block that must be numbers."""
 
-OF_HEAD = (*MARK, "agent_ref", "_ng_task_index", "_ng_rollout_index", "reward", "usage", "rollout")
-"""Fields of the head of a rollout's line, besides its scores."""
+OF_HEAD = ("started_at", "finish_reason")
+"""Fields of the `rollout` block that the head of a rollout has, and its `RolloutInfo` lacks."""
 
 USAGE = ("input_tokens", "output_tokens", "total_tokens")
 
@@ -188,10 +188,10 @@ def row_of(line: Mapping[str, Any]) -> JsonObject:
 
 
 def head_of(line: Mapping[str, Any]) -> JsonObject:
-    """What the line of a rollout says of it besides the row and the response."""
-    return {
-        name: line[name] for name in (*OF_HEAD, *line["rollout"].get("scores", ())) if name in line
-    }
+    """Reward and scores of a rollout's line, and what of its block `info_of` leaves out."""
+    block = line["rollout"]
+    head = {name: line[name] for name in ("reward", *block.get("scores", ())) if name in line}
+    return {**head, "rollout": {name: block[name] for name in OF_HEAD if name in block}}
 
 
 def info_of(line: Mapping[str, Any]) -> RolloutInfo:

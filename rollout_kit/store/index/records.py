@@ -70,7 +70,7 @@ class RecordMaker:
         self._learn([score.name for score in columns.scores])
         self._codes: dict[tuple[str | None, ...], tuple[list[int], bool]] = {}
         """The codes of texts that stand together in many lines, and whether all are kept."""
-        self._started = ("", NAN)
+        self._second = ("", 0)
 
     def make(self, offset: int, raw: bytes) -> Record | None:
         """The record of a line; None if it is no rollout or failure that a collection wrote."""
@@ -115,12 +115,12 @@ class RecordMaker:
             self._add_columns([(name, head.get(name)) for name in names])
             started_s = self._seconds(block.get("started_at", ""))
             cost_usd = NAN if info.cost_usd is None else info.cost_usd
-            texts = ("rollout", key.agent, key.scope, info.model, info.settings, info.verifier)
-            texts = (*texts, block.get("finish_reason"), None)
-            numbers = (info.task_index, index, info.attempt, info.num_turns, info.num_tool_calls)
-            numbers += (info.input_tokens, info.output_tokens, info.total_tokens)
-            numbers += (info.duration_s, info.model_s, info.tool_s, info.verify_s)
-            numbers += (reward, cost_usd, started_s)
+            made_by = (key.agent, key.scope, info.model, info.settings, info.verifier)
+            texts = ("rollout", *made_by, block.get("finish_reason"), None)
+            counts = (info.task_index, index, info.attempt, info.num_turns, info.num_tool_calls)
+            used = (info.input_tokens, info.output_tokens, info.total_tokens)
+            times = (info.duration_s, info.model_s, info.tool_s, info.verify_s)
+            numbers = (*counts, *used, *times, reward, cost_usd, started_s)
             scores = [head.get(score.name) for score in self._columns.scores]
             content, is_plain = self._pack(offset, raw, key.task_id, texts, numbers, scores)
         except (struct.error, TypeError, ValueError):  # of another form in JSON
@@ -168,17 +168,19 @@ class RecordMaker:
         if (number := hex_number(task_id)) is None:
             texts = (*texts, task_id)
         codes, is_whole = self._codes.get(texts) or self._code(texts)
-        start = (offset, min(len(raw), 0xFFFFFFFF), crc32(raw), number or 0, *codes)
+        size = min(len(raw), 0xFFFFFFFF)
+        start = (offset, size, crc32(raw), number or 0, *codes)
         try:
             content = HEAD.pack(*start, *numbers)
         except (struct.error, OverflowError):  # None, or what no time and no count can be
             numbers = [NAN if n is None or abs(n) > 1e38 else n for n in numbers]
             content = HEAD.pack(*start, *numbers)
-        for score, value in zip(self._columns.scores, scores, strict=True):
-            if score.is_text:
-                text = LEFT_OUT if isinstance(value, list | dict) else value
+        columns = self._columns
+        for (name, is_text), value in zip(columns.scores, scores, strict=True):
+            if is_text:
+                text = LEFT_OUT if isinstance(value, (list, dict)) else value
                 text = text if isinstance(text, str) else None
-                content += CODE.pack(self._columns.texts[score.name].code_of(text))
+                content += CODE.pack(columns.texts[name].code_of(text))
             else:
                 is_number = isinstance(value, (int, float)) and value - value == 0
                 content += NUMBER.pack(value if is_number else NAN)
@@ -197,18 +199,21 @@ class RecordMaker:
 
     def _seconds(self, text: str) -> float:
         """A time as the files write it, in seconds since 1970."""
-        if text != self._started[0]:
-            try:
-                self._started = text, datetime.fromisoformat(text).timestamp()
-            except (ValueError, OverflowError):
-                return NAN
-        return self._started[1]
+        try:
+            if len(text) != 24 or text[10] + text[19] + text[23] != "T.Z":
+                return datetime.fromisoformat(text).timestamp()
+            if (second := text[:19]) != self._second[0]:  # many rollouts share one
+                at = datetime.fromisoformat(f"{second}Z").timestamp()
+                self._second = second, round(1000 * at)
+            return (self._second[1] + int(text[20:23])) / 1000
+        except (ValueError, OverflowError):
+            return NAN
 
     def _add_columns(self, scores: Sequence[tuple[str, Any]]) -> None:
         """Add the columns that the verifier's fields need."""
         columns = self._columns
         for name, value in scores:
-            if isinstance(value, str | list | dict):
+            if isinstance(value, (str, list, dict)):
                 held: Mapping[str, Any] = columns.texts
             elif isinstance(value, (int, float)):
                 held = columns.numbers
