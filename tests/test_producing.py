@@ -391,6 +391,55 @@ def test_a_buffer_that_vanishes_ends_the_run_in_a_line(bench: Bench, tmp_path: P
         asyncio.run(main(url))
 
 
+@pytest.mark.skipif(not REDIS, reason="needs redis-server and the package redis")
+def test_large_groups_are_references_into_the_output(bench: Bench, tmp_path: Path) -> None:
+    """Also those of earlier runs; one whose file cannot be read any more is given back."""
+    bench.model = ScriptedModel(lambda params: asked(params) * 9_000)
+    output = tmp_path / "rollouts.jsonl"
+
+    async def main(url: str) -> None:
+        assert await bench.collect(ROWS[:1], num_repeats=2) == 0
+        assert await bench.collect(ROWS, buffer=f"{url}?reference_bytes=9000", num_repeats=2) == 0
+        async with await open_buffer(url) as buffer:
+            assert (stats := await buffer.stats())["put"] == 3 and stats["bytes"] < 3 * 700
+            batch = await buffer.get(3)
+            assert batch
+            kept = [line for group in batch.groups for line in group.rollouts]
+            in_order = sorted(
+                kept, key=lambda line: (line["_ng_task_index"], line["_ng_rollout_index"])
+            )
+            assert in_order == sorted(
+                bench.lines(), key=lambda line: (line["_ng_task_index"], line["_ng_rollout_index"])
+            )
+            await buffer.nack(batch.lease)
+            raw = output.read_bytes()
+            output.write_bytes(b" " + raw)
+            with pytest.raises(ConfigError, match="the file was changed; share this folder"):
+                await buffer.get(1)
+            output.unlink()
+            with pytest.raises(ConfigError, match=r"rollouts.jsonl .* No such file .* reference_"):
+                await buffer.get(1)
+            output.write_bytes(raw)
+            assert len(await buffer.get(3) or ()) == 3
+
+    with redis_server(tmp_path) as url:
+        asyncio.run(main(url))
+
+
+@pytest.mark.skipif(not REDIS, reason="needs redis-server and the package redis")
+def test_small_groups_stay_in_redis_and_only_redis_refers(bench: Bench, tmp_path: Path) -> None:
+    async def main(url: str) -> None:
+        assert await bench.collect(ROWS, buffer=f"{url}?reference_bytes=90000") == 0
+        (tmp_path / "rollouts.jsonl").unlink()
+        async with await open_buffer(url) as buffer:
+            assert len(await buffer.get(3) or ()) == 3
+
+    with redis_server(tmp_path) as url:
+        asyncio.run(main(url))
+    with pytest.raises(ConfigError, match="only Redis keeps references"):
+        asyncio.run(open_buffer("memory:?reference_bytes=1"))
+
+
 def test_a_group_that_an_earlier_run_began_is_put_during_the_run(bench: Bench) -> None:
     """Not only at its end, which an endless one has not."""
     assert asyncio.run(bench.collect(ROWS, num_repeats=1)) == 0

@@ -1,12 +1,14 @@
 """What a buffer holds and hands out. The unit is a whole group; it is never split."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
+from ...errors import ConfigError
+from ...store.groups.members import HeldLine
 from ...types import JsonObject
 
 
@@ -22,30 +24,50 @@ class BufferedGroup:
     rewards: list[float | None] = field(default_factory=list)
     version_first: int | None = None
     version_last: int | None = None
+    places: list[HeldLine] = field(default_factory=list)
+    """Where the lines of the rollouts are on disk, if that is known."""
 
     def __post_init__(self) -> None:
         if not self.rewards:
             self.rewards = [each.get("reward") for each in self.rollouts]
 
-    def encode(self) -> bytes:
-        """As one line of JSON, without its end."""
-        return orjson.dumps(
-            {
-                "key": self.key,
-                "version_first": self.version_first,
-                "version_last": self.version_last,
-                "rewards": self.rewards,
-                "rollouts": self.rollouts,
-            }
-        )
+    def encode(self, reference_bytes: int | None = None) -> bytes:
+        """As one line of JSON, without its end; from `reference_bytes` on with the places of its
+        rollouts instead of them."""
+        head = {
+            "key": self.key,
+            "version_first": self.version_first,
+            "version_last": self.version_last,
+            "rewards": self.rewards,
+        }
+        size = sum(place.size for place in self.places)
+        if self.places and reference_bytes is not None and size >= reference_bytes:
+            return orjson.dumps({**head, "places": [list(each) for each in self.places]})
+        return orjson.dumps({**head, "rollouts": self.rollouts})
 
     @classmethod
     def decode(cls, raw: bytes | JsonObject) -> "BufferedGroup":
         given = raw if isinstance(raw, dict) else orjson.loads(raw)
+        if places := given.get("places"):
+            given["rollouts"] = list(_read_places(str(given.get("key")), places))
         if not (isinstance(given.get("key"), str) and isinstance(given.get("rollouts"), list)):
             raise ValueError("a group has a text `key` and a list `rollouts`")
         names = ("key", "rollouts", "rewards", "version_first", "version_last")
         return cls(**{name: given[name] for name in names if given.get(name) is not None})
+
+
+def _read_places(key: str, places: Iterable[Iterable[Any]]) -> Iterator[JsonObject]:
+    """The rollouts of a group that is kept as a reference; ConfigError if one cannot be read."""
+    for each in places:
+        place = HeldLine(*each)
+        try:
+            yield orjson.loads(place.read())
+        except OSError as error:
+            raise ConfigError(
+                f"the buffer refers to {place.path} for the group {key}, and it cannot be read"
+                f" here: {error.strerror}; share this folder under the same path, or collect into"
+                " a buffer of another name without reference_bytes"
+            ) from None
 
 
 @dataclass(slots=True)

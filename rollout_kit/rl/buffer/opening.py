@@ -75,4 +75,6 @@ def read_url(url: str, policy: dict[str, Any] | None = None) -> tuple[str, dict[
     known = {**asked}
     known.pop("spool", None) if scheme == "memory" else None
     BufferPolicy.parse(known, f"buffer={scheme}")
+    if scheme in ("memory", "ray") and known.get("reference_bytes") is not None:
+        raise ConfigError(f"buffer={scheme}: reference_bytes: only Redis keeps references")
     return scheme, asked

@@ -21,6 +21,12 @@ class BufferPolicy(BaseModel):
     capacity_bytes: int | None = Field(
         default=None, ge=1, description="Most bytes of stored groups."
     )
+    reference_bytes: int | None = Field(
+        default=None,
+        ge=0,
+        description="In Redis, groups of this size or more are kept as a reference to the output of"
+        " the collection, which trainers must be able to read under the same path.",
+    )
     batch: int | None = Field(default=None, ge=1, description="Groups of one step of the trainer.")
     staleness: int | None = Field(
         default=None,

@@ -134,7 +134,7 @@ class RedisBuffer(Buffer):
 
     async def _put(self, group: BufferedGroup, ticket: str, wait_s: float) -> str:
         of = "" if group.version_first is None else group.version_first
-        raw, ends = group.encode(), self.clock() + wait_s
+        raw, ends = group.encode(self.policy.reference_bytes), self.clock() + wait_s
         while True:
             found = (await self._call("put", group.key, of, ticket, raw)).decode()
             if found != "full" or self.policy.on_full != "block":
@@ -155,7 +155,11 @@ class RedisBuffer(Buffer):
         is_over, version, *bodies = await self._call("get", number, least, bound, lease)
         if not bodies:
             return None, bool(is_over)
-        groups = [BufferedGroup.decode(body) for body in bodies]
+        try:
+            groups = [BufferedGroup.decode(body) for body in bodies]
+        except ConfigError:  # another consumer may be able to read them
+            await self.nack(lease)
+            raise
         return GroupBatch(lease, groups, int(version) if version != b"" else None), False
 
     async def _wait_for_change(self, wait_s: float) -> None:

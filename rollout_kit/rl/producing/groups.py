@@ -12,8 +12,8 @@ def key_of_group(group: Group) -> str:
     return ":".join(filter(None, (group.task_id, group.agent, group.scope)))
 
 
-def lines_of(members: dict[Key, HeldMember]) -> list[JsonObject]:
-    return [members[key].line for key in sorted(members)]
+def in_order(members: dict[Key, HeldMember]) -> list[HeldMember]:
+    return [members[key] for key in sorted(members)]
 
 
 def place_of(line: JsonObject) -> tuple[str, int]:
@@ -22,9 +22,11 @@ def place_of(line: JsonObject) -> tuple[str, int]:
 
 
 def make_group(
-    key: str, lines: list[JsonObject], rewards: list[float | None] | None, began: int | None
+    key: str, members: list[HeldMember], rewards: list[float | None] | None, began: int | None
 ) -> BufferedGroup:
     """Where the model server tells no versions, that of the trainer at the group's begin counts."""
+    lines, places = [each.line for each in members], [each.place for each in members if each.place]
     found = span_versions(versions_of(line["response"].get("output") or ()) for line in lines)
     first, last = (found.first, found.last) if found else (began, began)
-    return BufferedGroup(key, lines, rewards or [], first, last)
+    places = places if len(places) == len(lines) else []
+    return BufferedGroup(key, lines, rewards or [], first, last, places)

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
+from pathlib import Path
 from socket import gethostname
 from typing import Any, TypeVar
 
@@ -19,7 +20,7 @@ from ...collector.groups.slots import OpenGroup, OpenGroups
 from ...collector.run import Ending, Run
 from ...collector.schedule import Later
 from ...errors import ConfigError, OutputError, PeerError, RolloutKitError, number_of
-from ...store.groups.members import hold_line
+from ...store.groups.members import HeldLine, HeldMember, hold_line
 from ...store.groups.reading import read_groups
 from ...store.groups.rewards import find_group_rewards
 from ...store.groups.scope import Group, group_of
@@ -34,7 +35,7 @@ from ..buffer.opening import open_buffer
 from .acks import AckFile
 from .epochs import EpochSource
 from .gauges import TrainerGauges
-from .groups import key_of_group, lines_of, make_group, place_of
+from .groups import in_order, key_of_group, make_group, place_of
 from .stragglers import Stragglers
 
 log = logging.getLogger(__name__)
@@ -68,17 +69,20 @@ class Producer:
         done = self._journal.contents.done
         plans = run.runner.agents
         self._scored_apart = {n for n, plan in plans.items() if plan.verifies_groups}
-        self.open = OpenGroups(plans, done, self._settle, lambda: running_loop().time(), hold_line)
+        self.open = OpenGroups(plans, done, self._settle, lambda: running_loop().time(), self._hold)
         self._tickets: dict[Group, tuple[str, int | None]] = {}
         """Groups in progress → their ticket, and the trainer's version when they began."""
         self._free: list[tuple[str, int | None]] = []
         self._wants, self._ready = asyncio.Event(), asyncio.Event()
         self._needed: dict[Group, int] = {}
-        self._unscored: dict[Group, list[JsonObject]] = {}
+        self._unscored: dict[Group, list[HeldMember]] = {}
+        self._places: dict[Key, HeldLine] = {}
+        """Of the lines of this run, while their outcomes are on the way here."""
         self._putting: set[asyncio.Task[None]] = set()
         self.put: Counter[str] = Counter()
         """Answers of the buffer → how many."""
         self._gauges, self.stragglers = TrainerGauges(run.tally, say), Stragglers(run)
+        self._refers = buffer.policy.reference_bytes is not None
         self._is_away = False
         self._owner = hashlib.sha256(f"{gethostname()}:{acks.path.resolve()}".encode()).hexdigest()
         """Of the tickets: those of a run that was killed are released by the next one."""
@@ -97,6 +101,8 @@ class Producer:
         source.on_task, source.gate = plan, self._hold_back
         source.follow_earlier = self.open.add_earlier
         self._run.observe(self.open)
+        if self._refers and isinstance(journal := self._journal, Journal):
+            journal.index.follow = partial(self._note_place, journal.paths.main)
         if groups.is_on:
             groups.followers.append(self._take_score)
 
@@ -203,31 +209,37 @@ class Producer:
         elif opened.held is None:
             self._needed[group] = number
         elif group.agent in self._scored_apart and self._run.groups.is_on:
-            self._unscored[group] = lines_of(opened.held)
+            self._unscored[group] = in_order(opened.held)
         else:
-            self._start(group, lines_of(opened.held), None)
+            self._start(group, in_order(opened.held), None)
+
+    def _note_place(self, path: Path, key: Key, offset: int, raw: bytes) -> None:
+        self._places[key] = HeldLine.of(path, offset, raw)
+
+    def _hold(self, key: Key, line: JsonObject) -> HeldMember:
+        return hold_line(key, line)._replace(place=self._places.pop(key, None))
 
     def _take_score(self, group: Group, line: JsonObject | None) -> None:
-        lines = self._unscored.pop(group, None)
-        if lines is not None and line is not None:
+        members = self._unscored.pop(group, None)
+        if members is not None and line is not None:
             of = {(one["scope"], one["rollout_index"]): one["reward"] for one in line["members"]}
-            self._start(group, lines, [of.get(place_of(each)) for each in lines])
-        elif lines is not None:
+            self._start(group, members, [of.get(place_of(each.line)) for each in members])
+        elif members is not None:
             self.put["not scored"] += 1
             self._drop_ticket(group)
 
     def _start(
-        self, group: Group, lines: list[JsonObject], rewards: list[float | None] | None
+        self, group: Group, members: list[HeldMember], rewards: list[float | None] | None
     ) -> None:
-        task = asyncio.create_task(self._put(group, lines, rewards))
+        task = asyncio.create_task(self._put(group, members, rewards))
         self._putting.add(task)
         task.add_done_callback(self._putting.discard)
 
     async def _put(
-        self, group: Group, lines: list[JsonObject], rewards: list[float | None] | None
+        self, group: Group, members: list[HeldMember], rewards: list[float | None] | None
     ) -> None:
         ticket, began = self._tickets.get(group, ("", None))
-        made = make_group(key_of_group(group), lines, rewards, began)
+        made = make_group(key_of_group(group), members, rewards, began)
         try:
             answer = await self._ask(partial(self._buffer.put, made, ticket=ticket))
         except (PeerError, ConfigError) as error:
@@ -259,7 +271,8 @@ class Producer:
         self._needed = {group: n for group, n in self._needed.items() if group not in needed}
         journal.gather()
         scores = find_group_rewards(journal.paths.main) if self._scored_apart else None
-        async for found in read_groups(journal.paths.main, journal.size, needed, hold_line):
+        where = journal.paths.main, journal.size, needed, hold_line
+        async for found in read_groups(*where, with_places=self._refers):
             while len(self._putting) >= MAX_PUTTING:
                 await asyncio.wait(self._putting, return_when=asyncio.FIRST_COMPLETED)
             rewards = None
@@ -269,7 +282,7 @@ class Producer:
                 if len(rewards) < len(given):
                     self.put["not scored"] += 1
                     continue
-            self._start(found.group, lines_of(found.members), rewards)
+            self._start(found.group, in_order(found.members), rewards)
 
     async def _ask(self, call: Callable[[], Awaitable[T]]) -> T:
         """The buffer's answer; it is asked again while it cannot be reached."""

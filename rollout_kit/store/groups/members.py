@@ -4,8 +4,11 @@ The digest of a group is a sum over its members, so that it does not depend on t
 be computed while lines are read. A member that changes, comes or goes changes it.
 """
 
+from errno import EINVAL
 from hashlib import sha256
+from pathlib import Path
 from typing import Any, NamedTuple
+from zlib import crc32
 
 import orjson
 
@@ -16,6 +19,28 @@ DIGEST_BYTES = 16
 """Digests are added modulo the number that follows the largest one of this size."""
 
 
+class HeldLine(NamedTuple):
+    """Where a line is; `checksum` is its crc32."""
+
+    path: str
+    offset: int
+    size: int
+    checksum: int
+
+    @classmethod
+    def of(cls, path: Path, offset: int, raw: bytes) -> "HeldLine":
+        return cls(str(path.absolute()), offset, len(raw), crc32(raw))
+
+    def read(self) -> bytes:
+        """The line; OSError if it is not there any more."""
+        with open(self.path, "rb") as stream:
+            stream.seek(self.offset)
+            raw = stream.read(self.size)
+        if crc32(raw) != self.checksum:
+            raise OSError(EINVAL, "the file was changed")
+        return raw
+
+
 class HeldMember(NamedTuple):
     """A member in memory. `raw` is its part of a request; `params` are its create params."""
 
@@ -24,6 +49,8 @@ class HeldMember(NamedTuple):
     params: JsonObject
     line: JsonObject = {}  # noqa: RUF012 (never changed)
     """The whole line, where a reader asks for it."""
+    place: HeldLine | None = None
+    """Where the line is, where a reader asks for it."""
 
 
 def hold(key: Key, line: JsonObject) -> HeldMember:

@@ -10,7 +10,7 @@ from ..contents import head_of, head_reader
 from ..lines import kind_of
 from ..scan import parse_line, read_lines
 from ..tasks import BREATH
-from .members import HeldMember, hold, task_of
+from .members import HeldLine, HeldMember, hold, task_of
 from .scope import Group, group_of
 
 
@@ -27,12 +27,14 @@ async def read_groups(
     size: int,
     wanted: Mapping[Group, int | None],
     hold: Callable[[Key, JsonObject], HeldMember] = hold,
+    *,
+    with_places: bool = False,
 ) -> AsyncIterator[FoundGroup]:
     """The wanted groups in the first `size` bytes, each once it has so many members; with None, at
     the end. Other work of the event loop goes on meanwhile."""
     begun: dict[Group, FoundGroup] = {}
     left = set(wanted)
-    for number, (key, raw) in enumerate(_read_keys(path, size), 1):
+    for number, (key, offset, raw) in enumerate(_read_keys(path, size), 1):
         if number % BREATH == 0:
             await asyncio.sleep(0)
         if (group := group_of(key)) not in left or (line := parse_line(raw)) is None:
@@ -40,7 +42,8 @@ async def read_groups(
         found = begun.get(group)
         if found is None:
             found = begun[group] = FoundGroup(group, task_of(line), {})
-        found.members.setdefault(key, hold(key, line))
+        place = HeldLine.of(path, offset, raw) if with_places else None
+        found.members.setdefault(key, hold(key, line)._replace(place=place))
         if len(found.members) == wanted[group]:
             left.discard(group)
             yield begun.pop(group)
@@ -49,8 +52,8 @@ async def read_groups(
             yield found
 
 
-def _read_keys(path: Path, size: int) -> Iterator[tuple[Key, bytes]]:
-    """The lines of rollouts, with their keys."""
+def _read_keys(path: Path, size: int) -> Iterator[tuple[Key, int, bytes]]:
+    """The lines of rollouts, with their keys and offsets."""
     read_head = head_reader()
     for offset, raw in read_lines(path):
         if offset >= size:
@@ -59,4 +62,4 @@ def _read_keys(path: Path, size: int) -> Iterator[tuple[Key, bytes]]:
         if head is None and (row := parse_line(raw)) is not None:
             head = head_of(row) if kind_of(row, "rollout") == "rollout" else None
         if head is not None:
-            yield head.key, raw
+            yield head.key, offset, raw

@@ -4,11 +4,11 @@ read instead of them when the output is opened again.
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from ...types import Rollout
+from ...types import Key, Rollout
 from ..files import OutputPaths
 from .columns import Batch, Columns
 from .file import IndexFile, State
@@ -45,6 +45,8 @@ class KeptIndex:
         self._file, self._wanted = IndexFile(path), wanted
         self.descriptor = -1
         """The main file, once it is open; until then what is written is valid for no file."""
+        self.follow: Callable[[Key, int, bytes], None] | None = None
+        """Told each rollout that is appended: its offset, and its line."""
         self.reset()
 
     def load(self) -> Iterator[Rows | int]:
@@ -88,6 +90,8 @@ class KeptIndex:
 
     def append(self, offset: int, raw: bytes, rollout: Rollout) -> None:
         """Keep the record of a rollout that was just written."""
+        if self.follow:
+            self.follow(rollout.key, offset, raw)
         if self._file.path is None:
             return
         record = self._maker.make_own(offset, raw, rollout)
