@@ -12,6 +12,7 @@ from test_groups import KEYS, Ranked, make_desk, rows
 from rollout_kit import load
 from rollout_kit.cli.export import main as export_main
 from rollout_kit.cli.pairs import main as pairs_main
+from rollout_kit.serving.verdicts.groups import GroupMemberScore
 from rollout_kit.store.groups.members import group_digest, hold
 from rollout_kit.store.groups.scope import Group
 from rollout_kit.store.groups.scores import build_group_line
@@ -31,11 +32,11 @@ def write_scored(place: Place, lines: list[Any], scores: dict[tuple[int, int], A
         own = [each for each in lines if each["_ng_task_index"] == task]
         keys = {key_of(each): each for each in own}
         total = sum(hold(key, each).digest for key, each in keys.items() if key)
-        members = {
-            key: {"reward": scores[task, key.rollout_index], "components": {"a": 1.0}}
+        members = [
+            (key, GroupMemberScore(scores[task, key.rollout_index], {"a": 1.0}))
             for key in keys
             if key
-        }
+        ]
         group = Group(f"{task:016x}", "solver", "")
         figures = {"s_end": task / 2}
         groups.append(build_group_line(group, task, group_digest(total), "v", members, figures))

@@ -1,6 +1,7 @@
 """Groups that a run scores: each once, over its final members, whatever happens."""
 
 import asyncio
+import gc
 import json
 import random
 from collections import Counter
@@ -17,6 +18,7 @@ from rollout_kit.errors import ModelError, VerifyError
 from rollout_kit.responses import output_text
 from rollout_kit.serving.registry import load as load_server
 from rollout_kit.serving.resources_server import ResourcesServer
+from rollout_kit.store.groups.members import HeldMember
 from rollout_kit.testing import OVERS, Over, ScriptedModel, making, run_virtual, text_response
 from rollout_kit.types import JsonObject, VerifyRequest, VerifyResponse
 
@@ -149,6 +151,22 @@ def test_a_failed_group_is_named_and_the_same_command_scores_it(desk: Desk) -> N
     assert run_virtual(desk.collect(**KEYS)) == 0
     assert len(Ranked.calls) == calls + 2 and len(current(desk)) == 20
     assert desk.metrics()["groups"]["failures"] == []
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_only_open_groups_are_held(tmp_path: Path, fails: bool) -> None:
+    desk, seen = make_desk(tmp_path), list[int]()
+
+    def count_held(question: str) -> bool:
+        if question in ("q10", "q90"):
+            seen.append(sum(type(each) is HeldMember for each in gc.get_objects()))
+        return fails
+
+    Ranked.fails = staticmethod(count_held)
+    desk.model = ScriptedModel(Numbered(), delay_s=1)
+    run_virtual(desk.collect(rows(100), **KEYS, num_samples_in_parallel=16))
+    assert len(Ranked.calls) == 100
+    assert len(seen) == 2 and max(seen) <= 2 * 16
 
 
 def fail_one(question: str, number: int) -> bool:

@@ -23,6 +23,7 @@ from rollout_kit.errors import ConfigError
 from rollout_kit.export.filters.expression import Filter, parse
 from rollout_kit.export.filters.masks import mask_of, split
 from rollout_kit.launch.sockets import bound_socket, url_of
+from rollout_kit.serving.verdicts.groups import GroupMemberScore
 from rollout_kit.store.groups.members import group_digest, hold
 from rollout_kit.store.groups.scope import group_of
 from rollout_kit.store.groups.scores import build_group_line
@@ -452,7 +453,7 @@ def test_labels_choose_rollouts_in_exports_too(results: Path) -> None:
 def test_group_scores_are_shown_and_filtered_by(results: Path) -> None:
     rollouts = [rollout for rollout in load(results / "a.jsonl") if rollout.key.task_id[-1] == "1"]
     digest = group_digest(sum(hold(each.key, each.line).digest for each in rollouts))
-    scores = {each.key: {"reward": 2.5 - at, "components": {}} for at, each in enumerate(rollouts)}
+    scores = [(each.key, GroupMemberScore(2.5 - at)) for at, each in enumerate(rollouts)]
     group = group_of(rollouts[0].key)
     scored = build_group_line(group, 1, digest, "v", scores, {"agreement": 0.5})
     write_jsonl(results / "a_groups.jsonl", [scored])

@@ -90,10 +90,12 @@ class Run:
         self._write_metrics, self._on_counted = write_metrics, on_counted
         self._earlier = collection.journal.earlier_rows()
         self.limits = RunLimits(command, runner.bill, say, self._reach_limit)
+        is_whole = attempts is None and command.only is None
+        self.groups = GroupScoring.of(collection, self.metrics, self.end_with, is_whole)
         self.schedule = Schedule(
             source if attempts is None else Attempts(attempts),
             runner.begin,
-            collection.journal,
+            self.groups if self.groups.is_on else collection.journal,
             within(self.parallel, self.limits.budget),
             measure=self.meter.take,
         )
@@ -106,8 +108,6 @@ class Run:
             self.audit = VerdictAudit(runner, fraction, seed)
             self.observe(self.audit)
         self._fatal: StopRun | OutputError | None = None
-        is_whole = attempts is None and command.only is None
-        self.groups = GroupScoring.of(collection, self.metrics, self.end_with, is_whole)
         if self.groups.is_on:
             self.observe(self.groups.open)
         self._timers: list[asyncio.TimerHandle] = []

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import nsmallest
 from itertools import chain
+from operator import mul
 from typing import Any
 
 from ..store.groups.scope import Group
@@ -99,9 +100,8 @@ class Aggregate:
 
     def add_numbers(self, group: Group, index: int, name: str, values: Sequence[float]) -> None:
         """Count a number of a task's rollouts that is known later than the rest."""
-        found = Moments()
-        for value in values:
-            found.add(value)
+        squares = sum(map(mul, values, values))
+        found = Moments(len(values), sum(values), squares, min(values), max(values))
         row = self.groups.row(group.agent, group.task_id, index)
         self.groups.column(name).merge(row, found)
         self.numbers.setdefault(name, Moments()).merge(found)

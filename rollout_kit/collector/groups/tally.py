@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...errors import RolloutError, number_of
+from ...errors import number_of
 from ...store.groups.scope import Group
 from ...types import JsonObject
 
@@ -25,7 +25,8 @@ class GroupTally:
     """Scored groups whose score is of another verifier than the present one."""
     incomplete: int = 0
     dropped: int = 0
-    failed: dict[Group, RolloutError] = field(default_factory=dict)
+    failed: dict[Group, str] = field(default_factory=dict)
+    """Why; equal texts are one object."""
     zero_variance: int = 0
     reward: list[float] = field(default_factory=lambda: [0, 0.0])
     """Number and sum of the rewards."""
@@ -61,7 +62,7 @@ class GroupTally:
             "older": self.older,
             "zero_variance": self.zero_variance / self.scored if self.scored else None,
             "metrics": {name: total / number for name, (number, total) in self.numbers.items()},
-            "failures": [{**group._asdict(), "message": f"{why}"} for group, why in failures],
+            "failures": [{**group._asdict(), "message": why} for group, why in failures],
         }
 
     def lines(self, planned: int) -> Iterator[str]:
@@ -77,7 +78,7 @@ class GroupTally:
         number, total = self.reward
         mean = f"Group reward {total / number:.3f} · " if number else ""
         yield f"{mean}{' · '.join(parts)}"
-        reasons = Counter(f"{why}" for why in self.failed.values())
+        reasons = Counter(self.failed.values())
         for reason, number in reasons.most_common(MAX_SHOWN):
             yield f"  {number:,} × {reason}"
         if self.failed:

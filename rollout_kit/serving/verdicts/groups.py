@@ -4,9 +4,9 @@ A slot of the group is None if it has no rollout. A score of None means that the
 scored.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from math import isfinite
 from typing import Any, NamedTuple, NotRequired, TypedDict
 
 import orjson
@@ -112,16 +112,16 @@ def _as_mapping(found: Any) -> Any:
 def _score(slot: int, found: Any, is_empty: bool) -> GroupMemberScore:
     if is_empty:
         raise _misfit(f"scored slot {slot}, which is empty")
-    if not isinstance(found, dict):
+    if type(found) is not dict:
         found = _as_mapping(found)
-    given = found if isinstance(found, Mapping) else {"reward": found}
-    reward, components = given.get("reward"), given.get("components") or {}
-    if not isinstance(components, Mapping):
+        found = found if isinstance(found, Mapping) else {"reward": found}
+    reward, components = found.get("reward"), found.get("components") or {}
+    if type(components) is not dict and not isinstance(components, Mapping):
         raise _misfit(f"returned members[{slot}].components={components!r:.60}, not a mapping")
-    if reward is not None and (type(reward) is not float or not math.isfinite(reward)):
+    if reward is not None and (type(reward) is not float or not isfinite(reward)):
         reward = _number(reward, "members", slot, "reward")
     for name, value in components.items():
-        if type(value) is not float or not math.isfinite(value):
+        if type(value) is not float or not isfinite(value):
             components = {**components, name: _number(value, "members", slot, "components", name)}
     return GroupMemberScore(reward, components)
 
@@ -133,7 +133,7 @@ def _figure(name: str, value: Any) -> Any:
 
 def _number(value: Any, *path: str | int) -> float:
     value = as_plain(value)
-    if isinstance(value, int | float) and math.isfinite(value):
+    if isinstance(value, int | float) and isfinite(value):
         return float(value)
     name = "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in path)
     raise _misfit(f"returned {name[1:]}={value!r:.60}, not a finite number")

@@ -66,9 +66,10 @@ def hold(key: Key, line: JsonObject) -> HeldMember:
     if isinstance(arm, dict):
         seen |= {"arm": str(arm.get("id") or ""), "tags": arm.get("tags") or {}}
     raw = orjson.dumps(seen)
-    digest = sha256(raw + f"{key.rollout_index}\0{key.scope}".encode()).digest()
+    hashed = sha256(raw)
+    hashed.update(f"{key[3]}\0{key[2]}".encode())
     params = line.get("responses_create_params") or {}
-    return HeldMember(raw, int.from_bytes(digest[:DIGEST_BYTES]), params)
+    return HeldMember(raw, int.from_bytes(hashed.digest()[:DIGEST_BYTES]), params)
 
 
 def hold_line(key: Key, line: JsonObject) -> HeldMember:

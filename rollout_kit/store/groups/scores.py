@@ -4,9 +4,9 @@ Lines are only appended. Of several lines of a group the last one counts, and on
 is that of the members in the rollouts file.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import orjson
 
@@ -28,15 +28,24 @@ class Scored(NamedTuple):
     verifier: str
 
 
+class MemberScore(Protocol):
+    """The score of a member, as a verifier gave it."""
+
+    @property
+    def reward(self) -> float | None: ...
+    @property
+    def components(self) -> Mapping[str, float]: ...
+
+
 def build_group_line(
     group: Group,
     task_index: int,
     digest: str,
     verifier: str,
-    members: Mapping[Key, JsonObject | None],
+    members: Iterable[tuple[Key, MemberScore | None]],
     figures: JsonObject,
 ) -> JsonObject:
-    """`members` maps the keys to `reward` and `components`; None for one that cannot be scored."""
+    """`members` are keys with their scores; None for one that cannot be scored."""
     return {
         **mark(KIND),
         "agent_ref": {"name": group.agent},
@@ -50,9 +59,10 @@ def build_group_line(
             {
                 "scope": key.scope,
                 "rollout_index": key.rollout_index,
-                **(score or {"reward": None, "components": {}}),
+                "reward": score.reward if score else None,
+                "components": score.components if score else {},
             }
-            for key, score in members.items()
+            for key, score in members
         ],
         "group": figures,
     }
