@@ -8,6 +8,10 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
 from support import HANG_S, Echo
 
 from rollout_kit.errors import PeerError, PeerTimeout, PeerUnreachable, TaskError
@@ -18,6 +22,7 @@ from rollout_kit.transport.app import served
 from rollout_kit.transport.http import HttpClient, Reply
 from rollout_kit.transport.peers import Http, Peers
 from rollout_kit.transport.retry import RECONNECT
+from rollout_kit.types import JsonObject, SeedSessionResponse
 
 
 @asynccontextmanager
@@ -80,9 +85,15 @@ def test_a_cookie_that_a_server_takes_back_is_sent_no_more(how: str) -> None:
     assert asyncio.run(main()) == [{"cookies": {"a": "1"}}, {"cookies": {}}]
 
 
+class Remembers(Echo):
+    async def seed_session(self, body: JsonObject) -> SeedSessionResponse:
+        self.state = body
+        return SeedSessionResponse()
+
+
 def test_a_caller_that_knows_only_cookies_keeps_its_session() -> None:
     async def main() -> tuple[int, int]:
-        service = making(Echo)(Peers({}), "echo")
+        service = making(Remembers)(Peers({}), "echo")
         sock = bound_socket("127.0.0.1", 0)
         client = HttpClient()
         async with served(service.build_app(), sock):
@@ -191,3 +202,49 @@ def test_a_server_that_comes_back_is_reached_and_one_that_does_not_is_named(
         await client.close()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("has_middleware", [False, True])
+def test_an_app_with_routes_and_middleware_of_its_own_is_served_as_it_is(
+    has_middleware: bool,
+) -> None:
+    class Wider(Echo):
+        def build_app(self, run_id: str = "") -> Any:
+            app = super().build_app(run_id)
+            app.add_api_route("/more", lambda: {"more": True})
+            app.router.routes.insert(0, Route("/verify", refuse, methods=["POST"]))
+            if has_middleware:
+                app.add_middleware(Stamp)
+            return app
+
+    async def refuse(request: Request) -> JSONResponse:
+        return JSONResponse({"reward": -1.0})
+
+    class Stamp(BaseHTTPMiddleware):
+        async def dispatch(self, request: Request, call_next: Any) -> Any:
+            reply = await call_next(request)
+            reply.headers["x-stamp"] = "yes"
+            return reply
+
+    async def main() -> list[Reply]:
+        client = HttpClient()
+        async with served(
+            making(Wider)(Peers({}), "echo").build_app(), sock := bound_socket("127.0.0.1", 0)
+        ):
+            url = url_of(sock)
+            row = b'{"responses_create_params": {}, "expected": "x"}'
+            found = [
+                await client.post(f"{url}/seed_session", row),
+                await client.post(f"{url}/verify", row),
+                await client.get(f"{url}/more"),
+                await client.get(f"{url}/verify"),
+                await client.post(f"{url}/nothing", row),
+            ]
+            await client.close()
+            return found
+
+    replies = asyncio.run(main())
+    assert [reply.status for reply in replies] == [200, 200, 200, 405, 404]
+    assert b"-1.0" in replies[1].raw and b"more" in replies[2].raw
+    stamps = ["yes" if has_middleware else None] * 5
+    assert [reply.headers.get("x-stamp") for reply in replies] == stamps

@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from support import Bench, row
 
 from rollout_kit.serving.resources_server import ResourcesServer, tool
 from rollout_kit.testing import Over, making, mount
@@ -76,3 +77,32 @@ def test_a_server_that_does_more_than_check_its_row_gets_a_session(
             assert peers.row_check("plain") is None
 
     asyncio.run(main())
+
+
+class Closes(Later):
+    async def close_session(self, body: JsonObject) -> JsonObject:
+        return {}
+
+
+@pytest.mark.parametrize(
+    ("server", "last"), [(Later, ["/verify"]), (Closes, ["/verify", "/close_session"])]
+)
+def test_a_session_is_closed_only_where_the_server_keeps_something_in_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, server: type[ResourcesServer], last: list[str]
+) -> None:
+    paths: list[str] = []
+    sessions: list[int] = []
+    handle = ResourcesServer.handle
+
+    async def record(self: ResourcesServer, path: str, raw: bytes) -> Any:
+        paths.append(path)
+        try:
+            return await handle(self, path, raw)
+        finally:
+            sessions.append(self.num_sessions)
+
+    monkeypatch.setattr(ResourcesServer, "handle", record)
+    bench.verifier, bench.collects_over = making(server), "http"
+    assert asyncio.run(bench.collect([row("q")])) == 0
+    assert [path for path in paths if path != "/tools"] == ["/seed_session", *last]
+    assert sessions[-1] == 0

@@ -36,6 +36,8 @@ class AgentPlan:
     verifier: str
     model: str = ""
     reverify: str = "stateless"
+    needs_session: bool = True
+    """Whether the resources server keeps something between `/seed_session` and the verdict."""
     opaque: bool = False
     saves_turns: bool = False
     verifies: bool = True
@@ -113,6 +115,7 @@ def read_verifier(about: JsonObject) -> JsonObject:
         "verifier": about.get("verifier", ""),
         "verifier_parts": about.get("verifier_parts", {}),
         "reverify": about.get("reverify", "never"),  # a foreign server does not say
+        "needs_session": about.get("needs_session", True),
         "verifies": about.get("verifies", True),
         "verifies_groups": about.get("verifies_groups", False),
     }

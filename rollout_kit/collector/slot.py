@@ -9,8 +9,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from ..session import Spent
-from ..time_limit import running_loop
+from ..time_limit import later, running_loop
 from ..types import Attempt, JsonObject, Outcome, StoredTurn, Unverified
+
+KEEP_AFTER_S = 0.05
+"""A verdict that takes longer has its response written to disk meanwhile. The following responses
+are written at once, until a verdict is quick again; so a quick verifier costs no second line."""
 
 
 class Place:
@@ -126,3 +130,60 @@ def in_task(
         return keep(await work(attempt, slot))
 
     return running_loop().create_task(run())
+
+
+class parked_when_slow:
+    """Context around the wait for one verdict. `slow` holds the agents whose last one was slow."""
+
+    __slots__ = (
+        "_agent",
+        "_made",
+        "_make",
+        "_park_after_s",
+        "_slot",
+        "_slow",
+        "_timer",
+        "_took_long",
+    )
+
+    def __init__(
+        self,
+        slot: Slot,
+        agent: str,
+        unverified: Callable[[], Unverified],
+        slow: set[str],
+        park_after_s: float,
+    ) -> None:
+        self._slot, self._agent = slot, agent
+        self._make = unverified
+        self._made: Unverified | None = None
+        self._slow, self._park_after_s = slow, park_after_s
+        self._took_long = False
+
+    def __enter__(self) -> None:
+        if self._agent in self._slow:
+            self._slot.keep(self._make_unverified())
+        soon_s = min(KEEP_AFTER_S, self._park_after_s)
+        self._timer = later(soon_s, self._takes_long)
+
+    def __exit__(self, raised: type[BaseException] | None, *_: object) -> None:
+        self._timer.cancel()
+        if raised is None and not self._took_long:
+            self._slow.discard(self._agent)
+        elif raised is asyncio.CancelledError:
+            self._park()
+
+    def _takes_long(self) -> None:
+        self._took_long = True
+        self._slow.add(self._agent)
+        self._slot.keep(self._make_unverified())
+        left_s = max(0.0, self._park_after_s - KEEP_AFTER_S)
+        self._timer = later(left_s, self._park)
+
+    def _park(self) -> None:
+        self._slot.park(self._make_unverified())
+
+    def _make_unverified(self) -> Unverified:
+        """The response, made once and only if it is needed."""
+        self._made = self._made or self._make()
+        return self._made

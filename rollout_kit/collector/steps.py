@@ -4,7 +4,6 @@ A stored response takes the same way from its verification on. Errors rise to `r
 those of a verification, which leave the response in hand.
 """
 
-import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable
@@ -31,7 +30,7 @@ from ..store.lines import (
     with_verdict,
     without_verdict,
 )
-from ..time_limit import later, within
+from ..time_limit import within
 from ..trajectory import versions_of
 from ..transport.peers import Peers
 from ..transport.retry import VERIFICATION, retry
@@ -46,13 +45,9 @@ from ..types import (
     finite_reward,
 )
 from .plan import AgentPlan
-from .slot import Slot
+from .slot import Slot, parked_when_slow
 
 log = logging.getLogger(__name__)
-
-KEEP_AFTER_S = 0.05
-"""A verdict that takes longer has its response written to disk meanwhile. The following responses
-are written at once, until a verdict is quick again; so a quick verifier costs no second line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +112,7 @@ class Steps:
             session = self._new_session()
             with entered(session):
                 return await self._respond(session)
-        async with open_session(self.shared.peers, agent.resources, self._new_session()) as session:
+        async with self._open_session(agent.resources) as session:
             await self._call(agent.resources, "/seed_session", task.row)
             return await self._respond(session)
 
@@ -161,7 +156,7 @@ class Steps:
         if self.shared.limits.skip_verification or not self.agent.verifies:
             return Rollout(info_of(line), mark_as("rollout", line))
         self.slot.parked = self._make_unverified(line)  # it is on disk already
-        async with open_session(self.shared.peers, resources, self._new_session()):
+        async with self._open_session(resources):
             await self._call(resources, "/seed_session", row)
             if self.agent.reverify == "replay":
                 self.num_different = await self._replay(resources, line["response"])
@@ -184,6 +179,10 @@ class Steps:
                     raise
             different += not _is_same_answer(stored, answer)
         return different
+
+    def _open_session(self, resources: str) -> open_session:
+        session, closes = self._new_session(), self.agent.needs_session
+        return open_session(self.shared.peers, resources, session, closes=closes)
 
     def _new_session(self) -> Session:
         key = self.attempt.key
@@ -280,63 +279,6 @@ class Steps:
         }
         verified = with_verdict(line, scores, known)
         return Rollout(info_of(verified), verified)
-
-
-class parked_when_slow:
-    """Context around the wait for one verdict. `slow` holds the agents whose last one was slow."""
-
-    __slots__ = (
-        "_agent",
-        "_made",
-        "_make",
-        "_park_after_s",
-        "_slot",
-        "_slow",
-        "_timer",
-        "_took_long",
-    )
-
-    def __init__(
-        self,
-        slot: Slot,
-        agent: str,
-        unverified: Callable[[], Unverified],
-        slow: set[str],
-        park_after_s: float,
-    ) -> None:
-        self._slot, self._agent = slot, agent
-        self._make = unverified
-        self._made: Unverified | None = None
-        self._slow, self._park_after_s = slow, park_after_s
-        self._took_long = False
-
-    def __enter__(self) -> None:
-        if self._agent in self._slow:
-            self._slot.keep(self._make_unverified())
-        soon_s = min(KEEP_AFTER_S, self._park_after_s)
-        self._timer = later(soon_s, self._takes_long)
-
-    def __exit__(self, raised: type[BaseException] | None, *_: object) -> None:
-        self._timer.cancel()
-        if raised is None and not self._took_long:
-            self._slow.discard(self._agent)
-        elif raised is asyncio.CancelledError:
-            self._park()
-
-    def _takes_long(self) -> None:
-        self._took_long = True
-        self._slow.add(self._agent)
-        self._slot.keep(self._make_unverified())
-        left_s = max(0.0, self._park_after_s - KEEP_AFTER_S)
-        self._timer = later(left_s, self._park)
-
-    def _park(self) -> None:
-        self._slot.park(self._make_unverified())
-
-    def _make_unverified(self) -> Unverified:
-        """The response, made once and only if it is needed."""
-        self._made = self._made or self._make()
-        return self._made
 
 
 def _is_same_answer(stored: str, answer: str) -> bool:

@@ -40,19 +40,26 @@ class AgentConfig(ServerConfig):
 
 class open_session(entered):
     """Context with a session, by default a new one for the rollout of the outer session. It is
-    always closed at the end.
+    always closed at the end, unless the server keeps nothing in sessions.
 
     The usage of its model calls is added to the outer session's.
     """
 
-    __slots__ = ("_peers", "_resources", "session")
+    __slots__ = ("_closes", "_peers", "_resources", "session")
 
-    def __init__(self, peers: Peers, resources: str, session: Session | None = None) -> None:
+    def __init__(
+        self,
+        peers: Peers,
+        resources: str,
+        session: Session | None = None,
+        *,
+        closes: bool = True,
+    ) -> None:
         outside = current_session()
         rollout, spent = (outside.rollout, outside.spent) if outside else (None, None)
         self.session = session or Session.of(rollout, spent)
         super().__init__(self.session)
-        self._peers, self._resources = peers, resources
+        self._peers, self._resources, self._closes = peers, resources, closes
 
     async def __aenter__(self) -> Session:
         self.__enter__()
@@ -60,8 +67,9 @@ class open_session(entered):
 
     async def __aexit__(self, *_: object) -> None:
         try:
-            with suppress(RolloutError, TimeoutError), within(CLOSE_TIMEOUT_S):
-                await self._peers.call(self._resources, "/close_session", {}, dict)
+            if self._closes:
+                with suppress(RolloutError, TimeoutError), within(CLOSE_TIMEOUT_S):
+                    await self._peers.call(self._resources, "/close_session", {}, dict)
         finally:
             self.__exit__()
 

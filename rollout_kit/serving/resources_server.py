@@ -199,7 +199,8 @@ class ResourcesServer(Service):
             except orjson.JSONDecodeError as error:
                 message = f"the row is not JSON: {error}"
                 raise TaskError(message, server=self.name) from None
-            self._sessions.begin(session.id)
+            if self._needs_session:
+                self._sessions.begin(session.id)
         elif path == "/close_session":
             return await self._close_session(session, raw)
         elif path == "/verify_group":  # a group belongs to no session
@@ -271,10 +272,7 @@ class ResourcesServer(Service):
 
     def row_check(self) -> Callable[[JsonObject], None] | None:
         """`check_row` if that is all a session would do for this server, else None."""
-        cls = type(self)
-        is_plain = cls.handle is ResourcesServer.handle and cls.answer is Service.answer
-        needs_session = self._keeps_state or self._closes or not is_plain
-        return None if needs_session else self.check_row
+        return None if self._needs_session else self.check_row
 
     def check_row(self, row: JsonObject) -> None:
         """Raise TaskError if the verifier cannot accept this row with any response."""
@@ -292,6 +290,12 @@ class ResourcesServer(Service):
     def verifies_groups(self) -> bool:
         """Whether the class has `verify_group`."""
         return callable(getattr(self, "verify_group", None))
+
+    @cached_property
+    def _needs_session(self) -> bool:
+        cls = type(self)
+        is_plain = cls.handle is ResourcesServer.handle and cls.answer is Service.answer
+        return self._keeps_state or self._closes or not is_plain
 
     @property
     def _keeps_state(self) -> bool:
@@ -312,6 +316,7 @@ class ResourcesServer(Service):
         return {
             **super().describe(),
             "reverify": self.reverify or ("never" if self._keeps_state else "stateless"),
+            "needs_session": self._needs_session,
             **self._identity,
             "changed_files": self._code.list_changed(),
             "verifies": type(self).verify is not ResourcesServer.verify or not self.verifies_groups,

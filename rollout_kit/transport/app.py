@@ -9,6 +9,7 @@ import socket
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +65,25 @@ def build_app(service: Answers, routes: Iterable[Route], run_id: str = "") -> "F
     recognizes the server that it has started."""
     from fastapi import FastAPI  # a tenth of a second, which the viewer does not need
 
-    app = FastAPI(title=service.name, docs_url=None, redoc_url=None)
+    class App(FastAPI):
+        """Calls the endpoint of a service's route at once. FastAPI's middleware, which handles
+        errors that no endpoint raises, and its routing take a sixth of a server's time."""
+
+        @cached_property
+        def endpoints(self) -> dict[tuple[str, str], _Endpoint]:
+            """Those that routing would find, by method and path."""
+            found: dict[tuple[str, str], Any] = {}
+            for route in self.router.routes:
+                for method in getattr(route, "methods", None) or ():
+                    found.setdefault((method, route.path), route.app)  # type: ignore[attr-defined]
+            return {key: each for key, each in found.items() if isinstance(each, _Endpoint)}
+
+        async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+            is_plain = scope["type"] == "http" and not self.user_middleware
+            which = (scope["method"], scope["path"]) if is_plain else ("", "")
+            await self.endpoints.get(which, super().__call__)(scope, receive, send)
+
+    app = App(title=service.name, docs_url=None, redoc_url=None)
     traffic = _Traffic()
 
     async def health(request: Request) -> Response:
@@ -284,6 +303,7 @@ async def served(
             http=_Connection,
             log_level="warning",
             access_log=False,
+            proxy_headers=False,
             lifespan="off",
             timeout_keep_alive=SERVER_KEEP_ALIVE_S,
             timeout_graceful_shutdown=STOP_S,
