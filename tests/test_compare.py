@@ -13,9 +13,15 @@ from statsmodels.stats.contingency_tables import mcnemar as their_mcnemar
 from support import write_jsonl
 
 from rollout_kit.cli import compare as command
+from rollout_kit.cli.export import main as export
 from rollout_kit.metrics.majority import Vote, maj_at, vote
 from rollout_kit.metrics.paired import Side, compare
 from rollout_kit.metrics.student import mcnemar, t_quantile, t_tails
+from rollout_kit.serving.verdicts.groups import GroupMemberScore
+from rollout_kit.store.groups.members import group_digest, hold
+from rollout_kit.store.groups.scope import Group, group_of
+from rollout_kit.store.groups.scores import build_group_line
+from rollout_kit.store.lines import key_of
 
 REWARDS = st.lists(
     st.tuples(st.floats(0, 1, width=32), st.floats(0, 1, width=32)), min_size=2, max_size=30
@@ -49,7 +55,8 @@ def run(*argv: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
     return int(ended.value.code or 0), shown.out + shown.err
 
 
-@given(st.floats(-40, 40), st.integers(1, 5000))
+# scipy rounds the tails of a t that is nearly 0
+@given(st.floats(-40, 40).filter(lambda t: not 0 < abs(t) < 1e-6), st.integers(1, 5000))
 def test_the_tails_of_student_s_t_are_scipy_s(t: float, freedom: int) -> None:
     assert t_tails(t, freedom) == pytest.approx(
         2 * stats.t.sf(abs(t), freedom), rel=1e-9, abs=1e-14
@@ -165,11 +172,15 @@ def test_agents_of_one_file_are_kept_apart(
         (["a.jsonl", "missing.jsonl"], "no input file"),
         (["a.jsonl", "other.jsonl"], "no verified task in common"),
         (["a.jsonl", "unverified.jsonl"], "no verified rollout is in it"),
+        (["empty"], "empty: no file of rollouts (*.jsonl) is in it"),
+        (["a.jsonl", "empty"], "empty: no file of rollouts (*.jsonl) is in it"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(
     files: list[str], expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    (tmp_path / "empty").mkdir()
+    write_jsonl(tmp_path / "empty" / "pairs.jsonl", [{"chosen": "a", "rejected": "b"}])
     write_jsonl(tmp_path / "a.jsonl", [line(1, 1.0)])
     write_jsonl(tmp_path / "other.jsonl", [line(2, 1.0)])
     write_jsonl(tmp_path / "unverified.jsonl", [line(1, None)])
@@ -189,11 +200,13 @@ def test_the_arms_of_one_file_are_compared(
     lines = [
         arm_line(arm, task, float(arm == "b" or task < 2)) for task in range(9) for arm in "ab"
     ]
-    path = write_jsonl(tmp_path / "one.jsonl", lines)
+    path = write_jsonl(tmp_path / "one.jsonl", lines[::-1])  # the last to finish is no baseline
     status, said = run(str(path), capsys=capsys)
     assert status == 0, said
     assert "a  reward 0.2222 over 9 rollouts" in said and "b  reward 1.0000" in said
     assert "The second is better: 2 of 9 against 9" in said
+    (tmp_path / "one_run.json").write_text('{"settings": {"b": {}, "a": {}}}')
+    assert "The first is better: 9 of 9 against 2" in run(str(path), capsys=capsys)[1]
     path = write_jsonl(tmp_path / "one.jsonl", lines[::2])
     status, said = run(str(path), capsys=capsys)
     assert status == 1 and "or one with several arms" in said
@@ -213,3 +226,88 @@ def test_two_files_are_compared_over_all_and_for_each_arm(
     assert {arm: found["difference"] for arm, found in pair["arms"].items()} == {"a": 0, "b": 1}
     _, said = run(*argv, capsys=capsys)
     assert "  b: +1.0000. The second is better: 0 of 9 against 9" in said
+
+
+def write_scored(path: Path, lines: list[dict[str, Any]], of_member: Any) -> Path:
+    """The lines, and the scores of their groups: `of_member` gives the reward of a line."""
+    groups: dict[Group, list[Any]] = {}
+    for each in lines:
+        key = key_of(each)
+        assert key is not None
+        groups.setdefault(group_of(key), []).append((key, each))
+    scored = []
+    for group, members in groups.items():
+        digest = group_digest(sum(hold(key, each).digest for key, each in members))
+        scores = [(key, GroupMemberScore(of_member(each))) for key, each in members]
+        scored.append(build_group_line(group, 0, digest, "v", scores, {}))
+    write_jsonl(path.with_name(f"{path.stem}_groups.jsonl"), scored)
+    return write_jsonl(path, lines)
+
+
+def test_the_groups_rewards_are_compared_beside_the_individual_ones(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ones = [line(task, 1.0, index) for task in range(12) for index in range(2)]
+    first = write_scored(
+        tmp_path / "a.jsonl", ones, lambda each: 0.1 * (each["_ng_task_index"] % 3)
+    )
+    second = write_scored(
+        tmp_path / "b.jsonl", ones[:20], lambda each: 0.5 + 0.2 * (each["_ng_task_index"] % 3)
+    )
+    status, said = run(str(first), str(second), "+json=true", capsys=capsys)
+    assert status == 0, said
+    found = json.loads(said)
+    [pair] = found["pairs"]
+    assert (pair["difference"], pair["p"]) == (0.0, 1.0)
+    changes = [0.5 + 0.1 * (task % 3) for task in range(10)]
+    theirs = stats.ttest_1samp(changes, 0)
+    assert pair["group_reward"]["num_tasks"] == 10
+    assert pair["group_reward"]["difference"] == pytest.approx(sum(changes) / 10)
+    low, high = theirs.confidence_interval(0.95)
+    assert pair["group_reward"]["interval"] == pytest.approx([low, high])
+    assert pair["group_reward"]["p"] == pytest.approx(theirs.pvalue, rel=1e-5)
+    assert [file["group_reward"] for file in found["files"]] == pytest.approx([0.1, 0.68])
+    _, said = run(str(first), str(second), capsys=capsys)
+    assert "a.jsonl  reward 1.0000 · group reward 0.1000 over 24 rollouts of 12 tasks" in said
+    assert "Group reward: difference +0.5900 [" in said
+    assert "The second is better: 0.0900 against 0.6800, p < 0.0001" in said
+
+
+def test_rollouts_that_only_their_group_has_scored_are_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [arm_line(arm, task, 0.0) for task in range(9) for arm in "ab"]
+    for each in lines:
+        del each["reward"]
+    path = write_scored(
+        tmp_path / "a.jsonl", lines, lambda each: float(each["rollout"]["scope"] == "arm=b")
+    )
+    status, said = run(str(path), capsys=capsys)
+    assert status == 0, said
+    assert "a  group reward 0.0000 over 9 rollouts of 9 tasks" in said
+    assert "The second is better: 0 of 9 against 9" in said
+    status, said = run(str(path), str(path), "+json=true", capsys=capsys)
+    [pair] = json.loads(said)["pairs"]
+    assert "difference" not in pair and pair["group_reward"]["ties"] == 9
+    assert pair["arms"]["b"]["group_reward"]["difference"] == 0.0
+
+
+def test_a_folder_stands_for_the_files_of_rollouts_in_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for folder, names in (("before", ("a", "b")), ("after", ("c",))):
+        (tmp_path / folder).mkdir()
+        for name in names:
+            rows = [line(task, float(name == "c")) for task in range(9)]
+            write_scored(tmp_path / folder / f"{name}.jsonl", rows, lambda each: 1.0)
+        write_jsonl(tmp_path / folder / "pairs.jsonl", [{"chosen": "a", "rejected": "b"}])
+    argv = [str(tmp_path / "before"), str(tmp_path / "after"), "+json=true"]
+    status, said = run(*argv, capsys=capsys)
+    assert status == 0, said
+    found = json.loads(said)
+    assert [Path(file["path"]).name for file in found["files"]] == ["a.jsonl", "b.jsonl", "c.jsonl"]
+    assert [pair["difference"] for pair in found["pairs"]] == [0.0, 1.0]
+    with pytest.raises(SystemExit) as ended:
+        target = tmp_path / "train.jsonl"
+        export([str(tmp_path / "before"), "+format=rollouts", f"+output_fpath={target}"])
+    assert ended.value.code == 0 and len(target.read_text().splitlines()) == 9

@@ -1,19 +1,18 @@
 """Compares files of rollouts task by task, and says in words what may be concluded."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import orjson
-
+from ..api.outputs import files_of
 from ..config.keys.analysis import CompareConfig
 from ..errors import ConfigError, number_of
 from ..export.source import Candidate, RolloutSource
 from ..metrics.paired import Paired, Side, compare
 from ..store.files import OutputPaths
 from ..store.groups.scope import arm_of_key
+from ..store.scan import read_object
 from ..types import JsonObject
 
 MAX_SETTINGS = 20
@@ -26,11 +25,21 @@ class File:
 
     path: Path
     side: Side
-    arms: dict[str, Side] = field(default_factory=dict)
+    group: Side
+    """The rewards that the verification of groups gave them."""
+    arms: dict[str, "File"] = field(default_factory=dict)
     agents: set[str] = field(default_factory=set)
     models: set[str] = field(default_factory=set)
     verifiers: set[str] = field(default_factory=set)
     fingerprints: set[str] = field(default_factory=set)
+
+    @classmethod
+    def called(cls, name: str, path: Path) -> "File":
+        return cls(path, Side(name), Side(name))
+
+    @property
+    def sides(self) -> tuple[Side, Side]:
+        return self.side, self.group
 
     def settings(self) -> JsonObject:
         """What the rollouts were made with, flat; values that vary within the file are left out."""
@@ -39,18 +48,15 @@ class File:
         for name, values in names.items():
             found[name] = ", ".join(sorted(values))
         if len(self.fingerprints) == 1:
-            try:
-                known = orjson.loads(OutputPaths(self.path).manifest.read_bytes())["settings"]
-                found |= dict(_flatten(known[next(iter(self.fingerprints))], ""))
-            except (OSError, orjson.JSONDecodeError, KeyError, TypeError):
-                pass  # the file was moved away from its manifest
+            own = _read_settings(self.path).get(next(iter(self.fingerprints)))
+            found |= dict(_flatten(own, "")) if isinstance(own, dict) else {}
         return found
 
 
 def read_files(command: CompareConfig) -> list[File]:
     """The files to compare, or the arms of a single one; ConfigError if there are not two, or one
     has no verified rollout."""
-    paths = [Path(name).expanduser() for name in command.inputs]
+    paths = files_of(command.inputs)
     files = [_read(path) for path in paths] if len(paths) > 1 else _read_arms(paths)
     if len(files) < 2:
         raise ConfigError(
@@ -59,44 +65,59 @@ def read_files(command: CompareConfig) -> list[File]:
         )
     has_several = any(len(file.agents) > 1 for file in files)
     if not has_several:  # tasks are compared across agents
-        for side in (side for file in files for side in (file.side, *file.arms.values())):
-            side.tasks = {key.partition("\0")[2]: votes for key, votes in side.tasks.items()}
+        for part in (part for file in files for part in (file, *file.arms.values())):
+            for side in part.sides:
+                side.tasks = {key.partition("\0")[2]: votes for key, votes in side.tasks.items()}
     for file in files:
-        if not file.side.tasks:
+        if not any(side.tasks for side in file.sides):
             raise ConfigError(f"{file.side.name}: no verified rollout is in it")
     return files
 
 
 def _read(path: Path) -> File:
-    found = File(path, Side(str(path)))
+    found = File.called(str(path), path)
     for candidate in RolloutSource([path]).candidates():
-        sides = [found.side]
+        parts = [found]
         if arm := arm_of_key(candidate.key):
-            sides.append(found.arms.setdefault(arm, Side(arm)))
-        _add(found, candidate, sides)
+            parts.append(found.arms.setdefault(arm, File.called(arm, path)))
+        _add(parts, candidate)
     return found
 
 
 def _read_arms(paths: Sequence[Path]) -> list[File]:
-    """The arms of a single file, each as a file."""
+    """The arms of a single file, each as a file, in the order of the configuration."""
     arms: dict[str, File] = {}
     for path in paths:
         for candidate in RolloutSource([path]).candidates():
             arm = arm_of_key(candidate.key)
-            found = arms.setdefault(arm, File(path, Side(arm or "(no arm)")))
-            _add(found, candidate, [found.side])
-    return list(arms.values())
+            _add([arms.setdefault(arm, File.called(arm or "(no arm)", path))], candidate)
+    places = {name: at for path in paths for at, name in enumerate(_read_settings(path))}
+
+    def place_of(found: File) -> tuple[int, str]:
+        known = (places.get(each, len(places)) for each in found.fingerprints)
+        return min(known), found.side.name
+
+    return sorted(arms.values(), key=place_of)
 
 
-def _add(found: File, candidate: Candidate, sides: Sequence[Side]) -> None:
-    key, answer = candidate.key, candidate.value("extracted_answer")
+def _read_settings(path: Path) -> JsonObject:
+    """Fingerprint → settings, in the order of the arms; empty if the file was moved away from its
+    manifest."""
+    known = read_object(OutputPaths(path).manifest).get("settings")
+    return known if isinstance(known, dict) else {}
+
+
+def _add(parts: Sequence[File], candidate: Candidate) -> None:
+    """Count a rollout in its file, and in its arm if it has one."""
+    found, key, answer = parts[0], candidate.key, candidate.value("extracted_answer")
     found.agents.add(key.agent)
     found.models.add(candidate.value("model") or "")
     found.verifiers.add(candidate.value("verifier") or "")
     found.fingerprints.add(candidate.value("settings") or "")
-    task = f"{key.agent}\0{key.task_id}"
-    for side in sides:
-        side.add(task, candidate.reward, None if answer is None else str(answer))
+    task, group = f"{key.agent}\0{key.task_id}", candidate.group
+    for part in parts:
+        part.side.add(task, candidate.reward, None if answer is None else str(answer))
+        part.group.add(task, group.reward if group else None, None)
 
 
 def compare_files(command: CompareConfig) -> JsonObject:
@@ -105,32 +126,41 @@ def compare_files(command: CompareConfig) -> JsonObject:
     settings = [file.settings() for file in files]
     pairs = []
     for other, own in zip(others, settings[1:], strict=True):
-        try:
-            paired = compare(first.side, other.side)
-        except ValueError as error:
-            raise ConfigError(f"{first.side.name} and {other.side.name}: {error}") from None
+        found = _compare_sides(first, other)
+        if not found:
+            names = f"{first.side.name} and {other.side.name}"
+            raise ConfigError(f"{names}: they have no verified task in common")
+        arms = {
+            arm: each
+            for arm, part in first.arms.items()
+            if arm in other.arms and (each := _compare_sides(part, other.arms[arm]))
+        }
         pairs.append(
             {
                 "first": first.side.name,
                 "second": other.side.name,
-                **asdict(paired),
-                "conclusion": conclude(paired),
+                **found,
                 "settings": _differences(settings[0], own),
-                **({"arms": arms} if (arms := _compare_arms(first, other)) else {}),
+                **({"arms": arms} if arms else {}),
             }
         )
     return {"files": [_describe(file, command.pass_threshold) for file in files], "pairs": pairs}
 
 
-def _compare_arms(first: File, other: File) -> JsonObject:
-    """The comparison of each arm that both files have."""
-    found: JsonObject = {}
-    for arm, side in first.arms.items():
-        if arm in other.arms:
-            with suppress(ValueError):  # no verified task in common
-                paired = compare(side, other.arms[arm])
-                found[arm] = {**asdict(paired), "conclusion": conclude(paired)}
-    return found
+def _compare_sides(first: File, other: File) -> JsonObject:
+    """The comparison by the individual reward, and in `group_reward` that by the group's; without
+    what has no task in common."""
+    own, group = map(_compare_rewards, first.sides, other.sides)
+    return {**own, **({"group_reward": group} if group else {})}
+
+
+def _compare_rewards(first: Side, second: Side) -> JsonObject:
+    """The comparison as JSON; empty if they have no task in common."""
+    try:
+        paired = compare(first, second)
+    except ValueError:
+        return {}
+    return {**asdict(paired), "conclusion": conclude(paired)}
 
 
 def conclude(paired: Paired) -> str:
@@ -164,7 +194,12 @@ def _file_lines(files: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         )
         over = f"{number_of(file['rollouts'], 'rollout')} of {number_of(file['tasks'], 'task')}"
         waiting = f" · {file['unverified']:,} unverified" if file["unverified"] else ""
-        yield f"{file['path']:<{width}}  reward {file['reward']:.4f} over {over}{at_k}{waiting}"
+        means = " · ".join(
+            f"{name.replace('_', ' ')} {file[name]:.4f}"
+            for name in ("reward", "group_reward")
+            if file[name] is not None
+        )
+        yield f"{file['path']:<{width}}  {means} over {over}{at_k}{waiting}"
 
 
 def _pair_lines(pairs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -172,19 +207,21 @@ def _pair_lines(pairs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield ""
         if len(pairs) > 1:
             yield f"{pair['first']} and {pair['second']}:"
-        low, high = pair["interval"] or (None, None)
-        between = "" if low is None else f" [{low:+.4f}, {high:+.4f}]"
-        yield (
-            f"Difference {pair['difference']:+.4f}{between} over"
-            f" {number_of(pair['num_tasks'], 'common task')}: the second wins {pair['wins']:,},"
-            f" loses {pair['losses']:,}, ties {pair['ties']:,}"
-        )
-        yield pair["conclusion"]
+        if "difference" in pair:
+            yield f"Difference {_difference(pair)}"
+            yield pair["conclusion"]
+        group = pair.get("group_reward", {})
+        if group:
+            yield f"Group reward: difference {_difference(group)}"
+            yield group["conclusion"]
         for arm, found in pair.get("arms", {}).items():
-            yield f"  {arm}: {found['difference']:+.4f}. {found['conclusion']}"
+            for name, each in (("", found), (", group reward", found.get("group_reward", {}))):
+                if each.get("conclusion"):
+                    yield f"  {arm}{name}: {each['difference']:+.4f}. {each['conclusion']}"
+        found = group if "difference" not in pair else pair
         for name, which in (("only_first", "first"), ("only_second", "second")):
-            if pair[name]:
-                yield f"Only in the {which} file: {number_of(pair[name], 'task')}, not compared"
+            if found[name]:
+                yield f"Only in the {which} file: {number_of(found[name], 'task')}, not compared"
         settings = list(pair["settings"].items())
         for name, (one, other) in settings[:MAX_SETTINGS]:
             yield f"  {name}: {one} → {other}"
@@ -192,14 +229,25 @@ def _pair_lines(pairs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             yield f"  … and {len(settings) - MAX_SETTINGS} other settings"
 
 
+def _difference(paired: Mapping[str, Any]) -> str:
+    low, high = paired["interval"] or (None, None)
+    between = "" if low is None else f" [{low:+.4f}, {high:+.4f}]"
+    return (
+        f"{paired['difference']:+.4f}{between} over"
+        f" {number_of(paired['num_tasks'], 'common task')}: the second wins {paired['wins']:,},"
+        f" loses {paired['losses']:,}, ties {paired['ties']:,}"
+    )
+
+
 def _describe(file: File, threshold: float) -> JsonObject:
     side = file.side
     return {
         "path": file.side.name,
-        "rollouts": side.num_rollouts,
+        "rollouts": side.num_rollouts or file.group.num_rollouts,
         "unverified": side.num_unverified,
-        "tasks": len(side.tasks),
-        "reward": side.mean,
+        "tasks": len(side.tasks or file.group.tasks),
+        "reward": side.mean if side.tasks else None,
+        "group_reward": file.group.mean if file.group.tasks else None,
         "pass_at_k": side.pass_at_k(threshold),
         "maj_at_k": side.maj_at_k(),
     }

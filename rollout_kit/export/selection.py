@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
 
+from ..api.outputs import files_of
 from ..config.keys.analysis import SelectionConfig
 from ..errors import ConfigError
 from ..store.groups.scope import Group, group_of
@@ -61,7 +62,7 @@ def select(config: SelectionConfig, *, with_texts: bool = False) -> Selection:
     if not config.inputs:
         raise ConfigError("name one or more files of rollouts")
     keeps = Filter(config.where) if config.where else None
-    found = Selection(RolloutSource(config.inputs), {}, {})
+    found = Selection(RolloutSource(files_of(config.inputs)), {}, {})
     with_texts = with_texts or config.dedupe
     for candidate in found.source.candidates(keeps):
         found.num_read += 1

@@ -1,20 +1,19 @@
 """The rollouts of several outputs, as rows that can be filtered while the files grow."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..api.outputs import files_in, is_output
 from ..errors import ConfigError, suggest
 from ..export.filters.masks import rows_of_task
 from ..export.grouped import is_group
 from ..store.compact import hex_number
-from ..store.files import SIDECARS, OutputPaths
+from ..store.files import OutputPaths
 from ..store.groups.rewards import GroupRewards, find_group_rewards
-from ..store.index.columns import Columns
 from ..store.index.index import Index, cache_path
-from ..store.index.records import RecordMaker
 from ..store.lines import rollout_of
 from ..store.scan import parse_line
 from ..store.sidecars.labels import Labels
@@ -148,7 +147,7 @@ class Dataset:
         """Open the outputs that have appeared in the folders."""
         known = {output.paths.main for output in self.outputs}
         for name in self._names:
-            for shown, path in _files_in(Path(name).expanduser()):
+            for shown, path in files_in(Path(name).expanduser()):
                 if path in known or len(self.outputs) >= MAX_FILES:
                     continue
                 with suppress(OSError, ConfigError):  # it was removed meanwhile
@@ -156,7 +155,7 @@ class Dataset:
                     seen = found.st_size, found.st_mtime_ns
                     if self._others.get(path) == seen:
                         continue
-                    if not _is_output(path):
+                    if not is_output(path):
                         self._others[path] = seen
                         continue
                     output = StoredOutput.open(shown, path, is_kept=self._is_kept)
@@ -215,10 +214,10 @@ def find_outputs(names: list[str]) -> list[tuple[str, Path]]:
     for name in names:
         path = Path(name).expanduser()
         if path.is_dir():
-            for shown, each in _files_in(path):
-                if _is_output(each):
+            for shown, each in files_in(path):
+                if is_output(each):
                     found.setdefault(each, shown)
-        elif path.is_file() or _is_output(path):
+        elif path.is_file() or is_output(path):
             _check_file(path)
             found.setdefault(path.resolve(), name)
         else:
@@ -231,26 +230,12 @@ def find_outputs(names: list[str]) -> list[tuple[str, Path]]:
     return [(name, path) for path, name in found.items()]
 
 
-def _files_in(folder: Path) -> Iterator[tuple[str, Path]]:
-    """(name to show, path) of the files in a folder that may be outputs, also of those that were
-    removed because no rollout was verified."""
-    if folder.is_dir():
-        found = set[Path]()
-        for each in folder.rglob("*.jsonl"):
-            if not each.stem.endswith(SIDECARS):
-                found.add(each)
-            elif each.stem.endswith(("_unverified", "_failures")):
-                found.add(each.with_stem(each.stem.rpartition("_")[0]))
-        for each in sorted(found):
-            yield str(each.relative_to(folder)), each.resolve()
-
-
 def _check_file(path: Path) -> None:
     if path.suffix in (".gz", ".zst"):
         raise ConfigError(f"{path}: rows are read at random: decompress it first")
     if path.suffix != ".jsonl":
         raise ConfigError(f"{path}: rollouts are JSON lines in a file that ends in .jsonl")
-    if _size(path) and not _is_output(path):
+    if _size(path) and not is_output(path):
         with path.open("rb") as stream:
             if is_group(parse_line(stream.readline())):
                 raise ConfigError(
@@ -260,19 +245,3 @@ def _check_file(path: Path) -> None:
         raise ConfigError(
             f"{path}: its first lines are no rollouts; name a file that ng_collect_rollouts wrote"
         )
-
-
-def _is_output(path: Path) -> bool:
-    """Whether one of the first lines is a rollout; of a file that has none yet, those beside it."""
-    maker = RecordMaker(Columns(), "rollout")
-    try:
-        with path.open("rb") as stream:
-            lines = [stream.readline(1 << 26) for _ in range(3)]
-    except FileNotFoundError:
-        lines = []
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    if not any(lines):
-        beside = OutputPaths(path)
-        return any(_size(each) for each in (beside.unverified, beside.failures, beside.manifest))
-    return any(raw and maker.make(0, raw) for raw in lines)

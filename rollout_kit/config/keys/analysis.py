@@ -13,7 +13,9 @@ class ReadingCommand(Command):
     """Keys of the commands that read files of rollouts. Words without a `=` are files."""
 
     has_servers: ClassVar[bool] = False
-    inputs: list[str] = Field([], description="Files of rollouts; also as plain words.")
+    inputs: list[str] = Field(
+        [], description="Files of rollouts, or folders with such files; also as plain words."
+    )
 
 
 class CompareConfig(ReadingCommand):

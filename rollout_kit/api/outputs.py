@@ -1,0 +1,63 @@
+"""The files of rollouts that the words of a command name."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ..errors import ConfigError
+from ..store.files import SIDECARS, OutputPaths
+from ..store.index.columns import Columns
+from ..store.index.records import RecordMaker
+
+
+def files_of(words: Sequence[str]) -> list[Path]:
+    """The files that are named. A folder stands for the files of rollouts in it; ConfigError if it
+    has none."""
+    found: list[Path] = []
+    for word in words:
+        path = Path(word).expanduser()
+        if not path.is_dir():
+            found.append(path)
+            continue
+        inside = [path / name for name, each in files_in(path) if each.is_file()]
+        if not (outputs := list(filter(is_output, inside))):
+            raise ConfigError(f"{word}: no file of rollouts (*.jsonl) is in it")
+        found += (each for each in outputs if each not in found)
+    return found
+
+
+def files_in(folder: Path) -> Iterator[tuple[str, Path]]:
+    """(name to show, path) of the files in a folder that may be outputs, also of those that were
+    removed because no rollout was verified."""
+    if folder.is_dir():
+        found = set[Path]()
+        for each in folder.rglob("*.jsonl"):
+            if not each.stem.endswith(SIDECARS):
+                found.add(each)
+            elif each.stem.endswith(("_unverified", "_failures")):
+                found.add(each.with_stem(each.stem.rpartition("_")[0]))
+        for each in sorted(found):
+            yield str(each.relative_to(folder)), each.resolve()
+
+
+def is_output(path: Path) -> bool:
+    """Whether one of the first lines is a rollout; of a file that has none yet, those beside it."""
+    maker = RecordMaker(Columns(), "rollout")
+    try:
+        with path.open("rb") as stream:
+            lines = [stream.readline(1 << 26) for _ in range(3)]
+    except FileNotFoundError:
+        lines = []
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    if not any(lines):
+        beside = OutputPaths(path)
+        sizes = (_size(each) for each in (beside.unverified, beside.failures, beside.manifest))
+        return any(sizes)
+    return any(raw and maker.make(0, raw) for raw in lines)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
