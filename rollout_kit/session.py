@@ -15,6 +15,8 @@ from secrets import token_hex
 from typing import Any
 from zlib import crc32
 
+from .time_limit import Extendable
+
 ID_BYTES = 16
 
 AT_ONCE = 256
@@ -126,15 +128,24 @@ class Session:
     """How often each call was made, counted while calls are recorded or replayed."""
     turn_log: TurnLog | None = None
     """Set for the call of an agent, which takes it."""
+    limits: list[Extendable] = field(default_factory=list)
+    """Time limits of all who wait for a call of this session. A model server extends them while
+    its weights change."""
 
     @classmethod
-    def of(cls, rollout: tuple[str, int] | None, spent: Spent | None, run: str = "") -> "Session":
+    def of(
+        cls,
+        rollout: tuple[str, int] | None,
+        spent: Spent | None,
+        run: str = "",
+        limits: list[Extendable] | None = None,
+    ) -> "Session":
         """A new session whose id starts with the rollout (task id, index) it serves, if any, and
         with a digest of what names its run."""
         id = _fresh_id()
         if rollout is not None and rollout[0].isascii() and rollout[0].isalnum():
             id = f"{rollout[0]}.{rollout[1]}.{crc32(run.encode()):08x}{id}"
-        return cls(id, spent=spent or Spent())
+        return cls(id, spent=spent or Spent(), limits=[] if limits is None else limits)
 
     @property
     def rollout(self) -> tuple[str, int] | None:

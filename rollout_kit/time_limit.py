@@ -7,9 +7,10 @@ loop. A limit never ends early; it ends late by at most `GRAIN_S` or one per cen
 import asyncio
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from math import ceil
+from typing import Protocol
 
 GRAIN_S = 1 / 32
 """About the jitter of a network."""
@@ -68,9 +69,47 @@ class within:
             self._due = self._clock.add(self, self._seconds)
             self.was_renewed = True
 
+    def extend(self, seconds: float) -> None:
+        """End so much later."""
+        if self._seconds is not None and not self.struck:
+            left = max(0.0, self._due * GRAIN_S - self._clock.loop.time())
+            self._clock.discard(self, self._due)
+            self._due = self._clock.add(self, left + seconds)
+
     def strike(self) -> None:
         self.struck = True
         self._task.cancel()
+
+
+class Extendable(Protocol):
+    """Something that ends at a time."""
+
+    def extend(self, seconds: float) -> None: ...
+
+
+class shared(within):
+    """A time limit that is one of `limits` while it runs, so that others can extend it."""
+
+    __slots__ = ("_limits",)
+
+    def __init__(self, seconds: float | None, limits: "list[Extendable] | None") -> None:
+        super().__init__(seconds)
+        self._limits = limits
+
+    def __enter__(self) -> "within":
+        if self._limits is not None:
+            self._limits.append(self)
+        return super().__enter__()
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        if self._limits is not None:
+            self._limits.remove(self)
+        super().__exit__(kind, *rest)
+
+
+def extend_all(limits: Iterable[Extendable], seconds: float) -> None:
+    for limit in tuple(limits):
+        limit.extend(seconds)
 
 
 class later:

@@ -1,4 +1,5 @@
-"""Holds requests back while the weights change: new ones wait, and time limits stand still."""
+"""Holds requests back while the weights change: new ones wait, and time limits stand still, here
+and at all who wait for a request."""
 
 import asyncio
 import time
@@ -6,10 +7,16 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 from rollout_kit.errors import PeerTimeout
-from rollout_kit.time_limit import within
+from rollout_kit.session import Session, current_session
+from rollout_kit.time_limit import extend_all, within
 
 UNLIMITED_S = 1e9
 """Of a request whose time limit the gate holds."""
+
+
+BEAT_S = 2.0
+"""How often those who wait are told to wait longer, by this much. The first time it is twice that,
+so that the next one always comes in time."""
 
 
 class Gate:
@@ -21,6 +28,9 @@ class Gate:
         self._open.set()
         self._limits: set[within] = set()
         self._closed_at = self._held_s = 0.0
+        self._sessions: dict[int, Session] = {}
+        """Those of the requests that are being answered."""
+        self._telling: asyncio.Task[None] | None = None
 
     def now(self) -> float:
         """Seconds on a clock that stands still while the gate is closed."""
@@ -38,6 +48,9 @@ class Gate:
             self._open.clear()
             for limit in self._limits:
                 limit.hold()
+            for session in self._sessions.values():
+                extend_all(session.limits, 2 * BEAT_S)
+            self._telling = asyncio.create_task(self._tell())
 
     def open(self) -> None:
         self._num_closed -= 1
@@ -45,7 +58,29 @@ class Gate:
             self._held_s += time.monotonic() - self._closed_at
             for limit in self._limits:
                 limit.renew()
+            if self._telling:
+                self._telling.cancel()
             self._open.set()
+
+    @contextmanager
+    def serving(self) -> Iterator[None]:
+        """Context of a request: while the gate is closed, nobody's time limit for it ends."""
+        if (session := current_session()) is None:
+            yield
+            return
+        self._sessions[id(session)] = session
+        if not self._open.is_set():
+            extend_all(session.limits, 2 * BEAT_S)
+        try:
+            yield
+        finally:
+            self._sessions.pop(id(session), None)
+
+    async def _tell(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT_S)
+            for session in self._sessions.values():
+                extend_all(session.limits, BEAT_S)
 
     @asynccontextmanager
     async def closed(self) -> AsyncIterator[None]:

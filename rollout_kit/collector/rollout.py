@@ -12,7 +12,7 @@ from time import perf_counter
 from ..errors import THROTTLED, PeerLost, PeerTimeout, RolloutError, SessionLost
 from ..pacing.probe import WorkerLoad
 from ..store.lines import describe_error, info_of, mark_as
-from ..time_limit import within
+from ..time_limit import shared
 from ..transport.retry import ATTEMPT, LOST_ATTEMPT, delay_s
 from ..types import Attempt, Failure, JsonObject, Outcome, Rollout, StoredTurn, Unverified
 from .slot import Keep, Slot, in_task
@@ -52,6 +52,7 @@ class Runner(Equipment):
         agent = self.agents[attempt.key.agent]
         began = perf_counter()
         ends = began + self.limits.rollout_timeout_s
+        slot.limits.append(slot.held)
         tried: list[JsonObject] = []
         lost = throttled = 0
         if attempt.stored is not None:
@@ -66,7 +67,7 @@ class Runner(Equipment):
             started, num_turns = perf_counter(), len(slot.turns)
             answered: JsonObject | None = None
             try:
-                with within(ends - started):
+                with shared(ends + slot.held.seconds - started, slot.limits):
                     found = await Steps(self, attempt, agent, slot, started - began).outcome()
                 if not isinstance(found, Refused):
                     return found
@@ -91,7 +92,7 @@ class Runner(Equipment):
                 own >= self.limits.max_attempts
                 or lost >= LOST_ATTEMPT.max_tries
                 or not error.retryable
-                or perf_counter() + pause_s > ends
+                or perf_counter() + pause_s > ends + slot.held.seconds
             )
             again = None if is_last else await self._again(attempt, error, answered, slot)
             if again is None:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from ..session import Spent
-from ..time_limit import later, running_loop
+from ..time_limit import Extendable, later, running_loop
 from ..types import Attempt, JsonObject, Outcome, StoredTurn, Unverified
 
 KEEP_AFTER_S = 0.05
@@ -63,6 +63,16 @@ class Ledger:
 
 
 @dataclass(slots=True)
+class HeldTime:
+    """Time in which a model's weights changed; it counts for no limit."""
+
+    seconds: float = 0.0
+
+    def extend(self, seconds: float) -> None:
+        self.seconds += seconds
+
+
+@dataclass(slots=True)
 class Slot:
     """One attempt in flight."""
 
@@ -75,6 +85,9 @@ class Slot:
     """The turns that the next attempt can continue from."""
     attempt: Attempt | None = None
     """What is attempted."""
+    held: HeldTime = field(default_factory=HeldTime)
+    limits: list[Extendable] = field(default_factory=list)
+    """Those of the attempt that run now."""
     is_stored: bool = False
     """Whether it began with a response of an earlier run."""
     in_flight: int = 1

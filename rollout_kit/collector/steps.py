@@ -30,7 +30,7 @@ from ..store.lines import (
     with_verdict,
     without_verdict,
 )
-from ..time_limit import within
+from ..time_limit import shared
 from ..trajectory import versions_of
 from ..transport.peers import Peers
 from ..transport.retry import VERIFICATION, retry
@@ -187,7 +187,7 @@ class Steps:
     def _new_session(self) -> Session:
         key = self.attempt.key
         run = f"{self.shared.limits.output} {key.agent} {key.scope}"
-        return Session.of(key.rollout, self.slot.ledger.spent, run)
+        return Session.of(key.rollout, self.slot.ledger.spent, run, self.slot.limits)
 
     async def _call(
         self, server: str, path: str, body: JsonObject, turn_log: TurnLog | None = None
@@ -245,7 +245,7 @@ class Steps:
         )
         began = perf_counter()
         try:
-            with waiting, within(limits.verify_timeout_s):
+            with waiting, shared(limits.verify_timeout_s, self.slot.limits):
                 scores = await retry(verify, VERIFICATION, random=self.shared.random)
                 return self._rollout(line, scores, perf_counter() - began)
         except TimeoutError:

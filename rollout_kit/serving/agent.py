@@ -56,8 +56,9 @@ class open_session(entered):
         closes: bool = True,
     ) -> None:
         outside = current_session()
-        rollout, spent = (outside.rollout, outside.spent) if outside else (None, None)
-        self.session = session or Session.of(rollout, spent)
+        self.session = session or Session.of(
+            outside and outside.rollout, outside and outside.spent, "", outside and outside.limits
+        )
         super().__init__(self.session)
         self._peers, self._resources, self._closes = peers, resources, closes
 

@@ -34,7 +34,7 @@ from ..session import (
 from ..types import JsonObject
 from .access import TRUSTED, Access, guard
 from .caller import HEADER as DEADLINE_HEADER
-from .caller import Caller, begin_work_for, is_hung_up, read_deadline
+from .caller import HELD_HEADER, Caller, begin_work_for, is_hung_up, read_deadline
 from .peer_user import PEER_USER, PeerUser
 from .wire import EVENT_END, Answers, EventStream, Route, encode
 
@@ -184,6 +184,8 @@ class _Endpoint:
                 session.turn_log, raw = turns.take_stored(raw, int(length))
             with entered(session), _working_for(request, self.path) as caller:
                 await caller.check()
+                if session:
+                    session.limits.append(caller)
                 answer = await self.service.answer(self.path, raw)
                 return _reply(answer, self.service.reply_headers(answer))
         except ClientDisconnect:
@@ -206,8 +208,9 @@ def _working_for(request: Request, path: str) -> Iterator[Caller]:
     if connection is None or path == "/close_session":
         yield Caller(inf, lambda: False)
         return
-    deadline = read_deadline(request.headers.get(DEADLINE_HEADER, ""))
-    connection.caller = caller = Caller(deadline, connection.has_ended)
+    given = request.headers.get(DEADLINE_HEADER, "")
+    tell = connection.tell_to_wait if given else None  # other clients may not know interim replies
+    connection.caller = caller = Caller(read_deadline(given), connection.has_ended, tell)
     begin_work_for(caller)
     try:
         yield caller
@@ -259,6 +262,18 @@ class _Connection(HttpToolsProtocol):
 
     def has_ended(self) -> bool:
         return self.transport.is_closing() or is_hung_up(self._descriptor)
+
+    def tell_to_wait(self, seconds: float) -> None:
+        """Tell the caller to wait so much longer, in an interim reply or an event of its stream."""
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete or self.transport.is_closing():
+            return
+        if not cycle.response_started:
+            head = f"HTTP/1.1 102 Processing\r\n{HELD_HEADER}: {seconds:g}\r\n\r\n"
+            self.transport.write(head.encode())
+        elif cycle.chunked_encoding:
+            event = f'data: {{"held_s":{seconds:g}}}'.encode() + EVENT_END
+            self.transport.write(b"%x\r\n%b\r\n" % (len(event), event))
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)

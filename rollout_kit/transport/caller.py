@@ -20,17 +20,27 @@ from ..errors import PeerTimeout
 HEADER = "x-rollout-deadline"
 """Name of the HTTP header with the time at which the caller stops waiting."""
 
+HELD_HEADER = "x-rollout-held"
+"""Name of the header of an interim reply (102): wait so many seconds longer, as the weights of a
+model change."""
+
 HUNG_UP = getattr(select, "POLLRDHUP", 0)
 """Poll event of a connection that the other side has ended; only Linux has it."""
 
 
 class Caller:
-    """Waits for the current task. `has_left()` tells whether its connection has ended."""
+    """Waits for the current task. `has_left()` tells whether its connection has ended; `tell` tells
+    it to wait longer, if it can be told."""
 
-    __slots__ = ("_task", "deadline", "has_left", "is_gone")
+    __slots__ = ("_task", "_tell", "deadline", "has_left", "is_gone")
 
-    def __init__(self, deadline: float, has_left: Callable[[], bool]) -> None:
-        self.deadline, self.has_left = deadline, has_left
+    def __init__(
+        self,
+        deadline: float,
+        has_left: Callable[[], bool],
+        tell: Callable[[float], object] | None = None,
+    ) -> None:
+        self.deadline, self.has_left, self._tell = deadline, has_left, tell
         self._task = asyncio.current_task()
         self.is_gone = False
 
@@ -42,7 +52,13 @@ class Caller:
 
     def end(self) -> None:
         """The work is done; tasks that it has left running are no longer for this caller."""
-        self.deadline, self.has_left, self._task = inf, _is_here, None
+        self.deadline, self.has_left, self._task, self._tell = inf, _is_here, None, None
+
+    def extend(self, seconds: float) -> None:
+        """Have it wait so much longer, and all who wait for it."""
+        self.deadline += seconds
+        if self._tell:
+            self._tell(seconds)
 
     async def check(self) -> None:
         """Raise CancelledError or PeerTimeout if the caller is gone."""

@@ -14,6 +14,9 @@ from dataclasses import dataclass
 
 import httptools
 
+from ..time_limit import Extendable, extend_all
+from .caller import HELD_HEADER
+
 Pairs = list[tuple[bytes, bytes]]
 
 Arrived = Callable[[bytes], None]
@@ -88,19 +91,24 @@ class Connection(asyncio.Protocol):
         self._waiter: asyncio.Future[Reply] | None = None
 
     async def ask(
-        self, request: Sequence[bytes], arrived: Arrived | None = None, max_bytes: int = UNLIMITED
+        self,
+        request: Sequence[bytes],
+        arrived: Arrived | None = None,
+        max_bytes: int = UNLIMITED,
+        limits: Sequence[Extendable] | None = None,
     ) -> Reply:
         """Send a request, given in pieces, and return the reply; Broken if there is none.
 
         Cancelling the wait ends the connection. `arrived` receives the pieces of an event stream;
         any other body is in the reply. `max_bytes` bounds the reply, also when it is decompressed.
+        `limits` are extended where an interim reply says so.
         """
         self._left = self._max_bytes = max_bytes
         self._parser = httptools.HttpResponseParser(self)
         self._headers: Pairs = []
         self._headers_are_whole = False
         self._body: list[bytes] = []
-        self._arrived = arrived
+        self._arrived, self._limits = arrived, limits
         self._waiter = self._loop.create_future()
         self._transport.writelines(request)
         try:
@@ -169,6 +177,8 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         if self._parser.get_status_code() < 200:  # such as 100 Continue: the reply follows
+            if self._limits and (seconds := Headers(self._headers).get(HELD_HEADER)):
+                extend_all(self._limits, float(seconds))
             self._headers, self._headers_are_whole = [], False
         else:
             self._finish(keep=self._parser.should_keep_alive())

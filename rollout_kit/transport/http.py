@@ -19,7 +19,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from .. import __version__
 from ..errors import PeerError, PeerLost, PeerTimeout, PeerUnreachable
-from ..time_limit import running_loop, within
+from ..time_limit import Extendable, running_loop, shared, within
 from .caller import current_caller
 from .connection import Arrived, Broken, Connection, Places, Reply, TooLarge, max_connections
 
@@ -82,10 +82,11 @@ class HttpClient:
         headers: Mapping[str, str] | None = None,
         timeout_s: float = 600,
         arrived: Arrived | None = None,
+        limits: list[Extendable] | None = None,
     ) -> Reply:
         """Send a POST. `arrived` receives the pieces of an event stream as they arrive; `timeout_s`
-        then limits the time before each of them."""
-        return await self._send("POST", url, raw, headers, timeout_s, arrived)
+        then limits the time before each of them. `limits` are extended when the server says so."""
+        return await self._send("POST", url, raw, headers, timeout_s, arrived, limits)
 
     async def get(
         self, url: str, *, headers: Mapping[str, str] | None = None, timeout_s: float = 600
@@ -100,6 +101,7 @@ class HttpClient:
         headers: Mapping[str, str] | None,
         timeout_s: float,
         arrived: Arrived | None = None,
+        limits: list[Extendable] | None = None,
     ) -> Reply:
         try:
             origin, head = _parts(method, url)
@@ -111,15 +113,15 @@ class HttpClient:
             host = self._hosts[origin] = _Host(
                 origin, self._limit_per_host, self._places, int(self._max_reply_mb * 1e6)
             )
-        limit = within(timeout_s)
+        limit = shared(timeout_s, limits)
         if arrived:
             arrived = _renew_at_each(limit, arrived)
         try:
             with limit:
                 if self._room is None and host.room is None:
-                    return await host.ask(request, arrived)
+                    return await host.ask(request, arrived, limits)
                 async with self._room or ROOM_FOR_ALL, host.room or ROOM_FOR_ALL:
-                    return await host.ask(request, arrived)
+                    return await host.ask(request, arrived, limits)
         except TimeoutError as error:
             what = "fell silent for" if limit.was_renewed else "did not answer within"
             raise PeerTimeout(f"{url} {what} {timeout_s:g} s") from error
@@ -161,7 +163,12 @@ class _Host:
         self._good = ""
         self._sweep: asyncio.TimerHandle | None = None
 
-    async def ask(self, request: list[bytes], arrived: Arrived | None = None) -> Reply:
+    async def ask(
+        self,
+        request: list[bytes],
+        arrived: Arrived | None = None,
+        limits: list[Extendable] | None = None,
+    ) -> Reply:
         """Send a request; OSError if no connection can be made, Broken if one ends too early."""
         while (connection := self._take_idle() or await self._open()) is None:
             await self._places.wait()
@@ -169,7 +176,7 @@ class _Host:
         try:
             if (caller := current_caller()) is not None:
                 await caller.check()
-            return await connection.ask(request, arrived, self._max_bytes)
+            return await connection.ask(request, arrived, self._max_bytes, limits)
         finally:
             self._busy.discard(connection)
             if connection.is_open:

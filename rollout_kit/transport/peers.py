@@ -30,7 +30,7 @@ from ..session import (
     TurnLog,
     current_session,
 )
-from ..time_limit import within
+from ..time_limit import shared
 from ..types import JsonObject
 from .access import bearer
 from .caller import HEADER as DEADLINE_HEADER
@@ -195,8 +195,9 @@ class Local:
         if self._timeout_s is None:
             reply = await self.service.answer(path, raw or b"")
             return encode(reply) if self._round_trip else reply
+        session = current_session()
         try:
-            with within(self._timeout_s):
+            with shared(self._timeout_s, session and session.limits):
                 reply = await self.service.answer(path, raw or b"")
         except TimeoutError:
             message = f"{path} did not answer within {self._timeout_s:g} s"
@@ -236,7 +237,7 @@ class Http:
         headers = {**self._headers, **_headers(session)}
         turns = None
         if turn_log is not None:
-            turns = TurnReader(turn_log.report)
+            turns = TurnReader(turn_log.report, session.limits if session else ())
             stored = orjson.dumps(turn_log.stored)
             headers[TURNS_HEADER], raw = str(len(stored)), stored + (raw or b"")
         try:
@@ -281,7 +282,7 @@ class Http:
     ) -> Reply:
         """Send the request once; repeat it only while nothing listens at the URL, which may change
         meanwhile."""
-        arrived = turns.feed if turns else None
+        arrived, limits = turns.feed if turns else None, session and session.limits
 
         def send() -> Awaitable[Reply]:
             url = self._url(session) + path
@@ -289,7 +290,12 @@ class Http:
             if raw is None:
                 return self._client.get(url, headers=headers, timeout_s=self._timeout_s)
             return self._client.post(
-                url, raw, headers=headers, timeout_s=self._timeout_s, arrived=arrived
+                url,
+                raw,
+                headers=headers,
+                timeout_s=self._timeout_s,
+                arrived=arrived,
+                limits=limits,
             )
 
         return await retry(send, RECONNECT)

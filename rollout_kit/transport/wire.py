@@ -15,6 +15,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from ..errors import TaskError
 from ..responses import is_too_deep
 from ..session import note_repair
+from ..time_limit import Extendable, extend_all
 from ..types import JsonObject, VerifyRequest, VerifyResponse, given_fields
 from .connection import Headers
 from .http import Reply
@@ -281,11 +282,14 @@ def parse_object(raw: bytes) -> JsonObject:
 
 
 class TurnReader:
-    """Passes the turns of a stream on as they arrive; `reply` is set at its end."""
+    """Passes the turns of a stream on as they arrive; `reply` is set at its end. `limits` are
+    extended when the stream says so."""
 
-    def __init__(self, report: Callable[[JsonObject], Any]) -> None:
+    def __init__(
+        self, report: Callable[[JsonObject], Any], limits: Iterable[Extendable] = ()
+    ) -> None:
         self.reply: Reply | None = None
-        self._report = report
+        self._report, self._limits = report, limits
         self._begun: list[bytes] = []
 
     def feed(self, piece: bytes) -> None:
@@ -303,6 +307,8 @@ class TurnReader:
     def _take(self, event: JsonObject) -> None:
         if (turn := event.get("turn")) is not None:
             self._report(turn)
+        elif (seconds := event.get("held_s")) is not None:
+            extend_all(self._limits, seconds)
         else:
             pairs = [(name.encode(), value.encode()) for name, value in event["headers"]]
             self.reply = Reply(event["status"], Headers(pairs), orjson.dumps(event["reply"]))

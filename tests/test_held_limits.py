@@ -1,0 +1,96 @@
+"""While a model's weights change, nobody's time limit for a request ends: not at the model server,
+not at the agent, not at the collector."""
+
+import asyncio
+import importlib
+from typing import Any
+
+import pytest
+from support import Bench, asked, row
+from virtual_time import VirtualTime
+
+from rollout_kit.collector.slot import Slot
+from rollout_kit.errors import PeerTimeout
+from rollout_kit.serving import registry
+from rollout_kit.serving.agent import Agent
+from rollout_kit.session import Session, TurnLog, current_session, entered
+from rollout_kit.testing import ScriptedModel, mount, run_virtual
+from rollout_kit.time_limit import shared
+from rollout_kit.types import JsonObject
+
+VLLM = registry.load("responses_api_models", "vllm_model").__module__.rpartition(".")[0]
+Gate: Any = importlib.import_module(f"{VLLM}.gate").Gate
+
+PARAMS = {"input": [{"role": "user", "content": "a"}]}
+
+PAUSE_S = 5000.0
+"""Longer than all limits: 600 s of each request, 1,000 s of the rollout."""
+
+
+class Paused(ScriptedModel):
+    """Its weights change when the first request has come."""
+
+    def __init__(self, is_update: bool) -> None:
+        super().__init__(asked)
+        self._is_update, self._gate = is_update, Gate()
+
+    async def responses(self, params: JsonObject) -> JsonObject:
+        with self._gate.serving():
+            if not self._is_update:
+                await asyncio.sleep(PAUSE_S)
+            elif not self.calls:
+                self._gate.close()
+                asyncio.get_running_loop().call_later(PAUSE_S, self._gate.open)
+            await self._gate.wait()
+            return await super().responses(params)
+
+
+class Asking(Agent):
+    """Asks the model; with turns to report, a reply to it has begun before."""
+
+    async def respond(self, params: JsonObject) -> JsonObject:
+        if (session := current_session()) and session.turn_log:
+            await session.turn_log.report({"request": "x"})  # type: ignore[misc]
+        return await self.peers.call("policy_model", "/v1/responses", params, dict)
+
+
+def ask(monkeypatch: pytest.MonkeyPatch, *, is_update: bool, reports: bool) -> Any:
+    """The response through model and agent over HTTP, and how long the limits were held."""
+    seen: list[JsonObject] = []
+
+    async def main() -> Any:
+        servers: Any = {
+            "policy_model": lambda peers, name: Paused(is_update),
+            "agent": lambda peers, name: Asking(Asking.Config(), peers, name),
+        }
+        async with mount(servers, "http") as peers:
+            slot = Slot()
+            slot.limits.append(slot.held)
+            log = TurnLog((), seen.append) if reports else None
+            session = Session.of(("abc", 0), None, "", slot.limits)
+            with entered(session), shared(1000, slot.limits):
+                reply = await peers.call("agent", "/v1/responses", PARAMS, dict, log)
+            assert slot.limits == [slot.held] and len(seen) == reports
+            return reply, slot.held.seconds
+
+    return VirtualTime(monkeypatch).run(main())
+
+
+@pytest.mark.parametrize("reports", [False, True])
+def test_an_update_longer_than_every_limit_ends_no_request(
+    monkeypatch: pytest.MonkeyPatch, reports: bool
+) -> None:
+    reply, held_s = ask(monkeypatch, is_update=True, reports=reports)
+    assert reply["output"] and PAUSE_S <= held_s < PAUSE_S + 10
+
+
+def test_a_model_that_is_only_slow_is_a_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(PeerTimeout, match="within 600 s"):
+        ask(monkeypatch, is_update=False, reports=False)
+
+
+def test_a_rollout_has_its_own_time_left_after_an_update(bench: Bench) -> None:
+    bench.model = Paused(True)
+    keys = {"rollout_timeout_s": 60, "request_timeout_s": 30, "max_attempts": 1}
+    assert run_virtual(bench.collect([row("a"), row("b")], **keys)) == 0
+    assert len(bench.lines()) == 2
