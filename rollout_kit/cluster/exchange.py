@@ -17,7 +17,7 @@ from ..types import JsonObject, Say
 from .lease import Dismissed, Holder, NotAskedFor
 from .leases import Leases
 from .messages import read_message
-from .worker import ALIVE, EXCHANGE, GATHER_S, GONE, JOIN, READY, WAIT_S
+from .worker import ALIVE, EXCHANGE, GONE, JOIN, READY, WAIT_S
 
 OF_MEMBERS = (READY, EXCHANGE, ALIVE)
 """Routes that need the token; a worker gets it by joining."""
@@ -125,7 +125,7 @@ class Exchange:
         self._leases.take(member, asked["events"])
         gather_s = min(MOST_GATHER_S, GATHER_S_OF_EACH * len(self._leases.members))
         if asked["events"]:
-            for _ in range(TURNS + (gather_s > GATHER_S)):  # the run takes the outcomes
+            for _ in range(TURNS):  # the run takes the outcomes, and begins the next attempts
                 await asyncio.sleep(0)
         found = self._leases.grant(member, asked["want"])
         if asked["wait_s"] and not (found or is_anew or member.recalled or member.regained):
@@ -149,9 +149,8 @@ GATHER_S_OF_EACH, MOST_GATHER_S = 0.0005, 0.5
 driver more than a rollout in it, so all workers together send 2,000 a second at most."""
 
 TURNS = 3
-"""Turns of the event loop until the run has taken an outcome. In one more the next attempt begins,
-and its lease is in the same reply: half of the messages, but workers and driver take turns, which
-costs a few workers a fifth of their rate."""
+"""Turns of the event loop until the run has taken an outcome and the next attempt waits for a
+worker: its lease is in the same reply."""
 
 
 @dataclass(slots=True)

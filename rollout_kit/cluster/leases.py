@@ -23,8 +23,8 @@ from .messages import decode_error, decode_outcome, decode_spent, decode_unverif
 RECALL_S = 10.0
 """Time for a worker to hand over what it has of an attempt that is cancelled."""
 
-GATHER_S = 0.002
-"""Time for which leases gather before waiting workers are woken."""
+GATHER_S = 0.01
+"""Time for which leases gather before waiting workers are woken; most are in a reply by then."""
 
 START_S = 10.0
 """Time after the first lease for which workers that start have their share kept."""
@@ -62,7 +62,7 @@ class Leases:
         self._queue: deque[Lease] = deque()
         self._open: dict[int, Lease] = {}
         self._last_number = 0
-        self._waking: asyncio.Handle | None = None
+        self._waking: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -181,6 +181,9 @@ class Leases:
             member.held[lease.number] = lease
             if lease.slot is not None:
                 lease.slot.place.stage = member.title
+        if not self._queue and self._waking is not None:
+            self._waking.cancel()
+            self._waking = None
         return granted
 
     def take(self, member: Holder, events: Iterable[JsonObject]) -> None:

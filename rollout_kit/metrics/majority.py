@@ -7,6 +7,7 @@ the rollouts does not matter, nor what the answers say: tasks that are alike are
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -47,17 +48,29 @@ def vote(votes: Iterable[Vote]) -> float:
 
 def maj_at(k: int, votes: Sequence[Vote]) -> float:
     """maj@k of one task with at least k rollouts."""
+    return _maj_alike(k, _kind_of(votes))
+
+
+Kind = tuple[int, tuple[tuple[float, ...], ...]]
+"""Tasks that are alike: the rollouts without an answer, and the rewards of each answer."""
+
+
+def _kind_of(votes: Iterable[Vote]) -> Kind:
     rewards: dict[str | None, list[float]] = {}
-    for each in votes:
-        rewards.setdefault(each.answer, []).append(each.reward)
+    for answer, reward in votes:
+        rewards.setdefault(answer, []).append(reward)
     none = len(rewards.pop(None, ()))
-    return _maj_alike(k, none, tuple(sorted(tuple(sorted(given)) for given in rewards.values())))
+    return none, tuple(sorted(tuple(sorted(given)) for given in rewards.values()))
+
+
+def _size_of(kind: Kind) -> int:
+    return kind[0] + sum(map(len, kind[1]))
 
 
 @lru_cache(maxsize=NUM_ALIKE)
-def _maj_alike(k: int, none: int, rewards: tuple[tuple[float, ...], ...]) -> float:
-    """maj@k of tasks with `none` rollouts without an answer, and one item of `rewards` for each
-    answer."""
+def _maj_alike(k: int, kind: Kind) -> float:
+    """maj@k of tasks of this kind."""
+    none, rewards = kind
     votes = [Vote(None, 0.0)] * none
     votes += [Vote(str(number), one) for number, given in enumerate(rewards) for one in given]
     chosen = list(_choices(k, votes))
@@ -102,13 +115,12 @@ class Votes:
         tasks."""
         if self.given == self.missing or len(self.tasks) > MAX_TASKS:
             return None
-        found = {}
+        alike, found = Counter(map(_kind_of, self.tasks.values())), {}
         for k in ks:
-            values = [
-                maj_at(int(k), votes) for votes in self.tasks.values() if len(votes) >= int(k)
-            ]
-            if values:
-                found[k] = math.fsum(values) / len(values)
+            kinds = Counter({kind: n for kind, n in alike.items() if _size_of(kind) >= int(k)})
+            if kinds:
+                whole = math.fsum(n * _maj_alike(int(k), kind) for kind, n in kinds.items())
+                found[k] = whole / kinds.total()
         return found
 
     def figures(self, ks: Iterable[str]) -> JsonObject:
