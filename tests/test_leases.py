@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
@@ -19,8 +20,9 @@ from rollout_kit.cluster.messages import (
     write_event,
     write_message,
 )
+from rollout_kit.cluster.worker import GATHER_S, DriverClient, LeasedWork
 from rollout_kit.collector.slot import Place, Slot
-from rollout_kit.errors import ModelError, PeerLost, RolloutError
+from rollout_kit.errors import ModelError, OutputError, PeerLost, RolloutError
 from rollout_kit.store.lines import info_of
 from rollout_kit.store.scan import dump_line
 from rollout_kit.testing import run_virtual
@@ -316,6 +318,37 @@ def test_a_cancelled_attempt_without_a_response_ends(is_held: bool) -> None:
     with_bench(1, test)
 
 
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_cancelled_attempt_is_not_waited_for_in_vain(is_lost: bool) -> None:
+    async def test(bench: Bench) -> None:
+        holder = bench.leases.join("a", "worker 1")
+        bench.leases.grant(holder, 1)
+        [attempt] = bench.tasks
+        attempt.cancel()
+        assert not attempt.done()
+        if is_lost:
+            bench.leases.lose("a", "was killed")
+        else:
+            attempt.cancel()
+        assert attempt.cancelled() and not bench.leases.num_waiting
+
+    with_bench(1, test)
+
+
+def test_an_outcome_that_cannot_be_kept_is_the_error_of_its_attempt() -> None:
+    async def test(bench: Bench) -> None:
+        def keep(found: Outcome | PeerLost | None) -> Outcome:
+            raise OutputError("the disk is full")
+
+        holder = bench.leases.join("a", "worker 1")
+        attempt = bench.leases.lease(attempt_at(0), Slot(), keep)
+        bench.leases.take(holder, map(done, bench.leases.grant(holder, 1)))
+        with pytest.raises(OutputError, match="the disk is full"):
+            await attempt
+
+    with_bench(0, test)
+
+
 def test_an_unknown_lease_is_refused() -> None:
     async def test(bench: Bench) -> None:
         holder = bench.leases.join("a", "worker 1")
@@ -357,6 +390,52 @@ def test_a_worker_waits_until_there_is_something_to_do() -> None:
         late.cancel()
 
     with_bench(0, test)
+
+
+def test_a_worker_whose_leases_come_in_another_reply_is_not_woken() -> None:
+    async def test(bench: Bench) -> None:
+        exchange = Exchange(bench.leases, {}, lambda text, **fields: None)
+        member = bench.leases.join("a", "worker 1")
+        asked = {"worker": "a", "title": "worker 1", "channel": "wait", "call": 1, "load": []}
+        asked |= {"want": 9, "wait_s": 60.0, "events": []}
+        waiting = asyncio.create_task(exchange.exchange(asked))
+        await asyncio.sleep(1)
+        lease = bench.leases.lease(attempt_at(0), Slot(), as_it_is)
+        assert bench.leases.grant(member, 9) == [lease]
+        await asyncio.sleep(1)
+        assert not waiting.done()
+        waiting.cancel()
+
+    with_bench(0, test)
+
+
+@pytest.mark.parametrize("num_leases", [1, 2])
+def test_a_worker_with_nothing_left_to_do_brings_what_it_has_at_once(num_leases: int) -> None:
+    brought = asyncio.Event()
+
+    async def post(url: str, raw: bytes, **about: Any) -> Any:
+        brought.set()
+        nothing = {"leases": [], "recalled": [], "regained": []}
+        return SimpleNamespace(status=200, raw=orjson.dumps({"anew": 0, "gather_s": 0, **nothing}))
+
+    async def run(attempt: Attempt, slot: Slot) -> Outcome:
+        await asyncio.sleep(attempt.task.task_index)
+        return Failure(attempt.key, 0, RolloutError("no"))
+
+    async def main() -> float:
+        given = {"url": "", "worker": "a", "title": "worker 1", "ticket": ""}
+        client: Any = SimpleNamespace(post=post)
+        runner: Any = run
+        driver, work = DriverClient(client, given), LeasedWork(runner, runner, None)
+        attempts = [encode_attempt(attempt_at(number)) for number in range(num_leases)]
+        leases = [{"lease": at, "attempt": each} for at, each in enumerate(attempts)]
+        work.take({"anew": False, "recalled": [], "regained": [], "leases": leases})
+        bringing = asyncio.create_task(driver.bring(work))
+        await brought.wait()
+        bringing.cancel()
+        return asyncio.get_running_loop().time()
+
+    assert run_virtual(main()) == pytest.approx(0.0 if num_leases == 1 else GATHER_S)
 
 
 @pytest.mark.parametrize(("number", "gather_s"), [(2, 0.001), (100, 0.05), (4000, 0.5)])

@@ -148,7 +148,7 @@ GATHER_S_OF_EACH, MOST_GATHER_S = 0.0005, 0.5
 """Seconds for which each worker gathers its events, for each worker there is; a message costs the
 driver more than a rollout in it, so all workers together send 2,000 a second at most."""
 
-TURNS = 3
+TURNS = 2
 """Turns of the event loop until the run has taken an outcome and the next attempt waits for a
 worker: its lease is in the same reply."""
 

@@ -32,6 +32,21 @@ class Lease(asyncio.Future[Any]):
     `withdraw` is what to cancel the lease does.
     """
 
+    __slots__ = (
+        "_end",
+        "_withdraw",
+        "attempt",
+        "call",
+        "given_up",
+        "holder",
+        "is_queued",
+        "num_deaths",
+        "num_lost",
+        "number",
+        "session",
+        "slot",
+    )
+
     def __init__(
         self,
         number: int,

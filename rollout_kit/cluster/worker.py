@@ -90,7 +90,7 @@ class LeasedWork:
 
     def __init__(self, runner: Runner, peers: Peers, shard: ShardFile | None) -> None:
         self.events: list[Event] = []
-        self.has_events = asyncio.Event()
+        self.has_events, self.is_idle = asyncio.Event(), asyncio.Event()
         self.epoch = 0
         """How often the driver has given everything to others."""
         self._runner, self._peers, self._shard = runner, peers, shard
@@ -110,6 +110,7 @@ class LeasedWork:
             if (waiting := self._regaining.pop(number, None)) and not waiting.done():
                 waiting.set_result(is_granted)
         for lease in reply["leases"]:
+            self.is_idle.clear()
             number = lease["lease"]
             work = self._attempt(number, lease["attempt"]) if "attempt" in lease else None
             task = asyncio.create_task(work or self._call(number, lease["call"]))
@@ -119,6 +120,8 @@ class LeasedWork:
     def _forget(self, number: int, task: "asyncio.Task[None]") -> None:
         if self._tasks.get(number) is task:
             del self._tasks[number]
+            if not self._tasks:
+                self.is_idle.set()
 
     def _cancel(self, number: int) -> None:
         if (task := self._tasks.get(number)) is not None:
@@ -251,7 +254,9 @@ class DriverClient:
         while True:
             await work.has_events.wait()
             if len(work.events) < SENT_AT_ONCE:
-                await asyncio.sleep(self._gather_s)
+                with suppress(TimeoutError):  # unless nothing more can come
+                    async with asyncio.timeout(self._gather_s):
+                        await work.is_idle.wait()
             while events := _first(work.events):
                 reply = await self._call("bring", 0.0, events)
                 del work.events[: len(events)]
