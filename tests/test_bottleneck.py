@@ -256,6 +256,14 @@ def test_the_largest_part_is_named_and_the_others_after_it(part: str, name: str)
     assert found.sentence.startswith(f"Bottleneck: {name} the slots' time (model 40 %, client CPU")
 
 
+def test_a_trainer_that_is_waited_for_is_named_before_the_parts_of_slots() -> None:
+    waiting = spent(tools=600.0)
+    waiting.trainer = 40.0
+    found = verdict(waiting, CALM)
+    assert found and (found.part, found.share, found.short()) == ("trainer", 0.4, "trainer 40%")
+    assert "the trainer, waited for 40 % of the run's time" in found.sentence
+
+
 @pytest.mark.parametrize(
     ("load", "part", "says"),
     [

@@ -98,6 +98,10 @@ class Machine(RuleBasedStateMachine):
         max_deliveries=st.integers(1, 3),
     )
     def begin(self, **policy: Any) -> None:
+        if policy["staleness"] is None:
+            policy["batch"] = None
+        else:
+            policy["batch"] = max(policy["batch"], policy["consume"])
         self.policy = BufferPolicy(**policy, visibility_s=VISIBLE_S, reserve_s=RESERVED_S)
         self.runner, self.stack = asyncio.Runner(), AsyncExitStack()
         made = make_buffer(self.kind, self.folder, self.redis_url, **self.policy.model_dump())
@@ -192,7 +196,8 @@ class Machine(RuleBasedStateMachine):
 
     @rule(number=st.integers(1, 3), at_least=st.integers(1, 3))
     def get(self, number: int, at_least: int) -> None:
-        found = self.run(self.buffer.get(number, at_least=min(number, at_least), timeout_s=0))
+        at_least = min(number, at_least, self.policy.most_at_once)
+        found = self.run(self.buffer.get(number, at_least=at_least, timeout_s=0))
         free = []
         for key, known in list(self.here.items()):
             if known.lease is None or known.lease == "free" or known.due <= self.now:
@@ -202,7 +207,7 @@ class Machine(RuleBasedStateMachine):
                     self.leave(key, "stale")
                 else:
                     free.append(key)
-        if len(free) < min(number, at_least):
+        if len(free) < at_least:
             assert found is None
             return
         assert found is not None and found.version == self.version
@@ -483,7 +488,7 @@ def test_a_spool_survives_a_torn_line_and_has_one_owner(tmp_path: Path) -> None:
     path = tmp_path / "spool"
 
     async def main() -> None:
-        url = f"memory:?spool={path}&batch=2"
+        url = f"memory:?spool={path}&batch=2&staleness=0"
         first = await open_buffer(url)
         await first.put(group("a"))
         await first.put(group("b"))
@@ -505,7 +510,9 @@ def test_a_spool_survives_a_torn_line_and_has_one_owner(tmp_path: Path) -> None:
         ("memory:?capacty=3", "buffer=memory: capacty: "),
         ("memory:?capacity=0", "buffer=memory: capacity: "),
         ("memory:?staleness=1", "^buffer=memory: staleness: add batch"),
-        ("memory:?batch=4&over_provision=0.5", "^buffer=memory: over_provision: add batch and"),
+        ("memory:?batch=4", "^buffer=memory: batch: add staleness, how many steps old"),
+        ("memory:?over_provision=0.5", "^buffer=memory: over_provision: add batch and"),
+        ("memory:?batch=1&staleness=0&consume=2", "^buffer=memory: consume: a step of 1 leaves no"),
         ("memory:batch=4&staleness=0", "buffer=memory:batch=4.*: settings follow a [?], as in mem"),
         ("memory:?batch=4&batch=5&staleness=0", "buffer=memory: batch is given more than once"),
         ("memory:?batch&staleness=0", "buffer=memory: batch: expected an int"),
@@ -534,17 +541,37 @@ def test_a_buffer_keeps_the_policy_of_its_first_opener(redis_url: str) -> None:
             async with await open_buffer(url) as other:
                 assert other.policy == first.policy
             with pytest.raises(ConfigError, match="exists with batch=4, not 8"):
-                await open_buffer(f"{url}?batch=8")
+                await open_buffer(f"{url}?batch=8&staleness=1")
             await first.clear()  # type: ignore[attr-defined]
 
     async def over_http() -> None:
         async with serve_buffer(MemoryBuffer(BufferPolicy(batch=4, staleness=1))) as url:
             with pytest.raises(ConfigError, match="exists with batch=4, not 8"):
-                await open_buffer(f"{url}?batch=8")
+                await open_buffer(f"{url}?batch=8&staleness=1")
 
     asyncio.run(over_http())
     if redis_url:
         asyncio.run(main(redis_url))
+
+
+def test_a_batch_that_never_comes_is_an_error() -> None:
+    """The buffer lets eight groups wait until the trainer has used some."""
+
+    async def main() -> None:
+        memory = MemoryBuffer(BufferPolicy(batch=4, staleness=1))
+        async with serve_buffer(memory) as url, await open_buffer(url) as client:
+            for buffer in (memory, client):
+                with pytest.raises(ConfigError, match=r"get\(32\): .*batch=4.* at most 8 wait"):
+                    await buffer.get(32)
+            with pytest.raises(PeerError, match=r"/get: get\(32\)"):
+                await client._ask("get", number=32)
+            await memory.put(group("a"))
+            found = await client.get(32, at_least=1)
+            assert found and len(found) == 1
+        with pytest.raises(ConfigError, match="at most 2 wait"):
+            await MemoryBuffer(BufferPolicy(capacity=2)).get(3)
+
+    asyncio.run(main())
 
 
 def test_each_order_hands_out_its_own() -> None:

@@ -13,6 +13,7 @@ import orjson
 import pytest
 from buffers import REDIS, redis_server
 from support import HANG_S, Bench, asked, read_jsonl, row
+from virtual_time import VirtualTime
 
 import rollout_kit as rk
 from rollout_kit import rl
@@ -180,6 +181,29 @@ def test_a_straggler_is_stopped_when_the_step_has_enough_and_goes_on_in_the_next
     assert "1 rollout stopped at a full step; their mean output tokens: 1" in bench.out.getvalue()
 
 
+def test_a_slow_trainer_is_the_bottleneck(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        buffer = MemoryBuffer(BufferPolicy(batch=1, staleness=0, visibility_s=1e6, reserve_s=1e6))
+
+        async def train_slowly() -> None:
+            for step in range(3):
+                found = await buffer.get(1)
+                assert found
+                await asyncio.sleep(5)
+                await buffer.ack(found.lease)
+                await buffer.set_version(step + 1)
+            await buffer.finish()
+
+        async with serve_buffer(buffer) as url:
+            training = asyncio.create_task(train_slowly())
+            assert await bench.collect(ROWS, buffer=url) == 0
+            await training
+
+    bench.model = ScriptedModel(asked, delay_s=0.5)
+    VirtualTime(monkeypatch).run(main())
+    assert bench.metrics()["bottleneck"]["name"] == "trainer"
+
+
 def test_a_silent_minute_names_the_trainer(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "QUIET_S", 0.0)
     monkeypatch.setattr(run, "TICK_S", 0.01)
@@ -267,11 +291,11 @@ def test_epochs_are_planned_one_by_one_and_continued(bench: Bench) -> None:
 
 
 def test_a_lost_buffer_is_filled_from_the_output_and_the_acks(bench: Bench) -> None:
-    first = feed(bench, BufferPolicy(batch=2), steps=1)
+    first = feed(bench, BufferPolicy(batch=2, staleness=9), steps=1)
     [(_, groups)] = first
     used = {group.key for group in groups}
     asyncio.run(bench.collect(ROWS))  # what the trainer's end had left undone
-    second = feed(bench, BufferPolicy(batch=1), steps=1)
+    second = feed(bench, BufferPolicy(batch=1, staleness=9), steps=1)
     [(_, [left])] = second
     assert left.key not in used and left.rewards == [1.0]
     assert len(bench.lines()) == 3

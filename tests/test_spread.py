@@ -196,7 +196,9 @@ def test_a_group_that_an_earlier_run_began_is_put_by_a_run_on_workers(
 ) -> None:
     run_virtual(bench.collect([row(text) for text in "abc"]))
     keys = {"epochs": None, "num_repeats": 2}
-    [(_, groups)] = feed(bench, BufferPolicy(batch=3), steps=1, **keys, **on_workers(rows))
+    [(_, groups)] = feed(
+        bench, BufferPolicy(batch=3, staleness=9), steps=1, **keys, **on_workers(rows)
+    )
     assert all(group.rewards == [1.0, 1.0] for group in groups)
 
 

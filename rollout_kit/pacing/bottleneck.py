@@ -33,6 +33,9 @@ SHORT = {
 }
 """Names in the progress line that differ from the keys."""
 
+AWAITED = 0.25
+"""Share of the run without any rollout in flight from which the trainer is the bottleneck."""
+
 HELD = 0.8
 """Share of busy time from which the collecting process is the bottleneck."""
 
@@ -125,6 +128,8 @@ class SlotTime:
     outcomes: int = 0
     room: float = 0.0
     """Available slot seconds if the limit changes; else 0, and limit times elapsed time is used."""
+    trainer: float = 0.0
+    """Seconds of the run in which nothing was in flight, as the trainer had to be waited for."""
     growth: dict[str, Growth] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -176,7 +181,7 @@ class Client:
 @dataclass(frozen=True, slots=True)
 class Bottleneck:
     """`part`: one of PARTS, or what all slots share: `client_cpu`, `blocked`, `journal`,
-    `workers_cpu`, `workers_blocked`. `share`: of the slots' time, or, for the latter, of the run's.
+    `workers_cpu`, `workers_blocked`, `trainer`. `share`: of the slots' time, or else the run's.
     `gain`: highest speed-up at MORE times the parallelism; None if too few rollouts ended to tell.
     """
 
@@ -224,6 +229,10 @@ def verdict(spent: SlotTime, client: Client) -> Bottleneck | None:
         judged = _judge_workers(client, of_workers) if of_workers else _judge_client(client)
         part, share, sentence = judged
         return Bottleneck(part, share, shares, client, spent.limit, 1.0, sentence)
+    if (waited := spent.trainer / client.elapsed_s) >= AWAITED:
+        said = f"Bottleneck: the trainer, waited for {_percent(waited)} of the run's time"
+        said += f" ({client.cpu_text}): raising parallelism gains nothing; a higher staleness may"
+        return Bottleneck("trainer", waited, shares, client, spent.limit, 1.0, said)
     part, share = next(iter(shares.items()))
     gain, why = _gain(part, share, spent, client)
     rest = [

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Self, TypeVar
 
+from ...errors import ConfigError
 from ...types import JsonObject
 from .group import BufferedGroup, GroupBatch, Settled, find_flaw
 from .policy import BufferPolicy
@@ -53,9 +54,13 @@ class Buffer(ABC):
     ) -> GroupBatch | None:
         """A batch of `number` groups, or of `at_least` so many. None after the time limit, or when
         the buffer is finished and empty. Groups staler than `max_staleness` are dropped first; the
-        default is the policy's."""
+        default is the policy's. ConfigError if the policy never lets so many wait."""
         staleness = self.policy.staleness if max_staleness is None else max_staleness
         least = number if at_least is None else at_least
+        if least > (most := self.policy.most_at_once):
+            given = self.policy.model_dump(include={"batch", "staleness", "consume", "capacity"})
+            said = ", ".join(f"{name}={value}" for name, value in given.items())
+            raise ConfigError(f"get({least}): of this buffer ({said}) at most {most} wait at once")
 
         async def try_once(wait_s: float) -> GroupBatch | bool | None:
             found, is_finished = await self._get(number, least, staleness, wait_s)

@@ -81,6 +81,12 @@ class BufferPolicy(BaseModel):
     def _has_a_batch(self) -> Self:
         if self.staleness is not None and self.batch is None:
             raise ValueError("staleness: add batch, the number of groups of one step")
+        if self.batch is not None and self.staleness is None:
+            what = "how many steps old weights may be; 0 is synchronous"
+            raise ValueError(f"batch: add staleness, {what}")
+        if self.most_at_once < 1:
+            what = f"a step of {self.batch} leaves no room for a group that is used"
+            raise ValueError(f"consume: {what} {self.consume} times; raise batch or staleness")
         if self.over_provision and self.staleness is None:
             raise ValueError("over_provision: add batch and staleness, which say what a step needs")
         return self
@@ -94,6 +100,13 @@ class BufferPolicy(BaseModel):
             found = fields.problems(error, cls)
             lines = [": ".join(filter(None, [where, *one.path, one.reason])) for one in found]
             raise ConfigError("\n".join(lines)) from None
+
+    @property
+    def most_at_once(self) -> int:
+        """Groups that there can be before the trainer acknowledges some and tells a version."""
+        if self.staleness is None or self.batch is None:
+            return self.capacity
+        return min(self.capacity, (self.staleness + 1) * self.batch // self.consume)
 
     def room(self, version: int | None, base: int, acked: int, uses: int) -> int | None:
         """How many groups are missing so that none gets staler than allowed; None: any number.

@@ -52,7 +52,7 @@ async def answer(buffer: Buffer, operation: str, raw: bytes) -> bytes:
     try:
         asked = msgspec.json.decode(raw or b"{}", type=Asked)
         return orjson.dumps(await act(buffer, asked))
-    except (msgspec.DecodeError, ValueError, TypeError) as error:
+    except (msgspec.DecodeError, ValueError, TypeError, ConfigError) as error:
         raise BadMessage(f"/{operation}: {error}") from None
 
 

@@ -14,6 +14,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from socket import gethostname
+from time import perf_counter
 from typing import Any, TypeVar
 
 from ...collector.groups.slots import OpenGroup, OpenGroups
@@ -193,7 +194,10 @@ class Producer:
                 self._ready.set()
                 return
             else:
+                began = perf_counter()
                 await asyncio.sleep(RESERVE_EVERY_S)
+                if not self._run.schedule.in_flight:
+                    self._run.meter.spent.trainer += perf_counter() - began
 
     def _settle(self, group: Group, opened: OpenGroup) -> None:
         """Every slot of a group has ended."""
