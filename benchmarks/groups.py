@@ -7,44 +7,17 @@ from typing import TYPE_CHECKING
 
 from . import sides, work
 from .endpoint import Setting
+from .many_groups import CONFIG, REPEATS, SERVER, WITH_GROUPS, measure_kept
 from .measure import Measured, Unmeasured, measure
 
 if TYPE_CHECKING:
     from .figures import Figure, Figures
 
-REPEATS = 8
-
 CASES = ((16, 1_500), (128, 1_500), (1_024, 1_500))
 """Rollouts in flight, and groups."""
 
-FEW, MANY = 1_000, 10_000
-"""Groups of which the peak memory is compared."""
-
-SERVER = """
-from typing import Any
-
-from rollout_kit import JsonObject, ResourcesServer, VerifyRequest, VerifyResponse
-
-
-class Alone(ResourcesServer):
-    async def verify(self, body: VerifyRequest) -> VerifyResponse:
-        return body.scored(1.0)
-"""
-
-WITH_GROUPS = """
-    async def verify_group(self, task: JsonObject, members: list[Any]) -> JsonObject:
-        scores = [{"reward": 0.5, "components": {"part": 0.5}} for _ in members]
-        return {"members": scores, "group": {"agreement": 1.0}}
-"""
-
-CONFIG = """
-{name}: {{resources_servers: {{{name}: {{}}}}}}
-{name}_agent:
-  responses_api_agents:
-    simple_agent:
-      resources_server: {{type: resources_servers, name: {name}}}
-      model_server: {{type: responses_api_models, name: policy_model}}
-"""
+MANY = 30_000
+"""Groups of the run whose memory is observed."""
 
 
 def measure_groups(figures: "Figures") -> Iterator["Figure"]:
@@ -65,11 +38,8 @@ def measure_groups(figures: "Figures") -> Iterator["Figure"]:
         what = f"scored groups of {REPEATS}, {parallel:,} in flight: CPU a rollout"
         ratio = statistics.median(ratios)
         yield Figure(f"groups_{parallel}_ratio", what, ratio, "× without")
-    kept = {}
-    for name in ("alone", "grouped"):
-        few, many = (_run(figures, name, number, 128).peak_mb for number in (FEW, MANY))
-        kept[name] = (many - few) * 2**20 / (MANY - FEW)
-    what = f"memory kept a group ({MANY:,} against {FEW:,}), beyond that without scores"
+    kept = measure_kept(figures.folder, MANY)
+    what = f"memory kept a group (of {MANY:,}), beyond that without scores"
     yield Figure("groups_kept", what, kept["grouped"] - kept["alone"], "bytes")
 
 

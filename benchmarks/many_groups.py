@@ -11,17 +11,45 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
-from .groups import CONFIG, REPEATS, SERVER, WITH_GROUPS
 from .measure import Unmeasured, environment, memory_mb
 from .sides import collector_keys
 from .work import write_rows
+
+REPEATS = 8
 
 POINTS = 10
 """Samples that are shown."""
 
 SAMPLE_S = 0.5
+
+SERVER = """
+from typing import Any
+
+from rollout_kit import JsonObject, ResourcesServer, VerifyRequest, VerifyResponse
+
+
+class Alone(ResourcesServer):
+    async def verify(self, body: VerifyRequest) -> VerifyResponse:
+        return body.scored(1.0)
+"""
+
+WITH_GROUPS = """
+    async def verify_group(self, task: JsonObject, members: list[Any]) -> JsonObject:
+        scores = [{"reward": 0.5, "components": {"part": 0.5}} for _ in members]
+        return {"members": scores, "group": {"agreement": 1.0}}
+"""
+
+CONFIG = """
+{name}: {{resources_servers: {{{name}: {{}}}}}}
+{name}_agent:
+  responses_api_agents:
+    simple_agent:
+      resources_server: {{type: resources_servers, name: {name}}}
+      model_server: {{type: responses_api_models, name: policy_model}}
+"""
 
 MODEL = """
 from rollout_kit import JsonObject
@@ -47,13 +75,7 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        rows = write_rows(folder / "tasks.jsonl", args.groups)
-        seen = {}
-        for which, text in (("alone", SERVER), ("grouped", SERVER + WITH_GROUPS)):
-            write_servers(folder, which, text)
-            began = time.monotonic()
-            seen[which] = watch(folder, which, rows, args)
-            print(f"{which}: {time.monotonic() - began:.0f} s", flush=True)
+        seen = dict(watch_both(folder, args.groups, args.parallel))
     print(f"{'groups':>10} {'MB without scores':>18} {'MB with scores':>15}")
     for point in range(1, POINTS + 1):
         at = args.groups * point // POINTS
@@ -61,6 +83,18 @@ def main() -> None:
         print(f"{memory_at(seen['grouped'], at):>15.1f}")
     kept = {which: slope(samples, args.groups // 5) for which, samples in seen.items()}
     print("bytes a further group: " + ", ".join(f"{kept[w]:.0f} {w}" for w in kept))
+
+
+def measure_kept(folder: Path, number: int) -> dict[str, float]:
+    """Bytes that each further group adds, with and without scores."""
+    return {which: slope(seen, number // 5) for which, seen in watch_both(folder, number, 128)}
+
+
+def watch_both(folder: Path, number: int, parallel: int) -> Iterator[tuple[str, Samples]]:
+    rows = write_rows(folder / "many_tasks.jsonl", number)
+    for which, text in (("alone", SERVER), ("grouped", SERVER + WITH_GROUPS)):
+        write_servers(folder, f"many_{which}", text)
+        yield which, watch(folder, f"many_{which}", rows, number, parallel)
 
 
 def write_servers(folder: Path, name: str, text: str) -> None:
@@ -75,11 +109,11 @@ def write_servers(folder: Path, name: str, text: str) -> None:
     (folder / f"{name}.yaml").write_text(CONFIG.format(name=name) + model)
 
 
-def watch(folder: Path, name: str, rows: Path, args: argparse.Namespace) -> Samples:
+def watch(folder: Path, name: str, rows: Path, number: int, parallel: int) -> Samples:
     """Collect, and look at the process meanwhile."""
     output = folder / name / "rollouts.jsonl"
     argv = [sys.executable, "-c", "from rollout_kit.cli.collect_rollouts import main; main()"]
-    argv += collector_keys(rows, args.parallel, str(output))
+    argv += collector_keys(rows, parallel, str(output))
     argv += [f"+config_paths=[{name}.yaml]", f"+num_repeats={REPEATS}"]
     process = subprocess.Popen(argv, cwd=folder, env=environment(), stdout=subprocess.DEVNULL)
     samples: Samples = []
@@ -93,11 +127,11 @@ def watch(folder: Path, name: str, rows: Path, args: argparse.Namespace) -> Samp
     scored = sum(1 for _ in scores.open("rb")) if scores.exists() else 0
     for path in output.parent.iterdir():
         path.unlink()
-    if process.returncode or lines != args.groups * REPEATS:
+    if process.returncode or lines != number * REPEATS:
         raise Unmeasured(f"exit status {process.returncode}, {lines} rollouts")
-    if scored != (args.groups if name == "grouped" else 0):
+    if scored != (number if name == "many_grouped" else 0):
         raise Unmeasured(f"{scored} groups were scored")
-    return [(at * args.groups // size, held) for at, held in samples]
+    return [(at * number // size, held) for at, held in samples]
 
 
 def memory_at(samples: Samples, groups: int) -> float:
