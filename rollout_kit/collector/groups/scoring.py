@@ -101,6 +101,7 @@ class GroupScoring:
         self._last: dict[Group, Scored] = self._file.scored if self._file else {}
         self._needed: dict[Group, Needed] = {}
         self._gathered: deque[Job] = deque()
+        self._is_gathering = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_stopped = False
 
@@ -241,10 +242,12 @@ class GroupScoring:
         if self._is_stopped:
             return
         self._gathered.append(job)
-        if len(self._gathered) == 1:
+        if not self._is_gathering:
+            self._is_gathering = True
             running_loop().call_later(GATHER_S, self._start_gathered)
 
     def _start_gathered(self) -> None:
+        self._is_gathering = False
         free = self._policy.num_groups_in_parallel - len(self._tasks)
         for _ in range(min(free, len(self._gathered))):
             task = asyncio.create_task(self._score_gathered())
