@@ -1,7 +1,7 @@
 """What driver and workers tell each other: attempts, outcomes, calls.
 
 A message is a line of JSON. The lines of rollouts follow it as they go into the output: the driver
-reads their heads only, so the length of a rollout costs it next to nothing. An outcome keeps
+parses none of them, so the length of a rollout costs it next to nothing. An outcome keeps
 everything that a run in one process would have of it, with the type of its error.
 """
 
