@@ -22,8 +22,9 @@ from workplace import Workplace
 
 from rollout_kit.config.keys.commands import HeadServerConfig
 from rollout_kit.errors import ConfigError
-from rollout_kit.launch import head
-from rollout_kit.launch.head import IDENTITY, HeadClient, HeadServer
+from rollout_kit.launch.head import client as head
+from rollout_kit.launch.head.client import IDENTITY, HeadClient
+from rollout_kit.launch.head.server import HeadServer
 from rollout_kit.launch.run import RunIdentity, keep_token, read_token
 from rollout_kit.launch.sockets import bound_socket, url_of
 from rollout_kit.testing import making

@@ -21,7 +21,7 @@ from workplace import ROOT, Workplace
 
 from rollout_kit.config.keys.commands import HeadServerConfig
 from rollout_kit.errors import BY_NAME, TRANSIENT, ModelError, from_wire
-from rollout_kit.launch.head import HeadServer
+from rollout_kit.launch.head.server import HeadServer
 from rollout_kit.launch.placement import Server
 from rollout_kit.launch.run import RunIdentity
 from rollout_kit.launch.sockets import bound_socket, url_of

@@ -288,7 +288,7 @@ def test_a_missing_package_is_named_before_anything_starts(
 def test_no_tracker_s_package_is_imported_unless_its_keys_are_given() -> None:
     code = (
         "import sys, rollout_kit.cli.collect_rollouts, rollout_kit.commands.collect,"
-        " rollout_kit.commands.export, rollout_kit.launch.head\n"
+        " rollout_kit.commands.export, rollout_kit.launch.head.server\n"
         "heavy = {'wandb', 'mlflow', 'opentelemetry.sdk', 'prometheus_client'}\n"
         "print({*sys.modules} & heavy)"
     )

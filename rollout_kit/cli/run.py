@@ -35,7 +35,7 @@ def _run(config: "Config") -> int:
 
 async def _serve(config: "Config") -> int:
     from ..cluster.places import nodes_for
-    from ..launch.head import HeadServer
+    from ..launch.head.server import HeadServer
     from ..launch.placement import placed
     from ..launch.run import RunIdentity
     from ..secrets import mask

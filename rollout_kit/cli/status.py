@@ -12,7 +12,7 @@ from . import entry
 
 if TYPE_CHECKING:
     from ..config.load import Config
-    from ..launch.head import HeadClient
+    from ..launch.head.client import HeadClient
     from ..types import JsonObject
 
 ASK_S = 5.0
@@ -29,7 +29,7 @@ def main(argv: list[str] | None = None) -> None:
 
 async def _status(config: "Config") -> int:
     """Return 0 if every server is healthy, else 2."""
-    from ..launch.head import found_head
+    from ..launch.head.client import found_head
 
     command: Any = config.command
     async with found_head(command) as head:

@@ -22,7 +22,7 @@ def main(argv: list[str] | None = None) -> None:
 
 async def _stop(config: "Config") -> int:
     from ..errors import ConfigError
-    from ..launch.head import found_head
+    from ..launch.head.client import found_head
 
     command: Any = config.command
     async with found_head(command) as head:

@@ -14,7 +14,6 @@ from ..collector.run import Run
 from ..collector.schedule import Later
 from ..live.control import Control
 from ..live.door import open_door
-from ..live.site import OwnPanel, open_page
 from ..live.watcher import Reader, Watcher
 from ..rl.producing.producer import into_buffer
 from ..store.lines import row_of, without_verdict
@@ -92,6 +91,8 @@ async def drive(
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(open_door(control, watcher, progress.say))
         if (command := run.command).dashboard:
+            from ..live.site import OwnPanel, open_page  # a run without a page needs no server
+
             panel, port = OwnPanel(control, watcher), command.dashboard_port
             page = open_page(panel, port, "dashboard_port", progress.say)
             await stack.enter_async_context(page)

@@ -19,7 +19,7 @@ from ..transport.http import HttpClient
 from ..transport.loop import beside
 from ..transport.peers import Peers, over_http
 from ..types import JsonObject, Say
-from .head import HeadClient
+from .head.client import HeadClient
 
 SPARE_CONNECTIONS = 1100
 """Connections beyond the rollouts in flight: parked verdicts, closing sessions, health."""

@@ -166,10 +166,16 @@ class Service:
         return self.routes.values()
 
     def build_app(self, run_id: str = "") -> Any:
-        """The ASGI app of this server; override it to add routes."""
-        from ..transport.app import build_app  # local servers do not need FastAPI
+        """The ASGI app of this server. Override it to add routes: for an override it is FastAPI's,
+        which takes a quarter of a second to import."""
+        from ..transport.app import build_app  # local servers need no HTTP server
 
-        return build_app(self, self.http_routes(), run_id)
+        routes = self.http_routes()
+        if type(self).build_app.__module__.split(".")[0] == __name__.split(".")[0]:
+            return build_app(self, routes, run_id)
+        from fastapi import FastAPI
+
+        return build_app(self, routes, run_id, FastAPI)
 
     def serving(
         self, sock: socket.socket, run_id: str = "", token: str = ""

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from ..errors import ConfigError
-from ..launch.exposition import Family, expose, make_registry, single
+from ..launch.head.exposition import Family, expose, make_registry, single
 from ..launch.sockets import bound_socket, url_of
 from ..live.snapshot import PlanCounts, Snapshot
 from ..transport.app import served

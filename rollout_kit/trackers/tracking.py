@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -20,7 +20,9 @@ from .figures import TableSample, final_figures, scalars_of
 from .installed import SWITCHES, is_on
 from .link import Link, Message
 from .outbox import Backlog, Latest
-from .prometheus import RunPage, serve_page
+
+if TYPE_CHECKING:
+    from .prometheus import RunPage
 
 CURVE_EVERY_S = 5.0
 """Seconds between two points of a curve."""
@@ -65,7 +67,7 @@ class Tracking:
     say: Say
     _curves: list[Curves] = field(default_factory=list)
     _traces: Link | None = None
-    _page: RunPage | None = None
+    _page: "RunPage | None" = None
     _step: int = 0
     _figures: dict[str, float] = field(default_factory=dict)
 
@@ -76,6 +78,8 @@ class Tracking:
         if command.metrics_port is None:
             yield
             return
+        from .prometheus import RunPage, serve_page  # needs an HTTP server
+
         self._page = RunPage()
         self.run.observe(self._page)
         token = command.auth_token or ""

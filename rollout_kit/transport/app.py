@@ -1,4 +1,4 @@
-"""A service as a FastAPI app, and an app on a socket.
+"""A service as an ASGI app, and an app on a socket.
 
 The routes pass raw JSON to the service; only its `handle` reads it.
 """
@@ -11,11 +11,12 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 import uvicorn
 from starlette import routing
+from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -38,9 +39,6 @@ from .caller import HELD_HEADER, Caller, begin_work_for, is_hung_up, read_deadli
 from .peer_user import PEER_USER, PeerUser
 from .wire import EVENT_END, Answers, EventStream, Route, encode
 
-if TYPE_CHECKING:
-    from fastapi import FastAPI
-
 log = logging.getLogger(__name__)
 
 COOKIE = "rollout_session"
@@ -60,14 +58,18 @@ STOP_S = 2
 """Time for requests in flight when a server stops."""
 
 
-def build_app(service: Answers, routes: Iterable[Route], run_id: str = "") -> "FastAPI":
+def build_app(
+    service: Answers,
+    routes: Iterable[Route],
+    run_id: str = "",
+    base: type[Starlette] = Starlette,
+) -> Starlette:
     """The app with every route of the service, `/health` and `/`. By `run_id` in `/health` a parent
     recognizes the server that it has started."""
-    from fastapi import FastAPI  # a tenth of a second, which the viewer does not need
 
-    class App(FastAPI):
-        """Calls the endpoint of a service's route at once. FastAPI's middleware, which handles
-        errors that no endpoint raises, and its routing take a sixth of a server's time."""
+    class App(base):
+        """Calls the endpoint of a service's route at once. The usual middleware, which handles
+        errors that no endpoint raises, and the routing take a sixth of a server's time."""
 
         @cached_property
         def endpoints(self) -> dict[tuple[str, str], _Endpoint]:
@@ -83,7 +85,7 @@ def build_app(service: Answers, routes: Iterable[Route], run_id: str = "") -> "F
             which = (scope["method"], scope["path"]) if is_plain else ("", "")
             await self.endpoints.get(which, super().__call__)(scope, receive, send)
 
-    app = App(title=service.name, docs_url=None, redoc_url=None)
+    app = App()
     traffic = _Traffic()
 
     async def health(request: Request) -> Response:

@@ -30,7 +30,6 @@ from ...time_limit import running_loop
 from ...transport.loop import beside, cancel_all, gather_all, interrupts
 from ...types import Attempt, JsonObject, Key, Say, Task
 from ..buffer.buffer import Buffer
-from ..buffer.http import serve_buffer
 from ..buffer.memory import MemoryBuffer
 from ..buffer.opening import open_buffer
 from .acks import AckFile
@@ -339,6 +338,8 @@ async def into_buffer(run: Run, say: Say) -> AsyncIterator[None]:
         buffer = await stack.enter_async_context(await open_buffer(command.buffer, token=token))
         is_mine = isinstance(buffer, MemoryBuffer)
         if is_mine:
+            from ..buffer.http import serve_buffer  # other runs need no HTTP server
+
             served = serve_buffer(buffer, port=command.buffer_port, token=token)
             url = await stack.enter_async_context(served)
             say(f"Buffer: {url}", event="buffer_url", url=url)

@@ -6,8 +6,8 @@ from typing import Any, Literal, NamedTuple
 
 from starlette.responses import PlainTextResponse, Response
 
-from ..errors import how_to_install
-from ..types import JsonObject
+from ...errors import how_to_install
+from ...types import JsonObject
 
 UP = frozenset({"ready"})
 """States in which a server answers."""
