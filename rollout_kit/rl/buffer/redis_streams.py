@@ -43,15 +43,15 @@ class RedisBuffer(Buffer):
     ) -> "RedisBuffer":
         """The buffer of this name; the first one who opens it decides on its policy."""
         where = spelled or url
+        policy = BufferPolicy.parse(asked, where)
+        if policy.order != "fifo":
+            raise ConfigError(f"{where}: order={policy.order}: Redis Streams have order=fifo only")
         try:
             from redis.asyncio import Redis
         except ImportError:
             raise ConfigError(
                 f"{where} needs redis: {how_to_install('rollout-kit[redis]')}"
             ) from None
-        policy = BufferPolicy.parse(asked, where)
-        if policy.order != "fifo":
-            raise ConfigError(f"{where}: order={policy.order}: Redis Streams have order=fifo only")
         try:
             buffer = cls(Redis.from_url(url), name, policy)
         except ValueError as error:
