@@ -219,18 +219,22 @@ def test_rows_of_an_iterable_are_checked_and_copied(folder: Path) -> None:
             row["number"] = number
             yield row
 
-    async def run(tasks: Any, **keys: Any) -> list[Any]:
+    async def main() -> None:
         async with rk.servers("configs/demo.yaml") as servers:
-            return [outcome async for outcome in rk.collect(servers, tasks, **keys)]
 
-    found = asyncio.run(run(reuse()))
-    assert sorted(outcome.line["number"] for outcome in found) == [0, 1, 2]
-    assert len(asyncio.run(run([5, None, object(), row, {}]))) == 1
-    assert len(asyncio.run(run([{}, row, row], limit=2, num_repeats=2))) == 4
-    with pytest.raises(rk.ConfigError, match="row 1: not a JSON object"):
-        asyncio.run(run([5]))
-    with pytest.raises(rk.ConfigError, match="row 2: not a JSON object"):
-        asyncio.run(run([row, 5], strict_input=True))
+            async def run(tasks: Any, **keys: Any) -> list[Any]:
+                return [outcome async for outcome in rk.collect(servers, tasks, **keys)]
+
+            found = await run(reuse())
+            assert sorted(outcome.line["number"] for outcome in found) == [0, 1, 2]
+            assert len(await run([5, None, object(), row, {}])) == 1
+            assert len(await run([{}, row, row], limit=2, num_repeats=2)) == 4
+            with pytest.raises(rk.ConfigError, match="row 1: not a JSON object"):
+                await run([5])
+            with pytest.raises(rk.ConfigError, match="row 2: not a JSON object"):
+                await run([row, 5], strict_input=True)
+
+    asyncio.run(main())
 
 
 def test_synchronous_code_may_stop_early_and_sees_errors(folder: Path) -> None:

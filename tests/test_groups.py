@@ -438,7 +438,7 @@ def rewards_of(line: JsonObject) -> list[tuple[str, int, float]]:
     return [(each["scope"], each["rollout_index"], each["reward"]) for each in line["members"]]
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, 2**32), st.integers(1, 12), st.booleans())
 def test_scores_do_not_depend_on_order_restarts_or_retries(
     tmp_path_factory: pytest.TempPathFactory, seed: int, parallel: int, tears: bool

@@ -111,6 +111,9 @@ FRAGMENTS = [
     *("\ud800", "\udfff", "\U0001f600", "\u202e", "e\u0301", "𝟜", "***", "******", "A", "B", "C)"),
     *("```\n", "```python\n", "print(1)\n", "sqrt(", "**9", "!", "%", "0x", "\\\\", "A: "),
 ]
+NUMBERS = (300, 5_001, 99_999)
+"""How often a fragment is repeated."""
+
 MARKS = [("\\boxed{", "}"), ("<answer>", "</answer>"), ("Answer: ", "\n"), ("#### ", ""), ("", "")]
 CODE = [
     "def f(x):\n v = []\n for _ in range({n}): v = [v]\n return v",
@@ -251,22 +254,23 @@ def test_every_text_gets_a_verdict(name: str, route: str) -> None:
 
 @pytest.mark.parametrize(("name", "route"), ROUTES)
 def test_every_repetition_gets_a_verdict(name: str, route: str) -> None:
-    """Each fragment in some marks; those who have minutes try it in all."""
-    judge_repetitions(name, route, zip(cycle(MARKS), FRAGMENTS, strict=False))
+    """Each fragment in some marks, some number of times; those who have minutes try all."""
+    tried = zip(cycle(NUMBERS), zip(cycle(MARKS), FRAGMENTS, strict=False), strict=False)
+    judge_repetitions(name, route, tried)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "route"), ROUTES)
 def test_every_repetition_in_all_marks_gets_a_verdict(name: str, route: str) -> None:
-    judge_repetitions(name, route, product(MARKS, FRAGMENTS))
+    judge_repetitions(name, route, product(NUMBERS, product(MARKS, FRAGMENTS)))
 
 
 def judge_repetitions(
-    name: str, route: str, repeated: Iterable[tuple[tuple[str, str], str]]
+    name: str, route: str, repeated: Iterable[tuple[int, tuple[tuple[str, str], str]]]
 ) -> None:
     rows = cycle(rows_of(name))
     with verifier(name, route) as verify:
-        for number, (mark, fragment) in product((300, 5_001, 99_999), list(repeated)):
+        for number, (mark, fragment) in repeated:
             text = f"{mark[0]}{fragment * number}{mark[1]}"
             verdict = verify(next(rows), encode({"id": "r", "output": [message_item(text)]}))
             assert isinstance(verdict["reward"], float)

@@ -152,7 +152,7 @@ def without_index(path: Path) -> dict[str, Any] | str:
     return opened(path)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(LINES, LINES, st.sampled_from([b"", b"\n", b'{"cut": ', own(9, 9).rstrip()]))
 def test_every_form_of_line_means_the_same_with_an_index(
     tmp_path_factory: Any, first: Any, later: Any, end: bytes

@@ -56,7 +56,7 @@ RUNS = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(ROWS, RUNS)
 def test_runs_with_other_limits_and_repeats_collect_what_a_run_alone_would(
     rows: list[Any], runs: list[tuple[int | None, int]]

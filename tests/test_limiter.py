@@ -201,6 +201,7 @@ def test_a_server_that_slows_down_softly_is_not_starved(start: int) -> None:
     assert run.settled(450) < 1000, "most of the gain is had long before"
 
 
+@pytest.mark.slow
 def test_more_is_found_where_the_model_bears_more_later() -> None:
     endpoint = Busy(20)
     run = Run(Adaptive(1, 32, 4000), endpoint)
