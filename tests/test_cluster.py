@@ -89,6 +89,7 @@ def test_workers_make_what_one_process_makes(site: Site, workers: list[str]) -> 
         assert spread[name] == alone[name]
 
 
+@pytest.mark.slow
 def test_workers_that_write_rows_themselves_leave_one_output(
     site: Site, workers: list[str]
 ) -> None:
@@ -126,6 +127,7 @@ def test_a_killed_worker_loses_only_what_it_had_in_flight(site: Site, workers: l
     assert site.num_answered() <= 400 + 2 * 64
 
 
+@pytest.mark.slow
 def test_a_worker_that_stands_still_is_replaced_and_may_come_back(
     site: Site, workers: list[str]
 ) -> None:
@@ -158,6 +160,7 @@ def test_the_same_command_continues_after_its_driver_was_killed(
     assert site.num_answered() <= 300 + 2 * 64
 
 
+@pytest.mark.slow
 def test_responses_of_a_lost_worker_that_wait_for_verdicts_are_kept(
     site: Site, workers: list[str]
 ) -> None:
@@ -171,6 +174,7 @@ def test_responses_of_a_lost_worker_that_wait_for_verdicts_are_kept(
     assert site.num_answered() == 64
 
 
+@pytest.mark.slow
 def test_a_limit_on_tokens_holds_over_all_workers(site: Site, workers: list[str]) -> None:
     site.tasks(300)
     limits = ["+max_total_tokens=300", "+num_samples_in_parallel=16"]
@@ -182,6 +186,7 @@ def test_a_limit_on_tokens_holds_over_all_workers(site: Site, workers: list[str]
     assert 300 <= spread <= 300 + 16 * most
 
 
+@pytest.mark.slow
 def test_ctrl_c_lets_all_workers_finish(site: Site, workers: list[str]) -> None:
     site.tasks(400)
     driver = site.collecting(*workers, "+num_samples_in_parallel=64")
@@ -228,6 +233,7 @@ def test_a_worker_that_cannot_start_ends_the_run_with_its_reason(
     assert status == 1 and "no such disk" in said and re.search("worker [12]", said), said
 
 
+@pytest.mark.slow
 def test_a_row_that_kills_its_worker_fails_and_no_other_does(site: Site) -> None:
     path = site.folder / "resources_servers/patient/app.py"
     deadly = "        if body.expected == 'q7':\n            import os; os._exit(9)\n"
@@ -241,6 +247,7 @@ def test_a_row_that_kills_its_worker_fails_and_no_other_does(site: Site) -> None
     assert "workers were lost while they worked on it" in failure["failure"]["message"]
 
 
+@pytest.mark.slow
 def test_a_verifier_that_blocks_for_longer_than_a_lease_loses_no_worker(site: Site) -> None:
     path = site.folder / "resources_servers/patient/app.py"
     verdict = "        if self.config.verdict_s:"
@@ -294,6 +301,7 @@ GROUPS = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", ["driver", "shards"])
 def test_groups_are_scored_and_verdicts_audited_by_workers(site: Site, rows: str) -> None:
     path = site.folder / "resources_servers/patient/app.py"
@@ -307,6 +315,7 @@ def test_groups_are_scored_and_verdicts_audited_by_workers(site: Site, rows: str
     assert found["groups"]["metrics"] == {"n": 3}
 
 
+@pytest.mark.slow
 def test_the_servers_of_an_ng_run_are_reached_by_url(site: Site) -> None:
     site.tasks(30)
     with bound_socket("127.0.0.1", 0) as sock:
