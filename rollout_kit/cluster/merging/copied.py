@@ -30,6 +30,8 @@ class CopiedLines:
     kinds: array = field(default_factory=lambda: array("I"))
     """The number of (agent, scope)."""
     indexes: array = field(default_factory=lambda: array("I"))
+    plain: bytearray = field(default_factory=bytearray)
+    """Of each rollout, 1 if an index told it."""
     _numbers: TaskTable = field(default_factory=TaskTable)
     _kinds: dict[tuple[str, str], int] = field(default_factory=dict)
     _latest: array = field(default_factory=lambda: array("I"))
@@ -63,6 +65,7 @@ class CopiedLines:
         self.tasks.append(self.number(small(key.task_id)))
         self.kinds.append(self._kind(key.agent, key.scope))
         self.indexes.append(key.rollout_index)
+        self.plain.append(0)
         return True
 
     def add_rows(self, file: int, rows: Rows) -> bool:
@@ -100,6 +103,7 @@ class CopiedLines:
         self.tasks.extend(map(self.number, tasks))
         self.kinds.extend(kinds[which] for which in codes)
         self.indexes.extend(indexes)
+        self.plain.extend(bytes([1]) * len(tasks))
         return True
 
     def find(self, key: Key) -> int:

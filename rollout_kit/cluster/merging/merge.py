@@ -29,7 +29,7 @@ from ...store.input import number_lines
 from ...store.lines import rollout_of
 from ...store.scan import check_form, line_at, parse_line
 from ...store.tasks import task_id_of
-from ...types import JsonObject
+from ...types import JsonObject, Rollout
 from .copied import CopiedLines
 from .findings import Findings, last_input, read_sound
 from .reading import FoundLine, read_source, split_rows
@@ -169,7 +169,9 @@ class Merge:
         )
 
     def _write_main(self, output: OutputPaths) -> None:
-        index = KeptIndex(output.index)
+        copied = self._copied
+        is_indexed = 2 * sum(copied.plain) > len(copied)  # else its own first reader is quicker
+        index = KeptIndex(output.index if is_indexed else None)
         try:
             write_atomically(output.main, self._copy(index))
             with output.main.open("rb") as stream:
@@ -195,22 +197,23 @@ class Merge:
                 if crc32(raw) != copied.checks[at]:
                     raise WrongIndex
                 raw = raw if raw.endswith(b"\n") else raw + b"\n"
-                self._count(orjson.loads(raw))
-                record = index.make(index.size, raw)
-                is_odd = record is None or not record.is_plain
-                index.keep(index.size, raw, record, is_odd=is_odd)
+                rollout = rollout_of(orjson.loads(raw))
+                self._count(rollout)
+                if copied.plain[at]:
+                    index.append(index.size, raw, rollout)
+                else:
+                    index.take(index.size, raw)
                 if index.num_waiting >= BATCH:
                     index.flush()
                 yield raw
 
-    def _count(self, line: JsonObject) -> None:
+    def _count(self, rollout: Rollout) -> None:
         """Count a rollout in the metrics, and in its group's digest."""
-        rollout = rollout_of(line)
         self.metrics.add(rollout)
         if self._scored:
             self._groups.add(group := group_of(rollout.key))
             if group in self._scored:
-                digest = hold(rollout.key, line).digest
+                digest = hold(rollout.key, rollout.head).digest
                 self._digests[group] = self._digests.get(group, 0) + digest
 
     def _count_groups(self) -> None:

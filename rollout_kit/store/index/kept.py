@@ -97,6 +97,13 @@ class KeptIndex:
         record = self._maker.make_own(offset, raw, rollout)
         self.keep(offset, raw, record, is_odd=record is None or not record.is_plain)
 
+    def take(self, offset: int, raw: bytes) -> None:
+        """Keep the record of a rollout that another program may have written."""
+        if self._file.path is None:
+            return
+        record = self._maker.make(offset, raw)
+        self.keep(offset, raw, record, is_odd=record is None or not record.is_plain)
+
     @property
     def num_waiting(self) -> int:
         """Records that are not written yet."""
