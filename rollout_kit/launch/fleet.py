@@ -193,7 +193,7 @@ class ServerProcess(Supervisor):
     async def spawn(self) -> Child:
         """Start it. The plan, with its secrets, goes through a pipe: other users can read
         arguments and environments."""
-        self._output.tail.clear()
+        self._output.renew()
         self._answering.clear()
         self._code = _stat_code(self.group.instances)
         instances, mark = self.group.instances, random.token_hex(8)
@@ -243,6 +243,10 @@ class ServerProcess(Supervisor):
             return reply.status == 200 and run_id == self._run.plan["run_id"]
         except (PeerError, orjson.JSONDecodeError):
             return False
+
+    @property
+    def has_begun(self) -> bool:
+        return self._output.has_begun
 
     def notice_change(self, *, reload: bool) -> None:
         """Restart the process if a file of its code has changed, or say so once."""

@@ -12,6 +12,9 @@ from ..secrets import mask
 QUIET, ALOUD = "\x0e", "\x0f"
 """First character of a line for the log alone, and of a line that is always shown to people."""
 
+BEGINS = "\x06"
+"""The line of a server that begins to accept requests; it is not shown."""
+
 TAIL_LINES = 30
 """Last lines that are kept for error messages."""
 
@@ -36,6 +39,8 @@ class Output:
     ) -> None:
         self.path = path
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
+        self.has_begun = False
+        """Whether the process has begun to accept requests."""
         self._label = label
         self._secrets = frozenset(secrets)
         self._show = show
@@ -51,8 +56,16 @@ class Output:
                     " +log_dir=…, or none with +log_dir=null"
                 ) from None
 
+    def renew(self) -> None:
+        """Another process starts."""
+        self.tail.clear()
+        self.has_begun = False
+
     def take(self, raw: bytes) -> None:
         """Take one line of output."""
+        if raw.rstrip() == BEGINS.encode():
+            self.has_begun = True
+            return
         line = mask(raw.decode("utf-8", "replace").rstrip(), self._secrets)
         loudness, line = line[:1], line.lstrip(QUIET + ALOUD)
         self.tail.append(line)

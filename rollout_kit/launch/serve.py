@@ -23,6 +23,7 @@ from ..transport.cassette import Cassette, Tapes
 from ..transport.http import HttpClient
 from ..transport.peers import Local, Peers, over_http
 from ..types import JsonObject
+from .output import BEGINS
 from .process_tree import MARK, kill_family
 
 PR_SET_PDEATHSIG = 1
@@ -60,6 +61,7 @@ async def _serve(plan: JsonObject) -> None:
     async with AsyncExitStack() as stack:
         tapes = Cassette.of(Tapes(**plan["tapes"]), plan["instances"][0]["name"])
         services, parent.peers = await start_services(plan, stack, tapes)
+        os.write(sys.stdout.fileno(), f"{BEGINS}\n".encode())
         for service in services:
             sock = socket.socket(fileno=plan["sockets"][service.name])
             await stack.enter_async_context(service.serving(sock, plan["run_id"], plan["token"]))

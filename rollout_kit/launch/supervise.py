@@ -18,7 +18,7 @@ from .processes import Child, Reaper
 
 SHORT_LIFE = 1 / 6
 """Part of a failed start that a short life counts as. The process may be sound and receive a
-request that kills it, until the rollout that sends the request is given up."""
+request that kills it, as soon as it accepts any, until the rollout that sends it is given up."""
 
 State = Literal["starting", "ready", "restarting", "failed"]
 
@@ -73,6 +73,11 @@ class Supervisor:
 
     def close(self) -> None:
         """Release what callers of the process wait on; called when it is given up."""
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the process, which was not ready yet, accepted requests, if it tells."""
+        return False
 
     @property
     def pid(self) -> int | None:
@@ -137,7 +142,8 @@ class Supervisor:
         if self.state == "ready" and time.monotonic() - self._ready_at >= self.terms.steady_s:
             self._failed_starts, self._num_short_lives = 0.0, 0
             return
-        self._failed_starts += SHORT_LIFE if self.state == "ready" else 1
+        has_lived = self.state == "ready" or self.has_begun
+        self._failed_starts += SHORT_LIFE if has_lived else 1
         self._num_short_lives += 1
 
     async def _restart(self) -> None:
