@@ -9,7 +9,7 @@ import pytest
 from support import Bench, asked, row
 from virtual_time import VirtualTime
 
-from rollout_kit.collector.slot import Slot
+from rollout_kit.collector.slot import HeldTime, Slot
 from rollout_kit.errors import PeerTimeout
 from rollout_kit.serving import registry
 from rollout_kit.serving.agent import Agent
@@ -94,3 +94,33 @@ def test_a_rollout_has_its_own_time_left_after_an_update(bench: Bench) -> None:
     keys = {"rollout_timeout_s": 60, "request_timeout_s": 30, "max_attempts": 1}
     assert run_virtual(bench.collect([row("a"), row("b")], **keys)) == 0
     assert len(bench.lines()) == 2
+
+
+@pytest.mark.parametrize("num_requests", [1, 2])
+def test_a_session_with_two_requests_is_held_until_both_are_answered(
+    monkeypatch: pytest.MonkeyPatch, num_requests: int
+) -> None:
+    """And no longer than with one."""
+    held, gate, is_answered = HeldTime(), Gate(), asyncio.Event()
+
+    async def request() -> None:
+        with gate.serving():
+            await is_answered.wait()
+
+    async def main() -> None:
+        with entered(Session(limits=[held])):
+            long = asyncio.create_task(request())
+            for _ in range(num_requests - 1):
+                with gate.serving():
+                    await asyncio.sleep(0)
+            async with gate.closed():
+                await asyncio.sleep(PAUSE_S)
+            is_answered.set()
+            await long
+        before = held.seconds
+        async with gate.closed():
+            await asyncio.sleep(PAUSE_S)
+        assert held.seconds == before
+
+    VirtualTime(monkeypatch).run(main())
+    assert PAUSE_S <= held.seconds < PAUSE_S + 10

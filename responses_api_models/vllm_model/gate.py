@@ -28,8 +28,8 @@ class Gate:
         self._open.set()
         self._limits: set[within] = set()
         self._closed_at = self._held_s = 0.0
-        self._sessions: dict[int, Session] = {}
-        """Those of the requests that are being answered."""
+        self._sessions: dict[int, list[Session]] = {}
+        """Those of the requests that are being answered, as often as they have requests."""
         self._telling: asyncio.Task[None] | None = None
 
     def now(self) -> float:
@@ -48,8 +48,7 @@ class Gate:
             self._open.clear()
             for limit in self._limits:
                 limit.hold()
-            for session in self._sessions.values():
-                extend_all(session.limits, 2 * BEAT_S)
+            self._extend(2 * BEAT_S)
             self._telling = asyncio.create_task(self._tell())
 
     def open(self) -> None:
@@ -68,19 +67,26 @@ class Gate:
         if (session := current_session()) is None:
             yield
             return
-        self._sessions[id(session)] = session
+        requests = self._sessions.setdefault(id(session), [])
+        requests.append(session)
         if not self._open.is_set():
             extend_all(session.limits, 2 * BEAT_S)
         try:
             yield
         finally:
-            self._sessions.pop(id(session), None)
+            requests.pop()
+            if not requests:
+                del self._sessions[id(session)]
 
     async def _tell(self) -> None:
         while True:
             await asyncio.sleep(BEAT_S)
-            for session in self._sessions.values():
-                extend_all(session.limits, BEAT_S)
+            self._extend(BEAT_S)
+
+    def _extend(self, seconds: float) -> None:
+        """Let all time limits of those who wait end so much later; a session's only once."""
+        for session, *_ in self._sessions.values():
+            extend_all(session.limits, seconds)
 
     @asynccontextmanager
     async def closed(self) -> AsyncIterator[None]:
