@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from buffers import KINDS, REDIS, Pass, group, make_buffer, redis_server
 from hypothesis import settings
@@ -39,6 +40,8 @@ from rollout_kit.rl import (
     open_buffer,
     serve_buffer,
 )
+from rollout_kit.rl.buffer.remote import BadMessage, answer
+from rollout_kit.store.groups.members import HeldLine
 from rollout_kit.transport.app import served
 from rollout_kit.transport.http import HttpClient
 
@@ -465,6 +468,30 @@ def test_any_language_can_speak_to_it_over_http(tmp_path: Path) -> None:
         await client.close()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("more", [{}, {"rollouts": [{"reward": 1}]}])
+def test_a_client_cannot_have_a_file_read(
+    more: dict[str, Any], tmp_path: Path, redis_url: str
+) -> None:
+    """Neither where it puts a group nor where the group is handed out."""
+    path, secret = tmp_path / "secret.json", b'{"reward": 1, "secret": "x"}'
+    path.write_bytes(secret)
+    place = HeldLine.of(path, 0, secret)
+    asked = orjson.dumps({"group": {"key": "a", "places": [list(place)], **more}})
+
+    async def main(kind: str) -> None:
+        async with make_buffer(kind, tmp_path, redis_url) as (buffer, _):
+            if not more:
+                with pytest.raises(BadMessage, match="a group has a text `key` and a list `roll"):
+                    await answer(buffer, "put", asked)
+                return
+            await answer(buffer, "put", asked)
+            batch = await buffer.get(1)
+            assert batch is not None and batch.groups[0].rollouts == [{"reward": 1}]
+
+    for kind in ("memory", *(["redis"] if redis_url else [])):
+        asyncio.run(main(kind))
 
 
 def test_a_consumer_that_leaves_takes_no_batch_with_it() -> None:

@@ -46,10 +46,17 @@ class BufferedGroup:
         return orjson.dumps({**head, "rollouts": self.rollouts})
 
     @classmethod
-    def decode(cls, raw: bytes | JsonObject) -> "BufferedGroup":
-        given = raw if isinstance(raw, dict) else orjson.loads(raw)
+    def fetch(cls, raw: bytes) -> "BufferedGroup":
+        """Decode a line that this package has encoded itself, and read the files it refers to."""
+        given = orjson.loads(raw)
         if places := given.get("places"):
             given["rollouts"] = list(_read_places(str(given.get("key")), places))
+        return cls.decode(given)
+
+    @classmethod
+    def decode(cls, raw: bytes | JsonObject) -> "BufferedGroup":
+        """Decode a group from anywhere; it cannot name a file to read."""
+        given = raw if isinstance(raw, dict) else orjson.loads(raw)
         if not (isinstance(given.get("key"), str) and isinstance(given.get("rollouts"), list)):
             raise ValueError("a group has a text `key` and a list `rollouts`")
         names = ("key", "rollouts", "rewards", "version_first", "version_last")

@@ -156,7 +156,7 @@ class RedisBuffer(Buffer):
         if not bodies:
             return None, bool(is_over)
         try:
-            groups = [BufferedGroup.decode(body) for body in bodies]
+            groups = [BufferedGroup.fetch(body) for body in bodies]
         except ConfigError:  # another consumer may be able to read them
             await self.nack(lease)
             raise
