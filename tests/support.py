@@ -1,5 +1,6 @@
 """Shared by the tests: one small environment, and a whole collection over it in one call."""
 
+import asyncio
 import io
 import json
 import re
@@ -7,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +31,20 @@ from rollout_kit.workers.pool import WorkerPool
 
 HANG_S = 120.0
 """Nothing that works takes as long, on any machine: what does hangs."""
+
+
+def use_model(cls: Any, scenario: Callable[[Any], Coroutine[Any, Any, Any]], **config: Any) -> Any:
+    """Run `scenario(model)` with a started model server of this class, stopped afterwards."""
+
+    async def main() -> Any:
+        model = cls(cls.Config(**config), peers=None, name="policy_model")
+        await model.start()
+        try:
+            return await scenario(model)
+        finally:
+            await model.stop()
+
+    return asyncio.run(main())
 
 
 def limit_only(endless: str, monkeypatch: pytest.MonkeyPatch) -> None:

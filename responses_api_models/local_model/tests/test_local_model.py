@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from adapters import MODULE, shapes_of, write_adapter
 from openai.types.responses import Response
-from support import HANG_S
+from support import HANG_S, use_model
 
 from rollout_kit.errors import ConfigError, ModelError, TaskError
 from rollout_kit.responses import function_call_output, output_text
@@ -52,22 +52,8 @@ def cache_of_its_own(tmp_path_factory):
         yield
 
 
-def with_model(scenario, **config: Any) -> Any:
-    """Run `scenario(model)` with a started model, stopped afterwards."""
-
-    async def run() -> Any:
-        model = LocalModel(LocalModel.Config(**config), peers=None, name="policy_model")
-        await model.start()
-        try:
-            return await scenario(model)
-        finally:
-            await model.stop()
-
-    return asyncio.run(run())
-
-
 def ask(params: dict[str, Any], **config: Any) -> dict[str, Any]:
-    return with_model(lambda model: model.responses(params), **config)
+    return use_model(LocalModel, lambda model: model.responses(params), **config)
 
 
 def asked(*many: dict[str, Any], **config: Any) -> list[dict[str, Any]]:
@@ -76,7 +62,7 @@ def asked(*many: dict[str, Any], **config: Any) -> list[dict[str, Any]]:
     async def scenario(model):
         return await asyncio.gather(*(model.responses(params) for params in many))
 
-    return with_model(scenario, **config)
+    return use_model(LocalModel, scenario, **config)
 
 
 def tokens(response: dict[str, Any]) -> list[int]:
@@ -186,7 +172,7 @@ def test_tokens_are_drawn_as_often_as_their_log_probs_say():
 
 
 def test_top_k_and_top_p_cut_the_distribution_and_log_probs_are_of_what_is_left():
-    with_model(lambda model: model.load())
+    use_model(LocalModel, lambda model: model.load())
     choose, Sampling = sibling("engine").choose, sibling("sampling").Sampling
     logits = np.log(np.array([0.5, 0.2, 0.15, 0.1, 0.05], dtype=np.float32))
     draws = random.Random(0)
@@ -214,7 +200,7 @@ def test_at_temperature_0_a_prompt_gives_the_same_tokens_alone_and_among_others(
     async def one_by_one(model):
         return [await model.responses(params) for params in many]
 
-    alone = with_model(one_by_one)
+    alone = use_model(LocalModel, one_by_one)
     together = asked(*reversed(many), num_threads=2)
     assert [tokens(one) for one in alone] == [tokens(one) for one in reversed(together)]
 
@@ -276,7 +262,7 @@ def test_a_tool_is_called_and_its_output_becomes_the_answer():
         return first, await model.responses({"input": history, **params})
 
     params = {"tools": [ADD], "temperature": 0, "return_token_ids": True}
-    first, second = with_model(scenario)
+    first, second = use_model(LocalModel, scenario)
     assert output_text(second) == "Answer: 42"
     for response in (first, second):
         Response.model_validate(response)
@@ -293,7 +279,7 @@ def test_the_prompt_is_the_one_that_the_model_was_trained_on():
     params = {"instructions": "Be <brief> & \u00fcber.", "input": "hi", "tools": [ADD]}
     definition = {key: ADD[key] for key in ("name", "description", "parameters")}
     nested = json.dumps({"type": "function", "function": definition})
-    assert with_model(scenario) == (
+    assert use_model(LocalModel, scenario) == (
         "<|im_start|>system\nBe <brief> & \u00fcber.\n\n# Tools\n\n<tools>\n"
         + nested
         + "\n</tools><|im_end|>\n"
@@ -348,7 +334,7 @@ def test_generation_ends_where_the_context_does_and_a_longer_prompt_yields_no_ou
         asked = [{"input": "7" * (size - around), "temperature": 0} for size in (8191, 8192, 9000)]
         return [await model.responses(params) for params in asked]
 
-    last, *beyond = with_model(scenario)
+    last, *beyond = use_model(LocalModel, scenario)
     assert last["usage"] | {"input_tokens": 8191, "output_tokens": 1} == last["usage"]
     assert last["output"]
     for response in beyond:
@@ -434,7 +420,7 @@ def test_a_cancelled_request_leaves_the_others_alone():
         load = await model.load()
         return output_text(response), load["running"], load["waiting"]
 
-    assert with_model(scenario) == (RIGHT, 0, 0)
+    assert use_model(LocalModel, scenario) == (RIGHT, 0, 0)
 
 
 def test_stopping_fails_what_is_pending_and_joins_the_threads():
@@ -447,7 +433,7 @@ def test_stopping_fails_what_is_pending_and_joins_the_threads():
         assert all(isinstance(result, ModelError) for result in results), results
         assert "stopping" in str(results[0])
 
-    with_model(scenario)
+    use_model(LocalModel, scenario)
     assert not [t for t in threading.enumerate() if t.name.startswith("local_model")]
 
 
@@ -545,7 +531,7 @@ def test_a_relative_model_path_is_looked_up_in_the_working_directory(tmp_path, m
 
 def test_a_raw_prompt_is_continued_as_it_is():
     chat = ask({"input": "What is 3+4?", "temperature": 0, "return_token_ids": True})
-    template = with_model(as_text_of(chat["output"][-1]["prompt_token_ids"]))
+    template = use_model(LocalModel, as_text_of(chat["output"][-1]["prompt_token_ids"]))
     raw = ask({"input": template, "raw_prompt": True, "temperature": 0, "return_token_ids": True})
     assert tokens(raw) == tokens(chat)
     assert raw["output"][-1]["prompt_token_ids"] == chat["output"][-1]["prompt_token_ids"]
@@ -571,7 +557,7 @@ def test_a_client_of_the_completions_gets_a_completion():
             await model.handle("/v1/completions", json.dumps(asked).encode())
         return told
 
-    told = with_model(scenario)
+    told = use_model(LocalModel, scenario)
     direct = ask({"input": "3+4=", "raw_prompt": True, "max_output_tokens": 4, "seed": 1})
     assert told["choices"][0]["text"] == output_text(direct)
     assert told["usage"]["completion_tokens"] == direct["usage"]["output_tokens"]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import use_model
 from weight_steps import write_step
 
 from rollout_kit.errors import ModelError
@@ -60,18 +61,6 @@ def stops(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Stops:
     return Stops(monkeypatch)
 
 
-def use(scenario: Any, **config: Any) -> Any:
-    async def main() -> Any:
-        model = LocalModel(LocalModel.Config(**config), peers=None, name="policy_model")
-        await model.start()
-        try:
-            return await scenario(model)
-        finally:
-            await model.stop()
-
-    return asyncio.run(main())
-
-
 def of(index: int = 0, run: str = "one") -> Any:
     return entered(Session.of(("abc", index), None, run))
 
@@ -97,7 +86,7 @@ def test_a_stopped_turn_is_the_one_that_was_not_stopped(stops: Stops) -> None:
         assert now["generation_log_probs"] == pytest.approx(was["generation_log_probs"], abs=1e-6)
         assert again["usage"] == whole["usage"]
 
-    use(scenario, resume_turns=True)
+    use_model(LocalModel, scenario, resume_turns=True)
 
 
 def test_a_turn_that_goes_on_after_an_update_has_spans_that_score_alike(
@@ -123,7 +112,7 @@ def test_a_turn_that_goes_on_after_an_update_has_spans_that_score_alike(
         return await check_tokens([rollout_of(line)], score)
 
     sync = {"path": str(tmp_path / "steps"), "poll_s": 1e6}
-    found = use(scenario, resume_turns=True, weight_sync=sync)
+    found = use_model(LocalModel, scenario, resume_turns=True, weight_sync=sync)
     assert (found.matched, found.mismatched, found.spanning) == (1, 0, 1)
     assert (found.num_behind, found.matched_behind) == (1, 1) and found.spanning_worst < 1e-4
 
@@ -139,7 +128,9 @@ def test_nothing_is_kept_unless_it_is_asked_for(stops: Stops, config: Any, tmp_p
             made = await model.responses(dict(asked))
         assert stops.num_sampled == len(made["output"][-1]["generation_token_ids"])
 
-    use(scenario, weight_sync={"path": str(tmp_path / "steps"), "poll_s": 1e6}, **config)
+    use_model(
+        LocalModel, scenario, weight_sync={"path": str(tmp_path / "steps"), "poll_s": 1e6}, **config
+    )
 
 
 def test_the_oldest_turns_go_first() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from adapters import write_adapter
+from support import use_model
 
 from rollout_kit.errors import ModelError
 from rollout_kit.launch.sockets import bound_socket, url_of
@@ -47,17 +48,7 @@ def write_step(folder: Path, version: int, *, changed: bool = True) -> Path:
 def with_follower(scenario: Any, folder: Path, **config: Any) -> Any:
     """Run `scenario(model)`; the model looks for new weights only when it is asked to."""
     sync = {"path": str(folder), "poll_s": 1e6, **config.pop("sync", {})}
-
-    async def run() -> Any:
-        settings = LocalModel.Config(weight_sync=sync, **config)
-        model = LocalModel(settings, peers=None, name="policy_model")
-        await model.start()
-        try:
-            return await scenario(model)
-        finally:
-            await model.stop()
-
-    return asyncio.run(run())
+    return use_model(LocalModel, scenario, weight_sync=sync, **config)
 
 
 def versions(response: dict[str, Any]) -> tuple[int, int]:
