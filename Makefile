@@ -5,6 +5,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 UV := $(shell command -v uv 2>/dev/null)
 
+# Commands here start Python thousands of times: it must find its compiled modules.
+unexport PYTHONDONTWRITEBYTECODE
+
 # One process more than cores, as tests wait a lot; a file's tests share what is slow to set up.
 # The files begin in the order of tests/conftest.py.
 PARALLEL = --numprocesses=$(shell $(BIN)/python -c "import os; print(min(os.cpu_count() + 1, 5))") \
