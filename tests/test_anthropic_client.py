@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ from test_openai_clients import served
 from rollout_kit.testing import ScriptedModel, call_response, text_response
 from rollout_kit.types import JsonObject
 
-anthropic = pytest.importorskip("anthropic")
+if find_spec("anthropic") is None:
+    pytest.skip("anthropic is not installed", allow_module_level=True)
 
 ADD: Any = {
     "name": "add",
@@ -32,6 +34,9 @@ def say(params: JsonObject) -> JsonObject:
 
 
 def with_client(use: Callable[[Any], Awaitable[Any]]) -> Any:
+    # Imported late: at the top of the module, each process of the tests would load it.
+    import anthropic
+
     async def run() -> Any:
         async with (
             served(ScriptedModel(say)) as url,
@@ -80,6 +85,8 @@ def test_a_streamed_message_is_the_one_that_is_not_streamed(tools: list[Any]) ->
 
 def test_its_tool_runner_ends_with_the_answer() -> None:
     async def use(client: Any) -> list[Any]:
+        import anthropic
+
         @anthropic.beta_async_tool
         async def add(a: int, b: int) -> str:
             """Add two integers."""
@@ -100,6 +107,8 @@ def test_a_document_of_text_is_read_and_other_parts_are_refused() -> None:
         message = await client.messages.create(
             messages=[{"role": "user", "content": [part]}], **ask
         )
+        import anthropic
+
         with pytest.raises(anthropic.BadRequestError, match="there is no part 'document'"):
             source["type"] = "base64"
             await client.messages.create(messages=[{"role": "user", "content": [part]}], **ask)

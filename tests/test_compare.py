@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
-from statsmodels.stats.contingency_tables import mcnemar as their_mcnemar
 from support import write_jsonl
 
 from rollout_kit.cli import compare as command
@@ -55,27 +53,44 @@ def run(*argv: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
     return int(ended.value.code or 0), shown.out + shown.err
 
 
+# Imported late: at the top of the module, each process of the tests would load them.
+@pytest.fixture(scope="module")
+def stats() -> Any:
+    from scipy import stats
+
+    return stats
+
+
+@pytest.fixture(scope="module")
+def their_mcnemar() -> Any:
+    from statsmodels.stats.contingency_tables import mcnemar
+
+    return mcnemar
+
+
 # scipy rounds the tails of a t that is nearly 0
 @given(st.floats(-40, 40).filter(lambda t: not 0 < abs(t) < 1e-6), st.integers(1, 5000))
-def test_the_tails_of_student_s_t_are_scipy_s(t: float, freedom: int) -> None:
+def test_the_tails_of_student_s_t_are_scipy_s(stats: Any, t: float, freedom: int) -> None:
     assert t_tails(t, freedom) == pytest.approx(
         2 * stats.t.sf(abs(t), freedom), rel=1e-9, abs=1e-14
     )
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 3, 7, 30, 1208])
-def test_the_quantiles_of_student_s_t_are_scipy_s(freedom: int) -> None:
+def test_the_quantiles_of_student_s_t_are_scipy_s(stats: Any, freedom: int) -> None:
     assert t_quantile(0.95, freedom) == pytest.approx(stats.t.ppf(0.975, freedom), rel=1e-10)
 
 
 @given(st.integers(0, 400), st.integers(0, 400))
-def test_mcnemar_s_test_is_statsmodels(wins: int, losses: int) -> None:
+def test_mcnemar_s_test_is_statsmodels(their_mcnemar: Any, wins: int, losses: int) -> None:
     theirs = their_mcnemar([[0, wins], [losses, 0]], exact=True).pvalue if wins + losses else 1.0
     assert mcnemar(wins, losses) == pytest.approx(min(1.0, theirs), rel=1e-9)
 
 
 @given(REWARDS)
-def test_the_interval_is_that_of_a_paired_t_test(pairs: list[tuple[float, float]]) -> None:
+def test_the_interval_is_that_of_a_paired_t_test(
+    stats: Any, pairs: list[tuple[float, float]]
+) -> None:
     first, second = Side("a"), Side("b")
     for number, (one, other) in enumerate(pairs):
         for repeat in (-0.5, 0.5):  # two rollouts of a task count as their mean
@@ -245,7 +260,7 @@ def write_scored(path: Path, lines: list[dict[str, Any]], of_member: Any) -> Pat
 
 
 def test_the_groups_rewards_are_compared_beside_the_individual_ones(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    stats: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ones = [line(task, 1.0, index) for task in range(12) for index in range(2)]
     first = write_scored(
