@@ -10,6 +10,7 @@ from endpoint import endpoint
 
 from rollout_kit.config.instance_keys import split_keys
 from rollout_kit.launch import serve
+from rollout_kit.session import Session, entered
 from rollout_kit.transport.http import HttpClient
 from rollout_kit.transport.peers import Http, Peers
 
@@ -31,6 +32,31 @@ def test_a_call_goes_where_the_server_is_now() -> None:
         endpoint(lambda body: (200, {"is": "second"})) as second,
     ):
         assert asyncio.run(main([first.url, second.url])) == ["first", "second"]
+
+
+@pytest.mark.parametrize("by_rollout", [True, False])
+def test_attempts_at_a_rollout_go_to_one_worker_of_a_model(by_rollout: bool) -> None:
+    """It has the tokens of a turn that was stopped; a verifier's session may go to any worker."""
+
+    async def main(urls: list[str]) -> list[set[str]]:
+        client, found = HttpClient(), []
+        peers = Peers({"model": Http("model", urls, client, by_rollout=by_rollout)})
+        for number in range(20):
+            found.append(set())
+            for _ in range(20):
+                with entered(Session.of(("abc", number), None, "run")):
+                    asked = {"input": [{"content": "x"}]}
+                    found[-1].add((await peers.call("model", "/responses", asked))["is"])
+        await client.close()
+        return found
+
+    with (
+        endpoint(lambda body: (200, {"is": "first"})) as first,
+        endpoint(lambda body: (200, {"is": "second"})) as second,
+    ):
+        found = asyncio.run(main([first.url, second.url]))
+    assert {len(each) for each in found} == {1 if by_rollout else 2}
+    assert set.union(*found) == {"first", "second"}
 
 
 def test_a_server_process_reads_of_moves_also_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,6 +49,7 @@ class HttpLimits:
             "http": self.of_client(),
             "timeouts_s": {each.name: self.timeout_s(each.type) for each in instances},
             "types": {each.name: each.type for each in instances},
+            "by_rollout": [each.name for each in instances if each.type == MODELS],
         }
 
     def of_client(self) -> dict[str, Any]:

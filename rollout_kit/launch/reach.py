@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..config.inputs import how_to_get
-from ..config.instances import AGENTS
+from ..config.instances import AGENTS, MODELS
 from ..config.keys.commands import CollectConfig, ReverifyConfig, RunConfig
 from ..config.load import Config
 from ..errors import ConfigError, PeerError
@@ -135,6 +135,7 @@ async def _servers_of_ng_run(
             "tokens": {each["name"]: head.token for each in servers if each["asks_token"]},
             "http": limits.of_client(),
             "timeouts_s": {each["name"]: limits.timeout_s(each["server_type"]) for each in servers},
+            "by_rollout": [each["name"] for each in servers if each["server_type"] == MODELS],
         }
         peers = Peers(over_http(plan, client))
         async with beside(_wait_until_gone(head, servers, peers)) as gone:

@@ -209,14 +209,21 @@ def over_http(plan: JsonObject, client: HttpClient) -> dict[str, "Transport"]:
     """The servers of a plan that have URLs: name → how to reach it."""
     tokens, timeouts_s = plan["tokens"], plan["timeouts_s"]
     return {
-        name: Http(name, urls, client, timeouts_s[name], bearer(tokens.get(name)))
+        name: Http(
+            name,
+            urls,
+            client,
+            timeouts_s[name],
+            bearer(tokens.get(name)),
+            by_rollout=name in plan["by_rollout"],
+        )
         for name, urls in plan["urls"].items()
     }
 
 
 class Http:
-    """A server with one URL per worker; all calls of a session go to the same worker. `headers` are
-    sent with every request."""
+    """A server with one URL per worker; all calls of a session go to the same worker, `by_rollout`
+    those of all attempts at a rollout. `headers` are sent with every request."""
 
     def __init__(
         self,
@@ -225,8 +232,11 @@ class Http:
         client: HttpClient,
         timeout_s: float = 600,
         headers: Mapping[str, str] | None = None,
+        *,
+        by_rollout: bool = False,
     ) -> None:
         self._name = name
+        self._by_rollout = by_rollout
         self.urls = [url.rstrip("/") for url in urls]
         self._client = client
         self._timeout_s = timeout_s
@@ -270,7 +280,8 @@ class Http:
     def _url(self, session: Session | None) -> str:
         if session is None or len(self.urls) == 1:
             return self.urls[0]
-        return self.urls[zlib.crc32(session.id.encode()) % len(self.urls)]
+        name = (self._by_rollout and session.origin) or session.id
+        return self.urls[zlib.crc32(name.encode()) % len(self.urls)]
 
     async def _reach(
         self,
