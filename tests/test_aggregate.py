@@ -206,7 +206,7 @@ def test_nothing_at_all_is_a_report_too() -> None:
 def test_a_quantile_is_within_one_percent(values: list[float], fraction: float) -> None:
     sketch = Sketch()
     for value in values:
-        sketch.add(value)
+        sketch.extend([value])
     rank = fraction * (len(values) - 1)
     low, high = sorted(values)[int(rank)], sorted(values)[math.ceil(rank)]
     between = low + (rank - int(rank)) * (high - low)
@@ -216,10 +216,9 @@ def test_a_quantile_is_within_one_percent(values: list[float], fraction: float) 
 def test_a_quantile_of_few_values_lies_between_its_neighbours() -> None:
     sketch = Sketch()
     for value in (0.0, 1.0, 3.0, 10.0):
-        sketch.add(value)
+        sketch.extend([value])
     assert sketch.quantile(0.5) == pytest.approx(2.0, rel=0.01)
     assert sketch.summary()["p95"] == pytest.approx(3.0 + 0.85 * 7.0, rel=0.01)
     two = Sketch()
-    two.add(1.0)
-    two.add(2.0)
+    two.extend([1.0, 2.0])
     assert two.quantile(0.5) == pytest.approx(1.5, rel=0.01)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import nsmallest
 from itertools import chain
-from operator import mul
+from operator import attrgetter, mul
 from typing import Any
 
 from ..store.groups.scope import Group
@@ -26,8 +26,17 @@ Z_95 = 1.96
 MAX_GROUPS = 10_000
 """The metrics file lists each task up to this many."""
 
-TIMES = ("rollout", "model", "tool", "verify", "queue")
+TIMES = {
+    "rollout": attrgetter("duration_s"),
+    "model": attrgetter("model_s"),
+    "tool": attrgetter("tool_s"),
+    "verify": attrgetter("verify_s"),
+    "queue": attrgetter("queue_s"),
+}
 """Latencies of the metrics file."""
+
+AT_ONCE = 256
+"""Rollouts whose latencies are counted together."""
 
 
 @dataclass(slots=True)
@@ -38,7 +47,6 @@ class Aggregate:
     numbers: dict[str, Moments] = field(default_factory=dict)
     groups: Groups = field(default_factory=Groups)
     usage: dict[str, float] = field(default_factory=dict)
-    times: dict[str, Sketch] = field(default_factory=lambda: {name: Sketch() for name in TIMES})
     rollouts: int = 0
     unscored: int = 0
     cost_usd: float = 0.0
@@ -47,6 +55,9 @@ class Aggregate:
     votes: Votes = field(default_factory=Votes)
     cut_off: int = 0
     """Rollouts whose last turn reached a limit of tokens."""
+    _times: dict[str, Sketch] = field(default_factory=lambda: {name: Sketch() for name in TIMES})
+    _timed: list[RolloutInfo] = field(default_factory=list)
+    """Rollouts whose latencies are not in the sketches yet."""
 
     def add(self, rollout: Rollout) -> None:
         """Count one rollout."""
@@ -64,7 +75,9 @@ class Aggregate:
             self.cost_usd += cost_usd
         lists_all = False
         if groups.whole is None:  # latencies are those of all arms, which list no tasks
-            self._add_times(info)
+            self._timed.append(info)
+            if len(self._timed) >= AT_ONCE:
+                self._add_times()
             lists_all = len(groups) <= MAX_GROUPS
         if head["rollout"].get("finish_reason") in CUT_OFF:
             self.cut_off += 1
@@ -77,26 +90,35 @@ class Aggregate:
                 self.votes.add((agent, task_id), head.get(ANSWER), reward)
             if reward >= self.pass_threshold:
                 groups.successes[row] += 1
-        for name, value in _numbers(info, head):
-            moments = self.numbers.get(name)
-            if moments is None:
-                moments = self.numbers[name] = Moments()
-            moments.add(value)
-            if lists_all or name == "reward":
-                groups.column(name).add(row, value)
+        for name in ("reward", *info.scores):
+            value = head.get(name)
+            if isinstance(value, (int, float)) and math.isfinite(value):
+                self._add_number(name, float(value), row, lists_all)
+        if info.num_turns is not None:
+            self._add_number("num_turns", float(info.num_turns), row, lists_all)
+        if info.num_tool_calls is not None:
+            self._add_number(CALLS, float(info.num_tool_calls), row, lists_all)
 
-    def _add_times(self, info: RolloutInfo) -> None:
-        times = self.times
-        if info.duration_s is not None:
-            times["rollout"].add(info.duration_s)
-        if info.model_s is not None:
-            times["model"].add(info.model_s)
-        if info.tool_s is not None:
-            times["tool"].add(info.tool_s)
-        if info.verify_s is not None:
-            times["verify"].add(info.verify_s)
-        if info.queue_s is not None:
-            times["queue"].add(info.queue_s)
+    def _add_number(self, name: str, value: float, row: int, is_listed: bool) -> None:
+        """Count a number of a rollout: the reward, one that the verifier set, turns or calls."""
+        moments = self.numbers.get(name)
+        if moments is None:
+            moments = self.numbers[name] = Moments()
+        moments.add(value)
+        if is_listed or name == "reward":
+            self.groups.column(name).add(row, value)
+
+    @property
+    def times(self) -> dict[str, Sketch]:
+        """Latencies by name."""
+        self._add_times()
+        return self._times
+
+    def _add_times(self) -> None:
+        """Take the latencies that wait into the sketches, many at once."""
+        timed, self._timed = self._timed, []
+        for name, sketch in self._times.items():
+            sketch.extend([value for value in map(TIMES[name], timed) if value is not None])
 
     def add_numbers(self, group: Group, index: int, name: str, values: Sequence[float]) -> None:
         """Count a number of a task's rollouts that is known later than the rest."""
@@ -266,20 +288,6 @@ def _wilson(whole: Moments, error: float, num_tasks: int) -> list[float]:
     middle = (mean + shift / 2) / (1 + shift)
     half = Z_95 * math.sqrt(spread / number + shift / (4 * number)) / (1 + shift)
     return [max(0.0, middle - half), min(1.0, middle + half)]
-
-
-def _numbers(info: RolloutInfo, head: JsonObject) -> list[tuple[str, float]]:
-    """The metrics of a rollout: reward, numbers that the verifier set, turns and tool calls."""
-    found = [
-        (name, float(value))
-        for name in ("reward", *info.scores)
-        if isinstance(value := head.get(name), (int, float)) and math.isfinite(value)
-    ]
-    if info.num_turns is not None:
-        found.append(("num_turns", float(info.num_turns)))
-    if info.num_tool_calls is not None:
-        found.append((CALLS, float(info.num_tool_calls)))
-    return found
 
 
 def _powers_up_to(most: int) -> list[int]:

@@ -66,7 +66,8 @@ class Column:
         self._columns = tuple(array("d") for _ in range(4))
 
     def add(self, row: int, value: float) -> None:
-        self._reach(row)
+        if row >= len(self.counts):
+            self._reach(row)
         totals, squares, smallest, largest = self._columns
         self.counts[row] += 1
         totals[row] += value
@@ -77,7 +78,8 @@ class Column:
             largest[row] = value
 
     def merge(self, row: int, moments: Moments) -> None:
-        self._reach(row)
+        if row >= len(self.counts):
+            self._reach(row)
         totals, squares, smallest, largest = self._columns
         self.counts[row] += moments.count
         totals[row] += moments.total
@@ -86,11 +88,10 @@ class Column:
         largest[row] = max(largest[row], moments.largest)
 
     def _reach(self, row: int) -> None:
-        if row >= len(self.counts):
-            missing = row + ROWS_AT_ONCE - len(self.counts)
-            self.counts.extend([0] * missing)
-            for column, empty in zip(self._columns, EMPTY, strict=True):
-                column.extend([empty] * missing)
+        missing = row + ROWS_AT_ONCE - len(self.counts)
+        self.counts.extend([0] * missing)
+        for column, empty in zip(self._columns, EMPTY, strict=True):
+            column.extend([empty] * missing)
 
     def __getitem__(self, row: int) -> Moments:
         """The group's moments; empty if it has no such number."""

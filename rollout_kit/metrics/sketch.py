@@ -4,11 +4,15 @@ Sketches of shards can be merged (the idea of DDSketch, Masson et al. 2019).
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import ceil, log
 
 GAMMA = 1.02
 """Ratio of a bucket's ends: every value in it is within 1 % of the middle."""
+
+NOTHING = 1e-9
+"""Numbers up to this one count as zeros."""
 
 _LOG_GAMMA = log(GAMMA)
 
@@ -22,14 +26,14 @@ class Sketch:
     count: int = 0
     largest: float = 0.0
 
-    def add(self, value: float) -> None:
-        self.count += 1
-        if value <= 1e-9:
-            self.zeros += 1
-            return
-        self.buckets[ceil(log(value) / _LOG_GAMMA)] += 1
-        if value > self.largest:
-            self.largest = value
+    def extend(self, values: Sequence[float]) -> None:
+        """Count numbers."""
+        above = [value for value in values if value > NOTHING]
+        self.count += len(values)
+        self.zeros += len(values) - len(above)
+        if above:
+            self.buckets.update([ceil(log(value) / _LOG_GAMMA) for value in above])
+            self.largest = max(self.largest, *above)
 
     def merge(self, other: "Sketch") -> None:
         self.buckets.update(other.buckets)
