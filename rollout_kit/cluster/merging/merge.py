@@ -193,14 +193,16 @@ class Merge:
         with ExitStack() as stack:
             files = [stack.enter_context(paths.main.open("rb")).fileno() for paths in self.sources]
             for at in order:
+                check: int | None = copied.checks[at]
                 raw = os.pread(files[copied.files[at]], copied.sizes[at], copied.offsets[at])
-                if crc32(raw) != copied.checks[at]:
+                if crc32(raw) != check:
                     raise WrongIndex
-                raw = raw if raw.endswith(b"\n") else raw + b"\n"
+                if not raw.endswith(b"\n"):
+                    raw, check = raw + b"\n", None
                 rollout = rollout_of(orjson.loads(raw))
                 self._count(rollout)
                 if copied.plain[at]:
-                    index.append(index.size, raw, rollout)
+                    index.append(index.size, raw, rollout, check)
                 else:
                     index.take(index.size, raw)
                 if index.num_waiting >= BATCH:

@@ -227,7 +227,8 @@ class Batch:
         return len(self._records)
 
     def add(self, record: bytes) -> None:
-        self._widen()
+        if len(record) != self._width:
+            self._widen()
         self._records.append(record)
 
     def take(self) -> bytes:

@@ -88,13 +88,14 @@ class KeptIndex:
         if is_odd and self._file.path:
             self._odd.append(offset)
 
-    def append(self, offset: int, raw: bytes, rollout: Rollout) -> None:
-        """Keep the record of a rollout that was just written."""
+    def append(self, offset: int, raw: bytes, rollout: Rollout, check: int | None = None) -> None:
+        """Keep the record of a rollout that was just written. `check` is the CRC-32 of its line, if
+        that is known."""
         if self.follow:
             self.follow(rollout.key, offset, raw)
         if self._file.path is None:
             return
-        record = self._maker.make_own(offset, raw, rollout)
+        record = self._maker.make_own(offset, raw, rollout, check)
         self.keep(offset, raw, record, is_odd=record is None or not record.is_plain)
 
     def take(self, offset: int, raw: bytes) -> None:

@@ -70,6 +70,9 @@ class RecordMaker:
         self._learn([score.name for score in columns.scores])
         self._codes: dict[tuple[str | None, ...], tuple[list[int], bool]] = {}
         """The codes of texts that stand together in many lines, and whether all are kept."""
+        self._forms: set[tuple[Any, ...]] = set()
+        """Names of fields that verifiers set, with the types of their values: those that have their
+        columns."""
         self._second = ("", 0)
 
     def make(self, offset: int, raw: bytes) -> Record | None:
@@ -98,21 +101,31 @@ class RecordMaker:
         numbers += (block.num_turns, block.num_tool_calls, *used, block.duration_s, block.model_s)
         numbers += (block.tool_s, block.verify_s, reward, cost_usd, self._seconds(block.started_at))
         scores = [getattr(line, held[score.name]) for score in self._columns.scores]
-        content, is_whole = self._pack(offset, raw, key.task_id, texts, numbers, scores)
+        place = offset, len(raw), crc32(raw)
+        content, is_whole = self._pack(place, key.task_id, texts, numbers, scores)
         is_plain = is_usual and kind == "rollout" and bool(line.kind) == (line.schema is not None)
         is_plain = is_plain and is_whole and 0 <= key.rollout_index < EXACT
         return Record(key, kind, content, settings, verifier, is_plain)
 
-    def make_own(self, offset: int, raw: bytes, rollout: Rollout) -> Record | None:
-        """The same for a line that this process wrote, in half of the time: it is not parsed."""
+    def make_own(
+        self, offset: int, raw: bytes, rollout: Rollout, check: int | None = None
+    ) -> Record | None:
+        """The same for a line that this process wrote, in half of the time: it is not parsed.
+        `check` is its CRC-32, if that is known."""
         info, head = rollout.info, rollout.head
-        key, block, names = info.key, head["rollout"], info.scores
-        reward, index = head.get("reward", NAN), key.rollout_index
-        is_usual = TAKEN.isdisjoint(names) and "cost_usd" not in head and 0 <= index < EXACT
+        key, block, names, get = info.key, head["rollout"], info.scores, head.get
+        reward, index = get("reward", NAN), key.rollout_index
         try:
-            if not is_usual or ("reward" in head and reward - reward != 0):
+            values = tuple(map(get, names))
+            is_known = (form := (names, *map(type, values))) in self._forms
+            is_usual = is_known or TAKEN.isdisjoint(names)
+            is_usual = is_usual and "cost_usd" not in head and 0 <= index < EXACT
+            if not is_usual or (reward - reward != 0 and "reward" in head):
                 return self.make(offset, raw)
-            self._add_columns([(name, head.get(name)) for name in names])
+            if not is_known:
+                self._add_columns(list(zip(names, values, strict=True)))
+                if len(self._forms) < MAX_COMBINED:
+                    self._forms.add(form)
             started_s = self._seconds(block.get("started_at", ""))
             cost_usd = NAN if info.cost_usd is None else info.cost_usd
             made_by = (key.agent, key.scope, info.model, info.settings, info.verifier)
@@ -121,8 +134,9 @@ class RecordMaker:
             used = (info.input_tokens, info.output_tokens, info.total_tokens)
             times = (info.duration_s, info.model_s, info.tool_s, info.verify_s)
             numbers = (*counts, *used, *times, reward, cost_usd, started_s)
-            scores = [head.get(score.name) for score in self._columns.scores]
-            content, is_plain = self._pack(offset, raw, key.task_id, texts, numbers, scores)
+            scores = [get(score.name) for score in self._columns.scores]
+            place = offset, len(raw), crc32(raw) if check is None else check
+            content, is_plain = self._pack(place, key.task_id, texts, numbers, scores)
         except (struct.error, TypeError, ValueError):  # of another form in JSON
             return self.make(offset, raw)
         return Record(key, "rollout", content, info.settings, info.verifier, is_plain)
@@ -157,24 +171,24 @@ class RecordMaker:
 
     def _pack(
         self,
-        offset: int,
-        raw: bytes,
+        place: tuple[int, int, int],
         task_id: str,
         texts: tuple[str | None, ...],
         numbers: Sequence[Any],
         scores: Sequence[Any],
     ) -> tuple[bytes, bool]:
-        """The record, and whether it tells the key, the settings and the verifier."""
+        """The record of a line, given its offset, size and CRC-32; and whether it tells the key,
+        the settings and the verifier."""
         if (number := hex_number(task_id)) is None:
             texts = (*texts, task_id)
         codes, is_whole = self._codes.get(texts) or self._code(texts)
-        size = min(len(raw), 0xFFFFFFFF)
-        start = (offset, size, crc32(raw), number or 0, *codes)
         try:
-            content = HEAD.pack(*start, *numbers)
-        except (struct.error, OverflowError):  # None, or what no time and no count can be
+            content = HEAD.pack(*place, number or 0, *codes, *numbers)
+        except (struct.error, OverflowError):  # None, or what no time, count or size can be
             numbers = [NAN if n is None or abs(n) > 1e38 else n for n in numbers]
-            content = HEAD.pack(*start, *numbers)
+            offset, size, check = place
+            size = min(size, 0xFFFFFFFF)
+            content = HEAD.pack(offset, size, check, number or 0, *codes, *numbers)
         columns = self._columns
         for (name, is_text), value in zip(columns.scores, scores, strict=True):
             if is_text:
@@ -199,13 +213,15 @@ class RecordMaker:
 
     def _seconds(self, text: str) -> float:
         """A time as the files write it, in seconds since 1970."""
+        second, ms = self._second
         try:
+            if text[:20] == second and text[23:] == "Z":  # many rollouts share a second
+                return (ms + int(text[20:23])) / 1000
             if len(text) != 24 or text[10] + text[19] + text[23] != "T.Z":
                 return datetime.fromisoformat(text).timestamp()
-            if (second := text[:19]) != self._second[0]:  # many rollouts share one
-                at = datetime.fromisoformat(f"{second}Z").timestamp()
-                self._second = second, round(1000 * at)
-            return (self._second[1] + int(text[20:23])) / 1000
+            ms = round(1000 * datetime.fromisoformat(f"{text[:19]}Z").timestamp())
+            self._second = text[:20], ms
+            return (ms + int(text[20:23])) / 1000
         except (ValueError, OverflowError):
             return NAN
 
