@@ -210,7 +210,7 @@ def write_atomically(
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("wb") as stream:
+        with temporary.open("wb", 1 << 18) as stream:
             stream.writelines([content] if isinstance(content, bytes) else content)
             stream.flush()
             if is_forced:
