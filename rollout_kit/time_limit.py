@@ -7,13 +7,18 @@ loop. A limit never ends early; it ends late by at most `GRAIN_S` or one per cen
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from heapq import heappop, heappush
 from math import ceil
 from typing import Protocol
 
 GRAIN_S = 1 / 32
 """About the jitter of a network."""
+
+BEAT_S = 2.0
+"""How often limits that are held are extended, by this much. The first time it is twice that, so
+that the next one always comes in time."""
 
 
 class within:
@@ -110,6 +115,24 @@ class shared(within):
 def extend_all(limits: Iterable[Extendable], seconds: float) -> None:
     for limit in tuple(limits):
         limit.extend(seconds)
+
+
+@contextmanager
+def holding(limits: Iterable[Extendable]) -> Iterator[None]:
+    """Context in which none of these limits ends."""
+    loop = running_loop()
+
+    def hold() -> None:
+        nonlocal timer
+        extend_all(limits, BEAT_S)
+        timer = loop.call_later(BEAT_S, hold)
+
+    extend_all(limits, 2 * BEAT_S)
+    timer = loop.call_later(BEAT_S, hold)
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 class later:

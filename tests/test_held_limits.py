@@ -11,7 +11,9 @@ from virtual_time import VirtualTime
 
 from rollout_kit.collector.slot import HeldTime, Slot
 from rollout_kit.errors import PeerTimeout
-from rollout_kit.serving import registry
+from rollout_kit.rl.weights.follower import Follower
+from rollout_kit.rl.weights.sync import WeightSync
+from rollout_kit.serving import model, registry
 from rollout_kit.serving.agent import Agent
 from rollout_kit.session import Session, TurnLog, current_session, entered
 from rollout_kit.testing import ScriptedModel, mount, run_virtual
@@ -82,6 +84,45 @@ def test_an_update_longer_than_every_limit_ends_no_request(
 ) -> None:
     reply, held_s = ask(monkeypatch, is_update=True, reports=reports)
     assert reply["output"] and PAUSE_S <= held_s < PAUSE_S + 10
+
+
+class Following(ScriptedModel):
+    """Its trainer writes version 1 when this pause is over."""
+
+    def __init__(self) -> None:
+        super().__init__(asked)
+        self.follower = Follower(WeightSync(mode="external"), self.name, self._load)
+        self._coming: Any = None
+
+    async def _load(self, step: Any) -> None: ...
+
+    async def responses(self, params: JsonObject) -> JsonObject:
+        self._coming = self._coming or asyncio.create_task(self._come())
+        await self.wait_for_version(params)
+        return await super().responses(params)
+
+    async def _come(self) -> None:
+        await asyncio.sleep(PAUSE_S)
+        self.follower.version = 1
+        await self.follower.announce()
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_no_limit_ends_while_a_required_version_is_waited_for(
+    version: int, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only that of the wait itself does, if it does not come."""
+    monkeypatch.setattr(model, "VERSION_TIMEOUT_S", 2 * PAUSE_S)
+    bench.model = Following()
+    params = {"require_version": version}
+    keys = {"rollout_timeout_s": 60, "request_timeout_s": 30, "max_attempts": 1}
+    rows = [row("a"), row("b")]
+    status = run_virtual(bench.collect(rows, default_params=params, **keys))
+    if version == 1:
+        assert status == 0 and len(bench.lines()) == 2
+    else:
+        said = "version 2 of the weights did not come within 10000 s; in use is 1"
+        assert [said in str(line) for line in bench.lines("_failures")] == [True, True]
 
 
 def test_a_model_that_is_only_slow_is_a_time_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -182,13 +182,13 @@ class VllmModel(Model):
         return {**self.load_figures(), "endpoints": told}
 
     async def responses(self, params: JsonObject) -> JsonObject:
-        with self._gate.serving():
-            return await self._respond(params)
-
-    async def _respond(self, params: JsonObject) -> JsonObject:
-        assert self._asking, "start() makes it"
         request = name_request(params) if self._partial_turns else ""
         await self.wait_for_version(params)
+        with self._gate.serving():
+            return await self._respond(params, request)
+
+    async def _respond(self, params: JsonObject, request: str) -> JsonObject:
+        assert self._asking, "start() makes it"
         session = current_session()
         session_id = session.id if session else None
         self._open += 1

@@ -8,15 +8,10 @@ from contextlib import asynccontextmanager, contextmanager
 
 from rollout_kit.errors import PeerTimeout
 from rollout_kit.session import Session, current_session
-from rollout_kit.time_limit import extend_all, within
+from rollout_kit.time_limit import BEAT_S, extend_all, within
 
 UNLIMITED_S = 1e9
 """Of a request whose time limit the gate holds."""
-
-
-BEAT_S = 2.0
-"""How often those who wait are told to wait longer, by this much. The first time it is twice that,
-so that the next one always comes in time."""
 
 
 class Gate:

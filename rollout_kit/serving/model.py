@@ -21,6 +21,7 @@ from ..endpoints.prices import FREE, Prices, Tariff, tariff_of
 from ..errors import THROTTLED, ModelError, RolloutError
 from ..responses import total_tokens
 from ..session import Spent, current_session
+from ..time_limit import holding
 from ..trajectory import VERSION_FIRST, VERSION_LAST
 from ..transport.wire import EventStream
 from ..types import JsonObject
@@ -196,14 +197,16 @@ class Model(Service):
 
     async def wait_for_version(self, params: JsonObject) -> None:
         """Wait until the version is in use that `require_version` in the create params names, and
-        remove that name."""
+        remove that name. No time limit of those who wait for this request ends meanwhile."""
         wanted = params.pop(REQUIRE_VERSION, None)
         if wanted is None:
             return
         if self.follower is None or type(wanted) is not int:
             what = "must be a whole number" if self.follower else "this server has no weight_sync"
             raise ModelError(f"{REQUIRE_VERSION}: {what}", status=400, retryable=False)
-        await self.follower.wait_for(wanted, VERSION_TIMEOUT_S)
+        session, is_to_come = current_session(), self.follower.version < wanted
+        with holding(session.limits if session and is_to_come else ()):
+            await self.follower.wait_for(wanted, VERSION_TIMEOUT_S)
 
     def reply_headers(self, reply: Any) -> Mapping[str, str]:
         version = self.policy_version
