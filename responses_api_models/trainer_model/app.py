@@ -1,6 +1,7 @@
 """The policy of a trainer that owns its engine: prompts go to the trainer's `generate` as token
 ids, and what it sampled comes back as a response. `rollout_kit.rl.adapters` puts the engine in."""
 
+from functools import partial
 from typing import Any
 
 from pydantic import Field
@@ -10,7 +11,9 @@ from rollout_kit.endpoints.params import find_problems
 from rollout_kit.errors import ModelError, TaskError
 from rollout_kit.responses import find_tool_calls, message_item
 from rollout_kit.rl.adapters.engine import SAMPLING, Sampled, TrainerEngine
+from rollout_kit.rl.partial import PartialTurns, name_request
 from rollout_kit.serving.model import Model, ModelConfig
+from rollout_kit.serving.service import OPERATIONAL
 from rollout_kit.session import current_session
 from rollout_kit.trajectory import (
     GENERATION,
@@ -23,6 +26,7 @@ from rollout_kit.trajectory import (
 from rollout_kit.types import JsonObject
 
 from .conversation import read_conversation
+from .resuming import sample
 
 
 class TrainerModelConfig(ModelConfig):
@@ -30,6 +34,11 @@ class TrainerModelConfig(ModelConfig):
     temperature: float = Field(1.0, ge=0, description="Where the create params name none.")
     max_output_tokens: int | None = Field(
         None, ge=1, description="Where the create params name no limit; empty: the trainer's."
+    )
+    resume_turns: bool = Field(
+        False,
+        json_schema_extra=OPERATIONAL,
+        description="Go on from the tokens of a turn that the engine has aborted.",
     )
 
 
@@ -41,6 +50,10 @@ class TrainerModel(Model):
     config: TrainerModelConfig
     _engine: TrainerEngine | None = None
 
+    def __init__(self, config: TrainerModelConfig, peers: Any, name: str) -> None:
+        super().__init__(config, peers, name)
+        self._partial_turns = PartialTurns() if config.resume_turns else None
+
     def use_engine(self, engine: TrainerEngine) -> None:
         """Ask this engine from now on."""
         self._engine = engine
@@ -48,21 +61,26 @@ class TrainerModel(Model):
     def model_name(self) -> str:
         return self.config.model_name
 
+    def load_figures(self) -> JsonObject:
+        resumed = self._partial_turns.figures() if self._partial_turns else {}
+        return {**super().load_figures(), **resumed}
+
     async def responses(self, params: JsonObject) -> JsonObject:
         engine = self._engine
         if engine is None:
             what = "there is no engine: only an adapter of rollout_kit.rl, in a trainer, puts it in"
             raise ModelError(what, status=503, retryable=False)
+        request = name_request(params) if self._partial_turns else ""
         await self.wait_for_version(params)
         _check(params)
         asked, sampling = read_conversation(params, engine), self._sampling(params)
         session = current_session()
-        sampled = await engine.generate(asked.prompt, sampling, session.id if session else "")
-        if sampled.finish_reason == "abort":
-            raise ModelError("the trainer's engine aborted the request", status=503)
-        if len(sampled.log_probs) != len(sampled.token_ids):
-            what = f"{len(sampled.token_ids)} token ids and {len(sampled.log_probs)} log-probs"
-            raise ModelError(f"the trainer's engine gave {what}", status=500, retryable=False)
+        ask = partial(sample, engine, asked.prompt, sampling, session.id if session else "")
+        if self._partial_turns is None:
+            sampled = await ask()
+        else:
+            with self._partial_turns.resume(request) as turn:
+                sampled = await ask(turn)
         text = engine.decode(sampled.token_ids)
         response = from_chat(self._completion(asked.prompt, sampled, text, params), params)
         if sampled.token_ids:

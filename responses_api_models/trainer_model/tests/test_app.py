@@ -5,11 +5,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from support import use_model
 
 from rollout_kit.errors import ModelError, TaskError
 from rollout_kit.responses import function_call_output, function_calls, output_text
 from rollout_kit.rl.adapters.engine import Sampled, TrainerEngine
 from rollout_kit.serving import registry
+from rollout_kit.session import Session, entered
 from rollout_kit.trajectory import Versions, sequences
 
 TrainerModel: Any = registry.load("responses_api_models", "trainer_model")
@@ -117,6 +119,86 @@ def test_an_engine_tells_the_version_of_each_token() -> None:
     [one] = asking([told], {"input": "Hi"})
     assert one["output"][-1]["policy_version_last"] == 4
     assert one["output"][-1]["policy_version_spans"] == [[0, 1, 3], [1, 2, 4]]
+
+
+class Aborting:
+    """An engine that aborts each request behind some of the tokens of its answer."""
+
+    def __init__(self, *parts: Sampled) -> None:
+        self.parts = list(parts)
+        self.asked: list[tuple[str, Any]] = []
+
+    async def generate(self, prompt: list[int], sampling: Any, session: str) -> Sampled:
+        self.asked.append(("".join(map(chr, prompt)), sampling))
+        return self.parts.pop(0)
+
+    def ask(self, *, times: int, resume: bool = True, index: int = 0, **params: Any) -> list[Any]:
+        """The response of each attempt at a rollout; None where the request was aborted."""
+        found: list[Any] = []
+
+        async def scenario(model: Any) -> None:
+            model.use_engine(TrainerEngine(self.generate, Letters()))
+            for number in range(times):
+                with entered(Session.of(("abc", number * index), None, "run")):
+                    try:
+                        found.append(await model.responses({"input": "Hi", **params}))
+                    except ModelError as error:
+                        assert error.retryable and "aborted" in str(error)
+                        found.append(None)
+            self.num_resumed = model.load_figures().get("resumed_turns", 0)
+
+        use_model(TrainerModel, scenario, resume_turns=resume)
+        return found
+
+
+def part(text: str, reason: str = "abort", version: int | None = None, last: int = 0) -> Sampled:
+    versions = None if version is None else Versions(version, last or version)
+    log_probs = [-float(ord(each)) for each in text]
+    return Sampled([ord(each) for each in text], log_probs, reason, versions)
+
+
+def test_an_aborted_turn_goes_on_from_its_tokens() -> None:
+    engine = Aborting(part("ab", version=1), part("c", version=2), part("d|", "stop", 2))
+    first, second, made = engine.ask(times=3, seed=5, max_output_tokens=9)
+    assert first is second is None and output_text(made) == "abcd" and engine.num_resumed == 2
+    assert [prompt for prompt, _ in engine.asked] == ["u:Hi|a:", "u:Hi|a:ab", "u:Hi|a:abc"]
+    told = [(asked["seed"], asked["max_tokens"]) for _, asked in engine.asked]
+    assert told == [(5, 9), (7, 7), (8, 6)]
+    [turn] = sequences(made["output"])[0].turns
+    assert turn.generation == [*map(ord, "abcd|")]
+    assert turn.log_probs == [-float(each) for each in turn.generation]
+    assert made["output"][-1]["policy_version_spans"] == [[0, 2, 1], [2, 5, 2]]
+    assert made["usage"]["output_tokens"] == 5
+
+
+def test_an_aborted_turn_that_was_full_is_an_incomplete_response() -> None:
+    engine = Aborting(part("ab"))
+    _, made = engine.ask(times=2, max_output_tokens=2)
+    assert made["status"] == "incomplete" and output_text(made) == "ab" and not engine.parts
+
+
+def test_the_versions_of_a_rest_that_spans_an_update_are_those_of_the_whole() -> None:
+    _, made = Aborting(part("ab", version=1), part("c|", "stop", 2, last=3)).ask(times=2)
+    last = made["output"][-1]
+    assert (last["policy_version_first"], last["policy_version_last"]) == (1, 3)
+    assert "policy_version_spans" not in last and len(last["generation_log_probs"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("aborted", "keys"),
+    [
+        (part("ab"), {"resume": False}),
+        (part("ab"), {"stop": ["x"]}),
+        (part("ab"), {"index": 1}),  # another rollout
+        (part("ab", version=1, last=2), {}),  # it is unknown which version each token has
+        (part(""), {}),
+    ],
+)
+def test_other_aborted_turns_begin_anew(aborted: Sampled, keys: Any) -> None:
+    engine = Aborting(aborted, part("cd|", "stop"))
+    found = engine.ask(times=2, **keys)
+    assert found[0] is None and output_text(found[1]) == "cd"
+    assert [prompt for prompt, _ in engine.asked] == ["u:Hi|a:"] * 2
 
 
 def test_a_conversation_that_was_changed_begins_a_new_sequence() -> None:

@@ -22,8 +22,9 @@ SAMPLING = {
 @dataclass(frozen=True, slots=True)
 class Sampled:
     """What an engine sampled: the token ids with the one that ended the turn, and a log-prob for
-    each. `finish_reason` is `stop`, `length`, or `abort`: then the request is made again.
-    `token_versions` has the version of each token, if the engine tells; else `versions` of all."""
+    each. `finish_reason` is `stop`, `length`, or `abort`: then the request is made again, with
+    `resume_turns` behind these tokens. `token_versions` has the version of each token, if the
+    engine tells; else `versions` of all."""
 
     token_ids: list[int]
     log_probs: list[float]
