@@ -8,7 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field
 class Command(BaseModel):
     """Keys of every command."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # a process runs one command: pydantic builds the validators of that one only
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
     asks_policy: ClassVar[bool] = True
     """Whether the command needs the policy model."""
     has_servers: ClassVar[bool] = True
