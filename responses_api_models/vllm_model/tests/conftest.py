@@ -28,7 +28,17 @@ class Fakes:
         self.plan()
 
     def plan(self, **plan):
-        names = ("starts", "asked", "generated", "derendered", "events", "bad", "slow", "held")
+        names = (
+            "starts",
+            "asked",
+            "generated",
+            "derendered",
+            "events",
+            "bad",
+            "slow",
+            "held",
+            "aborted",
+        )
         told = {name: str(self.folder / name) for name in names}
         if "fails" in plan:
             (self.folder / "fails").write_text(plan["fails"])

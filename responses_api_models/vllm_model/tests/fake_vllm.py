@@ -7,9 +7,9 @@ lines that it prints before it ends with status 1), `fails_after` (starts that g
 `load_s`, `answer_s`, `refusals` (chats that are answered 429 first), `deaf` (never ready),
 `scale_out` (false: tokens are not taken), `log_prob` (of a token that is certain), `longest`
 (generation that is not refused), `param` (that this is refused with), `gate` (a file without which
-no chat is answered), `hold_after` (tokens of a generation that is held until it is aborted).
-Each start is appended to
-the file `starts`, each request to the file `asked`. POST /crash ends it at once, POST /sick makes
+no chat is answered), `hold_after` (tokens of a generation that is held until it is aborted),
+`holds` (text of the prompts that this is for; else all). Each start is appended to the file
+`starts`, each request to the file `asked`. POST /crash ends it at once, POST /sick makes
 it answer 500 and its /health 503, and POST /well ends that.
 """
 
@@ -183,7 +183,8 @@ async def generate(request: web.Request) -> web.Response:
         return _error(400, "The decoder prompt is longer", "BadRequestError", None)
     said = body["token_ids"][::-1].index(1)  # tokens behind the opening
     sampled, reason = SAMPLED[said:], "stop"
-    if (held := PLAN.get("hold_after")) and not said:  # as one that takes long
+    takes_long = not said and PLAN.get("holds", "") in "".join(map(chr, body["token_ids"]))
+    if takes_long and (held := PLAN.get("hold_after")):
         ended = request.app["held"][str(body.get("request_id"))] = asyncio.Event()
         _noted("held", {})
         await ended.wait()

@@ -1,14 +1,18 @@
 """Turns that are stopped in the middle go on by token ids, with fake vLLMs."""
 
 import asyncio
+import json
 import time
 
 import pytest
-from support import HANG_S
+from endpoint import Endpoint, says
+from support import HANG_S, row, write_jsonl
+from workplace import Workplace
 
 from rollout_kit.errors import ModelError
-from rollout_kit.rl import CheckpointManager
+from rollout_kit.rl import BufferPolicy, CheckpointManager, MemoryBuffer, serve_buffer
 from rollout_kit.session import Session, entered
+from rollout_kit.trajectory import sequences
 
 SAMPLED = [1011, 1012, 2]
 HI = [1, *map(ord, "user:Hi"), 2, 1]
@@ -113,3 +117,59 @@ def test_without_the_key_an_aborted_turn_is_an_error_and_no_answer(fakes):
 
     fakes.plan(hold_after=2)
     fakes.run(use, return_token_ids=True, max_tries=1)
+
+
+LONG = "a long one"
+
+
+@pytest.fixture
+def place(fakes, tmp_path):
+    """Servers whose vLLM holds the long one until it is told to abort it."""
+    fakes.plan(hold_after=2, holds=LONG)
+    made = Workplace(tmp_path, Endpoint(says(str), 0))
+    block = {"model_name": "org/m", "vllm_executable": str(fakes.executable)}
+    block |= {"entrypoint": "app.py", "return_token_ids": True, "resume_turns": True}
+    echo = {"resources_servers": {"echo": {}}}
+    config = {"echo": echo, "policy_model": {"responses_api_models": {"vllm_model": block}}}
+    (tmp_path / "run.yaml").write_text(json.dumps(config))
+    write_jsonl(tmp_path / "tasks.jsonl", [row(LONG), row("b"), row("c")])
+    return made
+
+
+def test_an_over_provisioned_rollout_goes_on_in_the_next_step_of_an_ng_run(fakes, place):
+    async def train(buffer):
+        """Wait with the first step until the long one was stopped."""
+        await until(lambda: fakes.seen("aborted"))
+        found = []
+        for step in range(1, 4):
+            batch = await buffer.get(1)
+            found += batch.groups
+            await buffer.ack(batch.lease)
+            await buffer.set_version(step)
+        return found
+
+    async def collect(port):
+        buffer = MemoryBuffer(BufferPolicy(batch=1, staleness=1, over_provision=1.0))
+        async with serve_buffer(buffer) as url:
+            files = ["+input_jsonl_fpath=tasks.jsonl", "+output_jsonl_fpath=out/rollouts.jsonl"]
+            words = [*files, f"+head_server.port={port}", f"+buffer={url}"]
+            process = place.start("collect_rollouts", "+agent_name=echo_simple_agent", *words)
+            try:
+                found = await asyncio.wait_for(train(buffer), HANG_S)
+                said, _ = await asyncio.to_thread(process.communicate, timeout=HANG_S)
+            finally:
+                process.kill()
+        assert process.returncode == 0, said
+        assert "1 rollout stopped at a full step" in said
+        return found
+
+    with place.ng_run() as (_, port, _):
+        groups = asyncio.run(collect(port))
+    assert [len(group.rollouts) for group in groups] == [1, 1, 1]
+    assert place.questions() == [LONG, "b", "c"]
+    asked = [each["token_ids"] for each in fakes.seen("generated")]
+    [stopped, rest] = [each for each in asked if LONG in "".join(map(chr, each))]
+    assert rest == stopped + SAMPLED[:2]
+    for group in groups:
+        [sequence] = sequences(group.rollouts[0]["response"]["output"])
+        assert sequence.turns[0].generation == SAMPLED
