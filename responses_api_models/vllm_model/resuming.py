@@ -90,7 +90,7 @@ class Resuming:
                 return reply
             if limit and len(turn.token_ids) >= limit and turn.last_reply is None:
                 turn.last_reply = {"choices": [{"index": 0, "finish_reason": "length"}]}
-        return Reply(200, Headers([]), orjson.dumps(_joined(last, turn)))
+        return Reply(200, Headers([]), orjson.dumps(_join_reply(last, turn)))
 
     async def _sample_rest(self, body: JsonObject, turn: PartialTurn, way: Way) -> Reply:
         """Sample; if this is cancelled, the turn receives the tokens that there are by then."""
@@ -147,7 +147,7 @@ def _take(turn: PartialTurn, reply: Reply, way: Way) -> bool:
     return True
 
 
-def _joined(last: JsonObject, turn: PartialTurn) -> JsonObject:
+def _join_reply(last: JsonObject, turn: PartialTurn) -> JsonObject:
     """The last reply, as if it had all tokens of the turn."""
     pairs = zip(turn.token_ids, turn.log_probs, strict=True)
     content = [{"token_id": token_id, "logprob": log_prob} for token_id, log_prob in pairs]

@@ -34,7 +34,7 @@ class File:
     fingerprints: set[str] = field(default_factory=set)
 
     @classmethod
-    def called(cls, name: str, path: Path) -> "File":
+    def create(cls, name: str, path: Path) -> "File":
         return cls(path, Side(name), Side(name))
 
     @property
@@ -75,11 +75,11 @@ def read_files(command: CompareConfig) -> list[File]:
 
 
 def _read(path: Path) -> File:
-    found = File.called(str(path), path)
+    found = File.create(str(path), path)
     for candidate in RolloutSource([path]).candidates():
         parts = [found]
         if arm := arm_of_key(candidate.key):
-            parts.append(found.arms.setdefault(arm, File.called(arm, path)))
+            parts.append(found.arms.setdefault(arm, File.create(arm, path)))
         _add(parts, candidate)
     return found
 
@@ -90,7 +90,7 @@ def _read_arms(paths: Sequence[Path]) -> list[File]:
     for path in paths:
         for candidate in RolloutSource([path]).candidates():
             arm = arm_of_key(candidate.key)
-            _add([arms.setdefault(arm, File.called(arm or "(no arm)", path))], candidate)
+            _add([arms.setdefault(arm, File.create(arm or "(no arm)", path))], candidate)
     places = {name: at for path in paths for at, name in enumerate(_read_settings(path))}
 
     def place_of(found: File) -> tuple[int, str]:
@@ -140,7 +140,7 @@ def compare_files(command: CompareConfig) -> JsonObject:
                 "first": first.side.name,
                 "second": other.side.name,
                 **found,
-                "settings": _differences(settings[0], own),
+                "settings": _list_differences(settings[0], own),
                 **({"arms": arms} if arms else {}),
             }
         )
@@ -181,10 +181,10 @@ def conclude(paired: Paired) -> str:
 
 def format_comparison(found: Mapping[str, Any]) -> str:
     """The comparison for people."""
-    return "\n".join([*_file_lines(found["files"]), *_pair_lines(found["pairs"])])
+    return "\n".join([*_format_files(found["files"]), *_format_pairs(found["pairs"])])
 
 
-def _file_lines(files: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _format_files(files: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     width = max(len(file["path"]) for file in files)
     for file in files:
         at_k = "".join(
@@ -202,17 +202,17 @@ def _file_lines(files: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield f"{file['path']:<{width}}  {means} over {over}{at_k}{waiting}"
 
 
-def _pair_lines(pairs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _format_pairs(pairs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for pair in pairs:
         yield ""
         if len(pairs) > 1:
             yield f"{pair['first']} and {pair['second']}:"
         if "difference" in pair:
-            yield f"Difference {_difference(pair)}"
+            yield f"Difference {_format_difference(pair)}"
             yield pair["conclusion"]
         group = pair.get("group_reward", {})
         if group:
-            yield f"Group reward: difference {_difference(group)}"
+            yield f"Group reward: difference {_format_difference(group)}"
             yield group["conclusion"]
         for arm, found in pair.get("arms", {}).items():
             for name, each in (("", found), (", group reward", found.get("group_reward", {}))):
@@ -229,7 +229,7 @@ def _pair_lines(pairs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             yield f"  … and {len(settings) - MAX_SETTINGS} other settings"
 
 
-def _difference(paired: Mapping[str, Any]) -> str:
+def _format_difference(paired: Mapping[str, Any]) -> str:
     low, high = paired["interval"] or (None, None)
     between = "" if low is None else f" [{low:+.4f}, {high:+.4f}]"
     return (
@@ -253,7 +253,7 @@ def _describe(file: File, threshold: float) -> JsonObject:
     }
 
 
-def _differences(one: JsonObject, other: JsonObject) -> dict[str, tuple[Any, Any]]:
+def _list_differences(one: JsonObject, other: JsonObject) -> dict[str, tuple[Any, Any]]:
     names = [*one, *(name for name in other if name not in one)]
     return {
         name: (one.get(name), other.get(name)) for name in names if one.get(name) != other.get(name)

@@ -118,7 +118,7 @@ async def _compare(check: TokenCheck, prompt: list[int], turn: SampledTurn, scor
     whole = (0, len(turn.generation), turn.version_last)
     for start, end, version in turn.spans or [whole]:
         try:
-            apart = await _difference(prompt, turn, slice(start, end), version, score)
+            apart = await _measure_difference(prompt, turn, slice(start, end), version, score)
         except RolloutError as error:
             check.not_scored[error.message] += 1
             continue
@@ -132,7 +132,7 @@ async def _compare(check: TokenCheck, prompt: list[int], turn: SampledTurn, scor
             check.mismatched += apart > TOLERANCE
 
 
-async def _difference(
+async def _measure_difference(
     prompt: list[int], turn: SampledTurn, span: slice, version: int | None, score: Score
 ) -> float:
     """The largest difference between the log-probs of a span and those that the version gives."""

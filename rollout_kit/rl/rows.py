@@ -84,7 +84,7 @@ class RolloutRecord:
             sequence.token_ids,
             [int(sampled) for sampled in sequence.is_generated],
             sequence.log_probs,
-            _temperatures(sequence.turns),
+            _list_temperatures(sequence.turns),
             sequence.token_versions,
             self.advantage,
             self.reward,
@@ -176,7 +176,7 @@ def _read_turns(
             )
 
 
-def _temperatures(turns: Iterable[SampledTurn]) -> list[float]:
+def _list_temperatures(turns: Iterable[SampledTurn]) -> list[float]:
     """That of each sampled token; 1 for those of prompts."""
     return [
         value

@@ -12,7 +12,7 @@ def key_of_group(group: Group) -> str:
     return ":".join(filter(None, (group.task_id, group.agent, group.scope)))
 
 
-def in_order(members: dict[Key, HeldMember]) -> list[HeldMember]:
+def sort_members(members: dict[Key, HeldMember]) -> list[HeldMember]:
     return [members[key] for key in sorted(members)]
 
 

@@ -35,7 +35,7 @@ from ..buffer.opening import open_buffer
 from .acks import AckFile
 from .epochs import EpochSource
 from .gauges import TrainerGauges
-from .groups import in_order, key_of_group, make_group, place_of
+from .groups import key_of_group, make_group, place_of, sort_members
 from .stragglers import Stragglers
 
 log = logging.getLogger(__name__)
@@ -212,9 +212,9 @@ class Producer:
         elif opened.held is None:
             self._needed[group] = number
         elif group.agent in self._scored_apart and self._run.groups.is_on:
-            self._unscored[group] = in_order(opened.held)
+            self._unscored[group] = sort_members(opened.held)
         else:
-            self._start(group, in_order(opened.held), None)
+            self._start(group, sort_members(opened.held), None)
 
     def _note_place(self, path: Path, key: Key, offset: int, raw: bytes) -> None:
         self._places[key] = HeldLine.of(path, offset, raw)
@@ -285,7 +285,7 @@ class Producer:
                 if len(rewards) < len(given):
                     self.put["not scored"] += 1
                     continue
-            self._start(found.group, in_order(found.members), rewards)
+            self._start(found.group, sort_members(found.members), rewards)
 
     async def _ask(self, call: Callable[[], Awaitable[T]]) -> T:
         """The buffer's answer; it is asked again while it cannot be reached."""
