@@ -14,6 +14,11 @@ from rollout_kit.responses import (
     message_item,
     reasoning_item,
 )
+from rollout_kit.serving.verdicts.groups import GroupMemberScore
+from rollout_kit.store.groups.members import group_digest, hold
+from rollout_kit.store.groups.scope import Group, group_of
+from rollout_kit.store.groups.scores import build_group_line
+from rollout_kit.store.lines import key_of
 
 TOOLS = [
     {
@@ -88,3 +93,19 @@ class Place:
             main([*map(str, argv)])
         shown = self._capsys.readouterr()
         return int(ended.value.code or 0), shown.out + shown.err
+
+
+def write_scored(path: Path, lines: list[dict[str, Any]], of_member: Any) -> Path:
+    """The lines, and the scores of their groups: `of_member` gives the reward of a line."""
+    groups: dict[Group, list[Any]] = {}
+    for each in lines:
+        key = key_of(each)
+        assert key is not None
+        groups.setdefault(group_of(key), []).append((key, each))
+    scored = []
+    for group, members in groups.items():
+        digest = group_digest(sum(hold(key, each).digest for key, each in members))
+        scores = [(key, GroupMemberScore(of_member(each))) for key, each in members]
+        scored.append(build_group_line(group, 0, digest, "v", scores, {}))
+    write_jsonl(path.with_name(f"{path.stem}_groups.jsonl"), scored)
+    return write_jsonl(path, lines)

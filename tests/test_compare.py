@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from exported import write_scored
 from hypothesis import given
 from hypothesis import strategies as st
 from support import write_jsonl
@@ -15,11 +16,6 @@ from rollout_kit.cli.export import main as export
 from rollout_kit.metrics.majority import Vote, maj_at, vote
 from rollout_kit.metrics.paired import Side, compare
 from rollout_kit.metrics.student import mcnemar, t_quantile, t_tails
-from rollout_kit.serving.verdicts.groups import GroupMemberScore
-from rollout_kit.store.groups.members import group_digest, hold
-from rollout_kit.store.groups.scope import Group, group_of
-from rollout_kit.store.groups.scores import build_group_line
-from rollout_kit.store.lines import key_of
 
 REWARDS = st.lists(
     st.tuples(st.floats(0, 1, width=32), st.floats(0, 1, width=32)), min_size=2, max_size=30
@@ -241,22 +237,6 @@ def test_two_files_are_compared_over_all_and_for_each_arm(
     assert {arm: found["difference"] for arm, found in pair["arms"].items()} == {"a": 0, "b": 1}
     _, said = run(*argv, capsys=capsys)
     assert "  b: +1.0000. The second is better: 0 of 9 against 9" in said
-
-
-def write_scored(path: Path, lines: list[dict[str, Any]], of_member: Any) -> Path:
-    """The lines, and the scores of their groups: `of_member` gives the reward of a line."""
-    groups: dict[Group, list[Any]] = {}
-    for each in lines:
-        key = key_of(each)
-        assert key is not None
-        groups.setdefault(group_of(key), []).append((key, each))
-    scored = []
-    for group, members in groups.items():
-        digest = group_digest(sum(hold(key, each).digest for key, each in members))
-        scores = [(key, GroupMemberScore(of_member(each))) for key, each in members]
-        scored.append(build_group_line(group, 0, digest, "v", scores, {}))
-    write_jsonl(path.with_name(f"{path.stem}_groups.jsonl"), scored)
-    return write_jsonl(path, lines)
 
 
 def test_the_groups_rewards_are_compared_beside_the_individual_ones(

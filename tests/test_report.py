@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from exported import line
+from exported import line, write_scored
 from support import write_jsonl
 from test_view import failure
 
@@ -106,6 +106,21 @@ def test_rewards_of_any_range_are_counted(results: Path) -> None:
     write_jsonl(results / "c.jsonl", [line(at, 0, "x", at * 7.5 - 20) for at in range(50)])
     assert write("c.jsonl") == 0
     assert "<svg" in (results / "report.html").read_text()
+
+
+def test_the_rewards_of_groups_are_stated_and_compared(tmp_path: Path) -> None:
+    ones = [line(task, 0, "One.", 1.0) for task in range(4)]
+    inputs = [
+        write_scored(tmp_path / f"{name}.jsonl", ones, lambda each, more=more: more)
+        for name, more in (("a", 0.25), ("b", 0.75))
+    ]
+    target = tmp_path / "report.html"
+    words = ",".join(map(str, inputs))
+    assert write(f"+inputs=[{words}]", f"+output_fpath={target}") == 0
+    page = target.read_text()
+    assert "<th>group reward</th>" in page and "0.2500" in page and "0.7500" in page
+    assert "No difference can be seen: 4 of 4 against 4" in page
+    assert "Group reward: <b>The second is better: 0.2500 against 0.7500" in page
 
 
 @pytest.mark.parametrize(

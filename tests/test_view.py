@@ -11,7 +11,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from exported import line, tool_line
+from exported import line, tool_line, write_scored
 from hypothesis import given
 from hypothesis import strategies as st
 from support import eventually, read_jsonl, write_jsonl
@@ -33,6 +33,7 @@ from rollout_kit.store.scan import parse_line
 from rollout_kit.store.sidecars.labels import Labelled, Labels
 from rollout_kit.transport.app import served
 from rollout_kit.view.app import Viewer, build_app
+from rollout_kit.view.comparison import compare_outputs
 from rollout_kit.view.dataset import Dataset
 from rollout_kit.view.query import Query
 
@@ -464,6 +465,24 @@ def test_group_scores_are_shown_and_filtered_by(results: Path) -> None:
     assert viewer.row(first)["group_reward"] == 2.5
     assert viewer.reader.group(first)["figures"] == {"agreement": 0.5}
     assert viewer.reader.rollout(first)["group"]["reward"] == 2.5
+
+
+def test_outputs_are_compared_by_either_reward(tmp_path: Path) -> None:
+    ones = [line(task, 0, "One.", 1.0) for task in range(4)]
+    first = write_scored(tmp_path / "a.jsonl", ones, lambda each: 0.0)
+    second = write_scored(tmp_path / "b.jsonl", ones, lambda each: each["_ng_task_index"] % 2)
+    write_jsonl(tmp_path / "c.jsonl", ones)
+    dataset = Dataset([str(tmp_path)], is_kept=False)
+    Viewer(dataset, "").update()
+    own = compare_outputs(dataset, first.name, second.name)
+    assert (own["by"], own["difference"], own["num_flips"]) == ("reward", 0.0, 0)
+    assert own["can_be_by"] == ["reward", "group_reward"]
+    found = compare_outputs(dataset, first.name, second.name, "group_reward")
+    assert (found["difference"], found["wins"], found["ties"]) == (0.5, 2, 2)
+    assert [flip["task_id"][-1] for flip in found["flips"]] == ["1", "3"]
+    assert compare_outputs(dataset, first.name, "c.jsonl")["can_be_by"] == ["reward"]
+    with pytest.raises(ConfigError, match=r"by=group_reward: both have reward$"):
+        compare_outputs(dataset, first.name, "c.jsonl", "group_reward")
 
 
 def test_a_deep_and_a_long_value_are_cut(results: Path) -> None:

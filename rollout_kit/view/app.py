@@ -187,7 +187,10 @@ def _answers(viewer: Viewer) -> dict[str, Callable[[Request], JsonObject]]:
         ),
         "/api/plots": lambda request: plots(dataset, viewer.ids_of(_query(request))),
         "/api/compare": lambda request: compare_outputs(
-            dataset, _text(request, "first"), _text(request, "second")
+            dataset,
+            _text(request, "first"),
+            _text(request, "second"),
+            request.query_params.get("by", ""),
         ),
     }
 

@@ -1,7 +1,7 @@
 """Two outputs compared task by task, by the code of `ng_compare`."""
 
 from collections import defaultdict
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from math import isnan
 
 from ..errors import ConfigError
@@ -13,12 +13,33 @@ MAX_FLIPS = 500
 """Tasks that are listed, those that differ most first."""
 
 
-def compare_outputs(dataset: Dataset, first: str, second: str) -> JsonObject:
-    """The comparison, and the tasks on which the two differ; ConfigError if nothing can be
-    compared."""
+REWARDS = ("reward", "group_reward")
+"""What outputs can be compared by."""
+
+
+@dataclass(slots=True)
+class ComparedOutput:
+    """The rewards of an output by task, and its rows by task."""
+
+    name: str
+    sides: dict[str, Side]
+    """`reward` and `group_reward`, those that any rollout has."""
+    rows: dict[str, list[int]]
+
+
+def compare_outputs(dataset: Dataset, first: str, second: str, by: str = "") -> JsonObject:
+    """The comparison, and the tasks on which the two differ; `by` is one of REWARDS, and without it
+    the first one that both have. ConfigError if nothing can be compared."""
     from ..commands.compare import conclude  # it loads the collector, which only this page needs
 
-    sides, rows = zip(*(_read(dataset, name) for name in (first, second)), strict=True)
+    read = [_read(dataset, name) for name in (first, second)]
+    common = [name for name in REWARDS if all(name in each.sides for each in read)]
+    if not common:
+        raise ConfigError(f"{first} and {second}: they have no reward of the same kind")
+    by = by or common[0]
+    if by not in common:
+        raise ConfigError(f"by={by}: both have {' and '.join(common)}")
+    sides = [each.sides[by] for each in read]
     try:
         paired = compare(*sides)
     except ValueError as error:
@@ -31,13 +52,15 @@ def compare_outputs(dataset: Dataset, first: str, second: str) -> JsonObject:
             "task_id": task,
             "first": ones[task],
             "second": others[task],
-            "rows": [rows[0][task], rows[1][task]],
+            "rows": [each.rows[task] for each in read],
         }
         for task in changed[:MAX_FLIPS]
     ]
     return {
         "first": {"file": first, "reward": sides[0].mean, "rollouts": sides[0].num_rollouts},
         "second": {"file": second, "reward": sides[1].mean, "rollouts": sides[1].num_rollouts},
+        "by": by,
+        "can_be_by": common,
         **asdict(paired),
         "conclusion": conclude(paired),
         "flips": flips,
@@ -45,23 +68,27 @@ def compare_outputs(dataset: Dataset, first: str, second: str) -> JsonObject:
     }
 
 
-def _read(dataset: Dataset, name: str) -> tuple[Side, dict[str, list[int]]]:
-    """The rewards of an output, and the rows of each task."""
-    side, rows = Side(name), defaultdict[str, list[int]](list)
+def _read(dataset: Dataset, name: str) -> ComparedOutput:
+    """ConfigError if no rollout has a reward."""
+    sides = {kind: Side(name) for kind in REWARDS}
+    rows = defaultdict[str, list[int]](list)
     for number, part in enumerate(dataset.parts):
-        columns = part.index.columns
-        if dataset.output_of(number).name != name:
+        columns, output = part.index.columns, dataset.output_of(number)
+        if output.name != name:
             continue
         answers = columns.texts.get("extracted_answer")
-        kinds = columns.texts["kind"]
+        kinds, groups = columns.texts["kind"], output.group_rewards()
         for row in range(len(part.index)):
             if kinds[row] != "rollout":
                 continue
             task = columns.task_id(row)
             reward = columns.numbers["reward"][row]
             answer = answers[row] if answers else None
-            side.add(task, None if isnan(reward) else reward, answer)
+            sides["reward"].add(task, None if isnan(reward) else reward, answer)
+            if groups and (score := groups.of(part.index.key(row))):
+                sides["group_reward"].add(task, score.reward, answer)
             rows[task].append(number << ROW_BITS | row)
-    if not side.tasks:
+    sides = {kind: side for kind, side in sides.items() if side.tasks}
+    if not sides:
         raise ConfigError(f"{name}: no verified rollout is in it")
-    return side, rows
+    return ComparedOutput(name, sides, rows)

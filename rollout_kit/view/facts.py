@@ -29,6 +29,8 @@ class Facts:
     parts: dict[tuple[str, str], Aggregate] = field(default_factory=dict)
     """(agent, arm) → its figures."""
     side: Side = field(default_factory=lambda: Side(""))
+    group_side: Side = field(default_factory=lambda: Side(""))
+    """The rewards that the verification of groups gave."""
     rewards: Counter[float] = field(default_factory=Counter)
     lengths: list[int] = field(default_factory=list)
     """Output tokens."""
@@ -60,7 +62,7 @@ class Facts:
 
 def gather(name: str, path: Path, pass_threshold: float) -> Facts:
     """Read a file and what is beside it; ConfigError if it cannot be read."""
-    facts = Facts(name, path, Aggregate(pass_threshold), side=Side(name))
+    facts = Facts(name, path, Aggregate(pass_threshold), side=Side(name), group_side=Side(name))
     done = set[Key]()
     paths = OutputPaths(path)
     has_failures = paths.failures.exists()
@@ -91,8 +93,10 @@ def _take(facts: Facts, rollout: Rollout, threshold: float) -> None:
     facts.parts[which].add(rollout)
     facts.models.add(info.model)
     facts.lengths.append(info.output_tokens)
-    reward, answer = rollout.reward, rollout.line.get("extracted_answer")
-    facts.side.add(f"{info.key.agent}\0{info.key.task_id}", reward, _text(answer))
+    reward, answer = rollout.reward, _text(rollout.line.get("extracted_answer"))
+    task = f"{info.key.agent}\0{info.key.task_id}"
+    facts.side.add(task, reward, answer)
+    facts.group_side.add(task, rollout.group_reward, answer)
     if reward is None:
         return
     facts.rewards[reward] += 1

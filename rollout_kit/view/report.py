@@ -37,6 +37,10 @@ ABOUT_REWARDS = (
     " right nor wrong."
 )
 
+ABOUT_GROUPS = (
+    "Group reward: what the verification of each rollout's group gave it; the mean over the tasks."
+)
+
 ABOUT_AGENTS = (
     "Turns, tool calls and output tokens are means of a rollout. Cut off: responses that reached a"
     " limit on tokens. No answer: responses in which the verifier found none."
@@ -88,15 +92,16 @@ def build_page(files: Sequence[Facts], title: str) -> str:
 
 def _headline(files: Sequence[Facts]) -> str:
     """The mean reward of each file with its interval, and what is missing."""
-    rows = []
+    rows, has_groups = [], any(each.group_side.tasks for each in files)
     for each in files:
         whole, missing = each.whole, each.missing()
-        cost = whole.cost()
+        cost, group = whole.cost(), each.group_side
         rows.append(
             [
                 each.name,
                 f"<b>{_mean(whole)}</b>",
                 _interval(whole),
+                *([f"{group.mean:.4f}" if group.tasks else "–"] if has_groups else []),
                 f"{whole.rollouts:,}",
                 f"{len(whole.groups):,}",
                 _dollars(cost["usd"] if cost else None),
@@ -104,28 +109,45 @@ def _headline(files: Sequence[Facts]) -> str:
                 f'<span class="missing">{escape(missing)}</span>' if missing else "nothing",
             ]
         )
-    head = ("file", "reward", "95 % interval", "rollouts", "tasks", "cost", "output tokens")
-    return _table((*head, "missing"), rows) + _note(ABOUT_REWARDS)
+    head = ["file", "reward", "95 % interval", *(["group reward"] if has_groups else [])]
+    head += ["rollouts", "tasks", "cost", "output tokens", "missing"]
+    return _table(head, rows) + _note(
+        " ".join([ABOUT_REWARDS, *([ABOUT_GROUPS] if has_groups else [])])
+    )
 
 
 def _comparison(files: Sequence[Facts]) -> str:
     """The first file with each of the others, paired by task."""
-    first, found = files[0], []
-    for other in files[1:]:
+    first, *others = files
+    found = [
+        f"<p>{escape(first.name)} (first) and {escape(other.name)} (second){_compare(first, other)}"
+        for other in others
+    ]
+    return "<h2>Comparison, paired by task</h2>" + "".join(found) if found else ""
+
+
+def _compare(first: Facts, other: Facts) -> str:
+    """What is concluded from the rewards, and from those of groups where both files have some."""
+    said = []
+    for what, *sides in (
+        ("", first.side, other.side),
+        ("Group reward: ", first.group_side, other.group_side),
+    ):
+        if what and not all(side.tasks for side in sides):
+            continue
         try:
-            paired = compare(first.side, other.side)
+            paired = compare(*sides)
         except ValueError as error:
-            found.append(f"<p>{escape(f'{first.name} and {other.name}: {error}')}</p>")
+            said.append(f"{what}{escape(str(error))}")
             continue
         low, high = paired.interval or (None, None)
         between = "" if low is None else f" [{low:+.4f}, {high:+.4f}]"
-        found.append(
-            f"<p>{escape(first.name)} (first) and {escape(other.name)} (second):"
-            f" <b>{escape(conclude(paired))}</b> Difference {paired.difference:+.4f}{between} over"
-            f" {paired.num_tasks:,} common tasks; the second wins {paired.wins:,}, loses"
-            f" {paired.losses:,}, ties {paired.ties:,}.</p>"
+        said.append(
+            f"{what}<b>{escape(conclude(paired))}</b> Difference {paired.difference:+.4f}{between}"
+            f" over {paired.num_tasks:,} common tasks; the second wins {paired.wins:,}, loses"
+            f" {paired.losses:,}, ties {paired.ties:,}."
         )
-    return "<h2>Comparison, paired by task</h2>" + "".join(found) if found else ""
+    return ": " + "</p><p>".join(said) + "</p>"
 
 
 def _parts(files: Sequence[Facts]) -> str:

@@ -5,18 +5,21 @@ import { get, isReport } from "./api.js";
 import { count, number, rewardClass } from "./format.js";
 import { go } from "./place.js";
 
+const REWARDS = { reward: "each rollout's own reward", group_reward: "the reward in its group" };
+
 export function CompareView({ place, state }) {
   const names = state.files.map((file) => file.name);
   const first = place.first || names[0];
   const second = place.second || names[1];
+  const by = place.by || "";
   const [found, setFound] = useState(null);
   const [error, setError] = useState("");
   useEffect(() => {
     setFound(null);
     setError("");
     if (!second || isReport) return;
-    get("/api/compare", { first, second }).then(setFound, (problem) => setError(problem.message));
-  }, [first, second, state.version]);
+    get("/api/compare", { first, second, by }).then(setFound, (problem) => setError(problem.message));
+  }, [first, second, by, state.version]);
   if (isReport) return html`<main><p class="note">A report holds no comparison: use ng_compare.</p></main>`;
   if (names.length < 2)
     return html`<main><p class="note">There is one file only. Start ng_view with two or more files, or with their folder.</p></main>`;
@@ -28,6 +31,10 @@ export function CompareView({ place, state }) {
     <h1>Compare ${choice("first", first)} with ${choice("second", second)}</h1>
     ${error && html`<p class="error" role="alert">${error}</p>`}
     ${!found && !error && html`<p class="note">Comparing…</p>`}
+    ${found?.can_be_by.length > 1 &&
+    html`<p><label>By <select aria-label="reward" value=${found.by} onChange=${(event) => go({ ...place, first, second, by: event.target.value })}>
+      ${found.can_be_by.map((each) => html`<option value=${each}>${REWARDS[each]}</option>`)}
+    </select></label></p>`}
     ${found && html`<${Found} found=${found} />`}
   </main>`;
 }
@@ -36,7 +43,7 @@ function Found({ found }) {
   const [low, high] = found.interval ?? [null, null];
   return html`<p class="conclusion">${found.conclusion}</p>
     <table>
-      <thead><tr><th></th><th>reward</th><th>rollouts</th></tr></thead>
+      <thead><tr><th></th><th>${found.by.replace("_", " ")}</th><th>rollouts</th></tr></thead>
       <tbody>
         ${[found.first, found.second].map(
           (side) => html`<tr><th>${side.file}</th><td>${number(side.reward)}</td><td>${number(side.rollouts)}</td></tr>`,

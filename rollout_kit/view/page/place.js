@@ -14,6 +14,7 @@ const NAMES = [
   "rollout_index",
   "first",
   "second",
+  "by",
   "column",
 ];
 
