@@ -616,7 +616,7 @@ def test_each_order_hands_out_its_own() -> None:
 
 
 @pytest.mark.parametrize("kills", [3, pytest.param(100, marks=pytest.mark.chaos)])
-@pytest.mark.parametrize("kind", ["http", KINDS[3]])
+@pytest.mark.parametrize("kind", ["http", *KINDS[3:]])
 def test_killed_producers_and_consumers_lose_and_repeat_nothing(
     kind: str, kills: int, tmp_path: Path, redis_url: str
 ) -> None:
@@ -637,7 +637,7 @@ def test_killed_producers_and_consumers_lose_and_repeat_nothing(
                 buffer: Buffer = MemoryBuffer(BufferPolicy.parse(policy))
                 url = await stack.enter_async_context(serve_buffer(buffer))
             else:
-                url = redis_url
+                url = redis_url if kind == "redis" else f"ray://{gcs_address()}/killed-{kills}"
                 buffer = await open_buffer(url, **policy)
                 stack.push_async_callback(buffer.close)
                 stack.push_async_callback(buffer.clear)  # type: ignore[attr-defined]
@@ -657,6 +657,11 @@ def test_killed_producers_and_consumers_lose_and_repeat_nothing(
             settled = await buffer.list_settled(number=10 * number)
         assert Counter(each.reason for each in settled) == {"acked": 2 * number}
         assert {each.key for each in settled} == {f"{n}:{i}" for n in "pq" for i in range(number)}
+
+    def gcs_address() -> str:
+        import ray
+
+        return ray.get_runtime_context().gcs_address
 
     def start(role: tuple[str, ...], url: str) -> "subprocess.Popen[bytes]":
         script = Path(__file__).with_name("buffer_client.py")
