@@ -1,4 +1,5 @@
-"""`ng_merge` over a million rollouts of 3 KB in ten shards: seconds, CPU and peak memory.
+"""`ng_merge` over a million rollouts of 3 KB in ten shards: seconds, CPU and peak memory of its two
+processes.
 
     python -m benchmarks.merge [--rows 1000000] [--input] [--index]
 
@@ -9,14 +10,19 @@ each shard has its index, as a collection leaves it.
 import argparse
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 SHARDS = 10
+
+LOOK_S = 0.3
+"""Interval between looks at the memory."""
 
 FILLER = "The model thinks about the question for a while and then answers. " * 36
 
@@ -40,14 +46,29 @@ def main() -> None:
         command = [sys.executable, "-c", code, f"{folder}/shard-*.jsonl", output, *words]
         began = time.perf_counter()
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        said, _ = process.communicate()
+        most_mb = 0.0
+        while process.poll() is None:
+            most_mb = max(most_mb, memory_mb(process.pid))
+            time.sleep(LOOK_S)
         took_s = time.perf_counter() - began
+        said, _ = process.communicate()
     print(said.strip())
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     print(
         f"{args.rows:,} rollouts, {size / 1e9:.2f} GB: {took_s:.1f} s,"
-        f" {used.ru_utime + used.ru_stime:.1f} s of CPU, {used.ru_maxrss / 1024:.0f} MB at most"
+        f" {used.ru_utime + used.ru_stime:.1f} s of CPU, {most_mb:.0f} MB at most"
     )
+
+
+def memory_mb(pid: int) -> float:
+    """The memory of a process and its children; what they share counts once."""
+    total = 0.0
+    with suppress(OSError):
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            total += memory_mb(int(child))
+        rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        total += sum(int(each) for each in re.findall(r"^Pss: +(\d+) kB", rollup, re.M)) / 1024
+    return total
 
 
 def write_index(shard: Path) -> None:

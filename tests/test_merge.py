@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from support import Bench, read_jsonl, row, write_jsonl
 
 from rollout_kit.cli import merge as command
-from rollout_kit.cluster.merging import reading
+from rollout_kit.cluster.merging import counting, merge, reading
 from rollout_kit.config.shard import Shard
 from rollout_kit.store.files import OutputPaths
 from rollout_kit.store.index import kept
@@ -316,3 +317,51 @@ def test_an_index_that_does_not_fit_its_file_is_not_used(
     merged = tmp_path / "m.jsonl"
     assert run(*indexed, f"+output_jsonl_fpath={merged}")[0] == 0
     assert merged.read_bytes() == b"".join(path.read_bytes() for path in indexed)
+
+
+@pytest.mark.parametrize("has_order", [False, True])
+def test_a_process_beside_counts_what_one_process_counts(
+    shards: list[Path], tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, has_order: bool
+) -> None:
+    words = [*shards, f"+input_jsonl_fpath={tmp_path / 'tasks.jsonl'}"][: 3 + has_order]
+    alone, beside = tmp_path / "alone.jsonl", tmp_path / "beside.jsonl"
+    assert run(*words, f"+output_jsonl_fpath={alone}")[0] == 0
+    own, count = os.getpid(), merge.count
+
+    def count_elsewhere(*args: Any, **more: Any) -> counting.Counted:
+        assert os.getpid() != own
+        return count(*args, **more)
+
+    monkeypatch.setattr(merge, "MANY", 1)
+    monkeypatch.setattr(merge, "count", count_elsewhere)
+    assert run(*words, f"+output_jsonl_fpath={beside}")[0] == 0
+    assert alone.read_bytes() == beside.read_bytes() and metrics_of(alone) == metrics_of(beside)
+
+
+def test_a_merge_whose_counting_process_is_killed_leaves_nothing(
+    shards: list[Path], tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = os.getpid()
+
+    def die(*_: object, **__: object) -> None:
+        assert os.getpid() != own
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr(merge, "MANY", 1)
+    monkeypatch.setattr(merge, "count", die)
+    folder = tmp_path / "merged"
+    status, said = run(*shards, f"+output_jsonl_fpath={folder}/m.jsonl")
+    assert status == 1 and "was killed: run the same command again" in said
+    assert not list(folder.iterdir())
+    monkeypatch.undo()
+    assert run(*shards, f"+output_jsonl_fpath={folder}/m.jsonl")[0] == 0
+
+
+def test_a_counting_process_ends_with_its_merge(monkeypatch: pytest.MonkeyPatch) -> None:
+    parent = os.getppid()
+    monkeypatch.setattr(counting, "LOOK_EVERY", 1)
+    lines = counting.until_orphaned([b"1", b"2"])
+    assert next(lines) == b"1"
+    monkeypatch.setattr(os, "getppid", lambda: parent + 1)
+    with pytest.raises(BrokenPipeError):
+        next(lines)

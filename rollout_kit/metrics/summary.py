@@ -13,12 +13,16 @@ Covers = Callable[[str, str], bool]
 """Whether the rollouts of an agent in a scope are counted."""
 
 
+def _covers_all(agent: str, scope: str) -> bool:
+    return True
+
+
 @dataclass(slots=True)
 class Metrics:
     """The aggregates of an output by agent and by arm, and the content of the metrics file."""
 
     pass_threshold: float = 1.0
-    covers: Covers = lambda agent, scope: True
+    covers: Covers = _covers_all
     agents: dict[str, Aggregate] = field(default_factory=dict)
     arms: dict[str, dict[str, Aggregate]] = field(default_factory=dict)
     """Arm → agent → its rollouts in this arm."""

@@ -1,14 +1,16 @@
 """Merges the main files. The lines are copied byte for byte, and indexed on the way.
 
 What a file holds is read from its index where that is valid, else from its lines; then the lines
-are copied and counted. Memory holds a few numbers of each rollout. Of two lines with the same key
-the first one counts.
+are copied, and counted by another process meanwhile. Memory holds a few numbers of each rollout. Of
+two lines with the same key the first one counts.
 """
 
 import os
+from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cache, partial
 from pathlib import Path
 from zlib import crc32
 
@@ -17,23 +19,25 @@ import orjson
 from ...collector.groups.tally import GroupTally
 from ...collector.results import Status
 from ...errors import ConfigError, OutputError
-from ...metrics.summary import Metrics
 from ...store.compact import small
 from ...store.files import OutputPaths, write_atomically, write_json
-from ...store.groups.members import group_digest, hold
-from ...store.groups.scope import Group, group_of
+from ...store.groups.members import group_digest
+from ...store.groups.scope import Group
 from ...store.groups.scores import Scored, read_scored
 from ...store.index.index import BATCH
 from ...store.index.kept import KeptIndex, WrongIndex
 from ...store.input import number_lines
-from ...store.lines import rollout_of
 from ...store.scan import check_form, line_at, parse_line
 from ...store.tasks import task_id_of
-from ...types import JsonObject, Rollout
+from ...types import JsonObject
 from .copied import CopiedLines
+from .counting import Counted, beside, count, until_orphaned
 from .findings import Findings, last_input, read_sound
 from .reading import FoundLine, read_source, split_rows
 from .sidecars import merge_manifests, merge_sidecars
+
+MANY = 20_000
+"""Rollouts that are worth a process that counts them."""
 
 HOW_TO_UNPACK = {".gz": "gunzip --keep", ".zst": "zstd --decompress --keep"}
 
@@ -68,8 +72,8 @@ class Merge:
     ) -> None:
         self.sources = [OutputPaths(path) for path in sources]
         self.found = Findings()
-        self.metrics = Metrics(pass_threshold)
         self._tasks, self._trusts_indexes = tasks, trusts_indexes
+        self._pass_threshold = pass_threshold
         self._manifests = [read_sound(paths.manifest) for paths in self.sources]
         self._copied = CopiedLines()
         self._num_known = 0
@@ -77,9 +81,6 @@ class Merge:
         self._repeated: Counter[int] = Counter()
         """Rollouts of each file that an earlier one has."""
         self._scored: dict[Group, tuple[Scored, JsonObject]] = {}
-        self._digests: dict[Group, int] = {}
-        """Of the members that the files have of each scored group."""
-        self._tally, self._groups = GroupTally(), set[Group]()
 
     def write(self, output: OutputPaths) -> JsonObject:
         """Write the merged files; returns the report. WrongIndex if a source is not what its index
@@ -100,10 +101,9 @@ class Merge:
                 )
         self._read()
         _make_folder(output.main)
-        self._write_main(output)
-        self._count_groups()
+        counted = self._write_main(output)
         num_unverified, num_failed = merge_sidecars(self.sources, output, self._copied.done)
-        metrics = self._measure(num_unverified, num_failed)
+        metrics = self._measure(counted, num_unverified, num_failed)
         write_json(output.metrics, metrics)
         odd = self.found.to_json()
         status = Status.NO_RESULT if odd else Status.FINISHED
@@ -168,12 +168,17 @@ class Merge:
             f" line{again} is left out"
         )
 
-    def _write_main(self, output: OutputPaths) -> None:
+    def _write_main(self, output: OutputPaths) -> Counted:
+        """Write the main file and its index."""
         copied = self._copied
+        order: Sequence[int] = range(len(copied))
+        if self._num_known:
+            order = array("I", sorted(order, key=copied.rank))
         is_indexed = 2 * sum(copied.plain) > len(copied)  # else its own first reader is quicker
         index = KeptIndex(output.index if is_indexed else None)
         try:
-            write_atomically(output.main, self._copy(index))
+            with self._counting(order) as counted:
+                write_atomically(output.main, self._copy(order, index, counted))
             with output.main.open("rb") as stream:
                 index.descriptor = stream.fileno()
                 index.flush()
@@ -182,55 +187,51 @@ class Merge:
             raise
         finally:
             index.close()
+        return counted()
 
-    def _copy(self, index: KeptIndex) -> Iterator[bytes]:
-        """The lines of the output; each is counted and indexed. WrongIndex if one is not the line
-        that was found."""
+    @contextmanager
+    def _counting(self, order: Sequence[int]) -> Iterator[Callable[[], Counted]]:
+        """Context in which the lines are counted; gives a function that waits for the counts."""
+        work = partial(count, pass_threshold=self._pass_threshold, scored=self._scored)
+        if len(order) < MANY:
+            yield cache(lambda: work(self._lines(order)))
+            return
+        with beside(lambda: work(until_orphaned(self._lines(order)))) as wait:
+            yield cache(wait)
+
+    def _lines(self, order: Iterable[int]) -> Iterator[bytes]:
+        """The lines of the output. WrongIndex if one is not the line that was found."""
         copied = self._copied
-        order: Iterable[int] = range(len(copied))
-        if self._num_known:
-            order = sorted(order, key=copied.rank)
         with ExitStack() as stack:
             files = [stack.enter_context(paths.main.open("rb")).fileno() for paths in self.sources]
             for at in order:
-                check: int | None = copied.checks[at]
                 raw = os.pread(files[copied.files[at]], copied.sizes[at], copied.offsets[at])
-                if crc32(raw) != check:
+                if crc32(raw) != copied.checks[at]:
                     raise WrongIndex
-                if not raw.endswith(b"\n"):
-                    raw, check = raw + b"\n", None
-                rollout = rollout_of(orjson.loads(raw))
-                self._count(rollout)
-                if copied.plain[at]:
-                    index.append(index.size, raw, rollout, check)
-                else:
-                    index.take(index.size, raw)
-                if index.num_waiting >= BATCH:
-                    index.flush()
-                yield raw
+                yield raw if raw.endswith(b"\n") else raw + b"\n"
 
-    def _count(self, rollout: Rollout) -> None:
-        """Count a rollout in the metrics, and in its group's digest."""
-        self.metrics.add(rollout)
-        if self._scored:
-            self._groups.add(group := group_of(rollout.key))
-            if group in self._scored:
-                digest = hold(rollout.key, rollout.head).digest
-                self._digests[group] = self._digests.get(group, 0) + digest
+    def _copy(
+        self, order: Iterable[int], index: KeptIndex, counted: Callable[[], Counted]
+    ) -> Iterator[bytes]:
+        """The lines of the output; each is indexed. The last one is given once all are counted."""
+        for raw in self._lines(order):
+            index.take(index.size, raw)
+            if index.num_waiting >= BATCH:
+                index.flush()
+            yield raw
+        counted()
 
-    def _count_groups(self) -> None:
-        """Count the groups whose score is that of the members that are here."""
-        for group, (scored, line) in self._scored.items():
-            if group_digest(self._digests.get(group, 0)) == scored.digest:
-                self.metrics.add_group(group, line)
-                self._tally.take(line)
-
-    def _measure(self, num_unverified: int, num_failed: int) -> JsonObject:
+    def _measure(self, counted: Counted, num_unverified: int, num_failed: int) -> JsonObject:
         """The metrics file; what only a run can measure is left out."""
         known = [each.get("counts") or {} for each in self._manifests]
+        found, tally = counted.metrics, GroupTally()
+        for group, (scored, line) in self._scored.items():
+            if group_digest(counted.digests.get(group, 0)) == scored.digest:  # all members are here
+                found.add_group(group, line)
+                tally.take(line)
         counts = {
-            "tasks": self.metrics.tasks,
-            "planned": max(sum(each.get("planned", 0) for each in known), self.metrics.rollouts),
+            "tasks": found.tasks,
+            "planned": max(sum(each.get("planned", 0) for each in known), found.rollouts),
             "unverified": num_unverified,
             "failed": num_failed,
             "malformed": sum(each.get("malformed", 0) for each in known),
@@ -239,10 +240,10 @@ class Merge:
         made = max(self._copied.indexes) + 1
         repeats = max((each for each in asked if isinstance(each, int)), default=made)
         nothing = {"rollouts": 0, "output_tokens": 0, "elapsed_s": 0.0}
-        metrics = self.metrics.report(counts, nothing, repeats)
+        metrics = found.report(counts, nothing, repeats)
         metrics["throughput"] = {}
         if self._scored:
-            metrics["groups"] = self._tally.figures(len(self._groups))
+            metrics["groups"] = tally.figures(len(counted.groups))
         return metrics
 
 
