@@ -23,6 +23,7 @@ from rollout_kit.errors import ConfigError, OutputError
 from rollout_kit.live.snapshot import Snapshot
 from rollout_kit.metrics.tally import Tally
 from rollout_kit.rl import BufferPolicy, MemoryBuffer, open_buffer, serve_buffer
+from rollout_kit.rl.buffer.group import Settled
 from rollout_kit.rl.buffer.shelf import Shelf
 from rollout_kit.rl.partial import name_request
 from rollout_kit.rl.producing import producer
@@ -300,6 +301,36 @@ def test_a_lost_buffer_is_filled_from_the_output_and_the_acks(bench: Bench) -> N
     assert left.key not in used and left.rewards == [1.0]
     assert len(bench.lines()) == 3
     assert len({line["key"] for line in bench.lines("_acks")}) == 3
+
+
+def test_each_used_group_is_journalled_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while the last groups wait for room, and the buffer answers slowly."""
+
+    class Slow(MemoryBuffer):
+        async def list_settled(self, after: str = "", number: int = 1000) -> list[Settled]:
+            found = await super().list_settled(after, number)
+            await asyncio.sleep(0.7)
+            return found
+
+    async def main() -> None:
+        assert await bench.collect(ROWS) == 0
+        buffer = Slow(BufferPolicy(capacity=1, visibility_s=1e6))
+
+        async def train_slowly() -> None:
+            for _ in ROWS:
+                batch = await buffer.get(1)
+                assert batch is not None
+                await asyncio.sleep(10)
+                await buffer.ack(batch.lease)
+
+        async with serve_buffer(buffer) as url:
+            training = asyncio.create_task(train_slowly())
+            while len(bench.lines("_acks")) < len(ROWS):
+                assert await bench.collect(ROWS, buffer=url) == 0
+            await training
+
+    VirtualTime(monkeypatch).run(main())
+    assert len({line["key"] for line in bench.lines("_acks")}) == len(bench.lines("_acks")) == 3
 
 
 def test_a_group_with_a_failed_member_gives_its_place_back(bench: Bench) -> None:

@@ -73,7 +73,7 @@ class Producer:
         self._tickets: dict[Group, tuple[str, int | None]] = {}
         """Groups in progress → their ticket, and the trainer's version when they began."""
         self._free: list[tuple[str, int | None]] = []
-        self._wants, self._ready = asyncio.Event(), asyncio.Event()
+        self._wants, self._ready, self._looking = asyncio.Event(), asyncio.Event(), asyncio.Lock()
         self._needed: dict[Group, int] = {}
         self._unscored: dict[Group, list[HeldMember]] = {}
         self._places: dict[Key, HeldLine] = {}
@@ -119,8 +119,9 @@ class Producer:
 
     async def look(self) -> None:
         """Journal what has left the buffer, and keep the tickets of what is in progress."""
-        while settled := await self._ask(lambda: self._buffer.list_settled(self._acks.after)):
-            self._acks.append(settled)
+        async with self._looking:  # or else both write down the same groups
+            while settled := await self._ask(lambda: self._buffer.list_settled(self._acks.after)):
+                self._acks.append(settled)
         for ticket, _ in [*self._tickets.values(), *self._free]:
             await self._ask(partial(self._buffer.extend, ticket))
         self._gauges.take(await self._ask(self._buffer.stats))
