@@ -192,30 +192,32 @@ class Merge:
     @contextmanager
     def _counting(self, order: Sequence[int]) -> Iterator[Callable[[], Counted]]:
         """Context in which the lines are counted; gives a function that waits for the counts."""
+        lines = (raw for raw, _ in self._lines(order))
         work = partial(count, pass_threshold=self._pass_threshold, scored=self._scored)
         if len(order) < MANY:
-            yield cache(lambda: work(self._lines(order)))
+            yield cache(lambda: work(lines))
             return
-        with beside(lambda: work(until_orphaned(self._lines(order)))) as wait:
+        with beside(lambda: work(until_orphaned(lines))) as wait:
             yield cache(wait)
 
-    def _lines(self, order: Iterable[int]) -> Iterator[bytes]:
-        """The lines of the output. WrongIndex if one is not the line that was found."""
+    def _lines(self, order: Iterable[int]) -> Iterator[tuple[bytes, int]]:
+        """The lines of the output, and the CRC-32 of each. WrongIndex if one is not the line that
+        was found."""
         copied = self._copied
         with ExitStack() as stack:
             files = [stack.enter_context(paths.main.open("rb")).fileno() for paths in self.sources]
             for at in order:
                 raw = os.pread(files[copied.files[at]], copied.sizes[at], copied.offsets[at])
-                if crc32(raw) != copied.checks[at]:
+                if (check := crc32(raw)) != copied.checks[at]:
                     raise WrongIndex
-                yield raw if raw.endswith(b"\n") else raw + b"\n"
+                yield (raw, check) if raw.endswith(b"\n") else (raw + b"\n", crc32(b"\n", check))
 
     def _copy(
         self, order: Iterable[int], index: KeptIndex, counted: Callable[[], Counted]
     ) -> Iterator[bytes]:
         """The lines of the output; each is indexed. The last one is given once all are counted."""
-        for raw in self._lines(order):
-            index.take(index.size, raw)
+        for raw, check in self._lines(order):
+            index.take(index.size, raw, check)
             if index.num_waiting >= BATCH:
                 index.flush()
             yield raw

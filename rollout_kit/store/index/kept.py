@@ -88,21 +88,21 @@ class KeptIndex:
         if is_odd and self._file.path:
             self._odd.append(offset)
 
-    def append(self, offset: int, raw: bytes, rollout: Rollout, check: int | None = None) -> None:
-        """Keep the record of a rollout that was just written. `check` is the CRC-32 of its line, if
-        that is known."""
+    def append(self, offset: int, raw: bytes, rollout: Rollout) -> None:
+        """Keep the record of a rollout that was just written."""
         if self.follow:
             self.follow(rollout.key, offset, raw)
         if self._file.path is None:
             return
-        record = self._maker.make_own(offset, raw, rollout, check)
+        record = self._maker.make_own(offset, raw, rollout)
         self.keep(offset, raw, record, is_odd=record is None or not record.is_plain)
 
-    def take(self, offset: int, raw: bytes) -> None:
-        """Keep the record of a rollout that another program may have written."""
+    def take(self, offset: int, raw: bytes, check: int) -> None:
+        """Keep the record of a rollout that another program may have written. `check` is the CRC-32
+        of its line."""
         if self._file.path is None:
             return
-        record = self._maker.make(offset, raw)
+        record = self._maker.make(offset, raw, check)
         self.keep(offset, raw, record, is_odd=record is None or not record.is_plain)
 
     @property

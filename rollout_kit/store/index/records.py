@@ -75,8 +75,9 @@ class RecordMaker:
         columns."""
         self._second = ("", 0)
 
-    def make(self, offset: int, raw: bytes) -> Record | None:
-        """The record of a line; None if it is no rollout or failure that a collection wrote."""
+    def make(self, offset: int, raw: bytes, check: int | None = None) -> Record | None:
+        """The record of a line; None if it is no rollout or failure that a collection wrote.
+        `check` is the CRC-32 of the line, if that is known."""
         try:
             line, is_usual = self._parse(raw)
             if line is None or (kind := self._kind(line, raw)) is None:
@@ -85,7 +86,8 @@ class RecordMaker:
             return None
         block, usage, error = line.rollout, line.usage, line.failure
         held, settings, verifier = self._attributes, block.settings, block.verifier
-        self._add_columns([(n, getattr(line, held[n])) for n in block.scores if n in held])
+        names = tuple(name for name in block.scores if name in held)
+        self._learn_form(names, tuple(getattr(line, held[name]) for name in names))
         key = Key(block.task_id, line.agent_ref.name, block.scope, block.rollout_index)
         failed = error.reason if error else None
         texts = (kind, key.agent, key.scope, block.model, settings, verifier)
@@ -101,31 +103,22 @@ class RecordMaker:
         numbers += (block.num_turns, block.num_tool_calls, *used, block.duration_s, block.model_s)
         numbers += (block.tool_s, block.verify_s, reward, cost_usd, self._seconds(block.started_at))
         scores = [getattr(line, held[score.name]) for score in self._columns.scores]
-        place = offset, len(raw), crc32(raw)
+        place = offset, len(raw), crc32(raw) if check is None else check
         content, is_whole = self._pack(place, key.task_id, texts, numbers, scores)
         is_plain = is_usual and kind == "rollout" and bool(line.kind) == (line.schema is not None)
         is_plain = is_plain and is_whole and 0 <= key.rollout_index < EXACT
         return Record(key, kind, content, settings, verifier, is_plain)
 
-    def make_own(
-        self, offset: int, raw: bytes, rollout: Rollout, check: int | None = None
-    ) -> Record | None:
-        """The same for a line that this process wrote, in half of the time: it is not parsed.
-        `check` is its CRC-32, if that is known."""
+    def make_own(self, offset: int, raw: bytes, rollout: Rollout) -> Record | None:
+        """The same for a line that this process wrote, in half of the time: it is not parsed."""
         info, head = rollout.info, rollout.head
         key, block, names, get = info.key, head["rollout"], info.scores, head.get
         reward, index = get("reward", NAN), key.rollout_index
         try:
-            values = tuple(map(get, names))
-            is_known = (form := (names, *map(type, values))) in self._forms
-            is_usual = is_known or TAKEN.isdisjoint(names)
-            is_usual = is_usual and "cost_usd" not in head and 0 <= index < EXACT
+            is_usual = "cost_usd" not in head and 0 <= index < EXACT and TAKEN.isdisjoint(names)
             if not is_usual or (reward - reward != 0 and "reward" in head):
                 return self.make(offset, raw)
-            if not is_known:
-                self._add_columns(list(zip(names, values, strict=True)))
-                if len(self._forms) < MAX_COMBINED:
-                    self._forms.add(form)
+            self._learn_form(names, tuple(map(get, names)))
             started_s = self._seconds(block.get("started_at", ""))
             cost_usd = NAN if info.cost_usd is None else info.cost_usd
             made_by = (key.agent, key.scope, info.model, info.settings, info.verifier)
@@ -135,7 +128,7 @@ class RecordMaker:
             times = (info.duration_s, info.model_s, info.tool_s, info.verify_s)
             numbers = (*counts, *used, *times, reward, cost_usd, started_s)
             scores = [get(score.name) for score in self._columns.scores]
-            place = offset, len(raw), crc32(raw) if check is None else check
+            place = offset, len(raw), crc32(raw)
             content, is_plain = self._pack(place, key.task_id, texts, numbers, scores)
         except (struct.error, TypeError, ValueError):  # of another form in JSON
             return self.make(offset, raw)
@@ -225,10 +218,14 @@ class RecordMaker:
         except (ValueError, OverflowError):
             return NAN
 
-    def _add_columns(self, scores: Sequence[tuple[str, Any]]) -> None:
-        """Add the columns that the verifier's fields need."""
+    def _learn_form(self, names: tuple[str, ...], values: tuple[Any, ...]) -> None:
+        """Add the columns that the verifier's fields need, if their form is new."""
+        if (form := (names, *map(type, values))) in self._forms:
+            return
+        if len(self._forms) < MAX_COMBINED:
+            self._forms.add(form)
         columns = self._columns
-        for name, value in scores:
+        for name, value in zip(names, values, strict=True):
             if isinstance(value, (str, list, dict)):
                 held: Mapping[str, Any] = columns.texts
             elif isinstance(value, (int, float)):
