@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from exported import line, tool_line
-from support import write_jsonl
+from exported import line, tool_line, write_scored
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -45,8 +44,8 @@ def folder(tmp_path: Path) -> Path:
         line(7, 0, "20 MB of this: " + "<b>long</b> " * 1_800_000, 0.0),
     ]
     after = [line(task, 0, "It is right.", 1.0) for task in range(1, 6)]
-    write_jsonl(tmp_path / "before.jsonl", before)
-    write_jsonl(tmp_path / "after.jsonl", after)
+    write_scored(tmp_path / "before.jsonl", before, lambda each: each["reward"])
+    write_scored(tmp_path / "after.jsonl", after, lambda each: 0.5)
     return tmp_path
 
 
@@ -105,4 +104,4 @@ def test_a_reader_finds_reads_compares_and_labels(browser: str, folder: Path, ur
         ["node", script, MODULES, browser, url, folder, report], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("ok: ") == 14
+    assert done.stdout.count("ok: ") == 15

@@ -96,6 +96,13 @@ const steps = {
     await page.locator(".flips button", { hasText: "second answers" }).first().click();
     await page.locator("main.group").waitFor();
   },
+  async "two files are compared by the rewards of groups"(page) {
+    await page.goto(`${url}/?view=compare&first=before.jsonl&second=after.jsonl`);
+    await page.selectOption("select[aria-label='reward']", "group_reward");
+    await page.locator("th", { hasText: "group reward" }).waitFor();
+    await page.locator(".flips .reward", { hasText: "0.5" }).first().waitFor();
+    assert.match(page.url(), /by=group_reward/);
+  },
   async "plots are drawn, and a bar narrows the filter"(page) {
     await page.goto(`${url}/?view=plots`);
     await page.locator(".plot canvas").first().waitFor();

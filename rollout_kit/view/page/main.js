@@ -1,6 +1,6 @@
 // The page: the bar at the top, and the view that the address names.
 
-import { html, render, useEffect, useRef, useState } from "./vendor/preact-htm.js";
+import { html, render, useEffect, useLayoutEffect, useRef, useState } from "./vendor/preact-htm.js";
 import { get, isReport } from "./api.js";
 import { CompareView } from "./compare.js";
 import { count } from "./format.js";
@@ -41,7 +41,7 @@ function Page() {
   const place = usePlace();
   const { state, error } = useServer();
   const [isHelpOpen, setHelp] = useState(false);
-  useEffect(() => {
+  useLayoutEffect(() => {
     const onKey = (event) => {
       if (event.target.matches("input, textarea, select") || event.ctrlKey || event.metaKey) return;
       const target = { "/": "search", f: "where" }[event.key];

@@ -1,6 +1,6 @@
 // One rollout: what was asked, what was done, and the verdict.
 
-import { html, useCallback, useEffect, useState } from "./vendor/preact-htm.js";
+import { html, useCallback, useEffect, useLayoutEffect, useState } from "./vendor/preact-htm.js";
 import { get, isReport, post } from "./api.js";
 import { count, number, rewardClass, seconds, dollars } from "./format.js";
 import { hasTokens, Items, KINDS, Text } from "./items.js";
@@ -36,7 +36,7 @@ export function RolloutView({ place, version }) {
     },
     [place],
   );
-  useEffect(() => {
+  useLayoutEffect(() => {
     const onKey = (event) => {
       if (event.target.matches("input, textarea, select") || event.ctrlKey || event.metaKey) return;
       if (event.key === "j" || event.key === "ArrowRight") step(around?.next);

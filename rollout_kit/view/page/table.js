@@ -1,7 +1,7 @@
 // The table of all rollouts. Only the rows in sight are asked for and drawn, so a million rows cost
 // what thirty cost. A browser limits the height of an element, so the scrollbar is mapped to rows.
 
-import { html, useCallback, useEffect, useRef, useState } from "./vendor/preact-htm.js";
+import { html, useCallback, useEffect, useLayoutEffect, useRef, useState } from "./vendor/preact-htm.js";
 import { get } from "./api.js";
 import { cell, rewardClass } from "./format.js";
 import { go, queryOf, rolloutPlace } from "./place.js";
@@ -128,7 +128,7 @@ export function TableView({ place, state }) {
     addEventListener("resize", measure);
     return () => removeEventListener("resize", measure);
   }, []);
-  useEffect(() => {
+  useLayoutEffect(() => {
     const onKey = (event) => {
       if (event.target.matches("input, textarea, select") || event.ctrlKey || event.metaKey) return;
       const steps = { j: 1, ArrowDown: 1, k: -1, ArrowUp: -1, PageDown: visible, PageUp: -visible };
