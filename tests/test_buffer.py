@@ -29,7 +29,7 @@ from hypothesis.stateful import (
 from starlette.applications import Starlette
 from support import HANG_S
 
-from rollout_kit.errors import ConfigError, OutputError, PeerError
+from rollout_kit.errors import ConfigError, OutputError, PeerError, PeerUnreachable
 from rollout_kit.launch.sockets import bound_socket, url_of
 from rollout_kit.rl import (
     Buffer,
@@ -579,6 +579,37 @@ def test_a_buffer_keeps_the_policy_of_its_first_opener(redis_url: str) -> None:
     asyncio.run(over_http())
     if redis_url:
         asyncio.run(main(redis_url))
+
+
+@pytest.mark.skipif(not REDIS, reason="needs redis-server and the package redis")
+def test_a_buffer_that_redis_has_lost_can_be_opened_again(redis_url: str) -> None:
+    """What a trainer says to it meanwhile leaves nothing there."""
+
+    async def main() -> None:
+        lost = await open_buffer(f"{redis_url}?capacity=3")
+        await lost.put(group("a"))
+        await lost.clear()  # type: ignore[attr-defined]
+        for call in (
+            lambda: lost.set_version(3),
+            lambda: lost.finish(),
+            lambda: lost.put(group("b")),
+            lambda: lost.reserve(),
+            lambda: lost.get(1),
+            lambda: lost.ack("lease"),
+            lambda: lost.extend("lease"),
+            lambda: lost.list_settled(),
+            lambda: lost.stats(),
+        ):
+            with pytest.raises(PeerUnreachable, match="is not in Redis any more") as caught:
+                await call()
+            assert not caught.value.retryable
+        async with lost, await open_buffer(f"{redis_url}?capacity=2") as again:
+            assert await again.put(group("a")) == "ok" and await again.reserve(9)
+            stats = await again.stats()
+            assert (stats["waiting"], stats["reserved"], stats["version"]) == (1, 1, None)
+            await again.clear()  # type: ignore[attr-defined]
+
+    asyncio.run(main())
 
 
 def test_a_batch_that_never_comes_is_an_error() -> None:

@@ -14,8 +14,10 @@ local function now()
   local t = call('TIME')
   return tonumber(t[1]) + tonumber(t[2]) / 1e6 + num('ahead')
 end
+local policy = call('HGET', STATE, 'policy')
+if not policy and OP ~= 'open' then return redis.error_reply('NOGROUP there is no buffer') end
 local P = {}
-for name, value in pairs(cjson.decode(call('HGET', STATE, 'policy') or '{}')) do
+for name, value in pairs(cjson.decode(policy or '{}')) do
   if value ~= cjson.null then P[name] = value end
 end
 local version = tonumber(call('HGET', STATE, 'version') or nil)
