@@ -9,10 +9,12 @@ import pytest
 from endpoint import endpoint
 
 from rollout_kit.config.instance_keys import split_keys
+from rollout_kit.config.instances import MODELS, RESOURCES, Instance
 from rollout_kit.launch import serve
+from rollout_kit.launch.placement import HttpLimits
 from rollout_kit.session import Session, entered
 from rollout_kit.transport.http import HttpClient
-from rollout_kit.transport.peers import Http, Peers
+from rollout_kit.transport.peers import Http, Peers, over_http
 
 
 def test_a_call_goes_where_the_server_is_now() -> None:
@@ -34,13 +36,14 @@ def test_a_call_goes_where_the_server_is_now() -> None:
         assert asyncio.run(main([first.url, second.url])) == ["first", "second"]
 
 
-@pytest.mark.parametrize("by_rollout", [True, False])
-def test_attempts_at_a_rollout_go_to_one_worker_of_a_model(by_rollout: bool) -> None:
+@pytest.mark.parametrize("kind", [MODELS, RESOURCES])
+def test_attempts_at_a_rollout_go_to_one_worker_of_a_model(kind: str) -> None:
     """It has the tokens of a turn that was stopped; a verifier's session may go to any worker."""
 
     async def main(urls: list[str]) -> list[set[str]]:
         client, found = HttpClient(), []
-        peers = Peers({"model": Http("model", urls, client, by_rollout=by_rollout)})
+        plan = HttpLimits().plan([Instance("model", kind, "", {})])
+        peers = Peers(over_http({**plan, "urls": {"model": urls}, "tokens": {}}, client))
         for number in range(20):
             found.append(set())
             for _ in range(20):
@@ -55,7 +58,7 @@ def test_attempts_at_a_rollout_go_to_one_worker_of_a_model(by_rollout: bool) -> 
         endpoint(lambda body: (200, {"is": "second"})) as second,
     ):
         found = asyncio.run(main([first.url, second.url]))
-    assert {len(each) for each in found} == {1 if by_rollout else 2}
+    assert {len(each) for each in found} == {1 if kind == MODELS else 2}
     assert set.union(*found) == {"first", "second"}
 
 
