@@ -160,9 +160,10 @@ class Session:
         return self.id[: -2 * ID_BYTES] if self.rollout else ""
 
     @property
-    def lost_s(self) -> dict[str, float]:
+    def lost_s(self) -> tuple[float, ...]:
         """The LOST_TIMES so far."""
-        return {name: self.stats.get(name, 0.0) for name in LOST_TIMES}
+        get = self.stats.get
+        return tuple([get(name, 0.0) for name in LOST_TIMES])
 
     def lose(self, name: str, seconds: float) -> None:
         """Add `seconds` to one of the LOST_TIMES."""

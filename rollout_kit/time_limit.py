@@ -6,6 +6,7 @@ loop. A limit never ends early; it ends late by at most `GRAIN_S` or one per cen
 
 import asyncio
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -20,16 +21,29 @@ BEAT_S = 2.0
 """How often limits that are held are extended, by this much. The first time it is twice that, so
 that the next one always comes in time."""
 
+if sys.version_info >= (3, 12):
+    current_task = asyncio.current_task
+else:  # there it is a Python function, and it is called fifteen times a rollout
+    current_task = vars(asyncio.tasks)["_current_tasks"].get
+
+
+class Extendable(Protocol):
+    """Something that ends at a time."""
+
+    def extend(self, seconds: float) -> None: ...
+
 
 class within:
     """Context that raises TimeoutError if the block takes longer than `seconds`; None = no limit.
 
-    Needs a running task. Blocks may nest; the one whose time is up raises.
+    It is one of `limits` while it runs, so that others can extend it. Needs a running task. Blocks
+    may nest; the one whose time is up raises.
     """
 
     __slots__ = (
         "_clock",
         "_due",
+        "_limits",
         "_seconds",
         "_task",
         "_was_cancelling",
@@ -37,21 +51,24 @@ class within:
         "was_renewed",
     )
 
-    def __init__(self, seconds: float | None) -> None:
-        self._seconds = seconds
+    def __init__(self, seconds: float | None, limits: list[Extendable] | None = None) -> None:
+        self._seconds, self._limits = seconds, limits
         self.struck = self.was_renewed = False
 
     def __enter__(self) -> "within":
+        if self._limits is not None:
+            self._limits.append(self)
         if self._seconds is not None:
-            clock = _clock()
-            task = asyncio.current_task(clock.loop)
+            clock = self._clock = _clock()
+            task = self._task = current_task(clock.loop)
             assert task is not None, "a time limit needs a task to cancel"
-            self._clock, self._task = clock, task
             self._was_cancelling = task.cancelling()
             self._due = clock.add(self, self._seconds)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._limits is not None:
+            self._limits.remove(self)
         if self._seconds is None:
             return
         if not self.struck:
@@ -84,32 +101,6 @@ class within:
     def strike(self) -> None:
         self.struck = True
         self._task.cancel()
-
-
-class Extendable(Protocol):
-    """Something that ends at a time."""
-
-    def extend(self, seconds: float) -> None: ...
-
-
-class shared(within):
-    """A time limit that is one of `limits` while it runs, so that others can extend it."""
-
-    __slots__ = ("_limits",)
-
-    def __init__(self, seconds: float | None, limits: "list[Extendable] | None") -> None:
-        super().__init__(seconds)
-        self._limits = limits
-
-    def __enter__(self) -> "within":
-        if self._limits is not None:
-            self._limits.append(self)
-        return super().__enter__()
-
-    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        if self._limits is not None:
-            self._limits.remove(self)
-        super().__exit__(kind, *rest)
 
 
 def extend_all(limits: Iterable[Extendable], seconds: float) -> None:
@@ -204,15 +195,16 @@ def running_loop() -> asyncio.AbstractEventLoop:
     the CPU time of a rollout.
     """
     clock = getattr(_of_thread, "clock", None)
-    if clock is not None and asyncio.current_task(clock.loop) is not None:
+    if clock is not None and current_task(clock.loop) is not None:
         return clock.loop
     return asyncio.get_running_loop()
 
 
 def _clock() -> _Clock:
     """That of the running loop."""
-    loop = running_loop()
     clock = getattr(_of_thread, "clock", None)
-    if clock is None or clock.loop is not loop:
-        clock = _of_thread.clock = _Clock(loop)
+    if clock is None or current_task(clock.loop) is None:
+        loop = asyncio.get_running_loop()
+        if clock is None or clock.loop is not loop:
+            clock = _of_thread.clock = _Clock(loop)
     return clock

@@ -83,11 +83,12 @@ def span_versions(each: Iterable[Versions | None]) -> Versions | None:
 
 def versions_of(items: Iterable[Any]) -> Versions | None:
     """The versions of all turns in a response's output; None if they are unknown."""
-    return span_versions(
-        Versions(item[VERSION_FIRST], item.get(VERSION_LAST, item[VERSION_FIRST]))
+    known = [
+        Versions(first, item.get(VERSION_LAST, first))
         for item in items
-        if isinstance(item, dict) and isinstance(item.get(VERSION_FIRST), int)
-    )
+        if isinstance(item, dict) and isinstance(first := item.get(VERSION_FIRST), int)
+    ]
+    return span_versions(known) if known else None
 
 
 @dataclass(frozen=True, slots=True)

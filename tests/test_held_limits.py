@@ -17,7 +17,7 @@ from rollout_kit.serving import model, registry
 from rollout_kit.serving.agent import Agent
 from rollout_kit.session import Session, TurnLog, current_session, entered
 from rollout_kit.testing import ScriptedModel, mount, run_virtual
-from rollout_kit.time_limit import shared
+from rollout_kit.time_limit import within
 from rollout_kit.types import JsonObject
 
 VLLM = registry.load("responses_api_models", "vllm_model").__module__.rpartition(".")[0]
@@ -70,7 +70,7 @@ def ask(monkeypatch: pytest.MonkeyPatch, *, is_update: bool, reports: bool) -> A
             slot.limits.append(slot.held)
             log = TurnLog((), seen.append) if reports else None
             session = Session.of(("abc", 0), None, "", slot.limits)
-            with entered(session), shared(1000, slot.limits):
+            with entered(session), within(1000, slot.limits):
                 reply = await peers.call("agent", "/v1/responses", PARAMS, dict, log)
             assert slot.limits == [slot.held] and len(seen) == reports
             return reply, slot.held.seconds

@@ -12,7 +12,7 @@ from time import perf_counter
 from ..errors import THROTTLED, PeerLost, PeerTimeout, RolloutError, SessionLost
 from ..pacing.probe import WorkerLoad
 from ..store.lines import describe_error, info_of, mark_as
-from ..time_limit import shared
+from ..time_limit import within
 from ..transport.retry import ATTEMPT, LOST_ATTEMPT, delay_s
 from ..types import Attempt, Failure, JsonObject, Outcome, Rollout, StoredTurn, Unverified
 from .slot import Keep, Slot, in_task
@@ -67,7 +67,7 @@ class Runner(Equipment):
             started, num_turns = perf_counter(), len(slot.turns)
             answered: JsonObject | None = None
             try:
-                with shared(ends + slot.held.seconds - started, slot.limits):
+                with within(ends + slot.held.seconds - started, slot.limits):
                     found = await Steps(self, attempt, agent, slot, started - began).outcome()
                 if not isinstance(found, Refused):
                     return found

@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
-from typing import Any
 
 from ..errors import PeerTimeout, RolloutError, SessionLost, VerifyError
 from ..pacing.bill import Bill
@@ -30,7 +29,7 @@ from ..store.lines import (
     with_verdict,
     without_verdict,
 )
-from ..time_limit import shared
+from ..time_limit import within
 from ..trajectory import versions_of
 from ..transport.peers import Peers
 from ..transport.retry import VERIFICATION, retry
@@ -189,11 +188,11 @@ class Steps:
         run = f"{self.shared.limits.output} {key.agent} {key.scope}"
         return Session.of(key.rollout, self.slot.ledger.spent, run, self.slot.limits)
 
-    async def _call(
+    def _call(
         self, server: str, path: str, body: JsonObject, turn_log: TurnLog | None = None
-    ) -> JsonObject:
+    ) -> Awaitable[JsonObject]:
         self.slot.place.stage = f"{server} {path}"
-        return await self.shared.peers.call(server, path, body, dict, turn_log)
+        return self.shared.peers.call(server, path, body, dict, turn_log)
 
     def _store_turn(self, turn: JsonObject) -> None:
         turn = {**turn, "settings": self.agent.settings_of(self.attempt.key)}
@@ -215,7 +214,11 @@ class Steps:
             "duration_s": round(duration_s, 6),
             "queue_s": round(self.queue_s, 6),
             "finish_reason": incomplete.get("reason") or "stop",
-            **{name: _round(value) for name, value in stats.items() if is_sound(name, value)},
+            **{
+                name: round(value, 6) if isinstance(value, float) else value
+                for name, value in stats.items()
+                if is_sound(name, value)
+            },
         }
         if versions := versions_of(response.get("output") or ()):
             known |= {"version_first": versions.first, "version_last": versions.last}
@@ -245,7 +248,7 @@ class Steps:
         )
         began = perf_counter()
         try:
-            with waiting, shared(limits.verify_timeout_s, self.slot.limits):
+            with waiting, within(limits.verify_timeout_s, self.slot.limits):
                 scores = await retry(verify, VERIFICATION, random=self.shared.random)
                 return self._rollout(line, scores, perf_counter() - began)
         except TimeoutError:
@@ -286,7 +289,3 @@ def _is_same_answer(stored: str, answer: str) -> bool:
     start, cut, _ = stored.rpartition("…")
     is_start = bool(cut) and len(answer) > len(start) and answer.startswith(start)
     return stored == answer or is_start
-
-
-def _round(value: Any) -> Any:
-    return round(value, 6) if isinstance(value, float) else value

@@ -12,16 +12,21 @@ class Waited:
     def __init__(self, now: Callable[[], float], max_throttled_s: float) -> None:
         self.left_throttled_s = max_throttled_s
         """Seconds for which the request may still be throttled."""
-        self.refusal: RolloutError = ModelError(
-            f"the rate limit let no request pass for {max_throttled_s:g} s", status=429
-        )
+        self.refused: RolloutError | None = None
         """The last refusal because of a rate limit."""
+        self._max_throttled_s = max_throttled_s
         self._now = now
         self._came_s = 0.0
         self._heard_at: float | None = None
 
     def __call__(self) -> float:
         return self._now() - self._came_s
+
+    @property
+    def refusal(self) -> RolloutError:
+        """What a request ends with that was throttled for too long."""
+        why = f"the rate limit let no request pass for {self._max_throttled_s:g} s"
+        return self.refused or ModelError(why, status=429)
 
     def skip(self, seconds: float) -> None:
         """Leave out time that was lost to a rate limit."""

@@ -238,11 +238,13 @@ class RequestQueue:
         now = running_loop().time()
         return bool(self._queue) or now < self.allowances.paused_until
 
-    def is_held_up(self) -> bool:
-        """Whether a new request would have to wait."""
-        if not (self._queue or self.allowances.is_limited):
-            return False
-        return bool(self._queue) or self.allowances.wait_s(running_loop().time()) > 0
+    def send_now(self) -> float | None:
+        """Count a request that need not wait, and return the tokens that it is expected to use;
+        None if it has to wait."""
+        allowances, now = self.allowances, running_loop().time()
+        if self._queue or (allowances.is_limited and allowances.wait_s(now) > 0):
+            return None
+        return allowances.send(now)
 
     def number(self) -> int:
         """Return the next place in the queue."""
@@ -250,10 +252,9 @@ class RequestQueue:
 
     async def wait(self, number: int) -> float:
         """Wait until the request may be sent; return the tokens that it is expected to use."""
-        loop = asyncio.get_running_loop()
-        if not self.is_held_up():
-            return self.allowances.send(loop.time())
-        turn: asyncio.Future[float] = loop.create_future()
+        if (expected := self.send_now()) is not None:
+            return expected
+        turn: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._queue, (number, turn))
         self._serve()
         return await turn

@@ -186,7 +186,7 @@ class Turns:
         self._model_s = self._first_s = 0.0
         self._usages: list[Any] = []
         self._session = current_session() or Session()
-        self._lost_s = dict.fromkeys(LOST_TIMES, 0.0)
+        self._lost_s: dict[str, float] = {}
         self._lost_before = 0.0
         # recorded calls are their own store, and would lack what is not sent again
         self._log = None if peers.is_taped else self._session.turn_log
@@ -229,12 +229,13 @@ class Turns:
 
     async def _ask_model(self, request: JsonObject) -> JsonObject:
         began, lost_before = time.perf_counter(), self._session.lost_s
-        self._lost_before = sum(lost_before.values())
+        self._lost_before = sum(lost_before)
         response = await retry(lambda: self._ask_once(request), TURN, on_retry=self._lose)
-        seconds = time.perf_counter() - began
-        for name, total in self._session.lost_s.items():
-            self._lost_s[name] += total - lost_before[name]
-            seconds -= total - lost_before[name]
+        seconds, lost = time.perf_counter() - began, self._session.lost_s
+        if lost != lost_before:
+            for name, before, after in zip(LOST_TIMES, lost_before, lost, strict=True):
+                self._lost_s[name] = self._lost_s.get(name, 0.0) + after - before
+                seconds -= after - before
         self._model_s += max(0.0, seconds)
         if not self._usages:
             self._first_s = self._model_s
@@ -243,10 +244,10 @@ class Turns:
 
     def _lose(self, error: RolloutError, seconds: float) -> None:
         """Record the time of a try that failed and of its pause, unless the model server did."""
-        lost = sum(self._session.lost_s.values())
+        lost = sum(self._session.lost_s)
         name = "rate_limit_s" if error.status in THROTTLED else "retry_s"
         self._session.lose(name, max(0.0, seconds - (lost - self._lost_before)))
-        self._lost_before = sum(self._session.lost_s.values())
+        self._lost_before = sum(self._session.lost_s)
 
     async def _ask_once(self, request: JsonObject) -> JsonObject:
         response = await self._peers.call(self._model, "/v1/responses", request, dict)

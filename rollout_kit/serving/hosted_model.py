@@ -201,7 +201,7 @@ class HostedModel(Model):
             record_lost_time(error, seconds)
             if error.status in THROTTLED:
                 clock.skip(seconds)
-                clock.refusal = error
+                clock.refused = error
                 if not clock.left_throttled_s:
                     raise error
 
@@ -209,8 +209,8 @@ class HostedModel(Model):
 
     async def _wait_turn(self, number: int, clock: Waited) -> float:
         """Wait until the request may be sent; return the tokens that it is expected to use."""
-        if not self._queue.is_held_up():
-            return await self._queue.wait(number)
+        if (expected := self._queue.send_now()) is not None:
+            return expected
         came = running_loop().time()
         try:
             with within(clock.left_throttled_s):

@@ -9,7 +9,7 @@ import contextvars
 import inspect
 import socket
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -253,14 +253,18 @@ class Service:
         return {"name": self.name, "type": self.kind, "settings": self.generation_settings()}
 
 
-async def invoke(handler: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a method and return its result. A method that is not async runs in a thread of its own.
+def invoke(handler: Callable[..., Any], *arguments: Any) -> Awaitable[Any]:
+    """Call a method; await its result. A method that is not async runs in a thread of its own.
 
     So it cannot block the event loop. The thread is a daemon: a verifier that hangs neither takes
     the place of another nor keeps the process from ending.
     """
     if _is_async(getattr(handler, "__func__", handler)):
-        return await handler(*arguments)
+        return handler(*arguments)
+    return _invoke_in_thread(handler, *arguments)
+
+
+async def _invoke_in_thread(handler: Callable[..., Any], *arguments: Any) -> Any:
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[Any] = loop.create_future()
     context = contextvars.copy_context()

@@ -87,6 +87,7 @@ class Connection(asyncio.Protocol):
         self._on_lost: Callable[[], object] | None = None
         self._is_lost = False
         self._loop = asyncio.get_running_loop()
+        self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport
         self._waiter: asyncio.Future[Reply] | None = None
 
@@ -104,7 +105,6 @@ class Connection(asyncio.Protocol):
         `limits` are extended where an interim reply says so.
         """
         self._left = self._max_bytes = max_bytes
-        self._parser = httptools.HttpResponseParser(self)
         self._headers: Pairs = []
         self._headers_are_whole = False
         self._body: list[bytes] = []

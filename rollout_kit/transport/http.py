@@ -10,16 +10,17 @@ import os
 import socket
 import ssl
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from errno import EMFILE, ENFILE
 from functools import cache, lru_cache
+from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from .. import __version__
 from ..errors import PeerError, PeerLost, PeerTimeout, PeerUnreachable
-from ..time_limit import Extendable, running_loop, shared, within
+from ..time_limit import Extendable, running_loop, within
 from .caller import current_caller
 from .connection import Arrived, Broken, Connection, Places, Reply, TooLarge, max_connections
 
@@ -74,7 +75,7 @@ class HttpClient:
         self._hosts: dict[Origin, _Host] = {}
         self._places = Places(max_connections())
 
-    async def post(
+    def post(
         self,
         url: str,
         raw: bytes,
@@ -83,15 +84,15 @@ class HttpClient:
         timeout_s: float = 600,
         arrived: Arrived | None = None,
         limits: list[Extendable] | None = None,
-    ) -> Reply:
+    ) -> Coroutine[Any, Any, Reply]:
         """Send a POST. `arrived` receives the pieces of an event stream as they arrive; `timeout_s`
         then limits the time before each of them. `limits` are extended when the server says so."""
-        return await self._send("POST", url, raw, headers, timeout_s, arrived, limits)
+        return self._send("POST", url, raw, headers, timeout_s, arrived, limits)
 
-    async def get(
+    def get(
         self, url: str, *, headers: Mapping[str, str] | None = None, timeout_s: float = 600
-    ) -> Reply:
-        return await self._send("GET", url, None, headers, timeout_s)
+    ) -> Coroutine[Any, Any, Reply]:
+        return self._send("GET", url, None, headers, timeout_s)
 
     async def _send(
         self,
@@ -113,7 +114,7 @@ class HttpClient:
             host = self._hosts[origin] = _Host(
                 origin, self._limit_per_host, self._places, int(self._max_reply_mb * 1e6)
             )
-        limit = shared(timeout_s, limits)
+        limit = within(timeout_s, limits)
         if arrived:
             arrived = _renew_at_each(limit, arrived)
         try:

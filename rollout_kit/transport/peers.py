@@ -6,7 +6,7 @@ so neither side can change the other's objects. The reply belongs to the caller.
 
 import asyncio
 import zlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from http.cookies import CookieError, SimpleCookie
 from typing import Any, Protocol
 
@@ -30,7 +30,7 @@ from ..session import (
     TurnLog,
     current_session,
 )
-from ..time_limit import shared
+from ..time_limit import within
 from ..types import JsonObject
 from .access import bearer
 from .caller import HEADER as DEADLINE_HEADER
@@ -189,15 +189,19 @@ class Local:
         find = None if self._round_trip else getattr(self.service, "row_check", None)
         return find() if find else None
 
-    async def send(self, path: str, raw: bytes | None, turn_log: TurnLog | None = None) -> Any:
+    def send(
+        self, path: str, raw: bytes | None, turn_log: TurnLog | None = None
+    ) -> Coroutine[Any, Any, Any]:
         if turn_log is not None and (session := current_session()) is not None:
             session.turn_log = turn_log
-        if self._timeout_s is None:
-            reply = await self.service.answer(path, raw or b"")
-            return encode(reply) if self._round_trip else reply
+        if self._timeout_s is None and not self._round_trip:
+            return self.service.answer(path, raw or b"")
+        return self._send(path, raw)
+
+    async def _send(self, path: str, raw: bytes | None) -> Any:
         session = current_session()
         try:
-            with shared(self._timeout_s, session and session.limits):
+            with within(self._timeout_s, session and session.limits):
                 reply = await self.service.answer(path, raw or b"")
         except TimeoutError:
             message = f"{path} did not answer within {self._timeout_s:g} s"

@@ -108,11 +108,10 @@ async def retry(
     The error also rises if the pause would reach the deadline of the policy.
     """
     clock = clock or running_loop().time
-    began = clock()
+    began = tried_at = clock()
     tries = throttled = 0
     while True:
         tries += 1
-        tried_at = clock()
         try:
             return await call()
         except RolloutError as failed:
@@ -136,6 +135,7 @@ async def retry(
         if on_retry:
             on_retry(error, clock() - tried_at + pause)
         await sleep(pause)
+        tried_at = clock()
 
 
 def delay_s(
