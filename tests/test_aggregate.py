@@ -91,7 +91,7 @@ def test_parts_add_up_to_the_whole(lines: list[tuple[int, float, bool]], cut: in
         assert one == pytest.approx(other)
     for name, moments in whole.numbers.items():
         assert part.numbers[name].mean == pytest.approx(moments.mean)
-        assert part.numbers[name].deviation == pytest.approx(moments.deviation, abs=1e-9)
+        assert part.numbers[name].stats == pytest.approx(moments.stats, abs=1e-9)
 
 
 def test_pass_at_k_counts_every_choice_of_k() -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from ..store.groups.scope import Group
 from ..store.lines import USAGE
 from ..types import JsonObject, Rollout, RolloutInfo
-from .groups import Groups, Moments
+from .groups import STATS, Groups, Moments
 from .majority import Votes
 from .sketch import Sketch
 
@@ -215,7 +215,7 @@ class Aggregate:
         groups."""
         stats: dict[str, float] = {}
         for name, moments in sorted(self.numbers.items()):
-            stats |= moments.to_stats(name)
+            stats |= zip(_stat_names(name), moments.stats, strict=True)
         return {
             "agent_ref": {"name": agent},
             "agent_metrics": stats,
@@ -229,12 +229,13 @@ class Aggregate:
         if len(self.groups) > MAX_GROUPS:
             return []
         groups, task_ids = self.groups, self.groups.task_ids()
+        columns = [(each, _stat_names(name)) for name, each in sorted(groups.numbers.items())]
         entries = []
         for row in sorted(range(len(groups)), key=groups.indices.__getitem__):
             stats: JsonObject = {"_ng_task_index": groups.indices[row], "task_id": task_ids[row]}
-            for name, column in sorted(groups.numbers.items()):
-                if (moments := column[row]).count:
-                    stats |= moments.to_stats(name)
+            for column, names in columns:
+                if (figures := column.stats(row)) is not None:
+                    stats |= zip(names, figures, strict=True)
             stats |= {"num_rollouts": groups.counts[row], "expected_num_rollouts": repeats}
             entries.append(stats)
         return entries
@@ -288,6 +289,11 @@ def _wilson(whole: Moments, error: float, num_tasks: int) -> list[float]:
     middle = (mean + shift / 2) / (1 + shift)
     half = Z_95 * math.sqrt(spread / number + shift / (4 * number)) / (1 + shift)
     return [max(0.0, middle - half), min(1.0, middle + half)]
+
+
+def _stat_names(name: str) -> tuple[str, ...]:
+    """What the metrics file calls the STATS of a number."""
+    return tuple(f"{stat}/{name}" for stat in STATS)
 
 
 def _powers_up_to(most: int) -> list[int]:

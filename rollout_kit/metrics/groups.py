@@ -42,20 +42,24 @@ class Moments:
         return self.total / self.count
 
     @property
-    def deviation(self) -> float:
-        """Sample standard deviation; 0 for a single value."""
-        if self.count < 2:
-            return 0.0
-        return math.sqrt(max(0.0, self.squares - self.total * self.mean) / (self.count - 1))
+    def stats(self) -> tuple[float, float, float, float]:
+        """The figures of STATS."""
+        return stats_of(self.count, self.total, self.squares, self.smallest, self.largest)
 
-    def to_stats(self, name: str) -> dict[str, float]:
-        stats = {
-            "mean": self.mean,
-            "max": self.largest,
-            "min": self.smallest,
-            "std": self.deviation,
-        }
-        return {f"{stat}/{name}": value for stat, value in stats.items()}
+
+STATS = ("mean", "max", "min", "std")
+"""Mean, largest, smallest and sample standard deviation, which is 0 for a single value."""
+
+
+def stats_of(
+    count: int, total: float, squares: float, smallest: float, largest: float
+) -> tuple[float, float, float, float]:
+    """The figures of STATS for at least one number."""
+    mean = total / count
+    if count < 2:
+        return mean, largest, smallest, 0.0
+    deviation = math.sqrt(max(0.0, squares - total * mean) / (count - 1))
+    return mean, largest, smallest, deviation
 
 
 class Column:
@@ -98,6 +102,13 @@ class Column:
         if row >= len(self.counts):
             return Moments()
         return Moments(self.counts[row], *(column[row] for column in self._columns))
+
+    def stats(self, row: int) -> tuple[float, float, float, float] | None:
+        """The figures of STATS for a group; None if it has no such number."""
+        if row >= len(self.counts) or not (count := self.counts[row]):
+            return None
+        totals, squares, smallest, largest = self._columns
+        return stats_of(count, totals[row], squares[row], smallest[row], largest[row])
 
     def sums(self) -> Iterator[tuple[int, float]]:
         """Count and total of each group that has the number."""
