@@ -11,6 +11,7 @@ import os
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
+from functools import lru_cache
 from secrets import token_hex
 from typing import Any
 from zlib import crc32
@@ -144,7 +145,7 @@ class Session:
         with a digest of what names its run."""
         id = _fresh_id()
         if rollout is not None and rollout[0].isascii() and rollout[0].isalnum():
-            id = f"{rollout[0]}.{rollout[1]}.{crc32(run.encode()):08x}{id}"
+            id = f"{rollout[0]}.{rollout[1]}.{_digest(run)}{id}"
         return cls(id, spent=spent or Spent(), limits=[] if limits is None else limits)
 
     @property
@@ -193,6 +194,12 @@ class Session:
                 self.stats[name] = value
             elif isinstance(value, int | float):
                 self.lose(name, value)
+
+
+@lru_cache(maxsize=64)
+def _digest(run: str) -> str:
+    """Eight digits that stand for a run, which all of its sessions name."""
+    return f"{crc32(run.encode()):08x}"
 
 
 _current: ContextVar[Session | None] = ContextVar("session", default=None)

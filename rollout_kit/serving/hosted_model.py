@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import Awaitable, Hashable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Literal
 
 import orjson
@@ -44,7 +43,7 @@ from ..transport.connection import Headers
 from ..transport.http import MAX_REPLY_MB, HttpClient, Reply
 from ..transport.retry import MODEL_REQUEST, retry
 from ..types import JsonObject
-from .model import Model, ModelConfig, record_lost_time
+from .model import Model, ModelConfig, lose_to_outage, record_lost_time
 from .service import OPERATIONAL
 
 PATHS = {"responses": "/responses", "chat_completions": "/chat/completions"}
@@ -195,7 +194,7 @@ class HostedModel(Model):
             return await self._try(asked, left(), expected, assembly)
 
         def try_once() -> Awaitable[JsonObject]:
-            return self._outage.call(send, left, partial(record_lost_time, None))
+            return self._outage.call(send, left, lose_to_outage)
 
         def lose(error: RolloutError, seconds: float) -> None:
             record_lost_time(error, seconds)

@@ -103,6 +103,10 @@ def record_lost_time(error: RolloutError | None, seconds: float) -> None:
         session.lose("rate_limit_s" if is_limited else "retry_s", seconds)
 
 
+def lose_to_outage(seconds: float) -> None:
+    record_lost_time(None, seconds)
+
+
 class Model(Service):
     """Subclasses write `responses`. Token ids and log-probs, if requested and known, are fields of
     the last output item of each turn; see `trajectory`."""
