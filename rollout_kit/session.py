@@ -205,8 +205,8 @@ def _digest(run: str) -> str:
 _current: ContextVar[Session | None] = ContextVar("session", default=None)
 
 
-def current_session() -> Session | None:
-    return _current.get()
+current_session: Callable[[], Session | None] = _current.get
+"""The session that the running code belongs to."""
 
 
 def note_repair(what: str) -> None:

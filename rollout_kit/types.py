@@ -56,7 +56,20 @@ class VerifyResponse(VerifyRequest):
 
     @classmethod
     def of(cls, request: VerifyRequest, scores: Mapping[str, Any]) -> Self:
-        made = cls.model_construct(**{**given_fields(request), **scores})
+        given = {**given_fields(request), **scores}
+        if cls is VerifyResponse:  # as `model_construct` would, in a fifth of the time
+            own = {name: given.pop(name) for name in cls.model_fields}
+            made = cls.__new__(cls)
+            made.__setstate__(
+                {
+                    "__dict__": own,
+                    "__pydantic_extra__": given,
+                    "__pydantic_fields_set__": {*own, *given},
+                    "__pydantic_private__": None,
+                }
+            )
+        else:
+            made = cls.model_construct(**given)
         object.__setattr__(made, "_asked", request)
         return made
 

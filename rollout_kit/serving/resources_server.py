@@ -277,7 +277,7 @@ class ResourcesServer(Service):
     def check_row(self, row: JsonObject) -> None:
         """Raise TaskError if the verifier cannot accept this row with any response."""
         wanted = self._verify_request or VerifyRequest
-        with boundary(self.name):
+        with self._boundary:
             try:
                 wanted.model_validate({"response": {}, **row})
             except ValidationError as error:

@@ -205,6 +205,10 @@ class Service:
     def _secrets(self) -> frozenset[str]:
         return secret_values(self.config.model_dump()) | self.config.private
 
+    @cached_property
+    def _boundary(self) -> boundary:
+        return boundary(self.name)
+
     def _mask_reply(self, reply: Any) -> Any:
         """The reply with secrets masked. The rollout then says so, and carries no token ids."""
         raw = encode(reply)
@@ -226,7 +230,7 @@ class Service:
         route = self.routes.get(path)
         if route is None:
             raise RolloutError(f"has no route {path}", server=self.name, status=404)
-        with boundary(self.name):
+        with self._boundary:
             handler = getattr(self, route.handler)
             return await invoke(handler, *((route.parse(raw),) if route.takes_body else ()))
 

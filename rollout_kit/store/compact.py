@@ -87,7 +87,9 @@ class TaskTable:
         self._others: dict[str, int] = {}
 
     def setdefault(self, task_id: str, value: int) -> int:
-        return self.setdefault_small(small(task_id), value)
+        if (number := hex_number(task_id)) is None:
+            return self._others.setdefault(task_id, value)
+        return self._numbers.setdefault(number, value)
 
     def setdefault_small(self, key: int | str, value: int) -> int:
         """The same for an id as `small` makes it."""

@@ -90,6 +90,7 @@ class Journal:
     def _hold(self, path: Path) -> HeldFile:
         file = self._files[path] = HeldFile(path, self.paths.torn)
         if path == self.paths.main:
+            self.main_file = file
             self._lock.cover(file.descriptor)
         return file
 
@@ -98,10 +99,6 @@ class Journal:
         file = self._hold(path)
         self._repair(file)
         return file
-
-    @property
-    def main_file(self) -> HeldFile:
-        return self._files[self.paths.main]
 
     @property
     def size(self) -> int:
@@ -154,7 +151,7 @@ class Journal:
             match outcome:
                 case Rollout(head=line, written=raw):
                     offset = self.size
-                    raw = self._write(self.paths.main, line if raw is None else raw)
+                    raw = self._write(self.main_file, line if raw is None else raw)
                     self.index.append(offset, raw, outcome)
                     self.settle(outcome.key)
                 case Unverified(error=error):
@@ -194,23 +191,23 @@ class Journal:
         """Name a malformed line of the input `source`; False if an earlier run has named it."""
         if (source, malformed.line) in self.contents.malformed:
             return False
-        self._write(self.paths.failures, build_malformed_line(malformed, source))
+        self._write(self._files[self.paths.failures], build_malformed_line(malformed, source))
         return True
 
     def _park(self, unverified: Unverified) -> None:
         response = _digest(unverified.line["response"])
         if self._parked.get(unverified.key) != response:
-            self._write(self.paths.unverified, unverified.line)
+            self._write(self._files[self.paths.unverified], unverified.line)
             self._parked[unverified.key] = response
 
     def _write_failure(self, failure: Failure) -> None:
         key = failure.key
         only = f"only={name_of(key)}"
         repro = f"{self._command_line} +{only}" if self._command_line else only
-        self._write(self.paths.failures, build_failure_line(failure, repro))
+        self._write(self._files[self.paths.failures], build_failure_line(failure, repro))
 
-    def _write(self, path: Path, line: JsonObject | bytes) -> bytes:
-        file, began = self._files[path], perf_counter()
+    def _write(self, file: HeldFile, line: JsonObject | bytes) -> bytes:
+        began = perf_counter()
         file.write(raw := line if isinstance(line, bytes) else dump_line(line))
         if self._fsync == "row":
             self.sync()

@@ -25,7 +25,8 @@ def find_request_type(verify: Callable[..., Any], owner: str) -> type[VerifyRequ
 def as_verdict(request: VerifyRequest, found: Any) -> VerifyResponse:
     """What `verify` returned, as a response; VerifyError without a finite reward."""
     if isinstance(found, VerifyResponse):
-        found.reward = finite_reward(found.reward)
+        if (reward := finite_reward(found.reward)) is not found.reward:
+            found.reward = reward
         return found
     if isinstance(found, BaseModel):
         fields = given_fields(found)

@@ -80,16 +80,24 @@ class Wanted:
 
     def _keys(self, task: Task) -> Iterator[tuple[Arm | None, Key]]:
         task_id, agent, only = task.task_id, task.agent, self.only
-        for arm in self.ordered:
-            scope, number = (
-                self.scope_of(agent, arm.id if arm else ""),
-                self._repeats_of(arm, agent),
-            )
+        for arm, scope, number in self._of_agents.get(agent) or self._of_agent(agent):
             first = task.first_rollout * number if self.arms else task.first_rollout
             for index in range(first, first + number):
                 key = Key(task_id, agent, scope, index)
                 if only is None or is_named(key, only):
                     yield arm, key
+
+    @cached_property
+    def _of_agents(self) -> dict[str, list[tuple[Arm | None, str, int]]]:
+        return {}
+
+    def _of_agent(self, agent: str) -> list[tuple[Arm | None, str, int]]:
+        """Each arm, its scope, and how many rollouts a task has in it."""
+        found = self._of_agents[agent] = [
+            (arm, self.scope_of(agent, arm.id if arm else ""), self._repeats_of(arm, agent))
+            for arm in self.ordered
+        ]
+        return found
 
     def _repeats_of(self, arm: Arm | None, agent: str) -> int:
         return arm.repeats if arm and arm.repeats is not None else self.repeats(agent)
