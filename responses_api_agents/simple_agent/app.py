@@ -45,6 +45,7 @@ class SimpleAgent(Agent):
     def __init__(self, config: SimpleAgentConfig, peers: Any, name: str) -> None:
         super().__init__(config, peers, name)
         self._server_tools: list[JsonObject] | None = None
+        self._turn_limit = config.turn_limit
 
     async def start(self) -> None:
         if self.config.mcp_servers:
@@ -70,7 +71,7 @@ class SimpleAgent(Agent):
         output: list[JsonObject] = []
         turns, finish_reason = Turns(self.peers, self.model), "max_steps"
         response: JsonObject = {}
-        for _ in range(self.config.turn_limit):
+        for _ in range(self._turn_limit):
             response = await turns.ask({**request, "input": asked + output})
             answered = time.perf_counter()
             output = output + response["output"]

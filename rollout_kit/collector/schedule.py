@@ -251,20 +251,22 @@ class Schedule:
         if self.is_paused:
             self.begun.set()
             return None
-        limit = self._limit()
-        while self._regaining and self.in_flight < limit:
+        limit, in_flight = self._limit(), self.in_flight
+        while self._regaining and in_flight < limit:
             place, given = self._regaining.popleft()
             if not given.done():
+                in_flight += 1
                 self._freed.discard(place)
                 place.freed_at = None
                 given.set_result(True)
-        while (in_flight := self.in_flight) < limit and (self._again or not self._exhausted):
+        while in_flight < limit and (self._again or not self._exhausted):
             if in_flight >= self._filled:
                 self._fill_on(limit)
                 break
             found = self._again.popleft() if self._again else self._source.next()
             if isinstance(found, Attempt):
-                self._begin(found, in_flight + 1)
+                in_flight += 1
+                self._begin(found, in_flight)
             elif isinstance(found, Later):
                 if found.ready is not None:
                     self._wake_after(found.ready, found.what)

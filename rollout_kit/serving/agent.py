@@ -6,6 +6,7 @@ that it can store a response before it is verified; `/run` takes all of them for
 
 import time
 from contextlib import suppress
+from functools import cached_property
 from hashlib import blake2b
 from statistics import fmean, median, stdev
 from typing import Any, ClassVar
@@ -82,11 +83,11 @@ class Agent(Service):
     kind: ClassVar[str] = "responses_api_agents"
     Config: ClassVar[type[ServerConfig]] = AgentConfig
 
-    @property
+    @cached_property
     def resources(self) -> str:
         return self.config.resources_server.name
 
-    @property
+    @cached_property
     def model(self) -> str:
         return self.config.model_server.name
 

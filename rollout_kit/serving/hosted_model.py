@@ -7,7 +7,6 @@ endpoint's own status and message. An infrastructure failure is never returned a
 
 import asyncio
 from collections.abc import Awaitable, Hashable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -125,6 +124,9 @@ class HostedModel(Model):
             MODEL_REQUEST, max_tries=config.max_tries, deadline_s=config.request_timeout_s
         )
         self._http: HttpClient | None = None
+        # what each request needs; to read a field of a configuration takes several times as long
+        self._timeout_s, self._is_streaming = config.request_timeout_s, config.stream
+        self._drops_reasoning = config.drop_input_reasoning_items
         self._open = self._running = self._num_429 = 0
         allowed = {"requests": config.requests_per_minute, "tokens": config.tokens_per_minute}
         self._queue = RequestQueue(Allowances(allowed))
@@ -172,24 +174,26 @@ class HostedModel(Model):
         asked = _Request(params, str(body["model"]), orjson.dumps(body), bool(params.get(RAW)))
         self._open += 1
         try:
-            # a refused request keeps its slot: another in its place would be refused as well
-            async with self._free or nullcontext():
+            if self._free is None:
+                return await self._send(asked)
+            async with self._free:
+                # a refused request keeps its slot: another in its place would be refused as well
                 return await self._send(asked)
         finally:
             self._open -= 1
 
     async def _send(self, asked: "_Request") -> JsonObject:
         now, number = running_loop().time, self._queue.number()
-        clock = Waited(now, self.config.request_timeout_s * SHARE_THROTTLED)
+        clock = Waited(now, self._timeout_s * SHARE_THROTTLED)
         first = [await self._wait_turn(number, clock)]
         began = clock()
 
         def left() -> float:
-            return max(began + self.config.request_timeout_s - clock(), 0.001)
+            return max(began + self._timeout_s - clock(), 0.001)
 
         async def send() -> JsonObject:
             expected = first.pop() if first else await self._wait_turn(number, clock)
-            is_streamed = self.config.stream and not asked.is_completion
+            is_streamed = self._is_streaming and not asked.is_completion
             assembly = self._assembly(clock) if is_streamed else None
             return await self._try(asked, left(), expected, assembly)
 
@@ -230,7 +234,7 @@ class HostedModel(Model):
         """The request body. The row replaces configured values, the row's `extra_body` both."""
         row = {key: value for key, value in params.items() if value is not None}
         extra = extra_body(row)
-        if self.config.drop_input_reasoning_items and isinstance(row.get("input"), list):
+        if self._drops_reasoning and isinstance(row.get("input"), list):
             row["input"] = [item for item in row["input"] if item.get("type") != "reasoning"]
         if (text := raw_text(row)) is not None:
             row = to_completion(row, text)
