@@ -45,7 +45,7 @@ LONG_AGO = "Thu, 01 Jan 1970"
 
 
 class Transport(Protocol):
-    async def send(self, path: str, raw: bytes | None, turn_log: TurnLog | None = None) -> Any:
+    def send(self, path: str, raw: bytes | None, turn_log: TurnLog | None = None) -> Awaitable[Any]:
         """The reply to one request: an object, or bytes of JSON or text. With None, a GET."""
         ...
 
