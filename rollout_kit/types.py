@@ -58,7 +58,9 @@ class VerifyResponse(VerifyRequest):
     def of(cls, request: VerifyRequest, scores: Mapping[str, Any]) -> Self:
         given = {**given_fields(request), **scores}
         if cls is VerifyResponse:  # as `model_construct` would, in a fifth of the time
-            own = {name: given.pop(name) for name in cls.model_fields}
+            own = {
+                name: given.pop(name) for name in ("responses_create_params", "response", "reward")
+            }
             made = cls.__new__(cls)
             made.__setstate__(
                 {
@@ -87,7 +89,8 @@ class VerifyResponse(VerifyRequest):
 
 def given_fields(model: BaseModel) -> JsonObject:
     """The fields that were set, extra fields included, defaults left out."""
-    given = {name: getattr(model, name) for name in model.model_fields_set}
+    names = model.model_fields_set
+    given = {name: value for name, value in model.__dict__.items() if name in names}
     return {**given, **(model.model_extra or {})}
 
 

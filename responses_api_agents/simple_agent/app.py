@@ -58,7 +58,8 @@ class SimpleAgent(Agent):
             return await self._respond(params, mcp)
 
     async def _respond(self, params: JsonObject, mcp: McpTools) -> JsonObject:
-        offered = await self._offered_tools()
+        if (offered := self._server_tools) is None:
+            offered = self._server_tools = await self._offered_tools()
         request = dict(params)
         own = request.pop("tools", offered)
         names = _callable_names([*offered, *own]) if own else set()
@@ -89,18 +90,15 @@ class SimpleAgent(Agent):
         return turns.finish(response, output, finish_reason)
 
     async def _offered_tools(self) -> list[JsonObject]:
-        """The resources server's tools, asked for once; none if a foreign server has no /tools."""
-        if self._server_tools is None:
-            try:
-                tools = await self.peers.call(self.resources, "/tools", None, list)
-            except PeerError as error:
-                if error.retryable:
-                    raise
-                tools = []
-            except RolloutError:
-                tools = []
-            self._server_tools = tools
-        return self._server_tools
+        """The resources server's tools; none if a foreign server has no /tools."""
+        try:
+            return await self.peers.call(self.resources, "/tools", None, list)
+        except PeerError as error:
+            if error.retryable:
+                raise
+            return []
+        except RolloutError:
+            return []
 
     async def _call(self, call: JsonObject, names: set[str], mcp: McpTools) -> JsonObject:
         """One tool call's output item. An error of the tool becomes text for the model."""
