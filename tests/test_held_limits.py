@@ -56,13 +56,13 @@ class Asking(Agent):
         return await self.peers.call("policy_model", "/v1/responses", params, dict)
 
 
-def ask(monkeypatch: pytest.MonkeyPatch, *, is_update: bool, reports: bool) -> Any:
+def ask(monkeypatch: pytest.MonkeyPatch, asked_model: Any, *, reports: bool, **params: Any) -> Any:
     """The response through model and agent over HTTP, and how long the limits were held."""
     seen: list[JsonObject] = []
 
     async def main() -> Any:
         servers: Any = {
-            "policy_model": lambda peers, name: Paused(is_update),
+            "policy_model": lambda peers, name: asked_model,
             "agent": lambda peers, name: Asking(Asking.Config(), peers, name),
         }
         async with mount(servers, "http") as peers:
@@ -71,7 +71,7 @@ def ask(monkeypatch: pytest.MonkeyPatch, *, is_update: bool, reports: bool) -> A
             log = TurnLog((), seen.append) if reports else None
             session = Session.of(("abc", 0), None, "", slot.limits)
             with entered(session), within(1000, slot.limits):
-                reply = await peers.call("agent", "/v1/responses", PARAMS, dict, log)
+                reply = await peers.call("agent", "/v1/responses", {**PARAMS, **params}, dict, log)
             assert slot.limits == [slot.held] and len(seen) == reports
             return reply, slot.held.seconds
 
@@ -82,7 +82,7 @@ def ask(monkeypatch: pytest.MonkeyPatch, *, is_update: bool, reports: bool) -> A
 def test_an_update_longer_than_every_limit_ends_no_request(
     monkeypatch: pytest.MonkeyPatch, reports: bool
 ) -> None:
-    reply, held_s = ask(monkeypatch, is_update=True, reports=reports)
+    reply, held_s = ask(monkeypatch, Paused(True), reports=reports)
     assert reply["output"] and PAUSE_S <= held_s < PAUSE_S + 10
 
 
@@ -125,9 +125,15 @@ def test_no_limit_ends_while_a_required_version_is_waited_for(
         assert [said in str(line) for line in bench.lines("_failures")] == [True, True]
 
 
+def test_a_required_version_is_waited_for_over_http_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model, "VERSION_TIMEOUT_S", 2 * PAUSE_S)
+    reply, held_s = ask(monkeypatch, Following(), reports=False, require_version=1)
+    assert reply["output"] and PAUSE_S <= held_s < PAUSE_S + 10
+
+
 def test_a_model_that_is_only_slow_is_a_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(PeerTimeout, match="within 600 s"):
-        ask(monkeypatch, is_update=False, reports=False)
+        ask(monkeypatch, Paused(False), reports=False)
 
 
 def test_a_rollout_has_its_own_time_left_after_an_update(bench: Bench) -> None:
