@@ -21,15 +21,39 @@ from rollout_kit.launch.sockets import bound_socket
 PROCESSES = ["+executor=processes", "+num_workers=2"]
 
 EXECUTORS = ["processes", *(["ray"] if find_spec("ray") else [])]
-"""`make test-ray` runs these tests where Ray is installed."""
+"""`make test-ray` runs the tests that need Ray where it is installed."""
 
 RAY_AUTH = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "ab" * 32}
 """On Linux Ray listens on all interfaces."""
 
 
+@pytest.fixture(scope="module")
+def ray_cluster() -> Iterator[Any]:
+    """A Ray cluster of one node, with two workers' CPUs: it starts once for many tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in RAY_AUTH.items():
+            patch.setenv(name, value)
+        from ray.cluster_utils import Cluster  # pyright: ignore[reportMissingImports]
+
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
+        try:
+            yield cluster
+        finally:
+            cluster.shutdown()
+
+
 @pytest.fixture(params=EXECUTORS)
 def workers(request: pytest.FixtureRequest) -> list[str]:
     """The words that a command needs for two workers."""
+    words = [f"+executor={request.param}", "+num_workers=2"]
+    if request.param == "ray":
+        words.append(f"+ray_address={request.getfixturevalue('ray_cluster').address}")
+    return words
+
+
+@pytest.fixture(params=EXECUTORS)
+def own_workers(request: pytest.FixtureRequest) -> list[str]:
+    """The same, with a Ray cluster that the command starts."""
     return [f"+executor={request.param}", "+num_workers=2"]
 
 
@@ -50,6 +74,23 @@ def workers_of(site: Site) -> list[int]:
         except OSError:
             continue
     return found
+
+
+def hold_verdicts(site: Site) -> None:
+    """Have no rollout end before `wait_for_workers`: else the first worker may have done all."""
+    path = site.folder / "resources_servers/patient/app.py"
+    verdict = "        if self.config.verdict_s:"
+    held = "        import os\n        while os.path.exists('held'):\n"
+    held += "            await asyncio.sleep(0.02)\n"
+    path.write_text(path.read_text().replace(verdict, held + verdict))
+    (site.folder / "held").touch()
+
+
+def wait_for_workers(site: Site, driver: "subprocess.Popen[str]") -> None:
+    """Wait until both workers are ready, and let the rollouts end."""
+    for _ in range(2):
+        said_until(driver, "is ready")
+    (site.folder / "held").unlink()
 
 
 def lose_worker(site: Site, driver: "subprocess.Popen[str]", number: int) -> tuple[int, str]:
@@ -73,9 +114,9 @@ def metrics_of(site: Site) -> dict[str, Any]:
     return json.loads((site.folder / "out/rollouts_aggregate_metrics.json").read_bytes())
 
 
-def test_workers_make_what_one_process_makes(site: Site, workers: list[str]) -> None:
+def test_workers_make_what_one_process_makes(site: Site, own_workers: list[str]) -> None:
     site.tasks(60)
-    status, said = site.collect("+num_repeats=3", *workers)
+    status, said = site.collect("+num_repeats=3", *own_workers)
     assert status == 0, said
     assert re.search(r"worker 1 .*is ready", said) and re.search(r"worker 2 .*is ready", said)
     check_keys(site, 180)
@@ -94,8 +135,10 @@ def test_workers_that_write_rows_themselves_leave_one_output(
     site: Site, workers: list[str]
 ) -> None:
     site.tasks(300)
+    hold_verdicts(site)
     words = [*workers, "+rows=shards", "+num_samples_in_parallel=64"]
     driver = site.collecting(*words)
+    wait_for_workers(site, driver)
     shards = site.folder / "out/rollouts_shards"
 
     def written() -> int:
@@ -117,7 +160,9 @@ def test_workers_that_write_rows_themselves_leave_one_output(
 
 def test_a_killed_worker_loses_only_what_it_had_in_flight(site: Site, workers: list[str]) -> None:
     site.tasks(400)
+    hold_verdicts(site)
     driver = site.collecting(*workers, "+num_samples_in_parallel=64")
+    wait_for_workers(site, driver)
     site.wait_for_lines(100)
     os.kill(workers_of(site)[0], signal.SIGKILL)
     status, said = site.ended(driver)
@@ -132,7 +177,9 @@ def test_a_worker_that_stands_still_is_replaced_and_may_come_back(
     site: Site, workers: list[str]
 ) -> None:
     site.tasks(400)
+    hold_verdicts(site)
     driver = site.collecting(*workers, "+num_samples_in_parallel=64", "+worker_lease_s=4")
+    wait_for_workers(site, driver)
     site.wait_for_lines(50)
     stopped = workers_of(site)[0]
     os.kill(stopped, signal.SIGSTOP)
@@ -261,25 +308,18 @@ def test_a_verifier_that_blocks_for_longer_than_a_lease_loses_no_worker(site: Si
 
 @pytest.mark.skipif("ray" not in EXECUTORS, reason="Ray is not installed: make test-ray")
 def test_a_node_of_a_cluster_that_dies_loses_only_what_it_had_in_flight(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+    site: Site, ray_cluster: Any
 ) -> None:
-    for name, value in RAY_AUTH.items():
-        monkeypatch.setenv(name, value)
-    from ray.cluster_utils import Cluster  # pyright: ignore[reportMissingImports]
-
     site.tasks(400)
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
-    try:
-        second = cluster.add_node(num_cpus=1)
-        words = ["+executor=ray", "+num_workers=2", f"+ray_address={cluster.address}"]
-        driver = site.collecting(*words, "+num_samples_in_parallel=64")
-        site.wait_for_lines(100)
-        assert len(workers_of(site)) == 2
-        cluster.remove_node(second, allow_graceful=False)
-        eventually(lambda: len(workers_of(site)) == 1)
-        status, said = site.ended(driver)
-    finally:
-        cluster.shutdown()
+    hold_verdicts(site)
+    second = ray_cluster.add_node(num_cpus=1)
+    words = ["+executor=ray", "+num_workers=2", f"+ray_address={ray_cluster.address}"]
+    driver = site.collecting(*words, "+num_samples_in_parallel=64")
+    wait_for_workers(site, driver)
+    site.wait_for_lines(100)
+    assert len(workers_of(site)) == 2
+    ray_cluster.remove_node(second, allow_graceful=False)
+    status, said = site.ended(driver)
     assert status == 0, said
     assert "is lost" in said
     check_keys(site, 400)
