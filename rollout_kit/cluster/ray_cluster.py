@@ -95,7 +95,8 @@ class RayCluster:
             options["address"] = self._address
         else:
             cpus = max(os.cpu_count() or 1, int(self._num_cpus * (self._number or 1)) + 1)
-            options |= {"num_cpus": cpus, "include_dashboard": False}
+            # without an address Ray would join any cluster that it finds on this machine
+            options |= {"address": "local", "num_cpus": cpus, "include_dashboard": False}
         try:
             ray.init(**options)
         except (ConnectionError, RuntimeError, ValueError, OSError) as error:
