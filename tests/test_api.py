@@ -21,6 +21,19 @@ ROOT = Path(__file__).resolve().parent.parent
 DEMO = "responses_api_models/local_model/data/demo.jsonl"
 
 
+LIGHT = """
+config_paths: [resources_servers/mcqa/configs/mcqa.yaml]
+policy_model:
+  responses_api_models:
+    simulated_model:
+      entrypoint: app.py
+      answer: script
+      script_jsonl_fpath: resources_servers/mcqa/data/example.jsonl
+      accuracy: 0.5
+"""
+"""Servers that start at once and run in the process of the test."""
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with a few tasks of the demo."""
@@ -28,6 +41,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     lines = (ROOT / DEMO).read_text().splitlines(keepends=True)
     (tmp_path / "tasks.jsonl").write_text("".join(lines[:3]))
     return tmp_path
+
+
+@pytest.fixture
+def light(folder: Path) -> Path:
+    """A working directory with a few tasks for LIGHT."""
+    (folder / "light.yaml").write_text(LIGHT)
+    rows = (ROOT / "resources_servers/mcqa/data/example.jsonl").read_text()
+    (folder / "tasks.jsonl").write_text("".join(rows.splitlines(keepends=True)[:3]))
+    return folder
 
 
 def compiled(text: str) -> CodeType:
@@ -52,17 +74,18 @@ def test_the_document_runs_as_it_stands(folder: Path, capsys: pytest.CaptureFixt
     assert "'reward'" in capsys.readouterr().out
 
 
-def test_a_collection_continues_and_can_be_left_early(folder: Path) -> None:
+def test_a_collection_continues_and_can_be_left_early(light: Path) -> None:
     async def first() -> int:
-        async with rk.servers("configs/demo.yaml") as servers:
-            run = rk.collect(servers, "tasks.jsonl", output="out.jsonl", num_repeats=2)
+        async with rk.servers("light.yaml") as servers:
+            keys = {"num_repeats": 2, "num_samples_in_parallel": 1}
+            run = rk.collect(servers, "tasks.jsonl", output="out.jsonl", **keys)
             async for outcome in run:
                 assert isinstance(outcome, rk.Rollout) and outcome.reward in (0.0, 1.0)
                 break
-        return len(read_jsonl(folder / "out.jsonl"))
+        return len(read_jsonl(light / "out.jsonl"))
 
     async def rest() -> int:
-        async with rk.servers("configs/demo.yaml") as servers:
+        async with rk.servers("light.yaml") as servers:
             run = rk.collect(servers, "tasks.jsonl", output="out.jsonl", num_repeats=2)
             number = len([outcome async for outcome in run])
             assert run.status == 0 and run.metrics["counts"]["rollouts"] == 6
@@ -75,8 +98,8 @@ def test_a_collection_continues_and_can_be_left_early(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_tasks_may_be_any_iterable_and_need_no_file(folder: Path, is_async: bool) -> None:
-    rows = read_jsonl(folder / "tasks.jsonl")
+def test_tasks_may_be_any_iterable_and_need_no_file(light: Path, is_async: bool) -> None:
+    rows = read_jsonl(light / "tasks.jsonl")
 
     async def stream():  # type: ignore[no-untyped-def]
         for each in rows:
@@ -84,22 +107,22 @@ def test_tasks_may_be_any_iterable_and_need_no_file(folder: Path, is_async: bool
             yield each
 
     async def run() -> list[Any]:
-        async with rk.servers("configs/demo.yaml") as servers:
+        async with rk.servers("light.yaml") as servers:
             tasks = stream() if is_async else iter(rows)
             return [outcome async for outcome in rk.collect(servers, tasks)]
 
     outcomes = asyncio.run(run())
     assert len({outcome.key for outcome in outcomes}) == 3
-    assert {path.name for path in folder.iterdir()} <= {"tasks.jsonl", "logs"}
+    assert {path.name for path in light.iterdir()} <= {"light.yaml", "tasks.jsonl", "logs"}
 
 
-def test_an_iterable_that_fails_raises_in_the_loop(folder: Path) -> None:
+def test_an_iterable_that_fails_raises_in_the_loop(light: Path) -> None:
     def broken():  # type: ignore[no-untyped-def]
-        yield read_jsonl(folder / "tasks.jsonl")[0]
+        yield read_jsonl(light / "tasks.jsonl")[0]
         raise LookupError("the database is gone")
 
     async def run() -> None:
-        async with rk.servers("configs/demo.yaml") as servers:
+        async with rk.servers("light.yaml") as servers:
             async for _ in rk.collect(servers, broken(), output="out.jsonl"):
                 pass
 
@@ -154,13 +177,13 @@ def test_bad_keys_are_named(folder: Path) -> None:
         list(rk.load("missing.jsonl"))
 
 
-def test_a_run_that_was_left_is_continued_at_once_in_the_same_loop(folder: Path) -> None:
+def test_a_run_that_was_left_is_continued_at_once_in_the_same_loop(light: Path) -> None:
     async def run() -> tuple[int, int]:
-        async with rk.servers("configs/demo.yaml") as servers:
+        async with rk.servers("light.yaml") as servers:
             given = {"output": "out.jsonl", "num_repeats": 4}
             async for _ in rk.collect(servers, "tasks.jsonl", **given):
                 break
-            on_disk = len(read_jsonl(folder / "out.jsonl"))
+            on_disk = len(read_jsonl(light / "out.jsonl"))
             rest = [each async for each in rk.collect(servers, "tasks.jsonl", **given)]
             return on_disk, len(rest)
 
@@ -168,14 +191,14 @@ def test_a_run_that_was_left_is_continued_at_once_in_the_same_loop(folder: Path)
     assert on_disk >= 1 and len(list(rk.load("out.jsonl"))) == 12 >= on_disk + rest - 1
 
 
-def test_workers_run_the_rollouts_and_keep_their_settings(folder: Path) -> None:
+def test_workers_run_the_rollouts_and_keep_their_settings(light: Path) -> None:
     async def main() -> None:
-        async with rk.servers("configs/demo.yaml", executor="processes", num_workers=2) as servers:
+        async with rk.servers("light.yaml", executor="processes", num_workers=2) as servers:
             first = [each async for each in rk.collect(servers, "tasks.jsonl", output="o.jsonl")]
             assert all(isinstance(each, rk.Rollout) for each in first)
             keys: dict[str, Any] = {"output": "o.jsonl", "resume": "append"}
             again = [each async for each in rk.collect(servers, "tasks.jsonl", **keys)]
-            assert len(read_jsonl(folder / "o.jsonl")) == len(first) + len(again)
+            assert len(read_jsonl(light / "o.jsonl")) == len(first) + len(again)
             with pytest.raises(rk.ConfigError, match="other settings or limits"):
                 async for _ in rk.collect(servers, "tasks.jsonl", max_attempts=7):
                     pass
@@ -185,9 +208,9 @@ def test_workers_run_the_rollouts_and_keep_their_settings(folder: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_run_is_iterated_once_and_can_be_stopped_before_it_begins(folder: Path) -> None:
+def test_a_run_is_iterated_once_and_can_be_stopped_before_it_begins(light: Path) -> None:
     async def run() -> list[Any]:
-        async with rk.servers("configs/demo.yaml") as servers:
+        async with rk.servers("light.yaml") as servers:
             run = rk.collect(servers, "tasks.jsonl", output="out.jsonl")
             run.stop()
             outcomes = [outcome async for outcome in run]
@@ -199,20 +222,20 @@ def test_a_run_is_iterated_once_and_can_be_stopped_before_it_begins(folder: Path
     assert asyncio.run(run()) == []
 
 
-def test_a_run_needs_servers_that_have_not_stopped(folder: Path) -> None:
+def test_a_run_needs_servers_that_have_not_stopped(light: Path) -> None:
     async def run() -> None:
-        async with rk.servers("configs/demo.yaml") as servers:
+        async with rk.servers("light.yaml") as servers:
             run = rk.collect(servers, "tasks.jsonl", output="out.jsonl")
         async for _ in run:
             pass
 
     with pytest.raises(rk.ConfigError, match="the servers have stopped"):
         asyncio.run(run())
-    assert not (folder / "out.jsonl").exists()
+    assert not (light / "out.jsonl").exists()
 
 
-def test_rows_of_an_iterable_are_checked_and_copied(folder: Path) -> None:
-    row = read_jsonl(folder / "tasks.jsonl")[0]
+def test_rows_of_an_iterable_are_checked_and_copied(light: Path) -> None:
+    row = read_jsonl(light / "tasks.jsonl")[0]
 
     def reuse():  # type: ignore[no-untyped-def]
         for number in range(3):
@@ -220,7 +243,7 @@ def test_rows_of_an_iterable_are_checked_and_copied(folder: Path) -> None:
             yield row
 
     async def main() -> None:
-        async with rk.servers("configs/demo.yaml") as servers:
+        async with rk.servers("light.yaml") as servers:
 
             async def run(tasks: Any, **keys: Any) -> list[Any]:
                 return [outcome async for outcome in rk.collect(servers, tasks, **keys)]
@@ -237,24 +260,25 @@ def test_rows_of_an_iterable_are_checked_and_copied(folder: Path) -> None:
     asyncio.run(main())
 
 
-def test_synchronous_code_may_stop_early_and_sees_errors(folder: Path) -> None:
-    run = rk.collect_sync("configs/demo.yaml", "tasks.jsonl", output="out.jsonl", num_repeats=30)
+def test_synchronous_code_may_stop_early_and_sees_errors(light: Path) -> None:
+    keys = {"num_repeats": 30, "num_samples_in_parallel": 1}
+    run = rk.collect_sync("light.yaml", "tasks.jsonl", output="out.jsonl", **keys)
     for outcome in run:
         assert isinstance(outcome, rk.Rollout)
         break
     threads = [thread for thread in threading.enumerate() if thread.name == "collect"]
     assert not threads, "leaving the loop ends the thread"
-    assert 1 <= len(read_jsonl(folder / "out.jsonl")) < 90
-    rest = rk.collect_sync("configs/demo.yaml", "tasks.jsonl", output="out.jsonl", num_repeats=30)
+    assert 1 <= len(read_jsonl(light / "out.jsonl")) < 90
+    rest = rk.collect_sync("light.yaml", "tasks.jsonl", output="out.jsonl", num_repeats=30)
     list(rest)
     assert rest.status == 0 and rest.metrics["counts"]["rollouts"] == 90
     with pytest.raises(rk.ConfigError, match=r"missing\.yaml"):
         list(rk.collect_sync("missing.yaml", "tasks.jsonl"))
 
 
-def test_rollouts_become_a_table(folder: Path) -> None:
+def test_rollouts_become_a_table(light: Path) -> None:
     pandas = pytest.importorskip("pandas")
-    outcomes = list(rk.collect_sync("configs/demo.yaml", "tasks.jsonl", output="out.jsonl"))
+    outcomes = list(rk.collect_sync("light.yaml", "tasks.jsonl", output="out.jsonl"))
     table = rk.load("out.jsonl").to_pandas()
     assert isinstance(table, pandas.DataFrame) and len(table) == len(outcomes) == 3
     assert {"task_id", "reward", "text", "output_tokens"} <= set(table.columns)
