@@ -30,6 +30,7 @@ policy_model:
       answer: script
       script_jsonl_fpath: resources_servers/mcqa/data/example.jsonl
       accuracy: 0.5
+      latency_s: {median: 0.05, sigma: 0}
 """
 """Servers that start at once and run in the process of the test."""
 
