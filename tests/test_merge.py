@@ -75,6 +75,7 @@ def test_every_task_is_in_one_part_and_the_parts_are_alike() -> None:
         ("3", {}, "of how many"),
         ("11/10", {}, "from 1 to 10"),
         ("0/10", {}, "from 1 to 10"),
+        ("1/0", {}, "at least one part"),
         ("a/b", {}, "give 3/10"),
         ("", {}, "give 3/10"),
     ],
@@ -163,12 +164,25 @@ def test_files_that_hold_the_same_are_merged_and_nothing_is_missing(
     assert run(*shards, f"+output_jsonl_fpath={earlier}")[0] == 0
     status, said = run(f"{tmp_path}/s/*.jsonl", f"+output_jsonl_fpath={tmp_path}/m.jsonl")
     assert status == 0 and "Merged 4 files: 60 rollouts of 30 tasks" in said
+    assert "Twice, and equal: 60 lines, written once" in said
     lines = earlier.read_bytes().splitlines(keepends=True)
     again = [json.dumps({**json.loads(line), "reward": 0.5}) for line in lines]
     shards[0].with_name("other.jsonl").write_text("\n".join(again))
     status, said = run(f"{tmp_path}/s/[ao]*.jsonl", f"+output_jsonl_fpath={tmp_path}/n.jsonl")
     assert status == 2 and "and 50 more; +json=true lists them" in said
     assert (tmp_path / "n.jsonl").read_bytes() == earlier.read_bytes()
+
+
+def test_files_without_sidecars_lack_nothing(shards: list[Path], tmp_path: Path, run: Run) -> None:
+    first, second, _ = shards
+    alone = tmp_path / "alone.jsonl"
+    alone.write_bytes(first.read_bytes())
+    status, said = run(alone, second, f"+output_jsonl_fpath={tmp_path}/m.jsonl", "+json=true")
+    report = json.loads(said)
+    assert status == 2 and report["missing"] == ["no file of shard 1/3, 3/3"]
+    config = json.loads((tmp_path / "m_run.json").read_bytes())["config"]
+    assert config == json.loads(second.with_name(f"{second.stem}_run.json").read_bytes())["config"]
+    assert run(alone, f"+output_jsonl_fpath={tmp_path}/n.jsonl")[0] == 0
 
 
 def test_odd_lines_and_manifests_are_no_bugs(shards: list[Path], tmp_path: Path, run: Run) -> None:

@@ -41,6 +41,8 @@ def format_merge(report: JsonObject) -> str:
         lines[0] += f", mean reward {report['reward']:.3f}"
     others = (name for name in ("unverified", "failed") if report[name])
     lines += [f"{name.capitalize()}: {report[name]:,}" for name in others]
+    if number := report["equal"]:
+        lines.append(f"Twice, and equal: {number_of(number, 'line')}, written once")
     for name, title in TITLES.items():
         if found := report.get(name):
             lines += [f"{title}:", *(f"  {each}" for each in found[:SHOWN])]

@@ -1,5 +1,6 @@
-"""Counts the rollouts of a merge in a process beside the one that writes them, which halves the
-time: both need about as much.
+"""Counts the rollouts of a merge, in a process beside the one that writes them.
+
+Counting takes about as much CPU as writing, so two processes need half the time.
 """
 
 import os
@@ -31,7 +32,7 @@ class Counted:
     groups: set[Group] = field(default_factory=set)
     """Those that have rollouts, if one of them is scored."""
     digests: dict[Group, int] = field(default_factory=dict)
-    """Of the members that the files have of each scored group."""
+    """Scored group → the sum of the digests of its members."""
 
 
 def count(lines: Iterable[bytes], pass_threshold: float, scored: Container[Group]) -> Counted:

@@ -82,12 +82,15 @@ class Findings:
                 parts.setdefault(int(count), set()).add(int(number))
                 bases.setdefault(int(count), set()).add(_base_of(paths.main, count))
             planned = (manifest.get("counts") or entry).get("planned", held[at])
-            name, command = paths.main.name, str(manifest.get("command") or "the same command")
+            what = ""
             if held[at] < planned:
                 what = f"{planned - held[at]:,} of {planned:,} rollouts are missing"
-                self.missing.append(f"{name}: {what}; this continues it:  {command}")
             elif manifest and not manifest.get("finished_at"):
-                self.missing.append(f"{name}: its run has not ended; this continues it:  {command}")
+                what = "its run has not ended"
+            if what:
+                command = manifest.get("command")
+                how = f"this continues it:  {command}" if command else "run its command again"
+                self.missing.append(f"{paths.main.name}: {what}; {how}")
         for count, numbers in parts.items():
             without = (Shard(each, count) for each in range(1, count + 1) if each not in numbers)
             missing = [each.spell() for each in without if not _is_empty(each, bases[count])]
@@ -120,8 +123,10 @@ def _is_empty(shard: Shard, bases: Iterable[Path]) -> bool:
 
 
 def read_sound(path: Path) -> JsonObject:
-    """A manifest without what is not of the right type: people and other programs edit them."""
-    found = read_object(path)
+    """A manifest without what is not of the right type: people and other programs edit them. Empty
+    if there is none."""
+    if not (found := read_object(path)):
+        return {}
     inputs = found.get("inputs")
     entries = inputs if isinstance(inputs, list) else []
     found["inputs"] = [_keep_numbers(each) for each in entries if isinstance(each, dict)]

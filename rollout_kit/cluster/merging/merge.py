@@ -80,6 +80,8 @@ class Merge:
         """The tasks of the file of tasks; they have the first numbers."""
         self._repeated: Counter[int] = Counter()
         """Rollouts of each file that an earlier one has."""
+        self._num_equal = 0
+        """Lines that were left out because an earlier one is equal."""
         self._scored: dict[Group, tuple[Scored, JsonObject]] = {}
 
     def write(self, output: OutputPaths) -> JsonObject:
@@ -117,6 +119,7 @@ class Merge:
             "unverified": num_unverified,
             "failed": num_failed,
             "reward": metrics["metrics"].get("reward"),
+            "equal": self._num_equal,
             **odd,
         }
 
@@ -161,6 +164,7 @@ class Merge:
         first, where = self.sources[copied.files[at]].main, self.sources[file].main
         pair = _line(first, copied.offsets[at]), _line(where, line.offset)
         if orjson.loads(pair[0]) == orjson.loads(pair[1]):
+            self._num_equal += 1
             return
         again = "" if first == where else f" of {where.name}"
         self.found.duplicates.append(
