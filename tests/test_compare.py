@@ -160,6 +160,31 @@ def test_several_files_are_compared_with_the_first(
     assert "maj@2" in run(*paths, capsys=capsys)[1]
 
 
+def test_only_rollouts_that_a_filter_keeps_are_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def write(name: str, rewards: tuple[float, ...]) -> str:
+        rows = [line(task, reward, level=task % 2) for task, reward in enumerate(rewards)]
+        return str(write_jsonl(tmp_path / f"{name}.jsonl", rows))
+
+    a, b = write("a", (1.0, 0.0, 1.0, 0.0)), write("b", (1.0, 1.0, 0.0, 1.0))
+    status, said = run(a, b, "+where=level == 1", "+json=true", capsys=capsys)
+    found = json.loads(said)
+    assert status == 0 and found["where"] == "level == 1"
+    assert [each["rollouts"] for each in found["files"]] == [2, 2]
+    [pair] = found["pairs"]
+    assert (pair["num_tasks"], pair["difference"]) == (2, 1.0)
+    _, said = run(a, b, "+where=level == 1", capsys=capsys)
+    assert said.startswith("Rollouts where level == 1:\n")
+    for where, reason in (
+        ("lvel == 1", "no rollout has the field 'lvel' (did you mean 'level'?)"),
+        ("level == 7", "no verified rollout is in it for which this holds: level == 7"),
+        ("level ==", "is no filter"),
+    ):
+        status, said = run(a, b, f"+where={where}", capsys=capsys)
+        assert status == 1 and reason in said, said
+
+
 def test_agents_of_one_file_are_kept_apart(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -221,6 +246,39 @@ def test_the_arms_of_one_file_are_compared(
     path = write_jsonl(tmp_path / "one.jsonl", lines[::2])
     status, said = run(str(path), capsys=capsys)
     assert status == 1 and "or one with several arms" in said
+
+
+def test_settings_are_listed_where_they_are_known_of_both_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def write(name: str, agent: str, **settings: Any) -> str:
+        rows = [
+            line(task, 1.0, agent=agent, settings=made) for task, made in enumerate(settings or "s")
+        ]
+        path = write_jsonl(tmp_path / f"{name}.jsonl", rows)
+        if settings:
+            content = {made: {"agent": {}, "arm": own} for made, own in settings.items()}
+            (tmp_path / f"{name}_run.json").write_text(json.dumps({"settings": content}))
+        return str(path)
+
+    def settings(*paths: str) -> Any:
+        status, said = run(*paths, "+json=true", capsys=capsys)
+        assert status == 0, said
+        return json.loads(said)["pairs"][0]["settings"]
+
+    warm = write("warm", "x", a={"temperature": 1, "top_p": 1}, b={"top_p": 1})
+    cold = write("cold", "y", c={"temperature": 0})
+    assert settings(warm, cold) == {
+        "agent": ["x", "y"],
+        "arm.temperature": [{"values": [1, None]}, 0],
+        "arm.top_p": [1, None],
+    }
+    assert "  arm.temperature: 2 values → 0" in run(warm, cold, capsys=capsys)[1]
+    bare = write("bare", "x")
+    assert settings(warm, bare) == {"settings": ["a, b", "s"]}
+    assert settings(bare, bare) == {}
+    nameless = write_jsonl(tmp_path / "nameless.jsonl", [line(0, 1.0, agent="x", model="")])
+    assert "model" not in settings(str(nameless), warm)
 
 
 def test_two_files_are_compared_over_all_and_for_each_arm(

@@ -173,6 +173,31 @@ def test_a_prompt_is_the_chosen_one_s_or_that_of_a_template(place: Place) -> Non
     assert status == 1 and "needs the field 'nothing'" in said
 
 
+def test_all_pairs_may_get_the_prompt_of_an_arm(place: Place) -> None:
+    def ask(arm: str, at: int, text: str, reward: float | None, task: int = 1) -> Any:
+        params = {"input": [{"role": "user", "content": f"{arm}: {task}?"}]}
+        return line(task, at, text, reward, params=params, scope=f"arm={arm}")
+
+    place.write(
+        [
+            ask("short", 0, "right", 1.0),
+            ask("short", 1, "wrong", 0.0),
+            ask("plain", 0, "none", None),  # its prompt is used, though it has no verdict
+            ask("short", 0, "right", 1.0, task=2),
+            ask("short", 1, "wrong", 0.0, task=2),
+        ]
+    )
+    _, _, rows = pairs(place)
+    assert [row["prompt"][-1]["content"] for row in rows] == ["short: 1?", "short: 2?"]
+    status, said, [row] = pairs(place, "+prompt=arm:plain")
+    assert status == 0 and row["prompt"][-1]["content"] == "plain: 1?"
+    assert report(place)["left_out"]["the arm 'plain' has no rollout of its task"] == 1, said
+    _, _, rows = pairs(place, "+prompt=arm:short", "+where=reward >= 0")
+    assert [row["prompt"][-1]["content"] for row in rows] == ["short: 1?", "short: 2?"]
+    status, said, _ = pairs(place, "+prompt=arm:plan")
+    assert status == 1 and "no rollout is of the arm 'plan' (did you mean 'plain'?)" in said
+
+
 def test_pairs_are_split_by_task(place: Place) -> None:
     place.write(each for task in range(40) for each in of_task(task, 1.0, 0.5, 0.0))
     _, _, rows = pairs(place, "+rules=[{type: top_bottom}, correctness]", "+test_fraction=0.25")
@@ -199,7 +224,7 @@ def test_a_format_that_cannot_hold_a_pair_counts_it(place: Place) -> None:
         (["+rules_fpath=bad.yaml", "+rules=[correctness]"], "not both"),
         (["+rules_fpath=none.yaml"], "none.yaml: No such file"),
         (["+rules_fpath=bad.yaml"], "rules.0.type: Input should be 'correctness'"),
-        (["+prompt=none.yaml"], "prompt_config none.yaml: No such file"),
+        (["+prompt=none.yaml"], "prompt none.yaml: No such file"),
         (["+rules=[{type: top_bottom, k: 0}]"], "greater than or equal to 1"),
     ],
 )

@@ -82,6 +82,18 @@ def test_the_page_says_what_the_rollouts_say(
     assert written and datetime.fromisoformat(written[1])
 
 
+def test_a_report_on_the_rollouts_that_a_filter_keeps(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert write("a.jsonl", "+where=reward < 1 and task_index > 0", "+output_fpath=p.html") == 0
+    assert "2 rollouts of 1 file" in capsys.readouterr().out
+    page = (results / "p.html").read_text()
+    assert "Rollouts where <code>reward &lt; 1 and task_index &gt; 0</code>" in page
+    assert "failed" not in page and "It is two." not in page
+    assert write("a.jsonl", "+where=rewrad < 1") == 1
+    assert "did you mean 'reward'?" in capsys.readouterr().err
+
+
 def test_failures_without_a_rollout_make_a_page(
     results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -294,9 +294,12 @@ def find_owed(
             yield LATER
         if isinstance(task, Malformed):
             continue
-        if on_task is not None:
-            on_task(task, wanted.keys(task))
-        yield from wanted.attempts(task, settled)
+        if on_task is None:
+            yield from wanted.attempts(task, settled)
+        else:
+            pairs = list(wanted.pairs(task))
+            on_task(task, [key for _, key in pairs])
+            yield from wanted.attempts(task, settled, pairs)
 
 
 def count(

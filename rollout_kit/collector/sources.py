@@ -17,8 +17,8 @@ from ..errors import ConfigError, number_of
 from ..metrics.summary import Metrics
 from ..metrics.tally import Tally
 from ..store.groups.scope import is_named
-from ..store.journal import Journal, NoJournal
 from ..store.lines import row_of
+from ..store.sidecars.unwritten import AnyJournal
 from ..store.tasks import BREATH, NO_AGENT, Malformed, TaskReader, agent_name_of
 from ..types import Attempt, JsonObject, Key, Outcome, Rollout, Say, Task
 from .plan import Counts, Wanted, count, find_owed
@@ -53,7 +53,7 @@ class TaskSource:
         command: CollectConfig,
         reader: TaskReader,
         wanted: Wanted,
-        journal: Journal | NoJournal,
+        journal: AnyJournal,
         *,
         name: str,
         agents: Collection[str],
@@ -166,13 +166,13 @@ class TaskSource:
         return self.counts.figures(*names)
 
     def plan_line(self) -> str:
-        counts = self.counts
+        counts, repeats = self.counts, self.wanted.common_repeats() or 0
         num_arms = len(self.arm_ids) or 1
-        repeats, uneven = divmod(counts.planned, counts.tasks * num_arms or 1)
+        is_even = bool(counts.tasks) and counts.planned == counts.tasks * num_arms * repeats
         times = f" × {number_of(num_arms, 'arm')}" if self.arm_ids else ""
-        if not (self.arm_ids and repeats == 1) and not uneven and counts.tasks:
+        if is_even and not (self.arm_ids and repeats == 1):
             times += f" × {number_of(repeats, 'repeat')}"
-        times += ": " if uneven or not counts.tasks else " = "
+        times += " = " if is_even else ": "
         wanted = f"{number_of(counts.tasks, 'task')}{times}{number_of(counts.planned, 'rollout')}"
         parts = [f"Plan: {wanted}", f"{counts.done:,} done"]
         parts += [f"{counts.to_verify:,} to verify only", f"{counts.to_collect:,} to collect"]
@@ -234,7 +234,7 @@ class TaskSource:
 
     def _with_turns(self, attempt: Attempt | Later) -> Attempt | Later:
         """The attempt with the turns that an earlier run stored of its rollout."""
-        if isinstance(attempt, Later) or not (turns := self._journal.stored_turns(attempt.key)):
+        if isinstance(attempt, Later) or not (turns := self._journal.find_turns(attempt.key)):
             return attempt
         return replace(attempt, turns=turns)
 

@@ -2,13 +2,15 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from ..api.outputs import files_of
 from ..config.keys.analysis import CompareConfig
 from ..errors import ConfigError, number_of
-from ..export.source import Candidate, RolloutSource
+from ..export.filters.expression import Filter, filtering
+from ..export.source import BareLine, Candidate, RolloutSource
 from ..metrics.paired import Paired, Side, compare
 from ..store.files import OutputPaths
 from ..store.groups.scope import arm_of_key
@@ -41,23 +43,45 @@ class File:
     def sides(self) -> tuple[Side, Side]:
         return self.side, self.group
 
-    def settings(self) -> JsonObject:
-        """What the rollouts were made with, flat; values that vary within the file are left out."""
-        found: JsonObject = {}
-        names = {"agent": self.agents, "model": self.models, "verifier": self.verifiers}
-        for name, values in names.items():
-            found[name] = ", ".join(sorted(values))
-        if len(self.fingerprints) == 1:
-            own = _read_settings(self.path).get(next(iter(self.fingerprints)))
-            found |= dict(_flatten(own, "")) if isinstance(own, dict) else {}
-        return found
+    def names(self) -> JsonObject:
+        """The agents, models, verifiers and fingerprints of its rollouts, as far as known."""
+        found = {
+            "agent": self.agents,
+            "model": self.models,
+            "verifier": self.verifiers,
+            "settings": self.fingerprints,
+        }
+        spelled = {name: ", ".join(sorted(each)) for name, each in found.items()}
+        return {name: text for name, text in spelled.items() if text}
+
+    def settings(self) -> JsonObject | None:
+        """The settings that its rollouts were made with, flat; `{"values": […]}` where they differ
+        within the file. None if its manifest does not tell all of them."""
+        known = _read_settings(self.path)
+        each: list[JsonObject] = []
+        for fingerprint in sorted(self.fingerprints):
+            if not isinstance(own := known.get(fingerprint), dict):
+                return None
+            each.append(dict(_flatten(own, "")))
+        found: dict[str, list[Any]] = {}
+        for name in dict.fromkeys(chain.from_iterable(each)):
+            values = found[name] = []
+            for own in each:
+                values += [own.get(name)] if own.get(name) not in values else []
+        return {
+            name: values[0] if len(values) == 1 else {"values": values}
+            for name, values in found.items()
+        }
 
 
 def read_files(command: CompareConfig) -> list[File]:
     """The files to compare, or the arms of a single one; ConfigError if there are not two, or one
     has no verified rollout."""
     paths = files_of(command.inputs)
-    files = [_read(path) for path in paths] if len(paths) > 1 else _read_arms(paths)
+    with filtering(command.where) as keeps:
+        files = (
+            [_read(path, keeps) for path in paths] if len(paths) > 1 else _read_arms(paths, keeps)
+        )
     if len(files) < 2:
         raise ConfigError(
             "name two or more files of rollouts, or one with several arms:"
@@ -70,13 +94,25 @@ def read_files(command: CompareConfig) -> list[File]:
                 side.tasks = {key.partition("\0")[2]: votes for key, votes in side.tasks.items()}
     for file in files:
         if not any(side.tasks for side in file.sides):
-            raise ConfigError(f"{file.side.name}: no verified rollout is in it")
+            which = f" for which this holds: {command.where}" if command.where else ""
+            raise ConfigError(f"{file.side.name}: no verified rollout is in it{which}")
     return files
 
 
-def _read(path: Path) -> File:
+def _choose(path: Path, keeps: Filter | None) -> Iterator[Candidate]:
+    """The rollouts of a file that the filter keeps."""
+    for candidate in RolloutSource([path]).candidates(keeps):
+        try:
+            is_kept = candidate.holds
+        except BareLine:
+            continue
+        if is_kept:
+            yield candidate
+
+
+def _read(path: Path, keeps: Filter | None) -> File:
     found = File.create(str(path), path)
-    for candidate in RolloutSource([path]).candidates():
+    for candidate in _choose(path, keeps):
         parts = [found]
         if arm := arm_of_key(candidate.key):
             parts.append(found.arms.setdefault(arm, File.create(arm, path)))
@@ -84,11 +120,11 @@ def _read(path: Path) -> File:
     return found
 
 
-def _read_arms(paths: Sequence[Path]) -> list[File]:
+def _read_arms(paths: Sequence[Path], keeps: Filter | None) -> list[File]:
     """The arms of a single file, each as a file, in the order of the configuration."""
     arms: dict[str, File] = {}
     for path in paths:
-        for candidate in RolloutSource([path]).candidates():
+        for candidate in _choose(path, keeps):
             arm = arm_of_key(candidate.key)
             _add([arms.setdefault(arm, File.create(arm or "(no arm)", path))], candidate)
     places = {name: at for path in paths for at, name in enumerate(_read_settings(path))}
@@ -123,9 +159,8 @@ def _add(parts: Sequence[File], candidate: Candidate) -> None:
 def compare_files(command: CompareConfig) -> JsonObject:
     """The comparison as JSON: each file, and the first one with each of the others."""
     first, *others = files = read_files(command)
-    settings = [file.settings() for file in files]
     pairs = []
-    for other, own in zip(others, settings[1:], strict=True):
+    for other in others:
         found = _compare_sides(first, other)
         if not found:
             names = f"{first.side.name} and {other.side.name}"
@@ -140,11 +175,13 @@ def compare_files(command: CompareConfig) -> JsonObject:
                 "first": first.side.name,
                 "second": other.side.name,
                 **found,
-                "settings": _list_differences(settings[0], own),
+                "settings": _list_differences(first, other),
                 **({"arms": arms} if arms else {}),
             }
         )
-    return {"files": [_describe(file, command.pass_threshold) for file in files], "pairs": pairs}
+    described = [_describe(file, command.pass_threshold) for file in files]
+    chosen = {"where": command.where} if command.where else {}
+    return {**chosen, "files": described, "pairs": pairs}
 
 
 def _compare_sides(first: File, other: File) -> JsonObject:
@@ -181,7 +218,8 @@ def conclude(paired: Paired) -> str:
 
 def format_comparison(found: Mapping[str, Any]) -> str:
     """The comparison for people."""
-    return "\n".join([*_format_files(found["files"]), *_format_pairs(found["pairs"])])
+    chosen = [f"Rollouts where {found['where']}:"] if "where" in found else []
+    return "\n".join([*chosen, *_format_files(found["files"]), *_format_pairs(found["pairs"])])
 
 
 def _format_files(files: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -208,11 +246,11 @@ def _format_pairs(pairs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         if len(pairs) > 1:
             yield f"{pair['first']} and {pair['second']}:"
         if "difference" in pair:
-            yield f"Difference {_format_difference(pair)}"
+            yield f"Difference {format_difference(pair)}"
             yield pair["conclusion"]
         group = pair.get("group_reward", {})
         if group:
-            yield f"Group reward: difference {_format_difference(group)}"
+            yield f"Group reward: difference {format_difference(group)}"
             yield group["conclusion"]
         for arm, found in pair.get("arms", {}).items():
             for name, each in (("", found), (", group reward", found.get("group_reward", {}))):
@@ -224,12 +262,18 @@ def _format_pairs(pairs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
                 yield f"Only in the {which} file: {number_of(found[name], 'task')}, not compared"
         settings = list(pair["settings"].items())
         for name, (one, other) in settings[:MAX_SETTINGS]:
-            yield f"  {name}: {one} → {other}"
+            yield f"  {name}: {_format_value(one)} → {_format_value(other)}"
         if len(settings) > MAX_SETTINGS:
             yield f"  … and {len(settings) - MAX_SETTINGS} other settings"
 
 
-def _format_difference(paired: Mapping[str, Any]) -> str:
+def _format_value(value: Any) -> str:
+    several = value.get("values") if isinstance(value, dict) else None
+    return f"{value}" if several is None else f"{len(several)} values"
+
+
+def format_difference(paired: Mapping[str, Any]) -> str:
+    """The difference with its interval, and how many tasks each side wins, in words."""
     low, high = paired["interval"] or (None, None)
     between = "" if low is None else f" [{low:+.4f}, {high:+.4f}]"
     return (
@@ -253,15 +297,21 @@ def _describe(file: File, threshold: float) -> JsonObject:
     }
 
 
-def _list_differences(one: JsonObject, other: JsonObject) -> dict[str, tuple[Any, Any]]:
-    names = [*one, *(name for name in other if name not in one)]
+def _list_differences(first: File, other: File) -> dict[str, tuple[Any, Any]]:
+    """What the rollouts of two files were made with, where it differs and is known of both."""
+    one, two = first.names(), other.names()
+    names = [name for name in one if name in two]
+    own, others = first.settings(), other.settings()
+    if own is not None and others is not None:
+        one, two = one | own, two | others
+        names = [*(name for name in names if name != "settings"), *{**own, **others}]
     return {
-        name: (one.get(name), other.get(name)) for name in names if one.get(name) != other.get(name)
+        name: (one.get(name), two.get(name)) for name in names if one.get(name) != two.get(name)
     }
 
 
 def _flatten(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict) and value:
+    if isinstance(value, dict):
         for key, child in value.items():
             yield from _flatten(child, f"{path}.{key}" if path else str(key))
     else:

@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
 
 from ..config.keys.analysis import ExportConfig, PairsConfig, SelectionConfig
 from ..config.keys.trackers import OtelConfig
@@ -20,13 +19,11 @@ from ..export.conversation import (
 from ..export.formats import FORMATS, Format, find_format
 from ..export.grouped import build_group
 from ..export.pairs import Two, plan_pairs
-from ..export.preferences import Pair
+from ..export.preferences import Pair, PairPrompt
 from ..export.report import ExportReport, explain_nothing
 from ..export.selection import NO_RESPONSE, Selection, is_test_of, read_selected, score_of, select
 from ..export.trainers import Context, identify, read_trace
 from ..export.writing import RowFile
-from ..responses import input_items
-from ..store.arms.template import Prompt
 from ..store.files import write_json
 from ..store.groups.scope import Group
 from ..trackers.installed import check_installed
@@ -97,20 +94,24 @@ def export_pairs(config: PairsConfig) -> JsonObject:
     if form.of_pair is None:
         names = ", ".join(name for name, each in FORMATS.items() if each.of_pair)
         raise ConfigError(f"format={config.format} has no pairs; these have: {names}")
-    template = None if config.prompt == "chosen" else Prompt.load(Path(config.prompt))
+    prompt = PairPrompt.parse(config.prompt)
     with _files(config, form) as files:
-        selection = select(config, with_texts=True)
+        selection = select(config, with_texts=True, arm=prompt.arm)
         planned = plan_pairs(selection, config)
         report = files.report
         wanted = {
             group: {each for two in pairs for each in two[:2]}
             for group, pairs in planned.pairs.items()
         }
+        for group, member in selection.of_arm.items():
+            wanted.get(group, set()).add(member)
         for group, rollouts in read_selected(selection.source, wanted):
-            read = _reader(config)
+            read, member = _reader(config), selection.of_arm.get(group)
+            in_arm = rollouts.get(member.key) if member else None
             for two in planned.pairs[group]:
                 with files.leaving_out_unfit():
-                    _write_pair(files, form.of_pair, _pair(two, rollouts, read, template))
+                    pair = _pair(two, rollouts, read, prompt, in_arm)
+                    _write_pair(files, form.of_pair, pair)
         report.left_out += selection.left_out + planned.skipped
         return files.finish(selection.num_read, "pair", is_allowed=config.allow_empty)
 
@@ -285,17 +286,19 @@ def _reader(
     return read
 
 
-def _pair(two: Two, rollouts: dict[Key, Rollout], read: Any, template: Prompt | None) -> Pair:
+def _pair(
+    two: Two,
+    rollouts: dict[Key, Rollout],
+    read: Callable[[Rollout], Conversation],
+    prompt: PairPrompt,
+    in_arm: Rollout | None,
+) -> Pair:
+    """The pair with its texts; `in_arm` is a rollout of the arm whose prompt it gets."""
     chosen, rejected = (read(rollouts[each.key]) for each in two[:2])
-    prompt, is_raw = chosen.prompt, chosen.is_raw
-    if template is not None:
-        try:
-            prompt = input_items(template.apply({}, chosen.row))
-            is_raw = template.completion is not None
-        except ValueError as error:
-            raise ConfigError(f"task {chosen.rollout.key.task_id}: {error}") from None
+    asked = read_conversation(in_arm, is_answered=False) if in_arm else None
+    messages, is_raw = prompt.of(chosen, asked)
     assert two.chosen.score is not None and two.rejected.score is not None
-    return Pair(prompt, chosen, rejected, two.chosen.score, two.rejected.score, two.rule, is_raw)
+    return Pair(messages, chosen, rejected, two.chosen.score, two.rejected.score, two.rule, is_raw)
 
 
 def _write_pair(files: _Files, build: Callable[[Pair], JsonObject], pair: Pair) -> None:

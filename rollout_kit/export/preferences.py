@@ -1,11 +1,49 @@
 """Rows of preference formats: one prompt with a better and a worse completion."""
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
 
+from ..errors import ConfigError
+from ..responses import input_items
+from ..store.arms.template import Prompt
 from ..store.groups.scope import arm_of_key
 from ..types import JsonObject
-from .conversation import Conversation
+from .conversation import Conversation, Unfit
 from .trainers import tools_as_text
+
+
+@dataclass(frozen=True, slots=True)
+class PairPrompt:
+    """Which prompt a pair gets: that of its chosen rollout, that of an arm, or a template's."""
+
+    arm: str | None = None
+    template: Prompt | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The choice that `+prompt=` names: `chosen`, `arm:<id>`, or a YAML file."""
+        if text == "chosen":
+            return cls()
+        if text.startswith("arm:"):
+            return cls(arm=text.removeprefix("arm:"))
+        return cls(template=Prompt.load(Path(text), "prompt"))
+
+    def of(
+        self, chosen: Conversation, in_arm: Conversation | None
+    ) -> tuple[list[JsonObject], bool]:
+        """The prompt, and whether it is raw text. `in_arm`: how the arm asks the task."""
+        if self.template is not None:
+            try:
+                asked = input_items(self.template.apply({}, chosen.row))
+            except ValueError as error:
+                raise ConfigError(f"task {chosen.rollout.key.task_id}: {error}") from None
+            return asked, self.template.completion is not None
+        if self.arm is None:
+            return chosen.prompt, chosen.is_raw
+        if in_arm is None:
+            raise Unfit(f"the arm '{self.arm}' has no rollout of its task")
+        return in_arm.prompt, in_arm.is_raw
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,11 @@ from typing import Any
 
 from ..api.outputs import files_of
 from ..config.keys.analysis import SelectionConfig
-from ..errors import ConfigError
-from ..store.groups.scope import Group, group_of
+from ..errors import ConfigError, suggest
+from ..store.groups.scope import Group, arm_of_key, group_of
 from ..types import Key, Rollout
 from .conversation import digest, is_cut_off, said_by
-from .filters.expression import Filter
+from .filters.expression import filtering
 from .source import BareLine, Candidate, RolloutSource
 
 NO_RESPONSE = "without a response"
@@ -52,26 +52,37 @@ class Selection:
     """The scores of all verified members, chosen or not: the baseline of advantages."""
     num_read: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
+    of_arm: dict[Group, Member] = field(default_factory=dict)
+    """A rollout of each group in the arm that was asked for, chosen or not."""
 
 
-def select(config: SelectionConfig, *, with_texts: bool = False) -> Selection:
-    """Choose rollouts; ConfigError for a filter that is wrong or names an unknown field.
+def select(
+    config: SelectionConfig, *, with_texts: bool = False, arm: str | None = None
+) -> Selection:
+    """Choose rollouts; ConfigError for a filter that is wrong or names an unknown field, and for an
+    `arm` that no rollout is of.
 
     `with_texts`: whether members tell about their texts.
     """
     if not config.inputs:
         raise ConfigError("name one or more files of rollouts")
-    keeps = Filter(config.where) if config.where else None
     found = Selection(RolloutSource(files_of(config.inputs)), {}, {})
     with_texts = with_texts or config.dedupe
-    for candidate in found.source.candidates(keeps):
-        found.num_read += 1
-        try:
-            _take(found, candidate, config, with_texts=with_texts)
-        except BareLine:
-            found.left_out[NO_RESPONSE] += 1
-    if keeps is not None:
-        keeps.check()
+    arms: set[str] = set()
+    with filtering(config.where) as keeps:
+        for candidate in found.source.candidates(keeps):
+            found.num_read += 1
+            if arm is not None:
+                arms.add(own := arm_of_key(candidate.key))
+                if own == arm:
+                    member = Member(candidate.key, None, None, place=candidate.place)
+                    found.of_arm.setdefault(group_of(candidate.key), member)
+            try:
+                _take(found, candidate, config, with_texts=with_texts)
+            except BareLine:
+                found.left_out[NO_RESPONSE] += 1
+    if arm is not None and found.num_read and not found.of_arm:
+        raise ConfigError(f"no rollout is of the arm '{arm}'{suggest(arm, arms)}")
     if config.reward_key and found.num_read and not found.scores:
         raise ConfigError(f"reward_key={config.reward_key}: no rollout has a number there")
     for group in list(found.groups):
@@ -176,7 +187,7 @@ def read_selected(
 ) -> Iterator[tuple[Group, dict[Key, Rollout]]]:
     """Each group with its wanted rollouts, in the order in which groups are complete; at the end
     those of which a line turns out to have no response, without it."""
-    left = {group: len(set(members)) for group, members in wanted.items()}
+    left = {group: len({each.place for each in members}) for group, members in wanted.items()}
     open_groups: dict[Group, dict[Key, Rollout]] = {}
     places = sorted({each.place for members in wanted.values() for each in members})
     for rollout in source.read(places):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..api.load import load
+from ..export.filters.expression import Filter
 from ..metrics.aggregate import CUT_OFF, Aggregate
 from ..metrics.paired import Side
 from ..store.files import OutputPaths
@@ -60,18 +61,20 @@ class Facts:
         return ", ".join(what)
 
 
-def gather(name: str, path: Path, pass_threshold: float) -> Facts:
-    """Read a file and what is beside it; ConfigError if it cannot be read."""
+def gather(name: str, path: Path, pass_threshold: float, keeps: Filter | None = None) -> Facts:
+    """Read a file and what is beside it; ConfigError if it cannot be read. With a filter, only the
+    rollouts that it keeps count, and none is missing."""
     facts = Facts(name, path, Aggregate(pass_threshold), side=Side(name), group_side=Side(name))
     done = set[Key]()
     paths = OutputPaths(path)
-    has_failures = paths.failures.exists()
+    has_failures = paths.failures.exists() and keeps is None
     for rollout in load(path) if path.exists() else ():
-        _take(facts, rollout, pass_threshold)
+        if keeps is None or keeps(rollout):
+            _take(facts, rollout, pass_threshold)
         if has_failures:
             done.add(rollout.key)
     last: dict[Key, JsonObject] = {}
-    for line in _failure_lines(paths.failures):
+    for line in _failure_lines(paths.failures) if has_failures else ():
         if (key := key_of(line)) is not None and key not in done:
             last[key] = line
     for line in last.values():
@@ -80,7 +83,7 @@ def gather(name: str, path: Path, pass_threshold: float) -> Facts:
     facts.run = read_object(paths.manifest)
     facts.commits = list(dict.fromkeys(_commits(paths.runs)))
     counts = read_object(paths.metrics).get("counts")
-    facts.counts = counts if isinstance(counts, dict) else {}
+    facts.counts = counts if isinstance(counts, dict) and keeps is None else {}
     return facts
 
 

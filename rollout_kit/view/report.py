@@ -3,15 +3,17 @@
 import base64
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from html import escape
 from pathlib import Path
 
-from ..commands.compare import conclude
+from ..commands.compare import conclude, format_difference
 from ..config.keys.analysis import ReportConfig
 from ..errors import ConfigError, number_of
+from ..export.filters.expression import filtering
 from ..metrics.aggregate import Aggregate
-from ..metrics.paired import compare
+from ..metrics.paired import Side, compare
 from ..responses import content_texts
 from ..store.files import write_atomically
 from ..store.lines import now_text
@@ -54,23 +56,27 @@ ABOUT_K = (
 
 def write_report(command: ReportConfig) -> str:
     """Write the page and say so; ConfigError if the files hold no rollout."""
-    files = [
-        gather(name, path, command.pass_threshold) for name, path in find_outputs(command.inputs)
-    ]
+    with filtering(command.where) as keeps:
+        files = [
+            gather(name, path, command.pass_threshold, keeps)
+            for name, path in find_outputs(command.inputs)
+        ]
     files = [each for each in files if each.whole.rollouts or each.num_failed]
     if not files:
-        raise ConfigError(f"{', '.join(command.inputs)}: no rollout is in it")
+        which = f" for which this holds: {command.where}" if command.where else ""
+        raise ConfigError(f"{', '.join(command.inputs)}: no rollout is in it{which}")
     target = command.output_fpath
     target.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(target, build_page(files, command.title).encode())
+    write_atomically(target, build_page(files, command.title, command.where or "").encode())
     rollouts = sum(each.whole.rollouts for each in files)
     return f"{target}: {number_of(rollouts, 'rollout')} of {number_of(len(files), 'file')}"
 
 
-def build_page(files: Sequence[Facts], title: str) -> str:
+def build_page(files: Sequence[Facts], title: str, where: str = "") -> str:
     digest = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'"
     sections = (
+        _note(f"Rollouts where <code>{escape(where)}</code>") if where else "",
         _headline(files),
         _comparison(files),
         _parts(files),
@@ -120,34 +126,27 @@ def _comparison(files: Sequence[Facts]) -> str:
     """The first file with each of the others, paired by task."""
     first, *others = files
     found = [
-        f"<p>{escape(first.name)} (first) and {escape(other.name)} (second){_compare(first, other)}"
+        f"<p>{escape(first.name)} (first) and {escape(other.name)} (second):"
+        f" {'</p><p>'.join(_compare(first, other))}</p>"
         for other in others
     ]
     return "<h2>Comparison, paired by task</h2>" + "".join(found) if found else ""
 
 
-def _compare(first: Facts, other: Facts) -> str:
+def _compare(first: Facts, other: Facts) -> Iterator[str]:
     """What is concluded from the rewards, and from those of groups where both files have some."""
-    said = []
-    for what, *sides in (
-        ("", first.side, other.side),
-        ("Group reward: ", first.group_side, other.group_side),
-    ):
-        if what and not all(side.tasks for side in sides):
-            continue
-        try:
-            paired = compare(*sides)
-        except ValueError as error:
-            said.append(f"{what}{escape(str(error))}")
-            continue
-        low, high = paired.interval or (None, None)
-        between = "" if low is None else f" [{low:+.4f}, {high:+.4f}]"
-        said.append(
-            f"{what}<b>{escape(conclude(paired))}</b> Difference {paired.difference:+.4f}{between}"
-            f" over {paired.num_tasks:,} common tasks; the second wins {paired.wins:,}, loses"
-            f" {paired.losses:,}, ties {paired.ties:,}."
-        )
-    return ": " + "</p><p>".join(said) + "</p>"
+    yield _conclude(first.side, other.side)
+    if first.group_side.tasks and other.group_side.tasks:
+        yield f"Group reward: {_conclude(first.group_side, other.group_side)}"
+
+
+def _conclude(first: Side, other: Side) -> str:
+    try:
+        paired = compare(first, other)
+    except ValueError as error:
+        return escape(f"{error}")
+    difference = format_difference(asdict(paired))
+    return f"<b>{escape(conclude(paired))}</b> Difference {escape(difference)}."
 
 
 def _parts(files: Sequence[Facts]) -> str:

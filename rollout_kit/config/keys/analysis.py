@@ -21,6 +21,9 @@ class ReadingCommand(Command):
 class CompareConfig(ReadingCommand):
     """ng_compare: compare files of rollouts task by task."""
 
+    where: str | None = Field(
+        None, description="Compare rollouts for which this holds: finish_reason == 'stop'."
+    )
     pass_threshold: float = Field(1.0, description="Lowest reward that counts as a success.")
 
 
@@ -52,6 +55,9 @@ class ReportConfig(ReadingCommand):
 
     output_fpath: Path = Field(Path("report.html"), description="The page to write.")
     title: str = Field("Rollouts", description="Title of the page.")
+    where: str | None = Field(
+        None, description="Report on rollouts for which this holds: reward < 0.5."
+    )
     pass_threshold: float = Field(1.0, description="Lowest reward that counts as a success.")
 
 
@@ -146,7 +152,7 @@ class PairsConfig(SelectionConfig):
     drop_identical: bool = Field(True, description="Leave out pairs of two equal responses.")
     prompt: str = Field(
         "chosen",
-        description="Prompt of a pair: that of the chosen rollout, or a YAML file with `system` and"
-        " `user` templates, filled from the row.",
+        description="Prompt of a pair: that of the chosen rollout; with arm:<id> that of an arm; or"
+        " a YAML file with `system` and `user` templates, filled from the row.",
     )
     allow_empty: bool = Field(False, description="Exit 0 where no pair was found.")

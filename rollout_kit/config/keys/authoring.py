@@ -8,20 +8,21 @@ from pydantic import Field
 from .command import Command
 from .servers import CheckoutConfig
 
+FOLDER = "Folder of the server: resources_servers/<name>, in the working folder."
+
 
 class EntrypointConfig(Command):
-    """Keys of ng_init_resources_server, ng_test and ng_audit_verifier."""
+    """Keys of ng_init_resources_server and ng_test."""
 
-    entrypoint: str = Field(
-        "", description="Folder of the server: resources_servers/<name>, in the working folder."
-    )
+    entrypoint: str = Field(description=FOLDER)
 
 
-class AuditConfig(EntrypointConfig):
+class AuditConfig(Command):
     """ng_audit_verifier: check that a verifier's verdicts can be trusted."""
 
     asks_policy: ClassVar[bool] = False
 
+    entrypoint: str = Field("", description=FOLDER)
     resources_server_name: str | None = Field(
         None, description="Verifier to audit. Optional if there is only one."
     )

@@ -11,6 +11,7 @@ the row. A field that a rollout lacks is None: it equals only None, and no compa
 import ast
 import operator
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from copy import copy
 from typing import Any
 
@@ -140,6 +141,15 @@ class Filter:
             raise ConfigError(
                 f"{self.text}: no rollout has the field '{name}'{suggest(name, self._seen)}"
             )
+
+
+@contextmanager
+def filtering(text: str | None) -> Iterator[Filter | None]:
+    """Context with the filter of a key, or None; at its end `check`, as all rollouts were seen."""
+    keeps = Filter(text) if text else None
+    yield keeps
+    if keeps is not None:
+        keeps.check()
 
 
 def parse(text: str) -> ast.expr:

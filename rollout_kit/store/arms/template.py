@@ -31,10 +31,10 @@ class Prompt:
     name: str = "prompt_config"
 
     @classmethod
-    def load(cls, path: Path) -> "Prompt":
-        """The prompt of a YAML file; ConfigError if it is not `{user: …, system: …}`."""
-        content = read_yaml(path, "prompt_config")
-        return cls.of(content, f"prompt_config {path}", needs_question=True)
+    def load(cls, path: Path, key: str = "prompt_config") -> "Prompt":
+        """The prompt of a YAML file that a key names; ConfigError if it is not `{user: …, system:
+        …}`."""
+        return cls.of(read_yaml(path, key), f"{key} {path}", needs_question=True)
 
     @classmethod
     def of(cls, content: Any, where: str, *, needs_question: bool = False) -> "Prompt":

@@ -1,6 +1,6 @@
 """Which rollouts of each task a run asks for, and under which scope."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -63,13 +63,25 @@ class Wanted:
         """Rollouts of each task."""
         return sum(self._repeats_of(arm, agent) for arm in self.ordered)
 
+    def common_repeats(self) -> int | None:
+        """How many rollouts a task has in each arm; None if arms, or the agents of the tasks that
+        were seen, differ in it."""
+        found = {number for arms in self._of_agents.values() for _, _, number in arms}
+        return found.pop() if len(found) == 1 else None
+
     def keys(self, task: Task) -> list[Key]:
         """The keys of a task, the repeats of an arm in order."""
-        return [key for _, key in self._keys(task)]
+        return [key for _, key in self.pairs(task)]
 
-    def attempts(self, task: Task, settled: Callable[[Key], bool]) -> Iterator[Attempt]:
-        """Attempts at the keys of a task that are not settled."""
-        for arm, key in self._keys(task):
+    def attempts(
+        self,
+        task: Task,
+        settled: Callable[[Key], bool],
+        pairs: Iterable[tuple[Arm | None, Key]] | None = None,
+    ) -> Iterator[Attempt]:
+        """Attempts at the keys of a task that are not settled. `pairs` are those of the task, where
+        they are known already."""
+        for arm, key in self.pairs(task) if pairs is None else pairs:
             if settled(key):
                 continue
             asked = task
@@ -78,7 +90,8 @@ class Wanted:
                 asked = with_seed(task, before + key.rollout_index)
             yield arm.attempt(key, asked) if arm else Attempt(key, asked)
 
-    def _keys(self, task: Task) -> Iterator[tuple[Arm | None, Key]]:
+    def pairs(self, task: Task) -> Iterator[tuple[Arm | None, Key]]:
+        """The keys of a task, each with its arm."""
         task_id, agent, only = task.task_id, task.agent, self.only
         for arm, scope, number in self._of_agents.get(agent) or self._of_agent(agent):
             first = task.first_rollout * number if self.arms else task.first_rollout
