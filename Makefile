@@ -49,7 +49,7 @@ check: .venv/.ready-dev  ## lint, format and types
 chaos: .venv/.ready-dev .ray/.ready  ## kills, faults, full disks: half an hour, and what must hold all the same
 	$(BIN)/python -m pytest -vv -m "not live" --durations=0 --durations-min=5 \
 		tests/test_buffer.py tests/test_producing.py tests/test_chaos.py tests/test_chaos_suite.py tests/test_supervision.py tests/test_journal.py \
-		tests/test_callers.py tests/test_cluster.py
+		tests/test_callers.py tests/test_cluster.py tests/test_group_kills.py
 	$(WITH_RAY) -vv -m "not live" -k ray tests/test_cluster.py tests/test_buffer.py
 
 bench: .venv/.ready-dev  ## beside a bare client loop: rollouts a second, CPU, memory; BENCH=--quick

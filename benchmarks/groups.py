@@ -1,5 +1,6 @@
-"""What the verification of groups costs the collector: the same runs with and without it."""
+"""What the verification of groups costs: the `local-short` cases with it over those without it."""
 
+import shutil
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,14 +8,25 @@ from typing import TYPE_CHECKING
 
 from . import sides, work
 from .endpoint import Setting
-from .many_groups import CONFIG, REPEATS, SERVER, WITH_GROUPS, measure_kept
-from .measure import Measured, Unmeasured, measure
+from .many_groups import CONFIG, REPEATS, WITH_GROUPS, measure_kept
+from .measure import ROOT, Measured, Unmeasured, measure
 
 if TYPE_CHECKING:
     from .figures import Figure, Figures
 
 CASES = ((16, 1_500), (128, 1_500), (1_024, 1_500))
 """Rollouts in flight, and groups."""
+
+SERVER = """
+from typing import Any
+
+from rollout_kit import JsonObject
+
+from .mcqa import Mcqa
+
+
+class Grouped(Mcqa):"""
+"""Its verdicts are those of the `local-short` cases; the scores are constants."""
 
 MANY = 30_000
 """Groups of the run whose memory is observed."""
@@ -24,11 +36,7 @@ def measure_groups(figures: "Figures") -> Iterator["Figure"]:
     """CPU a rollout with scored groups of eight over that without, in adjacent runs; and memory."""
     from .figures import Figure
 
-    for name, text in (("alone", SERVER), ("grouped", SERVER + WITH_GROUPS)):
-        folder = figures.folder / "resources_servers" / name
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "app.py").write_text(text)
-        (figures.folder / f"{name}.yaml").write_text(CONFIG.format(name=name))
+    write_grouped(figures.folder)
     for parallel, number in CASES:
         ratios = []
         for run in range(max(3, figures.runs)):
@@ -43,12 +51,22 @@ def measure_groups(figures: "Figures") -> Iterator["Figure"]:
     yield Figure("groups_kept", what, kept["grouped"] - kept["alone"], "bytes")
 
 
+def write_grouped(folder: Path) -> None:
+    """The verifier of the `local-short` cases with scores of groups, and its configuration."""
+    there, here = folder / "resources_servers/grouped", ROOT / "resources_servers/mcqa"
+    there.mkdir(parents=True, exist_ok=True)
+    shutil.copy(here / "grading.py", there)
+    shutil.copy(here / "app.py", there / "mcqa.py")
+    (there / "app.py").write_text(SERVER + WITH_GROUPS)
+    (folder / "grouped.yaml").write_text(CONFIG.format(name="grouped"))
+
+
 def _run(figures: "Figures", name: str, number: int, parallel: int) -> Measured:
     rows = work.write_rows(figures.folder / "groups.jsonl", number)
     output = figures.folder / "groups" / "rollouts.jsonl"
     argv = sides.local(figures.port, "short", rows, parallel, str(output))
-    configs = f"+config_paths=[{sides.MODEL},{name}.yaml]"
-    argv = [configs if word.startswith("+config_paths") else word for word in argv]
+    if name == "grouped":
+        argv = [word.replace(sides.ENVIRONMENTS["short"], "grouped.yaml") for word in argv]
     found = measure([*argv, f"+num_repeats={REPEATS}"], figures.folder, figures.port, Setting())
     scores = output.with_name("rollouts_groups.jsonl")
     _check(scores, number if name == "grouped" else 0)

@@ -14,11 +14,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import Desk, asked, blocks, read_jsonl, row
 
-from rollout_kit.errors import ModelError, VerifyError
+from rollout_kit.errors import ModelError, OutputError, VerifyError
 from rollout_kit.responses import output_text
 from rollout_kit.serving.registry import load as load_server
 from rollout_kit.serving.resources_server import ResourcesServer
 from rollout_kit.store.groups.members import HeldMember
+from rollout_kit.store.groups.scores import GroupFile
 from rollout_kit.testing import OVERS, Over, ScriptedModel, making, run_virtual, text_response
 from rollout_kit.types import JsonObject, VerifyRequest, VerifyResponse
 
@@ -204,6 +205,26 @@ def test_what_becomes_of_an_incomplete_group(
     assert run_virtual(desk.collect(**KEYS, **policy)) == 0
     assert len(Ranked.calls) == calls + 1 and desk.metrics()["groups"]["scored"] == 3
     assert rewards(current(desk)["q1"]) == {0: 0, 1: 0.25, 2: 0.5, 3: 0.75}
+
+
+def test_a_score_that_cannot_be_read_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(question: str, number: int) -> bool:
+        if fail_one(question, number):
+            raise ModelError("busy", status=500)
+        return False
+
+    desk, policy = make_desk(tmp_path, Numbered(fail)), {"incomplete_groups": "partial"}
+    assert run_virtual(desk.collect([row("q1")], **KEYS, **policy)) == 2
+
+    def lose(*_: object) -> None:
+        raise OSError("the disk is gone")
+
+    monkeypatch.setattr(GroupFile, "read", lose)
+    desk.model = ScriptedModel(Numbered(fail), delay_s=1)  # the group is settled by its failure
+    with pytest.raises(OutputError, match="groups cannot be followed: OSError: the disk is gone"):
+        run_virtual(desk.collect(**KEYS, **policy))
 
 
 def test_more_repeats_make_the_scores_stale(desk: Desk) -> None:

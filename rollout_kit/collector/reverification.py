@@ -19,7 +19,8 @@ from ..metrics.comparison import Comparison
 from ..metrics.summary import Metrics
 from ..metrics.tally import Tally
 from ..store.groups.scope import Group, arm_of_key, group_of, without_arm
-from ..store.journal import Journal, NoJournal
+from ..store.lines import row_of
+from ..store.sidecars.unwritten import AnyJournal
 from ..store.stored import Line, Stored, StoredFile, read_stored_lines
 from ..store.tasks import BREATH, Malformed
 from ..types import Attempt, JsonObject, Key, Outcome, Rollout, Say, Task
@@ -140,7 +141,7 @@ class StoredSource:
         self,
         stored: StoredFile,
         verifiers: Verifiers,
-        journal: Journal | NoJournal,
+        journal: AnyJournal,
         *,
         copies_current: bool,
         names_malformed: bool,
@@ -294,7 +295,7 @@ class StoredSource:
                     chosen = self.survey.rows.get(key)
                     task = Task(key.task_id, content["_ng_task_index"], number, key.agent, {})
                     if self.on_task and (keys := groups.pop(group_of(key), None)):
-                        self.on_task((), task, keys)
+                        self.on_task((), task._replace(row=row_of(content)), keys)
                     if chosen and chosen.line == number and self._is_owed(key):
                         is_copied = self._copies_current and self._is_current(key, chosen)
                         yield Attempt(key, task, stored=content, is_copied=is_copied)

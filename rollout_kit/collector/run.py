@@ -109,7 +109,7 @@ class Run:
             self.observe(self.audit)
         self._fatal: StopRun | OutputError | None = None
         if self.groups.is_on:
-            self.observe(self.groups.open)
+            self.observe(self.groups)
         self._timers: list[asyncio.TimerHandle] = []
         self._last_outcome = 0.0
         self.each_second: list[Callable[[], object]] = []

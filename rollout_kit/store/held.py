@@ -1,13 +1,14 @@
 """One file of an output while a run appends to it: opened, repaired, written, forced to disk, and
 watched for what other programs do to it.
 
-A line is one `write`. What was forced to disk before an `fsync` failed is known to be durable;
-after that the kernel may report success for lines that it has dropped, so it is not asked again.
+A `write` is of whole lines. What was forced to disk before an `fsync` failed is known to be
+durable; after that the kernel may report success for lines that it has dropped, so it is not asked
+again.
 """
 
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -76,8 +77,16 @@ class HeldFile:
         finally:
             self._first = self._durable = self.size
 
-    def write(self, raw: bytes) -> None:
-        """Append a line, or nothing of it."""
+    def write_all(self, lines: Sequence[bytes]) -> None:
+        """Append lines at once. If there is no room for all of them, append the first ones."""
+        try:
+            self.write(b"".join(lines), len(lines))
+        except OutputError:
+            for line in lines:
+                self.write(line)
+
+    def write(self, raw: bytes, num_lines: int = 1) -> None:
+        """Append a line, or several, or nothing of it."""
         try:
             written = os.write(self.descriptor, raw)
             if written != len(raw):
@@ -89,7 +98,7 @@ class HeldFile:
                 " and run the same command again"
             ) from error
         self.size += written
-        self._num_lines += 1
+        self._num_lines += num_lines
 
     def sync(self) -> None:
         """Force the lines to disk; OutputError if that fails. It may block."""

@@ -8,27 +8,28 @@ again.
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
 from functools import partial
 from sys import intern
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...config.keys.groups import GroupsConfig
 from ...errors import OutputError, PeerTimeout, RolloutError, VerifyError
 from ...metrics.summary import Metrics
 from ...serving.verdicts.groups import GroupScores, as_group_scores
 from ...session import VERIFIER, Session, entered
-from ...store.groups.members import HeldMember, build_request, group_digest
+from ...store.groups.members import build_request, group_digest
 from ...store.groups.reading import read_groups
 from ...store.groups.scope import Group
 from ...store.groups.scores import GroupFile, Scored, build_group_line
-from ...store.journal import Journal, NoJournal
+from ...store.journal import Journal
+from ...store.sidecars.unwritten import AnyJournal
 from ...time_limit import running_loop, within
 from ...transport.retry import VERIFICATION, retry
-from ...types import JsonObject, Key, Outcome, Rollout, StoredTurn
+from ...types import JsonObject, Outcome, Rollout, StoredTurn
 from ..collection import Collection as Work
 from ..rollout import Runner
+from .jobs import Job, Needed, make_job
 from .slots import OpenGroup, OpenGroups
 from .tally import GroupTally
 
@@ -38,38 +39,13 @@ MAX_HELD = 256
 """Settled groups that wait in memory; further ones are read from the output again."""
 
 GATHER_S = 0.05
-"""Time in which settled groups are gathered. Asking about them one after the other takes two thirds
-of the CPU that it takes between the steps of other work."""
-
-
-class Job(NamedTuple):
-    """A group to be scored. `members` are its slots in order, None for those that failed."""
-
-    group: Group
-    task_index: int
-    task: JsonObject
-    members: dict[Key, HeldMember | None]
-    is_final: bool = True
-    """False if members may still come."""
-    is_again: bool = False
-    """Whether this run has scored it before, with fewer members."""
-
-    @property
-    def digest(self) -> str:
-        return group_digest(sum(each.digest for each in self.members.values() if each))
-
-
-@dataclass(frozen=True, slots=True)
-class Needed:
-    """A settled group that is to be read from the output. `num_members` None: not known."""
-
-    task_index: int
-    num_members: int | None
-    failed: frozenset[Key]
+"""Time in which outcomes are gathered. Going through them one after the other, and asking about the
+groups that they settle, takes two thirds of the CPU that it takes between the steps of other work.
+"""
 
 
 class GroupScoring:
-    """For a run whose servers score groups; `open` observes its outcomes.
+    """For a run whose servers score groups; it observes its outcomes.
 
     `note` receives each score that counts, as its line; `fail` an error that ends the run. With
     `renews`, scores of another verifier do not count.
@@ -78,7 +54,7 @@ class GroupScoring:
     def __init__(
         self,
         runner: Runner,
-        journal: Journal | NoJournal,
+        journal: AnyJournal,
         policy: GroupsConfig,
         *,
         agents: Collection[str],
@@ -134,7 +110,7 @@ class GroupScoring:
 
     def stages(self) -> Counter[str]:
         """What is in flight."""
-        number = self._num_waiting
+        number = self._num_waiting + bool(self.open.noted)
         return Counter({"the verification of groups": number} if number else {})
 
     @property
@@ -147,6 +123,12 @@ class GroupScoring:
         kept = self._journal.append(outcome)
         self.open.hold(kept)
         return kept
+
+    def take(self, outcome: Outcome) -> None:
+        """Follow an outcome of the run, with others."""
+        self.open.note(outcome)
+        if not self._is_gathering:
+            self._gather()
 
     def append_turn(self, turn: StoredTurn) -> None:
         self._journal.append_turn(turn)
@@ -166,6 +148,7 @@ class GroupScoring:
 
     async def close(self) -> None:
         self.cancel()
+        self._go_on()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def watch(self) -> None:
@@ -173,10 +156,11 @@ class GroupScoring:
         deadline_s = self._policy.group_deadline_s
         while deadline_s is not None:
             await asyncio.sleep(deadline_s / 8)
+            self._go_on()
             for group, opened in self.open.overdue(deadline_s):
                 is_enough = opened.num_members >= self._policy.min_members
                 if self._policy.incomplete_groups == "partial" and is_enough and opened.held:
-                    job = _job(group, opened, opened.owed | opened.failed)
+                    job = make_job(group, opened, opened.owed | opened.failed)
                     self._start(job._replace(is_final=False))
 
     async def finish(self) -> None:
@@ -222,7 +206,7 @@ class GroupScoring:
             size = None if opened.is_reopened else count
             self._needed[group] = Needed(opened.task_index, size, frozenset(opened.failed))
         elif opened.held:
-            self._start(_job(group, opened, opened.failed))
+            self._start(make_job(group, opened, opened.failed))
         else:  # without an output its earlier rollouts cannot be read again
             self.tally.incomplete += 1
 
@@ -243,10 +227,15 @@ class GroupScoring:
             return
         self._gathered.append(job)
         if not self._is_gathering:
-            self._is_gathering = True
-            running_loop().call_later(GATHER_S, self._start_gathered)
+            self._gather()
+
+    def _gather(self) -> None:
+        self._is_gathering = True
+        running_loop().call_later(GATHER_S, self._start_gathered)
 
     def _start_gathered(self) -> None:
+        self._is_gathering = True  # what it settles starts below
+        self._go_on()
         self._is_gathering = False
         free = self._policy.num_groups_in_parallel - len(self._tasks)
         for _ in range(min(free, len(self._gathered))):
@@ -254,8 +243,17 @@ class GroupScoring:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
+    def _go_on(self) -> None:
+        """Follow the outcomes that were gathered."""
+        try:
+            self.open.go_on()
+        except Exception as bug:  # a callback of the loop has nobody else to tell
+            log.exception("an unexpected error while groups were followed")
+            self._fail(OutputError(f"the groups cannot be followed: {type(bug).__name__}: {bug}"))
+
     async def _drain(self, most: int) -> None:
         """Wait until at most so many groups are waiting or in flight."""
+        self._go_on()
         while self._num_waiting > most:
             self._start_gathered()
             await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -273,16 +271,13 @@ class GroupScoring:
                 self.tally.failed[job.group] = intern(f"{error}")  # the error holds its members
                 self._tell(job.group, None)
             return
+        pairs = zip(job.members.values(), scores.members, strict=True)
         line = build_group_line(
             job.group,
             job.task_index,
             job.digest,
             verifier,
-            [
-                (key, score)
-                for (key, member), score in zip(job.members.items(), scores.members, strict=True)
-                if member is not None
-            ],
+            [(member.key, score) for member, score in pairs if member is not None],
             scores.group,
         )
         try:
@@ -335,9 +330,3 @@ class GroupScoring:
     def figures(self) -> JsonObject:
         """For the metrics file; groups that are still open are incomplete."""
         return self.tally.figures(self.open.planned)
-
-
-def _job(group: Group, opened: OpenGroup, missing: set[Key]) -> Job:
-    held: Mapping[Key, HeldMember] = opened.held or {}
-    slots = {key: held.get(key) for key in sorted({*held, *missing})}
-    return Job(group, opened.task_index, opened.task or {}, slots)

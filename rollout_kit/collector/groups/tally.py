@@ -36,14 +36,11 @@ class GroupTally:
     def take(self, line: Mapping[str, Any]) -> None:
         """Count the line of a scored group."""
         self.scored += 1
-        rewards: set[float] = set()
-        sums = self.reward
-        for each in line["members"]:
-            if (reward := each.get("reward")) is not None:
-                sums[0] += 1
-                sums[1] += reward
-                rewards.add(reward)
-        self.zero_variance += len(rewards) == 1
+        found = [each.get("reward") for each in line["members"]]
+        rewards = [reward for reward in found if reward is not None]
+        self.reward[0] += len(rewards)
+        self.reward[1] += sum(rewards)
+        self.zero_variance += len(set(rewards)) == 1
         for name, value in (line.get("group") or {}).items():
             if isinstance(value, float | int):
                 sums = self.numbers.setdefault(name, [0, 0.0])

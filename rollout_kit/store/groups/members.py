@@ -5,6 +5,7 @@ be computed while lines are read. A member that changes, comes or goes changes i
 """
 
 from errno import EINVAL
+from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,10 +14,13 @@ from zlib import crc32
 import orjson
 
 from ...types import JsonObject, Key
-from ..lines import row_of
+from ..lines import BOOKKEEPING, row_of
 
 DIGEST_BYTES = 16
 """Digests are added modulo the number that follows the largest one of this size."""
+
+NOT_OF_TASK = BOOKKEEPING | {"responses_create_params"}
+"""Fields of a row that are no part of the task in a request."""
 
 
 class HeldLine(NamedTuple):
@@ -44,13 +48,25 @@ class HeldLine(NamedTuple):
 class HeldMember(NamedTuple):
     """A member in memory. `raw` is its part of a request; `params` are its create params."""
 
+    key: Key
     raw: bytes
-    digest: int
     params: JsonObject
     line: JsonObject = {}  # noqa: RUF012 (never changed)
     """The whole line, where a reader asks for it."""
     place: HeldLine | None = None
     """Where the line is, where a reader asks for it."""
+
+    @property
+    def digest(self) -> int:
+        """Of what the verifier sees, and of the slot."""
+        hashed = sha256(self.raw + _slot_of(*self.key[2:]))
+        return int.from_bytes(hashed.digest()[:DIGEST_BYTES])
+
+
+@lru_cache(maxsize=4096)
+def _slot_of(scope: str, index: int) -> bytes:
+    """What the digest of a member has of its key."""
+    return f"{index}\0{scope}".encode()
 
 
 def hold(key: Key, line: JsonObject) -> HeldMember:
@@ -65,23 +81,22 @@ def hold(key: Key, line: JsonObject) -> HeldMember:
     seen: JsonObject = {"arm": "", "tags": {}, "response": line["response"], "verdict": verdict}
     if isinstance(arm, dict):
         seen |= {"arm": str(arm.get("id") or ""), "tags": arm.get("tags") or {}}
-    raw = orjson.dumps(seen)
-    hashed = sha256(raw)
-    hashed.update(f"{key[3]}\0{key[2]}".encode())
-    params = line.get("responses_create_params") or {}
-    return HeldMember(raw, int.from_bytes(hashed.digest()[:DIGEST_BYTES]), params)
+    return HeldMember(key, orjson.dumps(seen), line.get("responses_create_params") or {})
 
 
 def hold_line(key: Key, line: JsonObject) -> HeldMember:
     """The member with its whole line, for readers that need no digest."""
-    return HeldMember(b"", 0, {}, line)
+    return HeldMember(key, b"", {}, line)
 
 
 def task_of(line: JsonObject) -> JsonObject:
     """The task of a line, without what its arm asks."""
-    row = row_of(line)
-    row.pop("responses_create_params", None)
-    return row
+    return task_of_row(row_of(line))
+
+
+def task_of_row(row: JsonObject) -> JsonObject:
+    """The same for a row of the input."""
+    return {name: value for name, value in row.items() if name not in NOT_OF_TASK}
 
 
 def group_digest(total: int) -> str:
