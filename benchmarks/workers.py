@@ -4,8 +4,8 @@
     python -m benchmarks.workers --latency 1 --in-flight 1024 --rollouts 60000
 
 A pair is one run of each, in alternating order. Rates are those between the first and the last line
-of progress, without the start of the workers; CPU is that of all processes, with their start, and
-that of the driver alone.
+of progress, without the start of the workers; CPU is that of all processes, with their start. That
+of the driver is what a longer run takes beyond a short one of 4,000 rollouts.
 """
 
 import argparse
@@ -22,7 +22,8 @@ from typing import NamedTuple
 
 from .measure import Unmeasured, environment
 
-NUM_TASKS = 2_000
+NUM_TASKS, FEW = 2_000, 4_000
+"""Tasks, and rollouts of the short run that leaves out the driver's start."""
 
 CONFIG = """\
 policy_model:
@@ -108,6 +109,8 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=3)
     args = parser.parse_args()
     number = args.rollouts // NUM_TASKS * NUM_TASKS
+    if number <= FEW:
+        parser.error(f"--rollouts: more than {FEW:,}")
     spread = ("+executor=processes", f"+num_workers={args.workers}")
     ratios, more_ms, driver_us = [], [], []
     with tempfile.TemporaryDirectory() as name:
@@ -120,13 +123,16 @@ def main() -> None:
             for words in ((), spread) if pair % 2 else (spread, ()):
                 ran[words] = run(folder, number, args.in_flight, *words)
             one, several = ran[()], ran[spread]
+            short = run(folder, FEW, args.in_flight, *spread)
             ratios.append(several.rate / one.rate)
             more_ms.append(1e3 * (several.cpu_s - one.cpu_s) / number)
-            driver_us.append(1e6 * several.driver_cpu_s / number)
+            beyond_s = several.driver_cpu_s - short.driver_cpu_s
+            driver_us.append(1e6 * beyond_s / (number - FEW))
             print(
                 f"one process {one.rate:,.0f} rollouts/s, {args.workers} workers"
                 f" {several.rate:,.0f}: {ratios[-1]:.3f} ×; {more_ms[-1]:+.3f} ms CPU a rollout,"
-                f" driver {driver_us[-1]:.0f} µs with its start",
+                f" driver {driver_us[-1]:.0f} µs, and {short.driver_cpu_s:.1f} s for its start and"
+                f" {FEW:,} rollouts",
                 flush=True,
             )
     print(

@@ -94,7 +94,7 @@ def wait_for_workers(site: Site, driver: "subprocess.Popen[str]") -> None:
 
 
 def lose_worker(site: Site, driver: "subprocess.Popen[str]", number: int) -> tuple[int, str]:
-    """Kill or freeze a worker, and let the run end without it."""
+    """Kill or freeze a worker that was ready, and let the run end without it."""
     lost = workers_of(site)[0]
     os.kill(lost, number)
     said_until(driver, "is lost")
@@ -391,9 +391,11 @@ def test_a_worker_lost_while_it_scores_groups_costs_no_rollout_and_no_score(
 ) -> None:
     path = site.folder / "resources_servers/patient/app.py"
     path.write_text(path.read_text() + SLOW_GROUPS)
+    hold_verdicts(site)
     site.tasks(12)
     words = ["+num_repeats=3", "+worker_lease_s=4", f"+rows={rows}"]
     driver, log = site.collecting(*PROCESSES, *words), site.folder / "scoring.log"
+    wait_for_workers(site, driver)
     eventually(lambda: log.exists() and log.read_text().count("\n") == 12)
     status, said = lose_worker(site, driver, number)
     assert status == 0, said
@@ -418,10 +420,12 @@ def test_a_worker_lost_during_judge_calls_repeats_the_judges_only(
     with Site(tmp_path, latency_s=2).endpoint() as site:
         path = site.folder / "resources_servers/patient/app.py"
         verdict = "        if self.config.verdict_s:"
+        hold_verdicts(site)
         path.write_text(path.read_text().replace(verdict, JUDGED + verdict))
         site.tasks(64)
         words = ["+num_samples_in_parallel=64", "+worker_lease_s=4"]
         driver = site.collecting(*PROCESSES, *words)
+        wait_for_workers(site, driver)
         eventually(lambda: site.num_on_disk() == 64)
         status, said = lose_worker(site, driver, number)
         assert status == 0, said

@@ -4,6 +4,7 @@ import json
 import os
 import tempfile
 from collections import Counter
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from rollout_kit.store.lines import (
     row_of,
     with_verdict,
 )
+from rollout_kit.store.scan import dump_line
 from rollout_kit.testing import run_virtual, text_response
 from rollout_kit.transport.wire import scores_of
 from rollout_kit.types import Key, Rollout, Task, Unverified
@@ -229,3 +231,68 @@ def test_an_output_is_known_by_any_of_its_names(tmp_path: Path) -> None:
     for name in ("hard", "soft", "../" + tmp_path.name + "/rollouts.jsonl", "rollouts_run.json"):
         assert paths.has(tmp_path / name), name
     assert not paths.has(tmp_path / "other.jsonl")
+
+
+def as_written(number: int) -> Rollout:
+    """A rollout as a worker hands it over."""
+    done = rollout(number)
+    return replace(done, raw=dump_line(done.line))
+
+
+def note_writes(monkeypatch: pytest.MonkeyPatch, room: int = 1 << 20) -> list[bytes]:
+    """What `os.write` has written since, on a disk with so much room."""
+    written, write = list[bytes](), os.write
+
+    def some(descriptor: int, raw: bytes) -> int:
+        raw = raw[: max(0, room - sum(map(len, written)))]
+        written.append(raw)
+        return write(descriptor, raw)
+
+    def cut(descriptor: int, size: int) -> None:
+        written.pop()
+        truncate(descriptor, size)
+
+    truncate = os.ftruncate
+    monkeypatch.setattr("os.write", some)
+    monkeypatch.setattr("os.ftruncate", cut)
+    return written
+
+
+def test_lines_that_arrive_together_are_one_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = OutputPaths(tmp_path / "rollouts.jsonl")
+    journal, done = Journal(paths, fsync="exit"), [as_written(number) for number in range(3)]
+    places: list[tuple[Key, int]] = []
+    journal.index.follow = lambda key, offset, raw: places.append((key, offset))
+    written = note_writes(monkeypatch)
+    with journal.together():
+        for each in done:
+            assert journal.append(each) is each
+        assert not written
+    assert written == [b"".join(line_of(each) for each in done)] == [paths.main.read_bytes()]
+    sizes = [len(line_of(each)) for each in done]
+    assert places == [(each.key, sum(sizes[:at])) for at, each in enumerate(done)]
+    journal.close(clean=True)
+    assert set(Journal(paths).contents.done.of_task(done[0].key.task_id, "agent")) == {done[0].key}
+
+
+def test_without_room_for_all_lines_the_first_ones_are_whole_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = OutputPaths(tmp_path / "rollouts.jsonl")
+    journal, done = Journal(paths, fsync="exit"), [as_written(number) for number in range(3)]
+    known: list[Key] = []
+    journal.index.follow = lambda key, offset, raw: known.append(key)
+    note_writes(monkeypatch, 2 * len(line_of(done[0])) + 100)
+    with pytest.raises(OutputError, match="every line in it is whole"), journal.together():
+        for each in done:
+            journal.append(each)
+    assert paths.main.read_bytes() == line_of(done[0]) + line_of(done[1])
+    assert journal.size == paths.main.stat().st_size
+    assert known == [each.key for each in done[:2]], "the index knows what is on disk"
+
+
+def line_of(rollout: Rollout) -> bytes:
+    assert isinstance(rollout.raw, bytes)
+    return rollout.raw

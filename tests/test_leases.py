@@ -1,7 +1,8 @@
 """The book of leases: shares, lost workers, late results, calls that come twice."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -466,7 +467,7 @@ def outcomes() -> list[Outcome]:
     error = ModelError("refused", server="policy", status=429, body="slow", retry_after_s=2.0)
     return [
         Rollout(info_of(line), line),
-        decode_outcome({"kind": "unverified", "line": line, "verifier": "v", "error": None}),
+        decode_outcome({"kind": "unverified", "line": line, "verifier": "v", "error": None}, key),
         Failure(key, 4, error, [{"message": "refused"}], 0.25, settings="s", verifier="v"),
     ]
 
@@ -476,7 +477,7 @@ def test_outcomes_arrive_as_they_were(outcome: Outcome) -> None:
     message = write_message(b'{"call":1}', [write_event(7, outcome, spent=[0])])
     [event] = read_message(message)["events"]
     assert event["lease"] == 7 and event["spent"] == [0]
-    found = decode_outcome(event)
+    found = decode_outcome(event, outcome.key)
     if isinstance(outcome, Rollout):
         assert isinstance(found, Rollout)
         assert (found.info, found.line) == (outcome.info, outcome.line)
@@ -513,3 +514,30 @@ def test_attempts_arrive_as_they_were() -> None:
         arm={"id": "a"},
     )
     assert decode_attempt(orjson.loads(orjson.dumps(encode_attempt(given)))) == given
+
+
+def test_no_lease_is_done_before_the_outcomes_of_its_message_are_on_disk() -> None:
+    seen: list[list[bool]] = []
+
+    async def test(bench: Bench) -> None:
+        @contextmanager
+        def together() -> Iterator[None]:
+            yield
+            seen.append([task.done() for task in tasks])
+            if len(seen) > 1:
+                raise OutputError("the disk is full")
+
+        slots = [Slot(NotedPlace()) for _ in range(4)]
+        tasks = [
+            bench.leases.lease(attempt_at(number), slot, as_it_is, together)
+            for number, slot in enumerate(slots)
+        ]
+        member = bench.leases.join("a", "worker 1")
+        leases = bench.leases.grant(member, 1000)
+        bench.leases.take(member, map(done, leases[:2]))
+        assert [task.done() for task in tasks] == [True, True, False, False]
+        bench.leases.take(member, map(done, leases[2:]))
+        assert [type(task.exception()) for task in tasks[2:]] == [OutputError, OutputError]
+
+    with_bench(0, test)
+    assert seen == [[False] * 4, [True, True, False, False]]

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..collector.plan import AgentPlan
 from ..collector.rollout import Runner
-from ..collector.slot import Keep, Slot
+from ..collector.slot import Keep, Slot, Together
 from ..collector.steps import RolloutLimits
 from ..config.instances import MODELS
 from ..config.keys.commands import CollectConfig
@@ -57,7 +57,8 @@ class LeasedRunner(Runner):
         return self.leases.load()
 
     def begin(self, attempt: Attempt, slot: Slot, keep: Keep) -> Lease:
-        return self.leases.lease(attempt, slot, partial(self._end, attempt, slot, keep))
+        end = partial(self._end, attempt, slot, keep)
+        return self.leases.lease(attempt, slot, end, self.together)
 
     def _end(
         self, attempt: Attempt, slot: Slot, keep: Keep, found: Outcome | PeerLost | None
@@ -101,11 +102,17 @@ class Cluster:
     exchange: "Exchange"
 
     def make_runner(
-        self, peers: Peers, agents: dict[str, AgentPlan], limits: RolloutLimits, *, bill: Bill
+        self,
+        peers: Peers,
+        agents: dict[str, AgentPlan],
+        limits: RolloutLimits,
+        *,
+        bill: Bill,
+        together: Together,
     ) -> Runner:
         """A runner that has the workers run the attempts; they start once it is known how."""
         self.exchange.begin(agents, limits)
-        return LeasedRunner(peers, agents, limits, bill=bill, leases=self.leases)
+        return LeasedRunner(peers, agents, limits, bill=bill, together=together, leases=self.leases)
 
 
 @asynccontextmanager

@@ -125,8 +125,8 @@ class Exchange:
         self._leases.take(member, asked["events"])
         gather_s = min(MOST_GATHER_S, GATHER_S_OF_EACH * len(self._leases.members))
         if asked["events"]:
-            for _ in range(TURNS):  # the run takes the outcomes, and begins the next attempts
-                await asyncio.sleep(0)
+            # the run takes the outcomes, and begins attempts whose leases are in this reply
+            await asyncio.sleep(0)
         found = self._leases.grant(member, asked["want"])
         if asked["wait_s"] and not (found or is_anew or member.recalled or member.regained):
             await _wait(member, asked["wait_s"])
@@ -147,10 +147,6 @@ class Exchange:
 GATHER_S_OF_EACH, MOST_GATHER_S = 0.0005, 0.5
 """Seconds for which each worker gathers its events, for each worker there is; a message costs the
 driver more than a rollout in it, so all workers together send 2,000 a second at most."""
-
-TURNS = 2
-"""Turns of the event loop until the run has taken an outcome and the next attempt waits for a
-worker: its lease is in the same reply."""
 
 
 @dataclass(slots=True)

@@ -2,13 +2,16 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import nullcontext
+from contextvars import Context
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..collector.slot import Slot
+from ..collector.slot import Slot, Together
+from ..errors import RolloutError
 from ..session import Session
 from ..types import Attempt, JsonObject
-from .messages import encode_attempt
+from .messages import add_spent, decode_error, encode_attempt
 
 TOGETHER = 128
 """Leases that a worker may hold beside one with which a worker died; an eighth after each death."""
@@ -34,6 +37,7 @@ class Lease(asyncio.Future[Any]):
 
     __slots__ = (
         "_end",
+        "_follow",
         "_withdraw",
         "attempt",
         "call",
@@ -45,6 +49,7 @@ class Lease(asyncio.Future[Any]):
         "number",
         "session",
         "slot",
+        "together",
     )
 
     def __init__(
@@ -56,13 +61,16 @@ class Lease(asyncio.Future[Any]):
         *,
         attempt: Attempt | None = None,
         slot: Slot | None = None,
+        together: Together = nullcontext,
         call: JsonObject | None = None,
         session: Session | None = None,
     ) -> None:
         super().__init__(loop=loop)
         self.number = number
         self._withdraw, self._end = withdraw, end
+        self._follow: Callable[[Any], object] | None = None
         self.attempt, self.slot, self.call, self.session = attempt, slot, call, session
+        self.together = together
         self.holder: Holder | None = None
         self.is_queued = False
         self.given_up: asyncio.TimerHandle | None = None
@@ -75,16 +83,49 @@ class Lease(asyncio.Future[Any]):
     def cancel(self, msg: Any = None) -> bool:
         return not self.done() and self._withdraw(self)
 
-    def settle(self, found: Any) -> None:
-        """Have it end with an outcome or an answer, an error, or nothing."""
+    def add_done_callback(
+        self, fn: Callable[[Any], object], /, *, context: Context | None = None
+    ) -> None:
+        """The first function is called in the moment when the lease ends, as thousands end each
+        second; others in the next turn of the event loop, as those of any future."""
+        if self._follow is None and context is None and not self.done():
+            self._follow = fn
+        else:
+            super().add_done_callback(fn, context=context)
+
+    def remove_done_callback(self, fn: Callable[[Any], object], /) -> int:
+        if fn != self._follow:
+            return super().remove_done_callback(fn)
+        self._follow = None
+        return 1 + super().remove_done_callback(fn)
+
+    def read_answer(self, event: JsonObject) -> bytes | RolloutError:
+        """What the server has answered, by the event of a call."""
+        if (session := self.session) is not None and "spent" in event:
+            add_spent(event["spent"], session.spent)
+            session.stats |= event["stats"]
+        return decode_error(event["error"]) if "error" in event else event["body"].encode()
+
+    def conclude(self, found: Any) -> Any:
+        """What it ends with, by an outcome or an answer, or by nothing: None; or the reason that it
+        could not be kept."""
         if self.given_up is not None:
             self.given_up.cancel()
         try:
-            found = self._end(found)
+            return self._end(found)
         except Exception as error:
-            self.set_exception(error)
+            return error
+
+    def finish(self, found: Any) -> None:
+        """Have it end with what `conclude` has returned."""
+        if found is None:
+            super().cancel()
+        elif isinstance(found, Exception):
+            self.set_exception(found)
         else:
-            super().cancel() if found is None else self.set_result(found)
+            self.set_result(found)
+        if (follow := self._follow) is not None:
+            follow(self)
 
     @property
     def room(self) -> int | None:
@@ -97,9 +138,16 @@ class Lease(asyncio.Future[Any]):
         self.attempt = self.slot.attempt = replace(self.attempt, **changes)
 
     def message(self) -> JsonObject:
-        if self.attempt is None:
+        if (attempt := self.attempt) is None:
             return {"lease": self.number, "call": self.call}
-        return {"lease": self.number, "attempt": encode_attempt(self.attempt)}
+        return {"lease": self.number, "attempt": encode_attempt(attempt)}
+
+
+def result_of(found: bytes | RolloutError | None) -> bytes | None:
+    """What the caller of a server gets; its error is raised."""
+    if isinstance(found, RolloutError):
+        raise found
+    return found
 
 
 @dataclass(slots=True, eq=False)
@@ -120,6 +168,11 @@ class Holder:
     regained: list[tuple[int, bool]] = field(default_factory=list)
     waiting: "asyncio.Future[None] | None" = None
     """Set while it waits for something to do."""
+
+    def recall(self, number: int) -> None:
+        """Have it cancel a lease."""
+        self.recalled.append(number)
+        self.wake()
 
     def wake(self) -> None:
         if self.waiting is not None and not self.waiting.done():

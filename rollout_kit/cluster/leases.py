@@ -8,17 +8,18 @@ over, so nothing that arrived is paid for again.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack, nullcontext
 from math import ceil
 from typing import Any
 
-from ..collector.slot import Slot
-from ..errors import PeerLost, RolloutError
+from ..collector.slot import Slot, Together
+from ..errors import OutputError, PeerLost
 from ..pacing.probe import WorkerLoad
 from ..session import current_session
 from ..transport.retry import LOST_ATTEMPT
 from ..types import Attempt, JsonObject, Outcome, StoredTurn
-from .lease import DEATHS_ALONE, Dismissed, Holder, Lease, NotAskedFor
-from .messages import decode_error, decode_outcome, decode_spent, decode_unverified
+from .lease import DEATHS_ALONE, Dismissed, Holder, Lease, NotAskedFor, result_of
+from .messages import add_spent, decode_outcome, decode_unverified
 
 RECALL_S = 10.0
 """Time for a worker to hand over what it has of an attempt that is cancelled."""
@@ -62,6 +63,8 @@ class Leases:
         self._queue: deque[Lease] = deque()
         self._open: dict[int, Lease] = {}
         self._last_number = 0
+        self._at_once: list[tuple[Lease, Any]] | None = None
+        """What ends by the message that is taken now."""
         self._waking: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -75,16 +78,18 @@ class Leases:
         attempt: Attempt,
         slot: Slot,
         end: Callable[[Outcome | PeerLost | None], Outcome | None],
+        together: Together = nullcontext,
     ) -> Lease:
         """Have a worker make an attempt; `end` gets what comes of it, None if it was cancelled.
-        Cancelled, it is called back; a response in hand is kept."""
-        return self._add(end, attempt=attempt, slot=slot)
+        What ends by one message ends within `together`. Cancelled, it is called back; a response in
+        hand is kept."""
+        return self._add(end, attempt=attempt, slot=slot, together=together)
 
     async def call(self, server: str, path: str, raw: bytes | None) -> Any:
         """One call to a server that workers run; its RolloutError if it fails."""
         session = current_session()
         call = {"server": server, "path": path, "body": None if raw is None else raw.decode()}
-        return await self._add(_result_of, call=call, session=session)
+        return await self._add(result_of, call=call, session=session)
 
     def note_load(self, id: str, figures: list[float]) -> None:
         """What a worker reports of itself, since its start."""
@@ -173,7 +178,8 @@ class Leases:
         room = min(filter(None, rooms), default=None)
         granted: list[Lease] = []
         for _ in range(number):
-            room = min(filter(None, (room, self._queue[0].room)), default=None)
+            if (of_next := self._queue[0].room) is not None:
+                room = of_next if room is None else min(room, of_next)
             if room is not None and len(member.held) >= room:
                 break  # what may kill a worker is kept apart, to lose little and to find it
             granted.append(lease := self._queue.popleft())
@@ -187,23 +193,40 @@ class Leases:
         return granted
 
     def take(self, member: Holder, events: Iterable[JsonObject]) -> None:
-        """What a worker reports, in order; NotAskedFor if it speaks of an unknown lease."""
+        """What a worker reports, in order; NotAskedFor if it speaks of an unknown lease. No lease
+        is done before all outcomes are on disk."""
+        ended = self._at_once = list[tuple[Lease, Any]]()
+        try:
+            with ExitStack() as stack:
+                self._take_all(member, events, stack)
+        except OutputError as error:
+            ended = [(lease, error) for lease, _ in ended]
+        finally:
+            self._at_once = None
+            for lease, found in ended:
+                lease.finish(found)
+
+    def _take_all(self, member: Holder, events: Iterable[JsonObject], stack: ExitStack) -> None:
+        """Take events within the contexts of their leases, which nearly always are one."""
+        entered = list[Together]()
         for event in events:
             number = event["lease"]
             if (lease := self._open.get(number)) is None:
                 if number > self._last_number:
                     raise NotAskedFor(f"there is no lease {number}")
                 member.held.pop(number, None)  # cancelled meanwhile, or settled by another worker
-                continue
-            self._take(member, lease, event)
+            elif (slot := lease.slot) is None:
+                self._answer(member, lease, event)
+            else:
+                if lease.together not in entered:
+                    entered.append(lease.together)
+                    stack.enter_context(lease.together())
+                self._take(member, lease, slot, event)
 
-    def _take(self, member: Holder, lease: Lease, event: JsonObject) -> None:
-        kind, slot = event["kind"], lease.slot
-        if slot is None:
-            self._answer(member, lease, event)
-            return
+    def _take(self, member: Holder, lease: Lease, slot: Slot, event: JsonObject) -> None:
+        kind = event["kind"]
         if "spent" in event:
-            slot.ledger.spent.add(decode_spent(event["spent"]))
+            add_spent(event["spent"], slot.ledger.spent)
         if kind == "parked":
             unverified = decode_unverified(event)
             lease.update(stored=unverified.line, turns=())
@@ -214,7 +237,8 @@ class Leases:
         else:
             slot.ledger.limited_s += event["limited_s"]
             slot.worked_s = event.get("worked_s")
-            self._settle(member, lease, decode_outcome(event))
+            assert lease.attempt is not None
+            self._settle(member, lease, decode_outcome(event, lease.attempt.key))
 
     def _take_step(self, member: Holder, lease: Lease, slot: Slot, event: JsonObject) -> None:
         match event["kind"]:
@@ -228,12 +252,7 @@ class Leases:
                 self._end(lease, None)
 
     def _answer(self, member: Holder, lease: Lease, event: JsonObject) -> None:
-        if (session := lease.session) is not None and "spent" in event:
-            session.spent.add(decode_spent(event["spent"]))
-            session.stats |= event["stats"]
-        is_answer = "error" not in event
-        found = event["body"].encode() if is_answer else decode_error(event["error"])
-        self._settle(member, lease, found)
+        self._settle(member, lease, lease.read_answer(event))
 
     def _take_turn(self, lease: Lease, slot: Slot, content: JsonObject | None) -> None:
         assert lease.attempt is not None
@@ -249,7 +268,7 @@ class Leases:
 
     def _settle(self, member: Holder, lease: Lease, found: Any) -> None:
         if lease.holder is not None and lease.holder is not member:
-            self._recall(lease, lease.holder)  # a worker that was believed lost has done it
+            lease.holder.recall(lease.number)  # a worker that was believed lost has done it
         self._end(lease, found)
 
     def _add(self, end: Callable[[Any], Any], **what: Any) -> Lease:
@@ -261,7 +280,7 @@ class Leases:
     def _withdraw(self, lease: Lease) -> bool:
         """Have the worker hand over what it has of an attempt; called again, do not wait for it."""
         if (holder := lease.holder) is not None:
-            self._recall(lease, holder)
+            holder.recall(lease.number)
             if lease.slot is not None and lease.given_up is None:
                 lease.given_up = self._loop.call_later(RECALL_S, self._end, lease, None)
                 return True
@@ -294,21 +313,18 @@ class Leases:
         self._end(lease, error)
 
     def _end(self, lease: Lease, found: Any) -> None:
-        self._release(lease)
-        del self._open[lease.number]
-        lease.settle(found)
-
-    def _release(self, lease: Lease) -> None:
-        if lease.holder is not None:
-            lease.holder.held.pop(lease.number, None)
+        if (holder := lease.holder) is not None:
+            holder.held.pop(lease.number, None)
             lease.holder = None
         elif lease.is_queued:
             lease.is_queued = False
             self._queue.remove(lease)
-
-    def _recall(self, lease: Lease, holder: Holder) -> None:
-        holder.recalled.append(lease.number)
-        holder.wake()
+        del self._open[lease.number]
+        found = lease.conclude(found)
+        if self._at_once is None:
+            lease.finish(found)
+        else:
+            self._at_once.append((lease, found))
 
     def _begin(self, work: Any) -> None:
         task = asyncio.ensure_future(work)
@@ -332,10 +348,3 @@ class Leases:
                 return
             member.wake()
             left -= ceil(len(self._queue) / len(idle))
-
-
-def _result_of(found: bytes | RolloutError | None) -> bytes | None:
-    """What the caller of a server gets; its error is raised."""
-    if isinstance(found, RolloutError):
-        raise found
-    return found

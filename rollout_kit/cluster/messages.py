@@ -120,13 +120,14 @@ def encode_outcome(outcome: Outcome) -> JsonObject:
             }
 
 
-def decode_outcome(found: Mapping[str, Any]) -> Outcome:
-    """The outcome of an event; KeyError, TypeError or ValueError if it is none."""
+def decode_outcome(found: Mapping[str, Any], key: Key) -> Outcome:
+    """The outcome of an event about the attempt at a key; KeyError, TypeError or ValueError if it
+    is none."""
     match found["kind"]:
         case "rollout":
             raw = found["raw"]
             raw = raw if isinstance(raw, bytes) else LineAt(*raw)
-            return Rollout(decode_info(found["info"]), found["head"], raw=raw)
+            return Rollout(decode_info(found["info"], key), found["head"], raw=raw)
         case "unverified":
             return decode_unverified(found)
         case "failure":
@@ -144,14 +145,15 @@ def decode_outcome(found: Mapping[str, Any]) -> Outcome:
 
 
 def encode_info(info: RolloutInfo) -> list[Any]:
+    """All of it but the key, which the driver knows."""
     found: list[Any] = list(info)
-    found[KEY], found[ARM] = list(info.key), info.arm and list(info.arm)
+    found[KEY], found[ARM] = None, info.arm and list(info.arm)
     return found
 
 
-def decode_info(found: list[Any]) -> RolloutInfo:
+def decode_info(found: list[Any], key: Key) -> RolloutInfo:
     """What `encode_info` has made; the list is used up."""
-    found[KEY], found[SCORES] = Key(*found[KEY]), tuple(found[SCORES])
+    found[KEY], found[SCORES] = key, tuple(found[SCORES])
     if (arm := found[ARM]) is not None:
         found[ARM] = ArmInfo(*arm)
     return RolloutInfo._make(found)
@@ -186,5 +188,10 @@ def encode_spent(spent: Spent) -> list[float]:
     return [spent.calls, spent.tokens, spent.usd, spent.unpriced]
 
 
-def decode_spent(found: list[Any]) -> Spent:
-    return Spent(*found)
+def add_spent(found: list[Any], to: Spent) -> None:
+    """Add what `encode_spent` has made."""
+    calls, tokens, usd, unpriced = found
+    to.calls += calls
+    to.tokens += tokens
+    to.usd += usd
+    to.unpriced += unpriced

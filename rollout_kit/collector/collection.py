@@ -21,9 +21,10 @@ from ..secrets import mask
 from ..store.arms.changed import find_scopes, find_uncounted
 from ..store.contents import Contents
 from ..store.files import OutputPaths, check_apart, set_aside
-from ..store.journal import Journal, NoJournal
+from ..store.journal import Journal
 from ..store.manifest import Manifest, fingerprint_of
 from ..store.sidecars.sharded import ShardedJournal
+from ..store.sidecars.unwritten import AnyJournal, NoJournal
 from ..store.stored import StoredFile, drop_stale, survey
 from ..transport.http import max_connections
 from ..types import Key, Say
@@ -70,7 +71,7 @@ class Collection(Generic[AnyConfig, AnySource]):
     command: AnyConfig
     source: AnySource
     runner: Runner
-    journal: Journal | NoJournal
+    journal: AnyJournal
     manifest: Manifest
     lines: CommandLines
     parallelism: Parallelism
@@ -171,7 +172,7 @@ async def open_collection(
     return Collection(
         command=command,
         source=source,
-        runner=make_runner(servers.peers, plans, limits, bill=bill),
+        runner=make_runner(servers.peers, plans, limits, bill=bill, together=journal.together),
         journal=journal,
         manifest=manifest,
         lines=lines,
@@ -257,7 +258,7 @@ def open_reverification(
 
 def _open_journal(
     command: RolloutsCommand, resume: str, lines: CommandLines
-) -> tuple[Journal | NoJournal, list[str]]:
+) -> tuple[AnyJournal, list[str]]:
     """The journal, and what people should know about opening it."""
     if command.output_jsonl_fpath is None:
         return NoJournal(), []
@@ -274,7 +275,7 @@ def _open_journal(
     return journal, notes
 
 
-def _open_manifest(journal: Journal | NoJournal) -> Manifest:
+def _open_manifest(journal: AnyJournal) -> Manifest:
     return Manifest.load(journal.paths.manifest) if isinstance(journal, Journal) else Manifest()
 
 
@@ -304,7 +305,7 @@ def _few_files(parallelism: Parallelism) -> list[str]:
 
 
 def _older_verdicts(
-    journal: Journal | NoJournal, plans: Mapping[str, AgentPlan], lines: CommandLines
+    journal: AnyJournal, plans: Mapping[str, AgentPlan], lines: CommandLines
 ) -> list[str]:
     older = sum(
         number

@@ -15,7 +15,7 @@ from ..store.lines import describe_error, info_of, mark_as
 from ..time_limit import within
 from ..transport.retry import ATTEMPT, LOST_ATTEMPT, delay_s
 from ..types import Attempt, Failure, JsonObject, Outcome, Rollout, StoredTurn, Unverified
-from .slot import Keep, Slot, in_task
+from .slot import HeldTime, Keep, Slot, in_task
 from .steps import Equipment, Refused, Steps
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class Runner(Equipment):
         agent = self.agents[attempt.key.agent]
         began = perf_counter()
         ends = began + self.limits.rollout_timeout_s
-        slot.limits.append(slot.held)
+        slot.limits.append(held := HeldTime())
         tried: list[JsonObject] = []
         lost = throttled = 0
         if attempt.stored is not None:
@@ -67,7 +67,7 @@ class Runner(Equipment):
             started, num_turns = perf_counter(), len(slot.turns)
             answered: JsonObject | None = None
             try:
-                with within(ends + slot.held.seconds - started, slot.limits):
+                with within(ends + held.seconds - started, slot.limits):
                     found = await Steps(self, attempt, agent, slot, started - began).outcome()
                 if not isinstance(found, Refused):
                     return found
@@ -92,7 +92,7 @@ class Runner(Equipment):
                 own >= self.limits.max_attempts
                 or lost >= LOST_ATTEMPT.max_tries
                 or not error.retryable
-                or perf_counter() + pause_s > ends + slot.held.seconds
+                or perf_counter() + pause_s > ends + held.seconds
             )
             again = None if is_last else await self._again(attempt, error, answered, slot)
             if again is None:

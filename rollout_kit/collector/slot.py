@@ -6,6 +6,7 @@ The base class `Place` is a place among no others; a schedule has its own.
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from ..session import Spent
@@ -85,7 +86,6 @@ class Slot:
     """The turns that the next attempt can continue from."""
     attempt: Attempt | None = None
     """What is attempted."""
-    held: HeldTime = field(default_factory=HeldTime)
     limits: list[Extendable] = field(default_factory=list)
     """Those of the attempt that run now."""
     is_stored: bool = False
@@ -128,6 +128,9 @@ class Slot:
 
 
 Keep = Callable[[Outcome], Outcome]
+
+Together = Callable[[], AbstractContextManager[None]]
+"""A context at whose end the outcomes that were kept within it are on disk."""
 
 Work = Callable[[Attempt, Slot, Keep], "asyncio.Future[Outcome]"]
 """Begins an attempt. Its outcome goes through `keep` in the moment it is there, and is the result

@@ -7,6 +7,7 @@ those of a verification, which leave the response in hand.
 import logging
 import random
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
@@ -44,7 +45,7 @@ from ..types import (
     finite_reward,
 )
 from .plan import AgentPlan
-from .slot import Slot, parked_when_slow
+from .slot import Slot, Together, parked_when_slow
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +76,7 @@ class Equipment:
     """Agents whose last verdict was slow."""
     bill: Bill = field(default_factory=Bill)
     """Cost of all finished attempts."""
+    together: Together = nullcontext
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import nsmallest
 from itertools import chain
-from operator import attrgetter, mul
 from typing import Any
 
 from ..store.groups.scope import Group
@@ -27,16 +26,16 @@ MAX_GROUPS = 10_000
 """The metrics file lists each task up to this many."""
 
 TIMES = {
-    "rollout": attrgetter("duration_s"),
-    "model": attrgetter("model_s"),
-    "tool": attrgetter("tool_s"),
-    "verify": attrgetter("verify_s"),
-    "queue": attrgetter("queue_s"),
+    "rollout": "duration_s",
+    "model": "model_s",
+    "tool": "tool_s",
+    "verify": "verify_s",
+    "queue": "queue_s",
 }
-"""Latencies of the metrics file."""
+"""Latencies of the metrics file, and the fields that have them."""
 
 AT_ONCE = 256
-"""Rollouts whose latencies are counted together."""
+"""Rollouts whose latencies, tokens, costs, turns and calls are counted together."""
 
 
 @dataclass(slots=True)
@@ -44,41 +43,28 @@ class Aggregate:
     """Running metrics of any number of rollouts; a group is a task's rollouts by one agent."""
 
     pass_threshold: float = 1.0
-    numbers: dict[str, Moments] = field(default_factory=dict)
     groups: Groups = field(default_factory=Groups)
-    usage: dict[str, float] = field(default_factory=dict)
     rollouts: int = 0
     unscored: int = 0
-    cost_usd: float = 0.0
-    unpriced: int = 0
-    """Rollouts of unknown cost."""
     votes: Votes = field(default_factory=Votes)
     cut_off: int = 0
     """Rollouts whose last turn reached a limit of tokens."""
+    _numbers: dict[str, Moments] = field(default_factory=dict)
+    _usage: dict[str, float] = field(default_factory=dict)
+    _cost_usd: float = 0.0
+    _unpriced: int = 0
     _times: dict[str, Sketch] = field(default_factory=lambda: {name: Sketch() for name in TIMES})
-    _timed: list[RolloutInfo] = field(default_factory=list)
-    """Rollouts whose latencies are not in the sketches yet."""
+    _waiting: list[RolloutInfo] = field(default_factory=list)
+    """Rollouts that `_fold` has still to count."""
 
     def add(self, rollout: Rollout) -> None:
         """Count one rollout."""
         info, head, groups = rollout.info, rollout.head, self.groups
         task_id, agent, _, _ = info.key
         self.rollouts += 1
-        if not (usage := self.usage):
-            usage |= dict.fromkeys(USAGE, 0)
-        usage["input_tokens"] += info.input_tokens
-        usage["output_tokens"] += info.output_tokens
-        usage["total_tokens"] += info.total_tokens
-        if (cost_usd := info.cost_usd) is None:
-            self.unpriced += 1
-        else:
-            self.cost_usd += cost_usd
-        lists_all = False
-        if groups.whole is None:  # latencies are those of all arms, which list no tasks
-            self._timed.append(info)
-            if len(self._timed) >= AT_ONCE:
-                self._add_times()
-            lists_all = len(groups) <= MAX_GROUPS
+        self._waiting.append(info)
+        if len(self._waiting) >= AT_ONCE:
+            self._fold()
         if head["rollout"].get("finish_reason") in CUT_OFF:
             self.cut_off += 1
         row = groups.row(agent, task_id, info.task_index)
@@ -90,40 +76,61 @@ class Aggregate:
                 self.votes.add((agent, task_id), head.get(ANSWER), reward)
             if reward >= self.pass_threshold:
                 groups.successes[row] += 1
+        lists_all = groups.whole is None and len(groups) <= MAX_GROUPS
         for name in ("reward", *info.scores):
             value = head.get(name)
             if isinstance(value, (int, float)) and math.isfinite(value):
-                self._add_number(name, float(value), row, lists_all)
-        if info.num_turns is not None:
-            self._add_number("num_turns", float(info.num_turns), row, lists_all)
-        if info.num_tool_calls is not None:
-            self._add_number(CALLS, float(info.num_tool_calls), row, lists_all)
+                value = float(value)
+                if (moments := self._numbers.get(name)) is None:
+                    moments = self._numbers[name] = Moments()
+                moments.add(value)
+                if lists_all or name == "reward":
+                    groups.column(name).add(row, value)
+        if lists_all:
+            if info.num_turns is not None:
+                groups.column(TURNS).add(row, float(info.num_turns))
+            if info.num_tool_calls is not None:
+                groups.column(CALLS).add(row, float(info.num_tool_calls))
 
-    def _add_number(self, name: str, value: float, row: int, is_listed: bool) -> None:
-        """Count a number of a rollout: the reward, one that the verifier set, turns or calls."""
-        moments = self.numbers.get(name)
-        if moments is None:
-            moments = self.numbers[name] = Moments()
-        moments.add(value)
-        if is_listed or name == "reward":
-            self.groups.column(name).add(row, value)
+    @property
+    def numbers(self) -> dict[str, Moments]:
+        """The reward, what the verifier set, turns and calls."""
+        self._fold()
+        return self._numbers
+
+    @property
+    def usage(self) -> dict[str, float]:
+        """Tokens."""
+        self._fold()
+        return self._usage
 
     @property
     def times(self) -> dict[str, Sketch]:
         """Latencies by name."""
-        self._add_times()
+        self._fold()
         return self._times
 
-    def _add_times(self) -> None:
-        """Take the latencies that wait into the sketches, many at once."""
-        timed, self._timed = self._timed, []
-        for name, sketch in self._times.items():
-            sketch.extend([value for value in map(TIMES[name], timed) if value is not None])
+    def _fold(self) -> None:
+        """Count what waits, many at once."""
+        if not self._waiting:
+            return
+        waiting, self._waiting = self._waiting, []
+        fields = dict(zip(RolloutInfo._fields, zip(*waiting, strict=True), strict=True))
+        for name in USAGE:
+            self._usage[name] = self._usage.get(name, 0) + sum(fields[name])
+        priced = _known(fields["cost_usd"])
+        self._cost_usd += sum(priced)
+        self._unpriced += len(waiting) - len(priced)
+        for name in (TURNS, CALLS):
+            if values := _known(fields[name]):
+                self._numbers.setdefault(name, Moments()).merge(Moments.of(values))
+        if self.groups.whole is None:  # latencies are those of all arms
+            for name, sketch in self._times.items():
+                sketch.extend(_known(fields[TIMES[name]]))
 
     def add_numbers(self, group: Group, index: int, name: str, values: Sequence[float]) -> None:
         """Count a number of a task's rollouts that is known later than the rest."""
-        squares = sum(map(mul, values, values))
-        found = Moments(len(values), sum(values), squares, min(values), max(values))
+        found = Moments.of(values)
         row = self.groups.row(group.agent, group.task_id, index)
         self.groups.column(name).merge(row, found)
         self.numbers.setdefault(name, Moments()).merge(found)
@@ -132,8 +139,9 @@ class Aggregate:
         """Add the counts of another aggregate over other rollouts."""
         self.rollouts += other.rollouts
         self.unscored += other.unscored
-        self.cost_usd += other.cost_usd
-        self.unpriced += other.unpriced
+        other._fold()
+        self._cost_usd += other._cost_usd
+        self._unpriced += other._unpriced
         for name, value in other.usage.items():
             self.usage[name] = self.usage.get(name, 0) + value
         for name, sketch in other.times.items():
@@ -159,13 +167,14 @@ class Aggregate:
 
     def cost(self) -> JsonObject | None:
         """US dollars, over the rollouts of known cost; None if nothing has a price."""
-        known = self.rollouts - self.unpriced
-        if not (self.cost_usd or self.unpriced):
+        self._fold()
+        known = self.rollouts - self._unpriced
+        if not (self._cost_usd or self._unpriced):
             return None
         return {
-            "usd": self.cost_usd if known else None,
-            "usd_per_rollout": self.cost_usd / known if known else None,
-            "unknown": self.unpriced,
+            "usd": self._cost_usd if known else None,
+            "usd_per_rollout": self._cost_usd / known if known else None,
+            "unknown": self._unpriced,
         }
 
     def pass_at_k(self) -> dict[str, float]:
@@ -291,6 +300,10 @@ def _wilson(whole: Moments, error: float, num_tasks: int) -> list[float]:
     return [max(0.0, middle - half), min(1.0, middle + half)]
 
 
+def _known(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
 def _stat_names(name: str) -> tuple[str, ...]:
     """What the metrics file calls the STATS of a number."""
     return tuple(f"{stat}/{name}" for stat in STATS)
@@ -309,7 +322,7 @@ def _chance_of_none(n: int, successes: int, k: int) -> float:
 
 REWARDS = ("reward", "group_reward")
 
-CALLS, ANSWER = "num_tool_calls", "extracted_answer"
+TURNS, CALLS, ANSWER = "num_turns", "num_tool_calls", "extracted_answer"
 
 CUT_OFF = frozenset({"max_output_tokens", "length", "max_tokens"})
 """Finish reasons of a response that a limit of tokens has cut off."""

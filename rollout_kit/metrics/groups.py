@@ -5,8 +5,10 @@ A group is one task's rollouts by one agent in one scope, identified by its row 
 
 import math
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import mul
+from typing import Self
 
 from ..store.compact import TaskTable
 
@@ -20,6 +22,12 @@ class Moments:
     squares: float = 0.0
     smallest: float = math.inf
     largest: float = -math.inf
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Self:
+        """Those of at least one number."""
+        total, squares = float(sum(values)), float(sum(map(mul, values, values)))
+        return cls(len(values), total, squares, float(min(values)), float(max(values)))
 
     def add(self, value: float) -> None:
         self.count += 1
@@ -74,8 +82,9 @@ class Column:
             self._reach(row)
         totals, squares, smallest, largest = self._columns
         self.counts[row] += 1
-        totals[row] += value
-        squares[row] += value * value
+        if value:
+            totals[row] += value
+            squares[row] += value * value
         if value < smallest[row]:
             smallest[row] = value
         if value > largest[row]:

@@ -1,6 +1,7 @@
 """The metrics file: aggregates of what belongs to a run, over all and for each arm."""
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -43,10 +44,10 @@ class Metrics:
 
     def add_group(self, group: Group, line: JsonObject) -> None:
         """Count the rewards of a scored group, given as its line."""
-        by_scope: dict[str, list[float]] = {}
+        by_scope: defaultdict[str, list[float]] = defaultdict(list)
         for member in line["members"]:
             if (reward := member["reward"]) is not None:
-                by_scope.setdefault(member["scope"], []).append(reward)
+                by_scope[member["scope"]].append(reward)
         for scope, rewards in by_scope.items():
             for part in self._of_scope.get((group.agent, scope), ()):
                 part.add_numbers(group, line["_ng_task_index"], "group_reward", rewards)

@@ -81,16 +81,18 @@ class Meter:
     def take(self, slot: Held, outcome: Outcome) -> None:
         """Measure an attempt that has just ended."""
         ended, spent, began = perf_counter(), self.spent, slot.began
-        is_stored, in_flight = slot.is_stored, slot.in_flight
-        held = (ended if slot.freed_at is None else slot.freed_at) - began
+        is_stored, in_flight, freed_at = slot.is_stored, slot.in_flight, slot.freed_at
+        lost_to_limit = slot.limited_s
+        held = (ended if freed_at is None else freed_at) - began
         spent.outcomes += 1
         spent.slots += held
-        spent.longest = max(spent.longest, ended - began)
-        if slot.worked_s is not None:  # the rest is the wait for a worker and for its message
-            spent.workers += max(0.0, held - slot.worked_s)
-            held = min(held, slot.worked_s)
+        if ended - began > spent.longest:
+            spent.longest = ended - began
+        if (worked_s := slot.worked_s) is not None and held > worked_s:
+            spent.workers += held - worked_s  # the wait for a worker and for its message
+            held = worked_s
         if isinstance(outcome, Failure):
-            limited = held if outcome.error.status in THROTTLED else min(slot.limited_s, held)
+            limited = held if outcome.error.status in THROTTLED else min(lost_to_limit, held)
             spent.rate_limit += limited
             spent.failed += held - limited
             return
@@ -107,10 +109,10 @@ class Meter:
             verify = max(0.0, ended - began - queue - duration)
             duration += verify
         agent = max(0.0, duration - verify - model - tools - limited - retries)
-        if slot.freed_at is not None:  # the rest of the verification held no slot
-            verify = max(0.0, verify - (ended - slot.freed_at))
-        failed = retries + max(0.0, queue - slot.limited_s)
-        limited += slot.limited_s
+        if freed_at is not None:  # the rest of the verification held no slot
+            verify = max(0.0, verify - (ended - freed_at))
+        failed = retries + max(0.0, queue - lost_to_limit)
+        limited += lost_to_limit
         spent.model += model
         spent.tools += tools
         spent.verification += verify

@@ -1,11 +1,12 @@
 """The rollouts file and its sidecars: append-only, one line per outcome, one writer.
 
-Each line is one `write` to a file opened for append, so a kill can tear only the last line, and
-opening repairs it. A whole line is never rewritten.
+Each `write` to a file opened for append is one line, or some whole lines that arrived together; so
+a kill can tear only the last line, and opening repairs it. A whole line is never rewritten.
 """
 
 import hashlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
 from typing import Literal
@@ -15,7 +16,6 @@ import orjson
 
 from ..errors import OutputError
 from ..types import Failure, JsonObject, Key, Outcome, Rollout, StoredTurn, Unverified
-from .contents import Contents
 from .files import OutputLock, OutputPaths, write_atomically
 from .groups.scope import name_of
 from .held import HeldFile
@@ -51,6 +51,8 @@ class Journal:
         self._fsync: Fsync = fsync
         self._files: dict[Path, HeldFile] = {}
         self.index = KeptIndex(paths.index)
+        self._gathered: list[Rollout] | None = None
+        """Rollouts that `together` writes at its end."""
         self._is_touched = self._is_doubtful = self._is_edited = False
         """Another program touched the files; some cannot be forced to disk; a line was edited."""
         try:
@@ -149,6 +151,8 @@ class Journal:
         """
         try:
             match outcome:
+                case Rollout(raw=bytes()) if self._gathered is not None:
+                    self._gathered.append(outcome)
                 case Rollout(head=line, written=raw):
                     offset = self.size
                     raw = self._write(self.main_file, line if raw is None else raw)
@@ -165,10 +169,41 @@ class Journal:
             self._write_failure(outcome := refuse_line(outcome, error))
         return outcome
 
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Context at whose end the lines that workers have written are on disk, by one `write`;
+        OutputError if one of them is not. Nobody may wait, or count on them, within it."""
+        self._gathered = rollouts = list[Rollout]()
+        try:
+            yield
+        finally:
+            self._gathered = None
+            if rollouts:
+                self._write_together(rollouts)
+
+    def _write_together(self, rollouts: list[Rollout]) -> None:
+        """Write the lines of workers. If there is no room for all, those that are written count."""
+        began, offset = perf_counter(), self.size
+        lines = [rollout.raw for rollout in rollouts if isinstance(rollout.raw, bytes)]
+        try:
+            self.main_file.write_all(lines)
+            if self._fsync == "row":
+                self.sync()
+        finally:
+            self.writing_s += perf_counter() - began
+            for line, rollout in zip(lines, rollouts, strict=True):
+                if offset == self.size:
+                    break
+                self.index.append(offset, line, rollout)
+                self.settle(rollout.key)
+                offset += len(line)
+
     def settle(self, key: Key) -> None:
         """The rollout of a key is written: what was kept of it is not needed any more."""
-        self._parked.pop(key, None)
-        self._turns.settle(key)
+        if self._parked:
+            self._parked.pop(key, None)
+        if self._turns.num_unfinished:
+            self._turns.settle(key)
 
     def append_turn(self, turn: StoredTurn) -> None:
         """Keep a turn of a rollout in progress."""
@@ -183,7 +218,7 @@ class Journal:
         """Rollouts with stored turns."""
         return self._turns.num_unfinished
 
-    def stored_turns(self, key: Key) -> list[JsonObject]:
+    def find_turns(self, key: Key) -> list[JsonObject]:
         """The turns of an unfinished rollout that an earlier run stored."""
         return self._turns.read(key)
 
@@ -300,47 +335,6 @@ class Journal:
             file.close()
         self._files.clear()
         self._lock.release()
-
-
-class NoJournal:
-    """A sink that keeps nothing on disk: for a run without an output."""
-
-    def __init__(self) -> None:
-        self.contents = Contents()
-        self.notes: list[str] = []
-        self.index = KeptIndex(None)
-        self.writing_s = 0.0
-
-    def append(self, outcome: Outcome) -> Outcome:
-        return outcome
-
-    def append_turn(self, turn: StoredTurn) -> None:
-        return
-
-    num_unfinished = 0
-
-    def stored_turns(self, key: Key) -> list[JsonObject]:
-        return []
-
-    def append_malformed(self, malformed: Malformed, source: str) -> bool:
-        return True
-
-    def earlier_rows(self) -> Iterator[JsonObject]:
-        return iter(())
-
-    def pending_line(self, key: Key) -> JsonObject:
-        raise KeyError(key)
-
-    def num_parked(self, wanted: Callable[[Key], bool]) -> int:
-        return 0
-
-    def check(self) -> None:
-        return
-
-    sync = finish = check
-
-    def close(self, *, clean: bool) -> None:
-        return
 
 
 def _digest(response: JsonObject) -> bytes:

@@ -94,8 +94,12 @@ class KeptIndex:
             self.follow(rollout.key, offset, raw)
         if self._file.path is None:
             return
-        record = self._maker.make_own(offset, raw, rollout)
-        self.keep(offset, raw, record, is_odd=record is None or not record.is_plain)
+        self.size = offset + len(raw)
+        content, is_plain = self._maker.make_own(offset, raw, rollout) or (b"", False)
+        if content:
+            self._records.add(content)
+        if not is_plain:
+            self._odd.append(offset)
 
     def take(self, offset: int, raw: bytes, check: int) -> None:
         """Keep the record of a rollout that another program may have written. `check` is the CRC-32
