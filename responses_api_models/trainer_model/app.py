@@ -1,7 +1,7 @@
 """The policy of a trainer that owns its engine: prompts go to the trainer's `generate` as token
 ids, and what it sampled comes back as a response. `rollout_kit.rl.adapters` puts the engine in."""
 
-from functools import partial
+from contextlib import nullcontext
 from typing import Any
 
 from pydantic import Field
@@ -11,7 +11,7 @@ from rollout_kit.endpoints.params import find_problems
 from rollout_kit.errors import ModelError, TaskError
 from rollout_kit.responses import find_tool_calls, message_item
 from rollout_kit.rl.adapters.engine import SAMPLING, Sampled, TrainerEngine
-from rollout_kit.rl.partial import PartialTurns, name_request
+from rollout_kit.rl.partial import PartialTurn, PartialTurns, name_request
 from rollout_kit.serving.model import Model, ModelConfig
 from rollout_kit.serving.service import OPERATIONAL
 from rollout_kit.session import current_session
@@ -75,12 +75,10 @@ class TrainerModel(Model):
         _check(params)
         asked, sampling = read_conversation(params, engine), self._sampling(params)
         session = current_session()
-        ask = partial(sample, engine, asked.prompt, sampling, session.id if session else "")
-        if self._partial_turns is None:
-            sampled = await ask()
-        else:
-            with self._partial_turns.resume(request) as turn:
-                sampled = await ask(turn)
+        kept = self._partial_turns.resume(request) if self._partial_turns else None
+        with kept or nullcontext(PartialTurn()) as turn:
+            name = session.id if session else ""
+            sampled = await sample(engine, asked.prompt, sampling, name, turn)
         text = engine.decode(sampled.token_ids)
         response = from_chat(self._completion(asked.prompt, sampled, text, params), params)
         if sampled.token_ids:

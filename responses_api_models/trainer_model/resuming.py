@@ -11,41 +11,24 @@ from rollout_kit.types import JsonObject
 
 
 async def sample(
-    engine: TrainerEngine,
-    prompt: list[int],
-    sampling: JsonObject,
-    session: str,
-    turn: PartialTurn | None = None,
+    engine: TrainerEngine, prompt: list[int], sampling: JsonObject, session: str, turn: PartialTurn
 ) -> Sampled:
-    """All tokens of a turn. ModelError if the engine aborts the request: then `turn` receives the
-    tokens that there are."""
-    if turn is None:
-        return await _ask(engine, prompt, sampling, session)
+    """All tokens of a turn, behind those that `turn` has. ModelError if the engine aborts the
+    request: then `turn` receives the tokens that there are."""
     turn.begin(prompt)
     if "stop" in sampling:  # the engine would look for it in the rest only
         turn.clear()
-    rest = _rest_of(sampling, len(turn.token_ids))
+    rest = turn.rest_of(sampling)
     if rest.get("max_tokens") == 0:
         return _join(turn, Sampled([], [], "length"))
-    return _join(turn, await _ask(engine, prompt + turn.token_ids, rest, session, turn))
-
-
-async def _ask(
-    engine: TrainerEngine,
-    prompt: list[int],
-    sampling: JsonObject,
-    session: str,
-    turn: PartialTurn | None = None,
-) -> Sampled:
-    sampled = await engine.generate(prompt, sampling, session)
+    sampled = await engine.generate(prompt + turn.token_ids, rest, session)
     if len(sampled.log_probs) != len(sampled.token_ids):
         what = f"{len(sampled.token_ids)} token ids and {len(sampled.log_probs)} log-probs"
         raise ModelError(f"the trainer's engine gave {what}", status=500, retryable=False)
-    if sampled.finish_reason != "abort":
-        return sampled
-    if turn is not None:
+    if sampled.finish_reason == "abort":
         _keep(turn, sampled)
-    raise ModelError("the trainer's engine aborted the request", status=503)
+        raise ModelError("the trainer's engine aborted the request", status=503)
+    return _join(turn, sampled)
 
 
 def _keep(turn: PartialTurn, sampled: Sampled) -> None:
@@ -62,16 +45,6 @@ def _read_versions(sampled: Sampled) -> list[int | None]:
     told = sampled.versions
     version = told.first if told and told.first == told.last else None
     return [version] * len(sampled.token_ids)
-
-
-def _rest_of(sampling: JsonObject, number: int) -> JsonObject:
-    """The sampling parameters for what follows so many tokens."""
-    rest = dict(sampling)
-    if rest.get("max_tokens") is not None:
-        rest["max_tokens"] = max(0, rest["max_tokens"] - number)
-    if rest.get("seed") is not None:
-        rest["seed"] += number  # the same seed would draw the same numbers again
-    return rest
 
 
 def _join(turn: PartialTurn, last: Sampled) -> Sampled:

@@ -120,13 +120,9 @@ async def _end(name: str, sampling: "asyncio.Future[Reply]", turn: PartialTurn, 
 
 def _rest_of(body: JsonObject, turn: PartialTurn) -> JsonObject:
     """The request for what follows the tokens of a turn."""
-    if not (number := len(turn.token_ids)):
+    if not turn.token_ids:
         return body
-    sampling = dict(body["sampling_params"])
-    if sampling.get("max_tokens"):
-        sampling["max_tokens"] -= number
-    if sampling.get("seed") is not None:
-        sampling["seed"] += number  # the same seed would draw the same numbers again
+    sampling = turn.rest_of(body["sampling_params"])
     return {**body, "token_ids": body["token_ids"] + turn.token_ids, "sampling_params": sampling}
 
 

@@ -45,6 +45,15 @@ class PartialTurn:
         self.log_probs += [log_prob for _, log_prob in sampled]
         self.versions += versions
 
+    def rest_of(self, sampling: JsonObject) -> JsonObject:
+        """The sampling parameters for what follows the tokens."""
+        rest, number = dict(sampling), len(self.token_ids)
+        if rest.get("max_tokens") is not None:
+            rest["max_tokens"] = max(0, rest["max_tokens"] - number)
+        if rest.get("seed") is not None:
+            rest["seed"] += number  # the same seed would draw the same numbers again
+        return rest
+
     def clear(self) -> None:
         self.token_ids, self.log_probs, self.versions, self.last_reply = [], [], [], None
 

@@ -1,7 +1,7 @@
 """The keys of `weight_sync` on a model server."""
 
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -38,8 +38,3 @@ class WeightSync(BaseModel):
     def source(self) -> JsonObject:
         """What the settings' fingerprint holds of the weights: where they come from."""
         return {"mode": self.mode, "path": self.path}
-
-
-def read_sync(config: Any) -> WeightSync | None:
-    """The `weight_sync` of a server's configuration."""
-    return getattr(config, "weight_sync", None)
