@@ -330,6 +330,19 @@ def test_a_process_that_holds_everything_up_is_named_before_what_it_makes_look_s
 
 
 @pytest.mark.parametrize(
+    "elapsed_s, outcomes, part",
+    [(0.2, 10, "model"), (0.2, 11, "blocked"), (1.0, 5, "blocked")],
+)
+def test_a_run_that_is_over_at_once_says_nothing_about_the_process(
+    elapsed_s: float, outcomes: int, part: str
+) -> None:
+    few = spent()
+    few.outcomes = outcomes
+    found = verdict(few, Client(elapsed_s, busy=0.97, cpu=0.1, journal=0.1))
+    assert found and found.part == part
+
+
+@pytest.mark.parametrize(
     "client, longest, most, why",
     [
         (CALM, 2.0, 2.0, "up to 2.0x"),

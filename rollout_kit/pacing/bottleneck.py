@@ -8,6 +8,7 @@ The second kind is judged first, because it lengthens every time measured in tha
 import math
 from dataclasses import dataclass, field
 
+from ..errors import number_of
 from ..types import JsonObject
 from .probe import WorkerLoad
 
@@ -59,6 +60,9 @@ MAX_FULL = 4096
 
 MIN_SEEN = 3
 """Fewer rollouts give no estimate of that growth."""
+
+SHORT_S = 1.0
+"""A shorter run in which not even each slot had a rollout says nothing about the process."""
 
 STARVED = 0.1
 """Share of the time without a core from which the sentence mentions it."""
@@ -199,14 +203,7 @@ class Bottleneck:
 
     def figures(self) -> JsonObject:
         """The entry in the metrics file."""
-        found = self._figures()
-        if (load := self.client.workers) is not None:
-            found["workers_busy"] = round(load.busy, 4)
-            found["workers_cpu"] = round(load.cpu_s / self.client.elapsed_s, 4)
-        return found
-
-    def _figures(self) -> JsonObject:
-        return {
+        found: JsonObject = {
             "name": self.part,
             "share": round(self.share, 4),
             "slots": {part: round(share, 4) for part, share in self.shares.items()},
@@ -217,6 +214,10 @@ class Bottleneck:
             "gain_of_twice_the_parallelism": self.gain and round(self.gain, 2),
             "sentence": self.sentence,
         }
+        if (load := self.client.workers) is not None:
+            found["workers_busy"] = round(load.busy, 4)
+            found["workers_cpu"] = round(load.cpu_s / self.client.elapsed_s, 4)
+        return found
 
 
 def verdict(spent: SlotTime, client: Client) -> Bottleneck | None:
@@ -224,7 +225,8 @@ def verdict(spent: SlotTime, client: Client) -> Bottleneck | None:
     if not spent.outcomes or not spent.slots or not client.elapsed_s:
         return None
     shares = spent.shares()
-    if client.fullest >= HELD:
+    is_telling = spent.outcomes > spent.limit or client.elapsed_s >= SHORT_S
+    if is_telling and client.fullest >= HELD:
         of_workers = client.held < HELD and client.workers
         judged = _judge_workers(client, of_workers) if of_workers else _judge_client(client)
         part, share, sentence = judged
@@ -321,9 +323,7 @@ def _gain(part: str, share: float, spent: SlotTime, client: Client) -> tuple[flo
         reached = "" if part == "rate_limit" else "the rate limit is reached already, so "
         return 1.0, f"{reached}raising parallelism gains nothing"
     if spent.outcomes <= spent.limit:
-        ended = (
-            f"{spent.outcomes:,} rollout{'s' * (spent.outcomes > 1)} ended in {spent.limit:,} slots"
-        )
+        ended = f"{number_of(spent.outcomes, 'rollout')} ended in {spent.limit:,} slots"
         return None, f"{ended}, too few to tell what more would gain"
     if spent.room:
         return 1.0, f"parallelism changes, and is now {spent.limit:,}"
