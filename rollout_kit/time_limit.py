@@ -23,7 +23,7 @@ that the next one always comes in time."""
 
 if sys.version_info >= (3, 12):
     current_task = asyncio.current_task
-else:  # there it is a Python function, and it is called fifteen times a rollout
+else:  # older versions have it in Python, and a rollout calls it fifteen times
     current_task = vars(asyncio.tasks)["_current_tasks"].get
 
 

@@ -258,7 +258,7 @@ class Rollout:
     @property
     def line(self) -> JsonObject:
         """The JSON object that the journal writes."""
-        return self.head if (raw := self.written) is None else orjson.loads(raw)
+        return self.head if self.raw is None else orjson.loads(self.written or b"")
 
     @property
     def key(self) -> Key:

@@ -47,7 +47,7 @@ LARGEST_MENDED = 16 << 20
 
 JSON_START = re.compile(rb'\s*[\[{"\-\dtfnNI]')
 
-BRACKET = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{}]', re.DOTALL)
+BRACKET = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{]++|[\]}]++', re.DOTALL)
 
 T = TypeVar("T")
 
@@ -258,16 +258,18 @@ def _cut_deep(raw: bytes) -> bytes:
     parts: list[bytes] = []
     end = start = depth = 0
     for found in BRACKET.finditer(raw):
-        if found[0] in b"[{":
-            depth += 1
-            if depth == DEEPEST + 1:
-                start = found.start()
-        elif found[0] in b"]}":
-            if depth == DEEPEST + 1:
-                deep = raw[start : found.end()].decode("utf-8", "replace")
+        run = found[0]
+        if run[0] in b"[{":
+            if depth <= DEEPEST < depth + len(run):
+                start = found.start() + DEEPEST - depth
+            depth += len(run)
+        elif run[0] in b"]}":
+            if depth - len(run) <= DEEPEST < depth:
+                after = found.start() + depth - DEEPEST
+                deep = raw[start:after].decode("utf-8", "replace")
                 parts += [raw[end:start], json.dumps(deep).encode()]
-                end = found.end()
-            depth -= 1
+                end = after
+            depth -= len(run)
     return b"".join(parts) + raw[end:]
 
 
