@@ -35,6 +35,8 @@ class Shard:
             number, count = _from_scheduler(env, count)
         if count is None:
             raise ValueError(f"of how many? Give {number}/10, not {value!r}")
+        if count < 1:
+            raise ValueError(f"there is at least one part, got {count}")
         if not 1 <= number <= count:
             raise ValueError(f"parts are numbered from 1 to {count}, got {number}")
         return cls(number, count)
