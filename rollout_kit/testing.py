@@ -5,9 +5,8 @@ import asyncio
 import selectors
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
-from .errors import PeerError
 from .launch.sockets import bound_socket, url_of
 from .responses import function_call_item, make_response, message_item
 from .serving.model import Model
@@ -112,19 +111,6 @@ def call_response(*calls: tuple[str, str]) -> JsonObject:
 
 def _usage(output_tokens: int) -> JsonObject:
     return {"input_tokens": 1, "output_tokens": output_tokens, "total_tokens": 1 + output_tokens}
-
-
-class FailingServer(Service):
-    """A server that is down: every call raises the exception that `error` returns."""
-
-    kind: ClassVar[str] = "resources_servers"
-
-    def __init__(self, error: Callable[[], Exception] = lambda: PeerError("is down")) -> None:
-        super().__init__(self.Config(), Peers({}), "failing")
-        self._error = error
-
-    async def handle(self, path: str, raw: bytes) -> Any:
-        raise self._error()
 
 
 class VirtualClockLoop(asyncio.SelectorEventLoop):

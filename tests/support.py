@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Coroutine
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +32,14 @@ from rollout_kit.workers.pool import WorkerPool
 
 HANG_S = 120.0
 """Nothing that works takes as long, on any machine: what does hangs."""
+
+
+def skip_unless_installed(*packages: str) -> None:
+    """Skip a file of tests if a package is missing. To import it would take each test process up to
+    a second."""
+    for package in packages:
+        if find_spec(package) is None:
+            pytest.skip(f"{package} is not installed", allow_module_level=True)
 
 
 def use_model(cls: Any, scenario: Callable[[Any], Coroutine[Any, Any, Any]], **config: Any) -> Any:

@@ -9,12 +9,10 @@ from collections import defaultdict
 from pathlib import Path
 from statistics import mean
 
-import pytest
-from support import read_jsonl
+from support import read_jsonl, skip_unless_installed
 from workplace import ROOT
 
-pytest.importorskip("ctranslate2")
-pytest.importorskip("math_verify")
+skip_unless_installed("ctranslate2", "math_verify")
 
 LEAST = {
     "math_with_verify_simple_agent": 0.4,

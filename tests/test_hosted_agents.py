@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from endpoint import Endpoint, endpoint, says
-from support import HANG_S, read_jsonl
+from support import HANG_S, read_jsonl, skip_unless_installed
 
-pytest.importorskip("math_verify")
+skip_unless_installed("math_verify")
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -19,7 +19,7 @@ from rollout_kit.collector.slot import Slot, in_task
 from rollout_kit.config.keys.parallelism import Parallelism
 from rollout_kit.endpoints.rate_limit import Allowances, RequestQueue
 from rollout_kit.pacing.limiter import Adaptive, Fixed, limiter_of
-from rollout_kit.store.journal import NoJournal
+from rollout_kit.store.sidecars.unwritten import NoJournal
 from rollout_kit.testing import run_virtual
 from rollout_kit.types import Attempt, Key, Rollout, Task
 

@@ -69,7 +69,7 @@ async def counter() -> AsyncIterator[tuple[Counter, str]]:
 @asynccontextmanager
 async def client(url: str, **headers: str) -> AsyncIterator[Client]:
     async with (
-        httpx2.AsyncClient(headers=headers) as http,
+        httpx2.AsyncClient(headers=headers, timeout=None) as http,
         Client(streamable_http_client(url, http_client=http)) as found,
     ):
         yield found

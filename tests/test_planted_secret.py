@@ -193,12 +193,13 @@ def test_the_token_s_file_is_its_user_s_alone_and_goes_with_the_run(
     workplace: Workplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(workplace.folder / "state"))
-    with workplace.ng_run() as (_, port, _):
+    with workplace.ng_run() as (process, port, _):
         [path] = (workplace.folder / "state/rollout_kit/runs").iterdir()
         assert path.stat().st_mode & 0o777 == 0o600
         assert path.parent.stat().st_mode & 0o777 == 0o700
         code, said = workplace.run("stop", f"+head_server.port={port}")
         assert code == 0, said
+        process.wait(HANG_S)
     assert not path.exists()
 
 

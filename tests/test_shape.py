@@ -3,6 +3,7 @@
 import ast
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -60,6 +61,7 @@ def package_of(module: str) -> str:
     return "words" if first in WORDS else first
 
 
+@cache
 def modules() -> dict[str, Path]:
     """Dotted name below the package → file."""
     found = {}

@@ -271,12 +271,12 @@ def test_the_file_is_written_anew_when_most_of_it_is_about_finished_rollouts(
             journal.append_turn(StoredTurn(kept, 0, {"request": "d", "response": {}}))
         journal.append(Rollout(*made(key)))
     assert paths.turns.read_bytes().count(b"\n") < 5
-    assert journal.stored_turns(kept) == [{"request": "d", "response": {}}]
+    assert journal.find_turns(kept) == [{"request": "d", "response": {}}]
     journal.check()
     journal.close(clean=True)
     assert paths.turns.read_bytes().count(b"\n") == 1
     again = Journal(paths)
-    assert again.num_unfinished == 1 and again.stored_turns(kept)
+    assert again.num_unfinished == 1 and again.find_turns(kept)
     again.append(Rollout(*made(kept)))
     again.close(clean=True)
     assert not paths.turns.exists()

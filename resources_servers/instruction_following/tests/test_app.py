@@ -8,14 +8,13 @@ import orjson
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from support import HANG_S, limit_only
+from support import HANG_S, limit_only, skip_unless_installed
 
 from rollout_kit import ConfigError, TaskError, make_response, message_item, reasoning_item
 from rollout_kit.serving.registry import load
 from rollout_kit.session import Session, entered
 
-pytest.importorskip("nltk")
-pytest.importorskip("langdetect")
+skip_unless_installed("nltk", "langdetect")
 
 FOLDER = Path(__file__).parents[1]
 InstructionFollowing = load("resources_servers", "instruction_following")

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import orjson
 import pytest
-from support import HANG_S, limit_only
+from support import HANG_S, limit_only, skip_unless_installed
 
 from rollout_kit import ConfigError, TaskError, make_response, message_item
 from rollout_kit.serving.registry import load
 from rollout_kit.session import Session, entered
 from rollout_kit.testing import ScriptedModel, making, mount
 
-pytest.importorskip("math_verify")
+skip_unless_installed("math_verify")
 
 MathWithVerify = load("resources_servers", "math_with_verify")
 ROWS = [
@@ -40,7 +40,7 @@ async def asked(server, task, text):
 
 
 def verdicts(pairs, **settings):
-    settings = {"verify_timeout_s": HANG_S, **settings}
+    settings = {"verify_timeout_s": HANG_S, "num_verify_workers": 1, **settings}
 
     async def run():
         server = MathWithVerify(MathWithVerify.Config(**settings), None, "math_with_verify")
@@ -175,7 +175,7 @@ def test_an_answer_that_hangs_the_library_scores_zero_at_the_deadline_and_the_ne
 ):
     limit_only(HANG, monkeypatch)
     pairs = [(row("x+5"), f"\\boxed{{{HANG}}}"), (row(r"\frac{x}{2}"), r"\boxed{0.5x}")]
-    hung, following = verdicts(pairs, verify_timeout_s=0.5, num_verify_workers=1)
+    hung, following = verdicts(pairs, verify_timeout_s=0.5)
     assert (hung.reward, hung.verify_timed_out) == (0.0, True)
     assert (following.reward, following.verify_timed_out) == (1.0, False)
 

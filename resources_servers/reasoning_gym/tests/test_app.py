@@ -6,13 +6,13 @@ from pathlib import Path
 
 import orjson
 import pytest
-from support import HANG_S
+from support import HANG_S, skip_unless_installed
 
 from rollout_kit import TaskError, make_response, message_item
 from rollout_kit.serving.registry import load
 from rollout_kit.session import Session, entered
 
-pytest.importorskip("reasoning_gym")
+skip_unless_installed("reasoning_gym")
 
 FOLDER = Path(__file__).parents[1]
 ReasoningGym = load("resources_servers", "reasoning_gym")
@@ -44,7 +44,7 @@ FAMILIES = [
 
 
 def verdicts(pairs, **settings):
-    settings = {"verify_timeout_s": HANG_S, **settings}
+    settings = {"verify_timeout_s": HANG_S, "num_verify_workers": 1, **settings}
 
     async def run():
         server = ReasoningGym(ReasoningGym.Config(**settings), None, "reasoning_gym")
@@ -116,19 +116,17 @@ def test_a_long_answer_that_means_harm_takes_no_time(text):
     assert time.monotonic() - began < HANG_S  # going over it again for each brace takes hours
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
+def test_no_family_executes_an_answer() -> None:
+    families = [*("binary_matrix", "countdown", "intermediate_integration", "n_queens", "puzzle24")]
+    families += ["polynomial_multiplication", "spiral_matrix", "string_insertion"]
+    answers = [
         "__import__('os')._exit(1)",
         "\uff3f\uff3fimport\uff3f\uff3f('os')._exit(1)",
         "exec(chr(105) + chr(109))",
         "exit()",
         "open(0)",
-    ],
-)
-def test_no_family_executes_an_answer(answer: str) -> None:
-    families = [*("binary_matrix", "countdown", "intermediate_integration", "n_queens", "puzzle24")]
-    families += ["polynomial_multiplication", "spiral_matrix", "string_insertion"]
+    ]
     rows = [orjson.loads(line) for line in generated(*families, "--size", "1")]
-    found = verdicts([(row, f"<answer>{answer}</answer>") for row in rows])
-    assert all(verdict.reward < 0.1 for verdict in found)
+    pairs = [(row, f"<answer>{answer}</answer>") for answer in answers for row in rows]
+    found = zip(pairs, verdicts(pairs), strict=True)
+    assert [pair for pair, verdict in found if verdict.reward >= 0.1] == []
