@@ -2,10 +2,11 @@ import re
 from pathlib import Path
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rollout_kit.config.overrides import config_paths, parse
+from rollout_kit.config.overrides import _plain, config_paths, parse
 from rollout_kit.errors import ConfigError
 
 TEXTS = ("output_jsonl_fpath", "agent_name", "a.b")
@@ -52,6 +53,30 @@ def test_values_are_hydras(raw, expected):
     found = value(f"+key={raw}")
     assert found == expected
     assert type(found) is type(expected)
+
+
+@given(
+    st.from_regex(r"\[?([-+]?(true|NULL|inf|nan|[0-9]{1,2}|[a-z_.:/,e-]){1,6})\]?", fullmatch=True)
+    | st.text("tTrueFalsnifNUL01.eE+-_:/,[]x", max_size=6)
+)
+@example("[]")
+@example("[[a],b]")
+@example("[a,]")
+@example("-Inf")
+@example("1_000")
+def test_a_plain_value_is_what_hydra_makes_of_it(raw):
+    try:
+        ours = repr(_plain(raw))
+    except ValueError:
+        return
+    parsed = OverridesParser.create().parse_override(f"key={raw}")
+    assert ours == repr(parsed.value())
+    assert not parsed.is_sweep_override()
+
+
+def test_a_plain_value_needs_no_import_of_hydra():
+    for raw in ("true", "20", "-0.3", "1e-5", "policy/model.v1:2", "[a.yaml,b,3]", "null", "[]"):
+        _plain(raw)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import re
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,12 @@ FLAGS = {
 """NeMo Gym's newer `--flags` → our key, for suggestions."""
 
 OPENING = {"[": "]", "{": "}"}
+
+CONSTANTS = {"true": True, "false": False, "null": None, "inf": inf, "nan": nan}
+
+WHOLE = re.compile(r"[+-]?(0|[1-9][0-9]*)")
+NUMBER = re.compile(rf"{WHOLE.pattern}(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+WORD = re.compile(r"[A-Za-z_][\w./:-]*", re.ASCII)
 
 QUOTE_IT = "in a shell, quote the whole argument where it has a space or a brace: '+key=[a, b]'"
 
@@ -105,7 +112,10 @@ def _value(argument: str, key: str, raw: str, is_text: Callable[[str, str], bool
     if is_text(key, raw):
         return _text(raw)
     _check_brackets(argument, raw)
-    return _parse_like_hydra(argument, key, raw)
+    try:
+        return _plain(raw)
+    except ValueError:
+        return _parse_by_hydra(argument, key, raw)
 
 
 def _check_brackets(argument: str, raw: str) -> None:
@@ -143,7 +153,21 @@ def _split_paths(raw: str) -> list[str]:
     return [text for text in texts if text]
 
 
-def _parse_like_hydra(argument: str, key: str, raw: str) -> Any:
+def _plain(raw: str) -> Any:
+    """A number, a word or a list of them as Hydra reads it, without Hydra, whose import takes
+    longer than all else here; ValueError for any other text."""
+    if raw[:1] == "[" and raw[-1:] == "]":
+        return [_plain(item) for item in raw[1:-1].split(",")] if raw != "[]" else []
+    if (name := raw.lower()) in CONSTANTS:
+        return CONSTANTS[name]
+    if NUMBER.fullmatch(raw):
+        return int(raw) if WHOLE.fullmatch(raw) else float(raw)
+    if WORD.fullmatch(raw):
+        return raw
+    raise ValueError(raw)
+
+
+def _parse_by_hydra(argument: str, key: str, raw: str) -> Any:
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
