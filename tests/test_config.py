@@ -8,16 +8,19 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
+from omegaconf import OmegaConf
+from omegaconf._utils import get_yaml_loader
 
 from rollout_kit import errors
 from rollout_kit.cli import dump_config, help, plan_vllm, prepare_data, validate, version
+from rollout_kit.config.interpolation import _replace
 from rollout_kit.config.keys.authoring import EntrypointConfig
 from rollout_kit.config.keys.commands import CollectConfig, ControlConfig, InspectConfig, RunConfig
 from rollout_kit.config.keys.parallelism import Parallelism
 from rollout_kit.config.load import Config, load, parse_keys
-from rollout_kit.config.sources import Layer, Merged
+from rollout_kit.config.sources import Layer, Merged, _yaml_loader
 from rollout_kit.errors import ConfigError
 from rollout_kit.serving import registry
 
@@ -823,3 +826,51 @@ def test_what_env_yaml_holds_for_other_files_is_no_mistake(value):
     Path("env.yaml").write_text("head_sever: {port: 5}")
     with pytest.raises(ConfigError, match="did you mean 'head_server'"):
         load([], ControlConfig)
+
+
+@given(
+    st.dictionaries(
+        keys,
+        st.recursive(
+            st.sampled_from(
+                [*"${a} ${b} ${c} ${a.b} x${a} \\${a} ${ ??? text $a {a} 7".split(), "${ a }", "", 7]
+            ),
+            lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3),
+        ),
+    )
+)
+@example({"a": "${b}", "b": "${c}", "c": 1})
+@example({"a": "${a}"})
+def test_what_is_replaced_without_omegaconf_is_what_it_makes_of_it(tree):
+    try:
+        ours = _replace(tree, tree, 0)
+    except (LookupError, RecursionError):
+        return
+    assert ours == OmegaConf.to_container(OmegaConf.create(tree), resolve=True)
+
+
+def test_most_configurations_need_no_omegaconf():
+    tree = {"name": "m", "model": {"name": "${name}", "urls": ["${url}", "b"]}, "url": "${at}"}
+    assert _replace(tree | {"at": "x"}, tree | {"at": "x"}, 0) == {
+        "name": "m",
+        "model": {"name": "m", "urls": ["x", "b"]},
+        "url": "x",
+        "at": "x",
+    }
+
+
+@given(st.text("0123456789_+-.:eExinfnaNTtrueyYesOoFf~ull{}[],\n ", max_size=12))
+@example("1e-5")
+@example("2024-01-01")
+@example("a: 1\na: 2")
+@example("{a: {b: 1, b: 2}}")
+@example("1:30.5")
+def test_yaml_is_what_omegaconf_reads(text):
+    assert read_yaml(text, _yaml_loader()) == read_yaml(text, get_yaml_loader())
+
+
+def read_yaml(text, loader):
+    try:
+        return repr(yaml.load(text, loader))
+    except (yaml.YAMLError, ValueError) as error:
+        return str(error)

@@ -7,6 +7,7 @@ whether that is an error, because it knows which values the command uses.
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
@@ -21,6 +22,7 @@ SLIP = 0.8
 """Similarity at which a name is regarded as misspelled. `policy_base_url` and `policy_api_key` are
 less similar."""
 
+WHOLE = re.compile(r"\$\{([A-Za-z_]\w*)\}", re.ASCII)
 NAME = re.compile(r"\$\{\s*(?P<dots>\.*)\[?(?P<name>[^\s.:,\[\]{}$]+)(?![^\s.:,\[\]{}$])")
 RESOLVER = re.compile(r"\$\{\s*[\w.]+\s*:")
 VARIABLE = re.compile(r"\$\{\s*oc\.env\s*:\s*(\w+)")
@@ -63,6 +65,8 @@ def variables(tree: JsonObject) -> dict[str, str]:
 def resolve(tree: JsonObject) -> Resolved:
     """All values with interpolations replaced, and the unresolved ones; ConfigError for a `${`
     without a closing brace."""
+    with suppress(LookupError, RecursionError):
+        return Resolved(_replace(tree, tree, 0))
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
@@ -75,6 +79,23 @@ def resolve(tree: JsonObject) -> Resolved:
     resolved = Resolved({})
     resolved.values = _walk(root, (), resolved, tree)
     return resolved
+
+
+def _replace(value: Any, tree: JsonObject, depth: int) -> Any:
+    """The value with each `${name}` replaced, without OmegaConf, whose import takes longer than all
+    else here; LookupError if it needs more than values at the top that are no containers."""
+    if isinstance(value, dict | list):
+        if depth > MAX_DEPTH:
+            raise LookupError
+        if isinstance(value, list):
+            return [_replace(item, tree, depth + 1) for item in value]
+        return {key: _replace(item, tree, depth + 1) for key, item in value.items()}
+    if isinstance(value, str) and ("${" in value or value == "???"):
+        found = tree[match[1]] if (match := WHOLE.fullmatch(value)) else [...]
+        if isinstance(found, dict | list):
+            raise LookupError
+        return _replace(found, tree, depth)
+    return value
 
 
 def messages(unresolved: list[Unresolved], known: JsonObject) -> list[str]:

@@ -4,10 +4,12 @@ Mappings merge deeply, lists replace, and each leaf records its last source. Not
 `${…}` and `???` are still text in the merged tree.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,16 @@ MAX_BYTES = 500_000
 """Size of the largest YAML file; a larger one takes many seconds to parse."""
 
 MAX_VALUES, MAX_DEPTH = 100_000, 60
+
+FLOAT, TIMESTAMP = "tag:yaml.org,2002:float", "tag:yaml.org,2002:timestamp"
+
+NUMBER = r"""^(?:
+    [-+]?[0-9]+(?:_[0-9]+)*\.[0-9_]*(?:[eE][-+]?[0-9]+)?
+    |[-+]?[0-9]+(?:_[0-9]+)*(?:[eE][-+]?[0-9]+)
+    |\.[0-9]+(?:_[0-9]+)*(?:[eE][-+][0-9]+)?
+    |[-+]?[0-9]+(?:_[0-9]+)*(?::[0-5]?[0-9])+\.[0-9_]*
+    |[-+]?\.(?:inf|Inf|INF)
+    |\.(?:nan|NaN|NAN))$"""
 
 
 @dataclass(slots=True)
@@ -194,7 +206,6 @@ def _not_found(path: str, asked_by: str, places: list[Path]) -> str:
 
 def _read(path: Path, origin: str) -> JsonObject:
     import yaml
-    from omegaconf._utils import get_yaml_loader
 
     try:
         if not path.is_file():
@@ -203,9 +214,8 @@ def _read(path: Path, origin: str) -> JsonObject:
             raise ConfigError(
                 f"{origin}: {size:,} bytes are no configuration; at most {MAX_BYTES:,}"
             )
-        # OmegaConf's loader: 1e-5 is a float, 2024-01-01 is text, duplicate keys are refused
         with path.open(encoding="utf-8") as file:
-            tree = yaml.load(file, Loader=get_yaml_loader())
+            tree = yaml.load(file, Loader=_yaml_loader())
     except RecursionError:
         raise ConfigError(f"{origin}: is nested too deep") from None
     except yaml.MarkedYAMLError as error:
@@ -225,6 +235,34 @@ def _read(path: Path, origin: str) -> JsonObject:
             f"not a {'list' if isinstance(tree, list) else 'single value'}"
         )
     return _as_json(tree, origin, (), count())
+
+
+@cache
+def _yaml_loader() -> Any:
+    """OmegaConf's loader, without an import of OmegaConf: 1e-5 is a float, 2024-01-01 is text,
+    duplicate keys are refused."""
+    import yaml
+
+    text = yaml.resolver.BaseResolver.DEFAULT_SCALAR_TAG
+
+    class Loader(yaml.SafeLoader):
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            seen: set[str] = set()
+            for key in (key for key, _ in node.value if key.tag == text):
+                if key.value in seen:
+                    reason = f"found duplicate key {key.value}"
+                    raise yaml.constructor.ConstructorError(
+                        "while constructing a mapping", node.start_mark, reason, key.start_mark
+                    )
+                seen.add(key.value)
+            return super().construct_mapping(node, deep=deep)
+
+    Loader.add_implicit_resolver(FLOAT, re.compile(NUMBER, re.VERBOSE), list("-+0123456789."))
+    Loader.yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != TIMESTAMP]
+        for first, resolvers in Loader.yaml_implicit_resolvers.items()
+    }
+    return Loader
 
 
 def _as_json(value: Any, origin: str, path: tuple[str, ...], values: Iterator[int]) -> Any:
