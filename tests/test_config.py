@@ -828,13 +828,14 @@ def test_what_env_yaml_holds_for_other_files_is_no_mistake(value):
         load([], ControlConfig)
 
 
+ENTRIES = ("${a}", "${b}", "${c}", "${a.b}", "x${a}", "${ a }", "\\${a}", "${", "???", "", "7", 7)
+
+
 @given(
     st.dictionaries(
         keys,
         st.recursive(
-            st.sampled_from(
-                [*"${a} ${b} ${c} ${a.b} x${a} \\${a} ${ ??? text $a {a} 7".split(), "${ a }", "", 7]
-            ),
+            st.sampled_from(ENTRIES),
             lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3),
         ),
     )
