@@ -139,8 +139,10 @@ async def simulate(
     again_at = 0.0
     lost_at = 0.0
     said = began = time.perf_counter()
-    async for _ in schedule.outcomes():
-        if not sink.number % 1000 and time.perf_counter() - said > SAY_EVERY_S:
+    async for batch in schedule.batches():
+        for _ in batch:
+            pass
+        if time.perf_counter() - said > SAY_EVERY_S:
             said = time.perf_counter()
             each = (time.process_time() - driver.cpu_of_workers_s) / sink.number * 1e6
             text = f"{said - began:5.0f} s: {sink.number:,} rollouts, {each:.1f} µs each"

@@ -8,13 +8,14 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
+from rollout_kit.collector.schedule import Schedule
 from rollout_kit.commands.collect import collect_through
 from rollout_kit.commands.progress import Progress
 from rollout_kit.commands.reverify import reverify_through
@@ -27,7 +28,7 @@ from rollout_kit.serving.resources_server import ResourcesServer
 from rollout_kit.store.lines import info_of
 from rollout_kit.testing import Over, ScriptedModel, making, mount
 from rollout_kit.transport.cassette import Cassette
-from rollout_kit.types import JsonObject, Key, RolloutInfo, VerifyRequest, VerifyResponse
+from rollout_kit.types import JsonObject, Key, Outcome, RolloutInfo, VerifyRequest, VerifyResponse
 from rollout_kit.workers.pool import WorkerPool
 
 HANG_S = 120.0
@@ -40,6 +41,17 @@ def skip_unless_installed(*packages: str) -> None:
     for package in packages:
         if find_spec(package) is None:
             pytest.skip(f"{package} is not installed", allow_module_level=True)
+
+
+async def outcomes_of(schedule: Schedule) -> AsyncGenerator[Outcome, None]:
+    """Drive a schedule; its outcomes one by one."""
+    batches = schedule.batches()
+    try:
+        async for batch in batches:
+            for outcome in batch:
+                yield outcome
+    finally:
+        await batches.aclose()
 
 
 def use_model(cls: Any, scenario: Callable[[Any], Coroutine[Any, Any, Any]], **config: Any) -> Any:

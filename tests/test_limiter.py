@@ -11,7 +11,7 @@ from statistics import mean
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import made
+from support import made, outcomes_of
 from test_rate_limit import Endpoint, sent_through
 
 from rollout_kit.collector.schedule import Attempts, Schedule
@@ -86,7 +86,7 @@ class Run:
             cpu_time=cpu_time,
         )
         watch = asyncio.create_task(self.watch())
-        outcomes = schedule.outcomes()
+        outcomes = outcomes_of(schedule)
         try:
             async for _ in outcomes:
                 self.limiter.record_outcome(loop.time(), schedule.in_flight, overloaded=False)

@@ -54,7 +54,7 @@ def drawn(
             now += ROLLOUT_S
             is_failed = number >= total - failed
             outcome = Failure(KEY, 0, ModelError("no")) if is_failed else Rollout(*made(KEY, line))
-            shown.update(outcome, in_flight=64)
+            shown.update([outcome], in_flight=64)
         shown.close()
     listener.join()
     os.close(reader)

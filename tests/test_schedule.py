@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import made
+from support import made, outcomes_of
 
 from rollout_kit.collector.schedule import END, WAVE, Attempts, End, Later, Schedule
 from rollout_kit.collector.slot import Slot, in_task
@@ -54,7 +54,7 @@ def test_never_more_than_the_limit_and_always_as_many_and_each_once(
         return Rollout(*made(attempt.key))
 
     async def main() -> None:
-        async for outcome in schedule.outcomes():
+        async for outcome in outcomes_of(schedule):
             if isinstance(outcome, Rollout):
                 finished.append(outcome.key.task_id)  # noqa: PERF401
 
@@ -82,7 +82,7 @@ def test_a_limit_that_grows_is_used_at_the_next_completion() -> None:
 
     async def main() -> None:
         nonlocal limit
-        async for _ in schedule.outcomes():
+        async for _ in outcomes_of(schedule):
             limit = 3
 
     schedule = Schedule(Attempts(iter(attempts(7))), partial(in_task, run), Keep(), lambda: limit)
@@ -104,7 +104,7 @@ def test_stopping_lets_what_runs_finish_and_cancelling_does_not() -> None:
         schedule = Schedule(Attempts(iter(attempts(9))), partial(in_task, run), Keep(), lambda: 3)
         end = schedule.cancel if cancel else schedule.stop
         asyncio.get_running_loop().call_later(after_s, end)
-        return [outcome async for outcome in schedule.outcomes()]
+        return [outcome async for outcome in outcomes_of(schedule)]
 
     drained = run_virtual(main(50, cancel=False))
     assert [type(each) for each in drained] == [Rollout] * 3
@@ -125,7 +125,7 @@ def test_nobody_regains_a_place_once_the_run_is_stopping() -> None:
     async def main() -> None:
         schedule = Schedule(Attempts(iter(attempts(3))), partial(in_task, run), Keep(), lambda: 1)
         asyncio.get_running_loop().call_later(2.5, schedule.stop)
-        async for _ in schedule.outcomes():
+        async for _ in outcomes_of(schedule):
             pass
 
     run_virtual(main())
@@ -143,9 +143,8 @@ def test_an_unexpected_exception_is_raised_and_the_others_end() -> None:
             ended.append(attempt.key.task_id)
 
     async def main() -> None:
-        async for _ in Schedule(
-            Attempts(iter(attempts(4))), partial(in_task, run), Keep(), lambda: 4
-        ).outcomes():
+        schedule = Schedule(Attempts(iter(attempts(4))), partial(in_task, run), Keep(), lambda: 4)
+        async for _ in outcomes_of(schedule):
             pass
 
     try:
@@ -170,7 +169,7 @@ def test_an_outcome_is_kept_before_the_next_one_ends() -> None:
         return outcome
 
     async def main() -> None:
-        async for _ in schedule.outcomes():
+        async for _ in outcomes_of(schedule):
             pass
 
     schedule = Schedule(Attempts(iter(attempts(3))), partial(in_task, run), Keep(keep), lambda: 3)
@@ -191,7 +190,7 @@ def test_what_cannot_be_kept_ends_the_run(parks: bool) -> None:
         raise OutputError("the disk is full")
 
     async def main() -> None:
-        outcomes = schedule.outcomes()
+        outcomes = outcomes_of(schedule)
         try:
             async for _ in outcomes:
                 pass
@@ -224,7 +223,7 @@ def test_places_are_filled_in_waves_and_what_ends_is_replaced_at_once() -> None:
             release.set()
 
         watching = asyncio.create_task(watch())
-        done = [outcome async for outcome in schedule.outcomes()]
+        done = [outcome async for outcome in outcomes_of(schedule)]
         await watching
         assert len(done) == 1000
         return seen
@@ -259,7 +258,7 @@ def test_a_source_that_answers_later_is_asked_again_once_it_is_ready() -> None:
         for second in range(3):
             loop.call_later(100 * second + 50, leases.ready.set)
         schedule = Schedule(leases, partial(in_task, run), Keep(), lambda: 8)
-        return len([outcome async for outcome in schedule.outcomes()]), leases.num_asked
+        return len([outcome async for outcome in outcomes_of(schedule)]), leases.num_asked
 
     number, num_asked = run_virtual(main())
     assert number == 3 and num_asked < 20, "waiting costs nothing"

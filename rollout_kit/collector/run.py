@@ -10,13 +10,14 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Seque
 from contextlib import AsyncExitStack, suppress
 from enum import Enum
 from functools import partial
+from itertools import islice
 from typing import Any, Protocol
 
 from ..errors import OutputError, RolloutError, StopRun
 from ..metrics.summary import Metrics
 from ..metrics.tally import Tally
 from ..pacing.budget import within
-from ..pacing.give_up import GiveUp, kind_of_failure
+from ..pacing.give_up import GiveUp
 from ..pacing.limiter import Limiter
 from ..pacing.meter import Meter
 from ..pacing.watch import SAY_EVERY_S, Watch
@@ -29,6 +30,7 @@ from .audit import VerdictAudit
 from .collection import Collection
 from .control.limits import RunLimits
 from .control.parallel import ParallelLimit
+from .control.tracebacks import Tracebacks
 from .groups.scoring import GroupScoring
 from .schedule import Attempts, Later, Schedule
 
@@ -40,9 +42,6 @@ METRICS_EVERY_S = 60.0
 
 QUIET_S = 60.0
 """After this time without an outcome, a line says what the attempts in flight wait for."""
-
-MAX_TRACEBACKS = 5
-"""Tracebacks that are shown; the failures file has all of them."""
 
 OVERLOADED = frozenset({429, 503, 529})
 """Statuses after which an adaptive limit is cut."""
@@ -100,8 +99,7 @@ class Run:
             measure=self.meter.take,
         )
         self._give_up = self._judge()
-        self._shown: set[object] = set()
-        """Kinds of failures whose traceback was shown."""
+        self._tracebacks = Tracebacks(say)
         self._observers: list[Observer] = [source, self._give_up]
         fraction, seed = collection.audit
         if fraction:
@@ -134,6 +132,16 @@ class Run:
 
     async def outcomes(self) -> AsyncGenerator[Outcome, None]:
         """Each outcome once it is on disk. StopRun or OutputError if the run cannot go on."""
+        batches = self.batches(1)
+        try:
+            async for outcomes in batches:
+                for outcome in outcomes:
+                    yield outcome
+        finally:
+            await batches.aclose()
+
+    async def batches(self, most: int | None = None) -> AsyncGenerator[Sequence[Outcome], None]:
+        """The same, all that there are by now or `most`, before their places are filled again."""
         loop, schedule = asyncio.get_running_loop(), self.schedule
         self._last_outcome = loop.time()
         async with AsyncExitStack() as stack:
@@ -146,11 +154,11 @@ class Run:
                 stack.push_async_callback(self.audit.cancel)
             stack.push_async_callback(self.groups.close)
             self.limits.start()
-            outcomes = schedule.outcomes()
-            stack.push_async_callback(outcomes.aclose)
-            async for outcome in outcomes:
-                self._observe(outcome, loop.time())
-                yield outcome
+            batches = schedule.batches()
+            stack.push_async_callback(batches.aclose)
+            async for batch in batches:
+                now = loop.time()
+                yield [self._observe(outcome, now) for outcome in islice(batch, most)]
             if self._fatal:
                 raise self._fatal
             self.collection.journal.check()
@@ -203,12 +211,12 @@ class Run:
         plans = self.runner.agents.values()
         return {plan.model_server for plan in plans if plan.model_server is not None}
 
-    def _observe(self, outcome: Outcome, now: float) -> None:
+    def _observe(self, outcome: Outcome, now: float) -> Outcome:
         is_final, is_overloaded = self.tally.take(outcome), False
         if isinstance(outcome, Rollout):
             self.metrics.add(outcome)
         elif outcome.error is not None:
-            self._say_traceback(outcome.error)
+            self._tracebacks.show(outcome.error)
             is_overloaded = isinstance(outcome, Failure) and outcome.error.status in OVERLOADED
         for observer in self._observers:
             observer.take(outcome)
@@ -218,14 +226,7 @@ class Run:
             self._last_outcome = now
             self.limiter.record_outcome(now, self.schedule.in_flight, overloaded=is_overloaded)
             self.limits.check()
-
-    def _say_traceback(self, error: RolloutError) -> None:
-        """Show the traceback of each kind of failure once."""
-        kind = kind_of_failure(error)
-        if error.traceback and kind not in self._shown and len(self._shown) < MAX_TRACEBACKS:
-            self._shown.add(kind)
-            text = f"{error}\n{error.traceback}"
-            self._say(text.rstrip(), event="traceback", server=error.server, error=error.message)
+        return outcome
 
     def _beside(self) -> Iterator[Coroutine[Any, Any, None]]:
         """What goes on beside the loop."""

@@ -10,13 +10,11 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter, thread_time
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from ..transport.loop import cancel_all
 from ..types import Attempt, Outcome, StoredTurn, Unverified
 from .slot import Place, Slot, Work
-
-T = TypeVar("T")
 
 WAVE = 16
 """Attempts that are started without a pause."""
@@ -70,7 +68,7 @@ class Attempts:
 
 
 class Schedule:
-    """Runs the attempts of `source`; iterate over `outcomes()` to drive it.
+    """Runs the attempts of `source`; iterate over `batches()` to drive it.
 
     An outcome reaches `sink` in the moment it is there, before this loop or any other sees it.
     """
@@ -136,7 +134,7 @@ class Schedule:
         return next(iter(self.slots.values())).place.number if self.slots else self._num_started
 
     def stages(self) -> Counter[str]:
-        """What the attempts in flight, and those that may not begin yet, are waiting for."""
+        """What attempts in flight, and those that may not begin yet, wait for."""
         held = self._held if self._wake is not None and not self._wake.done() else ""
         return Counter([slot.place.stage for slot in self.slots.values()] + [held] * bool(held))
 
@@ -167,7 +165,9 @@ class Schedule:
         self.holds.clear()
         self._again.clear()
         while self._regaining:
-            _settle(self._regaining.popleft()[1], False)
+            _, given = self._regaining.popleft()
+            if not given.done():
+                given.set_result(False)
         self._hand(None)
 
     def cancel(self) -> None:
@@ -203,15 +203,15 @@ class Schedule:
         self._hand(None)
         return await given
 
-    async def outcomes(self) -> AsyncGenerator[Outcome, None]:
-        """Each attempt's outcome as it finishes, and each response as it is parked."""
+    async def batches(self) -> AsyncGenerator[Iterator[Outcome], None]:
+        """Again and again the outcomes that there are by now, and the responses that were parked.
+        Free places are filled once the next batch is asked for; it has what is left of this."""
         self._loop = asyncio.get_running_loop()
         try:
             while True:
                 pause = self._dispatch()
                 if self._ready:
-                    if (outcome := self._outcome(self._ready.popleft())) is not None:
-                        yield outcome
+                    yield self._outcomes()
                 elif pause is not None and pause.ready is None:
                     await asyncio.sleep(0)
                 elif pause is None and not (self.slots or self._again or self.is_paused):
@@ -225,26 +225,32 @@ class Schedule:
             await cancel_all(self.slots)
 
     def _hand(self, ready: "_Ready") -> None:
-        """Have `outcomes` look at this next."""
+        """Have `batches` look at this next."""
         self._ready.append(ready)
         if (waiter := self._waiter) is not None:
             self._waiter = None
-            _settle(waiter, None)
+            if not waiter.done():
+                waiter.set_result(None)
 
     def _keep(self, slot: Slot, outcome: Outcome) -> Outcome:
         self._measure(slot, outcome)
         return self._sink.append(outcome)
 
-    def _outcome(self, ready: "_Ready") -> Outcome | None:
-        if not isinstance(ready, asyncio.Future):
-            if isinstance(ready, Exception):
-                raise ready
-            return ready
-        slot = self.slots.pop(ready)
-        self._freed.discard(slot.place)
-        if not ready.cancelled():
-            return ready.result()
-        return slot.withdraw(slot) if slot.withdraw else None
+    def _outcomes(self) -> Iterator[Outcome]:
+        ready, slots, freed = self._ready, self.slots, self._freed
+        while ready:
+            ended = ready.popleft()
+            if isinstance(ended, asyncio.Future):
+                slot = slots.pop(ended)
+                freed.discard(slot.place)
+                if not ended.cancelled():
+                    yield ended.result()
+                elif slot.withdraw and (outcome := slot.withdraw(slot)) is not None:
+                    yield outcome
+            elif isinstance(ended, Exception):
+                raise ended
+            elif ended is not None:
+                yield ended
 
     def _dispatch(self) -> Later | None:
         """Fill the free places; Later if the source asked for a pause."""
@@ -342,8 +348,3 @@ class _Place(Place):
 
 _Ready = asyncio.Future[Outcome] | Outcome | Exception | None
 """A finished attempt, a parked response, the reason that it could not be kept, or a wake-up."""
-
-
-def _settle(given: "asyncio.Future[T]", answer: T) -> None:
-    if not given.done():
-        given.set_result(answer)

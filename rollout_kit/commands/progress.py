@@ -6,7 +6,7 @@ Only this module and `cli` print.
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
@@ -97,12 +97,13 @@ class Progress:
         if self._bar is not None:
             self._bar.total = total
 
-    def update(self, outcome: Outcome, in_flight: int) -> None:
-        """Count an outcome; redraw only as often as people can read."""
+    def update(self, outcomes: Iterable[Outcome], in_flight: int) -> None:
+        """Count outcomes; redraw only as often as people can read."""
         self.in_flight = in_flight
-        figures = self.figures
-        if figures.run is not None or figures.tally.take(outcome):  # a run has counted it already
-            self._show()
+        if self.figures.run is None:  # else the run has counted them
+            for outcome in outcomes:
+                self.figures.tally.take(outcome)
+        self._show()
 
     def _show(self) -> None:
         now = self.clock()

@@ -98,8 +98,8 @@ async def drive(
             await stack.enter_async_context(page)
         with interrupts(run.interrupt):
             try:
-                async for outcome in run.outcomes():
-                    progress.update(outcome, run.schedule.in_flight)
+                async for outcomes in run.batches():
+                    progress.update(outcomes, run.schedule.in_flight)
             finally:
                 progress.close()
                 watcher.end()
