@@ -23,6 +23,7 @@ def echo(value): return value
 def pid(): return os.getpid()
 def hang():
     while True: pass
+def hold(path): open(path, "w").write(str(os.getpid())); hang()
 def begin(path, seconds): open(path, "w").close(); time.sleep(seconds); return seconds
 def fail(): raise ValueError("no such number")
 def leave(): os._exit(3)
@@ -197,15 +198,48 @@ def test_a_file_that_cannot_be_loaded_says_so_at_the_start(tmp_path):
         in_pool(path, body)
 
 
-def test_close_ends_every_worker(file):
+def test_another_worker_starts_only_if_a_call_has_to_wait_for_long(file, tmp_path, monkeypatch):
+    held = tmp_path / "held"
+
+    async def body(pool):
+        monkeypatch.setattr(pool._workers, "_patience_s", HANG_S)
+        first = set(await asyncio.gather(*(pool.call("pid") for _ in range(20))))
+        monkeypatch.setattr(pool._workers, "_patience_s", 0.01)
+        holding = asyncio.create_task(pool.call("hold", str(held)))
+        await pids_in([held])
+        second = await pool.call("pid")
+        holding.cancel()
+        return first, second
+
+    first, second = in_pool(file, body, num_workers=2)
+    assert len(first) == 1
+    assert second not in first
+
+
+def test_close_ends_every_worker(file, tmp_path):
+    held = [tmp_path / name for name in "ab"]
+
     async def run():
-        pool = WorkerPool(file, "work", num_workers=2)
+        pool = WorkerPool(file, "work", num_workers=3, deadline_s=HANG_S)
         await pool.start()
-        pids = {await pool.call("pid") for _ in range(4)}
+        calls = [asyncio.create_task(pool.call("hold", str(path))) for path in held]
+        pids = {*await pids_in(held), await pool.call("pid")}
+        assert len(pids) == 3
         await pool.close()
+        assert [type(each) for each in await asyncio.gather(*calls, return_exceptions=True)] == [
+            WorkerDied,
+            WorkerDied,
+        ]
         return pids
 
     assert not any(alive(pid) for pid in asyncio.run(run()))
+
+
+async def pids_in(paths: list[Path]) -> list[int]:
+    """The ids that processes write into the files, once all are there."""
+    while not all(path.exists() and path.read_text() for path in paths):  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    return [int(path.read_text()) for path in paths]
 
 
 def test_workers_end_with_a_parent_that_is_killed_in_the_midst_of_work(file, tmp_path):

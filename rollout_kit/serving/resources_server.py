@@ -81,7 +81,7 @@ class VerifyWorkersConfig(ResourcesServerConfig):
         description="Time limit of one verdict; an answer that takes longer scores 0.",
     )
     num_verify_workers: int = Field(
-        2, ge=1, json_schema_extra=OPERATIONAL, description="Worker processes of the verifier."
+        2, ge=1, json_schema_extra=OPERATIONAL, description="Most worker processes of the verifier."
     )
 
 

@@ -32,6 +32,10 @@ EXHAUSTED = ("MemoryError", "RecursionError")
 CRASHES = frozenset({-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT, -signal.SIGILL})
 """Exit statuses of a worker that crashed itself; others, such as SIGKILL, come from outside."""
 
+PATIENCE_S = 0.1
+"""How long a call waits for a busy worker before another one starts: importing what a verifier
+needs takes longer than most verdicts."""
+
 CHILD = Path(__file__).with_name("child.py")
 
 
@@ -55,6 +59,7 @@ class WorkerDied(WorkerError):
 
 class WorkerPool:
     """At most `num_workers` processes of `file`'s `function`, each call bounded by `deadline_s`.
+    The first starts with the pool, each other one when a call has to wait.
 
     `deadline_s` does not include the wait for a free worker. `max_memory_mb` bounds a worker's
     address space, so that excessive use raises MemoryError in the worker.
@@ -70,17 +75,16 @@ class WorkerPool:
         max_memory_mb: int | None = None,
     ) -> None:
         self.deadline_s = deadline_s
-        self._num_workers = num_workers
         command = [str(file), function, str(max_memory_mb or 0)]
-        self._workers = WarmPool(num_workers, lambda: _Worker(command))
+        self._workers = WarmPool(num_workers, lambda: _Worker(command), PATIENCE_S)
 
     async def start(self, needs: str = "") -> None:
-        """Start all workers and load the file; WorkerError if it cannot be loaded.
+        """Start a worker and load the file; WorkerError if it cannot be loaded.
 
         With `needs`, which says what to install, a missing package is a ConfigError.
         """
         try:
-            await self._workers.start(self._num_workers)
+            await self._workers.start(1)
         except WorkerError as error:
             if needs and error.kind in LACKS:
                 raise ConfigError(f"{needs} ({error.message})") from error

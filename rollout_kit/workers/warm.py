@@ -6,7 +6,7 @@ not reach the next caller. The next lease starts another. The pool does not know
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Generic, Protocol, TypeVar
 
 
@@ -26,14 +26,19 @@ W = TypeVar("W", bound=Worker)
 
 
 class WarmPool(Generic[W]):
-    """At most `size` workers made by `make`."""
+    """At most `size` workers made by `make`.
 
-    def __init__(self, size: int, make: Callable[[], W]) -> None:
+    While others are at work, a lease waits `patience_s` for one of them before it makes another.
+    """
+
+    def __init__(self, size: int, make: Callable[[], W], patience_s: float = 0.0) -> None:
         self.is_closed = False
         self._make = make
+        self._patience_s = patience_s
         self._free = asyncio.Semaphore(size)
         self._idle: list[W] = []
         self._busy: set[W] = set()
+        self._returned = asyncio.Event()
 
     async def start(self, number: int) -> None:
         """Have `number` idle workers; raise what `ready` raises if one cannot start."""
@@ -53,6 +58,8 @@ class WarmPool(Generic[W]):
         """Context with a worker that no other caller has; killed if the context ends with an
         exception."""
         async with self._free:
+            if self._busy and self._patience_s:
+                await self._wait_for_idle()
             worker = self._idle.pop() if self._idle else self._make()
             self._busy.add(worker)
             is_sound = False
@@ -64,8 +71,16 @@ class WarmPool(Generic[W]):
                 self._busy.discard(worker)
                 if is_sound and not self.is_closed:
                     self._idle.append(worker)
+                    self._returned.set()
                 else:
                     await worker.kill()
+
+    async def _wait_for_idle(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._patience_s):
+                while not self._idle:
+                    self._returned.clear()
+                    await self._returned.wait()
 
     async def close(self) -> None:
         """Kill every worker; the leases that are in use fail."""
