@@ -4,13 +4,17 @@ import ast
 import builtins
 import math
 import re
+import sys
 import unicodedata
 import warnings
 from functools import cache
-from types import BuiltinFunctionType
+from types import BuiltinFunctionType, ModuleType
 from typing import Any
 
 warnings.filterwarnings("ignore", category=SyntaxWarning)
+
+# cellpylib generates tasks, of which none are made here, and imports all of matplotlib
+sys.modules["cellpylib"] = ModuleType("cellpylib")
 
 import reasoning_gym  # noqa: E402
 from reasoning_gym.algorithmic import binary_matrix, spiral_matrix, string_insertion  # noqa: E402
