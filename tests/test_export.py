@@ -421,3 +421,42 @@ def test_datasets_loads_what_trl_is_given(place: Place) -> None:
         )
         assert len(loaded) == len(rows) and set(loaded.column_names) == set(rows[0])
         assert [row["reward"] for row in loaded] == [1.0, 0.0]
+
+
+def test_no_file_is_replaced_that_no_export_wrote(place: Place) -> None:
+    place.write(ANSWERS)
+    held = {
+        place.folder / name: b"a file of the user\n" for name in ("tasks.jsonl", "a_test.jsonl")
+    }
+    held[place.folder / "rollouts.jsonl"] = (place.folder / "rollouts.jsonl").read_bytes()
+    for path, content in held.items():
+        path.write_bytes(content)
+    for name, *more in (("rollouts",), ("tasks",), ("a", "+test_fraction=0.5")):
+        words = (place.folder, "+format=trl_sft", f"+output_fpath={place.folder / name}.jsonl")
+        status, said = place.run(command.main, *words, *more)
+        assert status == 1 and "exists, and is no earlier export: remove it" in said
+    assert {path: path.read_bytes() for path in held} == held
+    assert not (place.folder / "a.jsonl").exists()
+
+
+def test_an_export_is_replaced_by_the_next_one_until_it_is_collected_into(place: Place) -> None:
+    place.write(ANSWERS)
+    assert len(export(place, "trl_sft")[2]) == 4
+    assert export(place, "parquet")[0] == 0, "both share a report"
+    assert len(export(place, "rollouts", "+min_reward=1")[2]) == 2
+    (place.folder / "out_run.json").write_text("{}")
+    assert export(place, "rollouts")[0] == 1
+    assert len(read(place.folder / "out.jsonl")) == 2
+
+
+def test_what_lies_beside_an_export_is_kept(place: Place) -> None:
+    place.write(ANSWERS)
+    for form, name, content in (
+        ("axolotl_sft", "out.yaml", "base_model: mine\ndatasets: []\n"),
+        ("llamafactory_sft", "dataset_info.json", "[]"),
+        ("llamafactory_sft", "dataset_info.json", "{"),
+    ):
+        (path := place.folder / name).write_text(content)
+        status, said, rows = export(place, form)
+        assert status == 1 and name in said and "move it away" in said
+        assert not rows and path.read_text() == content

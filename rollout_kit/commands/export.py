@@ -20,7 +20,13 @@ from ..export.formats import FORMATS, Format, find_format
 from ..export.grouped import build_group
 from ..export.pairs import Two, plan_pairs
 from ..export.preferences import Pair, PairPrompt
-from ..export.report import ExportReport, explain_nothing
+from ..export.report import (
+    ExportReport,
+    check_replaceable,
+    explain_nothing,
+    exported_before,
+    report_path,
+)
 from ..export.selection import NO_RESPONSE, Selection, is_test_of, read_selected, score_of, select
 from ..export.trainers import Context, identify, read_trace
 from ..export.writing import RowFile
@@ -170,30 +176,33 @@ class _Files:
         if not written and not is_allowed:
             reasons = list(found["left_out"].items())
             raise ConfigError(explain_nothing(num_read, reasons, what))
+        main, beside = self.main.path, []
+        if self.form.companion is not None and written:
+            beside = [str(self.form.companion({file.path: file.columns for file in written}))]
         for file in written or [self.main]:
             file.commit()
-        paths, beside = [file.path for file in written], []
-        if self.form.companion is not None and paths:
-            beside = [str(self.form.companion(paths[0], paths))]
         files = {str(file.path): file.num_rows for file in written or [self.main]}
         settings = self.config.model_dump(
             mode="json", exclude_defaults=True, exclude={"json_output"}
         )
+        others = exported_before(main) - {file.path.name for file in written}
+        if earlier := sorted(name for name in others if main.with_name(name).exists()):
+            found["earlier"] = earlier
         found = {"files": files, "beside": beside, **found, "settings": settings}
         if what == "pair":
             found.setdefault("rules", {})
-        main = self.main.path
-        write_json(main.with_name(f"{main.stem}_report.json"), found)
+        write_json(report_path(main), found)
         return found
 
 
 @contextmanager
 def _files(config: SelectionConfig, form: Format) -> Iterator[_Files]:
-    path = _check_output(config, form)
-    test = None
+    path, test = _check_output(config, form), None
+    of_test = path.with_stem(f"{path.stem}_test")
+    check_replaceable(path, [path, of_test] if config.test_fraction else [path])
     main = RowFile(path, is_parquet=form.is_parquet)
     if config.test_fraction:
-        test = RowFile(path.with_stem(f"{path.stem}_test"), is_parquet=form.is_parquet)
+        test = RowFile(of_test, is_parquet=form.is_parquet)
     name = str(getattr(config, "format", ""))
     try:
         yield _Files(config, name, form, main, test, is_test_of(config))

@@ -1,5 +1,6 @@
 """The formats by name: what each makes a row of, how it is written, and what goes beside it."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +15,13 @@ from .conversation import Conversation
 from .preferences import Pair
 from .trainers import Context
 
-Companion = Callable[[Path, Sequence[Path]], Path]
-"""Writes the file that a trainer needs beside the data; given the main file and all files."""
+Companion = Callable[[Mapping[Path, Sequence[str]]], Path]
+"""Writes the file that a trainer needs beside the data; given the columns of each file of rows."""
+
+OF_AXOLOTL = re.compile(
+    rb"(rl|(test_)?datasets|  - path|    (ds_type|split|type|field_\w+|roles_to_train)):"
+)
+"""The start of a line that `write_axolotl_yaml` writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,28 +44,27 @@ class Format:
     """Whether prompts and completions may be plain texts, which get no chat template."""
 
 
-def write_dataset_info(path: Path, files: Sequence[Path]) -> Path:
+def write_dataset_info(files: Mapping[Path, Sequence[str]]) -> Path:
     """LLaMA-Factory's list of datasets; entries of other files stay."""
-    beside = path.with_name("dataset_info.json")
+    beside = next(iter(files)).with_name("dataset_info.json")
     try:
         known = orjson.loads(beside.read_bytes())
     except FileNotFoundError:
         known = {}
     except orjson.JSONDecodeError as error:
         raise ConfigError(f"{beside}: not JSON: {error}; move it away") from None
-    for file in files:
-        with file.open("rb") as stream:
-            columns = list(orjson.loads(stream.readline()))
+    if not isinstance(known, dict):
+        raise ConfigError(f"{beside}: not a JSON object; move it away")
+    for file, columns in files.items():
         known[file.stem] = llamafactory.dataset_entry(file.name, columns)
     write_json(beside, known)
     return beside
 
 
-def write_axolotl_yaml(path: Path, files: Sequence[Path]) -> Path:
+def write_axolotl_yaml(files: Mapping[Path, Sequence[str]]) -> Path:
     """The part of Axolotl's configuration that names the data."""
-    beside = path.with_suffix(".yaml")
-    with path.open("rb") as stream:
-        is_ranked = "chosen" in orjson.loads(stream.readline())
+    path, columns = next(iter(files.items()))
+    beside, is_ranked = path.with_suffix(".yaml"), "chosen" in columns
     entry = ["    ds_type: json", "    split: train"]
     if is_ranked:
         fields = ("messages", "chosen", "rejected")
@@ -71,6 +76,11 @@ def write_axolotl_yaml(path: Path, files: Sequence[Path]) -> Path:
     lines = ["rl: dpo"] if is_ranked else []
     for name, file in zip(("datasets", "test_datasets"), files, strict=False):
         lines += [f"{name}:", f"  - path: {orjson.dumps(str(file)).decode()}", *entry]
+    if beside.exists() and not all(map(OF_AXOLOTL.match, beside.read_bytes().splitlines())):
+        raise ConfigError(
+            f"{beside} has more than the settings that would replace it: move it away, or choose"
+            " another output_fpath"
+        )
     write_atomically(beside, "".join(f"{line}\n" for line in lines).encode())
     return beside
 

@@ -21,6 +21,8 @@ class RowFile:
 
     def __init__(self, path: Path, *, is_parquet: bool) -> None:
         self.path, self.num_rows = path, 0
+        self.columns: list[str] = []
+        """Those of the first row."""
         self._arrow = import_pyarrow() if is_parquet else None
         self._draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
@@ -34,6 +36,7 @@ class RowFile:
             self._stream.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
         except OSError as error:
             raise OutputError(f"cannot write {self.path}: {error.strerror}") from None
+        self.columns = self.columns or list(row)
         self.num_rows += 1
 
     def commit(self) -> None:
