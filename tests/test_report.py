@@ -1,6 +1,7 @@
 """ng_report: the page holds the figures of the metrics, and no markup of a model."""
 
 import re
+from collections.abc import Callable
 from datetime import datetime
 from html.parser import HTMLParser
 from pathlib import Path
@@ -11,6 +12,7 @@ from support import write_jsonl
 from test_view import failure
 
 from rollout_kit.cli import report as command
+from rollout_kit.cli import view
 from rollout_kit.metrics.aggregate import Aggregate
 from rollout_kit.store.lines import rollout_of
 
@@ -43,9 +45,9 @@ class Tags(HTMLParser):
             self.open.append(f"unexpected /{tag}")
 
 
-def write(*words: str) -> int:
+def write(*words: str, main: Callable[[list[str]], None] = command.main) -> int:
     with pytest.raises(SystemExit) as ended:
-        command.main(list(words))
+        main(list(words))
     return int(str(ended.value.code))
 
 
@@ -150,3 +152,20 @@ def test_what_cannot_be_reported_is_said_in_one_line(
     assert write(*words) == 1
     assert said in capsys.readouterr().err
     assert not (results / "report.html").exists()
+
+
+def test_only_a_page_is_replaced_by_a_page(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = next(results.glob("*.jsonl"))
+    before = source.read_bytes()
+    for main, key in ((command.main, "output_fpath"), (view.main, "static")):
+        for target, said in (
+            (source, "exists, and is no page: remove it"),
+            (source / "page.html", "cannot write"),
+        ):
+            assert write(str(source), f"+{key}={target}", main=main) == 1
+            assert said in capsys.readouterr().err
+        page = results / "page.html"
+        assert write(str(source), f"+{key}={page}", main=main) == 0, page.exists()
+    assert source.read_bytes() == before

@@ -15,12 +15,12 @@ from ..export.filters.expression import filtering
 from ..metrics.aggregate import Aggregate
 from ..metrics.paired import Side, compare
 from ..responses import content_texts
-from ..store.files import write_atomically
 from ..store.lines import now_text
 from ..types import JsonObject, Rollout
 from .dataset import find_outputs
 from .drawing import Whisker, draw_bars, draw_lines, draw_whiskers
 from .facts import EXAMPLES, Facts, bins_of, gather
+from .writing import check_replaceable, write_page
 
 STYLE = (Path(__file__).parent / "page" / "report.css").read_text()
 
@@ -56,6 +56,8 @@ ABOUT_K = (
 
 def write_report(command: ReportConfig) -> str:
     """Write the page and say so; ConfigError if the files hold no rollout."""
+    target = command.output_fpath.expanduser()
+    check_replaceable(target)
     with filtering(command.where) as keeps:
         files = [
             gather(name, path, command.pass_threshold, keeps)
@@ -65,9 +67,7 @@ def write_report(command: ReportConfig) -> str:
     if not files:
         which = f" for which this holds: {command.where}" if command.where else ""
         raise ConfigError(f"{', '.join(command.inputs)}: no rollout is in it{which}")
-    target = command.output_fpath
-    target.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(target, build_page(files, command.title, command.where or "").encode())
+    write_page(target, build_page(files, command.title, command.where or ""))
     rollouts = sum(each.whole.rollouts for each in files)
     return f"{target}: {number_of(rollouts, 'rollout')} of {number_of(len(files), 'file')}"
 

@@ -12,12 +12,12 @@ import orjson
 from ..config.keys.analysis import ViewConfig
 from ..errors import ConfigError, number_of
 from ..pages.site import find_file
-from ..store.files import write_atomically
 from ..types import JsonObject
 from .app import PAGE, Viewer
 from .dataset import Dataset
 from .figures import histogram, plots
 from .query import Query
+from .writing import check_replaceable, write_page
 
 MAX_ROLLOUTS = 2000
 
@@ -30,13 +30,13 @@ VENDOR_EXPORT = re.compile(r"export\{([^}]*)\};?\s*$")
 
 def write_report(command: ViewConfig) -> str:
     """Write the file and say so; ConfigError for a wrong filter, or if it chooses nothing."""
+    assert command.static_fpath is not None
+    path = command.static_fpath.expanduser()
+    check_replaceable(path)
     viewer = Viewer(Dataset(command.inputs), " ".join(command.inputs))
     viewer.update()
     report, num_chosen = build_report(viewer, command)
-    path = command.static_fpath
-    assert path is not None
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, build_html(report).encode())
+    write_page(path, build_html(report))
     size = path.stat().st_size / 1e6
     held = len(report["rows"])
     some = "" if held == num_chosen else f" of {num_chosen:,}, the first ones"
