@@ -133,3 +133,30 @@ def test_a_line_that_was_edited_meanwhile_is_said_and_read_anew(place: Place) ->
         list(found.read(places))
     texts = [each.rollout.text for each in source.RolloutSource([path]).candidates()]
     assert "It is 4." in texts and "It is 3." not in texts
+
+
+LOST = [b"no JSON\n", b'{"other": 1}\n', b'{"kind": "rollout", "schema": 1}\n']
+
+
+@pytest.mark.parametrize("size", [0, 1 << 20])
+def test_lines_and_rollouts_that_are_left_out_are_counted(place: Place, size: int) -> None:
+    path, again = place.folder / "plain.jsonl", place.folder / "again.jsonl"
+    lines = [json.dumps(line(task, 0, "a" * size, task % 2)).encode() + b"\n" for task in range(4)]
+    path.write_bytes(
+        b"".join([LOST[0], lines[0], lines[0], lines[1], *LOST[1:], lines[2], b"\n", lines[3][:99]])
+    )
+    write_jsonl(again, [line(2, 0, "another run", 1.0), line(5, 0, "b", 1.0)])
+    out = place.folder / "out.jsonl"
+    for _ in range(2):  # with an index that an earlier reader has kept
+        status, said = place.run(
+            export.main, path, again, "+format=trl_sft", f"+output_fpath={out}"
+        )
+        assert status == 0 and len(read_jsonl(out)) == 4
+        assert "left out: 3 (lines that no collection wrote)" in said
+        assert "left out: 2 (rollouts with the key of an earlier one)" in said
+        assert "left out: 1 (a last line that is cut off)" in said
+    status, said = place.run(compare.main, path, again)
+    assert status == 0 and f"{path}: left out: 3 (lines that no collection wrote)" in said
+    path.write_bytes(b"".join(LOST))
+    status, said = place.run(export.main, path, "+format=trl_sft", f"+output_fpath={out}")
+    assert status == 1 and "left out: 3 (lines that no collection wrote)" in said

@@ -34,6 +34,8 @@ class File:
     models: set[str] = field(default_factory=set)
     verifiers: set[str] = field(default_factory=set)
     fingerprints: set[str] = field(default_factory=set)
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    """Why lines of its path were left out → how many."""
 
     @classmethod
     def create(cls, name: str, path: Path) -> "File":
@@ -99,9 +101,9 @@ def read_files(command: CompareConfig) -> list[File]:
     return files
 
 
-def _choose(path: Path, keeps: Filter | None) -> Iterator[Candidate]:
+def _choose(source: RolloutSource, keeps: Filter | None) -> Iterator[Candidate]:
     """The rollouts of a file that the filter keeps."""
-    for candidate in RolloutSource([path]).candidates(keeps):
+    for candidate in source.candidates(keeps):
         try:
             is_kept = candidate.holds
         except BareLine:
@@ -111,12 +113,13 @@ def _choose(path: Path, keeps: Filter | None) -> Iterator[Candidate]:
 
 
 def _read(path: Path, keeps: Filter | None) -> File:
-    found = File.create(str(path), path)
-    for candidate in _choose(path, keeps):
+    found, source = File.create(str(path), path), RolloutSource([path])
+    for candidate in _choose(source, keeps):
         parts = [found]
         if arm := arm_of_key(candidate.key):
             parts.append(found.arms.setdefault(arm, File.create(arm, path)))
         _add(parts, candidate)
+    found.left_out = source.left_out
     return found
 
 
@@ -124,9 +127,12 @@ def _read_arms(paths: Sequence[Path], keeps: Filter | None) -> list[File]:
     """The arms of a single file, each as a file, in the order of the configuration."""
     arms: dict[str, File] = {}
     for path in paths:
-        for candidate in _choose(path, keeps):
+        source = RolloutSource([path])
+        for candidate in _choose(source, keeps):
             arm = arm_of_key(candidate.key)
             _add([arms.setdefault(arm, File.create(arm or "(no arm)", path))], candidate)
+        for found in arms.values():
+            found.left_out = source.left_out
     places = {name: at for path in paths for at, name in enumerate(_read_settings(path))}
 
     def place_of(found: File) -> tuple[int, str]:
@@ -180,8 +186,10 @@ def compare_files(command: CompareConfig) -> JsonObject:
             }
         )
     described = [_describe(file, command.pass_threshold) for file in files]
-    chosen = {"where": command.where} if command.where else {}
-    return {**chosen, "files": described, "pairs": pairs}
+    found: JsonObject = {"where": command.where} if command.where else {}
+    if left_out := {str(file.path): dict(file.left_out) for file in files if file.left_out}:
+        found["left_out"] = left_out
+    return {**found, "files": described, "pairs": pairs}
 
 
 def _compare_sides(first: File, other: File) -> JsonObject:
@@ -219,7 +227,13 @@ def conclude(paired: Paired) -> str:
 def format_comparison(found: Mapping[str, Any]) -> str:
     """The comparison for people."""
     chosen = [f"Rollouts where {found['where']}:"] if "where" in found else []
-    return "\n".join([*chosen, *_format_files(found["files"]), *_format_pairs(found["pairs"])])
+    left_out = [
+        f"{path}: left out: {number:,} ({reason})"
+        for path, reasons in found.get("left_out", {}).items()
+        for reason, number in reasons.items()
+    ]
+    files, pairs = _format_files(found["files"]), _format_pairs(found["pairs"])
+    return "\n".join([*left_out, *chosen, *files, *pairs])
 
 
 def _format_files(files: Sequence[Mapping[str, Any]]) -> Iterator[str]:

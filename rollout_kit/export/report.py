@@ -107,9 +107,7 @@ def _lines(found: JsonObject) -> Iterator[str]:
 
 def explain_nothing(num_read: int, left_out: Sequence[tuple[str, int]], what: str) -> str:
     """Why nothing was written, in one line."""
-    if not num_read:
-        return "nothing was written: the input has no rollouts"
     reasons = ", ".join(f"{number:,} ({reason})" for reason, number in left_out if number)
-    return f"nothing was written: of {number_of(num_read, 'rollout')}, no {what} is left" + (
-        f"; left out: {reasons}" if reasons else ""
-    )
+    read = f"of {number_of(num_read, 'rollout')}, no {what} is left"
+    why = read if num_read else "the input has no rollouts"
+    return f"nothing was written: {why}" + (f"; left out: {reasons}" if reasons else "")

@@ -81,6 +81,7 @@ def select(
                 _take(found, candidate, config, with_texts=with_texts)
             except BareLine:
                 found.left_out[NO_RESPONSE] += 1
+    found.left_out += found.source.left_out
     if arm is not None and found.num_read and not found.of_arm:
         raise ConfigError(f"no rollout is of the arm '{arm}'{suggest(arm, arms)}")
     if config.reward_key and found.num_read and not found.scores:

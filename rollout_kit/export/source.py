@@ -4,6 +4,7 @@ A file of rollouts is known by its index: its lines are read only where columns 
 Compressed files and the grouped view have none, and are read line by line.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -11,12 +12,13 @@ from math import isnan
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..api.load import load, parse_rollout
+from ..api.load import parse_rollout
 from ..errors import ConfigError
 from ..store.compact import Keys
 from ..store.groups.rewards import find_group_rewards
-from ..store.index.columns import LEFT_OUT
+from ..store.index.columns import LEFT_OUT, Columns
 from ..store.index.index import LineChanged, open_index
+from ..store.index.records import RecordMaker
 from ..store.input import number_lines
 from ..store.scan import parse_line
 from ..store.sidecars.labels import find_labels
@@ -29,6 +31,10 @@ from .grouped import is_group, read_group
 class BareLine(Exception):
     """The line of a rollout without a response, which no collection writes."""
 
+
+FOREIGN, REPEATED = "lines that no collection wrote", "rollouts with the key of an earlier one"
+TORN = "a last line that is cut off"
+"""Why lines are left out."""
 
 FILE_BITS = 40
 """A place is the number of a file and, in this many bits, the number of a rollout in it."""
@@ -73,15 +79,24 @@ class RolloutSource:
     """The rollouts of several files, each key once; ConfigError if a file cannot be read."""
 
     def __init__(self, paths: Sequence[str | Path]) -> None:
+        self.left_out = Counter[str]()
+        """Reason → lines, once all candidates were taken."""
         self._files = [
             _open(Path(path).expanduser(), number << FILE_BITS) for number, path in enumerate(paths)
         ]
 
     def candidates(self, keeps: Filter | None = None) -> Iterator[Candidate]:
         """All rollouts, in the order of the files; each tells whether `keeps` keeps it."""
-        seen = Keys()
+        seen, self.left_out = Keys(), Counter()
         for file in self._files:
-            yield from (each for each in file.candidates(keeps) if seen.add(each.key))
+            num_repeated = 0
+            for each in file.candidates(keeps):
+                if seen.add(each.key):
+                    yield each
+                else:
+                    num_repeated += 1
+            self.left_out += file.left_out()
+            self.left_out += Counter({REPEATED: num_repeated})
 
     def read(self, places: Sequence[int]) -> Iterator[Rollout]:
         """The rollouts at these places, which ascend."""
@@ -91,6 +106,8 @@ class RolloutSource:
 
 class _File(Protocol):
     def candidates(self, keeps: Filter | None) -> Iterator[Candidate]: ...
+
+    def left_out(self) -> Counter[str]: ...
 
     def read(self, places: Sequence[int]) -> Iterator[Rollout]: ...
 
@@ -104,11 +121,29 @@ def _open(path: Path, first_place: int) -> _File:
     with path.open("rb") as stream:
         is_plain = stream.read(len(begin)) == begin  # neither compressed nor behind a mark
     if not is_plain or not path.is_file():
-        return _StreamedFile(load(path), first_place)
+        return _StreamedFile(_Lines(path), first_place)
     return _IndexedFile(path, first_place)
 
 
+class _Lines:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.num_foreign = 0
+
+    def __iter__(self) -> Iterator[Rollout]:
+        self.num_foreign = 0
+        rewards, labels = find_group_rewards(self._path), find_labels(self._path)
+        maker = RecordMaker(Columns(), "rollout")
+        for _, raw in number_lines(self._path):
+            if (rollout := parse_rollout(raw, rewards, labels)) is not None:
+                yield rollout
+            else:
+                self.num_foreign += maker.make(0, raw) is None
+
+
 class _Groups:
+    num_foreign = 0
+
     def __init__(self, path: Path) -> None:
         self._path = path
 
@@ -126,12 +161,15 @@ class _Groups:
 class _StreamedFile:
     """A file whose lines are all read, each time."""
 
-    def __init__(self, rollouts: Any, first_place: int) -> None:
+    def __init__(self, rollouts: "_Lines | _Groups", first_place: int) -> None:
         self._rollouts, self._first_place = rollouts, first_place
 
     def candidates(self, keeps: Filter | None) -> Iterator[Candidate]:
         for place, rollout in enumerate(self._rollouts, self._first_place):
             yield _candidate_of(self, place, rollout, keeps)
+
+    def left_out(self) -> Counter[str]:
+        return +Counter({FOREIGN: self._rollouts.num_foreign})
 
     def read(self, places: Sequence[int]) -> Iterator[Rollout]:
         wanted = set(places)
@@ -172,6 +210,12 @@ class _IndexedFile:
         if (last := self._last()) is not None:
             yield _candidate_of(self, self._first_place + number, last, keeps)
 
+    def left_out(self) -> Counter[str]:
+        num_foreign, num_repeated = self._index.count_others()
+        rest = self._rest()
+        is_torn = rest.strip() and RecordMaker(Columns(), "rollout").make(0, rest) is None
+        return +Counter({FOREIGN: num_foreign, REPEATED: num_repeated, TORN: bool(is_torn)})
+
     def read(self, places: Sequence[int]) -> Iterator[Rollout]:
         end = self._first_place + len(self._columns)
         try:
@@ -196,9 +240,12 @@ class _IndexedFile:
 
     def _last(self) -> Rollout | None:
         """The rollout of a last line without a newline, which is in no index."""
+        return parse_rollout(self._rest(), self._rewards, self._labels)
+
+    def _rest(self) -> bytes:
         with self._index.path.open("rb") as stream:
             stream.seek(self._index.size)
-            return parse_rollout(stream.read(), self._rewards, self._labels)
+            return stream.read()
 
 
 def _candidate_of(file: _File, place: int, rollout: Rollout, keeps: Filter | None) -> Candidate:

@@ -128,6 +128,30 @@ class Index:
         index = int(columns.numbers["rollout_index"][row])
         return Key(columns.task_id(row), agent or "", scope or "", index)
 
+    def count_others(self) -> tuple[int, int]:
+        """How many lines have no row: those that no collection wrote, and those with the key of an
+        earlier one."""
+        maker, num_foreign, num_repeated = RecordMaker(Columns(), self.default), 0, 0
+        with self.path.open("rb") as stream:
+            for begin, end in self._gaps():
+                stream.seek(begin)
+                while (at := stream.tell()) < end:
+                    raw = stream.readline()
+                    is_foreign = maker.make(at, raw) is None
+                    num_foreign += is_foreign and not raw.isspace()
+                    num_repeated += not is_foreign
+        return num_foreign, num_repeated
+
+    def _gaps(self) -> Iterator[tuple[int, int]]:
+        """(begin, end) of the parts of the file that have no rows."""
+        columns, end = self.columns, 0
+        if sum(columns.lengths) != self.size:
+            for begin, length in zip(columns.offsets, columns.lengths, strict=True):
+                if end < begin:
+                    yield end, begin
+                end = begin + length
+            yield end, self.size
+
     def _reset(self) -> None:
         self.columns = Columns()
         self._file.close()
