@@ -1,5 +1,6 @@
 """Fixtures of every test."""
 
+import gc
 import os
 import shutil
 from collections.abc import Iterator
@@ -10,6 +11,9 @@ from hypothesis import HealthCheck, settings
 from support import Bench
 
 from rollout_kit.testing import OVERS, Over
+from rollout_kit.transport.loop import GC_THRESHOLDS
+
+gc.set_threshold(*GC_THRESHOLDS)  # as in a run: what the files of tests import stays
 
 # no example fails because the machine is slow
 settings.register_profile(
