@@ -249,6 +249,8 @@ class Rollout:
     """What people have labelled a stored rollout or its task with."""
     raw: bytes | LineAt | None = None
     """The line as a worker wrote it, or where it is."""
+    figures: bytes = b""
+    """Those of the line's index record, if the worker has packed them."""
 
     @property
     def written(self) -> bytes | None:

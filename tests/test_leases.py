@@ -24,6 +24,8 @@ from rollout_kit.cluster.messages import (
 from rollout_kit.cluster.worker import GATHER_S, DriverClient, LeasedWork
 from rollout_kit.collector.slot import Place, Slot
 from rollout_kit.errors import ModelError, OutputError, PeerLost, RolloutError
+from rollout_kit.store.index.columns import Columns
+from rollout_kit.store.index.records import RecordMaker
 from rollout_kit.store.lines import info_of
 from rollout_kit.store.scan import dump_line
 from rollout_kit.testing import run_virtual
@@ -498,9 +500,25 @@ def test_outcomes_arrive_as_they_were(outcome: Outcome) -> None:
 )
 def test_a_rollout_that_is_not_one_line_is_refused(rest: bytes) -> None:
     size = max(3, len(rest))
-    head = b'{"events":[{"lease":1,"kind":"rollout","size":%d}]}\n' % size
+    head = b'{"events":[{"lease":1,"kind":"rollout","packed":0,"size":%d}]}\n' % size
     with pytest.raises(ValueError, match="not one line"):
         read_message(head + rest)
+
+
+def test_a_worker_packs_what_the_driver_s_index_says_of_a_rollout() -> None:
+    line = line_of(attempt_at(0))
+    line["rollout"] |= {"task_id": "00c0ffee00c0ffee", "num_turns": 3, "scores": ["said"]}
+    line["said"] = "yes"
+    event = write_event(7, Rollout(info_of(line), line))
+    [found] = read_message(write_message(b'{"call":1}', [event]))["events"]
+    arrived = decode_outcome(found, info_of(line).key)
+    assert isinstance(arrived, Rollout) and isinstance(arrived.raw, bytes) and arrived.figures
+    parsed = RecordMaker(Columns(), "rollout").make(10, arrived.raw)
+    assert parsed and parsed.is_plain
+    content = parsed.content, True
+    assert RecordMaker(Columns(), "rollout").make_own(10, arrived.raw, arrived) == content
+    with pytest.raises(ValueError, match="figures"):
+        read_message(write_message(b'{"call":1}', [event])[: 10 - len(event.more)])
 
 
 def test_attempts_arrive_as_they_were() -> None:

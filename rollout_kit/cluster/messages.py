@@ -1,8 +1,9 @@
 """What driver and workers tell each other: attempts, outcomes, calls.
 
-A message is a line of JSON. The lines of rollouts follow it as they go into the output: the driver
-parses none of them, so the length of a rollout costs it next to nothing. An outcome keeps
-everything that a run in one process would have of it, with the type of its error.
+A message is a line of JSON. The lines of rollouts follow it as they go into the output, each behind
+the figures of its index record: the driver parses none of them, so the length of a rollout costs it
+next to nothing. An outcome keeps everything that a run in one process would have of it, with the
+type of its error.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,7 @@ import orjson
 
 from ..errors import RolloutError, from_wire
 from ..session import Spent
+from ..store.index.packing import FIGURES, pack_own
 from ..store.lines import head_of, info_of
 from ..store.scan import dump_line
 from ..store.sidecars.shards import ShardFile
@@ -58,20 +60,21 @@ def decode_attempt(found: Mapping[str, Any]) -> Attempt:
 
 
 class Event(NamedTuple):
-    """What a worker reports, as JSON; and the line of a rollout, or nothing."""
+    """What a worker reports, as JSON; and what follows the message: the figures of a rollout, which
+    may be empty, and its line."""
 
     told: bytes
-    line: bytes = b""
+    more: bytes = b""
 
     @property
     def size(self) -> int:
-        return len(self.told) + len(self.line)
+        return len(self.told) + len(self.more)
 
 
 def write_message(head: bytes, events: Sequence[Event]) -> bytes:
     """A message: the JSON object `head`, with events."""
     told = b",".join(event.told for event in events)
-    return b"".join([head[:-1], b',"events":[', told, b"]}\n", *(event.line for event in events)])
+    return b"".join([head[:-1], b',"events":[', told, b"]}\n", *(event.more for event in events)])
 
 
 def read_message(raw: bytes) -> JsonObject:
@@ -80,10 +83,13 @@ def read_message(raw: bytes) -> JsonObject:
     at = raw.find(b"\n") + 1
     found = orjson.loads(memoryview(raw)[:at] if at else raw)
     for event in found.get("events", ()):
-        if event.get("size"):
-            event["raw"] = raw[at : at + event["size"]]
-            at += event["size"]
-            if len(event["raw"]) != event["size"] or event["raw"].find(b"\n") != event["size"] - 1:
+        if size := event.get("size"):
+            end = at + event["packed"]
+            event["figures"], event["raw"] = raw[at:end], raw[end : end + size]
+            at = end + size
+            if len(event["figures"]) not in (0, FIGURES.size):
+                raise ValueError("the figures of a rollout are incomplete")
+            if len(event["raw"]) != size or event["raw"].find(b"\n") != size - 1:
                 raise ValueError("a rollout is not one line of the size that its event says")
     return found
 
@@ -93,11 +99,14 @@ def write_event(
 ) -> Event:
     """The event with which an attempt ends; TypeError if the outcome is not JSON. The line of a
     rollout goes into the `shard` if there is one."""
-    line = dump_line(outcome.line) if isinstance(outcome, Rollout) else b""
     told = {"lease": lease, **encode_outcome(outcome), **about}
-    if line and shard is not None:
+    if not isinstance(outcome, Rollout):
+        return Event(orjson.dumps(told))
+    line = dump_line(outcome.line)
+    if shard is not None:
         return Event(orjson.dumps({**told, "raw": list(shard.append(line))}))
-    return Event(orjson.dumps({**told, "size": len(line)}), line)
+    figures = pack_own(line, outcome)
+    return Event(orjson.dumps({**told, "packed": len(figures), "size": len(line)}), figures + line)
 
 
 def encode_outcome(outcome: Outcome) -> JsonObject:
@@ -127,7 +136,8 @@ def decode_outcome(found: Mapping[str, Any], key: Key) -> Outcome:
         case "rollout":
             raw = found["raw"]
             raw = raw if isinstance(raw, bytes) else LineAt(*raw)
-            return Rollout(decode_info(found["info"], key), found["head"], raw=raw)
+            info = decode_info(found["info"], key)
+            return Rollout(info, found["head"], raw=raw, figures=found.get("figures", b""))
         case "unverified":
             return decode_unverified(found)
         case "failure":

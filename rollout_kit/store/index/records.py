@@ -5,7 +5,6 @@ It takes a tenth of the time that parsing a whole line takes.
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -15,10 +14,10 @@ from ...types import JsonObject, Key, Rollout
 from ..compact import hex_number
 from ..lines import NUMBERS as BLOCK_NUMBERS
 from ..lines import USAGE, key_of, kind_of
-from .columns import COUNTS, LEFT_OUT, NAN, NUMBERS, TEXTS, Columns, Score
+from .columns import LEFT_OUT, NAN, TEXTS, Columns, Score
+from .packing import EXACT, OF_PLACE, TAKEN, pack_figures, pack_own, seconds_of
 
-PLACE, CODES = struct.Struct("<QIIQ"), struct.Struct(f"<{len(TEXTS)}I")
-FIGURES = struct.Struct(f"<{len(COUNTS)}f{len(NUMBERS)}d")
+OFFSET, CODES = struct.Struct("<Q"), struct.Struct(f"<{len(TEXTS)}I")
 CODE, NUMBER = struct.Struct("<I4x"), struct.Struct("<d")
 
 MAX_SCORES = 200
@@ -28,21 +27,11 @@ MAX_COMBINED = 10_000
 
 BLOCK_TEXTS = ("scope", "settings", "verifier", "model", "started_at", "finish_reason")
 
-TAKEN = frozenset({"agent_ref", "rollout", "usage", "reward", "kind", "schema", "failure"}) | {
-    "cost_usd",
-    "_ng_task_index",
-}
-"""Fields of a line that are no scores, whatever its verifier calls them."""
-
 GIVEN = (*TEXTS[:8], "id_text")
 """Columns in the order in which a line's texts are given."""
 
 OF_KEYS = ("agent", "scope", "settings", "verifier")
 """Columns of texts that a run needs to continue."""
-
-
-EXACT = 1 << 24
-"""Whole numbers below it are exact in a column of seven digits."""
 
 
 class Record(NamedTuple):
@@ -74,7 +63,6 @@ class RecordMaker:
         self._forms: set[tuple[Any, ...]] = set()
         """Names of fields that verifiers set, with the types of their values: those that have their
         columns."""
-        self._second = ("", 0)
 
     def make(self, offset: int, raw: bytes, check: int | None = None) -> Record | None:
         """The record of a line; None if it is no rollout or failure that a collection wrote.
@@ -102,39 +90,32 @@ class RecordMaker:
         cost_usd = block.cost_usd if line.cost_usd is None else line.cost_usd
         numbers = (line.task_index, key.rollout_index, block.attempt)
         numbers += (block.num_turns, block.num_tool_calls, *used, block.duration_s, block.model_s)
-        numbers += (block.tool_s, block.verify_s, reward, cost_usd, self._seconds(block.started_at))
-        place = offset, len(raw), crc32(raw) if check is None else check
+        numbers += (block.tool_s, block.verify_s, reward, cost_usd, seconds_of(block.started_at))
+        if (number := hex_number(key.task_id)) is None:
+            texts = (*texts, key.task_id)
+        check = crc32(raw) if check is None else check
+        figures = pack_figures(len(raw), check, number, numbers)
         scores = {each.name: getattr(line, held[each.name]) for each in self._columns.scores}
-        content, is_whole = self._pack(place, key.task_id, texts, numbers, scores.get)
+        content, is_whole = self._complete(offset, figures, texts, scores.get)
         is_plain = is_usual and kind == "rollout" and bool(line.kind) == (line.schema is not None)
-        is_plain = is_plain and is_whole and 0 <= key.rollout_index < EXACT
+        is_plain = is_plain and is_whole and number is not None and 0 <= key.rollout_index < EXACT
         return Record(key, kind, content, settings, verifier, is_plain)
 
     def make_own(self, offset: int, raw: bytes, rollout: Rollout) -> tuple[bytes, bool] | None:
         """The content of the record of a line that this process has at hand, and whether the record
-        is plain. The line is not parsed, which takes less than half of the time."""
-        head, info = rollout.head, rollout.info
-        key, task_index, settings, verifier, model, attempt, duration_s, _, model_s = info[:9]
-        tool_s, verify_s, _, _, _, turns, calls, cost_usd, *used, names, _, _ = info[9:]
-        task_id, agent, scope, index = key
-        get, block = head.get, head["rollout"]
-        reward = get("reward", NAN)
+        is plain. The line is not parsed if that can be avoided."""
+        if not (figures := rollout.figures or pack_own(raw, rollout)):
+            return self._make_plainly(offset, raw)
+        get, info = rollout.head.get, rollout.info
+        names, (_, agent, scope, _) = info.scores, info.key
         try:
-            is_usual = "cost_usd" not in head and 0 <= index < EXACT and TAKEN.isdisjoint(names)
-            if not is_usual or (reward - reward != 0 and "reward" in head):
-                return self._make_plainly(offset, raw)
             values = [get(name) for name in names]
             if (names, *map(type, values)) not in self._forms:
                 self._learn_form(names, values)
-            finish = block.get("finish_reason")
-            texts = ("rollout", agent, scope, model, settings, verifier, finish, None)
-            started_s = self._seconds(block.get("started_at", ""))
-            cost_usd = NAN if cost_usd is None else cost_usd
-            times = (duration_s, model_s, tool_s, verify_s, reward, cost_usd, started_s)
-            numbers = (task_index, index, attempt, turns, calls, *used, *times)
-            place = offset, len(raw), crc32(raw)
-            return self._pack(place, task_id, texts, numbers, get)
-        except (struct.error, TypeError, ValueError):  # of another form in JSON
+            finish = rollout.head["rollout"].get("finish_reason")
+            texts = ("rollout", agent, scope, info.model, info.settings, info.verifier)
+            return self._complete(offset, figures, (*texts, finish, None), get)
+        except TypeError:  # of another form in JSON
             return self._make_plainly(offset, raw)
 
     def _make_plainly(self, offset: int, raw: bytes) -> tuple[bytes, bool] | None:
@@ -169,26 +150,17 @@ class RecordMaker:
             kind = kind_of(orjson.loads(raw), self._default)
         return kind if kind in ("rollout", "unverified", "failure") else None
 
-    def _pack(
+    def _complete(
         self,
-        place: tuple[int, int, int],
-        task_id: str,
+        offset: int,
+        figures: bytes,
         texts: tuple[str | None, ...],
-        numbers: Sequence[Any],
         score_of: Callable[[str], Any],
     ) -> tuple[bytes, bool]:
-        """The record of a line, given its offset, size and CRC-32; and whether it tells the key,
-        the settings and the verifier."""
-        if (number := hex_number(task_id)) is None:
-            texts = (*texts, task_id)
+        """The record of a line; and whether it tells the settings, the verifier, and what of the
+        key is a text."""
         codes, is_whole = self._codes.get(texts) or self._code(texts)
-        try:
-            content = PLACE.pack(*place, number or 0) + codes + FIGURES.pack(*numbers)
-        except (struct.error, OverflowError):  # None, or what no time, count or size can be
-            numbers = [NAN if n is None or abs(n) > 1e38 else n for n in numbers]
-            offset, size, check = place
-            size = min(size, 0xFFFFFFFF)
-            content = PLACE.pack(offset, size, check, number or 0) + codes + FIGURES.pack(*numbers)
+        content = OFFSET.pack(offset) + figures[:OF_PLACE] + codes + figures[OF_PLACE:]
         for name, is_text in self._columns.scores:
             value = score_of(name)
             if is_text:
@@ -198,7 +170,7 @@ class RecordMaker:
             else:
                 is_number = isinstance(value, (int, float)) and value - value == 0
                 content += NUMBER.pack(value if is_number else NAN)
-        return content, is_whole and number is not None
+        return content, is_whole
 
     def _code(self, texts: tuple[str | None, ...]) -> tuple[bytes, bool]:
         """The packed codes of TEXTS, and whether none was left out that tells a key."""
@@ -211,20 +183,6 @@ class RecordMaker:
         if len(self._codes) < MAX_COMBINED:
             self._codes[texts] = found
         return found
-
-    def _seconds(self, text: str) -> float:
-        """A time as the files write it, in seconds since 1970."""
-        second, ms = self._second
-        try:
-            if text[:20] == second and text[23:] == "Z":  # many rollouts share a second
-                return (ms + int(text[20:23])) / 1000
-            if len(text) != 24 or text[10] + text[19] + text[23] != "T.Z":
-                return datetime.fromisoformat(text).timestamp()
-            ms = round(1000 * datetime.fromisoformat(f"{text[:19]}Z").timestamp())
-            self._second = text[:20], ms
-            return (ms + int(text[20:23])) / 1000
-        except (ValueError, OverflowError):
-            return NAN
 
     def _learn_form(self, names: tuple[str, ...], values: Sequence[Any]) -> None:
         """Add the columns that the verifier's fields need, if their form is new."""
