@@ -460,3 +460,26 @@ def test_what_lies_beside_an_export_is_kept(place: Place) -> None:
         status, said, rows = export(place, form)
         assert status == 1 and name in said and "move it away" in said
         assert not rows and path.read_text() == content
+
+
+def test_each_answer_of_a_foreign_grouped_file_is_read_or_refused(place: Place) -> None:
+    odd = {"kind": "x", "schema": 9, "rollout": 3, "response": 4, "agent_ref": 5, "usage": []}
+    answers = [{"full_text": "1", "reward": 1, **odd}, {"full_text": "2", "rollout_index": -4}]
+    more = [{"full_text": "3", "reward": 0, "rollout_index": True}]
+    question = {"question": "2 + 2?", "gold_answer": 4}
+    place.write([{**question, "trajectories": answers}, {**question, "trajectories": more}])
+    status, said, rows = export(place, "rollouts")
+    assert status == 0, said
+    assert [row["rollout"]["rollout_index"] for row in rows] == [0, 1, 2], "one task, in two lines"
+    assert rows[0]["task_fields"] == odd and rows[0]["kind"] == "rollout"
+    for wrong in ({"reward": "1"}, {"individual_reward": [1]}, {"components": [3]}):
+        place.write([{**question, "trajectories": [answers[0], {**answers[1], **wrong}]}])
+        status, said, _ = export(place, "rollouts")
+        assert status == 1 and f"rollouts.jsonl:1: trajectory 2: {min(wrong)} cannot be" in said
+    (place.folder / "rollouts.jsonl").write_text(
+        '{"question": "a", "trajectories": [{"full_text": "1", "reward": NaN}]}\n'
+        '{"question": "b", "trajectories": [{"full_text": "1", "reward": 1}]}\n'
+    )
+    assert (
+        "rollouts.jsonl:1: no line of grouped answers, or no JSON" in export(place, "rollouts")[1]
+    )

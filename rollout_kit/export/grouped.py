@@ -5,6 +5,7 @@
 file of such lines can be read as rollouts, to score, pair or compare them.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from ..responses import (
     output_items,
     reasoning_item,
 )
-from ..store.lines import block_of, identity, rollout_of
+from ..store.lines import BOOKKEEPING, OWN_FIELDS, block_of, identity, rollout_of
 from ..store.tasks import task_id_of
 from ..types import GroupScore, JsonObject, Key, Rollout
 from .conversation import Conversation, is_cut_off, text_of
@@ -27,6 +28,12 @@ AGENT = "grouped"
 
 OF_ANSWERS = frozenset({"full_text", "reward", "individual_reward", "components"})
 """Fields of a trajectory that a line of a rollout has elsewhere."""
+
+RESERVED = (OWN_FIELDS | BOOKKEEPING) - OF_ANSWERS
+"""Fields of a trajectory that would be taken for those of a line; they go into `task_fields`."""
+
+TYPES = {"reward": int | float, "individual_reward": int | float, "components": dict}
+"""Fields of a trajectory that have other types than text; each may be null."""
 
 
 def build_group(members: Sequence[Conversation], label_key: str | None, threshold: float) -> Any:
@@ -84,9 +91,14 @@ def is_group(line: Any) -> bool:
     return isinstance(line, dict) and isinstance(line.get("trajectories"), list)
 
 
-def read_group(line: JsonObject, position: int) -> Iterator[Rollout]:
+def read_group(line: JsonObject, position: int, numbers: Counter[Key]) -> Iterator[Rollout]:
     """The rollouts of one line, which is the task at this position. Usage, model and times are
-    not in the view, so they are unknown. ValueError if a trajectory has no text."""
+    not in the view, so they are unknown. ValueError if a trajectory has no text, or a reward that
+    is no number.
+
+    `numbers`: how many rollouts of a task were read, by the key of its first one. Those without an
+    index of their own count on from there, as a question may have several lines.
+    """
     question, gold = text_of(line.get("question")), text_of(line.get("gold_answer"))
     row: JsonObject = {
         "responses_create_params": {"input": [{"role": "user", "content": question}]},
@@ -97,23 +109,27 @@ def read_group(line: JsonObject, position: int) -> Iterator[Rollout]:
     for number, given in enumerate(line["trajectories"]):
         if not isinstance(given, dict) or not isinstance(given.get("full_text"), str):
             raise ValueError(f"trajectory {number + 1} has no full_text")
-        key = Key(
-            str(task_id),
-            str(line.get("agent") or AGENT),
-            text_of(given.get("scope")),
-            index if isinstance(index := given.get("rollout_index"), int) else number,
-        )
+        for name, types in TYPES.items():
+            if not isinstance(value := given.get(name), types | None):
+                raise ValueError(f"trajectory {number + 1}: {name} cannot be {value!r:.60}")
+        agent = str(line.get("agent") or AGENT)
+        first = Key(str(task_id), agent, text_of(given.get("scope")), 0)
+        index = given.get("rollout_index")
+        is_numbered = type(index) is int and index >= 0
+        key = first._replace(rollout_index=index if is_numbered else numbers[first])
+        numbers[first] += 1
         group = None
         if "individual_reward" in given:
             figures = line.get("group_metrics") or {}
             group = GroupScore(given.get("reward"), given.get("components") or {}, figures)
+        own = {name: value for name, value in given.items() if name in RESERVED}
         stored = {**_head(key, position, given), **row, "response": _response(given)}
-        yield rollout_of(stored, group)
+        yield rollout_of(stored | ({"task_fields": own} if own else {}), group)
 
 
 def _head(key: Key, position: int, given: JsonObject) -> JsonObject:
     """What the line has in front of its row: identity, reward, and the other fields as scores."""
-    scores = {name: value for name, value in given.items() if name not in OF_ANSWERS}
+    scores = {name: value for name, value in given.items() if name not in OF_ANSWERS | RESERVED}
     scores.pop("rollout_index", None)
     scores.pop("scope", None)
     if "answer" in scores:

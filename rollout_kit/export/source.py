@@ -7,7 +7,7 @@ Compressed files and the grouped view have none, and are read line by line.
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, islice
 from math import isnan
 from pathlib import Path
 from typing import Any, Protocol
@@ -115,9 +115,10 @@ class _File(Protocol):
 
 
 def _open(path: Path, first_place: int) -> _File:
-    begin = next((raw for _, raw in number_lines(path)), b"")
-    if is_group(parse_line(begin)):
+    first = [raw for _, raw in islice(number_lines(path), 3)]
+    if any(is_group(parse_line(raw)) for raw in first):  # one may be damaged
         return _StreamedFile(_Groups(path), first_place)
+    begin = first[0] if first else b""
     with path.open("rb") as stream:
         is_plain = stream.read(len(begin)) == begin  # neither compressed nor behind a mark
     if not is_plain or not path.is_file():
@@ -148,12 +149,13 @@ class _Groups:
         self._path = path
 
     def __iter__(self) -> Iterator[Rollout]:
+        numbers = Counter[Key]()
         for position, (number, raw) in enumerate(number_lines(self._path)):
             line = parse_line(raw)
             if line is None or not is_group(line):
-                raise ConfigError(f"{self._path}:{number}: not a line of grouped answers")
+                raise ConfigError(f"{self._path}:{number}: no line of grouped answers, or no JSON")
             try:
-                yield from read_group(line, position)
+                yield from read_group(line, position, numbers)
             except (ValueError, TypeError) as error:
                 raise ConfigError(f"{self._path}:{number}: {error}") from None
 
