@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from exported import line
 from support import Bench, read_jsonl, row, write_jsonl
 
 from rollout_kit.cli import merge as command
@@ -139,20 +140,20 @@ def test_what_is_odd_is_named_and_nothing_is_lost(
     double = {**lines[0], "reward": 0.25}
     foreign = {"responses_create_params": {"input": "a task"}}
     others = read_jsonl(second)
-    for line in others:
-        line["rollout"]["settings"], line["rollout"]["verifier"] = "other", "another"
+    for each in others:
+        each["rollout"]["settings"], each["rollout"]["verifier"] = "other", "another"
     write_jsonl(second, [*others, lines[1], double, foreign])
     third.write_bytes(third.read_bytes()[:-10])
     merged = tmp_path / "m.jsonl"
     status, said = run(*shards, f"+output_jsonl_fpath={merged}", "+json=true")
     report = json.loads(said)
     assert status == 2
-    assert len(report["duplicates"]) == 1 and first.name in report["duplicates"][0]
+    assert len(report["duplicates"]) == 1 and f": {first} has it" in report["duplicates"][0]
     assert "other in" in report["mixed_settings"][0]
     assert "another in" in report["mixed_verifiers"][0]
-    assert report["torn"][0].startswith(third.name)
-    assert report["missing"][0].startswith(f"{third.name}: 1 of")
-    assert report["foreign"] == [f"{second.name}: 1 line is no rollout; left out"]
+    assert report["torn"][0].startswith(f"{third}: ")
+    assert report["missing"][0].startswith(f"{third}: 1 of")
+    assert report["foreign"] == [f"{second}: 1 line is no rollout; left out"]
     assert len(read_jsonl(merged)) == report["rollouts"] == 59
     assert {line["reward"] for line in read_jsonl(merged)} != {0.25}
 
@@ -315,7 +316,7 @@ def test_lines_that_an_index_does_not_tell_are_read(
     report = json.loads(said)
     assert status == 2 and report["rollouts"] == 60 and len(report["duplicates"]) == 1
     assert len(report["torn"]) == 1
-    assert report["foreign"] == [f"{second.name}: 1 line is no rollout; left out"]
+    assert report["foreign"] == [f"{second}: 1 line is no rollout; left out"]
 
 
 def test_an_index_that_does_not_fit_its_file_is_not_used(
@@ -379,3 +380,16 @@ def test_a_counting_process_ends_with_its_merge(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(os, "getppid", lambda: parent + 1)
     with pytest.raises(BrokenPipeError):
         next(lines)
+
+
+def test_files_of_one_name_and_arms_of_one_task_are_told_apart(tmp_path: Path, run: Run) -> None:
+    paths = [tmp_path / folder / "rollouts.jsonl" for folder in ("one", "two")]
+    for reward, path in enumerate(paths):
+        path.parent.mkdir()
+        arm = line(1, 0, "a", reward, scope="arm=warm")
+        write_jsonl(path, [line(1, 0, "a", reward), arm])
+    status, said = run(*paths, f"+output_jsonl_fpath={tmp_path}/m.jsonl", "+json=true")
+    assert status == 2 and json.loads(said)["duplicates"] == [
+        f"{key} of solver: {paths[0]} has it; the other line of {paths[1]} is left out"
+        for key in ("0000000000000001:0", "0000000000000001:warm:0")
+    ]

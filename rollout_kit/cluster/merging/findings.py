@@ -48,11 +48,11 @@ class Findings:
         lists = {each.name: getattr(self, each.name) for each in fields(self)}
         return {name: found[:MAX_LISTED] for name, found in lists.items() if found}
 
-    def name_foreign(self, name: str, number: int) -> None:
+    def name_foreign(self, path: Path, number: int) -> None:
         """Name the lines of a file that are no rollouts."""
         if number:
             what = "1 line is no rollout" if number == 1 else f"{number:,} lines are none"
-            self.foreign.append(f"{name}: {what}; left out")
+            self.foreign.append(f"{path}: {what}; left out")
 
     def name_mixed(self, made: Counter[MadeBy], files: Sequence[OutputPaths]) -> None:
         """Name agents whose rollouts were made with several settings, or have several verifiers."""
@@ -90,7 +90,7 @@ class Findings:
             if what:
                 command = manifest.get("command")
                 how = f"this continues it:  {command}" if command else "run its command again"
-                self.missing.append(f"{paths.main.name}: {what}; {how}")
+                self.missing.append(f"{paths.main}: {what}; {how}")
         for count, numbers in parts.items():
             without = (Shard(each, count) for each in range(1, count + 1) if each not in numbers)
             missing = [each.spell() for each in without if not _is_empty(each, bases[count])]
@@ -160,6 +160,6 @@ def last_input(manifest: JsonObject) -> JsonObject:
 
 def _spell(counted: Counter[tuple[str, int]], files: Sequence[OutputPaths]) -> str:
     return "; ".join(
-        f"{name or '(none)'} in {number:,} of {files[file].main.name}"
+        f"{name or '(none)'} in {number:,} of {files[file].main}"
         for (name, file), number in counted.items()
     )

@@ -22,7 +22,7 @@ from ...errors import ConfigError, OutputError
 from ...store.compact import small
 from ...store.files import OutputPaths, write_atomically, write_json
 from ...store.groups.members import group_digest
-from ...store.groups.scope import Group
+from ...store.groups.scope import Group, name_of
 from ...store.groups.scores import Scored, read_scored
 from ...store.index.index import BATCH
 from ...store.index.kept import KeptIndex, WrongIndex
@@ -166,10 +166,9 @@ class Merge:
         if orjson.loads(pair[0]) == orjson.loads(pair[1]):
             self._num_equal += 1
             return
-        again = "" if first == where else f" of {where.name}"
+        again = "" if first == where else f" of {where}"
         self.found.duplicates.append(
-            f"{key.task_id}:{key.rollout_index} of {key.agent}: {first.name} has it; the other"
-            f" line{again} is left out"
+            f"{name_of(key)} of {key.agent}: {first} has it; the other line{again} is left out"
         )
 
     def _write_main(self, output: OutputPaths) -> Counted:

@@ -54,9 +54,8 @@ def read_source(
             elif raw.endswith(b"\n") or parse_line(raw) is not None:
                 num_foreign += 1
             else:
-                name, size = paths.main.name, len(raw)
-                found.torn.append(f"{name}: its last line is cut off ({size:,} bytes)")
-    found.name_foreign(paths.main.name, num_foreign)
+                found.torn.append(f"{paths.main}: its last line is cut off ({len(raw):,} bytes)")
+    found.name_foreign(paths.main, num_foreign)
 
 
 def split_rows(rows: Rows) -> Iterator[FoundLine]:
