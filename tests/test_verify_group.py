@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 import pytest
+from pydantic import BaseModel
 from support import Desk, row
 
 from rollout_kit.errors import ConfigError, RolloutError, TaskError, VerifyError
@@ -95,6 +96,8 @@ def test_a_request_that_is_none_is_refused(body: JsonObject, why: str, over: Ove
         ([1.0, "1", 1.0], "returned members[1].reward='1', not a finite number"),
         ([{"reward": 1, "components": {"a": math.inf}}] * 3, "members[0].components.a=inf"),
         ([{"reward": 1, "components": [1]}] * 3, "members[0].components=[1], not a mapping"),
+        ([{"rewrd": 1}] * 3, "members[0] without 'reward', which may be None"),
+        ([10**400] * 3, "not a finite number"),
         ({"members": [1, 1, 1], "group": [1]}, "returned list as figures of the group"),
         ({"members": [1, 1, 1], "group": {"a": math.nan}}, "group.a=nan, not a finite number"),
     ],
@@ -117,6 +120,10 @@ def test_an_empty_slot_cannot_be_scored() -> None:
         as_group_scores([1.0, 1.0], [MEMBERS[0], None])
 
 
+class Score(BaseModel):
+    reward: float | None = None
+
+
 def test_a_list_of_rewards_will_do_and_a_member_may_be_unscorable() -> None:
     np = pytest.importorskip("numpy")
     found = as_group_scores([np.float32(0.5), None, True], MEMBERS)
@@ -124,6 +131,8 @@ def test_a_list_of_rewards_will_do_and_a_member_may_be_unscorable() -> None:
     assert [each and each.reward for each in found.members] == [0.5, None, 1.0]
     scored = as_group_scores([{"reward": None, "components": {"seen": 1}}], MEMBERS[:1])
     assert scored.members[0] is not None and scored.members[0].reward is None
+    own = as_group_scores([Score.model_validate({})], MEMBERS[:1]).members[0]
+    assert own is not None and own.reward is None, "a default that was not set"
 
 
 @pytest.mark.parametrize("over", OVERS)

@@ -5,6 +5,7 @@ scored.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from math import isfinite
 from typing import Any, NamedTuple, NotRequired, TypedDict
@@ -113,8 +114,11 @@ def _score(slot: int, found: Any, is_empty: bool) -> GroupMemberScore:
     if is_empty:
         raise _misfit(f"scored slot {slot}, which is empty")
     if type(found) is not dict:
-        found = _as_mapping(found)
+        is_model, found = isinstance(found, BaseModel), _as_mapping(found)
         found = found if isinstance(found, Mapping) else {"reward": found}
+        found = {"reward": None, **found} if is_model else found
+    if "reward" not in found:
+        raise _misfit(f"returned members[{slot}] without 'reward', which may be None")
     reward, components = found.get("reward"), found.get("components") or {}
     if type(components) is not dict and not isinstance(components, Mapping):
         raise _misfit(f"returned members[{slot}].components={components!r:.60}, not a mapping")
@@ -133,8 +137,9 @@ def _figure(name: str, value: Any) -> Any:
 
 def _number(value: Any, *path: str | int) -> float:
     value = as_plain(value)
-    if isinstance(value, int | float) and isfinite(value):
-        return float(value)
+    with suppress(OverflowError):
+        if isinstance(value, int | float) and isfinite(value):
+            return float(value)
     name = "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in path)
     raise _misfit(f"returned {name[1:]}={value!r:.60}, not a finite number")
 
