@@ -91,6 +91,17 @@ def test_a_comparison_that_makes_no_sense_names_the_rollout() -> None:
         Filter("text < 3")(rollout())
 
 
+@pytest.mark.parametrize("text", ["'a' * 1_000_000_000_000 in text", "reward * [1]", "text * 2"])
+def test_only_numbers_are_multiplied(text: str) -> None:
+    with pytest.raises(ConfigError, match="only numbers can be multiplied"):
+        Filter(text)(rollout())
+
+
+def test_a_number_that_is_too_large_is_a_plain_error() -> None:
+    with pytest.raises(ConfigError, match=r"too large.*for task 0{15}7"):
+        Filter(f"{'9' * 400} / reward > 1")(rollout())
+
+
 def test_a_name_that_no_rollout_has_is_reported_at_the_end() -> None:
     some = Filter("rewrd > 0.5 or level > 2")
     some(rollout())

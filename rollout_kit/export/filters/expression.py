@@ -52,6 +52,9 @@ FUNCTIONS: Mapping[str, Callable[[Any], Any]] = {
 CONSTANTS = {"true": True, "false": False, "null": None}
 """Spellings of JSON."""
 
+WRONG_VALUES = (TypeError, AttributeError, ArithmeticError)
+"""What an expression raises for values that it does not fit."""
+
 HOW = "as in  reward < 0.5 and num_turns > 8 and 'timeout' in text"
 
 
@@ -118,7 +121,7 @@ class Filter:
 
         try:
             return bool(evaluate(self.tree, read))
-        except (TypeError, AttributeError, ZeroDivisionError) as error:
+        except WRONG_VALUES as error:
             key = rollout.info.key
             raise ConfigError(
                 f"{self.text}: {error}, for task {key.task_id}, rollout {key.rollout_index}"
@@ -218,7 +221,11 @@ def evaluate(node: ast.expr, read: Callable[[str], Any]) -> Any:
             return None if inner is None else -inner
         case ast.BinOp(left=left, op=op, right=right):
             one, other = evaluate(left, read), evaluate(right, read)
-            return None if one is None or other is None else SUMS[type(op)](one, other)
+            if one is None or other is None:
+                return None
+            if isinstance(op, ast.Mult) and not all(map(_is_number, (one, other))):
+                raise TypeError("only numbers can be multiplied")
+            return SUMS[type(op)](one, other)
         case ast.Compare():
             return _compare(node, read)
         case ast.Call(func=ast.Name(id=name), args=[argument]):
@@ -232,6 +239,10 @@ def evaluate(node: ast.expr, read: Callable[[str], Any]) -> Any:
             return value
         case _:
             raise AssertionError(ast.dump(node))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float)
 
 
 def _compare(node: ast.Compare, read: Callable[[str], Any]) -> bool:

@@ -19,7 +19,7 @@ from typing import Any
 from ...errors import ConfigError
 from ...store.compact import hex_number
 from ...store.index.columns import Columns
-from .expression import EQUALS, ORDERS, SUMS, evaluate, names_in
+from .expression import EQUALS, ORDERS, SUMS, WRONG_VALUES, evaluate, names_in
 
 
 class _NoColumns(Exception):
@@ -44,11 +44,11 @@ def mask_of(part: ast.expr, columns: Columns, num_rows: int) -> bytes:
     """Where `part` holds among the first rows; ConfigError for a comparison of unlike values."""
     try:
         return _mask(part, columns, num_rows)
-    except (_NoColumns, TypeError, AttributeError, ZeroDivisionError):
+    except (_NoColumns, *WRONG_VALUES):
         pass  # row by row, as a row without a value may not come to the comparison that fails
     try:
         return _mask_by_row(part, columns, num_rows)
-    except (TypeError, AttributeError, ZeroDivisionError) as error:
+    except WRONG_VALUES as error:
         raise ConfigError(f"{ast.unparse(part)}: {error}") from None
 
 
