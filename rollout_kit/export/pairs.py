@@ -9,14 +9,16 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import NamedTuple
 
-import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from ..config.keys.analysis import PairRule, PairsConfig
 from ..errors import ConfigError
+from ..store.arms.template import read_yaml
 from ..store.groups.scope import Group
 from .conversation import digest
 from .selection import Member, Selection
+
+EXAMPLE = "rules: [{type: correctness, max_per_task: 4}]"
 
 
 class Two(NamedTuple):
@@ -71,14 +73,12 @@ def read_rules(config: PairsConfig) -> Sequence[PairRule]:
         return config.rules or [PairRule(type="best_worst")]
     if config.rules:
         raise ConfigError("give rules or rules_fpath, not both")
+    content = read_yaml(path.expanduser(), "rules_fpath")
+    rules = content.get("rules") if isinstance(content, dict) else content
+    if not isinstance(rules, list):
+        raise ConfigError(f"rules_fpath {path}: expected a list of rules, such as {EXAMPLE}")
     try:
-        content = yaml.safe_load(path.expanduser().read_text())
-        rules = content["rules"] if isinstance(content, dict) else content
         return TypeAdapter(list[PairRule]).validate_python(rules)
-    except OSError as error:
-        raise ConfigError(f"rules_fpath {path}: {error.strerror}") from None
-    except (yaml.YAMLError, KeyError) as error:
-        raise ConfigError(f"rules_fpath {path}: no YAML with a list `rules`: {error}") from None
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
