@@ -134,8 +134,7 @@ class Task(NamedTuple):
     """Index of this row's first repeat; above 0 if identical rows came before it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(NamedTuple):
     """One try at a key that is owed.
 
     With a `stored` line only its verdict is owed; `is_copied` keeps that line as it is.
@@ -236,7 +235,7 @@ class LineAt(NamedTuple):
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Rollout:
     """A finished rollout. `head` has its reward, its scores, and what its `rollout` block tells
     beside `info`; if there is no `raw`, it is the whole line."""

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import nullcontext
 from contextvars import Context
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..collector.slot import Slot, Together
@@ -135,7 +135,7 @@ class Lease(asyncio.Future[Any]):
     def update(self, **changes: Any) -> None:
         """Have another attempt go on from what this one has reached."""
         assert self.attempt is not None and self.slot is not None
-        self.attempt = self.slot.attempt = replace(self.attempt, **changes)
+        self.attempt = self.slot.attempt = self.attempt._replace(**changes)
 
     def message(self) -> JsonObject:
         if (attempt := self.attempt) is None:

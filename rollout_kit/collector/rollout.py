@@ -58,12 +58,12 @@ class Runner(Equipment):
         if attempt.stored is not None:
             slot.ledger.earlier_usd = info_of(attempt.stored).cost_usd
             if agent.reverify == "never":
-                attempt = replace(attempt, stored=None, regenerated=True)
+                attempt = attempt._replace(stored=None, regenerated=True)
         elif attempt.turns:
             self._resume(attempt, slot)
         while True:
             if tried:
-                attempt = replace(attempt, number=len(tried) + 1)
+                attempt = attempt._replace(number=len(tried) + 1)
             started, num_turns = perf_counter(), len(slot.turns)
             answered: JsonObject | None = None
             try:
@@ -135,10 +135,10 @@ class Runner(Equipment):
         agent = self.agents[attempt.key.agent]
         if agent.reverify != "never":
             slot.park(Unverified(info_of(answered), answered, verifier=agent.verifier))
-            return replace(attempt, stored=answered)
+            return attempt._replace(stored=answered)
         if slot.parked is None:
             return attempt
-        return replace(attempt, regenerated=True) if await slot.regain() else None
+        return attempt._replace(regenerated=True) if await slot.regain() else None
 
     def failure_of(
         self, attempt: Attempt, error: RolloutError, tried: list[JsonObject], cost: float | None

@@ -8,7 +8,6 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -236,7 +235,7 @@ class TaskSource:
         """The attempt with the turns that an earlier run stored of its rollout."""
         if isinstance(attempt, Later) or not (turns := self._journal.find_turns(attempt.key)):
             return attempt
-        return replace(attempt, turns=turns)
+        return attempt._replace(turns=turns)
 
     def _num_on_disk(self, tally: Tally) -> int:
         """Rollouts of this plan that are on disk."""

@@ -6,7 +6,7 @@ A request that changes nothing, such as one that comes twice, is answered alike 
 import asyncio
 import getpass
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from time import perf_counter
 from typing import Any, Literal
@@ -208,7 +208,7 @@ class Control:
             tried = [describe_error(error, elapsed_s)]
             return self._run.runner.failure_of(attempt, error, tried, cost)
         stored = slot.parked.line if slot.parked else attempt.stored
-        attempt = replace(attempt, stored=stored, turns=tuple(slot.turns) or attempt.turns)
+        attempt = attempt._replace(stored=stored, turns=tuple(slot.turns) or attempt.turns)
         if how == "cancel":
             self._set_aside[attempt.key] = attempt
         else:

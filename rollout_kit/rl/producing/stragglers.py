@@ -6,7 +6,6 @@ how much longer the stopped rollouts were.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
@@ -71,4 +70,4 @@ class Stragglers:
         self._stopped.add(attempt.key)
         stored = slot.parked.line if slot.parked else attempt.stored
         turns = tuple(slot.turns) or attempt.turns
-        self._run.schedule.start_again(replace(attempt, stored=stored, turns=turns))
+        self._run.schedule.start_again(attempt._replace(stored=stored, turns=turns))
