@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import nsmallest
-from itertools import chain
+from itertools import chain, groupby
 from typing import Any
 
 from ..store.groups.scope import Group
@@ -18,9 +18,6 @@ from ..types import JsonObject, Rollout, RolloutInfo
 from .groups import STATS, Groups, Moments
 from .majority import Votes
 from .sketch import Sketch
-
-Z_95 = 1.96
-"""Half-width of a 95 % normal interval, in standard errors."""
 
 MAX_GROUPS = 10_000
 """The metrics file lists each task up to this many."""
@@ -35,7 +32,12 @@ TIMES = {
 """Latencies of the metrics file, and the fields that have them."""
 
 AT_ONCE = 256
-"""Rollouts whose latencies, tokens, costs, turns and calls are counted together."""
+"""Rollouts that are counted together."""
+
+
+Waiting = tuple[RolloutInfo, Any, str | None, list[Any]]
+"""What is counted of one rollout: its info, its reward, why its last turn ended, and what the
+verifier set, in the order of `info.scores`."""
 
 
 @dataclass(slots=True)
@@ -43,54 +45,46 @@ class Aggregate:
     """Running metrics of any number of rollouts; a group is a task's rollouts by one agent."""
 
     pass_threshold: float = 1.0
-    groups: Groups = field(default_factory=Groups)
+    _groups: Groups = field(default_factory=Groups)
     rollouts: int = 0
-    unscored: int = 0
-    votes: Votes = field(default_factory=Votes)
-    cut_off: int = 0
+    _unscored: int = 0
+    _votes: Votes = field(default_factory=Votes)
+    _cut_off: int = 0
     """Rollouts whose last turn reached a limit of tokens."""
     _numbers: dict[str, Moments] = field(default_factory=dict)
     _usage: dict[str, float] = field(default_factory=dict)
     _cost_usd: float = 0.0
     _unpriced: int = 0
     _times: dict[str, Sketch] = field(default_factory=lambda: {name: Sketch() for name in TIMES})
-    _waiting: list[RolloutInfo] = field(default_factory=list)
+    _waiting: list[Waiting] = field(default_factory=list)
     """Rollouts that `_fold` has still to count."""
 
     def add(self, rollout: Rollout) -> None:
         """Count one rollout."""
-        info, head, groups = rollout.info, rollout.head, self.groups
-        task_id, agent, _, _ = info.key
+        info, head = rollout.info, rollout.head
+        get = head.get
+        scores = [get(name) for name in info.scores]
+        finish_reason = head["rollout"].get("finish_reason")
         self.rollouts += 1
-        self._waiting.append(info)
+        self._waiting.append((info, get("reward"), finish_reason, scores))
         if len(self._waiting) >= AT_ONCE:
             self._fold()
-        if head["rollout"].get("finish_reason") in CUT_OFF:
-            self.cut_off += 1
-        row = groups.row(agent, task_id, info.task_index)
-        if (reward := head.get("reward")) is None:
-            self.unscored += 1
-        else:
-            groups.counts[row] += 1
-            if ANSWER in info.scores:
-                self.votes.add((agent, task_id), head.get(ANSWER), reward)
-            if reward >= self.pass_threshold:
-                groups.successes[row] += 1
-        lists_all = groups.whole is None and len(groups) <= MAX_GROUPS
-        for name in ("reward", *info.scores):
-            value = head.get(name)
-            if isinstance(value, (int, float)) and math.isfinite(value):
-                value = float(value)
-                if (moments := self._numbers.get(name)) is None:
-                    moments = self._numbers[name] = Moments()
-                moments.add(value)
-                if lists_all or name == "reward":
-                    groups.column(name).add(row, value)
-        if lists_all:
-            if info.num_turns is not None:
-                groups.column(TURNS).add(row, float(info.num_turns))
-            if info.num_tool_calls is not None:
-                groups.column(CALLS).add(row, float(info.num_tool_calls))
+
+    @property
+    def groups(self) -> Groups:
+        self._fold()
+        return self._groups
+
+    @property
+    def votes(self) -> Votes:
+        self._fold()
+        return self._votes
+
+    @property
+    def unscored(self) -> int:
+        """Rollouts without a reward."""
+        self._fold()
+        return self._unscored
 
     @property
     def numbers(self) -> dict[str, Moments]:
@@ -115,18 +109,57 @@ class Aggregate:
         if not self._waiting:
             return
         waiting, self._waiting = self._waiting, []
-        fields = dict(zip(RolloutInfo._fields, zip(*waiting, strict=True), strict=True))
+        infos, rewards, reasons, _ = zip(*waiting, strict=True)
+        fields = dict(zip(RolloutInfo._fields, zip(*infos, strict=True), strict=True))
         for name in USAGE:
             self._usage[name] = self._usage.get(name, 0) + sum(fields[name])
         priced = _known(fields["cost_usd"])
         self._cost_usd += sum(priced)
         self._unpriced += len(waiting) - len(priced)
-        for name in (TURNS, CALLS):
-            if values := _known(fields[name]):
-                self._numbers.setdefault(name, Moments()).merge(Moments.of(values))
-        if self.groups.whole is None:  # latencies are those of all arms
+        self._cut_off += sum(map(CUT_OFF.__contains__, reasons))
+        groups = self._groups
+        if groups.whole is None:  # latencies are those of all arms
             for name, sketch in self._times.items():
                 sketch.extend(_known(fields[TIMES[name]]))
+        rows = groups.rows(fields["key"], fields["task_index"])
+        scored = [row for row, reward in zip(rows, rewards, strict=True) if reward is not None]
+        passed = [reward >= self.pass_threshold for reward in rewards if reward is not None]
+        groups.count(scored, passed)
+        self._unscored += len(waiting) - len(scored)
+        self._count("reward", rows, rewards)
+        self._count_scores(waiting, rows)
+        for name in (TURNS, CALLS):
+            self._count(name, rows, fields[name])
+
+    def _count_scores(self, waiting: Sequence[Waiting], rows: Sequence[int]) -> None:
+        """Count what the verifier set, of rollouts in a row that have the same fields at once."""
+        at = 0
+        for names, alike in groupby(waiting, lambda each: each[0].scores):
+            found = list(alike)
+            mine, at = rows[at : at + len(found)], at + len(found)
+            infos, rewards, _, scores = zip(*found, strict=True)
+            for name, values in zip(names, zip(*scores, strict=True), strict=True):
+                self._count(name, mine, values)
+                if name == ANSWER:
+                    for info, answer, reward in zip(infos, values, rewards, strict=True):
+                        if reward is not None:
+                            task_id, agent, _, _ = info.key
+                            self._votes.add((agent, task_id), answer, reward)
+
+    def _count(self, name: str, rows: Sequence[int], values: Iterable[Any]) -> None:
+        """Count the values that are numbers, each of the group in a row."""
+        found = [
+            (row, float(value))
+            for row, value in zip(rows, values, strict=True)
+            if isinstance(value, (int, float)) and math.isfinite(value)
+        ]
+        if not found:
+            return
+        of, numbers = zip(*found, strict=True)
+        self._numbers.setdefault(name, Moments()).merge(Moments.of(numbers))
+        groups = self._groups
+        if name == "reward" or (groups.whole is None and len(groups) <= MAX_GROUPS):
+            groups.column(name).add(of, numbers)
 
     def add_numbers(self, group: Group, index: int, name: str, values: Sequence[float]) -> None:
         """Count a number of a task's rollouts that is known later than the rest."""
@@ -137,20 +170,21 @@ class Aggregate:
 
     def merge(self, other: "Aggregate") -> None:
         """Add the counts of another aggregate over other rollouts."""
-        self.rollouts += other.rollouts
-        self.unscored += other.unscored
+        self._fold()
         other._fold()
+        self.rollouts += other.rollouts
+        self._unscored += other._unscored
         self._cost_usd += other._cost_usd
         self._unpriced += other._unpriced
-        for name, value in other.usage.items():
-            self.usage[name] = self.usage.get(name, 0) + value
-        for name, sketch in other.times.items():
-            self.times[name].merge(sketch)
-        self.groups.merge(other.groups)
-        self.votes.merge(other.votes)
-        self.cut_off += other.cut_off
-        for name, moments in other.numbers.items():
-            self.numbers.setdefault(name, Moments()).merge(moments)
+        for name, value in other._usage.items():
+            self._usage[name] = self._usage.get(name, 0) + value
+        for name, sketch in other._times.items():
+            self._times[name].merge(sketch)
+        self._groups.merge(other._groups)
+        self._votes.merge(other._votes)
+        self._cut_off += other._cut_off
+        for name, moments in other._numbers.items():
+            self._numbers.setdefault(name, Moments()).merge(moments)
 
     def interval(self, name: str) -> list[float] | None:
         """95 % interval of a mean, its standard error clustered by task; None for a single task."""
@@ -199,8 +233,9 @@ class Aggregate:
 
     def rates(self) -> JsonObject:
         """Shares of rollouts: cut off by a limit of tokens, and without an answer."""
-        cut_off = self.cut_off / self.rollouts if self.rollouts else None
-        return kept({"cut_off": cut_off, "no_answer": self.votes.no_answer()})
+        no_answer = self.votes.no_answer()
+        cut_off = self._cut_off / self.rollouts if self.rollouts else None
+        return kept({"cut_off": cut_off, "no_answer": no_answer})
 
     def pass_rate(self) -> float | None:
         """The share of verified rollouts that succeed; None if there is none."""
@@ -252,11 +287,7 @@ class Aggregate:
 
 def interval(parts: Iterable[Aggregate], name: str) -> list[float] | None:
     """95 % interval of a mean over aggregates of different groups, its standard error clustered by
-    task; None for a single task.
-
-    For numbers from 0 to 1 it is Wilson's interval at the number of independent samples that has
-    the same standard error. So it stays within [0, 1] and keeps a width if all are equal.
-    """
+    task; None for a single task."""
     parts = list(parts)
     whole = moments(parts, name)
     columns = [part.groups.numbers[name] for part in parts if name in part.groups.numbers]
@@ -270,9 +301,7 @@ def interval(parts: Iterable[Aggregate], name: str) -> list[float] | None:
     if number < 2:
         return None
     error = math.sqrt(spread * number / (number - 1)) / whole.count
-    if whole.smallest >= 0 and whole.largest <= 1:
-        return _wilson(whole, error, number)
-    return [mean - Z_95 * error, mean + Z_95 * error]
+    return whole.interval(error, number)
 
 
 def moments(parts: Iterable[Aggregate], name: str) -> Moments:
@@ -282,22 +311,6 @@ def moments(parts: Iterable[Aggregate], name: str) -> Moments:
         if (found := part.numbers.get(name)) is not None:
             whole.merge(found)
     return whole
-
-
-def _wilson(whole: Moments, error: float, num_tasks: int) -> list[float]:
-    """Wilson's score interval of a mean between 0 and 1 with this standard error."""
-    mean = whole.mean
-    spread = mean * (1 - mean)
-    if spread <= 0:  # all 0 or all 1: repeats of a task add no evidence
-        number = float(num_tasks)
-    else:
-        number = spread / (error * error) if error * error > 0 else math.inf
-        if whole.squares == whole.total:  # only 0 and 1: no more independent samples than rollouts
-            number = min(number, whole.count)
-    shift = Z_95 * Z_95 / number
-    middle = (mean + shift / 2) / (1 + shift)
-    half = Z_95 * math.sqrt(spread / number + shift / (4 * number)) / (1 + shift)
-    return [max(0.0, middle - half), min(1.0, middle + half)]
 
 
 def _known(values: Iterable[float | None]) -> list[float]:

@@ -5,12 +5,16 @@ A group is one task's rollouts by one agent in one scope, identified by its row 
 
 import math
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import mul
 from typing import Self
 
 from ..store.compact import TaskTable
+from ..types import Key
+
+Z_95 = 1.96
+"""Half-width of a 95 % normal interval, in standard errors."""
 
 
 @dataclass(slots=True)
@@ -29,15 +33,6 @@ class Moments:
         total, squares = float(sum(values)), float(sum(map(mul, values, values)))
         return cls(len(values), total, squares, float(min(values)), float(max(values)))
 
-    def add(self, value: float) -> None:
-        self.count += 1
-        self.total += value
-        self.squares += value * value
-        if value < self.smallest:
-            self.smallest = value
-        if value > self.largest:
-            self.largest = value
-
     def merge(self, other: "Moments") -> None:
         self.count += other.count
         self.total += other.total
@@ -48,6 +43,26 @@ class Moments:
     @property
     def mean(self) -> float:
         return self.total / self.count
+
+    def interval(self, error: float, num_tasks: int) -> list[float]:
+        """95 % interval of the mean, which has this standard error.
+
+        For numbers from 0 to 1 it is Wilson's interval at the number of independent samples that
+        has the same standard error. So it stays within [0, 1] and keeps a width if all are equal.
+        """
+        if self.smallest < 0 or self.largest > 1:
+            return [self.mean - Z_95 * error, self.mean + Z_95 * error]
+        spread = self.mean * (1 - self.mean)
+        if spread <= 0:  # all 0 or all 1: repeats of a task add no evidence
+            number = float(num_tasks)
+        else:
+            number = spread / (error * error) if error * error > 0 else math.inf
+            if self.squares == self.total:  # only 0 and 1: no more samples than rollouts
+                number = min(number, self.count)
+        shift = Z_95 * Z_95 / number
+        middle = (self.mean + shift / 2) / (1 + shift)
+        half = Z_95 * math.sqrt(spread / number + shift / (4 * number)) / (1 + shift)
+        return [max(0.0, middle - half), min(1.0, middle + half)]
 
     @property
     def stats(self) -> tuple[float, float, float, float]:
@@ -77,18 +92,20 @@ class Column:
         self.counts = array("I")
         self._columns = tuple(array("d") for _ in range(4))
 
-    def add(self, row: int, value: float) -> None:
-        if row >= len(self.counts):
-            self._reach(row)
-        totals, squares, smallest, largest = self._columns
-        self.counts[row] += 1
-        if value:
-            totals[row] += value
-            squares[row] += value * value
-        if value < smallest[row]:
-            smallest[row] = value
-        if value > largest[row]:
-            largest[row] = value
+    def add(self, rows: Sequence[int], values: Sequence[float]) -> None:
+        """Count one value or more, each of the group in a row."""
+        if (last := max(rows)) >= len(self.counts):
+            self._reach(last)
+        counts, (totals, squares, smallest, largest) = self.counts, self._columns
+        for row, value in zip(rows, values, strict=True):
+            counts[row] += 1
+            if value:
+                totals[row] += value
+                squares[row] += value * value
+            if value < smallest[row]:
+                smallest[row] = value
+            if value > largest[row]:
+                largest[row] = value
 
     def merge(self, row: int, moments: Moments) -> None:
         if row >= len(self.counts):
@@ -163,6 +180,23 @@ class Groups:
             self.counts.append(0)
             self.successes.append(0)
         return row
+
+    def rows(self, keys: Iterable[Key], indices: Iterable[int]) -> list[int]:
+        """The rows of the tasks of rollouts."""
+        known: dict[tuple[str, str], int] = {}
+        found = []
+        for (task_id, agent, _, _), index in zip(keys, indices, strict=True):
+            if (row := known.get((agent, task_id))) is None:
+                row = known[agent, task_id] = self.row(agent, task_id, index)
+            found.append(row)
+        return found
+
+    def count(self, rows: Iterable[int], passed: Iterable[bool]) -> None:
+        """Count verified rollouts, each of the group in a row."""
+        counts, successes = self.counts, self.successes
+        for row, has_passed in zip(rows, passed, strict=True):
+            counts[row] += 1
+            successes[row] += has_passed
 
     def _reach(self, row: int) -> None:
         if row >= len(self.counts):

@@ -55,7 +55,7 @@ Kind = tuple[int, tuple[tuple[float, ...], ...]]
 """Tasks that are alike: the rollouts without an answer, and the rewards of each answer."""
 
 
-def _kind_of(votes: Iterable[Vote]) -> Kind:
+def _kind_of(votes: Iterable[tuple[str | None, float]]) -> Kind:
     rewards: dict[str | None, list[float]] = {}
     for answer, reward in votes:
         rewards.setdefault(answer, []).append(reward)
@@ -90,7 +90,7 @@ def _choices(k: int, votes: Sequence[Vote]) -> Iterator[Sequence[Vote]]:
 class Votes:
     """The votes of each task whose verifier sets `extracted_answer`."""
 
-    tasks: dict[tuple[str, str], list[Vote]] = field(default_factory=dict)
+    tasks: dict[tuple[str, str], list[tuple[str | None, float]]] = field(default_factory=dict)
     given: int = 0
     """Verified rollouts with the field, null or not."""
     missing: int = 0
@@ -102,7 +102,7 @@ class Votes:
         self.missing += answer is None
         if len(self.tasks) <= MAX_TASKS:
             text = None if answer is None else str(answer)
-            self.tasks.setdefault(task, []).append(Vote(text, reward))
+            self.tasks.setdefault(task, []).append((text, reward))
 
     def merge(self, other: "Votes") -> None:
         self.given += other.given

@@ -59,7 +59,7 @@ class Metrics:
         whole = self.agents.setdefault(agent, Aggregate(self.pass_threshold))
         if not (arm := parse_scope(scope).arm):
             return [whole]
-        part = Aggregate(self.pass_threshold, groups=Groups(whole.groups))
+        part = Aggregate(self.pass_threshold, Groups(whole.groups))
         return [whole, self.arms.setdefault(arm, {}).setdefault(agent, part)]
 
     def arm_rewards(self) -> dict[str, float]:
