@@ -169,3 +169,21 @@ def test_only_a_page_is_replaced_by_a_page(
         page = results / "page.html"
         assert write(str(source), f"+{key}={page}", main=main) == 0, page.exists()
     assert source.read_bytes() == before
+
+
+def test_files_of_one_name_and_of_different_agents_are_compared(tmp_path: Path) -> None:
+    target = tmp_path / "report.html"
+    folders = [tmp_path / name for name in ("before", "after")]
+    for reward, folder in enumerate(folders):
+        folder.mkdir()
+        lines = [
+            {**line(task, at, "a", reward), "agent_ref": {"name": folder.name}}
+            for task in range(3)
+            for at in range(2)
+        ]
+        write_jsonl(folder / "rollouts.jsonl", lines)
+    assert write(*map(str, folders), f"+output_fpath={target}") == 0
+    page = target.read_text()
+    for folder in folders:
+        assert f"pass@k {folder}/rollouts.jsonl" in page
+    assert "The second is better" in page and "no verified task" not in page

@@ -496,3 +496,40 @@ def test_a_deep_and_a_long_value_are_cut(results: Path) -> None:
     status, text, _ = ask(viewer, ("GET", "/api/rollout?id=0", {}, None))[0]
     assert status == 200 and "deeper levels" in text and "more characters" in text
     assert len(text) < 250_000
+
+
+def test_files_of_one_name_in_several_folders_are_told_apart(tmp_path: Path) -> None:
+    paths = [tmp_path / folder / "rollouts.jsonl" for folder in ("before", "after", "later")]
+    for reward, path in enumerate(paths):
+        path.parent.mkdir()
+        write_jsonl(path, [line(task, 0, "It is 1.", reward) for task in (1, 2)])
+    later = paths.pop()
+    later.rename(hidden := tmp_path / "later.txt")
+    folders = [str(path.parent) for path in (*paths, later)]
+    (later.parent / "a.jsonl").write_bytes(hidden.read_bytes())
+    dataset = Dataset(folders, is_kept=False)
+    hidden.rename(later)
+    dataset.update()
+    names = [output.name for output in dataset.outputs]
+    assert names == [*map(str, paths), f"{later.parent}/a.jsonl", str(later)]
+    found = compare_outputs(dataset, *names[:2])
+    assert (found["first"]["reward"], found["second"]["reward"]) == (0, 1)
+
+
+@pytest.mark.parametrize(("others", "both"), [("solver", 1), ("other", 2)])
+def test_tasks_are_compared_across_agents_unless_a_file_has_several(
+    tmp_path: Path, others: str, both: int
+) -> None:
+    write_jsonl(tmp_path / "a.jsonl", [line(task, 0, "a", 1.0) for task in (1, 2)])
+    more = {"agent_ref": {"name": "other"}}
+    write_jsonl(
+        tmp_path / "b.jsonl",
+        [{**line(1, 0, "a", 0.0), **more}, {**line(2, 0, "a", 0.0), "agent_ref": {"name": others}}],
+    )
+    dataset = Dataset([str(tmp_path)], is_kept=False)
+    dataset.update()
+    found = compare_outputs(dataset, "a.jsonl", "b.jsonl")
+    assert found["num_tasks"] == both
+    assert sorted(each["task_id"] for each in found["flips"]) == [
+        f"{task:016x}" for task in (1, 2)[-both:]
+    ]

@@ -93,7 +93,7 @@ def read_files(command: CompareConfig) -> list[File]:
     if not has_several:  # tasks are compared across agents
         for part in (part for file in files for part in (file, *file.arms.values())):
             for side in part.sides:
-                side.tasks = {key.partition("\0")[2]: votes for key, votes in side.tasks.items()}
+                side.drop_agents()
     for file in files:
         if not any(side.tasks for side in file.sides):
             which = f" for which this holds: {command.where}" if command.where else ""

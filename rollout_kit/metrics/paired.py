@@ -21,7 +21,8 @@ SEEN_BELOW = 0.05
 
 @dataclass(slots=True)
 class Side:
-    """The rollouts of one file: task → its votes."""
+    """The rollouts of one file: task → its votes. The agent may be a part of a task's name, as in
+    `agent\\0task`."""
 
     name: str
     tasks: dict[str, list[Vote]] = field(default_factory=dict)
@@ -32,6 +33,10 @@ class Side:
             self.num_unverified += 1
         else:
             self.tasks.setdefault(task, []).append(Vote(answer, reward))
+
+    def drop_agents(self) -> None:
+        """Name tasks without their agents, to compare them across agents."""
+        self.tasks = {key.partition("\0")[2]: votes for key, votes in self.tasks.items()}
 
     @property
     def num_rollouts(self) -> int:

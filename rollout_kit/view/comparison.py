@@ -25,6 +25,13 @@ class ComparedOutput:
     sides: dict[str, Side]
     """`reward` and `group_reward`, those that any rollout has."""
     rows: dict[str, list[int]]
+    agents: set[str]
+
+    def drop_agents(self) -> None:
+        """Compare tasks across agents."""
+        for side in self.sides.values():
+            side.drop_agents()
+        self.rows = {key.partition("\0")[2]: rows for key, rows in self.rows.items()}
 
 
 def compare_outputs(dataset: Dataset, first: str, second: str, by: str = "") -> JsonObject:
@@ -33,6 +40,9 @@ def compare_outputs(dataset: Dataset, first: str, second: str, by: str = "") -> 
     from ..commands.compare import conclude  # it loads the collector, which only this page needs
 
     read = [_read(dataset, name) for name in (first, second)]
+    if all(len(each.agents) < 2 for each in read):
+        for each in read:
+            each.drop_agents()
     common = [name for name in REWARDS if all(name in each.sides for each in read)]
     if not common:
         raise ConfigError(f"{first} and {second}: they have no reward of the same kind")
@@ -49,7 +59,7 @@ def compare_outputs(dataset: Dataset, first: str, second: str, by: str = "") -> 
     changed.sort(key=lambda task: (-abs(others[task] - ones[task]), task))
     flips = [
         {
-            "task_id": task,
+            "task_id": task.rpartition("\0")[2],
             "first": ones[task],
             "second": others[task],
             "rows": [each.rows[task] for each in read],
@@ -71,7 +81,7 @@ def compare_outputs(dataset: Dataset, first: str, second: str, by: str = "") -> 
 def _read(dataset: Dataset, name: str) -> ComparedOutput:
     """ConfigError if no rollout has a reward."""
     sides = {kind: Side(name) for kind in REWARDS}
-    rows = defaultdict[str, list[int]](list)
+    rows, agents = defaultdict[str, list[int]](list), set[str]()
     for number, part in enumerate(dataset.parts):
         columns, output = part.index.columns, dataset.output_of(number)
         if output.name != name:
@@ -81,7 +91,9 @@ def _read(dataset: Dataset, name: str) -> ComparedOutput:
         for row in range(len(part.index)):
             if kinds[row] != "rollout":
                 continue
-            task = columns.task_id(row)
+            agent = columns.texts["agent"][row] or ""
+            agents.add(agent)
+            task = f"{agent}\0{columns.task_id(row)}"
             reward = columns.numbers["reward"][row]
             answer = answers[row] if answers else None
             sides["reward"].add(task, None if isnan(reward) else reward, answer)
@@ -91,4 +103,4 @@ def _read(dataset: Dataset, name: str) -> ComparedOutput:
     sides = {kind: side for kind, side in sides.items() if side.tasks}
     if not sides:
         raise ConfigError(f"{name}: no verified rollout is in it")
-    return ComparedOutput(name, sides, rows)
+    return ComparedOutput(name, sides, rows, agents)

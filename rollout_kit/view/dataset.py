@@ -1,9 +1,10 @@
 """The rollouts of several outputs, as rows that can be filtered while the files grow."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from ..api.outputs import files_in, is_output
@@ -146,23 +147,23 @@ class Dataset:
     def _add_outputs(self) -> None:
         """Open the outputs that have appeared in the folders."""
         known = {output.paths.main for output in self.outputs}
-        for name in self._names:
-            for shown, path in files_in(Path(name).expanduser()):
-                if path in known or len(self.outputs) >= MAX_FILES:
+        inside = chain.from_iterable(_files_in(name, self._names) for name in self._names)
+        for shown, path in inside:
+            if path in known or len(self.outputs) >= MAX_FILES:
+                continue
+            with suppress(OSError, ConfigError):  # it was removed meanwhile
+                found = path.stat()
+                seen = found.st_size, found.st_mtime_ns
+                if self._others.get(path) == seen:
                     continue
-                with suppress(OSError, ConfigError):  # it was removed meanwhile
-                    found = path.stat()
-                    seen = found.st_size, found.st_mtime_ns
-                    if self._others.get(path) == seen:
-                        continue
-                    if not is_output(path):
-                        self._others[path] = seen
-                        continue
-                    output = StoredOutput.open(shown, path, is_kept=self._is_kept)
-                    self.parts += output.parts
-                    self.outputs.append(output)
-                    known.add(path)
-                    self.version += 1
+                if not is_output(path):
+                    self._others[path] = seen
+                    continue
+                output = StoredOutput.open(shown, path, is_kept=self._is_kept)
+                self.parts += output.parts
+                self.outputs.append(output)
+                known.add(path)
+                self.version += 1
 
     def _note_progress(self) -> None:
         self.version += 1
@@ -206,6 +207,13 @@ def _size(path: Path) -> int:
         return 0
 
 
+def _files_in(name: str, names: Sequence[str]) -> Iterator[tuple[str, Path]]:
+    """(name to show, path) of the files in a folder. Files of several folders may have one name, so
+    that of the folder is shown too."""
+    for shown, path in files_in(Path(name).expanduser()):
+        yield str(Path(name, shown)) if len(names) > 1 else shown, path
+
+
 def find_outputs(names: list[str]) -> list[tuple[str, Path]]:
     """(name to show, path) of each output; ConfigError if there is none."""
     if not names:
@@ -214,7 +222,7 @@ def find_outputs(names: list[str]) -> list[tuple[str, Path]]:
     for name in names:
         path = Path(name).expanduser()
         if path.is_dir():
-            for shown, each in files_in(path):
+            for shown, each in _files_in(name, names):
                 if is_output(each):
                     found.setdefault(each, shown)
         elif path.is_file() or is_output(path):

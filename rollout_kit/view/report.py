@@ -67,6 +67,10 @@ def write_report(command: ReportConfig) -> str:
     if not files:
         which = f" for which this holds: {command.where}" if command.where else ""
         raise ConfigError(f"{', '.join(command.inputs)}: no rollout is in it{which}")
+    if not any(len({agent for agent, _ in each.parts}) > 1 for each in files):
+        for each in files:
+            each.side.drop_agents()
+            each.group_side.drop_agents()
     write_page(target, build_page(files, command.title, command.where or ""))
     rollouts = sum(each.whole.rollouts for each in files)
     return f"{target}: {number_of(rollouts, 'rollout')} of {number_of(len(files), 'file')}"
