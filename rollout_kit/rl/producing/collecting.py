@@ -53,4 +53,7 @@ def collect(
     command = read_keys(CollectConfig, output, keys, **own)
     if not isinstance(buffer, Buffer):
         raise ConfigError(f"buffer: expected an open one, as of await open_buffer({buffer!r})")
+    if not isinstance(tasks, str | Path):
+        what = f"expected the path of a JSONL file, not {type(tasks).__name__}"
+        raise ConfigError(f"tasks: {what}: each epoch reads them again")
     return Producing(servers, tasks, command, buffer)
