@@ -250,6 +250,17 @@ class Rollout:
     """The line as a worker wrote it, or where it is."""
     figures: bytes = b""
     """Those of the line's index record, if the worker has packed them."""
+    encoded: bytes | None = None
+    """The response as JSON, if its verifier was asked in this process."""
+
+    def dump(self) -> bytes:
+        """The line as it is written; TypeError if it is not JSON."""
+        if (raw := self.written) is not None:
+            return raw
+        line = self.head
+        if self.encoded is not None:
+            line = {**line, "response": orjson.Fragment(self.encoded)}
+        return orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
 
     @property
     def written(self) -> bytes | None:

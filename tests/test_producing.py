@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 import pytest
 from buffers import REDIS, redis_server
-from support import HANG_S, Bench, asked, read_jsonl, row
+from support import HANG_S, Bench, asked, eventually, read_jsonl, row
 from virtual_time import VirtualTime
 
 import rollout_kit as rk
@@ -267,6 +267,60 @@ def test_a_program_collects_into_a_buffer(tmp_path: Path, monkeypatch: pytest.Mo
     ]:
         with pytest.raises(ConfigError, match=why):
             rl.collect(None, "t.jsonl", buffer="memory", output="r.jsonl", **keys)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="not list: each epoch reads them again"):
+        buffer = MemoryBuffer(BufferPolicy(batch=3, staleness=0))
+        rl.collect(None, ROWS, buffer=buffer, output="r.jsonl")  # type: ignore[arg-type]
+
+
+GROUPED = """
+from rollout_kit import ResourcesServer, VerifyRequest, VerifyResponse
+
+
+class Grouped(ResourcesServer):
+    async def verify(self, body: VerifyRequest) -> VerifyResponse:
+        return body.scored(0.0)
+
+    async def verify_group(self, task: dict, members: list) -> list[float]:
+        return [float(slot + 1) for slot, _ in enumerate(members)]
+"""
+
+GROUPED_YAML = """
+config_paths: [responses_api_models/simulated_model/configs/simulated_model.yaml]
+grouped: {resources_servers: {grouped: {}}}
+grouped_agent:
+  responses_api_agents:
+    simple_agent:
+      resources_server: {type: resources_servers, name: grouped}
+      model_server: {type: responses_api_models, name: policy_model}
+"""
+
+
+def test_groups_are_scored_and_put_while_the_program_is_busy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program takes the last outcome when all groups are scored."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "resources_servers/grouped").mkdir(parents=True)
+    (tmp_path / "resources_servers/grouped/app.py").write_text(GROUPED)
+    Path("grouped.yaml").write_text(GROUPED_YAML)
+    Path("tasks.jsonl").write_text("".join(json.dumps(each) + "\n" for each in ROWS))
+    scores, seen = Path("r_groups.jsonl"), list[Any]()
+
+    async def main() -> None:
+        async with rk.servers("grouped.yaml") as servers:
+            buffer = MemoryBuffer(BufferPolicy(batch=3, staleness=0))
+            training = asyncio.create_task(train(buffer, 3, 1, seen))
+            run = rl.collect(servers, "tasks.jsonl", buffer=buffer, output="r.jsonl", num_repeats=2)
+            number = 0
+            async for outcome in run:
+                assert isinstance(outcome, rk.Rollout) and outcome.encoded is None
+                number += 1
+                if number == 5:
+                    await asyncio.to_thread(eventually, lambda: len(read_jsonl(scores)) == 3)
+            await training
+            assert [each.rewards for _, found in seen for each in found] == [[1.0, 2.0]] * 3
+
+    asyncio.run(asyncio.wait_for(main(), HANG_S))
 
 
 @pytest.mark.parametrize("epochs", [None, 3])

@@ -15,7 +15,6 @@ from ..errors import RolloutError, from_wire
 from ..session import Spent
 from ..store.index.packing import FIGURES, pack_own
 from ..store.lines import head_of, info_of
-from ..store.scan import dump_line
 from ..store.sidecars.shards import ShardFile
 from ..types import (
     ArmInfo,
@@ -102,7 +101,7 @@ def write_event(
     told = {"lease": lease, **encode_outcome(outcome), **about}
     if not isinstance(outcome, Rollout):
         return Event(orjson.dumps(told))
-    line = dump_line(outcome.line)
+    line = outcome.dump()
     if shard is not None:
         return Event(orjson.dumps({**told, "raw": list(shard.append(line))}))
     figures = pack_own(line, outcome)

@@ -106,8 +106,6 @@ class Run:
             self.audit = VerdictAudit(runner, fraction, seed)
             self.observe(self.audit)
         self._fatal: StopRun | OutputError | None = None
-        if self.groups.is_on:
-            self.observe(self.groups)
         self._timers: list[asyncio.TimerHandle] = []
         self._last_outcome = 0.0
         self.each_second: list[Callable[[], object]] = []

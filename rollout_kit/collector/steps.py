@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
 
+import orjson
+
 from ..errors import PeerTimeout, RolloutError, SessionLost, VerifyError
 from ..pacing.bill import Bill
 from ..responses import pair_calls, total_tokens
@@ -34,7 +36,7 @@ from ..time_limit import within
 from ..trajectory import versions_of
 from ..transport.peers import Peers
 from ..transport.retry import VERIFICATION, retry
-from ..transport.wire import scores_of
+from ..transport.wire import encode, scores_of
 from ..types import (
     Attempt,
     JsonObject,
@@ -96,6 +98,8 @@ class Steps:
     agent: AgentPlan
     slot: Slot
     queue_s: float
+    encoded: bytes | None = None
+    """The response as JSON: the verifier gets it, and the line is made of it."""
     num_different: int = 0
     """Replayed tool calls with another answer than the stored one."""
 
@@ -127,7 +131,7 @@ class Steps:
         line = self._line(response, session.stats, started_at, perf_counter() - began)
         if self.shared.limits.skip_verification or not self.agent.verifies:
             return Rollout(info_of(line), mark_as("rollout", line))
-        return await self._verify({**row, "response": line["response"]}, line)
+        return await self._verify(row, line)
 
     async def _collect_opaque(self) -> Outcome:
         """An agent with its own loop: its `/run` returns the verdict, or the reason for none."""
@@ -161,7 +165,7 @@ class Steps:
             await self._call(resources, "/seed_session", row)
             if self.agent.reverify == "replay":
                 self.num_different = await self._replay(resources, line["response"])
-            return await self._verify({**row, "response": line["response"]}, line)
+            return await self._verify(row, line)
 
     async def _replay(self, resources: str, response: JsonObject) -> int:
         """Execute the stored tool calls again, in order; returns how many answers differ."""
@@ -236,10 +240,9 @@ class Steps:
             known["cost_usd"] = cost
         return build_line(self.attempt.task, self.attempt.key, response, known)
 
-    async def _verify(self, request: JsonObject, line: JsonObject) -> Outcome | Refused:
+    async def _verify(self, row: JsonObject, line: JsonObject) -> Outcome | Refused:
         """Wait for the verdict within the limits of the run."""
         limits, resources = self.shared.limits, self.agent.resources or ""
-        verify = partial(self.shared.peers.verify, resources, request)
         self.slot.place.stage = f"{resources} /verify"
         waiting = parked_when_slow(
             self.slot,
@@ -251,6 +254,9 @@ class Steps:
         began = perf_counter()
         try:
             with waiting, within(limits.verify_timeout_s, self.slot.limits):
+                self.encoded = encode(line["response"])
+                request = {**row, "response": orjson.Fragment(self.encoded)}
+                verify = partial(self.shared.peers.verify, resources, request)
                 scores = await retry(verify, VERIFICATION, random=self.shared.random)
                 return self._rollout(line, scores, perf_counter() - began)
         except TimeoutError:
@@ -283,7 +289,7 @@ class Steps:
             "replay_differences": self.num_different or None,
         }
         verified = with_verdict(line, scores, known)
-        return Rollout(info_of(verified), verified)
+        return Rollout(info_of(verified), verified, encoded=self.encoded)
 
 
 def _is_same_answer(stored: str, answer: str) -> bool:

@@ -166,7 +166,7 @@ class Aggregate:
         found = Moments.of(values)
         row = self.groups.row(group.agent, group.task_id, index)
         self.groups.column(name).merge(row, found)
-        self.numbers.setdefault(name, Moments()).merge(found)
+        self._numbers.setdefault(name, Moments()).merge(found)
 
     def merge(self, other: "Aggregate") -> None:
         """Add the counts of another aggregate over other rollouts."""

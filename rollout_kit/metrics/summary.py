@@ -27,7 +27,7 @@ class Metrics:
     agents: dict[str, Aggregate] = field(default_factory=dict)
     arms: dict[str, dict[str, Aggregate]] = field(default_factory=dict)
     """Arm → agent → its rollouts in this arm."""
-    _of_scope: dict[tuple[str, str], Sequence[Aggregate]] = field(default_factory=dict)
+    _of_scope: dict[tuple[str, str], list[Aggregate]] = field(default_factory=dict)
 
     @classmethod
     def of_run(cls, pass_threshold: float, covers: Covers, arms: Sequence[str]) -> "Metrics":
@@ -36,10 +36,7 @@ class Metrics:
 
     def add(self, rollout: Rollout) -> None:
         key = rollout.info.key
-        parts = self._of_scope.get(which := (key.agent, key.scope))
-        if parts is None:
-            parts = self._of_scope[which] = self._parts(*which)
-        for part in parts:
+        for part in self._parts(key.agent, key.scope):
             part.add(rollout)
 
     def add_group(self, group: Group, line: JsonObject) -> None:
@@ -49,18 +46,20 @@ class Metrics:
             if (reward := member["reward"]) is not None:
                 by_scope[member["scope"]].append(reward)
         for scope, rewards in by_scope.items():
-            for part in self._of_scope.get((group.agent, scope), ()):
+            for part in self._parts(group.agent, scope):
                 part.add_numbers(group, line["_ng_task_index"], "group_reward", rewards)
 
-    def _parts(self, agent: str, scope: str) -> list[Aggregate]:
+    def _parts(self, agent: str, scope: str) -> Sequence[Aggregate]:
         """Where the rollouts of a scope are counted."""
-        if not self.covers(agent, scope):
-            return []
-        whole = self.agents.setdefault(agent, Aggregate(self.pass_threshold))
-        if not (arm := parse_scope(scope).arm):
-            return [whole]
-        part = Aggregate(self.pass_threshold, Groups(whole.groups))
-        return [whole, self.arms.setdefault(arm, {}).setdefault(agent, part)]
+        if (parts := self._of_scope.get((agent, scope))) is not None:
+            return parts
+        parts = self._of_scope[agent, scope] = []
+        if self.covers(agent, scope):
+            parts.append(whole := self.agents.setdefault(agent, Aggregate(self.pass_threshold)))
+            if arm := parse_scope(scope).arm:
+                part = Aggregate(self.pass_threshold, Groups(whole.groups))
+                parts.append(self.arms.setdefault(arm, {}).setdefault(agent, part))
+        return parts
 
     def arm_rewards(self) -> dict[str, float]:
         """Arm → its mean reward, for the arms that have one."""

@@ -153,9 +153,9 @@ class Journal:
             match outcome:
                 case Rollout(raw=bytes()) if self._gathered is not None:
                     self._gathered.append(outcome)
-                case Rollout(head=line, written=raw):
+                case Rollout():
                     offset = self.size
-                    raw = self._write(self.main_file, line if raw is None else raw)
+                    raw = self._write(self.main_file, outcome.dump())
                     self.index.append(offset, raw, outcome)
                     self.settle(outcome.key)
                 case Unverified(error=error):

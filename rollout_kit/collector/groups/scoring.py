@@ -45,7 +45,7 @@ groups that they settle, takes two thirds of the CPU that it takes between the s
 
 
 class GroupScoring:
-    """For a run whose servers score groups; it observes its outcomes.
+    """For a run whose servers score groups; the sink of its outcomes.
 
     `note` receives each score that counts, as its line; `fail` an error that ends the run. With
     `renews`, scores of another verifier do not count.
@@ -66,7 +66,8 @@ class GroupScoring:
         self._note, self._fail, self._renews = note, fail, renews
         self.is_on = bool(agents)
         self.followers: list[Callable[[Group, JsonObject | None], None]] = []
-        """They receive the line of each group that was scored, or None for one that was not."""
+        """They receive the line of each group that this run scored, None for one that it could not
+        score."""
         done = journal.contents.done
         self.open = OpenGroups(agents, done, self._settle, lambda: running_loop().time())
         self.tally = GroupTally()
@@ -119,16 +120,12 @@ class GroupScoring:
         return len(self._gathered) + len(self._tasks)
 
     def append(self, outcome: Outcome) -> Outcome:
-        """Write an outcome, as the sink of a schedule."""
+        """Write an outcome, as the sink of a schedule; it is followed with others."""
         kept = self._journal.append(outcome)
-        self.open.hold(kept)
-        return kept
-
-    def take(self, outcome: Outcome) -> None:
-        """Follow an outcome of the run, with others."""
-        self.open.note(outcome)
-        if not self._is_gathering:
+        self.open.note(kept)
+        if self.open.noted and not self._is_gathering:
             self._gather()
+        return kept
 
     def append_turn(self, turn: StoredTurn) -> None:
         self._journal.append_turn(turn)
@@ -288,6 +285,7 @@ class GroupScoring:
             return
         if job.is_final:
             self._take(job.group, line)
+            self._tell(job.group, line)
             self.tally.scored -= job.is_again
         elif scored is not None:
             self._last[job.group] = scored
@@ -321,7 +319,6 @@ class GroupScoring:
     def _take(self, group: Group, line: JsonObject) -> None:
         self.tally.take(line)
         self._note(group, line)
-        self._tell(group, line)
 
     def _tell(self, group: Group, line: JsonObject | None) -> None:
         for follow in self.followers:

@@ -76,13 +76,11 @@ class OpenGroups:
         done: Keys,
         settle: Callable[[Group, OpenGroup], None],
         now: Callable[[], float],
-        hold: Callable[[Key, JsonObject], HeldMember] = hold,
+        hold: Callable[[Key, JsonObject, bytes | None], HeldMember] = hold,
     ) -> None:
         self._hold = hold
         self._agents, self._done, self._settle, self._now = agents, done, settle, now
         self._open: dict[Group, OpenGroup] = {}
-        self._fresh: dict[Key, HeldMember] = {}
-        """Members that were held, and whose outcome is still to be noted."""
         self.noted: list[tuple[Key, HeldMember | None]] = []
         """Outcomes to go through: members, and None for what failed."""
         self.planned = 0
@@ -114,20 +112,14 @@ class OpenGroups:
             opened.owed |= set(own).difference(again, earlier, opened.early)
             self._close_if_settled(group, opened)
 
-    def hold(self, outcome: Outcome) -> None:
-        """Hold a rollout that was just written: while it is in the processor's cache, that takes a
-        half of the time. `note` follows."""
-        if isinstance(outcome, Rollout) and (key := outcome.info.key).agent in self._agents:
-            self._fresh[key] = self._hold(key, outcome.line)
-
     def note(self, outcome: Outcome) -> None:
-        """Note an outcome of this run; `go_on` goes through what was noted."""
+        """Note an outcome of this run; `go_on` goes through what was noted. A rollout that was just
+        written is in the processor's cache: to hold it now takes half of the time."""
         key = outcome.key
         if key.agent not in self._agents:
             return
         if isinstance(outcome, Rollout):
-            member = self._fresh.pop(key, None) or self._hold(key, outcome.line)
-            self.noted.append((key, member))
+            self.noted.append((key, self._hold(key, outcome.line, outcome.encoded)))
         elif not isinstance(outcome, Unverified) or outcome.error is not None:
             self.noted.append((key, None))  # else its verdict is still to come
 
@@ -164,7 +156,7 @@ class OpenGroups:
         opened = self._group(group := group_of(key))
         opened.num_earlier -= 1  # below 0 until the group is planned
         opened.let_go_of_members()
-        opened.add(self._hold(key, rollout.line))
+        opened.add(self._hold(key, rollout.line, rollout.encoded))
         self._close_if_settled(group, opened)
 
     def overdue(self, deadline_s: float) -> Iterator[tuple[Group, OpenGroup]]:

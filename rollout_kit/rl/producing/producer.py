@@ -35,7 +35,7 @@ from ..buffer.opening import open_buffer
 from .acks import AckFile
 from .epochs import EpochSource
 from .gauges import TrainerGauges
-from .groups import key_of_group, make_group, place_of, sort_members
+from .groups import ScoredGroups, key_of_group, make_group, rewards_of, sort_members
 from .stragglers import Stragglers
 
 log = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ class Producer:
         self._free: list[tuple[str, int | None]] = []
         self._wants, self._ready, self._looking = asyncio.Event(), asyncio.Event(), asyncio.Lock()
         self._needed: dict[Group, int] = {}
-        self._unscored: dict[Group, list[HeldMember]] = {}
+        self._scored = ScoredGroups(self._take_score)
         self._places: dict[Key, HeldLine] = {}
         """Of the lines of this run, while their outcomes are on the way here."""
         self._putting: set[asyncio.Task[None]] = set()
@@ -104,7 +104,7 @@ class Producer:
         if self._refers and isinstance(journal := self._journal, Journal):
             journal.index.follow = partial(self._note_place, journal.paths.main)
         if groups.is_on:
-            groups.followers.append(self._take_score)
+            groups.followers.append(self._scored.add_score)
 
     async def work(self) -> None:
         """Reserve, and look after acks and tickets, until cancelled."""
@@ -213,24 +213,22 @@ class Producer:
         elif opened.held is None:
             self._needed[group] = number
         elif group.agent in self._scored_apart and self._run.groups.is_on:
-            self._unscored[group] = sort_members(opened.held)
+            self._scored.add_members(group, sort_members(opened.held))
         else:
             self._start(group, sort_members(opened.held), None)
 
     def _note_place(self, path: Path, key: Key, offset: int, raw: bytes) -> None:
         self._places[key] = HeldLine.of(path, offset, raw)
 
-    def _hold(self, key: Key, line: JsonObject) -> HeldMember:
+    def _hold(self, key: Key, line: JsonObject, encoded: bytes | None = None) -> HeldMember:
         return hold_line(key, line)._replace(place=self._places.pop(key, None))
 
-    def _take_score(self, group: Group, line: JsonObject | None) -> None:
-        members = self._unscored.pop(group, None)
-        if members is not None and line is not None:
-            of = {(one["scope"], one["rollout_index"]): one["reward"] for one in line["members"]}
-            self._start(group, members, [of.get(place_of(each.line)) for each in members])
-        elif members is not None:
+    def _take_score(self, group: Group, members: list[HeldMember], line: JsonObject | None) -> None:
+        if line is None:
             self.put["not scored"] += 1
             self._drop_ticket(group)
+        else:
+            self._start(group, members, rewards_of(line, members))
 
     def _start(
         self, group: Group, members: list[HeldMember], rewards: list[float | None] | None

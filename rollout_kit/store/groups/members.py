@@ -69,8 +69,8 @@ def _slot_of(scope: str, index: int) -> bytes:
     return f"{index}\0{scope}".encode()
 
 
-def hold(key: Key, line: JsonObject) -> HeldMember:
-    """The member that a line of the rollouts file is."""
+def hold(key: Key, line: JsonObject, encoded: bytes | None = None) -> HeldMember:
+    """The member that a line of the rollouts file is; `encoded` is its response as JSON."""
     block = line["rollout"]
     arm, verdict = block.get("arm"), None
     if "reward" in line:
@@ -78,13 +78,14 @@ def hold(key: Key, line: JsonObject) -> HeldMember:
         for name in block.get("scores", ()):
             if name in line:
                 verdict[name] = line[name]
-    seen: JsonObject = {"arm": "", "tags": {}, "response": line["response"], "verdict": verdict}
+    response = line["response"] if encoded is None else orjson.Fragment(encoded)
+    seen: JsonObject = {"arm": "", "tags": {}, "response": response, "verdict": verdict}
     if isinstance(arm, dict):
         seen |= {"arm": str(arm.get("id") or ""), "tags": arm.get("tags") or {}}
     return HeldMember(key, orjson.dumps(seen), line.get("responses_create_params") or {})
 
 
-def hold_line(key: Key, line: JsonObject) -> HeldMember:
+def hold_line(key: Key, line: JsonObject, encoded: bytes | None = None) -> HeldMember:
     """The member with its whole line, for readers that need no digest."""
     return HeldMember(key, b"", {}, line)
 
