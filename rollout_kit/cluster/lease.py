@@ -58,7 +58,6 @@ class Lease(asyncio.Future[Any]):
         loop: asyncio.AbstractEventLoop,
         withdraw: Callable[["Lease"], bool],
         end: Callable[[Any], Any],
-        *,
         attempt: Attempt | None = None,
         slot: Slot | None = None,
         together: Together = nullcontext,

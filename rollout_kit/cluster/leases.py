@@ -83,13 +83,13 @@ class Leases:
         """Have a worker make an attempt; `end` gets what comes of it, None if it was cancelled.
         What ends by one message ends within `together`. Cancelled, it is called back; a response in
         hand is kept."""
-        return self._add(end, attempt=attempt, slot=slot, together=together)
+        return self._add(end, attempt, slot, together)
 
     async def call(self, server: str, path: str, raw: bytes | None) -> Any:
         """One call to a server that workers run; its RolloutError if it fails."""
         session = current_session()
         call = {"server": server, "path": path, "body": None if raw is None else raw.decode()}
-        return await self._add(result_of, call=call, session=session)
+        return await self._add(result_of, None, None, nullcontext, call, session)
 
     def note_load(self, id: str, figures: list[float]) -> None:
         """What a worker reports of itself, since its start."""
@@ -271,9 +271,9 @@ class Leases:
             lease.holder.recall(lease.number)  # a worker that was believed lost has done it
         self._end(lease, found)
 
-    def _add(self, end: Callable[[Any], Any], **what: Any) -> Lease:
+    def _add(self, end: Callable[[Any], Any], *what: Any) -> Lease:
         number = self._last_number = self._last_number + 1
-        lease = self._open[number] = Lease(number, self._loop, self._withdraw, end, **what)
+        lease = self._open[number] = Lease(number, self._loop, self._withdraw, end, *what)
         self._offer(lease, first=False)
         return lease
 

@@ -155,8 +155,7 @@ class Run:
             batches = schedule.batches()
             stack.push_async_callback(batches.aclose)
             async for batch in batches:
-                now = loop.time()
-                yield [self._observe(outcome, now) for outcome in islice(batch, most)]
+                yield self._observe(islice(batch, most), loop.time())
             if self._fatal:
                 raise self._fatal
             self.collection.journal.check()
@@ -169,7 +168,8 @@ class Run:
             if self._fatal:
                 raise self._fatal
             self.collection.journal.finish()
-        self._count_earlier()
+        for row in self._earlier:  # those that an interrupt left uncounted
+            self._add_earlier(row)
 
     def interrupt(self) -> None:
         """Let attempts in flight finish; called again, cancel them."""
@@ -209,22 +209,26 @@ class Run:
         plans = self.runner.agents.values()
         return {plan.model_server for plan in plans if plan.model_server is not None}
 
-    def _observe(self, outcome: Outcome, now: float) -> Outcome:
-        is_final, is_overloaded = self.tally.take(outcome), False
-        if isinstance(outcome, Rollout):
-            self.metrics.add(outcome)
-        elif outcome.error is not None:
-            self._tracebacks.show(outcome.error)
-            is_overloaded = isinstance(outcome, Failure) and outcome.error.status in OVERLOADED
-        for observer in self._observers:
-            observer.take(outcome)
-        if self._give_up.reason and self.command.stop_early:
-            raise StopRun(self._give_up.reason)
-        if is_final:
-            self._last_outcome = now
-            self.limiter.record_outcome(now, self.schedule.in_flight, overloaded=is_overloaded)
-            self.limits.check()
-        return outcome
+    def _observe(self, outcomes: Iterator[Outcome], now: float) -> list[Outcome]:
+        seen: list[Outcome] = []
+        limiter, schedule, give_up = self.limiter, self.schedule, self._give_up
+        for outcome in outcomes:
+            seen.append(outcome)
+            is_final, is_overloaded = self.tally.take(outcome), False
+            if isinstance(outcome, Rollout):
+                self.metrics.add(outcome)
+            elif outcome.error is not None:
+                self._tracebacks.show(outcome.error)
+                is_overloaded = isinstance(outcome, Failure) and outcome.error.status in OVERLOADED
+            for observer in self._observers:
+                observer.take(outcome)
+            if give_up.reason and self.command.stop_early:
+                raise StopRun(give_up.reason)
+            if is_final:
+                self._last_outcome = now
+                limiter.record_outcome(now, schedule.in_flight, overloaded=is_overloaded)
+        self.limits.check()
+        return seen
 
     def _beside(self) -> Iterator[Coroutine[Any, Any, None]]:
         """What goes on beside the loop."""
@@ -303,11 +307,6 @@ class Run:
                 await asyncio.sleep(0)
         self.is_counted = True
         await self.groups.catch_up()
-
-    def _count_earlier(self) -> None:
-        """The rows that an interrupt left uncounted."""
-        for row in self._earlier:
-            self._add_earlier(row)
 
     def _add_earlier(self, row: JsonObject) -> None:
         rollout = rollout_of(row)

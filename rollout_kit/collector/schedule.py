@@ -283,8 +283,10 @@ class Schedule:
         return None
 
     def _begin(self, attempt: Attempt, in_flight: int) -> None:
+        place = _Place(self._num_started)
+        place.schedule = self
         slot = Slot(
-            _Place(self, self._num_started),
+            place,
             attempt=attempt,
             is_stored=attempt.stored is not None,
             in_flight=in_flight,
@@ -327,23 +329,21 @@ class Schedule:
 class _Place(Place):
     """A place of a schedule."""
 
-    __slots__ = ("_schedule",)
+    __slots__ = ("schedule",)
 
-    def __init__(self, schedule: Schedule, number: int) -> None:
-        super().__init__(number)
-        self._schedule = schedule
+    schedule: Schedule
 
     def hand_out(self, unverified: Unverified) -> None:
-        self._schedule.hand_out(unverified)
+        self.schedule.hand_out(unverified)
 
     def store_turn(self, turn: StoredTurn) -> None:
-        self._schedule.store_turn(turn)
+        self.schedule.store_turn(turn)
 
     def free(self) -> None:
-        self._schedule.free(self)
+        self.schedule.free(self)
 
     async def regain(self) -> bool:
-        return await self._schedule.regain(self)
+        return await self.schedule.regain(self)
 
 
 _Ready = asyncio.Future[Outcome] | Outcome | Exception | None

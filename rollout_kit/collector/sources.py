@@ -106,7 +106,8 @@ class TaskSource:
         self.reader.leading.keep(self._journal.index, self.reader.mark())
 
     def take(self, outcome: Outcome) -> None:
-        if isinstance(outcome, Rollout) and outcome.key in self._contents.pending:
+        pending = self._contents.pending
+        if pending and isinstance(outcome, Rollout) and outcome.key in pending:
             self._num_unplanned += outcome.key not in self._to_verify
             self.num_replayed_otherwise += outcome.info.replay_differences > 0
 
@@ -222,10 +223,10 @@ class TaskSource:
 
     def find_owed(self, tasks: Iterable[Task | Malformed]) -> Iterator[Attempt | Later]:
         """What is to be collected of these tasks."""
-        contents, refused = self._contents, self._refused_keys()
+        done, pending, refused = self._contents.done, self._contents.pending, self._refused_keys()
 
         def is_settled(key: Key) -> bool:
-            return key in contents.done or key in contents.pending or key in refused
+            return key in done or key in pending or key in refused
 
         on_task = self.on_task and partial(self.on_task, refused)
         owed = find_owed(tasks, self.wanted, is_settled, on_task)

@@ -35,11 +35,11 @@ class Tally:
     def take(self, outcome: Outcome) -> bool:
         """Count an outcome; False for a response whose verdict is still to come."""
         match outcome:
-            case Rollout(info=info):
+            case Rollout(info=info, head=head):
                 self.rollouts += 1
                 self.tokens += info.total_tokens
                 self.output_tokens += info.output_tokens
-                if (reward := outcome.reward) is not None:
+                if (reward := head.get("reward")) is not None:
                     self.scored += 1
                     self.reward += reward
             case Failure(error=error):

@@ -46,9 +46,9 @@ class GiveUp:
 
     def take(self, outcome: Outcome) -> None:
         match outcome:
-            case Rollout():
+            case Rollout(head=head):
                 self.has_succeeded = True
-                self.has_verified |= outcome.reward is not None
+                self.has_verified = self.has_verified or head.get("reward") is not None
             case Failure(error=error) | Unverified(error=error) if error:
                 is_verdict = isinstance(error, VerifyError)
                 if not self.has_succeeded:

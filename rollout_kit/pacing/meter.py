@@ -96,15 +96,14 @@ class Meter:
             spent.rate_limit += limited
             spent.failed += held - limited
             return
-        info = outcome.info
-        verify = info.verify_s or 0.0
+        attempt, duration, queue, model, tools, verify, limited, retries = outcome.info[5:13]
+        verify = verify or 0.0
         if is_stored:  # its other times are of an earlier run
             model = tools = limited = retries = queue = 0.0
             duration = verify
         else:
-            model, tools = info.model_s or 0.0, info.tool_s or 0.0
-            limited, retries = info.rate_limit_s or 0.0, info.retry_s or 0.0
-            queue, duration = info.queue_s or 0.0, info.duration_s or 0.0
+            model, tools, limited = model or 0.0, tools or 0.0, limited or 0.0
+            retries, queue, duration = retries or 0.0, queue or 0.0, duration or 0.0
         if isinstance(outcome, Unverified):
             verify = max(0.0, ended - began - queue - duration)
             duration += verify
@@ -120,8 +119,9 @@ class Meter:
         spent.rate_limit += limited
         spent.failed += failed
         spent.sessions += max(0.0, held - model - tools - verify - agent - limited - failed)
-        if info.attempt == 1:
-            first_turn = model if info.first_turn_s is None else info.first_turn_s
+        if attempt == 1:
+            first_turn = outcome.info.first_turn_s
+            first_turn = model if first_turn is None else first_turn
             if not (is_stored or isinstance(self.limiter, Fixed)):
                 waited = first_turn or agent  # without the model's time, the agent's
                 self.limiter.record_time(running_loop().time(), in_flight, waited)

@@ -191,11 +191,13 @@ class Journal:
                 self.sync()
         finally:
             self.writing_s += perf_counter() - began
+            is_kept = self._parked or self._turns.num_unfinished
             for line, rollout in zip(lines, rollouts, strict=True):
                 if offset == self.size:
                     break
                 self.index.append(offset, line, rollout)
-                self.settle(rollout.key)
+                if is_kept:
+                    self.settle(rollout.key)
                 offset += len(line)
 
     def settle(self, key: Key) -> None:
