@@ -17,8 +17,6 @@ from ..config.load import Config
 from ..errors import ConfigError
 from ..launch.reach import Servers, reach
 from ..pacing.bill import Bill
-from ..rl.buffer.opening import read_url
-from ..rl.producing.epochs import EpochSource
 from ..store.files import check_apart
 from ..store.input import input_file
 from ..trackers.installed import check_trackers
@@ -106,6 +104,8 @@ def check(command: CollectConfig) -> None:
         raise ConfigError("output_jsonl_fpath is missing: add +output_jsonl_fpath=rollouts.jsonl")
     check_repeats(command)
     if command.buffer is not None:
+        from ..rl.buffer.opening import read_url  # not needed without a buffer
+
         read_url(command.buffer)
     check_log(command)
     check_trackers(command)
@@ -132,6 +132,8 @@ class Work:
         config, command = self.config, self.config.command
         make_source: Callable[..., TaskSource] = TaskSource
         if command.epochs != 1 or command.buffer is not None or command.longest_first:
+            from ..rl.producing.epochs import EpochSource  # not needed for a single pass
+
             make_source = partial(EpochSource, epochs=command.epochs)
         collection = await open_collection(
             config,

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from functools import partial
 from typing import Any
 
@@ -15,11 +15,10 @@ from ..collector.schedule import Later
 from ..live.control import Control
 from ..live.door import open_door
 from ..live.watcher import Reader, Watcher
-from ..rl.producing.producer import into_buffer
 from ..store.lines import row_of, without_verdict
 from ..trackers.tracking import track
 from ..transport.loop import interrupts
-from ..types import Attempt
+from ..types import Attempt, Say
 from .progress import Progress
 from .report import report
 
@@ -31,9 +30,18 @@ async def run_to_end(collection: Collection[Any, Any], ends: Ends, progress: Pro
     run = make_run(collection, ends, progress)
     await run.warm_up()
     async with track(run, progress.say) as tracking:
-        async with into_buffer(run, progress.say):
+        async with _into_buffer(run, progress.say):
             await drive(run, progress, readers=[tracking.read])
         return report(run, progress)
+
+
+def _into_buffer(run: Run, say: Say) -> AbstractAsyncContextManager[None]:
+    """Context in which the groups of a run go into the buffer of its command, if it has one."""
+    if getattr(run.command, "buffer", None) is None:
+        return nullcontext()
+    from ..rl.producing.producer import into_buffer
+
+    return into_buffer(run, say)
 
 
 async def prepare(collection: Collection[Any, Any], progress: Progress) -> None:

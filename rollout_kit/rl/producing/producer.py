@@ -326,12 +326,9 @@ async def produce(buffer: Buffer, run: Run, say: Say) -> AsyncIterator[Producer]
 
 @asynccontextmanager
 async def into_buffer(run: Run, say: Say) -> AsyncIterator[None]:
-    """Context in which the groups of a run go into the buffer that its command names, if it names
-    one. A buffer in memory is served over HTTP, until it is empty."""
+    """Context in which the groups of a run go into the buffer that its command names. A buffer in
+    memory is served over HTTP, until it is empty."""
     command = run.command
-    if getattr(command, "buffer", None) is None:
-        yield
-        return
     async with AsyncExitStack() as stack:
         token = command.auth_token or ""
         buffer = await stack.enter_async_context(await open_buffer(command.buffer, token=token))
