@@ -58,6 +58,8 @@ class Aggregate:
     _times: dict[str, Sketch] = field(default_factory=lambda: {name: Sketch() for name in TIMES})
     _waiting: list[Waiting] = field(default_factory=list)
     """Rollouts that `_fold` has still to count."""
+    _later: list[tuple[Group, int, str, Sequence[float]]] = field(default_factory=list)
+    """The same for what `add_numbers` got."""
 
     def add(self, rollout: Rollout) -> None:
         """Count one rollout."""
@@ -106,9 +108,16 @@ class Aggregate:
 
     def _fold(self) -> None:
         """Count what waits, many at once."""
-        if not self._waiting:
-            return
-        waiting, self._waiting = self._waiting, []
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            self._count_rollouts(waiting)
+        later, self._later = self._later, []
+        for group, index, name, values in later:
+            row, found = self._groups.row(group.agent, group.task_id, index), Moments.of(values)
+            self._groups.column(name).merge(row, found)
+            self._numbers.setdefault(name, Moments()).merge(found)
+
+    def _count_rollouts(self, waiting: Sequence[Waiting]) -> None:
         infos, rewards, reasons, _ = zip(*waiting, strict=True)
         fields = dict(zip(RolloutInfo._fields, zip(*infos, strict=True), strict=True))
         for name in USAGE:
@@ -163,10 +172,9 @@ class Aggregate:
 
     def add_numbers(self, group: Group, index: int, name: str, values: Sequence[float]) -> None:
         """Count a number of a task's rollouts that is known later than the rest."""
-        found = Moments.of(values)
-        row = self.groups.row(group.agent, group.task_id, index)
-        self.groups.column(name).merge(row, found)
-        self._numbers.setdefault(name, Moments()).merge(found)
+        self._later.append((group, index, name, values))
+        if len(self._later) >= AT_ONCE:
+            self._fold()
 
     def merge(self, other: "Aggregate") -> None:
         """Add the counts of another aggregate over other rollouts."""
@@ -249,8 +257,6 @@ class Aggregate:
             return []
         means = ((column[row].mean, row) for row, count in enumerate(self.groups.counts) if count)
         lowest = nsmallest(number, means)
-        if not lowest:
-            return []
         task_ids = self.groups.task_ids()
         return [(task_ids[row], mean, self.groups.counts[row]) for mean, row in lowest]
 
@@ -263,9 +269,7 @@ class Aggregate:
         return {
             "agent_ref": {"name": agent},
             "agent_metrics": stats,
-            "key_metrics": {
-                name: value for name, value in stats.items() if name.startswith("mean/")
-            },
+            "key_metrics": {name: stats[name] for name in stats if name.startswith("mean/")},
             "group_level_metrics": [] if repeats is None else self._group_entries(repeats),
         }
 
