@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from .command import Command
+from .command import Command, CommandKeys
 from .trackers import OtelConfig
 
 
@@ -110,10 +110,9 @@ class ExportConfig(SelectionConfig):
     )
 
 
-class PairRule(BaseModel):
+class PairRule(CommandKeys):
     """One way to choose pairs among the rollouts of a task."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     type: Literal["correctness", "coherence", "best_worst", "top_bottom", "length_matched"]
     k: int = Field(default=1, ge=1, description="top_bottom: how many of each end.")
     min_margin: float | None = Field(

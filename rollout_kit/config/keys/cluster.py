@@ -4,12 +4,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
 
 from ..shard import Shard
+from .command import CommandKeys
 
 
-class ClusterConfig(BaseModel):
+class ClusterConfig(CommandKeys):
     """Where the attempts of a collection run."""
 
     executor: Literal["local", "processes", "ray"] = Field(

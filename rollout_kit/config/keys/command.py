@@ -5,11 +5,16 @@ from typing import ClassVar
 from pydantic import BaseModel, ConfigDict, Field
 
 
-class Command(BaseModel):
-    """Keys of every command."""
+class CommandKeys(BaseModel):
+    """Some keys of some commands."""
 
     # a process runs one command: pydantic builds the validators of that one only
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+
+
+class Command(CommandKeys):
+    """CommandKeys of every command."""
+
     asks_policy: ClassVar[bool] = True
     """Whether the command needs the policy model."""
     has_servers: ClassVar[bool] = True

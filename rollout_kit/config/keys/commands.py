@@ -4,7 +4,7 @@ YAML and `--help` use these definitions."""
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from ...types import JsonObject
 from .analysis import (
@@ -17,7 +17,7 @@ from .analysis import (
 )
 from .authoring import AuditConfig, EntrypointConfig, ListConfig, PrepareDataConfig
 from .cluster import ClusterConfig
-from .command import Command
+from .command import Command, CommandKeys
 from .control import CtlConfig
 from .groups import GroupsConfig, ProducingConfig, SimulateTrainerConfig
 from .lora import MergeLoraConfig
@@ -246,10 +246,9 @@ class CheckTokensConfig(ReverifyConfig):
     model_server: str = Field("policy_model", description="The model server that scores.")
 
 
-class KillsConfig(BaseModel):
+class KillsConfig(CommandKeys):
     """What ng_chaos kills, and how often."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     collector: int = Field(default=5, ge=0, description="Number of kills of the collector.")
     servers: int = Field(default=3, ge=0, description="Number of kills of one server of an ng_run.")
     ng_run: int = Field(default=1, ge=0, description="Number of kills of ng_run.")

@@ -2,12 +2,12 @@
 
 from typing import ClassVar, Literal
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
 
-from .command import Command
+from .command import Command, CommandKeys
 
 
-class GroupsConfig(BaseModel):
+class GroupsConfig(CommandKeys):
     """How the rollouts of a task are scored together, if their server has `verify_group`."""
 
     incomplete_groups: Literal["wait", "partial", "drop"] = Field(
@@ -41,7 +41,7 @@ class GroupsConfig(BaseModel):
         return self
 
 
-class ProducingConfig(BaseModel):
+class ProducingConfig(CommandKeys):
     """How often the tasks are gone through, and where their groups go."""
 
     epochs: int | None = Field(

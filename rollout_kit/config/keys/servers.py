@@ -2,18 +2,19 @@
 
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from .command import CommandKeys
 
 
-class HeadServerConfig(BaseModel):
+class HeadServerConfig(CommandKeys):
     """The server through which collectors find the servers of an `ng_run`."""
 
-    model_config = ConfigDict(extra="forbid")
     host: str = Field(default="127.0.0.1", description="Address of the head server.")
     port: int = Field(default=11000, ge=0, le=65535, description="Port of the head server.")
 
 
-class HttpClientConfig(BaseModel):
+class HttpClientConfig(CommandKeys):
     """Limits of the HTTP client (NeMo Gym calls them `GlobalAIOHTTPAsyncClientConfig`)."""
 
     global_aiohttp_connector_limit: int | None = Field(
@@ -35,7 +36,7 @@ class HttpClientConfig(BaseModel):
     )
 
 
-class CheckoutConfig(BaseModel):
+class CheckoutConfig(CommandKeys):
     """NeMo Gym's code, for servers that this toolkit does not have."""
 
     nemo_gym: Path | None = Field(

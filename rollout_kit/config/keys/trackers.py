@@ -2,16 +2,17 @@
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from .command import CommandKeys
 
 NUM_SAMPLES = 100
 """Rollouts of a table."""
 
 
-class WandbConfig(BaseModel):
+class WandbConfig(CommandKeys):
     """Weights & Biases. `project` switches it on; most keys are those of `wandb.init`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     project: str | None = Field(default=None, description="Send figures, a table and files to W&B.")
     entity: str | None = Field(default=None, description="User or team of the project.")
     name: str | None = Field(default=None, description="Name of the run.")
@@ -35,10 +36,9 @@ class WandbConfig(BaseModel):
     files: bool = Field(default=True, description="Send the output's files at the end of the run.")
 
 
-class MlflowConfig(BaseModel):
+class MlflowConfig(CommandKeys):
     """MLflow. `experiment` switches it on."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     experiment: str | None = Field(
         default=None, description="Send figures, a table and files to MLflow."
     )
@@ -55,10 +55,9 @@ class MlflowConfig(BaseModel):
     files: bool = Field(default=True, description="Send the output's files at the end of the run.")
 
 
-class OtelConfig(BaseModel):
+class OtelConfig(CommandKeys):
     """OpenTelemetry. `endpoint` switches it on."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     endpoint: str | None = Field(
         default=None, description="Send a trace of each rollout to this OTLP receiver, over HTTP."
     )
@@ -69,7 +68,7 @@ class OtelConfig(BaseModel):
     service: str = Field(default="rollout_kit", description="The `service.name` of the traces.")
 
 
-class TrackersConfig(BaseModel):
+class TrackersConfig(CommandKeys):
     """Keys of the commands whose runs can be followed."""
 
     wandb: WandbConfig = Field(default_factory=WandbConfig, description="Weights & Biases.")
