@@ -13,7 +13,7 @@ class CommandKeys(BaseModel):
 
 
 class Command(CommandKeys):
-    """CommandKeys of every command."""
+    """Keys of every command."""
 
     asks_policy: ClassVar[bool] = True
     """Whether the command needs the policy model."""
