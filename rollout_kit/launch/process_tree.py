@@ -12,9 +12,8 @@ import signal
 import sys
 import time
 from contextlib import suppress
-from pathlib import Path
 
-PROC = Path("/proc")
+PROC = "/proc"
 
 MARK = "ROLLOUT_KIT_PROCESS"
 """Environment variable of a server process and its descendants; each process has its own value."""
@@ -67,7 +66,7 @@ def kill(members: dict[int, str]) -> None:
 
 def kill_family(root: int, mark: str = "", *, spare: int | None = None) -> None:
     """Kill the members until none is left, except the process `spare`."""
-    if not PROC.joinpath("self/stat").exists():
+    if not os.path.exists(f"{PROC}/self/stat"):
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(root, signal.SIGKILL)
         return
@@ -82,18 +81,18 @@ def kill_family(root: int, mark: str = "", *, spare: int | None = None) -> None:
 
 def _processes() -> list[tuple[int, list[str]]]:
     return [
-        (int(entry.name), fields)
-        for entry in (PROC.iterdir() if PROC.is_dir() else ())
-        if entry.name.isdigit() and (fields := _stat(int(entry.name)))
+        (int(name), fields)
+        for name in (os.listdir(PROC) if os.path.isdir(PROC) else ())
+        if name.isdigit() and (fields := _stat(int(name)))
     ]
 
 
 def _is_marked(pid: int, mark: str, variable: str = MARK) -> bool:
     try:
-        environment = (PROC / str(pid) / "environ").read_bytes()
-        return f"{variable}={mark}".encode() in environment.split(b"\0")
+        environment = _read(pid, "environ")
     except OSError:
         return False  # another user's process, or one that has ended
+    return f"{variable}={mark}".encode() in environment.split(b"\0")
 
 
 def _start_time(pid: int) -> str | None:
@@ -104,9 +103,14 @@ def _start_time(pid: int) -> str | None:
 def _stat(pid: int) -> list[str] | None:
     """The fields of /proc/<pid>/stat after the name, which may hold anything."""
     try:
-        return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
-    except (OSError, UnicodeDecodeError):
+        return _read(pid, "stat").rpartition(b")")[2].decode().split()
+    except OSError:
         return None
+
+
+def _read(pid: int, name: str) -> bytes:
+    with open(f"{PROC}/{pid}/{name}", "rb", buffering=0) as file:
+        return file.read()
 
 
 def reap() -> None:
