@@ -483,3 +483,18 @@ def test_each_answer_of_a_foreign_grouped_file_is_read_or_refused(place: Place) 
     assert (
         "rollouts.jsonl:1: no line of grouped answers, or no JSON" in export(place, "rollouts")[1]
     )
+
+
+def test_a_label_that_no_row_has_is_refused(place: Place) -> None:
+    place.write(ANSWERS)
+    for form in ("openrlhf_prompts", "grouped"):
+        status, said, rows = export(place, form, "+label_key=expected_anwser")
+        assert status == 1 and not rows
+        assert "label_key=expected_anwser: no row has it (did you mean 'expected_answer'?)" in said
+    assert export(place, "trl_grpo", "+label_key=expected_answer")[0] == 0
+
+
+def test_the_report_on_rows_of_tasks_is_about_all_of_their_rollouts(place: Place) -> None:
+    place.write(ANSWERS)
+    assert len(export(place, "verl_rl")[2]) == 2
+    assert json.loads((place.folder / "out_report.json").read_text())["reward"]["mean"] == 0.5

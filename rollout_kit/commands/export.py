@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..config.keys.analysis import ExportConfig, PairsConfig, SelectionConfig
 from ..config.keys.trackers import OtelConfig
-from ..errors import ConfigError, OutputError
+from ..errors import ConfigError, OutputError, suggest
 from ..export.conversation import (
     Conversation,
     Unfit,
@@ -139,6 +139,13 @@ class _Files:
     report: ExportReport = field(default_factory=ExportReport)
     _is_raw: bool | None = None
     """Whether the prompts written so far are raw texts."""
+    _fields: set[str] = field(default_factory=set)
+    """Names of fields that rows of the input have."""
+
+    def note_fields(self, read: Conversation) -> None:
+        """Note what a row has whose label is wanted."""
+        if self.config.label_key not in self._fields:
+            self._fields.update(read.row)
 
     def of(self, task_id: str) -> RowFile:
         return self.test if self.test is not None and self.is_test(task_id) else self.main
@@ -176,6 +183,9 @@ class _Files:
         if not written and not is_allowed:
             reasons = list(found["left_out"].items())
             raise ConfigError(explain_nothing(num_read, reasons, what))
+        key = self.config.label_key
+        if key is not None and self._fields and key not in self._fields:
+            raise ConfigError(f"label_key={key}: no row has it{suggest(key, self._fields)}")
         main, beside = self.main.path, []
         if self.form.companion is not None and written:
             beside = [str(self.form.companion({file.path: file.columns for file in written}))]
@@ -240,6 +250,7 @@ def _write_group(
             with files.leaving_out_unfit():
                 members.append(read(rollout))
         if members:
+            files.note_fields(members[0])
             file.write(build_group(members, config.label_key, config.pass_threshold))
             for each in members:
                 _count(files, each.rollout)
@@ -248,13 +259,15 @@ def _write_group(
     for rollout in rollouts:
         score = score_of(rollout, config.reward_key)
         with files.leaving_out_unfit():
+            is_new = True
             if form.of_task is not None:  # one row says all about the task, or each of its prompts
-                prompt = digest(read(rollout).prompt)
-                if prompt in asked:
-                    continue
+                each = read(rollout)
+                files.note_fields(each)
+                is_new = (prompt := digest(each.prompt)) not in asked
                 asked.add(prompt)
-            for row in _rows(files, rollout, read, files.context(group.task_id, score, scores)):
-                file.write(row)
+            if is_new:
+                for row in _rows(files, rollout, read, files.context(group.task_id, score, scores)):
+                    file.write(row)
             _count(files, rollout)
 
 
