@@ -1,5 +1,6 @@
 """The journal under kills: what was on disk stays, byte for byte, and resuming completes it."""
 
+import errno
 import json
 import os
 import tempfile
@@ -186,6 +187,18 @@ def test_an_atomic_write_leaves_no_litter(tmp_path: Path) -> None:
     write_atomically(tmp_path / "x.json", b"one")
     write_atomically(tmp_path / "x.json", b"two")
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"two"]
+
+
+def test_a_file_system_that_is_read_only_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    for name in ("open", "unlink"):
+        monkeypatch.setattr(Path, name, refuse)
+    with pytest.raises(OutputError, match=r"cannot write .*x\.json: Read-only file system"):
+        write_atomically(tmp_path / "x.json", b"one")
 
 
 FIELDS = st.sampled_from(

@@ -205,9 +205,7 @@ def write_atomically(
     path: Path, content: bytes | Iterable[bytes], *, is_forced: bool = True
 ) -> None:
     """Replace `path` atomically: a reader sees either the old content or all of the new.
-
-    `is_forced`: whether it is on disk in the end.
-    """
+    `is_forced`: whether it is on disk in the end."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb", 1 << 18) as stream:
@@ -219,7 +217,8 @@ def write_atomically(
         if is_forced:
             sync_folder(path)
     except BaseException as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
         if not isinstance(error, OSError):
             raise
         raise OutputError(f"cannot write {path}: {error.strerror}") from error
