@@ -364,3 +364,18 @@ def test_a_folder_stands_for_the_files_of_rollouts_in_it(
         target = tmp_path / "train.jsonl"
         export([str(tmp_path / "before"), "+format=rollouts", f"+output_fpath={target}"])
     assert ended.value.code == 0 and len(target.read_text().splitlines()) == 9
+
+
+def test_names_with_an_equals_sign_and_names_that_are_too_long(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_jsonl(tmp_path / "lr=1e-4.jsonl", [line(task, 0.0) for task in range(3)])
+    (tmp_path / "lr=2e-4").mkdir()
+    write_jsonl(tmp_path / "lr=2e-4/rollouts.jsonl", [line(task, 1.0) for task in range(3)])
+    for first in ("lr=1e-4.jsonl", "./lr=1e-4.jsonl"):
+        status, said = run(first, "lr=2e-4", "where=reward >= 0", capsys=capsys)
+        assert status == 0 and "3 common tasks: the second wins 3" in said
+    assert "no input file a/lr=3.jsonl" in run("a/lr=3.jsonl", first, capsys=capsys)[1]
+    status, said = run("x" * 300, first, capsys=capsys)
+    assert (status, said) == (1, f"error: {'x' * 300}: File name too long\n")

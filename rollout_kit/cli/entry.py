@@ -3,8 +3,10 @@
 `--help` reads no files and imports nothing that only a run needs.
 """
 
+import errno
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -25,6 +27,12 @@ FAILED = 1
 INTERRUPTED = 130
 
 VERSION = frozenset({"--version", "-V"})
+
+A_KEY = re.compile(r"[^/=]*=")
+"""The start of a word that gives a key; no key has a slash."""
+
+REFUSED_PATHS = frozenset({errno.EACCES, errno.ENAMETOOLONG})
+"""Errors of the system about a path that was given."""
 
 HELP = frozenset({"-h", "--help", "+h=true", "+help=true", "h=true", "help=true"})
 
@@ -198,6 +206,11 @@ def guard(name: str, arguments: Sequence[str], body: Callable[[], int]) -> int:
         # the pipe was closed; avoid an error when the interpreter flushes at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
+    except OSError as error:
+        if error.errno not in REFUSED_PATHS or error.filename is None:
+            raise
+        print(f"error: {os.fsdecode(error.filename)}: {error.strerror}", file=sys.stderr)
+        return FAILED
 
 
 def parse_keys(arguments: Sequence[str], command: type[AnyCommand]) -> AnyCommand:
@@ -214,10 +227,17 @@ def parse_files(arguments: Sequence[str], command: type[AnyCommand]) -> AnyComma
     """Parse the keys of a command whose plain words are files of rollouts."""
     from ..store.foreign.nemo_gym import as_ours  # not needed for --help
 
-    files = [word for word in arguments if word[:1] not in ("+", "~", "-") and "=" not in word]
+    files = list(filter(_is_file, arguments))
     keys = parse_keys([word for word in arguments if word not in files], command)
     inputs = list(map(as_ours, [*getattr(keys, "inputs", ()), *files]))
     return keys.model_copy(update={"inputs": inputs})
+
+
+def _is_file(word: str) -> bool:
+    """Whether a word is the name of a file, which may have a `=`, and no key with its value."""
+    if word[:1] in ("+", "~", "-"):
+        return False
+    return not A_KEY.match(word) or os.path.exists(word)
 
 
 def show(found: Any, format_text: Callable[[Any], str], *, as_json: bool) -> None:
