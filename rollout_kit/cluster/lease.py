@@ -71,13 +71,19 @@ class Lease(asyncio.Future[Any]):
         self.attempt, self.slot, self.call, self.session = attempt, slot, call, session
         self.together = together
         self.holder: Holder | None = None
-        self.is_queued = False
+        self.wait()
         self.given_up: asyncio.TimerHandle | None = None
         """Set once it is called back: when the wait for the answer is over."""
         self.num_lost = 0
         """Workers that were lost with it."""
         self.num_deaths = 0
         """Those whose process has ended: something that they held may have killed them."""
+
+    def wait(self) -> None:
+        """It is in the queue."""
+        self.is_queued = True
+        if self.slot is not None:
+            self.slot.place.stage = "a worker"
 
     def cancel(self, msg: Any = None) -> bool:
         return not self.done() and self._withdraw(self)

@@ -274,7 +274,9 @@ class Leases:
     def _add(self, end: Callable[[Any], Any], *what: Any) -> Lease:
         number = self._last_number = self._last_number + 1
         lease = self._open[number] = Lease(number, self._loop, self._withdraw, end, *what)
-        self._offer(lease, first=False)
+        self._queue.append(lease)
+        if self._waking is None:
+            self._wake_soon()
         return lease
 
     def _withdraw(self, lease: Lease) -> bool:
@@ -287,13 +289,6 @@ class Leases:
         self._end(lease, None)
         return True
 
-    def _offer(self, lease: Lease, *, first: bool) -> None:
-        if lease.slot is not None:
-            lease.slot.place.stage = "a worker"
-        lease.is_queued = True
-        (self._queue.appendleft if first else self._queue.append)(lease)
-        self._wake_soon()
-
     def _requeue(self, lease: Lease, member: Holder) -> None:
         lease.holder = None
         if lease.given_up is not None:
@@ -303,7 +298,9 @@ class Leases:
         is_culprit = lease.num_deaths >= DEATHS_ALONE and len(member.held) == 1
         if lease.num_lost < LOST_ATTEMPT.max_tries and not is_culprit:
             self.num_again += 1
-            self._offer(lease, first=True)
+            lease.wait()
+            self._queue.appendleft(lease)
+            self._wake_soon()
             return
         error = PeerLost(
             f"{lease.num_lost} workers were lost while they worked on it, the last one was"

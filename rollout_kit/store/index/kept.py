@@ -18,6 +18,9 @@ from .records import OF_KEYS, Record, RecordMaker
 MAX_ODD = 20_000
 """With more lines that have to be read themselves, the whole file is read."""
 
+AT_ONCE = 1 << 18
+"""Bytes of lines whose records are made together."""
+
 WANTED = frozenset(("check", "rollout_index", *OF_KEYS))
 """The columns that continuing a run needs."""
 
@@ -82,6 +85,7 @@ class KeptIndex:
     def keep(self, offset: int, raw: bytes, record: Record | None, *, is_odd: bool) -> None:
         """Keep the record of the next line, if it has one. `is_odd`: whether the line has to be
         read itself to continue a run."""
+        self._make_waiting()
         self.size = offset + len(raw)
         if record is not None and self._file.path:
             self._records.add(record.content)
@@ -95,11 +99,19 @@ class KeptIndex:
         if self._file.path is None:
             return
         self.size = offset + len(raw)
-        content, is_plain = self._maker.make_own(offset, raw, rollout) or (b"", False)
-        if content:
-            self._records.add(content)
-        if not is_plain:
-            self._odd.append(offset)
+        self._waiting.append((offset, raw, rollout))
+        if not rollout.figures or self.size - self._waiting[0][0] >= AT_ONCE:
+            self._make_waiting()
+
+    def _make_waiting(self) -> None:
+        """Make the records of the rollouts that wait for it."""
+        waiting, self._waiting = self._waiting, []
+        for offset, raw, rollout in waiting:
+            content, is_plain = self._maker.make_own(offset, raw, rollout) or (b"", False)
+            if content:
+                self._records.add(content)
+            if not is_plain:
+                self._odd.append(offset)
 
     def take(self, offset: int, raw: bytes, check: int) -> None:
         """Keep the record of a rollout that another program may have written. `check` is the CRC-32
@@ -112,12 +124,13 @@ class KeptIndex:
     @property
     def num_waiting(self) -> int:
         """Records that are not written yet."""
-        return len(self._records)
+        return len(self._records) + len(self._waiting)
 
     def flush(self) -> None:
         """Write what was kept since, and the state of the main file."""
         if self._file.path is None or (self.size < SMALL and not self._file.is_begun):
             return
+        self._make_waiting()
         is_open = self.descriptor >= 0
         state = State.of(self.descriptor, self.size) if is_open else State(self.size, 0, 0, 0, 0)
         if state != self._state:
@@ -150,6 +163,9 @@ class KeptIndex:
         self._columns, self._state = columns, state
         self._maker = RecordMaker(columns, "rollout")
         self._records = Batch(columns)
+        self._waiting: list[tuple[int, bytes, Rollout]] = []
+        """Rollouts of workers whose records are still to be made: it is cheaper for many at once,
+        and a message may have few."""
         self._odd = array("Q")
         self.size = state.size if state else 0
 
