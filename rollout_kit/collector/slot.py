@@ -63,7 +63,7 @@ class Ledger:
         return round(self.earlier_usd + self.spent.usd, 9)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class HeldTime:
     """Time in which a model's weights changed; it counts for no limit."""
 

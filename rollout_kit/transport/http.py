@@ -12,10 +12,9 @@ import ssl
 from collections import deque
 from collections.abc import Coroutine, Mapping
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
 from errno import EMFILE, ENFILE
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
 from .. import __version__
@@ -53,8 +52,7 @@ ROOM_FOR_ALL = nullcontext()
 USER_AGENT = f"rollout_kit/{__version__}"
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(NamedTuple):
     """The other end of a connection."""
 
     host: str
