@@ -156,7 +156,7 @@ def test_several_files_are_compared_with_the_first(
     assert status == 0 and len(found["pairs"]) == 2
     assert [round(pair["difference"], 6) for pair in found["pairs"]] == [0.2, 0.4]
     assert found["files"][0]["maj_at_k"].keys() == {"1", "2"}
-    assert found["pairs"][0]["right"] is None and "t-test" in found["pairs"][0]["test"]
+    assert found["pairs"][0]["right"] is None and "sign test" in found["pairs"][0]["test"]
     assert "maj@2" in run(*paths, capsys=capsys)[1]
 
 
@@ -379,3 +379,16 @@ def test_names_with_an_equals_sign_and_names_that_are_too_long(
     assert "no input file a/lr=3.jsonl" in run("a/lr=3.jsonl", first, capsys=capsys)[1]
     status, said = run("x" * 300, first, capsys=capsys)
     assert (status, said) == (1, f"error: {'x' * 300}: File name too long\n")
+
+
+@pytest.mark.parametrize(("number", "p"), [(2, 0.5), (5, 0.0625), (6, 0.03125)])
+@pytest.mark.parametrize("step", [1.0, 0.1])
+def test_tasks_that_differ_alike_make_nothing_certain(number: int, p: float, step: float) -> None:
+    sides = [Side("a"), Side("b")]
+    for task in range(number):
+        for side, reward in zip(sides, (task * step, (task + 1) * step), strict=True):
+            for _ in range(2):
+                side.add(f"{task}", reward, None)  # whose differences are equal but for rounding
+    found = compare(*sides)
+    assert (found.interval, found.test) == (None, "exact sign test over tasks")
+    assert found.p == pytest.approx(p)

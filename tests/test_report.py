@@ -123,7 +123,7 @@ def test_rewards_of_any_range_are_counted(results: Path) -> None:
 
 
 def test_the_rewards_of_groups_are_stated_and_compared(tmp_path: Path) -> None:
-    ones = [line(task, 0, "One.", 1.0) for task in range(4)]
+    ones = [line(task, 0, "One.", 1.0) for task in range(6)]
     inputs = [
         write_scored(tmp_path / f"{name}.jsonl", ones, lambda each, more=more: more)
         for name, more in (("a", 0.25), ("b", 0.75))
@@ -133,7 +133,7 @@ def test_the_rewards_of_groups_are_stated_and_compared(tmp_path: Path) -> None:
     assert write(f"+inputs=[{words}]", f"+output_fpath={target}") == 0
     page = target.read_text()
     assert "<th>group reward</th>" in page and "0.2500" in page and "0.7500" in page
-    assert "No difference can be seen: 4 of 4 against 4" in page
+    assert "No difference can be seen: 6 of 6 against 6" in page
     assert "Group reward: <b>The second is better: 0.2500 against 0.7500" in page
 
 
@@ -178,7 +178,7 @@ def test_files_of_one_name_and_of_different_agents_are_compared(tmp_path: Path) 
         folder.mkdir()
         lines = [
             {**line(task, at, "a", reward), "agent_ref": {"name": folder.name}}
-            for task in range(3)
+            for task in range(6)
             for at in range(2)
         ]
         write_jsonl(folder / "rollouts.jsonl", lines)

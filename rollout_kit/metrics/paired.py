@@ -15,6 +15,9 @@ from .student import mcnemar, t_quantile, t_tails
 
 CONFIDENCE = 0.95
 
+ALIKE = 1e-9
+"""A standard error below this share of the mean comes from rounding."""
+
 SEEN_BELOW = 0.05
 """A p-value below this counts as a difference that can be seen."""
 
@@ -88,7 +91,7 @@ class Paired:
     means: tuple[float, float]
     difference: float
     interval: tuple[float, float] | None
-    """None for fewer than two tasks."""
+    """None for fewer than two tasks, and where all tasks differ alike."""
     p: float | None
     test: str
     wins: int
@@ -118,6 +121,8 @@ def compare(first: Side, second: Side) -> Paired:
     if _is_binary(first, both) and _is_binary(second, both):
         test, p = "McNemar's exact test", mcnemar(wins, losses)
         right = (round(sum(ones[task] for task in both)), round(sum(others[t] for t in both)))
+    elif interval is None and len(both) > 1:
+        test, p = "exact sign test over tasks", mcnemar(wins, losses)
     return Paired(
         num_tasks=len(both),
         means=(_mean_of(ones, both), _mean_of(others, both)),
@@ -135,14 +140,15 @@ def compare(first: Side, second: Side) -> Paired:
 
 
 def _student(changes: Sequence[float], mean: float) -> tuple[tuple[float, float] | None, Any]:
-    """Interval and p-value of a mean of independent changes."""
+    """Interval and p-value of a mean of independent changes. None for a single one, and where all
+    are alike: the t-test would be certain after two tasks."""
     number = len(changes)
     if number < 2:
         return None, None
     spread = math.fsum((each - mean) ** 2 for each in changes) / (number - 1)
     error = math.sqrt(spread / number)
-    if not error:
-        return (mean, mean), (0.0 if mean else 1.0)
+    if error <= ALIKE * abs(mean):
+        return (None, None) if mean else ((0.0, 0.0), 1.0)
     half = t_quantile(CONFIDENCE, number - 1) * error
     return (mean - half, mean + half), t_tails(mean / error, number - 1)
 
