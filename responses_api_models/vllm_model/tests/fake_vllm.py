@@ -14,6 +14,7 @@ it answer 500 and its /health 503, and POST /well ends that.
 """
 
 import asyncio
+import gc
 import json
 import multiprocessing
 import os
@@ -73,6 +74,7 @@ def main() -> None:
         print=None,
     )
     worker.kill()
+    gc.freeze()  # Python need not look for garbage before it ends
 
 
 def app() -> web.Application:
