@@ -27,6 +27,9 @@ if IN_MEMORY.is_dir() and shutil.disk_usage(IN_MEMORY).free > ROOMY:
     # files of tests are forced to disk thousands of times
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(IN_MEMORY))
 
+# in each process pydantic would look for plugins in all that is installed, and there are none
+os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+
 FIRST = (
     "tests/test_every_server.py",
     "tests/test_supervision.py",
