@@ -8,7 +8,7 @@ the rollouts does not matter, nor what the answers say: tasks that are alike are
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import combinations
@@ -33,6 +33,10 @@ class Vote(NamedTuple):
     reward: float
 
 
+AnyVote = tuple[str | None, float]
+"""A vote, made with less work."""
+
+
 def vote(votes: Iterable[Vote]) -> float:
     """The expected reward of the most common answer."""
     rewards: dict[str, list[float]] = {}
@@ -48,17 +52,17 @@ def vote(votes: Iterable[Vote]) -> float:
 
 def maj_at(k: int, votes: Sequence[Vote]) -> float:
     """maj@k of one task with at least k rollouts."""
-    return _maj_alike(k, _kind_of(votes))
+    return _maj_alike(k, _kind_of(Counter(votes)))
 
 
 Kind = tuple[int, tuple[tuple[float, ...], ...]]
 """Tasks that are alike: the rollouts without an answer, and the rewards of each answer."""
 
 
-def _kind_of(votes: Iterable[tuple[str | None, float]]) -> Kind:
+def _kind_of(votes: Mapping[AnyVote, int]) -> Kind:
     rewards: dict[str | None, list[float]] = {}
-    for answer, reward in votes:
-        rewards.setdefault(answer, []).append(reward)
+    for (answer, reward), number in votes.items():
+        rewards.setdefault(answer, []).extend([reward] * number)
     none = len(rewards.pop(None, ()))
     return none, tuple(sorted(tuple(sorted(given)) for given in rewards.values()))
 
@@ -88,9 +92,9 @@ def _choices(k: int, votes: Sequence[Vote]) -> Iterator[Sequence[Vote]]:
 
 @dataclass(slots=True)
 class Votes:
-    """The votes of each task whose verifier sets `extracted_answer`."""
+    """The votes of each task whose verifier sets `extracted_answer`: how often each was given."""
 
-    tasks: dict[tuple[str, str], list[tuple[str | None, float]]] = field(default_factory=dict)
+    tasks: dict[tuple[str, str], dict[AnyVote, int]] = field(default_factory=dict)
     given: int = 0
     """Verified rollouts with the field, null or not."""
     missing: int = 0
@@ -102,13 +106,16 @@ class Votes:
         self.missing += answer is None
         if len(self.tasks) <= MAX_TASKS:
             text = None if answer is None else str(answer)
-            self.tasks.setdefault(task, []).append((text, reward))
+            votes = self.tasks.setdefault(task, {})
+            votes[text, reward] = votes.get((text, reward), 0) + 1
 
     def merge(self, other: "Votes") -> None:
         self.given += other.given
         self.missing += other.missing
         for task, votes in other.tasks.items():
-            self.tasks.setdefault(task, []).extend(votes)
+            known = self.tasks.setdefault(task, {})
+            for each, number in votes.items():
+                known[each] = known.get(each, 0) + number
 
     def maj_at_k(self, ks: Iterable[str]) -> dict[str, float] | None:
         """maj@k over the tasks with at least k rollouts; None without answers, or with too many
@@ -127,7 +134,8 @@ class Votes:
         """maj@k with the number of tasks behind each, for the metrics file; empty if unknown."""
         if not (found := self.maj_at_k(ks)):
             return {}
-        tasks = {k: sum(len(votes) >= int(k) for votes in self.tasks.values()) for k in found}
+        sizes = [sum(votes.values()) for votes in self.tasks.values()]
+        tasks = {k: sum(size >= int(k) for size in sizes) for k in found}
         return {"maj_at_k": found, "maj_at_k_tasks": tasks}
 
     def no_answer(self) -> float | None:
