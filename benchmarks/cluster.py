@@ -27,7 +27,13 @@ import orjson
 from rollout_kit.cluster.exchange import Exchange
 from rollout_kit.cluster.lease import Lease
 from rollout_kit.cluster.leases import Leases
-from rollout_kit.cluster.messages import Event, read_message, write_event, write_message
+from rollout_kit.cluster.messages import (
+    Event,
+    decode_leases,
+    read_message,
+    write_event,
+    write_message,
+)
 from rollout_kit.cluster.worker import GATHER_S
 from rollout_kit.collector.schedule import Attempts, Schedule
 from rollout_kit.collector.slot import Keep, Slot
@@ -80,9 +86,13 @@ class Template:
         self._told = re.sub(marks, b"%s", told.replace(b"%", b"%%"))
         self._line = bytes(line)
 
-    def make(self, lease: dict[str, Any]) -> Event:
-        (task_id, _, _, index), task = lease["attempt"]["key"], lease["attempt"]["task"][1]
-        of = {f"{self.LEASE}": lease["lease"], f"{self.TASK}": task, f"{self.INDEX}": index}
+    def make(self, number: int, attempt: Attempt) -> Event:
+        task_id, _, _, index = attempt.key
+        of = {
+            f"{self.LEASE}": number,
+            f"{self.TASK}": attempt.task.task_index,
+            f"{self.INDEX}": index,
+        }
         of[self.ID] = task_id
         values = tuple(f"{of[name]}".encode() for name in self._names)
         return Event(self._told % values, self._line)
@@ -194,7 +204,7 @@ async def run_worker(driver: Driver, number: int, template: Template) -> None:
     loop, busy = asyncio.get_running_loop(), Busy(driver)
     name, calls, has_work = f"w{number}", itertools.count(1), asyncio.Event()
     draw, gather_s = random.Random(number), GATHER_S
-    begun: list[tuple[float, int, dict[str, Any]]] = []
+    begun: list[tuple[float, int, Any]] = []
     """A heap of what it works on, by the time of the end. A timer for each would be work of the
     event loop, which counts as the driver's."""
     driver.leases.join(name, f"worker {number}")
@@ -210,9 +220,9 @@ async def run_worker(driver: Driver, number: int, template: Template) -> None:
         with busy:
             reply = orjson.loads(found)
             gather_s = max(GATHER_S, reply["gather_s"])
-            for lease in reply["leases"]:
+            for number, attempt in decode_leases(reply):
                 end = loop.time() + draw.uniform(SHORTEST_S, LONGEST_S)
-                heappush(begun, (end, lease["lease"], lease))
+                heappush(begun, (end, number, attempt))
             if begun:
                 has_work.set()
 
@@ -220,7 +230,7 @@ async def run_worker(driver: Driver, number: int, template: Template) -> None:
         """What has ended by now."""
         found, now = list[Event](), loop.time()
         while begun and begun[0][0] <= now:
-            found.append(template.make(heappop(begun)[2]))
+            found.append(template.make(*heappop(begun)[1:]))
         if not begun:
             has_work.clear()
         return found

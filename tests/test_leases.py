@@ -14,9 +14,9 @@ from rollout_kit.cluster.exchange import Exchange
 from rollout_kit.cluster.lease import Dismissed, Lease, NotAskedFor
 from rollout_kit.cluster.leases import Leases
 from rollout_kit.cluster.messages import (
-    decode_attempt,
+    decode_leases,
     decode_outcome,
-    encode_attempt,
+    encode_leases,
     read_message,
     write_event,
     write_message,
@@ -430,9 +430,8 @@ def test_a_worker_with_nothing_left_to_do_brings_what_it_has_at_once(num_leases:
         client: Any = SimpleNamespace(post=post)
         runner: Any = run
         driver, work = DriverClient(client, given), LeasedWork(runner, runner, None)
-        attempts = [encode_attempt(attempt_at(number)) for number in range(num_leases)]
-        leases = [{"lease": at, "attempt": each} for at, each in enumerate(attempts)]
-        work.take({"anew": False, "recalled": [], "regained": [], "leases": leases})
+        leases = encode_leases((number, attempt_at(number)) for number in range(num_leases))
+        work.take({"anew": False, "recalled": [], "regained": [], **leases})
         bringing = asyncio.create_task(driver.bring(work))
         await brought.wait()
         bringing.cancel()
@@ -531,7 +530,13 @@ def test_attempts_arrive_as_they_were() -> None:
         turns=[{"request": "r"}],
         arm={"id": "a"},
     )
-    assert decode_attempt(orjson.loads(orjson.dumps(encode_attempt(given)))) == given
+    again, call = given._replace(number=1, turns=[], arm=None), {"server": "s", "body": None}
+    leases = [(1, given), (2, again), (3, attempt_at(1)), (4, call)]
+    message = encode_leases(leases)
+    assert len(message["tasks"]) == 2, "that of several attempts once"
+    found = list(decode_leases(orjson.loads(orjson.dumps(message))))
+    assert [(n, each) for n, each in found if n != 2] == [leases[0], *leases[2:]]
+    assert found[1][1] == again._replace(turns=())
 
 
 def test_no_lease_is_done_before_the_outcomes_of_its_message_are_on_disk() -> None:

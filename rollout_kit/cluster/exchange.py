@@ -16,7 +16,7 @@ from ..transport.app import read_body
 from ..types import JsonObject, Say
 from .lease import Dismissed, Holder, NotAskedFor
 from .leases import Leases
-from .messages import read_message
+from .messages import encode_leases, read_message
 from .worker import ALIVE, EXCHANGE, GONE, JOIN, READY, WAIT_S
 
 OF_MEMBERS = (READY, EXCHANGE, ALIVE)
@@ -136,7 +136,7 @@ class Exchange:
         return orjson.dumps(
             {
                 "anew": is_anew,
-                "leases": [lease.message() for lease in found],
+                **encode_leases((each.number, each.attempt or each.call or {}) for each in found),
                 "recalled": recalled,
                 "regained": regained,
                 "gather_s": gather_s,

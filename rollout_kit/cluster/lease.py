@@ -11,7 +11,7 @@ from ..collector.slot import Slot, Together
 from ..errors import RolloutError
 from ..session import Session
 from ..types import Attempt, JsonObject
-from .messages import add_spent, decode_error, encode_attempt
+from .messages import add_spent, decode_error
 
 TOGETHER = 128
 """Leases that a worker may hold beside one with which a worker died; an eighth after each death."""
@@ -141,11 +141,6 @@ class Lease(asyncio.Future[Any]):
         """Have another attempt go on from what this one has reached."""
         assert self.attempt is not None and self.slot is not None
         self.attempt = self.slot.attempt = self.attempt._replace(**changes)
-
-    def message(self) -> JsonObject:
-        if (attempt := self.attempt) is None:
-            return {"lease": self.number, "call": self.call}
-        return {"lease": self.number, "attempt": encode_attempt(attempt)}
 
 
 def result_of(found: bytes | RolloutError | None) -> bytes | None:

@@ -6,7 +6,7 @@ next to nothing. An outcome keeps everything that a run in one process would hav
 type of its error.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import orjson
@@ -31,8 +31,31 @@ from ..types import (
 )
 
 
-def encode_attempt(attempt: Attempt) -> JsonObject:
-    found: JsonObject = {"key": list(attempt.key), "task": list(attempt.task)}
+def encode_leases(leases: Iterable[tuple[int, Attempt | JsonObject]]) -> JsonObject:
+    """Numbers of leases, with their attempts or calls. A task of several attempts is sent once."""
+    tasks: dict[int, Task] = {}
+    found = list[JsonObject]()
+    for number, given in leases:
+        if isinstance(given, Attempt):
+            tasks[at := id(given.task)] = given.task
+            found.append({"lease": number, "task": at, "attempt": _encode_attempt(given)})
+        else:
+            found.append({"lease": number, "call": given})
+    return {"leases": found, "tasks": [(at, list(task)) for at, task in tasks.items()]}
+
+
+def decode_leases(found: Mapping[str, Any]) -> Iterator[tuple[int, Attempt | JsonObject]]:
+    """What `encode_leases` was given."""
+    tasks = {at: Task(*task) for at, task in found["tasks"]}
+    for lease in found["leases"]:
+        if (call := lease.get("call")) is not None:
+            yield lease["lease"], call
+        else:
+            yield lease["lease"], _decode_attempt(lease["attempt"], tasks[lease["task"]])
+
+
+def _encode_attempt(attempt: Attempt) -> JsonObject:
+    found: JsonObject = {"key": list(attempt.key)}
     if attempt.stored is not None:
         found["stored"] = attempt.stored
     if attempt.number != 1:
@@ -46,10 +69,10 @@ def encode_attempt(attempt: Attempt) -> JsonObject:
     return found
 
 
-def decode_attempt(found: Mapping[str, Any]) -> Attempt:
+def _decode_attempt(found: Mapping[str, Any], task: Task) -> Attempt:
     return Attempt(
         Key(*found["key"]),
-        Task(*found["task"]),
+        task,
         stored=found.get("stored"),
         number=found.get("number", 1),
         regenerated=found.get("regenerated", False),

@@ -44,10 +44,10 @@ from ..transport.access import bearer
 from ..transport.http import HttpClient
 from ..transport.peers import Peers
 from ..transport.wire import encode
-from ..types import JsonObject, StoredTurn, Unverified
+from ..types import Attempt, JsonObject, StoredTurn, Unverified
 from .messages import (
     Event,
-    decode_attempt,
+    decode_leases,
     encode_error,
     encode_spent,
     encode_unverified,
@@ -109,12 +109,11 @@ class LeasedWork:
         for number, is_granted in reply["regained"]:
             if (waiting := self._regaining.pop(number, None)) and not waiting.done():
                 waiting.set_result(is_granted)
-        for lease in reply["leases"]:
+        for number, given in decode_leases(reply):
             self.is_idle.clear()
-            number = lease["lease"]
-            work = self._attempt(number, lease["attempt"]) if "attempt" in lease else None
-            task = asyncio.create_task(work or self._call(number, lease["call"]))
-            self._tasks[number] = task
+            is_attempt = isinstance(given, Attempt)
+            work = self._attempt(number, given) if is_attempt else self._call(number, given)
+            self._tasks[number] = task = asyncio.create_task(work)
             task.add_done_callback(partial(self._forget, number))
 
     def _forget(self, number: int, task: "asyncio.Task[None]") -> None:
@@ -140,8 +139,8 @@ class LeasedWork:
         self.tell(number, "regain")
         return await self._regaining[number]
 
-    async def _attempt(self, number: int, given: JsonObject) -> None:
-        attempt, place = decode_attempt(given), LeasedPlace(self, number)
+    async def _attempt(self, number: int, attempt: Attempt) -> None:
+        place = LeasedPlace(self, number)
         slot, began = Slot(place, place.ledger), perf_counter()
         try:
             outcome = await self._runner(attempt, slot)
