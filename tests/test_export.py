@@ -498,3 +498,10 @@ def test_the_report_on_rows_of_tasks_is_about_all_of_their_rollouts(place: Place
     place.write(ANSWERS)
     assert len(export(place, "verl_rl")[2]) == 2
     assert json.loads((place.folder / "out_report.json").read_text())["reward"]["mean"] == 0.5
+
+
+def test_a_rollout_whose_row_has_trajectories_is_no_group(place: Place) -> None:
+    place.write([line(1, 0, "It is 1.", 1.0, trajectories=["a row's own"])])
+    status, said, rows = export(place, "grouped")
+    assert status == 0, said
+    assert [each["full_text"] for each in rows[0]["trajectories"]] == ["It is 1."]

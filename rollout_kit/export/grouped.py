@@ -18,7 +18,7 @@ from ..responses import (
     output_items,
     reasoning_item,
 )
-from ..store.lines import BOOKKEEPING, OWN_FIELDS, block_of, identity, rollout_of
+from ..store.lines import BOOKKEEPING, OWN_FIELDS, block_of, identity, key_of, rollout_of
 from ..store.tasks import task_id_of
 from ..types import GroupScore, JsonObject, Key, Rollout
 from .conversation import Conversation, is_cut_off, text_of
@@ -87,8 +87,10 @@ def _trajectory(rollout: Rollout, threshold: float) -> JsonObject:
 
 
 def is_group(line: Any) -> bool:
-    """Whether a line is one of the view."""
-    return isinstance(line, dict) and isinstance(line.get("trajectories"), list)
+    """Whether a line is one of the view, and no rollout whose row has a field of this name."""
+    if not isinstance(line, dict) or not isinstance(line.get("trajectories"), list):
+        return False
+    return key_of(line) is None
 
 
 def read_group(line: JsonObject, position: int, numbers: Counter[Key]) -> Iterator[Rollout]:
