@@ -15,7 +15,7 @@ from rollout_kit.cli.pairs import main as pairs_main
 from rollout_kit.serving.verdicts.groups import GroupMemberScore
 from rollout_kit.store.groups.members import group_digest, hold
 from rollout_kit.store.groups.scope import Group
-from rollout_kit.store.groups.scores import build_group_line
+from rollout_kit.store.groups.scores import build_group_line, read_scored
 from rollout_kit.store.lines import key_of
 from rollout_kit.testing import run_virtual
 
@@ -176,3 +176,22 @@ def test_the_digest_is_of_what_the_verifier_sees() -> None:
     ):
         assert hold(key, other).digest != digest
     assert hold(key._replace(rollout_index=1), base).digest != digest
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"reward": 0.5', '"reward": "0.5"'),
+        ('"reward": 0.5', '"reward": NaN'),
+        ('"components": {"a": 1.0}', '"components": [1]'),
+        ('"group": {"s_end": 0.5}', '"group": [1]'),
+    ],
+)
+def test_an_edited_score_that_is_not_sound_does_not_count(place: Place, old: str, new: str) -> None:
+    path = write_scored(place, LINES, SCORES)
+    groups = place.folder / "rollouts_groups.jsonl"
+    text = json.dumps(read_jsonl(groups)[0])
+    assert old in text
+    groups.write_text(text.replace(old, new) + "\n")
+    assert [each.group_reward for each in load(path)] == [None] * 5
+    assert not dict(read_scored(groups)), "a run scores it again"

@@ -13,7 +13,7 @@ import orjson
 from ...types import JsonObject, Key
 from ..files import OutputPaths
 from ..held import HeldFile
-from ..lines import mark, now_text
+from ..lines import A_NUMBER_OR_NULL, mark, now_text
 from ..scan import line_at, parse_line, read_lines
 from .scope import Group
 
@@ -77,11 +77,20 @@ def group_of_line(line: Mapping[str, Any]) -> Group | None:
         line.get("kind") == KIND
         and isinstance(line.get("digest"), str)
         and isinstance(members, list)
-        and all(isinstance(each, dict) for each in members)
+        and all(map(_is_member, members))
+        and isinstance(line.get("group") or {}, dict)
     )
     if not (is_sound and isinstance(task_id, str) and isinstance(scope, str)):
         return None
     return Group(task_id, name, scope) if isinstance(name, str) else None
+
+
+def _is_member(each: Any) -> bool:
+    return (
+        isinstance(each, dict)
+        and type(each.get("reward")) in A_NUMBER_OR_NULL
+        and isinstance(each.get("components") or {}, dict)
+    )
 
 
 def read_scored(path: Path) -> Iterator[tuple[Group, Scored]]:
