@@ -157,9 +157,11 @@ def _add(parts: Sequence[File], candidate: Candidate) -> None:
     found.verifiers.add(candidate.value("verifier") or "")
     found.fingerprints.add(candidate.value("settings") or "")
     task, group = f"{key.agent}\0{key.task_id}", candidate.group
+    score = group.reward if group else None
     for part in parts:
-        part.side.add(task, candidate.reward, None if answer is None else str(answer))
-        part.group.add(task, group.reward if group else None, None)
+        if candidate.reward is not None or score is None:  # else its group alone is scored
+            part.side.add(task, candidate.reward, None if answer is None else str(answer))
+        part.group.add(task, score, None)
 
 
 def compare_files(command: CompareConfig) -> JsonObject:
