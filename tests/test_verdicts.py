@@ -1,13 +1,20 @@
 """How a verdict reaches the collector: what the verifier set, however it is reached."""
 
 import asyncio
+import json
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ConfigDict, Field
 from support import Bench, row
 
 from rollout_kit.serving.resources_server import ResourcesServer, tool
+from rollout_kit.serving.verdicts.rollouts import parse_request
 from rollout_kit.testing import Over, making, mount
+from rollout_kit.transport.wire import parse_leniently
 from rollout_kit.types import JsonObject, SeedSessionResponse, VerifyRequest, VerifyResponse
 
 ROW = {"responses_create_params": {"input": "q"}, "expected": "a", "response": {"output": []}}
@@ -45,6 +52,47 @@ def test_the_fields_that_a_verifier_set_are_the_same_over_every_transport(
             return await peers.verify("it", ROW)
 
     assert asyncio.run(main()) == scores
+
+
+class Fields(VerifyRequest):
+    day: date
+    either: date | str
+    exact: date = Field(strict=True)
+    pair: tuple[int, float]
+    names: set[str]
+    price: Decimal
+    text: bytes
+    place: Path
+    by_number: dict[int, str]
+
+
+class Coded(Fields):
+    model_config = ConfigDict(val_json_bytes="base64")
+
+
+@pytest.mark.parametrize("wanted", [Fields, Coded])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"text": "YWI="},
+        {"price": 0.1, "pair": [1.0, 2], "either": "x"},
+        {"deep": json.loads("[" * 150 + "]" * 150)},
+        {"lone": "\ud800"},
+        {"number": -(2**63), "price": 1e-7, "none": None},
+    ],
+)
+def test_a_request_is_what_pydantic_reads(wanted: type[Fields], fields: JsonObject) -> None:
+    day = "2026-01-02"
+    given = {"day": day, "either": day, "exact": day, "pair": ["1", "2.5"], "names": ["a", "a"]}
+    given |= {"price": "1.10", "text": "YWJj", "place": "a/b", "by_number": {"1": "x"}}
+    raw = json.dumps({**ROW, **given, **fields}).encode()
+    assert repr(parse_request(raw, wanted)) == repr(
+        parse_leniently(wanted.model_validate_json, raw)
+    )
+    assert repr(parse_request(raw, VerifyRequest)) == repr(
+        parse_leniently(VerifyRequest.model_validate_json, raw)
+    )
 
 
 class Seeds(Later):

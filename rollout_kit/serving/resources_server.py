@@ -38,7 +38,7 @@ from .open_sessions import OpenSessions
 from .service import OPERATIONAL, ServerConfig, Service, get, invoke, post
 from .tools import Tool, find_tools, tool
 from .verdicts.groups import GroupScores, as_group_scores, parse_group
-from .verdicts.rollouts import as_verdict, find_request_type
+from .verdicts.rollouts import as_verdict, find_request_type, parse_request
 
 __all__ = ["ResourcesServer", "ResourcesServerConfig", "VerifyWorkersConfig", "tool"]
 
@@ -252,7 +252,7 @@ class ResourcesServer(Service):
     async def _verdict(self, raw: bytes) -> VerifyResponse:
         wanted = self._verify_request
         with boundary(self.name, VerifyError):
-            request = parse_leniently((wanted or VerifyRequest).model_validate_json, raw)
+            request = parse_request(raw, wanted or VerifyRequest)
             if wanted is None:
                 task = parse_leniently(orjson.loads, raw)
                 found = await invoke(self.verify, task, task.pop("response"))

@@ -2,12 +2,18 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, get_type_hints
+from contextlib import suppress
+from typing import Any, TypeVar, get_type_hints
 
+import orjson
 from pydantic import BaseModel
 
 from ...errors import VerifyError
+from ...responses import is_too_deep
+from ...transport.wire import parse_leniently
 from ...types import VerifyRequest, VerifyResponse, finite_reward, given_fields
+
+AnyRequest = TypeVar("AnyRequest", bound=VerifyRequest)
 
 
 def find_request_type(verify: Callable[..., Any], owner: str) -> type[VerifyRequest] | None:
@@ -20,6 +26,19 @@ def find_request_type(verify: Callable[..., Any], owner: str) -> type[VerifyRequ
     if not (isinstance(annotation, type) and issubclass(annotation, VerifyRequest)):
         raise TypeError(f"{owner}.verify must take a VerifyRequest, not {annotation!r}")
     return annotation
+
+
+def parse_request(raw: bytes, wanted: type[AnyRequest]) -> AnyRequest:
+    """A request of `/verify`; ValueError if it is none.
+
+    orjson takes half of the time of pydantic's parser, which knows other rules for JSON: for strict
+    fields, bytes, and deep nesting.
+    """
+    if wanted.model_config.get("val_json_bytes", "utf8") == "utf8":
+        with suppress(ValueError):
+            if not is_too_deep(raw, row := orjson.loads(raw)):
+                return wanted.model_validate(row)
+    return parse_leniently(wanted.model_validate_json, raw)
 
 
 def as_verdict(request: VerifyRequest, found: Any) -> VerifyResponse:
