@@ -1,4 +1,4 @@
-"""A collection of 2,000 rollouts, reached from outside while it runs, as by another process."""
+"""A collection of 1,000 rollouts, reached from outside while it runs, as by another process."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from rollout_kit.live import client, place
 from rollout_kit.testing import ScriptedModel
 from rollout_kit.types import JsonObject
 
-NUMBER = 2000
+NUMBER = 1000
 
 ROWS = [row(str(number)) for number in range(NUMBER)]
 
@@ -19,14 +19,14 @@ KEYS = sorted((str(number), 0) for number in range(NUMBER))
 
 
 class HeldModel(ScriptedModel):
-    """Answers at once, but the questions from 1,000 on only once it is let go."""
+    """Answers at once, but the second half of the questions only once it is let go."""
 
     def __init__(self) -> None:
         super().__init__(asked)
         self.let_go = asyncio.Event()
 
     async def responses(self, params: JsonObject) -> JsonObject:
-        if int(asked(params)) >= 1000:
+        if int(asked(params)) >= NUMBER // 2:
             await self.let_go.wait()
         return await super().responses(params)
 

@@ -122,16 +122,16 @@ def test_parallelism_is_raised_lowered_and_left_to_adapt(bench: Bench, clock: Vi
     seen: list[int] = []
 
     async def script(steered: Steered) -> None:
-        await steered.at(200)
+        await steered.at(100)
         assert steered.highest in (49, 50)
         await steered.steer(parallelism=200)
-        await steered.at(700)
+        await steered.at(350)
         seen.append(steered.run.schedule.in_flight)
         await steered.steer(parallelism=10)
-        await steered.at(950)
+        await steered.at(600)
         seen.append(steered.run.schedule.in_flight)
         await steered.steer(parallelism="4-20-300")
-        await steered.at(1500)
+        await steered.at(800)
         seen.append(steered.run.limiter())
         await steered.steer(parallelism="auto")
 
@@ -234,7 +234,7 @@ def test_a_time_limit_that_is_over_ends_the_run(bench: Bench, clock: VirtualTime
 
 async def stuck_ids(steered: Steered) -> list[str]:
     """How requests name the rollouts that hang."""
-    await steered.at(1000)
+    await steered.at(500)
     assert steered.watcher.snapshot
     number = len(steered.bench.model.stuck)
     return [each.rollout for each in steered.watcher.snapshot.slowest[:number]]
@@ -276,7 +276,7 @@ def test_a_requeued_rollout_starts_again_in_the_same_run(bench: Bench, clock: Vi
         await steered.steer(cancel=[first, third])
         steered.bench.model.stuck = set()
         await steered.steer(requeue=[first, second])
-        await steered.at(1100)
+        await steered.at(600)
         await steered.steer(paused=True)
         await steered.steer(cancel=third, drop=True)
         await steered.steer(paused=False)
