@@ -18,6 +18,7 @@ from ..store.arms.changed import Made
 from ..store.arms.read import read_arms
 from ..store.arms.template import Prompt
 from ..store.arms.wanted import Wanted, repeats_of
+from ..store.compact import Keys
 from ..store.groups.scope import parse_scope
 from ..store.manifest import fingerprint_of
 from ..store.tasks import BREATH, Malformed, TaskReader, agent_name_of
@@ -306,7 +307,7 @@ def count(
     tasks: Iterable[Task | Malformed],
     wanted: Wanted,
     *,
-    done: Callable[[Key], bool],
+    done: Keys,
     pending: Collection[Key],
     refused: Collection[Key],
 ) -> tuple[Counts, set[Key]]:
@@ -314,20 +315,22 @@ def count(
     num_tasks = planned = num_done = num_refused = malformed = renamed = 0
     first_renamed: Task | None = None
     to_verify: set[Key] = set()
+    is_all_owed = wanted.only is None and not (done or pending or refused)
     for task in tasks:
         if isinstance(task, Malformed):
             malformed += wanted.only is None
             continue
-        keys = wanted.keys(task)
-        planned += len(keys)
+        keys = () if is_all_owed else wanted.keys(task)
+        number = wanted.num_keys(task) if is_all_owed else len(keys)
+        planned += number
         for key in keys:
-            if done(key):
+            if key in done:
                 num_done += 1
             elif key in refused:
                 num_refused += 1
             elif key in pending:
                 to_verify.add(key)
-        if keys:
+        if number:
             num_tasks += 1
             if agent_name_of(task.row) not in (None, task.agent):
                 renamed += 1

@@ -229,7 +229,8 @@ class TaskSource:
             return key in done or key in pending or key in refused
 
         on_task = self.on_task and partial(self.on_task, refused)
-        owed = find_owed(tasks, self.wanted, is_settled, on_task)
+        settled = is_settled if done or pending or refused else lambda key: False
+        owed = find_owed(tasks, self.wanted, settled, on_task)
         return map(self._with_turns, owed) if self._journal.num_unfinished else owed
 
     def _with_turns(self, attempt: Attempt | Later) -> Attempt | Later:
@@ -262,14 +263,8 @@ class TaskSource:
         return counts
 
     def _count_some(self, tasks: Iterable[Task | Malformed]) -> Counts:
-        contents = self._contents
-        found, to_verify = count(
-            tasks,
-            self.wanted,
-            done=contents.done.__contains__,
-            pending=contents.pending.keys(),
-            refused=self._refused_keys(),
-        )
+        done, pending, refused = self._contents.done, self._contents.pending, self._refused_keys()
+        found, to_verify = count(tasks, self.wanted, done=done, pending=pending, refused=refused)
         self._to_verify |= to_verify
         return found
 

@@ -73,6 +73,11 @@ class Wanted:
         """The keys of a task, the repeats of an arm in order."""
         return [key for _, key in self.pairs(task)]
 
+    def num_keys(self, task: Task) -> int:
+        """How many they are, whatever `only` says."""
+        found = self._of_agents.get(task.agent) or self._of_agent(task.agent)
+        return sum(number for _, _, number in found)
+
     def attempts(
         self,
         task: Task,
