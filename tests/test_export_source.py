@@ -160,3 +160,14 @@ def test_lines_and_rollouts_that_are_left_out_are_counted(place: Place, size: in
     path.write_bytes(b"".join(LOST))
     status, said = place.run(export.main, path, "+format=trl_sft", f"+output_fpath={out}")
     assert status == 1 and "left out: 3 (lines that no collection wrote)" in said
+
+
+def test_ids_that_no_column_holds_tell_tasks_apart(place: Place) -> None:
+    lines = [line(task, index, f"{index}", index) for task in (1, 2) for index in (0, 1)]
+    for each in lines:
+        each["rollout"]["task_id"] = "a question as id? " * 20 + each["rollout"]["task_id"]
+    path = write_jsonl(place.folder / "plain.jsonl", lines)
+    out = place.folder / "out.jsonl"
+    status, said = place.run(export.main, path, "+format=trl_dpo", f"+output_fpath={out}")
+    assert status == 0, said
+    assert [row["task_id"][-1] for row in read_jsonl(out)] == ["1", "2"]

@@ -187,3 +187,13 @@ def test_files_of_one_name_and_of_different_agents_are_compared(tmp_path: Path) 
     for folder in folders:
         assert f"pass@k {folder}/rollouts.jsonl" in page
     assert "The second is better" in page and "no verified task" not in page
+
+
+def test_fields_of_odd_types_are_no_obstacle(results: Path) -> None:
+    odd = [line(1, 0, "a", 1.0), line(2, 0, "b", 0.0), line(3, 0, "c", 1.0)]
+    odd[0]["rollout"]["model"] = 7
+    odd[1]["rollout"]["finish_reason"] = ["stop"]
+    odd[2]["responses_create_params"] = [1]
+    write_jsonl(results / "odd.jsonl", odd)
+    assert write("odd.jsonl") == 0
+    assert "7, m" in (results / "report.html").read_text()

@@ -123,7 +123,8 @@ def _open(path: Path, first_place: int) -> _File:
         is_plain = stream.read(len(begin)) == begin  # neither compressed nor behind a mark
     if not is_plain or not path.is_file():
         return _StreamedFile(_Lines(path), first_place)
-    return _IndexedFile(path, first_place)
+    found = _IndexedFile(path, first_place)
+    return found if found.tells_keys else _StreamedFile(_Lines(path), first_place)
 
 
 class _Lines:
@@ -190,6 +191,9 @@ class _IndexedFile:
         self._index, self._first_place = open_index(path), first_place
         self._index.update()
         self._columns = self._index.columns
+        texts = self._columns.texts
+        self.tells_keys = not any(texts[name].is_partial for name in ("id_text", "agent", "scope"))
+        """Whether the columns have each key: they leave out long texts, and more than 100,000."""
         self._rewards, self._labels = find_group_rewards(path), find_labels(path)
 
     def candidates(self, keeps: Filter | None) -> Iterator[Candidate]:

@@ -341,7 +341,7 @@ REWARDS = ("reward", "group_reward")
 
 TURNS, CALLS, ANSWER = "num_turns", "num_tool_calls", "extracted_answer"
 
-CUT_OFF = frozenset({"max_output_tokens", "length", "max_tokens"})
+CUT_OFF = ("max_output_tokens", "length", "max_tokens")
 """Finish reasons of a response that a limit of tokens has cut off."""
 
 

@@ -204,7 +204,7 @@ def info_of(line: Mapping[str, Any]) -> RolloutInfo:
         line.get("_ng_task_index", 0),
         get("settings", ""),
         get("verifier", ""),
-        get("model", ""),
+        model if isinstance(model := get("model", ""), str) else str(model),
         get("attempt", 1),
         get("duration_s"),
         get("queue_s"),

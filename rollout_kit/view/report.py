@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from html import escape
 from pathlib import Path
+from typing import Any
 
 from ..commands.compare import conclude, format_difference
 from ..config.keys.analysis import ReportConfig
@@ -16,7 +17,7 @@ from ..metrics.aggregate import Aggregate
 from ..metrics.paired import Side, compare
 from ..responses import content_texts
 from ..store.lines import now_text
-from ..types import JsonObject, Rollout
+from ..types import Rollout
 from .dataset import find_outputs
 from .drawing import Whisker, draw_bars, draw_lines, draw_whiskers
 from .facts import EXAMPLES, Facts, bins_of, gather
@@ -261,8 +262,8 @@ def _example(agent: str, kind: str, rollout: Rollout) -> str:
     )
 
 
-def _format_prompt(params: JsonObject) -> str:
-    given = params.get("input")
+def _format_prompt(params: Any) -> str:
+    given = params.get("input") if isinstance(params, dict) else None
     if isinstance(given, str):
         return given
     items = given if isinstance(given, list) else []
