@@ -2,9 +2,13 @@
 
 import asyncio
 import json
+from typing import Any
 
+import orjson
 import pytest
 
+from rollout_kit import responses
+from rollout_kit.responses import LONG, is_too_deep
 from rollout_kit.serving.resources_server import ResourcesServer
 from rollout_kit.testing import Over, making, mount
 from rollout_kit.transport.wire import DEEPEST, mend
@@ -65,3 +69,16 @@ def test_both_forms_of_a_verifier_get_the_mended_request(
 
     reply = asyncio.run(main())
     assert reply["said"] == "\ufffd"
+
+
+@pytest.mark.parametrize("text", ["", "x" * 2 * LONG, "[{" * LONG])
+@pytest.mark.parametrize("opening", ["[", '{"a":'])
+def test_a_value_is_too_deep_from_a_level_on_however_long_it_is(text: str, opening: str) -> None:
+    def nest(levels: int) -> tuple[bytes, Any]:
+        value: Any = text
+        for _ in range(levels):
+            value = [value] if opening == "[" else {"a": value}
+        return orjson.dumps(value), value
+
+    assert not is_too_deep(*nest(responses.DEEPEST))
+    assert is_too_deep(*nest(responses.DEEPEST + 2))
