@@ -6,5 +6,5 @@ import atexit
 import gc
 
 # what a command imports stays until its end: looking for garbage in it takes a fifth of a short run
-gc.set_threshold(50_000)
+gc.set_threshold(500_000)
 atexit.register(gc.freeze)
