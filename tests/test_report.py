@@ -15,6 +15,7 @@ from rollout_kit.cli import report as command
 from rollout_kit.cli import view
 from rollout_kit.metrics.aggregate import Aggregate
 from rollout_kit.store.lines import rollout_of
+from rollout_kit.view.drawing import Whisker, draw_whiskers
 
 HOSTILE = "</pre><script>alert(1)</script><b>bold</b>"
 
@@ -197,3 +198,12 @@ def test_fields_of_odd_types_are_no_obstacle(results: Path) -> None:
     write_jsonl(results / "odd.jsonl", odd)
     assert write("odd.jsonl") == 0
     assert "7, m" in (results / "report.html").read_text()
+
+
+def test_labels_that_are_cut_keep_what_differs() -> None:
+    names = [
+        f"{file}/rollouts.jsonl · vote_simple_agent · long_{arm}" for file in "xy" for arm in "ab"
+    ]
+    page = draw_whiskers([Whisker(f"results/{name}", 0.5, None) for name in names])
+    shown = re.findall(r">([^<>]*…[^<>]*)<", page)
+    assert len(set(shown)) == 4 and all(len(each) <= 44 for each in shown)

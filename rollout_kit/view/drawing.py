@@ -94,7 +94,9 @@ def _text(x: float, y: float, text: str, anchor: str, title: str = "") -> str:
 
 
 def _shorten(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    """The text without its middle if it is long: files differ at its start, arms at its end."""
+    half = most // 2
+    return text if len(text) <= most else f"{text[: most - half - 1]}…{text[-half:]}"
 
 
 def _within(value: float) -> float:
