@@ -43,7 +43,7 @@ from ..errors import ConfigError
 from ..launch.reach import Servers
 from ..pacing.bill import Bill
 from ..store.files import check_apart
-from ..types import JsonObject, Outcome, Rollout
+from ..types import JsonObject, Outcome
 from .servers import connect, log_event, servers
 from .stream import StreamSource
 
@@ -100,7 +100,7 @@ class Running(ABC):
             async with self._beside(run):
                 try:
                     async for outcome in outcomes:
-                        yield _slim(outcome)
+                        yield outcome
                 finally:
                     self._servers.closing.add(closed)
                     await outcomes.aclose()
@@ -130,13 +130,6 @@ class Running(ABC):
             await asyncio.sleep(0)
         for closed in list(self._servers.closing):
             await closed.wait()
-
-
-def _slim(outcome: Outcome) -> Outcome:
-    """An outcome to keep: its response is in memory once."""
-    if isinstance(outcome, Rollout):
-        outcome.encoded = None
-    return outcome
 
 
 class Collecting(Running):

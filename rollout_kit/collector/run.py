@@ -216,6 +216,7 @@ class Run:
             seen.append(outcome)
             is_final, is_overloaded = self.tally.take(outcome), False
             if isinstance(outcome, Rollout):
+                outcome.encoded = None  # it is written; an observer may keep the rollout
                 self.metrics.add(outcome)
             elif outcome.error is not None:
                 self._tracebacks.show(outcome.error)
