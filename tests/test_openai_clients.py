@@ -271,7 +271,7 @@ def test_what_the_endpoint_says_reaches_the_client(
     async def main() -> openai.APIStatusError:
         async with listening(Endpoint(refuses(status, "the policy says no"))) as url:
             where = {"openai_base_url": url, "openai_model": "m", "max_tries": 1}
-            where["request_timeout_s"] = 0.2  # a throttled request is held for half of it
+            where["request_timeout_s"] = 2.0  # a throttled request is held for half of it
             async with (
                 served(made("openai_model", **where)) as front,
                 AsyncOpenAI(base_url=f"{front}/v1", api_key="none", max_retries=0) as client,
