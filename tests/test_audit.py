@@ -206,6 +206,19 @@ def test_the_command_prints_a_table_and_fails_on_a_flag(
     assert json.loads(Path("a/audit.json").read_text())["flags"][0]["flag"] == "always 1"
 
 
+def test_a_file_that_is_no_audit_is_not_replaced(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    before = (folder / "rows.jsonl").read_bytes()
+    words = ["+config_paths=[all.yaml]", "+resources_server_name=yes", "+num_rows=1"]
+    with pytest.raises(SystemExit) as ended:
+        audit_verifier.main([*words, "+input_jsonl_fpath=rows.jsonl", "+output_fpath=rows.jsonl"])
+    assert ended.value.code == 1
+    assert "rows.jsonl exists, and is no earlier audit: remove it" in capsys.readouterr().err
+    assert (folder / "rows.jsonl").read_bytes() == before
+
+
 JUDGED = """
 from rollout_kit.serving.resources_server import ResourcesServer, ResourcesServerConfig
 from rollout_kit.responses import output_text

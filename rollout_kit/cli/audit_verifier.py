@@ -27,14 +27,21 @@ def _audit(config) -> int:
 
     from ..authoring.audit_report import format_audit
     from ..authoring.audit_stage import audit
+    from ..errors import ConfigError
     from ..store.files import write_json
+    from ..store.scan import read_object
     from ..transport import loop  # not needed for --help
 
     def tell(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
+    path = config.command.output_fpath
+    if path and path.exists() and "flags" not in read_object(path):
+        raise ConfigError(
+            f"{path} exists, and is no earlier audit: remove it, or choose another output_fpath"
+        )
     found = loop.run(audit(config, tell))
-    if path := config.command.output_fpath:
+    if path:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, found)
     if config.command.json_output:
