@@ -79,8 +79,8 @@ def _of_cases(cases: Mapping[str, Compared]) -> Iterator[Line]:
     for parallel in (16, 128, 1_024):
         found = cases.get(f"local-short-{parallel}")
         what = f"one process, {parallel:,} in flight"
-        yield Line(f"{what}: CPU a rollout", found and found.cpu_ratio, "<=", 2.5, "× bare")
-        yield Line(f"{what}: rate", found and found.rate_ratio, ">=", 0.40, "of bare")
+        yield Line(f"{what}: CPU a rollout", found and found.cpu_ratio, "<=", 1.5, "× bare")
+        yield Line(f"{what}: rate", found and found.rate_ratio, ">=", 0.65, "of bare")
     for parallel in (16, 128, 1_024):
         found = cases.get(f"local-long-{parallel}")
         what = f"one process, {parallel:,} in flight, 200 KB responses: CPU a rollout"
