@@ -27,8 +27,8 @@ def _audit(config) -> int:
 
     from ..authoring.audit_report import format_audit
     from ..authoring.audit_stage import audit
-    from ..errors import ConfigError
     from ..store.files import write_json
+    from ..store.replacing import check_replaceable
     from ..store.scan import read_object
     from ..transport import loop  # not needed for --help
 
@@ -36,10 +36,8 @@ def _audit(config) -> int:
         print(line, file=sys.stderr, flush=True)
 
     path = config.command.output_fpath
-    if path and path.exists() and "flags" not in read_object(path):
-        raise ConfigError(
-            f"{path} exists, and is no earlier audit: remove it, or choose another output_fpath"
-        )
+    if path:
+        check_replaceable(path, "earlier audit", lambda path: "flags" in read_object(path))
     found = loop.run(audit(config, tell))
     if path:
         path.parent.mkdir(parents=True, exist_ok=True)

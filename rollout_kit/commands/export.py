@@ -22,9 +22,9 @@ from ..export.pairs import Two, plan_pairs
 from ..export.preferences import Pair, PairPrompt
 from ..export.report import (
     ExportReport,
-    check_replaceable,
+    check_exports,
     explain_nothing,
-    exported_before,
+    find_exports,
     report_path,
 )
 from ..export.selection import NO_RESPONSE, Selection, is_test_of, read_selected, score_of, select
@@ -195,7 +195,7 @@ class _Files:
         settings = self.config.model_dump(
             mode="json", exclude_defaults=True, exclude={"json_output"}
         )
-        others = exported_before(main) - {file.path.name for file in written}
+        others = find_exports(main) - {file.path.name for file in written}
         if earlier := sorted(name for name in others if main.with_name(name).exists()):
             found["earlier"] = earlier
         found = {"files": files, "beside": beside, **found, "settings": settings}
@@ -209,7 +209,7 @@ class _Files:
 def _files(config: SelectionConfig, form: Format) -> Iterator[_Files]:
     path, test = _check_output(config, form), None
     of_test = path.with_stem(f"{path.stem}_test")
-    check_replaceable(path, [path, of_test] if config.test_fraction else [path])
+    check_exports(path, [path, of_test] if config.test_fraction else [path])
     main = RowFile(path, is_parquet=form.is_parquet)
     if config.test_fraction:
         test = RowFile(of_test, is_parquet=form.is_parquet)

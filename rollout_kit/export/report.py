@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..errors import ConfigError, number_of
+from ..errors import number_of
 from ..store.files import OutputPaths
+from ..store.replacing import check_replaceable
 from ..store.scan import read_object
 from ..types import JsonObject
 
@@ -18,7 +19,7 @@ def report_path(output: Path) -> Path:
     return output.with_name(f"{output.stem}_report.json")
 
 
-def exported_before(output: Path) -> set[str]:
+def find_exports(output: Path) -> set[str]:
     """The names of the files that the report beside an output calls exports."""
     found = read_object(report_path(output))
     lists = (found.get(name) for name in ("files", "earlier"))
@@ -26,16 +27,16 @@ def exported_before(output: Path) -> set[str]:
     return {Path(str(path)).name for paths in named for path in paths}
 
 
-def check_replaceable(output: Path, files: Iterable[Path]) -> None:
+def check_exports(output: Path, files: Iterable[Path]) -> None:
     """ConfigError if one of the files exists and is no earlier export: it would be lost."""
-    known = exported_before(output)
-    for path in files:
+    known = find_exports(output)
+
+    def is_own(path: Path) -> bool:
         is_export = path.name in known and not OutputPaths(path).manifest.exists()
-        if path.exists() and path.stat().st_size and not is_export:
-            raise ConfigError(
-                f"{path} exists, and is no earlier export: remove it, or choose another"
-                " output_fpath"
-            )
+        return is_export or not path.stat().st_size
+
+    for path in files:
+        check_replaceable(path, "earlier export", is_own)
 
 
 @dataclass(slots=True)

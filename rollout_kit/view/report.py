@@ -21,7 +21,7 @@ from ..types import Rollout
 from .dataset import find_outputs
 from .drawing import Whisker, draw_bars, draw_lines, draw_whiskers
 from .facts import EXAMPLES, Facts, bins_of, gather
-from .writing import check_replaceable, write_page
+from .writing import check_page, write_page
 
 STYLE = (Path(__file__).parent / "page" / "report.css").read_text()
 
@@ -58,7 +58,7 @@ ABOUT_K = (
 def write_report(command: ReportConfig) -> str:
     """Write the page and say so; ConfigError if the files hold no rollout."""
     target = command.output_fpath.expanduser()
-    check_replaceable(target)
+    check_page(target)
     with filtering(command.where) as keeps:
         files = [
             gather(name, path, command.pass_threshold, keeps)

@@ -17,7 +17,7 @@ from .app import PAGE, Viewer
 from .dataset import Dataset
 from .figures import histogram, plots
 from .query import Query
-from .writing import check_replaceable, write_page
+from .writing import check_page, write_page
 
 MAX_ROLLOUTS = 2000
 
@@ -32,7 +32,7 @@ def write_report(command: ViewConfig) -> str:
     """Write the file and say so; ConfigError for a wrong filter, or if it chooses nothing."""
     assert command.static_fpath is not None
     path = command.static_fpath.expanduser()
-    check_replaceable(path)
+    check_page(path)
     viewer = Viewer(Dataset(command.inputs), " ".join(command.inputs))
     viewer.update()
     report, num_chosen = build_report(viewer, command)

@@ -2,19 +2,23 @@
 
 from pathlib import Path
 
-from ..errors import ConfigError, OutputError
+from ..errors import OutputError
 from ..store.files import write_atomically
+from ..store.replacing import check_replaceable
 
 BEGIN = b"<!doctype html>"
 
 
-def check_replaceable(path: Path) -> None:
+def check_page(path: Path) -> None:
     """ConfigError if there is a file that is no page: it would be lost."""
-    if path.is_file() and path.stat().st_size:
-        with path.open("rb") as stream:
-            begin = stream.read(len(BEGIN)).lower()
-        if begin != BEGIN:
-            raise ConfigError(f"{path} exists, and is no page: remove it, or choose another name")
+    check_replaceable(path, "page", _is_page, "name")
+
+
+def _is_page(path: Path) -> bool:
+    if not path.is_file() or not path.stat().st_size:
+        return True  # there is nothing to lose
+    with path.open("rb") as stream:
+        return stream.read(len(BEGIN)).lower() == BEGIN
 
 
 def write_page(path: Path, content: str) -> None:
