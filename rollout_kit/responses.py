@@ -33,7 +33,7 @@ ENCODED = 254
 """Levels that orjson writes."""
 
 LONG = 16_000
-"""Bytes of JSON."""
+"""Bytes of JSON from which brackets are counted with `find`."""
 
 
 def is_too_deep(raw: bytes, value: Any) -> bool:

@@ -59,7 +59,7 @@ class Aggregate:
     _waiting: list[Waiting] = field(default_factory=list)
     """Rollouts that `_fold` has still to count."""
     _later: list[tuple[Group, int, str, Sequence[float]]] = field(default_factory=list)
-    """The same for what `add_numbers` got."""
+    """Arguments of `add_numbers` that `_fold` has still to count."""
 
     def add(self, rollout: Rollout) -> None:
         """Count one rollout."""

@@ -34,7 +34,7 @@ class Vote(NamedTuple):
 
 
 AnyVote = tuple[str | None, float]
-"""A vote, made with less work."""
+"""The answer and the reward of a `Vote`; a plain tuple takes less time to make."""
 
 
 def vote(votes: Iterable[Vote]) -> float:

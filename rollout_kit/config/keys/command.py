@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class CommandKeys(BaseModel):
-    """Some keys of some commands."""
+    """Base of all keys of commands."""
 
     # a process runs one command: pydantic builds the validators of that one only
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)

@@ -85,7 +85,7 @@ def hold(key: Key, line: JsonObject, encoded: bytes | None = None) -> HeldMember
     return HeldMember(key, orjson.dumps(seen), line.get("responses_create_params") or {})
 
 
-def hold_line(key: Key, line: JsonObject, encoded: bytes | None = None) -> HeldMember:
+def hold_line(key: Key, line: JsonObject) -> HeldMember:
     """The member with its whole line, for readers that need no digest."""
     return HeldMember(key, b"", {}, line)
 
