@@ -106,6 +106,21 @@ def test_the_right_one_is_preferred(place: Place) -> None:
     assert first["extra_info"]["split"] == "train" and first["extra_info"]["index"] == 0
 
 
+@pytest.mark.parametrize("form", ["trl_kto", "llamafactory_kto"])
+def test_labels_are_counted_and_a_threshold_that_tells_nothing_apart_is_named(
+    form: str, place: Place
+) -> None:
+    judged = ((0, 1.0), (1, 3.5), (2, 5.0))
+    place.write([line(1, index, f"It is {index}.", score) for index, score in judged])
+    _, said, _ = export(place, form)
+    assert "labels: 3 right (reward ≥ 1), 0 wrong" in said
+    assert "all labels are the same" in said and "+pass_threshold" in said
+    _, said, _ = export(place, form, "+pass_threshold=3.5")
+    assert "labels: 2 right (reward ≥ 3.5), 1 wrong" in said and "all labels" not in said
+    report = json.loads((place.folder / "out_report.json").read_text())
+    assert report["labels"] == {"right": 2, "wrong": 1, "pass_threshold": 3.5}
+
+
 def as_given(messages: list[Any]) -> list[Any]:
     """Messages without the nulls that Arrow puts where others have a field."""
     return [

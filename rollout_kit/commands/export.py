@@ -179,6 +179,9 @@ class _Files:
     def finish(self, num_read: int, what: str, *, is_allowed: bool = False) -> JsonObject:
         """Put the files in their places and return the report."""
         found = {"format": self.name, "read": num_read, **self.report.to_json()}
+        if labels := self.report.labels:
+            counts = {"right": labels[True], "wrong": labels[False]}
+            found["labels"] = {**counts, "pass_threshold": self.config.pass_threshold}
         written = [file for file in (self.main, self.test) if file is not None and file.num_rows]
         if not written and not is_allowed:
             reasons = list(found["left_out"].items())
@@ -268,6 +271,8 @@ def _write_group(
             if is_new:
                 for row in _rows(files, rollout, read, files.context(group.task_id, score, scores)):
                     file.write(row)
+                    if form.label is not None:
+                        files.report.labels[row[form.label]] += 1
             _count(files, rollout)
 
 

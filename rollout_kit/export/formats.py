@@ -40,6 +40,8 @@ class Format:
     is_bare: bool = False
     """Without the columns that identify the rollout."""
     companion: Companion | None = None
+    label: str | None = None
+    """Column that says whether a rollout is right."""
     takes_text: bool = False
     """Whether prompts and completions may be plain texts, which get no chat template."""
 
@@ -95,7 +97,10 @@ FORMATS: Mapping[str, Format] = {
         takes_text=True,
     ),
     "trl_kto": Format(
-        "TRL KTOTrainer: prompt, completion, label", of_rollout=trainers.trl_kto, takes_text=True
+        "TRL KTOTrainer: prompt, completion, label",
+        of_rollout=trainers.trl_kto,
+        label="label",
+        takes_text=True,
     ),
     "trl_grpo": Format(
         "TRL GRPOTrainer: prompt and the row's fields", of_task=trainers.trl_grpo, takes_text=True
@@ -144,6 +149,7 @@ FORMATS: Mapping[str, Format] = {
     "llamafactory_kto": Format(
         "LLaMA-Factory KTO: the same with kto_tag",
         of_rollout=llamafactory.llamafactory_kto,
+        label="kto_tag",
         companion=write_dataset_info,
     ),
     "llamafactory_dpo": Format(

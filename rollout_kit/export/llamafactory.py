@@ -17,10 +17,7 @@ def llamafactory_sft(each: Conversation, context: Context) -> JsonObject:
 
 
 def llamafactory_kto(each: Conversation, context: Context) -> JsonObject:
-    if context.score is None:
-        raise Unfit("without a reward")
-    tag = context.score >= context.threshold
-    return {**_conversation(each.messages, each), "kto_tag": tag}
+    return {**_conversation(each.messages, each), "kto_tag": context.is_right()}
 
 
 def llamafactory_dpo(pair: Pair) -> JsonObject:

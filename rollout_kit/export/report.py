@@ -64,6 +64,8 @@ class ExportReport:
     tasks: set[str] = field(default_factory=set)
     rules: Counter[str] = field(default_factory=Counter)
     numbers: dict[str, Figures] = field(default_factory=dict)
+    labels: Counter[bool] = field(default_factory=Counter)
+    """Whether rows are right → how many, in formats that say it."""
 
     def add(self, task_id: str, **figures: float | None) -> None:
         """Count a row."""
@@ -102,6 +104,11 @@ def _lines(found: JsonObject) -> Iterator[str]:
         if numbers := found.get(name):
             spread = f"{numbers['min']:g} to {numbers['max']:g}, median {numbers['p50']:g}"
             yield f"  {name.replace('_', ' ')}: mean {numbers['mean']:.4g}, {spread}"
+    if labels := found.get("labels"):
+        bound = f"reward ≥ {labels['pass_threshold']:g}"
+        yield f"  labels: {labels['right']:,} right ({bound}), {labels['wrong']:,} wrong"
+        if not (labels["right"] and labels["wrong"]):
+            yield "  all labels are the same, so nothing is learned: choose another +pass_threshold"
     for reason, number in found["left_out"].items():
         yield f"  left out: {number:,} ({reason})"
 

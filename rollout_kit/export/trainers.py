@@ -34,6 +34,12 @@ class Context:
     """How advantages are computed, if they are asked for."""
     otel: OtelConfig = field(default_factory=OtelConfig)
 
+    def is_right(self) -> bool:
+        """Whether the rollout's reward reaches the threshold; Unfit without a reward."""
+        if self.score is None:
+            raise Unfit("without a reward")
+        return self.score >= self.threshold
+
     def advantage(self) -> float:
         """Of the rollout, over all verified rollouts of its group; Unfit without a reward."""
         if self.score is None:
@@ -60,10 +66,7 @@ def trl_prompt_completion(each: Conversation, context: Context) -> JsonObject:
 
 
 def trl_kto(each: Conversation, context: Context) -> JsonObject:
-    if context.score is None:
-        raise Unfit("without a reward")
-    label = context.score >= context.threshold
-    return {"prompt": each.prompt, "completion": each.completion, "label": label}
+    return {"prompt": each.prompt, "completion": each.completion, "label": context.is_right()}
 
 
 def trl_grpo(each: Conversation, context: Context) -> JsonObject:
