@@ -87,28 +87,25 @@ class Running(ABC):
         self._has_begun = True
         await self._wait_for_closing()
         closed = asyncio.Event()
-        collection = await self._open()
-        is_clean = False
         try:
-            await collection.source.count()
-            collection.begin()
-            run = self._run = self._make_run(collection)
-            await run.warm_up()
-            if self._is_stopped:
-                run.interrupt()
-            outcomes = run.outcomes()
-            async with self._beside(run):
-                try:
-                    async for outcome in outcomes:
-                        yield outcome
-                finally:
-                    self._servers.closing.add(closed)
-                    await outcomes.aclose()
-            self.metrics, self.status = finish(run)
-            is_clean = True
+            with await self._open() as collection:
+                await collection.source.count()
+                collection.begin()
+                run = self._run = self._make_run(collection)
+                await run.warm_up()
+                if self._is_stopped:
+                    run.interrupt()
+                outcomes = run.outcomes()
+                async with self._beside(run):
+                    try:
+                        async for outcome in outcomes:
+                            yield outcome
+                    finally:
+                        self._servers.closing.add(closed)
+                        await outcomes.aclose()
+                self.metrics, self.status = finish(run)
         finally:
             self._run = None
-            collection.close(clean=is_clean)
             self._servers.closing.discard(closed)
             closed.set()
 

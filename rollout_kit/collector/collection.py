@@ -3,12 +3,11 @@
 Settings that differ from those of the output's rollouts are refused here, before anything is sent.
 """
 
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from ..config.keys.commands import CollectConfig, ReverifyConfig, RolloutsCommand
 from ..config.keys.parallelism import Parallelism
@@ -66,7 +65,7 @@ AnySource = TypeVar("AnySource", bound=TaskSource | StoredSource, covariant=True
 
 @dataclass(slots=True)
 class Collection(Generic[AnyConfig, AnySource]):
-    """A run that may begin."""
+    """A run that may begin; a context that closes the output."""
 
     command: AnyConfig
     source: AnySource
@@ -102,11 +101,13 @@ class Collection(Generic[AnyConfig, AnySource]):
         }
         self.history.start(self.lines.again, source.input_path, source.name, verifiers)
 
-    def close(self, *, clean: bool) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         """Close the output, and note in the history how the run ended."""
-        error = sys.exc_info()[1]
         try:
-            self.journal.close(clean=clean)
+            self.journal.close(clean=error is None)
         except OutputError as failed:
             error = error or failed
             raise
@@ -144,7 +145,7 @@ async def open_collection(
     known = await know_agents(command, servers, reader)
     check_prices(command, known)
     plans = {agent: each.plan for agent, each in known.items()}
-    journal, notes = _open_journal(command, command.resume, lines)
+    journal, notes = _open_journal(command, lines)
     try:
         manifest = _open_manifest(journal)
         output, appends = str(command.output_jsonl_fpath), command.resume == "append"
@@ -221,7 +222,7 @@ def open_reverification(
     if command.resume != "fresh":
         fingerprints = {agent: plan.verifier for agent, plan in plans.items()}
         stale, notes = drop_stale(paths, stored.survey, fingerprints, is_dry=command.dry_run)
-    journal, opening = _open_journal(command, command.resume, lines)
+    journal, opening = _open_journal(command, lines)
     try:
         manifest = Manifest.load(paths.manifest)
         manifest.explain_from(stored.collected.manifest)
@@ -257,17 +258,17 @@ def open_reverification(
 
 
 def _open_journal(
-    command: RolloutsCommand, resume: str, lines: CommandLines
+    command: CollectConfig | ReverifyConfig, lines: CommandLines
 ) -> tuple[AnyJournal, list[str]]:
     """The journal, and what people should know about opening it."""
     if command.output_jsonl_fpath is None:
         return NoJournal(), []
     paths, notes = output_paths(command), []
-    starts_over = resume == "fresh"
+    starts_over = command.resume == "fresh"
     if starts_over and not command.dry_run and (moved := set_aside(paths)):
         notes = [f"moved aside: {', '.join(map(str, moved))}"]
-    is_sharded = getattr(command, "rows", "driver") == "shards" and not command.dry_run
-    kind = ShardedJournal if is_sharded else Journal
+    is_sharded = isinstance(command, CollectConfig) and command.rows == "shards"
+    kind = ShardedJournal if is_sharded and not command.dry_run else Journal
     journal = kind(paths, fsync=command.fsync, command_line=lines.again)
     if starts_over and command.dry_run:  # show the plan as if the files had been moved
         journal.contents = Contents()

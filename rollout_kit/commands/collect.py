@@ -135,7 +135,7 @@ class Work:
             from ..rl.producing.epochs import EpochSource  # not needed for a single pass
 
             make_source = partial(EpochSource, epochs=command.epochs)
-        collection = await open_collection(
+        with await open_collection(
             config,
             self.servers,
             self.path,
@@ -145,14 +145,9 @@ class Work:
             say=progress.say,
             make_source=make_source,
             make_runner=self.make_runner,
-        )
-        is_clean = False
-        try:
+        ) as collection:
             await prepare(collection, progress)
             yield collection
-            is_clean = True
-        finally:
-            collection.close(clean=is_clean)
 
 
 @asynccontextmanager

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from ..collector.collection import open_reverification, survey_stored
 from ..collector.reverification import Verifiers, know_verifiers, reach_verifiers
@@ -61,18 +62,11 @@ async def _reverify(
     progress: Progress,
 ) -> int:
     lines = command_lines("ng_reverify", argv, config, config.command)
-    collection = open_reverification(config, stored, found, lines=lines)
-    is_clean = False
-    try:
+    with open_reverification(config, stored, found, lines=lines) as collection:
         await prepare(collection, progress)
         if config.command.dry_run:
-            status = show_first_request(collection, progress)
-        else:
-            status = await run_to_end(collection, found.servers.ends, progress)
-        is_clean = True
-    finally:
-        collection.close(clean=is_clean)
-    return status
+            return show_first_request(collection, progress)
+        return await run_to_end(collection, found.servers.ends, progress)
 
 
 @asynccontextmanager
@@ -80,4 +74,4 @@ async def stored_file(command: ReverifyConfig) -> AsyncIterator[StoredFile]:
     """The input, surveyed; ConfigError if it holds nothing to verify."""
     name = stored_path(command)
     with input_file(name) as path:
-        yield await survey_stored(name, type(path)(as_ours(str(path))), command)
+        yield await survey_stored(name, Path(as_ours(str(path))), command)
