@@ -30,7 +30,7 @@ from .examination import GOLD
 async def audit(config: Config[AuditConfig], tell: Callable[[str], None]) -> JsonObject:
     """Audit the configured verifier; raise ConfigError if the audit cannot start."""
     command = config.command
-    verifier = _select_verifier(config, command)
+    verifier = _select_verifier(config)
     folder = registry.find(RESOURCES, verifier.implementation)
     server = folder and registry.load(RESOURCES, verifier.implementation)
     if getattr(server, "verify", None) is ResourcesServer.verify:
@@ -57,9 +57,9 @@ async def audit(config: Config[AuditConfig], tell: Callable[[str], None]) -> Jso
         return {**found, "verifier": verifier.name, "rows": len(rows)}
 
 
-def _select_verifier(config: Config, command: AuditConfig) -> Instance:
+def _select_verifier(config: Config[AuditConfig]) -> Instance:
     there = {each.name: each for each in config.of_type(RESOURCES)}
-    wanted = command.resources_server_name
+    wanted = config.command.resources_server_name
     if wanted is not None and wanted in there:
         return there[wanted]
     known = ", ".join(there) or "none"

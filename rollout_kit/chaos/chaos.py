@@ -27,7 +27,7 @@ def chaos(
 ) -> ChaosReport:
     """Run and check a collection; raise ConfigError if there is nothing to run or check."""
     command = config.command
-    _check(config, command)
+    _check(config)
     paths = output_paths(command)
     folder = paths.beside("_chaos")
     if config.instances:
@@ -35,15 +35,15 @@ def chaos(
     report = ChaosReport(unchecked=dict.fromkeys(Invariant, UNSEEN))
     told, processes = build_words(config, argv, folder), Processes(folder)
     if not command.check_only:
-        _run_drill(config, command, told, processes, report, say)
+        _run_drill(config, told, processes, report, say)
     found = check_files(paths)
-    asked = read_plan(config, command, {*found.rollouts, *found.unverified, *found.failed})
+    asked = read_plan(config, {*found.rollouts, *found.unverified, *found.failed})
     if not asked.keys:
         raise ConfigError(f"{asked.source}: contains no task that this command would collect")
     check_plan(found, asked)
     _report_files(report, found, asked)
     if config.instances and command.num_reverified and found.rewards:
-        _report_sample(config, command, told, processes, report)
+        _report_sample(command, told, processes, report)
     places = [*paths.all(), folder]
     places += [command.log_dir] if command.log_dir and has_own_log_dir(command) else []
     if config.secrets:
@@ -55,8 +55,9 @@ def chaos(
     return report
 
 
-def _check(config: Config, command: ChaosConfig) -> None:
+def _check(config: Config[ChaosConfig]) -> None:
     """Check what the types of the keys cannot express."""
+    command = config.command
     if command.output_jsonl_fpath is None:
         raise ConfigError("output_jsonl_fpath is missing: add +output_jsonl_fpath=rollouts.jsonl")
     if command.check_only:
@@ -73,16 +74,16 @@ def _check(config: Config, command: ChaosConfig) -> None:
 
 
 def _run_drill(
-    config: Config,
-    command: ChaosConfig,
+    config: Config[ChaosConfig],
     told: Words,
     processes: Processes,
     report: ChaosReport,
     say: Callable[[str], None],
 ) -> None:
+    command = config.command
     paths = output_paths(command)
     held = check_files(paths)
-    asked = read_plan(config, command, held.rollouts)
+    asked = read_plan(config, held.rollouts)
     owed = sum(key not in held.rollouts for key in asked.keys)
     if not owed:
         raise ConfigError(f"{paths.main} is complete already: give another output_jsonl_fpath")
@@ -117,7 +118,7 @@ def _report_files(report: ChaosReport, found: CheckedFiles, asked: Planned) -> N
 
 
 def _report_sample(
-    config: Config, command: ChaosConfig, told: Words, processes: Processes, report: ChaosReport
+    command: ChaosConfig, told: Words, processes: Processes, report: ChaosReport
 ) -> None:
     main: Path = output_paths(command).main
     again = verify_sample(

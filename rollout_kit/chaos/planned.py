@@ -17,9 +17,10 @@ from ..types import Key
 from .check import Planned
 
 
-def read_plan(config: Config, command: CollectConfig, held: Collection[Key]) -> Planned:
+def read_plan(config: Config[CollectConfig], held: Collection[Key]) -> Planned:
     """Return the keys that the input asks for. Without a configuration, the agents and their scopes
     are taken from the keys `held` on disk; the default scope is preferred."""
+    command = config.command
     names = [each.name for each in config.of_type(AGENTS)] or sorted({key.agent for key in held})
     servers = Servers(Peers({}), names, config.default_params, config.values)
     agent = choose_agent(names, config.values, command)
