@@ -5,12 +5,13 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
 
-from rollout_kit.cluster.driver import Cluster, OnWorkers
+from rollout_kit.cluster.driver import OnWorkers, make_leased_runner
 from rollout_kit.cluster.exchange import Exchange
 from rollout_kit.cluster.leases import Leases
 from rollout_kit.cluster.worker import READY, DriverClient, LeasedWork
@@ -58,7 +59,7 @@ class NoHttp:
 @asynccontextmanager
 async def spread(
     servers: Servers, num_workers: int = 2, shards: Path | None = None
-) -> AsyncIterator[Cluster]:
+) -> AsyncIterator[Servers]:
     """Context with workers that run the attempts, and all servers but `policy_model`."""
     loop = asyncio.get_running_loop()
     leases = Leases(loop.time)
@@ -85,9 +86,9 @@ async def spread(
                 shard.close()
 
     workers = {asyncio.create_task(work(number)) for number in range(num_workers)}
-    spread_servers = replace(servers, peers=servers.peers.with_others(own))
+    make_runner = partial(make_leased_runner, exchange, leases)
     try:
-        yield Cluster(spread_servers, leases, exchange)
+        yield replace(servers, peers=servers.peers.with_others(own), make_runner=make_runner)
     finally:
         leases.dismiss_all()
         await cancel_all(workers)
@@ -99,4 +100,4 @@ async def collect_spread(servers: Servers, config: Any, argv: Any, progress: Any
     paths = command.output_jsonl_fpath
     shards = paths.with_name(f"{paths.stem}_shards") if command.rows == "shards" else None
     async with spread(servers, shards=shards) as found:
-        return await collect_through(found.servers, config, argv, progress, found.make_runner)
+        return await collect_through(found, config, argv, progress)

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import threading
+from importlib.util import find_spec
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -207,6 +208,17 @@ def test_workers_run_the_rollouts_and_keep_their_settings(light: Path) -> None:
                 rk.collect(servers, "tasks.jsonl", executor="processes")
 
     asyncio.run(main())
+
+
+@pytest.mark.skipif(find_spec("ray") is not None, reason="Ray would look for its cluster")
+def test_servers_on_nodes_are_those_of_the_command(light: Path) -> None:
+    async def main() -> None:
+        words = ["++policy_model.responses_api_models.simulated_model.placement=ray"]
+        async with rk.servers("light.yaml", overrides=words):
+            pass
+
+    with pytest.raises(rk.ConfigError, match="needs Ray"):
+        asyncio.run(main())
 
 
 def test_a_run_is_iterated_once_and_can_be_stopped_before_it_begins(light: Path) -> None:

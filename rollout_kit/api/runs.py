@@ -23,7 +23,6 @@ from ..collector.collection import (
 from ..collector.plan import check_repeats
 from ..collector.results import Status, finish, write_metrics
 from ..collector.reverification import verifiers_of
-from ..collector.rollout import Runner
 from ..collector.run import Run
 from ..collector.sources import TaskSource
 from ..config import fields
@@ -152,7 +151,6 @@ class Collecting(Running):
             lines=CommandLines(),
             say=log_event,
             make_source=self._source(),
-            make_runner=self._servers.make_runner or Runner,
         )
 
     def _source(self) -> Callable[..., TaskSource]:

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from ..cluster.places import open_servers
 from ..config.keys.commands import CollectConfig
-from ..config.load import Config, load
+from ..config.load import load
 from ..errors import ConfigError
-from ..launch.reach import Servers, reach
+from ..launch.reach import Servers
 
 log = logging.getLogger("rollout_kit")
 
@@ -69,20 +70,8 @@ async def _reach(words: Sequence[str], **keys: Any) -> AsyncIterator[Servers]:
     config = load(["+global_aiohttp_connector_limit=0", *words], CollectConfig)
     given = {name: value for name, value in keys.items() if value is not None}
     config = replace(config, command=config.command.model_copy(update=given))
-    async with _servers_of(config) as found:
+    async with open_servers(config, log_event) as found:
         try:
             yield found
         finally:
             found.ended.set()
-
-
-@asynccontextmanager
-async def _servers_of(config: Config[CollectConfig]) -> AsyncIterator[Servers]:
-    if config.command.executor == "local":
-        async with reach(config, config.command, log_event) as found:
-            yield found
-        return
-    from ..cluster.driver import cluster  # not needed in a single process
-
-    async with cluster(config, config.command, log_event) as workers:
-        yield replace(workers.servers, make_runner=workers.make_runner)

@@ -70,7 +70,7 @@ async def _serve(config: "Config") -> int:
                 upkeep=_make_upkeep(command, console),
                 run=run,
                 tapes=Tapes.at(command.record, command.replay),
-                nodes=nodes_for(config, command.ray_address),
+                nodes=nodes_for(config),
             ) as running,
         ):
             ready = True

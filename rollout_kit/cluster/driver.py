@@ -93,33 +93,25 @@ class OnWorkers(Local):
         return await self._leases.call(self.service.name, path, raw)
 
 
-@dataclass(slots=True)
-class Cluster:
-    """The servers as the driver reaches them, and what makes its runner."""
-
-    servers: Servers
-    leases: Leases
-    exchange: "Exchange"
-
-    def make_runner(
-        self,
-        peers: Peers,
-        agents: dict[str, AgentPlan],
-        limits: RolloutLimits,
-        *,
-        bill: Bill,
-        together: Together,
-    ) -> Runner:
-        """A runner that has the workers run the attempts; they start once it is known how."""
-        self.exchange.begin(agents, limits)
-        return LeasedRunner(peers, agents, limits, bill=bill, together=together, leases=self.leases)
+def make_leased_runner(
+    exchange: Exchange,
+    leases: Leases,
+    peers: Peers,
+    agents: dict[str, AgentPlan],
+    limits: RolloutLimits,
+    *,
+    bill: Bill,
+    together: Together,
+) -> Runner:
+    """A runner that has the workers run the attempts; they start once it is known how."""
+    exchange.begin(agents, limits)
+    return LeasedRunner(peers, agents, limits, bill=bill, together=together, leases=leases)
 
 
 @asynccontextmanager
-async def cluster(
-    config: Config[CollectConfig], command: CollectConfig, say: Say
-) -> AsyncIterator[Cluster]:
-    """Context with workers that run the attempts of a collection."""
+async def cluster(config: Config[CollectConfig], say: Say) -> AsyncIterator[Servers]:
+    """Context with the servers, and workers that run the attempts of a collection."""
+    command = config.command
     for name in ("record", "replay"):
         if getattr(command, name):
             raise ConfigError(
@@ -132,11 +124,10 @@ async def cluster(
         _place_of(command) as place,
         reach(
             split.config,
-            command,
             say,
             host=place.host,
             elsewhere=split.names,
-            nodes=nodes_for(split.config, command.ray_address),
+            nodes=nodes_for(split.config),
         ) as servers,
     ):
         transports = {name: OnWorkers(_service(servers, name), leases) for name in split.names}
@@ -160,7 +151,11 @@ async def cluster(
         ):
             try:
                 async with place.start(crew) as ends:
-                    yield Cluster(replace(servers, ends=[*servers.ends, *ends]), leases, exchange)
+                    yield replace(
+                        servers,
+                        ends=[*servers.ends, *ends],
+                        make_runner=partial(make_leased_runner, exchange, leases),
+                    )
             finally:
                 leases.dismiss_all()
 

@@ -133,7 +133,6 @@ async def open_collection(
     lines: CommandLines,
     say: Say,
     make_source: Callable[..., TaskSource] = TaskSource,
-    make_runner: Callable[..., Runner] = Runner,
 ) -> Collection[CollectConfig, TaskSource]:
     """Open the output and plan what the tasks ask for; ConfigError or OutputError if the run must
     not begin.
@@ -170,6 +169,7 @@ async def open_collection(
     limits = _limits(
         command, park_after_s=command.park_after_s, skip_verification=command.skip_verification
     )
+    make_runner = servers.make_runner or Runner
     return Collection(
         command=command,
         source=source,

@@ -42,20 +42,19 @@ class Verifiers:
 
 @asynccontextmanager
 async def reach_verifiers(
-    config: Config, command: ReverifyConfig, agents: Collection[str], say: Say
+    config: Config[ReverifyConfig], agents: Collection[str], say: Say
 ) -> AsyncIterator[Verifiers]:
     """The resources servers of these agents: started here with `config_paths`, with the judges
     that they refer to, or those of a running `ng_run`."""
     if config.instances:
-        known = {name: each for name, each in config.instances.items() if each.type == AGENTS}
-        names = {name: verifier_of(each) for name, each in known.items()}
+        names = {each.name: verifier_of(each) for each in config.of_type(AGENTS)}
         servers = select_needed(config.instances, {names.get(agent) or "" for agent in agents})
         if not servers:
             raise ConfigError("\n".join(_unknown(agent, names) for agent in agents))
-        async with reach(replace(config, instances=servers), command, say) as here:
+        async with reach(replace(config, instances=servers), say) as here:
             yield await know_verifiers(here, names, agents)
         return
-    async with reach(config, command, say) as there:
+    async with reach(config, say) as there:
         yield await verifiers_of(there, agents)
 
 

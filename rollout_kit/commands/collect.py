@@ -6,16 +6,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from ..cluster.places import nodes_for
+from ..cluster.places import open_servers
 from ..collector.collection import Collection, open_collection, output_paths
 from ..collector.plan import check_repeats
-from ..collector.rollout import Runner
 from ..collector.sources import TaskSource
 from ..config.inputs import choose_agent, task_path
 from ..config.keys.commands import CollectConfig
 from ..config.load import Config
 from ..errors import ConfigError
-from ..launch.reach import Servers, reach
+from ..launch.reach import Servers
 from ..pacing.bill import Bill
 from ..store.files import check_apart
 from ..store.input import input_file
@@ -31,20 +30,16 @@ from .throughput_log import check_log
 async def collect(config: Config[CollectConfig], argv: Sequence[str], progress: Progress) -> int:
     """Collect what is owed into the output; returns the exit status."""
     check(config.command)
-    async with _reach_all(config, progress) as (servers, make_runner):
-        return await collect_through(servers, config, argv, progress, make_runner)
+    async with open_servers(config, progress.say) as servers:
+        return await collect_through(servers, config, argv, progress)
 
 
 async def collect_through(
-    servers: Servers,
-    config: Config[CollectConfig],
-    argv: Sequence[str],
-    progress: Progress,
-    make_runner: Callable[..., Runner] = Runner,
+    servers: Servers, config: Config[CollectConfig], argv: Sequence[str], progress: Progress
 ) -> int:
     """The same through servers that run already."""
     command = config.command
-    async with open_work(servers, config, argv, make_runner) as work:
+    async with open_work(servers, config, argv) as work:
         if command.confirm and not command.dry_run and command.only is None:
             async with work.collection(progress) as first:
                 status = await confirm(first, servers.ends, progress)
@@ -60,42 +55,21 @@ async def collect_through(
 async def estimate(config: Config[CollectConfig], argv: Sequence[str], progress: Progress) -> int:
     """Show what a collection will take, from a few of its rollouts; returns the exit status."""
     check(config.command)
-    async with _reach_all(config, progress) as (servers, make_runner):
-        return await estimate_through(servers, config, argv, progress, make_runner)
+    async with open_servers(config, progress.say) as servers:
+        return await estimate_through(servers, config, argv, progress)
 
 
 async def estimate_through(
-    servers: Servers,
-    config: Config[CollectConfig],
-    argv: Sequence[str],
-    progress: Progress,
-    make_runner: Callable[..., Runner] = Runner,
+    servers: Servers, config: Config[CollectConfig], argv: Sequence[str], progress: Progress
 ) -> int:
     """The same through servers that run already."""
     async with (
-        open_work(servers, config, argv, make_runner) as work,
+        open_work(servers, config, argv) as work,
         work.collection(progress) as collection,
     ):
         if config.command.dry_run:
             return show_first_request(collection, progress)
         return await estimate_all(collection, servers.ends, progress)
-
-
-@asynccontextmanager
-async def _reach_all(
-    config: Config[CollectConfig], progress: Progress
-) -> AsyncIterator[tuple[Servers, Callable[..., Runner]]]:
-    """The servers, and what makes the runner: workers run the attempts if the command says so."""
-    command = config.command
-    if command.executor == "local" or command.dry_run:
-        nodes = nodes_for(config, command.ray_address)
-        async with reach(config, command, progress.say, nodes=nodes) as servers:
-            yield servers, Runner
-        return
-    from ..cluster.driver import cluster  # not needed in a single process
-
-    async with cluster(config, command, progress.say) as found:
-        yield found.servers, found.make_runner
 
 
 def check(command: CollectConfig) -> None:
@@ -120,7 +94,6 @@ class Work:
     argv: Sequence[str]
     name: str
     path: Path
-    make_runner: Callable[..., Runner] = Runner
     bill: Bill = field(default_factory=Bill)
     """Cost of both runs."""
 
@@ -141,10 +114,9 @@ class Work:
             self.path,
             self.name,
             bill=self.bill,
-            lines=command_lines("ng_collect_rollouts", self.argv, config, command),
+            lines=command_lines("ng_collect_rollouts", self.argv, config),
             say=progress.say,
             make_source=make_source,
-            make_runner=self.make_runner,
         ) as collection:
             await prepare(collection, progress)
             yield collection
@@ -152,10 +124,7 @@ class Work:
 
 @asynccontextmanager
 async def open_work(
-    servers: Servers,
-    config: Config[CollectConfig],
-    argv: Sequence[str],
-    make_runner: Callable[..., Runner] = Runner,
+    servers: Servers, config: Config[CollectConfig], argv: Sequence[str]
 ) -> AsyncIterator[Work]:
     """The command, with its input as a file while the context lasts."""
     command = config.command
@@ -163,4 +132,4 @@ async def open_work(
     name = task_path(command, servers.values, agent)
     check_apart(name, output_paths(command))
     with input_file(name) as path:
-        yield Work(servers, config, argv, name, path, make_runner)
+        yield Work(servers, config, argv, name, path)

@@ -2,7 +2,6 @@
 
 import shlex
 from collections.abc import Sequence
-from typing import Any
 
 from ..collector.collection import CommandLines, output_paths
 from ..config.keys.commands import RolloutsCommand, known_keys
@@ -16,10 +15,9 @@ ONCE = frozenset({"only", "dry_run", "confirm", "num_canary", "canary_seed"})
 """Keys that belong to one call: the command that continues a run does without them."""
 
 
-def command_lines(
-    name: str, argv: Sequence[str], config: Config[Any], command: RolloutsCommand
-) -> CommandLines:
+def command_lines(name: str, argv: Sequence[str], config: Config[RolloutsCommand]) -> CommandLines:
     """What continues a run of the command `name`, and what verifies its output again."""
+    command = config.command
     again = repeat_command(name, argv, config.secrets)
     if command.output_jsonl_fpath is None:
         return CommandLines(again)

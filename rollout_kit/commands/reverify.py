@@ -27,7 +27,7 @@ async def reverify(config: Config[ReverifyConfig], argv: Sequence[str], progress
     check(command)
     async with (
         stored_file(command) as stored,
-        reach_verifiers(config, command, stored.survey.agents(), progress.say) as found,
+        reach_verifiers(config, stored.survey.agents(), progress.say) as found,
     ):
         return await _reverify(config, argv, stored, found, progress)
 
@@ -61,7 +61,7 @@ async def _reverify(
     found: Verifiers,
     progress: Progress,
 ) -> int:
-    lines = command_lines("ng_reverify", argv, config, config.command)
+    lines = command_lines("ng_reverify", argv, config)
     with open_reverification(config, stored, found, lines=lines) as collection:
         await prepare(collection, progress)
         if config.command.dry_run:

@@ -52,8 +52,7 @@ class Servers:
 
 @asynccontextmanager
 async def reach(
-    config: Config,
-    command: CollectConfig | ReverifyConfig,
+    config: Config[CollectConfig] | Config[ReverifyConfig],
     say: Say,
     *,
     host: str = "127.0.0.1",
@@ -66,23 +65,22 @@ async def reach(
     `nodes`.
     """
     if config.instances:
-        where = _own_servers(config, command, say, host, elsewhere, nodes)
+        where = _own_servers(config, say, host, elsewhere, nodes)
     else:
-        where = _servers_of_ng_run(command, say)
+        where = _servers_of_ng_run(config.command, say)
     async with where as servers:
         yield servers
 
 
 @asynccontextmanager
 async def _own_servers(
-    config: Config,
-    command: CollectConfig | ReverifyConfig,
+    config: Config[CollectConfig] | Config[ReverifyConfig],
     say: Say,
     host: str,
     elsewhere: Collection[str],
     nodes: Nodes | None,
 ) -> AsyncIterator[Servers]:
-    agents = [each.name for each in config.instances.values() if each.type == AGENTS]
+    command, agents = config.command, [each.name for each in config.of_type(AGENTS)]
     async with placed(
         config,
         default="local",

@@ -54,7 +54,7 @@ async def check_file(config: Config[CheckTokensConfig], say: Say) -> JsonObject:
     if not command.input_jsonl_fpath:
         raise ConfigError("input_jsonl_fpath is missing: name the rollouts to check")
     rollouts = islice(load(command.input_jsonl_fpath), command.limit or None)
-    async with reach(config, command, say) as servers:
+    async with reach(config, say) as servers:
         score = score_with(servers.peers, command.model_server)
         found = await check_tokens(rollouts, score)
     if not found.num_turns:
