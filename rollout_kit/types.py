@@ -4,7 +4,6 @@ Wire models check the fields they name and carry all others along unchanged. Wha
 look into stays plain JSON.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 import orjson
 from pydantic import BaseModel, ConfigDict
 
-from .errors import OutputError, RolloutError, VerifyError
+from .errors import OutputError, RolloutError
 
 if TYPE_CHECKING:
     from .trajectory import Versions
@@ -92,13 +91,6 @@ def given_fields(model: BaseModel) -> JsonObject:
     names = model.model_fields_set
     given = {name: value for name, value in model.__dict__.items() if name in names}
     return {**given, **(model.model_extra or {})}
-
-
-def finite_reward(value: Any) -> float:
-    """`value` as a reward; VerifyError if it is not a finite number."""
-    if isinstance(value, bool | int | float) and math.isfinite(value):
-        return float(value)
-    raise VerifyError(f"reward must be a finite number, got {value!r}", retryable=False)
 
 
 class Say(Protocol):

@@ -212,7 +212,7 @@ def test_a_verifier_that_hangs_is_given_up_after_its_time(bench: Bench) -> None:
     assert kind == "PeerTimeout"
 
 
-@pytest.mark.parametrize("reward", [float("nan"), float("inf"), None, "1"])
+@pytest.mark.parametrize("reward", [float("nan"), float("inf"), 1e200, 10**400, None, "1"])
 def test_a_reward_that_is_no_finite_number_is_the_verifier_s_failure(
     bench: Bench, reward: Any
 ) -> None:
@@ -410,6 +410,12 @@ def test_a_row_s_own_reserved_fields_survive_under_task_fields(bench: Bench) -> 
     assert line["task_fields"] == {"usage": "mine", "rollout": [1], "reward": 7}
     assert line["reward"] == 1.0 and line["usage"]["total_tokens"] == 2
     assert line["_ng_task_index"] == 41
+
+
+def test_a_task_index_that_no_file_can_hold_is_replaced_by_the_position(bench: Bench) -> None:
+    rows = [row("a", _ng_task_index=2**63), row("b", _ng_task_index=2**80)]
+    assert run_virtual(bench.collect(rows)) == 0
+    assert sorted(line["_ng_task_index"] for line in bench.lines()) == [0, 1]
 
 
 def test_the_rest_of_an_interrupted_input_can_be_given_as_another_input(bench: Bench) -> None:

@@ -11,7 +11,7 @@ import pytest
 from exported import Place, line
 from support import read_jsonl, write_jsonl
 
-from rollout_kit.cli import compare, export
+from rollout_kit.cli import compare, export, merge, view
 from rollout_kit.errors import ConfigError
 from rollout_kit.export import source
 from rollout_kit.export.filters.expression import Filter
@@ -160,6 +160,34 @@ def test_lines_and_rollouts_that_are_left_out_are_counted(place: Place, size: in
     path.write_bytes(b"".join(LOST))
     status, said = place.run(export.main, path, "+format=trl_sft", f"+output_fpath={out}")
     assert status == 1 and "left out: 3 (lines that no collection wrote)" in said
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        b',"reward":1e200',
+        b',"reward":' + b"9" * 400,
+        b',"_ng_task_index":' + b"9" * 30,
+        b',"rollout":{"task_id":"a","rollout_index":' + b"9" * 30 + b"}",
+        b',"deep":' + b"[" * 5000 + b"]" * 5000,
+    ],
+)
+def test_lines_with_numbers_that_nothing_can_hold_and_deep_ones_are_left_out(
+    more: bytes, place: Place
+) -> None:
+    kept, odd = (json.dumps(line(task, 0, "a", 1.0)).encode() for task in (1, 2))
+    path, again = place.folder / "odd.jsonl", place.write([line(1, 0, "b", 0.5)], "again.jsonl")
+    path.write_bytes(kept + b"\n" + odd[:-1] + more + b"}\n")
+    status, said = place.run(compare.main, path, again)
+    assert status == 0 and f"{path}: left out: 1 (lines that no collection wrote)" in said
+    out = place.folder / "out.jsonl"
+    status, said = place.run(export.main, path, "+format=trl_sft", f"+output_fpath={out}")
+    assert status == 0 and len(read_jsonl(out)) == 1 and "left out: 1 (lines" in said
+    status, said = place.run(view.main, path, f"+static={place.folder}/page.html")
+    assert status == 0 and "1 rollout" in said
+    merged = place.folder / "merged.jsonl"
+    status, said = place.run(merge.main, path, f"+output_jsonl_fpath={merged}")
+    assert status == 2 and "1 line is no rollout" in said and len(read_jsonl(merged)) == 1
 
 
 def test_ids_that_no_column_holds_tell_tasks_apart(place: Place) -> None:

@@ -191,7 +191,7 @@ def test_odd_lines_and_manifests_are_no_bugs(shards: list[Path], tmp_path: Path,
     odd = [{"rollout_index": -1}, {"rollout_index": 2**40}, {"task_id": "s", "settings": ["a"]}]
     write_jsonl(tmp_path / "odd.jsonl", [{**first, "rollout": first["rollout"] | o} for o in odd])
     status, said = run(f"{tmp_path}/odd.jsonl", f"+output_jsonl_fpath={tmp_path}/o.jsonl")
-    assert status == 2 and "Merged 1 file: 1 rollout" in said and "2 lines are none" in said
+    assert status == 2 and "Merged 1 file: 1 rollout" in said and "2 lines are no rollouts" in said
     broken = [
         {"counts": [1], "settings": [], "verifiers": 5, "inputs": {}},
         {"counts": {"planned": "a"}, "inputs": [5, {"shard": 7, "tasks": "b", "num_repeats": []}]},

@@ -98,6 +98,7 @@ def test_a_request_that_is_none_is_refused(body: JsonObject, why: str, over: Ove
         ([{"reward": 1, "components": [1]}] * 3, "members[0].components=[1], not a mapping"),
         ([{"rewrd": 1}] * 3, "members[0] without 'reward', which may be None"),
         ([10**400] * 3, "not a finite number"),
+        ([1e200] * 3, "returned members[0].reward=1e+200, not a finite number of at most 1e+100"),
         ({"members": [1, 1, 1], "group": [1]}, "returned list as figures of the group"),
         ({"members": [1, 1, 1], "group": {"a": math.nan}}, "group.a=nan, not a finite number"),
     ],

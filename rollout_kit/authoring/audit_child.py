@@ -15,7 +15,7 @@ from time import perf_counter
 
 import orjson
 
-from ..errors import RolloutError
+from ..errors import RolloutError, finite_reward
 from ..responses import function_calls
 from ..serving import registry
 from ..serving.agent import open_session
@@ -24,7 +24,7 @@ from ..time_limit import within
 from ..transport.http import HttpClient
 from ..transport.peers import Http, Local, Peers, Transport
 from ..transport.wire import scores_of
-from ..types import JsonObject, finite_reward
+from ..types import JsonObject
 from .audit_run import ONCE_S
 
 TICK_S = 0.01

@@ -14,7 +14,7 @@ from time import perf_counter
 
 import orjson
 
-from ..errors import PeerTimeout, RolloutError, SessionLost, VerifyError
+from ..errors import PeerTimeout, RolloutError, SessionLost, VerifyError, finite_reward
 from ..pacing.bill import Bill
 from ..responses import pair_calls, total_tokens
 from ..serving.agent import open_session
@@ -44,7 +44,6 @@ from ..types import (
     Rollout,
     StoredTurn,
     Unverified,
-    finite_reward,
 )
 from .plan import AgentPlan
 from .slot import Slot, Together, parked_when_slow

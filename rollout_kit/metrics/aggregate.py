@@ -12,6 +12,7 @@ from heapq import nsmallest
 from itertools import chain, groupby
 from typing import Any
 
+from ..errors import is_countable
 from ..store.groups.scope import Group
 from ..store.lines import USAGE
 from ..types import JsonObject, Rollout, RolloutInfo
@@ -157,11 +158,8 @@ class Aggregate:
 
     def _count(self, name: str, rows: Sequence[int], values: Iterable[Any]) -> None:
         """Count the values that are numbers, each of the group in a row."""
-        found = [
-            (row, float(value))
-            for row, value in zip(rows, values, strict=True)
-            if isinstance(value, (int, float)) and math.isfinite(value)
-        ]
+        pairs = zip(rows, values, strict=True)
+        found = [(row, float(value)) for row, value in pairs if is_countable(value)]
         if not found:
             return
         of, numbers = zip(*found, strict=True)

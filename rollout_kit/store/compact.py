@@ -5,6 +5,7 @@ from binascii import unhexlify
 from collections import Counter
 from collections.abc import Collection, Container, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any, TypeGuard
 
 from ..types import Key
 
@@ -14,6 +15,14 @@ _SHARDS = 256
 """Each shard grows on its own, so that no resize blocks the event loop for long."""
 
 _FIRST = 16
+
+INDEXES = range(-(1 << 63), 1 << 63)
+"""Positions and repeats that a line may have; JSON writers such as orjson know no others."""
+
+
+def is_index(value: Any) -> TypeGuard[int]:
+    """Whether it can be the position or the repeat of a line."""
+    return isinstance(value, int) and value in INDEXES
 
 
 def hex_number(task_id: str) -> int | None:

@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+from ..errors import LARGEST
 from ..types import JsonObject, Key
-from .compact import Keys
+from .compact import INDEXES, Keys
 from .lines import NUMBERS, USAGE, key_of
 
 
@@ -45,13 +46,15 @@ def head_reader() -> Callable[[bytes], LineHead | None]:
     """
     from msgspec import DecodeError, Raw, defstruct, json  # needed only to resume a run
 
+    reward, index = bounded_types()
+
     name = defstruct("Name", [("name", str)], gc=False)
     usage = defstruct("Usage", [(each, float | None, 0.0) for each in USAGE], gc=False)
     texts = [(each, str, "") for each in ("scope", "settings", "verifier")]
     numbers = [(each, float, 0.0) for each in NUMBERS]
     block = defstruct(
         "Block",
-        [("task_id", str), ("rollout_index", int), *texts, ("scores", list, []), *numbers],
+        [("task_id", str), ("rollout_index", index), *texts, ("scores", list, []), *numbers],
         gc=False,
     )
     line = defstruct(
@@ -60,8 +63,8 @@ def head_reader() -> Callable[[bytes], LineHead | None]:
             ("agent_ref", name),
             ("rollout", block),
             ("usage", usage | None, None),
-            ("reward", float, 0.0),
-            ("_ng_task_index", int, 0),
+            ("reward", reward, 0.0),
+            ("_ng_task_index", index, 0),
             ("kind", str, ""),
             ("schema", int | None, None),
             ("failure", Raw | None, None),
@@ -75,7 +78,7 @@ def head_reader() -> Callable[[bytes], LineHead | None]:
             if not raw.isascii():
                 raw.decode()  # the decoder does not check skipped text
             found: Any = decode(raw)
-        except (DecodeError, UnicodeDecodeError):
+        except (DecodeError, UnicodeDecodeError, RecursionError):
             return None
         is_marked = found.kind == "rollout" and found.schema is not None
         is_plain = not found.kind and found.schema is None and found.failure is None
@@ -86,6 +89,14 @@ def head_reader() -> Callable[[bytes], LineHead | None]:
         return LineHead(key, own.settings, own.verifier)
 
     return head
+
+
+def bounded_types() -> tuple[Any, Any]:
+    """The types of a reward and of an index in a line, for the decoder."""
+    from msgspec import Meta
+
+    reward = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
+    return reward, Annotated[int, Meta(ge=INDEXES.start, le=INDEXES.stop - 1)]
 
 
 @dataclass(frozen=True, slots=True)

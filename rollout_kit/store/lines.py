@@ -4,7 +4,6 @@ Only this module knows the layout of the `rollout` block. Everything else reads 
 typed `RolloutInfo`.
 """
 
-import math
 import time
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
@@ -12,10 +11,11 @@ from functools import lru_cache
 from itertools import repeat
 from typing import Any
 
-from ..errors import RolloutError
+from ..errors import RolloutError, is_countable
 from ..responses import function_calls
 from ..types import Failure, GroupScore, JsonObject, Key, Rollout, RolloutInfo, Task, Unverified
 from .arms.arm import arm_of
+from .compact import is_index
 from .tasks import Malformed
 
 MARK = ("kind", "schema")
@@ -242,13 +242,13 @@ def key_of(line: Mapping[str, Any]) -> Key | None:
     scope, index = block.get("scope", ""), block.get("rollout_index")
     if not (isinstance(task_id, str) and isinstance(name, str)):
         return None
-    if not (isinstance(scope, str) and isinstance(index, int)):
+    if not (isinstance(scope, str) and is_index(index)):
         return None
     usage = line.get("usage") or {}
     sound = (
-        isinstance(line.get("reward", 0), (int, float))
+        is_countable(line.get("reward", 0))
         and isinstance(usage, dict)
-        and isinstance(line.get("_ng_task_index", 0), int)
+        and is_index(line.get("_ng_task_index", 0))
         and isinstance(block.get("scores", []), list)
         and _all_are(A_NUMBER_OR_NULL, usage, USAGE)
         and _all_are(A_NUMBER, block, NUMBERS)
@@ -263,7 +263,7 @@ def _all_are(kinds: frozenset[type], values: Mapping[str, Any], names: tuple[str
 
 def is_sound(name: str, value: Any) -> bool:
     """Whether a value can be stored under this name of the `rollout` block."""
-    return name not in NUMBERS or (isinstance(value, (float, int)) and math.isfinite(value))
+    return name not in NUMBERS or is_countable(value)
 
 
 def build_failure_line(failure: Failure, repro: str) -> JsonObject:

@@ -64,9 +64,9 @@ def check_lines(path: Path, num_own: int, num_foreign: int, num_unreadable: int)
     """OutputError if most lines are not those of this output. One line may be damaged."""
     if num_unreadable > max(num_own, 1) or (num_foreign > 1 and not num_own):
         raise OutputError(
-            f"{path}: {num_foreign:,} of its {num_own + num_foreign:,} lines are none that a"
-            " collection wrote, or were reformatted. Nothing was sent. Restore the file, choose"
-            " another output_jsonl_fpath, or give +resume=fresh to move it aside"
+            f"{path}: {num_foreign:,} of its {num_own + num_foreign:,} lines were not"
+            " written by a collection, or were reformatted. Nothing was sent. Restore the file,"
+            " choose another output_jsonl_fpath, or give +resume=fresh to move it aside"
         )
 
 

@@ -22,7 +22,7 @@ from ..responses import DEEPEST, is_too_deep
 from ..types import JsonObject, Task
 from .arms.arm import Arm
 from .arms.template import Prompt
-from .compact import NumberTable
+from .compact import NumberTable, is_index
 from .index.file import State
 from .index.leading import Leading
 from .input import number_lines
@@ -199,7 +199,8 @@ class Reading:
         if is_known or reader.agent_name is None:
             self._repeated[which] = first + reader.repeats(agent)
         index = row.get("_ng_task_index")
-        return Task(task_id, index if type(index) is int else position, number, agent, sent, first)
+        index = index if type(index) is int and is_index(index) else position
+        return Task(task_id, index, number, agent, sent, first)
 
 
 def _parse(raw: bytes) -> JsonObject:

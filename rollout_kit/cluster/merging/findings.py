@@ -51,7 +51,7 @@ class Findings:
     def name_foreign(self, path: Path, number: int) -> None:
         """Name the lines of a file that are no rollouts."""
         if number:
-            what = "1 line is no rollout" if number == 1 else f"{number:,} lines are none"
+            what = "1 line is no rollout" if number == 1 else f"{number:,} lines are no rollouts"
             self.foreign.append(f"{path}: {what}; left out")
 
     def name_mixed(self, made: Counter[MadeBy], files: Sequence[OutputPaths]) -> None:

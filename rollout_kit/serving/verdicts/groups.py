@@ -5,15 +5,13 @@ scored.
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, fields
-from math import isfinite
 from typing import Any, NamedTuple, NotRequired, TypedDict
 
 import orjson
 from pydantic import BaseModel
 
-from ...errors import TaskError, VerifyError
+from ...errors import LARGEST, TaskError, VerifyError, is_countable
 from ...transport.wire import parse_leniently
 from ...types import JsonObject, given_fields
 from .rollouts import as_plain
@@ -122,10 +120,10 @@ def _score(slot: int, found: Any, is_empty: bool) -> GroupMemberScore:
     reward, components = found.get("reward"), found.get("components") or {}
     if type(components) is not dict and not isinstance(components, Mapping):
         raise _misfit(f"returned members[{slot}].components={components!r:.60}, not a mapping")
-    if reward is not None and (type(reward) is not float or not isfinite(reward)):
+    if reward is not None and (type(reward) is not float or not is_countable(reward)):
         reward = _number(reward, "members", slot, "reward")
     for name, value in components.items():
-        if type(value) is not float or not isfinite(value):
+        if type(value) is not float or not is_countable(value):
             components = {**components, name: _number(value, "members", slot, "components", name)}
     return GroupMemberScore(reward, components)
 
@@ -137,11 +135,10 @@ def _figure(name: str, value: Any) -> Any:
 
 def _number(value: Any, *path: str | int) -> float:
     value = as_plain(value)
-    with suppress(OverflowError):
-        if isinstance(value, int | float) and isfinite(value):
-            return float(value)
+    if is_countable(value):
+        return float(value)
     name = "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in path)
-    raise _misfit(f"returned {name[1:]}={value!r:.60}, not a finite number")
+    raise _misfit(f"returned {name[1:]}={value!r:.60}, not a finite number of at most {LARGEST:g}")
 
 
 def _misfit(what: str) -> VerifyError:

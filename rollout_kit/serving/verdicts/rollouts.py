@@ -8,10 +8,10 @@ from typing import Any, TypeVar, get_type_hints
 import orjson
 from pydantic import BaseModel
 
-from ...errors import VerifyError
+from ...errors import VerifyError, finite_reward
 from ...responses import is_too_deep
 from ...transport.wire import parse_leniently
-from ...types import VerifyRequest, VerifyResponse, finite_reward, given_fields
+from ...types import VerifyRequest, VerifyResponse, given_fields
 
 AnyRequest = TypeVar("AnyRequest", bound=VerifyRequest)
 

@@ -12,6 +12,7 @@ import orjson
 
 from ...types import JsonObject, Key, Rollout
 from ..compact import hex_number
+from ..contents import bounded_types
 from ..lines import NUMBERS as BLOCK_NUMBERS
 from ..lines import USAGE, key_of, kind_of
 from .columns import LEFT_OUT, NAN, TEXTS, Columns, Score
@@ -223,6 +224,7 @@ def _line_type(attributes: Mapping[str, str]) -> Any:
     """The part of a line that has columns, as a type for the decoder."""
     from msgspec import defstruct
 
+    reward, index = bounded_types()
     name = defstruct("Name", [("name", str)], gc=False)
     usage = defstruct("Usage", [(each, float | None, None) for each in USAGE], gc=False)
     error = defstruct("Error", [("reason", str | None, None)], rename={"reason": "class"})
@@ -230,7 +232,7 @@ def _line_type(attributes: Mapping[str, str]) -> Any:
         "Block",
         [
             ("task_id", str),
-            ("rollout_index", int),
+            ("rollout_index", index),
             *((each, str, "") for each in BLOCK_TEXTS[:-1]),
             ("finish_reason", str | None, None),
             ("attempt", float, 1.0),
@@ -243,8 +245,8 @@ def _line_type(attributes: Mapping[str, str]) -> Any:
         ("agent_ref", name),
         ("rollout", block),
         ("usage", usage | None, None),
-        ("reward", float, NAN),
-        ("task_index", int, 0),
+        ("reward", reward, NAN),
+        ("task_index", index, 0),
         ("kind", str, ""),
         ("schema", int | None, None),
         ("failure", error | None, None),
