@@ -104,4 +104,4 @@ def test_a_reader_finds_reads_compares_and_labels(browser: str, folder: Path, ur
         ["node", script, MODULES, browser, url, folder, report], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("ok: ") == 15
+    assert done.stdout.count("ok: ") == 16

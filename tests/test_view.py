@@ -35,10 +35,11 @@ from rollout_kit.transport.app import served
 from rollout_kit.view.app import Viewer, build_app
 from rollout_kit.view.comparison import compare_outputs
 from rollout_kit.view.dataset import Dataset
+from rollout_kit.view.figures import histogram
 from rollout_kit.view.query import Query
 
 NUMBERS = ["reward", "num_turns", "output_tokens", "score", "flag"]
-TEXTS = ["extracted_answer", "model", "status", "mixed"]
+TEXTS = ["extracted_answer", "model", "status", "mixed", "arm"]
 
 LEAVES = st.sampled_from(
     ["0", "0.5", "1", "-1", "true", "null", "'a'", "'m'", "'verified'", "[0, 1]", "['a', 'm']"]
@@ -75,12 +76,14 @@ ROWS = st.fixed_dictionaries(
         "flag": st.sampled_from([True, False, None]),
         "mixed": st.sampled_from(["a", "m", 1, None]),
         "answer": st.sampled_from(["a", "m", "", None]),
+        "scope": st.sampled_from(["", "arm=a", "arm=m,epoch=1", "epoch=1"]),
     }
 )
 
 
 def build(number: int, row: dict[str, Any]) -> dict[str, Any]:
-    made = line(number, 0, "It is so.", row["reward"], answer=row["answer"])
+    own = {"answer": row["answer"], "scope": row["scope"]}
+    made = line(number, 0, "It is so.", row["reward"], **own)
     if row["num_turns"] is None:
         del made["rollout"]["num_turns"]
     else:
@@ -191,6 +194,44 @@ def test_a_query_chooses_and_orders(
     viewer: Viewer, where: str, search: str, sort: str, expected: list[Any]
 ) -> None:
     assert shown(viewer, where, search, sort) == expected
+
+
+def test_rows_are_chosen_and_ordered_by_their_file(viewer: Viewer) -> None:
+    assert shown(viewer, "file == 'sub.jsonl'") == [(1, 0)]
+    assert shown(viewer, "'a' in file and 'It is 3' in text") == [(2, 0)]
+    assert shown(viewer, "file != 'sub.jsonl' or reward > 1") == ALL[:-1]
+    assert shown(viewer, sort="-file") == [ALL[-1], *ALL[:-1]]
+
+
+def test_rows_have_their_arm_and_a_file_without_arms_says_so(tmp_path: Path) -> None:
+    arms = ["b", "a", ""]
+    lines = [line(1, 0, arm, 1.0, scope=f"arm={arm}" if arm else "") for arm in arms]
+    write_jsonl(tmp_path / "arms.jsonl", lines)
+    write_jsonl(tmp_path / "plain.jsonl", [line(2, 0, "a", 1.0, scope="epoch=1")])
+    viewer = Viewer(Dataset([str(tmp_path)], is_kept=False), "")
+    viewer.update()
+    assert [file["has_arms"] for file in viewer.state()["files"]] == [True, False]
+    assert [viewer.row(each)["arm"] for each in viewer.queries.wait(Query()).ids][:3] == [
+        *arms[:2],
+        None,
+    ]
+    ids = viewer.queries.wait(Query("arm == 'a' or arm == 'b'", sort="arm")).ids
+    assert [viewer.row(each)["arm"] for each in ids] == ["a", "b"]
+    assert dict(histogram(viewer.dataset, ids, "arm")["names"]) == {"a": 1, "b": 1}
+
+
+def test_a_viewer_that_reads_an_index_still_names_the_lines_without_a_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path = write_jsonl(
+        tmp_path / "a.jsonl", [line(1, 0, "a", 1.0), {"other": 1}, line(1, 0, "b", 1.0)]
+    )
+    for _ in range(2):
+        viewer = Viewer(Dataset([str(path)]), "")
+        viewer.update()
+        [file] = viewer.state()["files"]
+        assert (file["rollouts"], file["foreign"], file["repeated"]) == (1, 1, 1)
 
 
 def test_a_random_order_is_one_of_all_rows(viewer: Viewer) -> None:
@@ -461,6 +502,7 @@ def test_group_scores_are_shown_and_filtered_by(results: Path) -> None:
     viewer = Viewer(Dataset([str(results / "a.jsonl")], is_kept=False), "")
     viewer.update()
     assert shown(viewer, "group_reward > 1") == [(1, 0), (1, 1)]
+    assert shown(viewer, sort="group_reward")[:4] == [(1, 2), (1, 1), (1, 0), (2, 0)]
     first = viewer.queries.wait(Query()).ids[0]
     assert viewer.row(first)["group_reward"] == 2.5
     assert viewer.reader.group(first)["figures"] == {"agreement": 0.5}

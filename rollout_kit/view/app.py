@@ -14,6 +14,8 @@ from .. import __version__
 from ..errors import ConfigError, RolloutKitError
 from ..export.filters.masks import status_of
 from ..pages.site import as_json, build_site, read_json, refuse
+from ..store.groups.scope import arm_of_key, parse_scope
+from ..store.index.columns import Columns
 from ..store.index.index import LineChanged
 from ..types import JsonObject, Key
 from .comparison import compare_outputs
@@ -66,6 +68,7 @@ class Viewer:
                     "repeated": main.num_repeated,
                     "labels": sum(len(notes) for _, notes in output.labels.items()),
                     "has_groups": output.paths.groups.exists(),
+                    "has_arms": any(_has_arms(part.index.columns) for part in output.parts),
                 }
             )
         return {
@@ -110,6 +113,7 @@ class Viewer:
             "status": status_of(columns, row),
             "labels": list(output.labels.of(key)),
             "group_reward": score.reward if score else None,
+            "arm": arm_of_key(key) or None,
             "answer": self.reader.preview(part, row),
             **columns.fields(row, list(columns.names())),
         }
@@ -140,6 +144,10 @@ class Viewer:
         if found is None:
             raise ConfigError(f"{output} has no rollout {key.task_id}:{key.rollout_index}")
         return {"id": found}
+
+
+def _has_arms(columns: Columns) -> bool:
+    return any(parse_scope(scope or "").arm for scope in list(columns.texts["scope"].names))
 
 
 def build_app(viewer: Viewer) -> ASGIApp:

@@ -68,6 +68,9 @@ class StoredOutput:
             )
             for each, default in files
         ]
+        main = parts[0].index
+        if len(main):  # of the lines that an earlier process has read
+            main.num_foreign, main.num_repeated = main.count_others()
         return cls(name, paths, parts, Labels.beside(path))
 
     def update(self, pause: Callable[[], None]) -> bool:

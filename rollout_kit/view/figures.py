@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ..errors import ConfigError
-from ..export.filters.masks import value_in
+from ..export.filters.masks import COMPUTED, value_in
 from ..metrics.aggregate import Aggregate
 from ..store.groups.scope import Group, parse_scope
 from ..types import JsonObject
@@ -158,7 +158,7 @@ def _figures(dataset: Dataset, ids: list[int]) -> JsonObject:
 def _values(dataset: Dataset, ids: Iterable[int], name: str) -> Iterator[Any]:
     """The values of a column; ConfigError if no file has it."""
     names = {each for part in dataset.parts for each in part.index.columns.names()}
-    if name not in names | {"status", "task_id"}:
+    if name not in names | COMPUTED.keys():
         raise ConfigError(f"there is no column '{name}'")
     columns = [part.index.columns for part in dataset.parts]
     for row_id in ids:

@@ -11,8 +11,9 @@ import threading
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from copy import deepcopy
 from functools import reduce
 from itertools import compress
 from typing import Any, NamedTuple
@@ -131,7 +132,8 @@ def choose(dataset: Dataset, result: Result) -> Iterator[list[int]]:
     total, before = max(1, dataset.rows()), 0
     with _searching(query.search, lambda: result.is_cancelled) as finds:
         for number, part in enumerate(dataset.parts):
-            rows, rest = _choose_by_columns(part, tree)
+            own = _name_file(tree, dataset.output_of(number).name)
+            rows, rest = _choose_by_columns(part, own)
             if not rows:
                 continue
             chosen: Iterator[Rows] = _in_steps(rows)
@@ -146,6 +148,16 @@ def choose(dataset: Dataset, result: Result) -> Iterator[list[int]]:
                 last = step[-1] if step else 0
                 result.searched = min(1.0, (before + last) / total)
             before += len(part.index)
+
+
+def _name_file(tree: ast.expr | None, name: str) -> ast.expr | None:
+    """The filter with the name of a file in the place of `file`."""
+
+    class Naming(ast.NodeTransformer):
+        def visit_Name(self, node: ast.Name) -> ast.expr:
+            return ast.Constant(name) if node.id == "file" else node
+
+    return None if tree is None else Naming().visit(deepcopy(tree))
 
 
 def _choose_by_columns(part: Part, tree: ast.expr | None) -> tuple[Rows, str]:
@@ -174,15 +186,18 @@ def order(dataset: Dataset, ids: array[int], sort: str) -> array[int]:
         return array("Q", sorted(ids, reverse=is_falling))
     parts = [part.index.columns for part in dataset.parts]
 
-    def value(row_id: int) -> Any:
+    numbers = [columns.numbers.get(name, ()) for columns in parts]
+
+    def read(row_id: int) -> Any:
         return value_in(parts[row_id >> ROW_BITS], name, row_id & ROW_MASK)
 
-    if not any(name in columns.texts or name in COMPUTED for columns in parts):
-        numbers = [columns.numbers.get(name, ()) for columns in parts]
+    def read_number(row_id: int) -> Any:  # no test of what kind of column it is, in each row
+        found = numbers[row_id >> ROW_BITS]
+        return found[row_id & ROW_MASK] if found else None
 
-        def value(row_id: int) -> Any:  # no test of what kind of column it is, in each row
-            found = numbers[row_id >> ROW_BITS]
-            return found[row_id & ROW_MASK] if found else None
+    is_text = any(name in columns.texts or name in COMPUTED for columns in parts)
+    plain = read if is_text else read_number
+    value = OF_OUTPUTS[name](dataset) if name in OF_OUTPUTS else plain
 
     with_value, without = array("Q"), array("Q")
     for row_id in ids:
@@ -193,6 +208,28 @@ def order(dataset: Dataset, ids: array[int], sort: str) -> array[int]:
     except TypeError:  # texts and numbers
         ordered = sorted(with_value, key=lambda each: str(value(each)), reverse=is_falling)
     return array("Q", ordered) + without
+
+
+def _files(dataset: Dataset) -> Callable[[int], str]:
+    return lambda row_id: dataset.output_of(row_id >> ROW_BITS).name
+
+
+def _group_rewards(dataset: Dataset) -> Callable[[int], float | None]:
+    known = [output.group_rewards() for output in dataset.outputs for _ in output.parts]
+
+    def read(row_id: int) -> float | None:
+        rewards = known[number := row_id >> ROW_BITS]
+        score = rewards and rewards.of(dataset.parts[number].index.key(row_id & ROW_MASK))
+        return score.reward if score else None
+
+    return read
+
+
+OF_OUTPUTS: Mapping[str, Callable[[Dataset], Callable[[int], Any]]] = {
+    "file": _files,
+    "group_reward": _group_rewards,
+}
+"""Columns to sort by that no index has → what gives their value for the id of a row."""
 
 
 def _in_steps(rows: Rows) -> Iterator[Rows]:
@@ -218,7 +255,7 @@ def _by_line(
 def _check_names(dataset: Dataset, where: str) -> None:
     """ConfigError for a name that no row can have: the page says it before anything is read."""
     names = names_in(parse(where))
-    known: set[str] = set(COMPUTED) | {"text", "started_at", "labels", "group_reward"}
+    known: set[str] = set(COMPUTED) | {"text", "started_at", "labels", "group_reward", "file"}
     sample: set[str] = set()
     for part in dataset.parts:
         known.update(part.index.columns.names())

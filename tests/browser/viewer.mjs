@@ -44,6 +44,12 @@ const steps = {
     await rows(page, "14 of 14 rows");
     assert.equal(await page.locator("tbody tr").count(), 14);
   },
+  async "a narrow window holds the page"(page) {
+    await page.setViewportSize({ width: 400, height: 800 });
+    const excess = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
+    assert.equal(excess, 0);
+    await page.setViewportSize({ width: 1280, height: 800 });
+  },
   async "a filter is applied, and stands in the address"(page) {
     await page.fill("input[name=where]", "reward == 0 and 'two' in text");
     await page.keyboard.press("Enter");

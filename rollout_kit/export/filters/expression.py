@@ -16,6 +16,7 @@ from copy import copy
 from typing import Any
 
 from ...errors import ConfigError, suggest
+from ...store.groups.scope import arm_of_key
 from ...types import Rollout
 
 MAX_CHARS, MAX_DEPTH = 10_000, 50
@@ -71,7 +72,7 @@ def fields_of(rollout: Rollout) -> dict[str, Callable[[], Any]]:
         "task_index": lambda: info.task_index,
         "agent": lambda: info.key.agent,
         "scope": lambda: info.key.scope,
-        "arm": lambda: info.arm.id if info.arm else None,
+        "arm": lambda: arm_of_key(info.key) or None,
         "seed": lambda: info.arm.seed if info.arm else None,
         "rollout_index": lambda: info.key.rollout_index,
         "model": lambda: info.model,

@@ -18,6 +18,7 @@ from typing import Any
 
 from ...errors import ConfigError
 from ...store.compact import hex_number
+from ...store.groups.scope import parse_scope
 from ...store.index.columns import Columns
 from .expression import EQUALS, ORDERS, SUMS, WRONG_VALUES, evaluate, names_in
 
@@ -68,6 +69,7 @@ def _is_and(tree: ast.BoolOp) -> bool:
 
 
 def _is_column(columns: Columns, name: str) -> bool:
+    name = "scope" if name == "arm" else name
     if name in COMPUTED:
         return True
     if (text := columns.texts.get(name)) is not None:
@@ -94,8 +96,12 @@ def _mask(node: ast.expr, columns: Columns, num_rows: int) -> bytes:
         ):
             return _mask_of_rows(rows_of_task(columns, task), num_rows)
     names = names_in(node)
+    if not names:
+        return bytes([bool(evaluate(node, lambda name: None))]) * num_rows
     if names == {"status"}:
         return _mask_of_status(node, columns, num_rows)
+    if names == {"arm"}:
+        return _mask_of_text(node, columns, "scope", num_rows, _arm_of)
     if names & COMPUTED.keys():
         raise _NoColumns
     if len(names) == 1 and (name := next(iter(names))) in columns.texts:
@@ -107,11 +113,18 @@ def _mask(node: ast.expr, columns: Columns, num_rows: int) -> bytes:
     return _truth(_numbers(node, columns, num_rows))
 
 
-def _mask_of_text(node: ast.expr, columns: Columns, name: str, num_rows: int) -> bytes:
-    """Decide for each distinct text, then look up the rows."""
+def _mask_of_text(
+    node: ast.expr,
+    columns: Columns,
+    name: str,
+    num_rows: int,
+    read: Callable[[str | None], str | None] = lambda text: text,
+) -> bytes:
+    """Decide for what `read` makes of each distinct text, then look up the rows."""
     column = columns.texts[name]
     codes = column.codes[:num_rows]
-    holds = bytes(bool(evaluate(node, lambda _, text=text: text)) for text in list(column.names))
+    texts = list(map(read, list(column.names)))
+    holds = bytes(bool(evaluate(node, lambda _, text=text: text)) for text in texts)
     return bytes(map(holds.__getitem__, codes))
 
 
@@ -243,9 +256,14 @@ def status_of(columns: Columns, row: int) -> str:
     return "unverified" if is_bare else "verified"
 
 
+def _arm_of(scope: str | None) -> str | None:
+    return parse_scope(scope or "").arm or None
+
+
 COMPUTED: Mapping[str, Callable[[Columns, int], Any]] = {
     "status": status_of,
     "task_id": Columns.task_id,
+    "arm": lambda columns, row: _arm_of(columns.texts["scope"][row]),
     "is_verified": lambda columns, row: status_of(columns, row) == "verified",
 }
 """Fields that are no columns of their own."""

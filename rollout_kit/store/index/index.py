@@ -46,7 +46,7 @@ class Index:
     beside: Path | None = None
     columns: Columns = field(default_factory=Columns)
     num_foreign: int = 0
-    """Lines that no collection wrote, of those read by this process."""
+    """Lines that no collection wrote, of those read by this process; see `count_others`."""
     num_repeated: int = 0
     """Lines with the key of an earlier one, of those read by this process; they are left out."""
     num_rebuilt: int = 0

@@ -28,22 +28,27 @@ const USUAL = [
 
 export function columnsOf(state) {
   const scores = state.columns.filter((column) => column.is_score).map((column) => column.name);
-  return ["reward", "group_reward", "status", "file", "task_id", "agent", "scope", "rollout_index", ...scores]
+  return ["reward", "group_reward", "status", "file", "task_id", "agent", "scope", "arm", "rollout_index", ...scores]
     .concat(state.columns.map((column) => column.name).filter((name) => name !== "kind"))
     .concat("answer", "labels")
     .filter((name, at, all) => all.indexOf(name) === at)
-    .filter((name) => state.columns.some((column) => column.name === name) || ["status", "file", "task_id", "answer", "labels"].includes(name) || (name === "group_reward" && hasGroups(state)));
+    .filter((name) => state.columns.some((column) => column.name === name) || ["status", "file", "task_id", "answer", "labels"].includes(name) || (name === "group_reward" && hasGroups(state)) || (name === "arm" && hasArms(state)));
 }
 
 function hasGroups(state) {
   return state.files.some((file) => file.has_groups);
 }
 
+function hasArms(state) {
+  return state.files.some((file) => file.has_arms);
+}
+
 function usualColumns(state) {
   const scores = state.columns.filter((column) => column.is_score).slice(0, 4).map((column) => column.name);
   const several = state.files.length > 1 ? ["file"] : [];
   const groups = hasGroups(state) ? ["group_reward"] : [];
-  return [...several, ...USUAL.slice(0, 1), ...groups, ...USUAL.slice(1, 4), "answer", ...scores, ...USUAL.slice(4), "labels"];
+  const arms = hasArms(state) ? ["arm"] : [];
+  return [...several, ...USUAL.slice(0, 1), ...groups, ...USUAL.slice(1, 3), ...arms, ...USUAL.slice(3, 4), "answer", ...scores, ...USUAL.slice(4), "labels"];
 }
 
 /** The rows of a query: blocks that were asked for, and how many rows there are. */
@@ -168,7 +173,9 @@ export function TableView({ place, state }) {
           <thead><tr>
             ${columns.map(
               (name) => html`<th scope="col" aria-sort=${place.sort === name ? "ascending" : place.sort === `-${name}` ? "descending" : "none"}>
-                <button class="sort" onClick=${() => sortBy(name)}>${name}${place.sort === name ? " ↑" : place.sort === `-${name}` ? " ↓" : ""}</button>
+                ${canSort(name)
+                  ? html`<button class="sort" onClick=${() => sortBy(name)}>${name}${place.sort === name ? " ↑" : place.sort === `-${name}` ? " ↓" : ""}</button>`
+                  : name}
                 ${canCount(name) &&
                 html`<button class="chart" title=${`histogram of ${name}`} aria-label=${`histogram of ${name}`}
                   onClick=${() => go({ ...place, column: place.column === name ? "" : name }, { replace: true })}>▤</button>`}
@@ -194,6 +201,10 @@ function describe(rows, state) {
   const found = `${rows.total.toLocaleString("en-US")} of ${state.rows.toLocaleString("en-US")} rows`;
   if (!state.is_complete) return `${found} · reading ${Math.round(state.progress * 100)} %`;
   return rows.isDone ? found : `${found} · searched ${Math.round(rows.searched * 100)} %`;
+}
+
+function canSort(name) {
+  return !["labels", "answer"].includes(name);
 }
 
 function canCount(name) {
