@@ -36,8 +36,8 @@ class GroupTally:
     def take(self, line: Mapping[str, Any]) -> None:
         """Count the line of a scored group."""
         self.scored += 1
-        found = [each.get("reward") for each in line["members"]]
-        rewards = [reward for reward in found if reward is not None]
+        members = line["members"]
+        rewards = [reward for each in members if (reward := each.get("reward")) is not None]
         self.reward[0] += len(rewards)
         self.reward[1] += sum(rewards)
         self.zero_variance += len(set(rewards)) == 1

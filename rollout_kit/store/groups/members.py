@@ -19,6 +19,8 @@ from ..lines import BOOKKEEPING, row_of
 DIGEST_BYTES = 16
 """Digests are added modulo the number that follows the largest one of this size."""
 
+WITHOUT_ARM = orjson.dumps({"arm": "", "tags": {}})
+
 NOT_OF_TASK = BOOKKEEPING | {"responses_create_params"}
 """Fields of a row that are no part of the task in a request."""
 
@@ -46,21 +48,17 @@ class HeldLine(NamedTuple):
 
 
 class HeldMember(NamedTuple):
-    """A member in memory. `raw` is its part of a request; `params` are its create params."""
+    """A member in memory. `raw` is its part of a request; `params` are its create params; `digest`
+    is that of what the verifier sees, and of the slot."""
 
     key: Key
-    raw: bytes
-    params: JsonObject
+    raw: bytes = b""
+    params: JsonObject = {}  # noqa: RUF012 (never changed)
+    digest: int = 0
     line: JsonObject = {}  # noqa: RUF012 (never changed)
     """The whole line, where a reader asks for it."""
     place: HeldLine | None = None
     """Where the line is, where a reader asks for it."""
-
-    @property
-    def digest(self) -> int:
-        """Of what the verifier sees, and of the slot."""
-        hashed = sha256(self.raw + _slot_of(*self.key[2:]))
-        return int.from_bytes(hashed.digest()[:DIGEST_BYTES])
 
 
 @lru_cache(maxsize=4096)
@@ -72,22 +70,25 @@ def _slot_of(scope: str, index: int) -> bytes:
 def hold(key: Key, line: JsonObject, encoded: bytes | None = None) -> HeldMember:
     """The member that a line of the rollouts file is; `encoded` is its response as JSON."""
     block = line["rollout"]
-    arm, verdict = block.get("arm"), None
+    arm, verdict, head = block.get("arm"), None, WITHOUT_ARM
+    if isinstance(arm, dict):
+        head = orjson.dumps({"arm": str(arm.get("id") or ""), "tags": arm.get("tags") or {}})
     if "reward" in line:
         verdict = {"reward": line["reward"]}
         for name in block.get("scores", ()):
             if name in line:
                 verdict[name] = line[name]
-    response = line["response"] if encoded is None else orjson.Fragment(encoded)
-    seen: JsonObject = {"arm": "", "tags": {}, "response": response, "verdict": verdict}
-    if isinstance(arm, dict):
-        seen |= {"arm": str(arm.get("id") or ""), "tags": arm.get("tags") or {}}
-    return HeldMember(key, orjson.dumps(seen), line.get("responses_create_params") or {})
+    response = orjson.dumps(line["response"]) if encoded is None else encoded
+    raw = b'%b,"response":%b,"verdict":%b}' % (head[:-1], response, orjson.dumps(verdict))
+    # hashed here, while the bytes are in the cache of the processor
+    hashed = sha256(raw + _slot_of(key.scope, key.rollout_index)).digest()
+    digest = int.from_bytes(hashed[:DIGEST_BYTES])
+    return HeldMember(key, raw, line.get("responses_create_params") or {}, digest)
 
 
 def hold_line(key: Key, line: JsonObject) -> HeldMember:
     """The member with its whole line, for readers that need no digest."""
-    return HeldMember(key, b"", {}, line)
+    return HeldMember(key, line=line)
 
 
 def task_of(line: JsonObject) -> JsonObject:
