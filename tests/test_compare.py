@@ -13,6 +13,7 @@ from support import write_jsonl
 
 from rollout_kit.cli import compare as command
 from rollout_kit.cli.export import main as export
+from rollout_kit.commands.compare import MAX_WIDTH
 from rollout_kit.metrics.majority import Vote, maj_at, vote
 from rollout_kit.metrics.paired import Side, compare
 from rollout_kit.metrics.student import mcnemar, t_quantile, t_tails
@@ -160,6 +161,31 @@ def test_several_files_are_compared_with_the_first(
     assert "maj@2" in run(*paths, capsys=capsys)[1]
 
 
+def test_a_file_that_is_named_twice_counts_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a, b = (write_jsonl(tmp_path / f"{name}.jsonl", [line(1, 1.0)]) for name in "ab")
+    status, said = run(str(a), str(tmp_path), str(b), capsys=capsys)
+    assert status == 0 and said.count("Difference") == 1
+    assert f"{a}: is named twice, and counts once" in said
+    status, said = run(str(a), str(tmp_path), "+json=true", capsys=capsys)
+    assert json.loads(said)["named_again"] == [str(a)]
+    status, said = run(str(a), f"{tmp_path}/./a.jsonl", capsys=capsys)
+    assert status == 1 and f"{tmp_path}/a.jsonl is named twice; name two or more files" in said
+
+
+def test_many_figures_go_to_lines_of_their_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in "ab":
+        rows = [line(1, 1.0, index, extracted_answer="1") for index in range(100)]
+        write_jsonl(tmp_path / f"{name}.jsonl", rows)
+    _, said = run(f"{tmp_path}/a.jsonl", f"{tmp_path}/b.jsonl", capsys=capsys)
+    shown = said.partition("Difference")[0].splitlines()
+    assert max(map(len, shown)) <= MAX_WIDTH
+    assert "maj@100 1.000" in said and "pass@100 1.000" in said and "over 100 rollouts" in shown[0]
+
+
 def test_only_rollouts_that_a_filter_keeps_are_compared(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -276,7 +302,7 @@ def test_settings_are_listed_where_they_are_known_of_both_files(
     assert "  arm.temperature: 2 values → 0" in run(warm, cold, capsys=capsys)[1]
     bare = write("bare", "x")
     assert settings(warm, bare) == {"settings": ["a, b", "s"]}
-    assert settings(bare, bare) == {}
+    assert settings(bare, write("same", "x")) == {}
     nameless = write_jsonl(tmp_path / "nameless.jsonl", [line(0, 1.0, agent="x", model="")])
     assert "model" not in settings(str(nameless), warm)
 
@@ -332,14 +358,15 @@ def test_rollouts_that_only_their_group_has_scored_are_compared(
     lines = [arm_line(arm, task, 0.0) for task in range(9) for arm in "ab"]
     for each in lines:
         del each["reward"]
-    path = write_scored(
-        tmp_path / "a.jsonl", lines, lambda each: float(each["rollout"]["scope"] == "arm=b")
+    path, same = (
+        write_scored(tmp_path / name, lines, lambda each: float("=b" in each["rollout"]["scope"]))
+        for name in ("a.jsonl", "same.jsonl")
     )
     status, said = run(str(path), capsys=capsys)
     assert status == 0, said
     assert "a  group reward 0.0000 over 9 rollouts of 9 tasks" in said and "unverified" not in said
     assert "The second is better: 0 of 9 against 9" in said
-    status, said = run(str(path), str(path), "+json=true", capsys=capsys)
+    status, said = run(str(path), str(same), "+json=true", capsys=capsys)
     [pair] = json.loads(said)["pairs"]
     assert "difference" not in pair and pair["group_reward"]["ties"] == 9
     assert pair["arms"]["b"]["group_reward"]["difference"] == 0.0

@@ -1,6 +1,7 @@
 """The files of rollouts that the words of a command name."""
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 from ..errors import ConfigError
@@ -23,6 +24,14 @@ def files_of(words: Sequence[str]) -> list[Path]:
             raise ConfigError(f"{word}: no file of rollouts (*.jsonl) is in it")
         found += (each for each in outputs if each not in found)
     return found
+
+
+def distinct_files_of(words: Sequence[str]) -> tuple[list[Path], list[Path]]:
+    """The files that are named, each once, and those that are named again."""
+    named = list(chain.from_iterable(files_of([word]) for word in words))
+    found = {path.resolve(): path for path in reversed(named)}
+    firsts = sorted(found.values(), key=named.index)
+    return firsts, [path for path in named if found[path.resolve()] is not path]
 
 
 def files_in(folder: Path) -> Iterator[tuple[str, Path]]:

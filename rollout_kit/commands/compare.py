@@ -6,7 +6,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from ..api.outputs import files_of
+from ..api.outputs import distinct_files_of
 from ..config.keys.analysis import CompareConfig
 from ..errors import ConfigError, number_of
 from ..export.filters.expression import Filter, filtering
@@ -19,6 +19,9 @@ from ..types import JsonObject
 
 MAX_SETTINGS = 20
 """Different settings that are listed."""
+
+MAX_WIDTH = 120
+"""Characters of a line about a file; pass@k and maj@k go to lines of their own beyond it."""
 
 
 @dataclass(slots=True)
@@ -76,17 +79,18 @@ class File:
         }
 
 
-def read_files(command: CompareConfig) -> list[File]:
-    """The files to compare, or the arms of a single one; ConfigError if there are not two, or one
-    has no verified rollout."""
-    paths = files_of(command.inputs)
+def read_files(command: CompareConfig) -> tuple[list[File], list[str]]:
+    """The files to compare, or the arms of a single one, and the paths that are named again;
+    ConfigError if there are not two, or one has no verified rollout."""
+    paths, again = distinct_files_of(command.inputs)
     with filtering(command.where) as keeps:
         files = (
             [_read(path, keeps) for path in paths] if len(paths) > 1 else _read_arms(paths, keeps)
         )
     if len(files) < 2:
+        twice = f"{again[0]} is named twice; " if again else ""
         raise ConfigError(
-            "name two or more files of rollouts, or one with several arms:"
+            f"{twice}name two or more files of rollouts, or one with several arms:"
             " ng_compare a.jsonl b.jsonl"
         )
     has_several = any(len(file.agents) > 1 for file in files)
@@ -98,7 +102,7 @@ def read_files(command: CompareConfig) -> list[File]:
         if not any(side.tasks for side in file.sides):
             which = f" for which this holds: {command.where}" if command.where else ""
             raise ConfigError(f"{file.side.name}: no verified rollout is in it{which}")
-    return files
+    return files, [str(path) for path in again]
 
 
 def _choose(source: RolloutSource, keeps: Filter | None) -> Iterator[Candidate]:
@@ -166,7 +170,8 @@ def _add(parts: Sequence[File], candidate: Candidate) -> None:
 
 def compare_files(command: CompareConfig) -> JsonObject:
     """The comparison as JSON: each file, and the first one with each of the others."""
-    first, *others = files = read_files(command)
+    files, again = read_files(command)
+    first, *others = files
     pairs = []
     for other in others:
         found = _compare_sides(first, other)
@@ -189,6 +194,8 @@ def compare_files(command: CompareConfig) -> JsonObject:
         )
     described = [_describe(file, command.pass_threshold) for file in files]
     found: JsonObject = {"where": command.where} if command.where else {}
+    if again:
+        found["named_again"] = again
     if left_out := {str(file.path): dict(file.left_out) for file in files if file.left_out}:
         found["left_out"] = left_out
     return {**found, "files": described, "pairs": pairs}
@@ -229,6 +236,7 @@ def conclude(paired: Paired) -> str:
 def format_comparison(found: Mapping[str, Any]) -> str:
     """The comparison for people."""
     chosen = [f"Rollouts where {found['where']}:"] if "where" in found else []
+    chosen += [f"{path}: is named twice, and counts once" for path in found.get("named_again", ())]
     left_out = [
         f"{path}: left out: {number:,} ({reason})"
         for path, reasons in found.get("left_out", {}).items()
@@ -241,11 +249,11 @@ def format_comparison(found: Mapping[str, Any]) -> str:
 def _format_files(files: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     width = max(len(file["path"]) for file in files)
     for file in files:
-        at_k = "".join(
-            f" · {name}@{k} {value:.3f}"
+        at_k = [
+            f"{name}@{k} {value:.3f}"
             for name in ("pass", "maj")
             for k, value in file[f"{name}_at_k"].items()
-        )
+        ]
         over = f"{number_of(file['rollouts'], 'rollout')} of {number_of(file['tasks'], 'task')}"
         waiting = f" · {file['unverified']:,} unverified" if file["unverified"] else ""
         means = " · ".join(
@@ -253,7 +261,12 @@ def _format_files(files: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             for name in ("reward", "group_reward")
             if file[name] is not None
         )
-        yield f"{file['path']:<{width}}  {means} over {over}{at_k}{waiting}"
+        head = f"{file['path']:<{width}}  {means} over {over}"
+        if len(line := " · ".join([head, *at_k]) + waiting) <= MAX_WIDTH:
+            yield line
+        else:
+            yield head + waiting
+            yield from (f"  {' · '.join(at_k[at : at + 6])}" for at in range(0, len(at_k), 6))
 
 
 def _format_pairs(pairs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
