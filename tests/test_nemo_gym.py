@@ -23,6 +23,7 @@ from rollout_kit.cli import collect_rollouts, gym, prepare_data, validate
 from rollout_kit.cli.gym import translate
 from rollout_kit.config.keys.commands import ValidateConfig
 from rollout_kit.config.load import Config, load
+from rollout_kit.config.verification import select_needed
 from rollout_kit.errors import ConfigError
 from rollout_kit.nemo_gym.checkout import Gym
 from rollout_kit.nemo_gym.environments import READY, environment_of
@@ -290,6 +291,7 @@ def test_a_folder_of_the_checkout_does_not_shadow_ours_silently(
     for name in ("mcqa", "mine", "all"):
         config = load([*words, f"+nemo_gym_code=[{name}]"], ValidateConfig)
         assert config.instances["mine"].code is not None, name
+        assert list(select_needed(config.instances, ["mine"])) == ["mine"], "its keys are not ours"
         assert not config.warnings
     os.chdir(place.parent / "Gym")  # the working directory is a checkout
     (Path("mcqa.yaml")).write_text("mine: {resources_servers: {mcqa: {}}}")

@@ -6,7 +6,7 @@ other servers run in every worker.
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,6 +20,7 @@ from ..collector.steps import RolloutLimits
 from ..config.instances import MODELS
 from ..config.keys.commands import CollectConfig
 from ..config.load import Config, Instance
+from ..config.verification import select_needed
 from ..errors import ConfigError, PeerLost
 from ..launch.fleet import demands_of, to_start
 from ..launch.placement import placement_of
@@ -193,9 +194,7 @@ class Split:
 
 def _split(config: Config[CollectConfig]) -> Split:
     known = config.instances
-    once = {each.name for each in known.values() if _runs_once(each)}
-    while found := {name for each in once for name in _find_references(known[each], known)} - once:
-        once |= found
+    once = select_needed(known, [each.name for each in known.values() if _runs_once(each)])
     placed = {
         name: replace(each, placement="process")
         if name in once and placement_of(each, "local") == "local"
@@ -210,21 +209,6 @@ def _runs_once(instance: Instance) -> bool:
     if placement_of(instance, "local") != "local":
         return True
     return instance.type == MODELS and not demands_of(instance).per_worker
-
-
-def _find_references(instance: Instance, known: Collection[str]) -> Iterator[str]:
-    """Other instances that the settings of one refer to."""
-
-    def walk(value: Any) -> Iterator[str]:
-        if isinstance(value, Mapping):
-            if value.get("name") in known and value.keys() <= {"type", "name"}:
-                yield value["name"]
-            value = list(value.values())
-        if isinstance(value, list):
-            for each in value:
-                yield from walk(each)
-
-    return walk(instance.settings)
 
 
 def _service(servers: Servers, name: str) -> Answers:

@@ -5,6 +5,7 @@ that verifies its rollouts.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from ..errors import ConfigError
@@ -49,11 +50,11 @@ def select_needed(instances: Mapping[str, Instance], names: Iterable[str]) -> di
 
 
 def _find_references(instance: Instance, key: str | None = None) -> list[str]:
-    try:
-        config = registry.load(instance.type, instance.implementation).Config
-        validated = config.model_validate(instance.settings)
-    except ConfigError:  # a server elsewhere, whose code is not installed here
-        validated = None
+    validated = None
+    if instance.code is None:
+        with suppress(ConfigError):  # a server elsewhere, whose code is not installed here
+            config = registry.load(instance.type, instance.implementation).Config
+            validated = config.model_validate(instance.settings)
     found = references(instance.settings, validated)
     return [ref.name for ref in found if key is None or ref.path[-1] == key]
 
