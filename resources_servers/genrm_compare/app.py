@@ -7,39 +7,34 @@ another one, and the pairs do not depend on the order in which rollouts end.
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from rollout_kit import (
-    ConfigError,
     JsonObject,
     ResourcesServer,
-    ResourcesServerConfig,
     Reverify,
-    RolloutError,
     VerifyError,
     content_texts,
     input_items,
     output_text,
 )
-from rollout_kit.errors import PeerTimeout
+from rollout_kit.serving.judge import JudgeModel, JudgeModelConfig, read_template
 from rollout_kit.serving.service import OPERATIONAL, ServerRef
 from rollout_kit.time_limit import within
-from rollout_kit.transport.retry import JUDGE_CALL, retry
 
 from .judging import EVEN, PROMPT, Judgement, Strategy, add_up, choose_pairs, read_judgement
 
 TEXT_LIMIT = 100_000
 """Only so many characters at the end of a response are judged."""
 
+FIELDS = ("conversation", "response_1", "response_2", "principle")
+"""Of a prompt template."""
 
-class GenrmCompareConfig(ResourcesServerConfig):
-    model_config = ConfigDict(extra="forbid")
 
+class GenrmCompareConfig(JudgeModelConfig):
     judge_model_server: ServerRef = Field(
         ServerRef(type="responses_api_models", name="policy_model"),
         description="The model server that judges; preferably not the policy model.",
@@ -61,18 +56,6 @@ class GenrmCompareConfig(ResourcesServerConfig):
     default_score: float = Field(
         3.0, description="Both scores of a comparison whose judge's answer cannot be read."
     )
-    judge_endpoint_max_concurrency: int | None = Field(
-        64,
-        ge=1,
-        json_schema_extra=OPERATIONAL,
-        description="Questions to the judge at a time; null: no limit.",
-    )
-    judge_timeout_s: float = Field(
-        300.0,
-        gt=0,
-        json_schema_extra=OPERATIONAL,
-        description="Time limit of one answer of the judge.",
-    )
     group_timeout_s: float = Field(
         600.0,
         gt=0,
@@ -91,9 +74,8 @@ class GenrmCompare(ResourcesServer):
     def __init__(self, config: GenrmCompareConfig, peers: Any, name: str) -> None:
         super().__init__(config, peers, name)
         path = config.judge_prompt_template_fpath
-        self._template = _read_template(path) if path else PROMPT
-        limit = config.judge_endpoint_max_concurrency
-        self._places = nullcontext() if limit is None else asyncio.Semaphore(limit)
+        self._template = read_template(path, Path(__file__).parent, FIELDS) if path else PROMPT
+        self._model = JudgeModel(config, peers, name)
 
     async def verify_group(
         self, task: JsonObject, members: Sequence[Mapping[str, Any] | None]
@@ -153,7 +135,8 @@ class GenrmCompare(ResourcesServer):
             response_2=texts[shown[1]],
             principle=f"\nAbove all: {principle}\n" if principle else "",
         )
-        found = read_judgement(await self._ask(text))
+        _, response = await self._model.ask([{"role": "user", "content": text}])
+        found = read_judgement(output_text(response))
         if found is None:
             score = self.config.default_score
             return Judgement(first, second, score, score, EVEN, is_parsed=False)
@@ -162,29 +145,6 @@ class GenrmCompare(ResourcesServer):
             one, two, ranking = two, one, 2 * EVEN - ranking
         return Judgement(first, second, one, two, ranking)
 
-    async def _ask(self, text: str) -> str:
-        server, limit_s = self.config.judge_model_server.name, self.config.judge_timeout_s
-        message = {"role": "user", "content": text}
-        params = {**self.config.judge_responses_create_params, "input": [message]}
-
-        async def ask() -> JsonObject:
-            try:
-                with within(limit_s):
-                    return await self.peers.call(server, "/v1/responses", params, dict)
-            except TimeoutError:
-                raise PeerTimeout(f"nothing within {limit_s:g} s", server=server) from None
-
-        try:
-            async with self._places:
-                return output_text(await retry(partial(ask), JUDGE_CALL))
-        except RolloutError as error:
-            raise VerifyError(
-                f"the judge '{server}' gave no answer: {error.message}",
-                status=error.status,
-                retryable=error.retryable,
-                retry_after_s=error.retry_after_s,
-            ) from error
-
 
 def _conversation(params: JsonObject) -> str:
     said = (
@@ -192,18 +152,3 @@ def _conversation(params: JsonObject) -> str:
         for item in input_items(params)
     )
     return "\n\n".join(f"{role}: {text}" for role, text in said if role)
-
-
-def _read_template(path: Path) -> str:
-    found = next((p for p in (path, Path(__file__).parent / path) if p.is_file()), None)
-    if found is None:
-        raise ConfigError(f"judge_prompt_template_fpath: there is no {path}")
-    text = found.read_text(encoding="utf-8")
-    try:
-        text.format(conversation="", response_1="", response_2="", principle="")
-    except (KeyError, IndexError, ValueError) as error:
-        raise ConfigError(
-            f"judge_prompt_template_fpath: {found}: {error!r}: it may name {{conversation}},"
-            " {response_1}, {response_2} and {principle}; any other brace is written twice"
-        ) from None
-    return text
