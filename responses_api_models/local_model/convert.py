@@ -13,6 +13,7 @@ import numpy as np
 from ctranslate2.specs import common_spec, transformer_spec
 
 from rollout_kit.errors import ConfigError
+from rollout_kit.serving.weights import Tensor, read_header
 
 from .checkpoint import read_config, required
 from .lora import FILES, add_adapter
@@ -47,26 +48,27 @@ def convert(checkpoint: Path, output: Path, adapter: Path | None = None) -> None
 
 def read_safetensors(path: Path) -> dict[str, np.ndarray]:
     """Every tensor of the file as float32."""
+    try:
+        header = read_header(path)
+    except ValueError:
+        raise ConfigError(
+            f"{path} is not safetensors; a Git LFS pointer without its file?"
+        ) from None
     with path.open("rb") as file:
-        start = file.read(8)
-        header_length = int.from_bytes(start, "little")
-        if len(start) < 8 or header_length > path.stat().st_size:
-            raise ConfigError(f"{path} is not safetensors; a Git LFS pointer without its file?")
-        header = json.loads(file.read(header_length))
-        header.pop("__metadata__", None)
+        file.seek(header.begin)
         data = file.read()
-    return {name: _tensor(name, entry, data, path) for name, entry in header.items()}
+    return {name: _read_values(name, each, data, path) for name, each in header.tensors.items()}
 
 
-def _tensor(name: str, entry: Mapping[str, Any], data: bytes, path: Path) -> np.ndarray:
-    dtype = DTYPES.get(entry["dtype"])
+def _read_values(name: str, tensor: Tensor, data: bytes, path: Path) -> np.ndarray:
+    dtype = DTYPES.get(tensor.dtype)
     if dtype is None:
-        raise ConfigError(f"{path}: {name} is {entry['dtype']}; bf16, f16 and f32 can be read")
-    begin, end = entry["data_offsets"]
-    values = np.frombuffer(data, dtype, (end - begin) // dtype.itemsize, begin)
-    if entry["dtype"] == "BF16":  # a bfloat16 is the upper half of a float32
+        raise ConfigError(f"{path}: {name} is {tensor.dtype}; bf16, f16 and f32 can be read")
+    number = (tensor.end - tensor.start) // dtype.itemsize
+    values = np.frombuffer(data, dtype, number, tensor.start)
+    if tensor.dtype == "BF16":  # a bfloat16 is the upper half of a float32
         values = (values.astype("<u4") << 16).view("<f4")
-    return values.astype(np.float32).reshape(entry["shape"])
+    return values.astype(np.float32).reshape(tensor.shape)
 
 
 def _specification(config: Mapping[str, Any]) -> transformer_spec.TransformerDecoderModelSpec:

@@ -7,7 +7,7 @@ from typing import Any
 from ..errors import ConfigError
 from ..serving.weights import digest_of, find_folder, find_in_hub
 from ..types import JsonObject
-from .folder import ModelFolder, Shape, read_header, read_json
+from .folder import ModelFolder, Shape, read_json, read_tensors
 
 PREFIX = "base_model.model."
 WEIGHTS = "adapter_model.safetensors"
@@ -75,7 +75,7 @@ def open_adapter(folder: Path) -> Adapter:
     weights = folder / WEIGHTS
     if not weights.is_file():
         raise ConfigError(f"{folder} has no {WEIGHTS}: it is not whole")
-    shapes = {_plain(name): shape for name, _, shape in read_header(weights)}
+    shapes = {_plain(name): tensor.shape for name, tensor in read_tensors(weights).items()}
     if not shapes:
         raise ConfigError(f"{weights} holds no tensors")
     return Adapter(folder, config, shapes)

@@ -1,17 +1,14 @@
 """Reads checkpoint folders without torch: settings, and names and shapes of the tensors."""
 
 import json
-from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
 from ..errors import ConfigError
-from ..serving.weights import find_folder, find_in_hub
+from ..serving.weights import Tensor, find_folder, find_in_hub, read_header
 from ..types import JsonObject
-
-MAX_HEADER_BYTES = 100_000_000
-"""Limit of safetensors itself."""
 
 TOKENIZER = (
     *("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json"),
@@ -54,9 +51,9 @@ def open_model(name: str) -> ModelFolder:
     shapes: dict[str, Shape] = {}
     dtypes: list[str] = []
     for path in _list_weights(folder):
-        for tensor, dtype, shape in read_header(path):
-            shapes[tensor] = shape
-            dtypes.append(dtype)
+        for key, tensor in read_tensors(path).items():
+            shapes[key] = tensor.shape
+            dtypes.append(tensor.dtype)
     dtype = max(set(dtypes), key=dtypes.count, default="")
     if dtype not in BYTES:
         raise ConfigError(f"{folder}: weights of type {dtype or 'none'} cannot be merged into")
@@ -75,24 +72,12 @@ def read_json(path: Path) -> JsonObject:
     return found
 
 
-def read_header(path: Path) -> Iterator[tuple[str, str, Shape]]:
-    """Name, type and shape of each tensor of a safetensors file; ConfigError if it was cut off."""
-    broken = ConfigError(f"{path} is not a safetensors file, or was cut off")
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if not 2 <= length <= min(size, MAX_HEADER_BYTES):
-            raise broken
-        try:
-            header = json.loads(file.read(length))
-            header.pop("__metadata__", None)
-            ends = [tensor["data_offsets"][1] for tensor in header.values()]
-            found = [(name, of["dtype"], tuple(of["shape"])) for name, of in header.items()]
-        except (ValueError, TypeError, KeyError, AttributeError, IndexError):
-            raise broken from None
-    if 8 + length + max(ends, default=0) != size:
-        raise broken
-    yield from found
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file; ConfigError if it was cut off."""
+    with suppress(ValueError):
+        if (header := read_header(path)).is_whole:
+            return header.tensors
+    raise ConfigError(f"{path} is not a safetensors file, or was cut off")
 
 
 def find_tokenizer(*folders: Path) -> Path:

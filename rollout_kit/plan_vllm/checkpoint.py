@@ -3,21 +3,17 @@
 
 import json
 import os
-import struct
 from dataclasses import dataclass
 from difflib import get_close_matches
 from math import prod
 from pathlib import Path
-from typing import Any
 
 from ..errors import ConfigError
+from ..serving.weights import Tensor, read_header
 from ..types import JsonObject
 from .architecture import count_params
 
 KNOWN = Path(__file__).with_name("known.json")
-
-MAX_HEADER_BYTES = 100_000_000
-"""Limit of safetensors itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +57,12 @@ def _read_folder(name: str, folder: Path) -> Checkpoint:
         config = json.loads((folder / "config.json").read_text("utf-8"))
     except ValueError as error:
         raise ConfigError(f"{folder / 'config.json'}: not JSON: {error}") from None
-    shapes = [
-        header for path in sorted(folder.glob("*.safetensors")) for header in _read_header(path)
+    tensors = [
+        tensor for path in sorted(folder.glob("*.safetensors")) for tensor in _read_tensors(path)
     ]
-    if _is_whole(folder) and shapes:
-        number, stored = (sum(each[n] for each in shapes) for n in (0, 1))
+    if _is_whole(folder) and tensors:
+        number = sum(prod(each.shape) for each in tensors)
+        stored = sum(each.end - each.start for each in tensors)
         return Checkpoint(name, config, f"the weights in {folder}", number, stored, True)
     number = count_params(config)
     index = folder / "model.safetensors.index.json"
@@ -85,22 +82,11 @@ def _is_whole(folder: Path) -> bool:
     return all((folder / each).is_file() for each in named)
 
 
-def _read_header(path: Path) -> list[tuple[int, int]]:
-    """Read the parameters and bytes of each tensor from the header."""
-    with path.open("rb") as file:
-        (length,) = struct.unpack("<Q", file.read(8).ljust(8, b"\0"))
-        if not 2 <= length <= MAX_HEADER_BYTES:
-            raise ConfigError(f"{path} is not a safetensors file, or was cut off")
-        try:
-            header: dict[str, Any] = json.loads(file.read(length))
-        except ValueError:
-            raise ConfigError(f"{path} is not a safetensors file, or was cut off") from None
-    found = []
-    for name, tensor in header.items():
-        if name != "__metadata__":
-            start, end = tensor["data_offsets"]
-            found.append((prod(tensor["shape"]), end - start))
-    return found
+def _read_tensors(path: Path) -> list[Tensor]:
+    try:
+        return [*read_header(path).tensors.values()]
+    except ValueError:
+        raise ConfigError(f"{path} is not a safetensors file, or was cut off") from None
 
 
 def _find_in_cache(name: str) -> Path | None:

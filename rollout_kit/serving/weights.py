@@ -1,18 +1,19 @@
-"""Identify a model's weights by their content: weights that are replaced under the same path are
-another policy, and copies in other places are the same one.
+"""A model's weights on disk: where they are, which tensors a file has, and a digest of all.
 
-Files are sampled: of a safetensors file the header and three blocks of each tensor, of others
-evenly spaced blocks. Training changes far more than one block of a tensor. Digests are kept in the
-user's cache folder, by path, size and times of a file.
+The digest identifies a policy by its content: weights that are replaced under the same path are
+another one, and copies in other places are the same one. Files are sampled: of a safetensors file
+the header and three blocks of each tensor, of others evenly spaced blocks. Training changes far
+more than one block of a tensor. Digests are kept in the user's cache folder, by path, size and
+times of a file.
 """
 
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import NamedTuple
 
 BLOCK = 4096
 
@@ -31,6 +32,44 @@ FURTHER = frozenset(
     }
 )
 """Files beside the weights that change what is generated."""
+
+
+class Tensor(NamedTuple):
+    """`start` and `end` of its bytes count from the end of the file's header."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    end: int
+
+
+class TensorFile(NamedTuple):
+    """The header of a safetensors file, which ends at `begin`."""
+
+    begin: int
+    tensors: dict[str, Tensor]
+    is_whole: bool
+    """Whether all of their bytes are there, and nothing else."""
+
+
+def read_header(path: Path) -> TensorFile:
+    """ValueError if this is no safetensors file."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if not 2 <= length <= min(size - 8, MAX_HEADER_BYTES):
+            raise ValueError("it has no header")
+        header = json.loads(file.read(length))
+    try:
+        tensors = {
+            name: Tensor(of["dtype"], tuple(of["shape"]), *map(int, of["data_offsets"]))
+            for name, of in header.items()
+            if name != "__metadata__"
+        }
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"a damaged header: {error!r}") from None
+    begin, last = 8 + length, max((each.end for each in tensors.values()), default=0)
+    return TensorFile(begin, tensors, begin + last == size)
 
 
 def digest_of(paths: Iterable[Path]) -> str:
@@ -96,36 +135,20 @@ def _sample(path: Path, size: int) -> str:
         if size <= 2 * NUM_BLOCKS * BLOCK and path.suffix != ".safetensors":
             digest.update(file.read())
             return digest.hexdigest()
-        for start in _list_starts(file, path, size):
+        for start in _list_starts(path, size):
             file.seek(start)
             digest.update(file.read(BLOCK))
     return digest.hexdigest()
 
 
-def _list_starts(file: BinaryIO, path: Path, size: int) -> Iterator[int]:
+def _list_starts(path: Path, size: int) -> Iterator[int]:
     """Where blocks are read."""
-    tensors = _read_tensors(file, size) if path.suffix == ".safetensors" else None
-    if tensors is None:
-        yield from range(0, size, max(BLOCK, size // NUM_BLOCKS))
-        return
-    begin, spans = tensors
-    yield from range(0, begin, BLOCK)
-    for first, last in spans:
-        yield from (begin + first, begin + (first + last) // 2, begin + max(first, last - BLOCK))
-
-
-def _read_tensors(file: BinaryIO, size: int) -> tuple[int, list[tuple[int, int]]] | None:
-    """Where the data begins, and the tensors' spans in it; None if this is no safetensors file."""
-    length = int.from_bytes(file.read(8), "little")
-    if length > min(size, MAX_HEADER_BYTES):
-        return None
-    try:
-        header = json.loads(file.read(length))
-        spans = [
-            tuple(map(int, about["data_offsets"]))
-            for about in header.values()
-            if isinstance(about, Mapping) and "data_offsets" in about
-        ]
-        return 8 + length, sorted((first, last) for first, last in spans)
-    except (ValueError, TypeError, AttributeError):
-        return None
+    if path.suffix == ".safetensors":
+        with suppress(ValueError):
+            begin, tensors, _ = read_header(path)
+            yield from range(0, begin, BLOCK)
+            for first, last in sorted((each.start, each.end) for each in tensors.values()):
+                middle = (first + last) // 2
+                yield from (begin + each for each in (first, middle, max(first, last - BLOCK)))
+            return
+    yield from range(0, size, max(BLOCK, size // NUM_BLOCKS))

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import RolloutKitError
-from ...serving.weights import MAX_HEADER_BYTES, WEIGHTS
+from ...serving.weights import WEIGHTS, read_header
 
 STABLE = "STABLE"
 
@@ -116,18 +116,12 @@ def _list_weights(folder: Path) -> Iterator[Path]:
 
 
 def _check_safetensors(path: Path) -> None:
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if not 2 <= length <= min(size - 8, MAX_HEADER_BYTES):
-            raise BadStep(f"{path.name} is no safetensors file, or it is cut off")
-        try:
-            header = json.loads(file.read(length))
-        except ValueError:
-            raise BadStep(f"{path.name} has a damaged header") from None
-    ends = [about["data_offsets"][1] for name, about in header.items() if name != "__metadata__"]
-    if not ends or 8 + length + max(ends) != size:
-        raise BadStep(f"{path.name} is cut off: it has {size} bytes, its header says otherwise")
+    try:
+        header = read_header(path)
+    except ValueError as error:
+        raise BadStep(f"{path.name} is no safetensors file, or it is cut off: {error}") from None
+    if not header.tensors or not header.is_whole:
+        raise BadStep(f"{path.name} is cut off: its size is not what its header says")
 
 
 def _checksum(path: Path) -> str:
