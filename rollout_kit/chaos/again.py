@@ -9,6 +9,7 @@ import orjson
 
 from ..store.files import OutputPaths
 from ..store.lines import key_of
+from ..store.scan import parse_line
 from ..types import Key
 from .findings import Finding, Invariant
 from .processes import Processes
@@ -83,10 +84,5 @@ def _compare(main: Path, chosen: list[tuple[int, bytes]], renewed: Path) -> Agai
 
 def _read_reward(raw: bytes) -> float | None:
     """The reward of a valid line, or None."""
-    try:
-        row = orjson.loads(raw)
-    except orjson.JSONDecodeError:
-        return None
-    if not isinstance(row, dict) or key_of(row) is None or "reward" not in row:
-        return None
-    return row["reward"]
+    row = parse_line(raw) or {}
+    return row.get("reward") if key_of(row) is not None else None

@@ -12,6 +12,7 @@ import orjson
 
 from ..store.files import OutputPaths
 from ..store.lines import key_of, kind_of
+from ..store.scan import read_object
 from ..types import JsonObject, Key
 from .findings import Finding, Invariant
 
@@ -192,12 +193,5 @@ def _check_failure(found: CheckedFiles, path: Path, number: int, row: JsonObject
 
 def _was_finished(manifest: Path) -> bool:
     """Whether the last run finished: then no verified rollout is left among the unverified."""
-    try:
-        content = orjson.loads(manifest.read_bytes())
-    except (OSError, orjson.JSONDecodeError):
-        return False
-    return (
-        isinstance(content, dict)
-        and content.get("exit_status") in (0, 2)
-        and (content.get("finished_at") is not None)
-    )
+    content = read_object(manifest)
+    return content.get("exit_status") in (0, 2) and content.get("finished_at") is not None

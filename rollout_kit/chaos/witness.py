@@ -4,10 +4,9 @@ import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import orjson
-
 from ..store.files import OutputPaths
 from ..store.lines import key_of
+from ..store.scan import parse_line
 from ..types import Key
 from .findings import Finding, Invariant
 
@@ -77,8 +76,4 @@ def _compute_digest(raw: bytes) -> bytes:
 
 
 def _read_key(raw: bytes) -> Key | None:
-    try:
-        row = orjson.loads(raw)
-    except orjson.JSONDecodeError:
-        return None
-    return key_of(row) if isinstance(row, dict) else None
+    return key_of(parse_line(raw) or {})

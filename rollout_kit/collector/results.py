@@ -1,12 +1,10 @@
 """What a run leaves in its files beside the rollouts: the metrics, and how it ended."""
 
 from enum import IntEnum
-from pathlib import Path
-
-import orjson
 
 from ..pacing.limiter import Adaptive
 from ..store.files import write_json
+from ..store.scan import read_object
 from ..types import JsonObject
 from .run import Ending, Run
 
@@ -29,7 +27,7 @@ def write_metrics(run: Run, *, lists_groups: bool = True) -> JsonObject:
     A run without rollouts keeps what only a busy run can measure from the file of an earlier one.
     """
     metrics, paths = _measure(run, lists_groups), run.collection.paths
-    earlier = {} if run.tally.rollouts or not paths else _metrics_at(paths.metrics)
+    earlier = {} if run.tally.rollouts or not paths else read_object(paths.metrics)
     if not run.tally.rollouts:
         metrics["throughput"] = earlier.get("throughput") or {}
         is_measured = "bottleneck" in metrics
@@ -112,12 +110,3 @@ def _measure(run: Run, lists_groups: bool) -> JsonObject:
     if isinstance(run.limiter, Adaptive):
         metrics["parallelism"] = run.limiter.history()
     return metrics | source.own_results()
-
-
-def _metrics_at(path: Path) -> JsonObject:
-    """What an earlier run left."""
-    try:
-        found = orjson.loads(path.read_bytes())
-    except (OSError, orjson.JSONDecodeError):
-        return {}
-    return found if isinstance(found, dict) else {}

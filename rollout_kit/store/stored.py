@@ -20,6 +20,7 @@ from .files import OutputPaths, leave_out
 from .groups.scope import is_named
 from .input import plain_path
 from .lines import info_of, key_of, kind_of
+from .scan import parse_line
 from .tasks import BREATH, TEXT_KEPT, Malformed, number_lines
 
 
@@ -199,12 +200,8 @@ def drop_stale(
 
     def stale_key(raw: bytes) -> Key | None:
         """The key of a line with another verdict or response than this run will write."""
-        try:
-            row = orjson.loads(raw)
-        except orjson.JSONDecodeError:
-            return None
-        is_rollout = isinstance(row, dict) and kind_of(row, "rollout") == "rollout"
-        key = key_of(row) if is_rollout else None
+        row = parse_line(raw) or {}
+        key = key_of(row) if kind_of(row, "rollout") == "rollout" else None
         if key is None or key not in survey.rows or key.agent not in verifiers:
             return None
         is_verified = isinstance(row.get("response"), dict) and "reward" in row

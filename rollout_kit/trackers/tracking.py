@@ -2,11 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-
-import orjson
 
 from .. import __version__
 from ..collector.run import Ending, Run
@@ -14,6 +12,7 @@ from ..config.keys.trackers import MlflowConfig, TrackersConfig, WandbConfig
 from ..live.snapshot import Snapshot
 from ..secrets import mask, secret_values
 from ..store.files import OutputPaths
+from ..store.scan import read_object
 from ..transport.loop import interrupts
 from ..types import JsonObject, Say
 from .figures import TableSample, final_figures, scalars_of
@@ -128,7 +127,7 @@ class Tracking:
             return
         closing = [self._traces.close([], wait_s)] if self._traces else []
         paths = self.run.collection.paths
-        figures = {**self._figures, **(_read_final(paths) if paths else {})}
+        figures = {**self._figures, **(final_figures(read_object(paths.metrics)) if paths else {})}
         for each in self._curves:
             each.latest.put(self._step, figures)
             closing.append(each.link.close([*self._last(each, paths, is_done)], wait_s))
@@ -181,10 +180,3 @@ def _files(paths: OutputPaths, is_verified: bool) -> Iterator[str]:
     for path in paths.all():
         if path not in passing and path.is_file() and path.stat().st_size:
             yield str(path.absolute())
-
-
-def _read_final(paths: OutputPaths) -> dict[str, float]:
-    """The figures of the metrics file, if there is one."""
-    with suppress(OSError, orjson.JSONDecodeError, AttributeError):
-        return final_figures(orjson.loads(paths.metrics.read_bytes()))
-    return {}
