@@ -38,6 +38,17 @@ def bound_socket(host: str, port: int) -> socket.socket:
     return sock
 
 
+def bind_page(key: str, port: int) -> socket.socket:
+    """The socket of a page for this machine; ConfigError, with the `key` of its port, if the port
+    is taken."""
+    try:
+        return bound_socket("127.0.0.1", port)
+    except OSError as error:
+        raise ConfigError(
+            f"{key}={port}: {error.strerror}; choose another, or 0 for a free one"
+        ) from None
+
+
 def bind_all(instances: Iterable[Instance], listening: Iterable[Instance], host: str) -> Sockets:
     """A socket for every worker of the `listening` instances; ConfigError if a port is taken."""
     instances, listening = list(instances), list(listening)

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.routing import Route
 
 from ..errors import ConfigError
-from ..launch.sockets import bound_socket, url_of
+from ..launch.sockets import bind_page, url_of
 from ..pages.site import build_site, read_json, refusing
 from ..transport.app import served
 from ..transport.loop import beside
@@ -22,8 +22,6 @@ from .place import Note, read_notes
 from .watcher import Watcher
 
 PAGE = Path(__file__).parent / "page"
-
-HOST = "127.0.0.1"
 
 LOOK_S = 1.0
 
@@ -115,12 +113,7 @@ class SharedPanel:
 @asynccontextmanager
 async def open_page(panel: Panel, port: int, key: str, say: Say) -> AsyncIterator[str]:
     """Context in which the page is served, for this user on this machine; `key` names the port."""
-    try:
-        sock = bound_socket(HOST, port)
-    except OSError as error:
-        raise ConfigError(
-            f"{key}={port}: {error.strerror}; choose another, or 0 for a free one"
-        ) from None
+    sock = bind_page(key, port)
     url = url_of(sock)
     async with served(_build_app(panel), sock):
         say(f"Live page: {url}", event="dashboard", url=url)

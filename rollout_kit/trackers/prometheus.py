@@ -9,14 +9,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ..errors import ConfigError
 from ..launch.head.exposition import Family, expose, make_registry, single
-from ..launch.sockets import bound_socket, url_of
+from ..launch.sockets import bind_page, url_of
 from ..live.snapshot import PlanCounts, Snapshot
 from ..transport.app import served
 from ..types import Outcome, Rollout, Say
-
-HOST = "127.0.0.1"
 
 PREFIX = "rollout_kit"
 
@@ -74,10 +71,7 @@ class RunPage:
 @asynccontextmanager
 async def serve_page(page: RunPage, port: int, token: str, say: Say) -> AsyncIterator[None]:
     """Context in which `/metrics` is served; ConfigError if the port is taken."""
-    try:
-        sock = bound_socket(HOST, port)
-    except OSError as error:
-        raise ConfigError(f"metrics_port={port}: {error.strerror}; choose another") from None
+    sock = bind_page("metrics_port", port)
     url = f"{url_of(sock)}/metrics"
     say(f"Prometheus: {url}", event="metrics_page", url=url)
     app = Starlette(routes=[Route("/metrics", page.answer)])

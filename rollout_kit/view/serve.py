@@ -6,17 +6,15 @@ from collections.abc import Callable
 from urllib.parse import urlencode
 
 from ..config.keys.analysis import ViewConfig
-from ..errors import ConfigError, number_of
+from ..errors import number_of
 from ..export.filters.expression import parse
-from ..launch.sockets import bound_socket, url_of
+from ..launch.sockets import bind_page, url_of
 from ..transport.app import served
 from .app import Viewer, build_app
 from .dataset import Dataset
 
 LOOK_S = 1.0
 """Time between two looks at the files."""
-
-HOST = "127.0.0.1"
 
 
 async def serve(command: ViewConfig, say: Callable[[str], None]) -> None:
@@ -25,12 +23,7 @@ async def serve(command: ViewConfig, say: Callable[[str], None]) -> None:
     if command.where.strip():
         parse(command.where)
     dataset = Dataset(command.inputs)
-    try:
-        sock = bound_socket(HOST, command.port)
-    except OSError as error:
-        raise ConfigError(
-            f"port {command.port}: {error.strerror}; choose another with +port=…, or +port=0"
-        ) from None
+    sock = bind_page("port", command.port)
     viewer = Viewer(dataset, " ".join(command.inputs))
     asked = {name: getattr(command, name) for name in ("where", "search", "sort")}
     query = urlencode({name: value for name, value in asked.items() if value})
