@@ -12,9 +12,7 @@ from typing import Self
 
 from ..store.compact import TaskTable
 from ..types import Key
-
-Z_95 = 1.96
-"""Half-width of a 95 % normal interval, in standard errors."""
+from .intervals import Z_95, wilson
 
 
 @dataclass(slots=True)
@@ -59,10 +57,7 @@ class Moments:
             number = spread / (error * error) if error * error > 0 else math.inf
             if self.squares == self.total:  # only 0 and 1: no more samples than rollouts
                 number = min(number, self.count)
-        shift = Z_95 * Z_95 / number
-        middle = (self.mean + shift / 2) / (1 + shift)
-        half = Z_95 * math.sqrt(spread / number + shift / (4 * number)) / (1 + shift)
-        return [max(0.0, middle - half), min(1.0, middle + half)]
+        return list(wilson(self.mean, number))
 
     @property
     def stats(self) -> tuple[float, float, float, float]:

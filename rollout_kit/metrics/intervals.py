@@ -8,10 +8,13 @@ there is no long tail, and Johnson's interval for a skewed mean (1978) replaces 
 
 import math
 from collections.abc import Sequence
-from statistics import NormalDist, fmean, stdev
+from statistics import fmean, stdev
 from typing import NamedTuple
 
-CONFIDENCE = 0.95
+from .student import CONFIDENCE, t_quantile
+
+Z_95 = 1.96
+"""Half-width of a 95 % normal interval, in standard errors."""
 
 MIN_DRAWN = 2
 """A smaller sample has no standard deviation."""
@@ -48,12 +51,17 @@ def total(drawn: Sequence[float], number: int) -> Interval:
 
 
 def share(hits: int, drawn: int) -> Interval:
-    """Share of hits among all, from `hits` among those drawn: Wilson's score interval."""
-    z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
-    mean, shift = hits / drawn, z * z / drawn
+    """Share of hits among all, from `hits` among those drawn."""
+    return Interval(hits / drawn, *wilson(hits / drawn, drawn))
+
+
+def wilson(mean: float, number: float) -> tuple[float, float]:
+    """Wilson's score interval of a mean of so many numbers from 0 to 1."""
+    shift = Z_95 * Z_95 / number
     middle = (mean + shift / 2) / (1 + shift)
-    half = z * math.sqrt(mean * (1 - mean) / drawn + shift / (4 * drawn)) / (1 + shift)
-    return Interval(mean, max(0.0, middle - half), min(1.0, middle + half))
+    spread = max(0.0, mean * (1 - mean))
+    half = Z_95 * math.sqrt(spread / number + shift / (4 * number)) / (1 + shift)
+    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 def _bound_rest(drawn: Sequence[float], mean: float, rest: int) -> tuple[float, float]:
@@ -63,7 +71,7 @@ def _bound_rest(drawn: Sequence[float], mean: float, rest: int) -> tuple[float, 
         return mean, mean
     number = len(drawn)
     error = spread * math.sqrt(1 / number + 1 / rest)
-    quantile = _student(number - 1)
+    quantile = t_quantile(CONFIDENCE, number - 1)
     half = quantile * error
     bounds = [(mean - half, mean + half)]
     logs = [math.log(each) for each in drawn if each > 0]
@@ -85,23 +93,10 @@ def _log_normal(logs: Sequence[float], number: int, rest: int) -> tuple[float, f
     error = math.sqrt(
         (variance + zeros) * (1 / number + 1 / rest) + variance**2 / (2 * (count - 1))
     )
-    half = _student(count - 1) * error
+    half = t_quantile(CONFIDENCE, count - 1) * error
     return math.exp(min(middle - half, LARGEST)), math.exp(min(middle + half, LARGEST))
 
 
 def _skewness(numbers: Sequence[float], spread: float) -> float:
     mean = fmean(numbers)
     return fmean(((each - mean) / spread) ** 3 for each in numbers)
-
-
-def _student(freedom: int) -> float:
-    """Quantile of Student's t within 1 %, as a series around the normal quantile: Abramowitz &
-    Stegun 26.7.5."""
-    exact = {1: 12.706, 2: 4.303}
-    if freedom in exact:
-        return exact[freedom]
-    z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
-    first = (z**3 + z) / 4
-    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
-    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
-    return z + first / freedom + second / freedom**2 + third / freedom**3

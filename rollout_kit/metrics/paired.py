@@ -11,9 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .majority import Vote, maj_at
-from .student import mcnemar, t_quantile, t_tails
-
-CONFIDENCE = 0.95
+from .student import CONFIDENCE, mcnemar, t_quantile, t_tails
 
 ALIKE = 1e-9
 """A standard error below this share of the mean comes from rounding."""

@@ -6,6 +6,9 @@ accurate to about 1e-13, and spares the core a dependency on scipy.
 
 import math
 
+CONFIDENCE = 0.95
+"""Of all intervals."""
+
 TINY, EXACT, MOST = 1e-300, 1e-15, 10_000
 
 
