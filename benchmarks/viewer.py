@@ -24,11 +24,11 @@ NEEDLE_AT = 700_000
 TEXT = " ".join(f"word{number % 97}" for number in range(330))
 
 
-def write_rollouts(path: Path, number: int) -> Path:
-    """`number` rollouts, four of each task; one of them has the needle in its text."""
+def write_rollouts(path: Path) -> Path:
+    """A million rollouts, four of each task; one of them has the needle in its text."""
     random = Random(0)
     with path.open("wb") as stream:
-        for row in range(number):
+        for row in range(MILLION):
             text = f"{TEXT} {NEEDLE}" if row == NEEDLE_AT else TEXT
             message = {"type": "message", "role": "assistant", "content": []}
             message["content"] = [{"type": "output_text", "text": text, "annotations": []}]
@@ -52,9 +52,9 @@ def write_rollouts(path: Path, number: int) -> Path:
     return path
 
 
-def measure_viewer(folder: Path, number: int = MILLION) -> Iterator[tuple[str, str, float, str]]:
+def measure_viewer(folder: Path) -> Iterator[tuple[str, str, float, str]]:
     """(name, what, value, unit) of each figure."""
-    rollouts = write_rollouts(folder / "viewed.jsonl", number)
+    rollouts = write_rollouts(folder / "viewed.jsonl")
     cache = folder / "cache"
     yield (
         "viewer_file_gb",
@@ -65,14 +65,14 @@ def measure_viewer(folder: Path, number: int = MILLION) -> Iterator[tuple[str, s
     with _viewer(rollouts, cache) as (url, process, began):
         first_s = _until(url, began, lambda found: found["rows"])
         yield "viewer_first_unindexed_s", "… first rows, without an index", first_s, "s"
-        whole_s = _until(url, began, lambda found: found["total"] == number)
+        whole_s = _until(url, began, lambda found: found["total"] == MILLION)
         yield "viewer_index_s", "… all rows, without an index", whole_s, "s"
     size = sum(each.stat().st_size for each in cache.rglob("*.index"))
-    yield "viewer_index_bytes", "… index, a rollout", size / number, "bytes"
+    yield "viewer_index_bytes", "… index, a rollout", size / MILLION, "bytes"
     with _viewer(rollouts, cache) as (url, process, began):
-        whole_s = _until(url, began, lambda found: found["total"] == number)
+        whole_s = _until(url, began, lambda found: found["total"] == MILLION)
         yield "viewer_first_s", "… all rows, with the index", whole_s, "s"
-        row = 9 * number // 10
+        row = 9 * MILLION // 10
         yield "viewer_open_ms", "… opening row 900,000", 1e3 * _took(url, "rollout", id=row), "ms"
         where = "reward < 0.5 and num_turns > 8"
         took = _query_s(url, where=where)

@@ -2,14 +2,13 @@
 `known.json`. Downloads nothing."""
 
 import json
-import os
 from dataclasses import dataclass
 from difflib import get_close_matches
 from math import prod
 from pathlib import Path
 
 from ..errors import ConfigError
-from ..serving.weights import Tensor, read_header
+from ..serving.weights import Tensor, hub_folder, read_header
 from ..types import JsonObject
 from .architecture import count_params
 
@@ -91,7 +90,5 @@ def _read_tensors(path: Path) -> list[Tensor]:
 
 def _find_in_cache(name: str) -> Path | None:
     """Return the newest downloaded snapshot of a model on the Hub."""
-    home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
-    hub = Path(os.environ.get("HF_HUB_CACHE", home / "hub"))
-    found = hub.glob(f"models--{name.replace('/', '--')}/snapshots/*/config.json")
+    found = hub_folder(name).glob("snapshots/*/config.json")
     return max((each.parent for each in found), key=lambda f: f.stat().st_mtime, default=None)

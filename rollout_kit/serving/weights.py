@@ -89,11 +89,16 @@ def find_folder(name: str) -> Path | None:
     return path if path.is_dir() else None
 
 
-def find_in_hub(name: str, revision: str | None = None, folder: Path | None = None) -> Path | None:
-    """The snapshot of a Hugging Face model in the local cache."""
+def hub_folder(name: str) -> Path:
+    """Where the local cache of Hugging Face keeps a model."""
     home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
-    hub = folder or Path(os.environ.get("HF_HUB_CACHE", home / "hub")).expanduser()
-    own = hub / f"models--{name.replace('/', '--')}"
+    hub = Path(os.environ.get("HF_HUB_CACHE", home / "hub")).expanduser()
+    return hub / f"models--{name.replace('/', '--')}"
+
+
+def find_in_hub(name: str, revision: str | None = None) -> Path | None:
+    """The snapshot of a Hugging Face model in the local cache."""
+    own = hub_folder(name)
     commit = revision or "main"
     with suppress(OSError, UnicodeDecodeError):
         commit = (own / "refs" / commit).read_text().strip()

@@ -38,6 +38,9 @@ NUM_EASY_SAMPLES = 16_000
 ROWS, ROW_LENGTH = 16, 128
 """Tokens of a training step; several samples share a row and do not see each other."""
 
+AT_ONCE = 4096
+"""Conversations whose texts are encoded together."""
+
 IGNORED = -100
 """The label of a token that the model is not to learn to write."""
 
@@ -173,12 +176,12 @@ def batches(tokenizer: PreTrainedTokenizerFast, rng: random.Random) -> Iterator[
 
 
 def samples(
-    tokenizer: PreTrainedTokenizerFast, rng: random.Random, at_once: int = 4096
+    tokenizer: PreTrainedTokenizerFast, rng: random.Random
 ) -> Iterator[tuple[list[int], list[int]]]:
     """Token ids and labels of ever new conversations, none about numbers that are held out."""
-    for begin in itertools.count(0, at_once):
+    for begin in itertools.count(0, AT_ONCE):
         levels = (1, 2) if begin < NUM_EASY_SAMPLES else (1, 2, 3)
-        skills = rng.choices(SKILLS, MIX, k=at_once)
+        skills = rng.choices(SKILLS, MIX, k=AT_ONCE)
         problems = [draw(rng, skill, held_out=False, levels=levels) for skill in skills]
         assert not any(is_held_out(problem.numbers) for problem in problems)
         made = [parts(*conversation(rng, problem)) for problem in problems]
