@@ -720,6 +720,14 @@ def test_a_server_of_the_folder_that_hides_a_shipped_one_is_named(tmp_path: Path
     assert "resources_servers/mcqa of this folder is used" in warning
 
 
+def test_a_folder_that_only_holds_configurations_hides_no_shipped_server(tmp_path: Path) -> None:
+    folder = tmp_path / "responses_api_models/vllm_model/configs"
+    folder.mkdir(parents=True)
+    (folder / "my_vllm.yaml").write_text("vllm_model: {model_name: my-model}")
+    path = "responses_api_models/vllm_model/configs/my_vllm.yaml"
+    assert not load([f"+config_paths=[{path}]"], CollectConfig, tmp_path).warnings
+
+
 @pytest.mark.parametrize(
     ("word", "expected"),
     [

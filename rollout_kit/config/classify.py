@@ -94,7 +94,7 @@ def _tell_shadowed(blocks: list[Block], gym: Gym) -> list[str]:
     found = [
         f"{kind} of this folder is used, not the one that rollout_kit ships"
         for kind in kinds
-        if sum((root / kind).is_dir() for root in registry.roots(gym.cwd)) > 1
+        if sum((root / kind / "app.py").is_file() for root in registry.roots(gym.cwd)) > 1
         and gym.find(*kind.split("/")) is None
     ]
     both = {block.path[-1] for block in blocks if not block.code and gym.has(*block.path[1:])}
