@@ -163,7 +163,11 @@ def test_a_nemo_gym_block_runs_as_it_is():
         ("w: {resources_servers: {wether: {}}}", "'wether' among the resources_servers (did you"),
         ("w: {resources_servers: {weather: {}, tiny: {}}}", "holds 2 implementations"),
         ("w: {resources_servers: {weather: {}}, responses_api_models: {}}", "two server types"),
-        ("w: {resources_servers: {weather: {}}, host: h}", "'host' lies beside"),
+        (
+            "w: {resources_servers: {weather: {}}, host: h}",
+            "'host' lies beside 'resources_servers': an"
+            " instance's keys belong under its implementation, as in w.resources_servers.weather.host",
+        ),
         ("w: {resources_servers: {weather: 3}}", "must be a mapping of settings, got 3"),
         ("w: {resources_servers: weather}", "must hold one implementation"),
         ("num_sample_in_parallel: 3", "(did you mean 'num_samples_in_parallel'?)"),
@@ -718,6 +722,13 @@ def test_a_server_of_the_folder_that_hides_a_shipped_one_is_named(tmp_path: Path
     config = load(["+config_paths=[run.yaml]"], CollectConfig, tmp_path)
     [warning] = config.warnings
     assert "resources_servers/mcqa of this folder is used" in warning
+
+
+def test_a_misplaced_key_of_the_command_line_is_told_its_place(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text("w: {resources_servers: {mcqa: {}}}")
+    expected = r"as in w\.resources_servers\.mcqa\.grading_mode \[command line\]"
+    with pytest.raises(ConfigError, match=expected):
+        load(["+config_paths=[run.yaml]", "+w.grading_mode=x"], CollectConfig, tmp_path)
 
 
 def test_a_folder_that_only_holds_configurations_hides_no_shipped_server(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def classify(
         elif key in used:
             continue
         elif block is not None:
-            problems.append(f"{block} [{merged.origin(key)}]")
+            problems.append(f"{key}: {block.reason} [{merged.origin(*block.path)}]")
         elif typed and not known and not isinstance(value, dict | list):
             for_servers[key] = value
         elif typed or (isinstance(value, dict | list) and merged.origin(key) != ENV_FILE):

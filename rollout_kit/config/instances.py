@@ -101,8 +101,8 @@ class CheckedBlock:
     problems: list[str]
 
 
-def find_block(name: str, value: Any, cwd: Path) -> Block | str | None:
-    """The instance that a top-level key describes; a message if it is nearly one; else None."""
+def find_block(name: str, value: Any, cwd: Path) -> Block | fields.Problem | None:
+    """The instance that a top-level key describes; a problem if it is nearly one; else None."""
     if not isinstance(value, dict):
         return None
     types = [key for key in value if key in registry.TYPES]
@@ -112,12 +112,12 @@ def find_block(name: str, value: Any, cwd: Path) -> Block | str | None:
     for key, inner in value.items():
         close = get_close_matches(key, registry.TYPES, n=1, cutoff=0.75)
         if close and isinstance(inner, dict) and all(isinstance(v, dict) for v in inner.values()):
-            return f"{name}: unknown server type '{key}' (did you mean '{close[0]}'?)"
+            reason = f"unknown server type '{key}' (did you mean '{close[0]}'?)"
+            return fields.Problem((name, key), reason)
     if len(owners) > 1:
-        return (
-            f"{name}: implementations of that name are among the {' and the '.join(owners)}: "
-            f"write it out, {name}: {{{owners[0]}: {{{name}: {{…}}}}}}"
-        )
+        reason = f"implementations of that name are among the {' and the '.join(owners)}"
+        example = f"{name}: {{{owners[0]}: {{{name}: {{…}}}}}}"
+        return fields.Problem((name,), f"{reason}: write it out, {example}")
     return Block(name, owners[0], name, value, (name,)) if owners else None
 
 
@@ -225,27 +225,28 @@ def config_of(block: Block, cwd: Path) -> type[BaseModel] | None:
         return None
 
 
-def _nested(name: str, value: JsonObject, types: list[str]) -> Block | str:
-    if len(types) > 1:
-        return f"{name}: has two server types, {' and '.join(types)}: give each a name of its own"
+def _nested(name: str, value: JsonObject, types: list[str]) -> Block | fields.Problem:
     type_ = types[0]
+    place, inner = (name, type_), value[type_]
+    if len(types) > 1:
+        reason = f"has two server types, {' and '.join(types)}: give each a name of its own"
+        return fields.Problem((name,), reason)
     if others := [key for key in value if key != type_]:
-        return (
-            f"{name}: '{others[0]}' lies beside '{type_}': "
-            f"an instance's keys belong under its implementation"
-        )
-    inner = value[type_]
+        under = next(iter(inner)) if isinstance(inner, dict) and len(inner) == 1 else "<name>"
+        reason = f"'{others[0]}' lies beside '{type_}': an instance's keys belong under its"
+        example = ".".join([*place, under, others[0]])
+        return fields.Problem((name, others[0]), f"{reason} implementation, as in {example}")
     if not isinstance(inner, dict) or not inner:
-        return f"{name}: {type_} must hold one implementation, as {type_}: {{<implementation>: …}}"
+        reason = f"{type_} must hold one implementation, as {type_}: {{<implementation>: …}}"
+        return fields.Problem(place, reason)
     if len(inner) > 1:
-        return (
-            f"{name}: {type_} holds {len(inner)} implementations, {' and '.join(inner)}: "
-            "one instance has one; give each a name of its own"
-        )
+        reason = f"{type_} holds {len(inner)} implementations, {' and '.join(inner)}"
+        return fields.Problem(place, f"{reason}: one instance has one; give each a name of its own")
     implementation, given = next(iter(inner.items()))
     if given is not None and not isinstance(given, dict):
-        return f"{name}: {type_}.{implementation} must be a mapping of settings, got {given!r}"
-    return Block(name, type_, implementation, given or {}, (name, type_, implementation))
+        reason = f"{type_}.{implementation} must be a mapping of settings, got {given!r}"
+        return fields.Problem((*place, implementation), reason)
+    return Block(name, type_, implementation, given or {}, (*place, implementation))
 
 
 def _missing_agent(blocks: list[Block], cwd: Path, with_policy: bool) -> list[Block]:
