@@ -165,8 +165,8 @@ def test_a_nemo_gym_block_runs_as_it_is():
         ("w: {resources_servers: {weather: {}}, responses_api_models: {}}", "two server types"),
         (
             "w: {resources_servers: {weather: {}}, host: h}",
-            "'host' lies beside 'resources_servers': an"
-            " instance's keys belong under its implementation, as in w.resources_servers.weather.host",
+            "'host' lies beside 'resources_servers': an instance's keys belong under its"
+            " implementation, as in w.resources_servers.weather.host",
         ),
         ("w: {resources_servers: {weather: 3}}", "must be a mapping of settings, got 3"),
         ("w: {resources_servers: weather}", "must hold one implementation"),

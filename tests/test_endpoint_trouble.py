@@ -257,6 +257,51 @@ def test_an_endpoint_that_only_throttles_is_bounded_by_the_rollout_s_time(bench:
     assert line.num_asked <= 1300
 
 
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [({"Retry-After": "40"}, "; it asks to wait for 40 s"), ({}, "answered 429: slow down")],
+)
+def test_an_endpoint_that_only_throttles_is_reported(
+    bench: Bench, caplog: pytest.LogCaptureFixture, headers: dict[str, str], expected: str
+) -> None:
+    bench.model = behind(Line(lambda body, now: throttled(**headers)))
+    assert run_virtual(bench.collect(rows(2), rollout_timeout_s=300)) == 2
+    reports = [line for line in caplog.messages if "the rate limit lets no request pass" in line]
+    assert 2 <= len(reports) <= 5
+    assert all(report.endswith(expected) for report in reports)
+
+
+def test_a_rate_limit_that_lets_requests_pass_is_not_reported(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    turns = iter(range(1000))
+    bench.model = behind(
+        Line(lambda body, now: throttled(**THROTTLES) if next(turns) % 2 else says(body))
+    )
+    assert run_virtual(bench.collect(rows(60), num_samples_in_parallel=1)) == 0
+    assert not [line for line in caplog.messages if "lets no request pass" in line]
+
+
+NO_RESPONSES = {
+    "an empty body": Reply(200, Headers([]), b" "),
+    "no JSON object, but <html> <h1>Login</h1>": Reply(
+        200, Headers([]), b"<html>\n<h1>Login</h1>" + b"." * 1000
+    ),
+    "answered 302: redirects to https://login/; configure the address": Reply(
+        302, Headers([(b"Location", b"https://login/")]), b""
+    ),
+}
+
+
+@pytest.mark.parametrize("expected", NO_RESPONSES)
+def test_a_reply_that_is_no_response_is_described(bench: Bench, expected: str) -> None:
+    bench.model = behind(Line(lambda body, now: NO_RESPONSES[expected]), max_tries=1)
+    assert run_virtual(bench.collect([row("q")], max_attempts=1)) == 2
+    [failure] = bench.lines("_failures")
+    assert expected in failure["failure"]["message"]
+    assert len(failure["failure"]["message"]) < 250
+
+
 def test_turns_are_kept_while_the_endpoint_throttles(bench: Bench) -> None:
     """A model server gives up waiting after half its time; the agent asks for the same turn."""
     line = Line(lambda body, now: says(body) if not 1 < now < 2000 else throttled(**THROTTLES))

@@ -1,8 +1,40 @@
-"""How long one request has waited for its answer, and may be throttled."""
+"""How long one request has waited for its answer, and may be throttled; and an endpoint that lets
+no request pass."""
 
+import logging
 from collections.abc import Callable
 
 from ..errors import ModelError, RolloutError
+
+log = logging.getLogger(__name__)
+
+REPORT_EVERY_S = 60.0
+"""Between two reports of an endpoint that throttles every request."""
+
+REPORT_AFTER_S = 30.0
+"""A rate limit that lets requests pass sooner than this is not reported."""
+
+
+class Throttling:
+    """Reports to the log that an endpoint throttles every request."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._since: float | None = None
+        """Time of the first refusal since the last answer."""
+        self._next_report = 0.0
+
+    def record_answer(self) -> None:
+        self._since = None
+
+    def record_refusal(self, error: RolloutError, now: float) -> None:
+        self._since = now if self._since is None else self._since
+        asked_s = error.retry_after_s or 0.0
+        if max(asked_s, now - self._since) < REPORT_AFTER_S or now < self._next_report:
+            return
+        self._next_report = now + REPORT_EVERY_S
+        asks = f"; it asks to wait for {asked_s:g} s" if asked_s else ""
+        log.warning("%s: the rate limit lets no request pass: %s%s", self._name, error, asks)
 
 
 class Waited:

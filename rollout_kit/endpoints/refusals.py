@@ -21,6 +21,9 @@ CHAT_ONLY = (
 )
 """What a 404 of the path of Responses often means, unless it is about the model."""
 
+QUOTED = 100
+"""Characters quoted of a body that is no JSON."""
+
 NAMES_MODEL = re.compile("model|deployment", re.IGNORECASE)
 
 
@@ -38,6 +41,15 @@ def read_reply(raw: bytes) -> Any:
         return read_json(raw)
     except ValueError:
         return None
+
+
+def describe_no_json(text: str) -> str:
+    """What a body is that should be a JSON object; a page that is no JSON at all is quoted."""
+    if not text.strip():
+        return "an empty body"
+    if text.lstrip()[0] in "{[":
+        return "not JSON, perhaps cut off"
+    return f"no JSON object, but {' '.join(text.split())[:QUOTED]}"
 
 
 def extra_body(row: JsonObject) -> JsonObject:
@@ -119,6 +131,8 @@ def read_refusal(payload: Any, url: str, reply: Reply, model: str) -> ModelError
         status = 401
     text = reply.text() or (orjson.dumps(payload).decode() if payload else "")
     said = summary(payload, text)
+    if 300 <= status < 400 and (target := reply.headers.get("location")):
+        said = f"redirects to {target}; configure the address that answers"
     if status == 404 and model not in said:
         said = f"{said} (asked for the model '{model}')"
     if status in (404, 405) and not ("/completions" in url or NAMES_MODEL.search(text)):

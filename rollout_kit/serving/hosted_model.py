@@ -17,11 +17,12 @@ from ..endpoints.addresses import HeaderValue
 from ..endpoints.chat import RAW, MaxTokensField, from_chat, to_chat
 from ..endpoints.events import Assembly, CompletionAssembly, ResponseAssembly
 from ..endpoints.outage import GONE, Outage
-from ..endpoints.patience import Waited
+from ..endpoints.patience import Throttling, Waited
 from ..endpoints.rate_limit import HEADER_PREFIX, Allowances, RequestQueue
 from ..endpoints.raw import PATH as COMPLETION_PATH
 from ..endpoints.raw import as_chat, raw_text, to_completion
 from ..endpoints.refusals import (
+    describe_no_json,
     extra_body,
     is_context_overflow,
     overflow_response,
@@ -130,7 +131,7 @@ class HostedModel(Model):
         self._open = self._running = self._num_429 = 0
         allowed = {"requests": config.requests_per_minute, "tokens": config.tokens_per_minute}
         self._queue = RequestQueue(Allowances(allowed))
-        self._outage = Outage(name, self._answers)
+        self._outage, self._throttling = Outage(name, self._answers), Throttling(name)
         self._is_chat = config.upstream_api == "chat_completions"
         self._not_sent = (*DELIVERY_PARAMS, RAW, *config.unsupported_params)
         self._lowest: JsonObject = {"model": self.model_name()}
@@ -282,6 +283,7 @@ class HostedModel(Model):
             response = self._answer(payload, url, reply, asked.params, streamed)
             used = (response.get("usage") or {}).get("total_tokens") or 0
             allowances.record_answer(now(), expected, used)
+            self._throttling.record_answer()
             return response
         if is_context_overflow(reply.status, payload):
             return overflow_response(asked.params, self.model_name())
@@ -293,6 +295,7 @@ class HostedModel(Model):
         elif error.status in THROTTLED and error.retryable:
             self._num_429 += 1
             allowances.record_refusal(now(), sent_at, error.retry_after_s)
+            self._throttling.record_refusal(error, now())
         raise error
 
     async def _answers(self) -> bool:
@@ -310,7 +313,7 @@ class HostedModel(Model):
     ) -> JsonObject:
         what = "no response, as it has no list 'output'"
         if payload is None:
-            what = "not JSON, perhaps cut off"
+            what = describe_no_json(reply.text())
             if streamed:
                 what = "a stream that ended before its answer was whole"
         elif params.get(RAW):
