@@ -711,6 +711,18 @@ def test_a_pipe_is_no_configuration(tmp_path: Path) -> None:
         load(["+config_paths=[run.yaml]"], CollectConfig, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [("env.yaml", "Too many levels of symbolic links"), ("gone.yaml", "No such file")],
+)
+def test_an_env_yaml_that_is_a_broken_link_is_not_passed_over(
+    tmp_path: Path, target: str, expected: str
+) -> None:
+    (tmp_path / "env.yaml").symlink_to(tmp_path / target)
+    with pytest.raises(ConfigError, match=rf"env\.yaml: cannot be read: {expected}"):
+        load([], CollectConfig, tmp_path)
+
+
 def test_a_server_of_the_folder_that_hides_a_shipped_one_is_named(tmp_path: Path) -> None:
     folder = tmp_path / "resources_servers/mcqa"
     folder.mkdir(parents=True)

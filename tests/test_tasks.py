@@ -17,6 +17,7 @@ from support import row, write_jsonl
 from rollout_kit.endpoints.params import merge
 from rollout_kit.errors import ConfigError
 from rollout_kit.store.arms.template import Prompt
+from rollout_kit.store.files import OutputPaths, check_apart
 from rollout_kit.store.input import input_file
 from rollout_kit.store.tasks import Malformed, TaskReader, task_id_of
 from rollout_kit.types import Task
@@ -217,6 +218,12 @@ def test_merging_keeps_what_is_over_and_changes_neither(under: dict, over: dict)
         ("t.yaml", b"- question: 1\n", "is YAML.*yq"),
         ("t.parquet", b"PAR1\x15\x04", "is Parquet.*read_parquet"),
         ("t.jsonl", '{"a": 1}\n'.encode("utf-16"), "is UTF-16.*iconv"),
+        (
+            "t.jsonl",
+            b'{"a": 1}\r{"a": 2}\r',
+            r"returns as line ends.*tr '.r' '.n' < t.jsonl > t_l",
+        ),
+        ("a b.json", b"[{}, {}]", "one JSON array.*'a b.json' > 'a b.jsonl'"),
         ("t.txt", b"What is 1+1?\nWhat is 2+2?\n", "no line at its start is a JSON object"),
     ],
 )
@@ -226,6 +233,14 @@ def test_an_input_in_another_form_is_refused_with_the_command_that_converts_it(
     (tmp_path / name).write_bytes(raw)
     with pytest.raises(ConfigError, match=expected):
         tasks_in(tmp_path / name)
+
+
+def test_a_link_to_itself_is_an_input_that_cannot_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "tasks.jsonl"
+    path.symlink_to(path)
+    check_apart(str(path), OutputPaths(tmp_path / "rollouts.jsonl"))
+    with pytest.raises(ConfigError, match="cannot be read: Too many levels of symbolic links"):
+        tasks_in(path)
 
 
 def test_rows_of_other_tools_are_told_how_they_become_tasks(tmp_path: Path) -> None:

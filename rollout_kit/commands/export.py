@@ -1,5 +1,6 @@
 """Writes stored rollouts, or pairs of them, in the format of a trainer, with a report beside."""
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -236,7 +237,8 @@ def _check_output(config: SelectionConfig, form: Format) -> Path:
         raise ConfigError(
             "arguments=object: Parquet would give all calls each other's arguments; use text"
         )
-    if any(Path(each).expanduser().resolve() == path.resolve() for each in config.inputs):
+    real = os.path.realpath(path)
+    if any(os.path.realpath(Path(each).expanduser()) == real for each in config.inputs):
         raise ConfigError(f"output_fpath={path} is also an input; choose another name")
     return path
 

@@ -4,7 +4,9 @@ Mappings merge deeply, lists replace, and each leaf records its last source. Not
 `${…}` and `???` are still text in the merged tree.
 """
 
+import os
 import re
+import stat
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -148,13 +150,13 @@ def read_layers(paths: Sequence[str], cwd: Path, checkout: str | None = None) ->
     """The files in `paths`, each after the files that it includes, then `env.yaml`; each once.
     They are looked up in a checkout of NeMo Gym too."""
     env_file = cwd / ENV_FILE
-    env = _read(env_file, ENV_FILE) if env_file.exists() else {}
+    env = _read(env_file, ENV_FILE) if os.path.lexists(env_file) else {}
     files = _Files(cwd, locate(checkout or env.get(CHECKOUT), cwd))
     for path in _own_paths(env, ENV_FILE):
         files.collect(path, ENV_FILE)
     for path in paths:
         files.collect(path, COMMAND_LINE)
-    if env_file.resolve() not in files.seen:
+    if os.path.realpath(env_file) not in files.seen:
         files.layers.append(Layer(ENV_FILE, env))
     return files.layers
 
@@ -165,7 +167,7 @@ class _Files:
 
     cwd: Path
     checkout: Path | None
-    seen: set[Path] = field(default_factory=set)
+    seen: set[str] = field(default_factory=set)
     layers: list[Layer] = field(default_factory=list)
 
     def collect(self, path: str, asked_by: str) -> None:
@@ -173,9 +175,9 @@ class _Files:
         if found is None:
             looked = registry.places(path, self.cwd, self.checkout)
             raise ConfigError(_not_found(path, asked_by, looked))
-        if found.resolve() in self.seen:
+        if (real := os.path.realpath(found)) in self.seen:
             return
-        self.seen.add(found.resolve())
+        self.seen.add(real)
         tree = _read(found, path)
         for own in _own_paths(tree, path):
             self.collect(own, path)
@@ -208,9 +210,10 @@ def _read(path: Path, origin: str) -> JsonObject:
     import yaml
 
     try:
-        if not path.is_file():
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
             raise ConfigError(f"{origin}: is no regular file")
-        if (size := path.stat().st_size) > MAX_BYTES:
+        if (size := status.st_size) > MAX_BYTES:
             raise ConfigError(
                 f"{origin}: {size:,} bytes are no configuration; at most {MAX_BYTES:,}"
             )

@@ -1,5 +1,6 @@
 """How commands reach running collections of this user: by their sockets."""
 
+import os
 import socket
 import time
 from pathlib import Path
@@ -43,7 +44,7 @@ def choose(output: Path | None, run_id: str | None) -> Note:
         wanted = f" with run_id={run_id}"
     elif output is not None:
         path = str(Path.cwd() / output.expanduser())
-        notes = [note for note in notes if note.output in (path, str(Path(path).resolve()))]
+        notes = [note for note in notes if note.output in (path, os.path.realpath(path))]
         wanted = f" into {output}"
     else:
         wanted = ""

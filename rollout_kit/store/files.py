@@ -105,8 +105,9 @@ class OutputPaths:
 
     def has(self, path: Path) -> bool:
         """Whether `path` is one of them, under any name."""
+        real = os.path.realpath(path)  # resolve() raises an error for a link to itself
         return any(
-            path.resolve() == each.resolve()
+            real == os.path.realpath(each)
             or (path.exists() and each.exists() and path.samefile(each))
             for each in self.all()
         )

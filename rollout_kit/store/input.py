@@ -1,6 +1,7 @@
 """Reads the lines of an input file: plain, compressed, or from a pipe."""
 
 import gzip
+import re
 import shutil
 import sys
 import tempfile
@@ -10,6 +11,7 @@ from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from itertools import chain, islice
 from pathlib import Path
+from shlex import quote
 from typing import Any, BinaryIO
 
 from ..errors import ConfigError, how_to_install, suggest
@@ -31,6 +33,10 @@ OTHER_FORMS = {
     ".yml": ("YAML", FROM_YAML),
 }
 """Suffix → the form of a file, and the command that makes JSON lines of it."""
+
+
+CARRIAGE_RETURN = re.compile(rb"\}\r\s*\{")
+"""Between two rows of a file whose lines end with it; no JSON text holds it unescaped."""
 
 
 def plain_path(path: Path) -> Path:
@@ -64,9 +70,12 @@ def number_lines(path: Path, skip: int = 0) -> Iterator[tuple[int, bytes]]:
 def _check_form(path: Path, lines: list[bytes]) -> None:
     """ConfigError if a file with these first lines is plainly no JSON lines."""
     begins = [raw.removeprefix(b"\xef\xbb\xbf").strip() for raw in lines]
-    if not begins or (begins[0].startswith(b"{") and begins[0] != b"{"):
+    has_returns = bool(begins) and CARRIAGE_RETURN.search(begins[0]) is not None
+    if not begins or (begins[0].startswith(b"{") and begins[0] != b"{" and not has_returns):
         return
-    if lines[0].startswith((b"\xff\xfe", b"\xfe\xff")):
+    if has_returns:
+        form, how = "text with carriage returns as line ends", "tr '\\r' '\\n' <"
+    elif lines[0].startswith((b"\xff\xfe", b"\xfe\xff")):
         form, how = "UTF-16", "iconv -f UTF-16 -t UTF-8"
     elif begins[0] == b"[" or begins[0].startswith(b"[{"):
         form, how = "one JSON array", "jq -c '.[]'"
@@ -83,7 +92,8 @@ def _check_form(path: Path, lines: list[bytes]) -> None:
         )
     mended = f"{path.stem}_lines.jsonl" if path.suffix == ".jsonl" else f"{path.stem}.jsonl"
     raise ConfigError(
-        f"{path}: is {form}, and each line must hold one JSON object: {how} {path.name} > {mended}"
+        f"{path}: is {form}, and each line must hold one JSON object: "
+        f"{how} {quote(path.name)} > {quote(mended)}"
     )
 
 

@@ -39,7 +39,7 @@ class Tapes:
     @classmethod
     def at(cls, record: Path | None, replay: Path | None) -> "Tapes":
         """Tapes in these folders, by absolute paths, so that every process uses the same."""
-        folders = [path and str(path.expanduser().resolve()) for path in (record, replay)]
+        folders = [path and os.path.realpath(path.expanduser()) for path in (record, replay)]
         return cls(record=folders[0], replay=folders[1])
 
     @property

@@ -267,7 +267,7 @@ def expand(words: Sequence[str]) -> list[Path]:
         if not matches:
             raise ConfigError(f"{word}: no file of rollouts is called so")
         found += matches
-    if len({each.resolve() for each in found}) < len(found):
+    if len({os.path.realpath(each) for each in found}) < len(found):
         raise ConfigError("a file is given twice")
     return found
 
