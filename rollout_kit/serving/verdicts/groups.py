@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, NotRequired, TypedDict
 import orjson
 from pydantic import BaseModel
 
-from ...errors import LARGEST, TaskError, VerifyError, is_countable
+from ...errors import LARGEST, TaskError, VerifyError, is_countable, suggest
 from ...transport.wire import parse_leniently
 from ...types import JsonObject, given_fields
 from .rollouts import as_plain
@@ -83,6 +83,7 @@ def as_group_scores(found: Any, members: Sequence[Any]) -> GroupScores:
     if not isinstance(found, dict):
         found = _as_mapping(found)
     if isinstance(found, Mapping):
+        _check_keys(found, ("members", "group"), "", "figures belong into 'group'")
         scores, group = found.get("members"), found.get("group") or {}
     else:
         scores, group = found, {}
@@ -115,6 +116,8 @@ def _score(slot: int, found: Any, is_empty: bool) -> GroupMemberScore:
         is_model, found = isinstance(found, BaseModel), _as_mapping(found)
         found = found if isinstance(found, Mapping) else {"reward": found}
         found = {"reward": None, **found} if is_model else found
+    where = f" in members[{slot}]"
+    _check_keys(found, ("reward", "components"), where, "its parts belong into 'components'")
     if "reward" not in found:
         raise _misfit(f"returned members[{slot}] without 'reward', which may be None")
     reward, components = found.get("reward"), found.get("components") or {}
@@ -126,6 +129,13 @@ def _score(slot: int, found: Any, is_empty: bool) -> GroupMemberScore:
         if type(value) is not float or not is_countable(value):
             components = {**components, name: _number(value, "members", slot, "components", name)}
     return GroupMemberScore(reward, components)
+
+
+def _check_keys(found: Mapping[Any, Any], known: Sequence[str], where: str, hint: str) -> None:
+    """VerifyError for a key that would be lost."""
+    if not found.keys() <= set(known):
+        name = next(str(each) for each in found if each not in known)
+        raise _misfit(f"returned the unknown key '{name}'{where}{suggest(name, known)}: {hint}")
 
 
 def _figure(name: str, value: Any) -> Any:
