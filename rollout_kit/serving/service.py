@@ -40,7 +40,7 @@ class ServerConfig(BaseModel):
     `Field(json_schema_extra=OPERATIONAL)`: the fingerprint of the settings leaves it out.
     """
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
     _private: frozenset[str] = PrivateAttr(frozenset())
 
     @classmethod

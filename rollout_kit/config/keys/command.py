@@ -9,7 +9,7 @@ class CommandKeys(BaseModel):
     """Base of all keys of commands."""
 
     # a process runs one command: pydantic builds the validators of that one only
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, allow_inf_nan=False)
 
 
 class Command(CommandKeys):
