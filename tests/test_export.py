@@ -1,6 +1,9 @@
 """ng_export: each format has its columns, nothing is invented, and what is left out is counted."""
 
+import fcntl
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -119,6 +122,28 @@ def test_labels_are_counted_and_a_threshold_that_tells_nothing_apart_is_named(
     assert "labels: 2 right (reward ≥ 3.5), 1 wrong" in said and "all labels" not in said
     report = json.loads((place.folder / "out_report.json").read_text())
     assert report["labels"] == {"right": 2, "wrong": 1, "pass_threshold": 3.5}
+
+
+def test_drafts_of_killed_processes_are_removed(place: Place) -> None:
+    place.write(ANSWERS)
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        ended.wait()
+    names = ("out.jsonl", "out_report.json")
+    left = [place.folder / f".{name}.{ended.pid}.tmp" for name in names]
+    others = [
+        place.folder / f".out.jsonl.{os.getppid()}.tmp",  # of a process that runs
+        place.folder / f".out.jsonl.{ended.pid}",
+        place.folder / ".out.jsonl.note.tmp",
+        place.folder / f".other.jsonl.{ended.pid}.tmp",
+    ]
+    for path in [*left, *others]:
+        path.write_text("draft")
+    with left[0].open() as stream:  # a process of another machine writes it
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        assert export(place, "trl_sft")[0] == 0
+        assert left[0].exists() and not left[1].exists()
+    assert export(place, "trl_sft")[0] == 0
+    assert not left[0].exists() and all(path.exists() for path in others)
 
 
 def as_given(messages: list[Any]) -> list[Any]:

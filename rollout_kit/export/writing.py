@@ -1,6 +1,5 @@
 """Writes rows as JSON lines or Parquet. A file appears whole, in the end, or not at all."""
 
-import os
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice
@@ -10,6 +9,7 @@ from typing import Any
 import orjson
 
 from ..errors import ConfigError, OutputError, how_to_install
+from ..store.replacing import draft_of, open_draft
 from ..types import JsonObject
 
 BATCH = 1000
@@ -24,10 +24,10 @@ class RowFile:
         self.columns: list[str] = []
         """Those of the first row."""
         self._arrow = import_pyarrow() if is_parquet else None
-        self._draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._stream = self._draft.open("wb")
+            self._draft = draft_of(path)
+            self._stream = open_draft(self._draft)
         except OSError as error:
             raise OutputError(f"cannot write {path}: {error.strerror}") from None
 
@@ -59,7 +59,7 @@ class RowFile:
         """Rewrite the draft as Parquet, with one schema that fits all of its rows."""
         from pyarrow import parquet  # type: ignore[import-not-found]
 
-        converted = self._draft.with_suffix(".parquet")
+        converted = self._draft.with_suffix(".parquet.tmp")
         try:
             schemas = [arrow.Table.from_pylist(rows).schema for rows in self._read()]
             schema = arrow.unify_schemas(schemas, promote_options="permissive")

@@ -16,6 +16,7 @@ from ..config.keys.lora import MergeLoraConfig
 from ..errors import ConfigError, OutputError
 from ..serving.weights import digest_of
 from ..store.files import sync_folder, write_json
+from ..store.replacing import draft_of
 from ..types import JsonObject
 from . import weights
 from .adapter import WEIGHTS, Adapter, check_base, open_adapter
@@ -140,10 +141,7 @@ def _check_room(output: Path, base: ModelFolder, dtype: str) -> None:
 @contextmanager
 def _draft(output: Path) -> Iterator[Path]:
     """A folder beside the output, which becomes the output if all goes well."""
-    for left in output.absolute().parent.glob(f".{output.name}.*.merging"):
-        if not Path(f"/proc/{left.name.split('.')[-2]}").exists():  # of a process that was killed
-            shutil.rmtree(left, ignore_errors=True)
-    draft = output.with_name(f".{output.name}.{os.getpid()}.merging")
+    draft = draft_of(output, "merging")
     try:
         draft.mkdir(parents=True)
         yield draft

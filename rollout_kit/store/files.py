@@ -16,6 +16,7 @@ import orjson
 
 from ..errors import ConfigError, OutputError
 from ..types import JsonObject
+from .replacing import draft_of, open_draft
 
 SIDECARS = ("_unverified", "_failures", "_turns", "_runs", "_groups", "_labels", "_acks")
 """Ends of the names of the JSONL files beside an output."""
@@ -185,8 +186,7 @@ def aside(path: Path) -> Path:
 
 def write_json(path: Path, content: JsonObject) -> None:
     """Write indented JSON atomically."""
-    form = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
-    write_atomically(path, orjson.dumps(content, option=form))
+    write_atomically(path, orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n")
 
 
 def sync_folder(path: Path) -> None:
@@ -207,9 +207,9 @@ def write_atomically(
 ) -> None:
     """Replace `path` atomically: a reader sees either the old content or all of the new.
     `is_forced`: whether it is on disk in the end."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = draft_of(path)
     try:
-        with temporary.open("wb", 1 << 18) as stream:
+        with open_draft(temporary) as stream:
             stream.writelines([content] if isinstance(content, bytes) else content)
             stream.flush()
             if is_forced:

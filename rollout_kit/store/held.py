@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ..errors import OutputError
 from .files import aside, is_still, sync_folder
+from .replacing import draft_of
 from .scan import last_line, mark_of, number_bytes, parse_line
 
 READ = 1 << 20
@@ -159,7 +160,7 @@ class HeldFile:
 
     def replace(self, lines: Iterable[bytes]) -> None:
         """Have the file hold these lines only, atomically. What is written later follows them."""
-        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
+        temporary = draft_of(self.path)
         try:
             temporary.unlink(missing_ok=True)
             self._go_on_in(HeldFile(temporary, self._torn), lines)

@@ -1,7 +1,13 @@
-"""Which files a command may replace."""
+"""Which files a command may replace, and the drafts that become them."""
 
+import fcntl
+import glob
+import os
+import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from ..errors import ConfigError
 
@@ -13,3 +19,50 @@ def check_replaceable(
     tells: it would be lost. `other` is what to choose instead."""
     if path.exists() and not is_own(path):
         raise ConfigError(f"{path} exists, and is no {what}: remove it, or choose another {other}")
+
+
+def draft_of(path: Path, ending: str = "tmp") -> Path:
+    """Where this process writes what becomes `path`. Drafts that killed processes have left there
+    are removed."""
+    start = f".{path.name}."
+    for left in path.absolute().parent.glob(f"{glob.escape(start)}*.{ending}"):
+        pid = left.name.removeprefix(start).partition(".")[0]
+        if pid.isdecimal() and not _is_alive(int(pid)) and _is_free(left):
+            if left.is_dir():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink(missing_ok=True)
+    return path.with_name(f"{start}{os.getpid()}.{ending}")
+
+
+def open_draft(draft: Path) -> BinaryIO:
+    """The draft, locked, so that processes of other machines leave it alone."""
+    stream = draft.open("wb", 1 << 18)
+    with suppress(OSError):  # a file system without locks
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return stream
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def _is_free(path: Path) -> bool:
+    """Whether no process has locked it."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
