@@ -726,6 +726,12 @@ def test_an_env_yaml_that_is_a_broken_link_is_not_passed_over(
         load([], CollectConfig, tmp_path)
 
 
+@pytest.mark.parametrize("key", ["output_jsonl_fpath", "record", "throughput_log"])
+def test_an_empty_path_is_not_the_working_directory(tmp_path: Path, key: str) -> None:
+    with pytest.raises(ConfigError, match=rf"\+{key}=: is empty; give a path"):
+        load([f"+{key}="], CollectConfig, tmp_path)
+
+
 def test_a_server_of_the_folder_that_hides_a_shipped_one_is_named(tmp_path: Path) -> None:
     folder = tmp_path / "resources_servers/mcqa"
     folder.mkdir(parents=True)
