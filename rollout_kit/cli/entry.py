@@ -17,6 +17,7 @@ from .. import __version__
 from ..config.fields import describe
 from ..config.keys.commands import COMMANDS, Command
 from ..errors import RolloutKitError
+from . import streams
 
 if TYPE_CHECKING:
     from ..config.load import Config
@@ -33,6 +34,9 @@ A_KEY = re.compile(r"[^/=]*=")
 
 REFUSED_PATHS = frozenset({errno.EACCES, errno.ENAMETOOLONG})
 """Errors of the system about a path that was given."""
+
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""Errors of the system about a disk, such as the one of a log, that takes nothing more."""
 
 HELP = frozenset({"-h", "--help", "+h=true", "+help=true", "h=true", "help=true"})
 
@@ -185,6 +189,7 @@ def _mask_logs(secrets: frozenset[str]) -> None:
 
 def guard(name: str, arguments: Sequence[str], body: Callable[[], int]) -> int:
     """Run `body`, or print help or version; print an error as one message. Return the exit code."""
+    streams.prepare()
     try:
         if HELP & set(arguments):
             print(format_help(name))
@@ -203,10 +208,13 @@ def guard(name: str, arguments: Sequence[str], body: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # the pipe was closed; avoid an error when the interpreter flushes at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        streams.discard(sys.stdout)  # the pipe was closed
         return FAILED
     except OSError as error:
+        if error.errno in FULL and error.filename is None:
+            streams.discard(sys.stdout)
+            print(f"error: cannot write or print: {error.strerror}", file=sys.stderr)
+            return FAILED
         if error.errno not in REFUSED_PATHS or error.filename is None:
             raise
         print(f"error: {os.fsdecode(error.filename)}: {error.strerror}", file=sys.stderr)

@@ -2,7 +2,7 @@
 
 import sys
 
-from . import entry
+from . import entry, streams
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -16,4 +16,6 @@ def _estimate(config, argv: list[str]) -> int:
     from ..transport import loop  # not needed for --help
 
     progress = Progress(as_json=config.command.json_output, title="Collecting a canary")
-    return loop.run(estimate(config, argv, progress))
+    status = loop.run(estimate(config, argv, progress))
+    streams.flush()
+    return status

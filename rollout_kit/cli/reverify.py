@@ -2,7 +2,7 @@
 
 import sys
 
-from . import entry
+from . import entry, streams
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -17,4 +17,6 @@ def _reverify(config, argv: list[str]) -> int:
 
     title = "Verifying rollouts"
     progress = Progress(as_json=config.command.json_output, title=title, generates=False)
-    return loop.run(reverify(config, argv, progress))
+    status = loop.run(reverify(config, argv, progress))
+    streams.flush()
+    return status

@@ -4,6 +4,7 @@ Only this module and `cli` print.
 """
 
 import json
+import logging
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,6 +18,8 @@ from ..collector.run import Run
 from ..live.figures import RunFigures
 from ..pacing.bill import Bill
 from ..types import Outcome
+
+log = logging.getLogger(__name__)
 
 LOG_EVERY_S = 30.0
 """Seconds between two lines in a log file."""
@@ -58,6 +61,8 @@ class Progress:
     figures: RunFigures = field(init=False)
     _shown_at: float = 0.0
     _bar: Any = None
+    _is_cut: bool = False
+    """Whether lines could not be printed."""
 
     def __post_init__(self) -> None:
         self.figures = RunFigures(bill=self.bill, generates=self.generates, clock=self.clock)
@@ -74,9 +79,9 @@ class Progress:
         if self.as_json:
             self._print_json(fields or {"event": "note", "text": text})
         elif self._bar is not None:
-            self._bar.write(text, file=self.out)
+            self._print(text, self.out, self._bar.write)
         else:
-            print(text, file=self.out, flush=True)
+            self._print(text, self.out)
 
     def start(self, total: int | None, done: int, run: Run | None = None) -> None:
         """Start the clock; `run` gives the figures beyond the outcomes."""
@@ -123,7 +128,7 @@ class Progress:
             self._bar.set_postfix_str(figures, refresh=False)
             self._bar.update(self.figures.finished - self._bar.n)
         else:
-            print(self._line(), file=self.err, flush=True)
+            self._print(self._line(), self.err)
 
     def _line(self) -> str:
         return tqdm.format_meter(
@@ -213,13 +218,24 @@ class Progress:
             self._print_json({"event": "metrics", **shown})
             return
         if headline := _headline(metrics):
-            print(json.dumps(headline, ensure_ascii=False, indent=2), file=self.out)
+            self._print(json.dumps(headline, ensure_ascii=False, indent=2), self.out)
         for line in _lines_per_agent(metrics.get("agents", ())):
-            print(line, file=self.out)
-        self.out.flush()
+            self._print(line, self.out)
+
+    def _print(self, text: str, out: TextIO, write: Callable[..., None] = print) -> None:
+        """Print a line. A full disk under a log ends no run; a pipe that its reader closed does."""
+        try:
+            write(text, file=out)
+            out.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            if not self._is_cut:
+                log.warning("cannot print: %s; the run goes on without", error.strerror)
+            self._is_cut = True
 
     def _print_json(self, fields: Mapping[str, Any]) -> None:
-        print(orjson.dumps(fields).decode(), file=self.out, flush=True)
+        self._print(orjson.dumps(fields).decode(), self.out)
 
 
 def _headline(metrics: Mapping[str, Any]) -> dict[str, float]:
