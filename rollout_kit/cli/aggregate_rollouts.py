@@ -1,7 +1,5 @@
 """ng_aggregate_rollouts: the same as ng_merge, by its name in NeMo Gym."""
 
-from . import merge
+from . import entry, merge
 
-
-def main(argv: list[str] | None = None) -> None:
-    merge.main(argv, "ng_aggregate_rollouts")
+main = entry.command("ng_aggregate_rollouts")(merge.merge_outputs)

@@ -3,26 +3,22 @@
 import sys
 from pathlib import PurePath
 
+from ..config.keys.commands import AuditConfig
 from . import entry
 
-NAME = "ng_audit_verifier"
 
-
-def main(argv: list[str] | None = None) -> None:
-    argv = sys.argv[1:] if argv is None else argv
-    sys.exit(entry.run(NAME, add_config(argv), _audit))
-
-
-def add_config(argv: list[str]) -> list[str]:
+def add_config(words: list[str]) -> list[str]:
     """Add the entrypoint's own configuration if none is given."""
-    given = dict(word.lstrip("+").split("=", 1) for word in argv if "=" in word)
+    given = dict(word.lstrip("+").split("=", 1) for word in words if "=" in word)
     folder = PurePath(given.get("entrypoint") or "")
     if not folder.name or "config_paths" in given:
-        return argv
-    return [*argv, f"+config_paths=[{folder / 'configs' / folder.name}.yaml]"]
+        return words
+    return [*words, f"+config_paths=[{folder / 'configs' / folder.name}.yaml]"]
 
 
-def _audit(config) -> int:
+@entry.command("ng_audit_verifier")
+def main(words: list[str]) -> int:
+    config = entry.load(add_config(words), AuditConfig)
     import json
 
     from ..authoring.audit_report import format_audit

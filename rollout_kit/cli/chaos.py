@@ -3,21 +3,19 @@
 import json
 import sys
 
+from ..config.keys.commands import ChaosConfig
 from . import entry
 
 
-def main(argv: list[str] | None = None) -> None:
-    argv = sys.argv[1:] if argv is None else argv
-    sys.exit(entry.run("ng_chaos", argv, lambda config: _chaos(config, argv)))
-
-
-def _chaos(config, argv: list[str]) -> int:
+@entry.command("ng_chaos")
+def main(words: list[str]) -> int:
+    config = entry.load(words, ChaosConfig)
     from ..chaos.chaos import chaos  # not needed for --help
 
     def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
-    report = chaos(config, argv, say)
+    report = chaos(config, words, say)
     if config.command.json_output:
         print(json.dumps(report.figures(), ensure_ascii=False))
     else:

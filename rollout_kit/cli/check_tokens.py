@@ -3,15 +3,13 @@ tokens."""
 
 import sys
 
+from ..config.keys.commands import CheckTokensConfig
 from . import entry
 
 
-def main(argv: list[str] | None = None) -> None:
-    argv = sys.argv[1:] if argv is None else argv
-    sys.exit(entry.run("ng_check_tokens", argv, _check))
-
-
-def _check(config) -> int:
+@entry.command("ng_check_tokens")
+def main(words: list[str]) -> int:
+    config = entry.load(words, CheckTokensConfig)
     from ..rl.checking import check_file, format_check  # not needed for --help
     from ..transport import loop
 

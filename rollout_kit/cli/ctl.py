@@ -1,6 +1,5 @@
 """ng_ctl: list running collections, and steer them."""
 
-import sys
 import time
 from typing import Any
 
@@ -8,20 +7,14 @@ from ..config.keys.control import CtlConfig
 from ..errors import ConfigError, suggest
 from . import entry
 
-NAME = "ng_ctl"
-
 WORDS = {"pause": "+paused=true", "resume": "+paused=false", "stop": "+stop=true"}
 
 POLL_S = 0.2
 
 
-def main(argv: list[str] | None = None) -> None:
-    arguments = sys.argv[1:] if argv is None else argv
-    sys.exit(entry.guard(NAME, arguments, lambda: _control(arguments)))
-
-
-def _control(arguments: list[str]) -> int:
-    command = entry.parse_keys([_read(word) for word in arguments], CtlConfig)
+@entry.command("ng_ctl")
+def main(words: list[str]) -> int:
+    command = entry.parse_keys([_read(word) for word in words], CtlConfig)
     from ..live import client  # not needed for --help
     from ..live.shown import format_changes, format_list, request_of
 
@@ -57,7 +50,3 @@ def _read(word: str) -> str:
             f"{word}: expected pause, resume, stop, or a key with its value{suggest(word, WORDS)}"
         )
     return WORDS[word]
-
-
-if __name__ == "__main__":
-    main()

@@ -1,22 +1,17 @@
 """ng_dump_config: print the merged configuration, with origins and masked secrets."""
 
 import json
-import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ..config.keys.commands import InspectConfig
 from ..secrets import mask
-from .entry import run
-
-if TYPE_CHECKING:
-    from ..config.load import Config
+from . import entry
 
 
-def main(argv: list[str] | None = None) -> None:
-    sys.exit(run("ng_dump_config", argv, dump))
-
-
-def dump(config: "Config") -> int:
+@entry.command("ng_dump_config")
+def main(words: list[str]) -> int:
+    config = entry.load(words, InspectConfig)
     values = mask(config.values, config.secrets)
     if config.command.json_output:
         print(json.dumps({"values": values, "origins": config.origins}, ensure_ascii=False))

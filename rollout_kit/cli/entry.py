@@ -152,24 +152,29 @@ EXAMPLES = {
 }
 
 
-def run(
-    name: str,
-    argv: Sequence[str] | None,
-    body: Callable[["Config[Any]"], int],
-) -> int:
-    """Load the configuration that `argv` describes, run the command and return its exit code."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+def command(name: str) -> Callable[[Callable[[list[str]], int]], Callable[..., None]]:
+    """Makes the `main` of a command of a function that takes its words and returns its exit code.
+    `main` takes them from the command line, unless it is given some, and exits."""
 
-    def load_and_run() -> int:
-        from ..config.load import load
+    def make_main(body: Callable[[list[str]], int]) -> Callable[..., None]:
+        def main(argv: list[str] | None = None) -> None:
+            words = sys.argv[1:] if argv is None else argv
+            sys.exit(guard(name, words, lambda: body(words)))
 
-        config = load(arguments, COMMANDS[name][0])
-        _mask_logs(config.secrets)
-        for warning in config.warnings:
-            print(f"warning: {warning}", file=sys.stderr)
-        return body(config)
+        return main
 
-    return guard(name, arguments, load_and_run)
+    return make_main
+
+
+def load(words: Sequence[str], command: type[AnyCommand]) -> "Config[AnyCommand]":
+    """Load the configuration of a command; show warnings, and log with masked secrets from now."""
+    from ..config.load import load
+
+    config = load(words, command)
+    _mask_logs(config.secrets)
+    for warning in config.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    return config
 
 
 def _mask_logs(secrets: frozenset[str]) -> None:

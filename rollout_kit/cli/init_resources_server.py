@@ -1,22 +1,14 @@
 """ng_init_resources_server: create the folder of a new environment."""
 
-import sys
-
 from ..config.keys.commands import EntrypointConfig
-from .entry import guard, parse_keys
-
-NAME = "ng_init_resources_server"
+from . import entry
 
 
-def main(argv: list[str] | None = None) -> None:
-    arguments = sys.argv[1:] if argv is None else argv
-    sys.exit(guard(NAME, arguments, lambda: create_folder(arguments)))
-
-
-def create_folder(arguments: list[str]) -> int:
+@entry.command("ng_init_resources_server")
+def main(words: list[str]) -> int:
     from ..authoring.scaffold import write_server
 
-    entrypoint = parse_keys(arguments, EntrypointConfig).entrypoint
+    entrypoint = entry.parse_keys(words, EntrypointConfig).entrypoint
     paths = write_server(entrypoint)
     for path in paths:
         print(f"wrote {path}")

@@ -1,7 +1,6 @@
 """ng_list: what can be used, where it is from, and what it needs."""
 
 import json
-import sys
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
@@ -17,19 +16,15 @@ needs code of: its folder is not in the checkout
 refused: ng_validate shows the whole reason"""
 
 
-def main(argv: list[str] | None = None) -> None:
-    arguments = sys.argv[1:] if argv is None else argv
-    sys.exit(entry.guard("ng_list", arguments, lambda: _list(arguments)))
-
-
-def _list(arguments: list[str]) -> int:
+@entry.command("ng_list")
+def main(words: list[str]) -> int:
     from ..authoring.catalogue import check_files, list_entries
     from ..config.keys.authoring import ListConfig
     from ..config.load import parse_keys
     from ..config.sources import read_layers
     from ..nemo_gym.checkout import Gym
 
-    command = parse_keys(arguments, ListConfig)
+    command = parse_keys(words, ListConfig)
     for layer in read_layers([], Path.cwd()):  # env.yaml
         given = {key: layer.tree[key] for key in CHECKOUT_KEYS if layer.tree.get(key)}
         command = command.model_copy(update=given if command.nemo_gym is None else {})

@@ -1,19 +1,14 @@
 """ng_plan_vllm: compute whether a model fits on GPUs, and how many sequences it holds."""
 
 import json
-import sys
 
 from ..config.keys.planning import PlanVllmConfig
 from . import entry
 
 
-def main(argv: list[str] | None = None) -> None:
-    arguments = sys.argv[1:] if argv is None else argv
-    sys.exit(entry.guard("ng_plan_vllm", arguments, lambda: _plan(arguments)))
-
-
-def _plan(arguments: list[str]) -> int:
-    asked = entry.parse_keys(arguments, PlanVllmConfig)
+@entry.command("ng_plan_vllm")
+def main(words: list[str]) -> int:
+    asked = entry.parse_keys(words, PlanVllmConfig)
     from ..plan_vllm import shown  # not needed for --help
     from ..plan_vllm.plan import plan
 

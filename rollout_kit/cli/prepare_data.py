@@ -1,28 +1,25 @@
 """ng_prepare_data: turn the datasets that agents list into checked task files."""
 
+import json
 import sys
 
+from ..config.keys.commands import PrepareDataConfig
+from ..errors import ConfigError
 from . import entry
 
 ROWS_LEFT_OUT = 2
 
 
-def main(argv: list[str] | None = None) -> None:
-    argv = sys.argv[1:] if argv is None else argv
-    from ..config.overrides import text_of
+@entry.command("ng_prepare_data")
+def main(words: list[str]) -> int:
+    from ..config.overrides import text_of  # not needed for --help
+    from ..data.prepare import prepare, prepare_benchmark
+    from ..data.summary import format_summaries
     from ..nemo_gym.benchmarks import config_of
 
-    named = text_of(argv, "benchmark")
-    argv = [*argv, f"+config_paths=[{config_of(named)}]"] if named else argv
-    sys.exit(entry.run("ng_prepare_data", argv, _prepare))
-
-
-def _prepare(config) -> int:
-    import json
-
-    from ..data.prepare import prepare, prepare_benchmark  # not needed for --help
-    from ..data.summary import format_summaries
-    from ..errors import ConfigError
+    named = text_of(words, "benchmark")
+    benchmark = [f"+config_paths=[{config_of(named)}]"] if named else []
+    config = entry.load([*words, *benchmark], PrepareDataConfig)
 
     def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)

@@ -2,10 +2,11 @@
 
 import asyncio
 import signal
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from ..config.keys.commands import RunConfig
+from ..errors import ConfigError
 from . import entry
 from .console import Console
 
@@ -15,25 +16,22 @@ if TYPE_CHECKING:
     from ..launch.placement import HttpLimits, Placed
 
 
-def main(argv: list[str] | None = None) -> None:
-    sys.exit(entry.run("ng_run", sys.argv[1:] if argv is None else argv, _run))
-
-
-def _run(config: "Config") -> int:
-    from ..errors import ConfigError
+@entry.command("ng_run")
+def main(words: list[str]) -> int:
+    config = entry.load(words, RunConfig)
     from ..transport import loop  # not needed for --help
 
     if not config.instances:
         raise ConfigError(
             "no server to start: name YAML files with  ng_run '+config_paths=[a.yaml,b.yaml]'"
         )
-    if config.command.dry_run:  # type: ignore[attr-defined]
+    if config.command.dry_run:
         print(f"dry run: {len(config.instances)} servers would be started")
         return 0
     return loop.run(_serve(config))
 
 
-async def _serve(config: "Config") -> int:
+async def _serve(config: "Config[RunConfig]") -> int:
     from ..cluster.places import nodes_for
     from ..launch.head.server import HeadServer
     from ..launch.placement import placed
@@ -41,7 +39,7 @@ async def _serve(config: "Config") -> int:
     from ..secrets import mask
     from ..transport.cassette import Tapes
 
-    command: Any = config.command
+    command = config.command
     began = time.monotonic()
     stopping = asyncio.Event()
     task = asyncio.current_task()

@@ -6,16 +6,10 @@ from ..config.keys.groups import SimulateTrainerConfig
 from ..types import JsonObject
 from . import entry
 
-NAME = "ng_simulate_trainer"
 
-
-def main(argv: list[str] | None = None) -> None:
-    arguments = sys.argv[1:] if argv is None else argv
-    sys.exit(entry.guard(NAME, arguments, lambda: _simulate(arguments)))
-
-
-def _simulate(arguments: list[str]) -> int:
-    command = entry.parse_keys(arguments, SimulateTrainerConfig)
+@entry.command("ng_simulate_trainer")
+def main(words: list[str]) -> int:
+    command = entry.parse_keys(words, SimulateTrainerConfig)
     from ..commands.simulate_trainer import format_figures, simulate  # not needed for --help
     from ..transport import loop
 

@@ -2,16 +2,15 @@
 
 import asyncio
 import json
-import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from ..config.keys.commands import StatusConfig
 from . import entry
 
 if TYPE_CHECKING:
-    from ..config.load import Config
     from ..launch.head.client import HeadClient
     from ..types import JsonObject
 
@@ -23,15 +22,15 @@ CHANGED = "(files changed since it was started)"
 COLUMNS = ("name", "health", "pid", "uptime", "restarts", "load", "verifier", "url")
 
 
-def main(argv: list[str] | None = None) -> None:
-    sys.exit(entry.run("ng_status", argv, lambda config: asyncio.run(_status(config))))
+@entry.command("ng_status")
+def main(words: list[str]) -> int:
+    return asyncio.run(_status(entry.load(words, StatusConfig).command))
 
 
-async def _status(config: "Config") -> int:
+async def _status(command: StatusConfig) -> int:
     """Return 0 if every server is healthy, else 2."""
     from ..launch.head.client import found_head
 
-    command: Any = config.command
     async with found_head(command) as head:
         if command.web:
             return await _serve(head, command.port)
@@ -139,7 +138,3 @@ def _format_duration(seconds: float) -> str:
         if count or parts or name == "s":
             parts.append(f"{int(count)} {name}")
     return " ".join(parts[:2])
-
-
-if __name__ == "__main__":
-    main()

@@ -1,14 +1,11 @@
 """ng_stop: stop a running ng_run and its servers, from another terminal."""
 
 import asyncio
-import sys
 import time
-from typing import TYPE_CHECKING, Any
 
+from ..config.keys.commands import ControlConfig
+from ..errors import ConfigError
 from . import entry
-
-if TYPE_CHECKING:
-    from ..config.load import Config
 
 STOP_S = 30.0
 """Time limit for ng_run to stop. Servers are killed after five seconds; the rest is a reserve."""
@@ -16,15 +13,14 @@ STOP_S = 30.0
 POLL_S = 0.1
 
 
-def main(argv: list[str] | None = None) -> None:
-    sys.exit(entry.run("ng_stop", argv, lambda config: asyncio.run(_stop(config))))
+@entry.command("ng_stop")
+def main(words: list[str]) -> int:
+    return asyncio.run(_stop(entry.load(words, ControlConfig).command))
 
 
-async def _stop(config: "Config") -> int:
-    from ..errors import ConfigError
+async def _stop(command: ControlConfig) -> int:
     from ..launch.head.client import found_head
 
-    command: Any = config.command
     async with found_head(command) as head:
         await head.stop()
         give_up = time.monotonic() + STOP_S
@@ -34,7 +30,3 @@ async def _stop(config: "Config") -> int:
             await asyncio.sleep(POLL_S)
     print(f"stopped the ng_run at {head.url} and all its servers")
     return 0
-
-
-if __name__ == "__main__":
-    main()

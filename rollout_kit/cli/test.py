@@ -1,25 +1,18 @@
 """ng_test: check the folder of a server."""
 
-import sys
 from pathlib import Path
 
 from ..config.keys.commands import EntrypointConfig
 from ..errors import ConfigError, suggest
-from .entry import FAILED, guard, parse_keys
-
-NAME = "ng_test"
+from . import entry
 
 
-def main(argv: list[str] | None = None) -> None:
-    arguments = sys.argv[1:] if argv is None else argv
-    sys.exit(guard(NAME, arguments, lambda: check_folder(arguments)))
-
-
-def check_folder(arguments: list[str]) -> int:
+@entry.command("ng_test")
+def main(words: list[str]) -> int:
     from ..authoring.examination import examine
     from ..serving import registry
 
-    entrypoint = parse_keys(arguments, EntrypointConfig).entrypoint
+    entrypoint = entry.parse_keys(words, EntrypointConfig).entrypoint
     kind, name = Path(entrypoint).parent.name, Path(entrypoint).name
     folder = registry.find(kind, name)
     if kind not in registry.TYPES or folder is None or Path(entrypoint) != Path(kind, name):
@@ -37,4 +30,4 @@ def check_folder(arguments: list[str]) -> int:
             print(f"          {line}")
         failed += bool(finding.problem)
     print(f"{entrypoint}: {f'{failed} checks failed' if failed else 'all checks passed'}")
-    return FAILED if failed else 0
+    return entry.FAILED if failed else 0

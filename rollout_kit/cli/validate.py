@@ -1,24 +1,17 @@
 """ng_validate: check the configuration without starting anything."""
 
+import json
 import sys
-from typing import TYPE_CHECKING
 
+from ..config.keys.commands import ValidateConfig
 from ..errors import ConfigError
-from .entry import run
-
-if TYPE_CHECKING:
-    from ..config.keys.commands import ValidateConfig
-    from ..config.load import Config
+from . import entry
 
 
-def main(argv: list[str] | None = None) -> None:
-    sys.exit(run("ng_validate", argv, validate))
-
-
-def validate(config: "Config[ValidateConfig]") -> int:
+@entry.command("ng_validate")
+def main(words: list[str]) -> int:
     """Print one line per instance; raise ConfigError if the configuration is invalid."""
-    import json
-
+    config = entry.load(words, ValidateConfig)
     if not config.instances:
         raise ConfigError("no server is configured: give '+config_paths=[<file>.yaml]'")
     from ..config import inspection

@@ -2,12 +2,11 @@
 
 import json
 import platform
-import sys
 from importlib.metadata import PackageNotFoundError, version
 
 from .. import __version__
 from ..config.keys.commands import InspectConfig
-from .entry import guard, parse_keys
+from . import entry
 
 DEPENDENCIES = (
     "fastapi",
@@ -22,13 +21,9 @@ DEPENDENCIES = (
 """Packages that have caused version-dependent bugs."""
 
 
-def main(argv: list[str] | None = None) -> None:
-    arguments = sys.argv[1:] if argv is None else argv
-    sys.exit(guard("ng_version", arguments, lambda: show(arguments)))
-
-
-def show(arguments: list[str]) -> int:
-    wanted = parse_keys(arguments, InspectConfig)
+@entry.command("ng_version")
+def main(words: list[str]) -> int:
+    wanted = entry.parse_keys(words, InspectConfig)
     found = {
         "rollout_kit": __version__,
         "python": platform.python_version(),

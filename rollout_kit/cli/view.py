@@ -1,22 +1,15 @@
 """ng_view: look at rollouts in a browser."""
 
 import asyncio
-import sys
 from contextlib import suppress
 
 from ..config.keys.analysis import ViewConfig
 from . import entry
 
-NAME = "ng_view"
 
-
-def main(argv: list[str] | None = None) -> None:
-    arguments = sys.argv[1:] if argv is None else argv
-    sys.exit(entry.guard(NAME, arguments, lambda: _view(arguments)))
-
-
-def _view(arguments: list[str]) -> int:
-    command = entry.parse_files(arguments, ViewConfig)
+@entry.command("ng_view")
+def main(words: list[str]) -> int:
+    command = entry.parse_files(words, ViewConfig)
     if command.static_fpath is not None:
         from ..view.static import write_report
 
