@@ -1,6 +1,7 @@
 """Rollouts that NeMo Gym wrote: every command that reads rollouts reads them."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,9 @@ def test_the_commands_that_read_rollouts_read_theirs(
 ) -> None:
     name = str(theirs)
     assert status(view.main, name, "+static=page.html") == 0
-    assert status(compare.main, name, name) == 0
+    copied = shutil.copy(theirs, "copied.jsonl")
+    shutil.copy("theirs_materialized_inputs.jsonl", "copied_materialized_inputs.jsonl")
+    assert status(compare.main, name, copied) == 0
     assert "ties 2" in capsys.readouterr().out
     assert status(export.main, name, "+format=trl_sft", "+output_fpath=sft.jsonl") == 0
     assert read_jsonl(Path("sft.jsonl"))
