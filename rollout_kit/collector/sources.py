@@ -183,7 +183,8 @@ class TaskSource:
 
     def plan_notes(self) -> Iterator[tuple[str, JsonObject]]:
         """The plan in one line, and what people should know about it: text, and its fields."""
-        if self.is_open_ended:
+        # an endless plan is counted too: its epochs to the one under way
+        if self.is_open_ended and self.wanted.num_epochs is not None:
             yield f"{self.plan_line()} among the first {COUNT_FIRST:,} rows; counting on", {}
             return
         yield self.plan_line(), {"event": "plan", **self.plan_figures()}

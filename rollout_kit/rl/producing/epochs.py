@@ -10,7 +10,7 @@ from ...collector.schedule import Later
 from ...collector.sources import TaskSource
 from ...metrics.tally import Tally
 from ...store.groups.scope import parse_scope
-from ...types import Attempt, JsonObject, Outcome, Rollout
+from ...types import Attempt, Outcome, Rollout
 from .lengths import TaskLengths
 
 Gate = Callable[[Iterator[Attempt | Later]], Iterator[Attempt | Later]]
@@ -74,12 +74,6 @@ class EpochSource(TaskSource):
             return super().plan_line()
         of_all = f" of {asked}" if asked else ", without end"
         return f"{super().plan_line()} · epoch {number}{of_all}"
-
-    def plan_notes(self) -> Iterator[tuple[str, JsonObject]]:
-        is_open_ended, self.is_open_ended = self.is_open_ended, False
-        notes = list(super().plan_notes())
-        self.is_open_ended = is_open_ended
-        return iter(notes)
 
     def _has_next(self) -> bool:
         epochs = self.wanted.num_epochs
