@@ -9,6 +9,7 @@ from importlib import import_module
 
 from ..errors import ConfigError, suggest
 from .entry import guard
+from .table import print_table
 
 COMMANDS = {
     "env start": "ng_run",
@@ -69,10 +70,8 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def _list_commands() -> int:
-    width = max(map(len, COMMANDS))
     print("Commands of NeMo Gym, and ours:")
-    for theirs, ours in COMMANDS.items():
-        print(f"  gym {theirs.ljust(width)}  {ours}")
+    print_table([(f"  gym {theirs}", ours) for theirs, ours in COMMANDS.items()])
     return 0
 
 

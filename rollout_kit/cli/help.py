@@ -4,6 +4,7 @@ import json
 
 from ..config.keys.commands import COMMANDS, InspectConfig
 from . import entry
+from .table import print_table
 
 
 @entry.command("ng_help")
@@ -11,8 +12,6 @@ def main(words: list[str]) -> int:
     if entry.parse_keys(words, InspectConfig).json_output:
         print(json.dumps({name: summary for name, (_, summary) in COMMANDS.items()}))
         return 0
-    width = max(map(len, COMMANDS))
-    for name, (_, summary) in COMMANDS.items():
-        print(f"{name.ljust(width)}  {summary}")
+    print_table([(name, summary) for name, (_, summary) in COMMANDS.items()])
     print("\nEach command has --help.")
     return 0

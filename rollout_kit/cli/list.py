@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from . import entry
+from .table import print_table
 
 CHECKOUT_KEYS = ("nemo_gym", "nemo_gym_code")
 
@@ -43,10 +44,6 @@ def main(words: list[str]) -> int:
         print(json.dumps([asdict(each) for each in found], ensure_ascii=False))
         return 0
     total += [TO_DO] if command.check else []
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        print(
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        )
+    print_table(rows)
     print("\n".join(total))
     return 0

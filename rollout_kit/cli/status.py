@@ -9,6 +9,7 @@ import orjson
 
 from ..config.keys.commands import StatusConfig
 from . import entry
+from .table import print_table
 
 if TYPE_CHECKING:
     from ..launch.head.client import HeadClient
@@ -38,7 +39,7 @@ async def _status(command: StatusConfig) -> int:
     if command.json_output:
         print(json.dumps({"url": head.url, "run_id": head.run_id, "servers": found}))
     else:
-        _print_table(found)
+        print_table([COLUMNS, *map(_format_cells, found)])
     return 0 if all(each["health"] == "ok" for each in found) else 2
 
 
@@ -104,14 +105,6 @@ async def _query(server: "JsonObject", worker: "JsonObject", head: "HeadClient")
         "url": worker["url"],
         "place": worker.get("place", ""),
     }
-
-
-def _print_table(found: list["JsonObject"]) -> None:
-    rows = [COLUMNS, *map(_format_cells, found)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        print("  ".join(cells).rstrip())
 
 
 def _format_cells(one: "JsonObject") -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import sys
 from ..config.keys.commands import ValidateConfig
 from ..errors import ConfigError
 from . import entry
+from .table import print_table
 
 
 @entry.command("ng_validate")
@@ -35,10 +36,7 @@ def main(words: list[str]) -> int:
         told = {"valid": True, "instances": listed, "warnings": warnings}
         print(json.dumps({**told, "arms": arms} if arms else told))
         return 0
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        print("  ".join(cells).rstrip())
+    print_table(rows)
     if arms:
         print(f"{len(arms)} arm{'s' * (len(arms) > 1)}: {', '.join(arms)}")
     print("configuration is valid")
