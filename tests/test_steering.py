@@ -29,6 +29,7 @@ from rollout_kit.launch.reach import Servers
 from rollout_kit.live import client, place, watcher
 from rollout_kit.live.control import Control
 from rollout_kit.live.door import open_door
+from rollout_kit.live.shown import format_changes
 from rollout_kit.live.snapshot import KnobChange
 from rollout_kit.live.watcher import Watcher
 from rollout_kit.testing import ScriptedModel, making
@@ -584,11 +585,20 @@ def test_the_command_steers_and_lists(bench: Bench, capsys: pytest.CaptureFixtur
     assert bench.keys() == KEYS
 
 
+@pytest.mark.parametrize(("how", "said"), [("drain", "may finish"), ("now", "are cancelled")])
+def test_a_stop_says_what_becomes_of_what_is_in_flight(how: str, said: str) -> None:
+    change = {"at": "", "by": "a test", "what": "run", "old": "running", "new": how}
+    reply = {"changes": [change], "dry_run": False, "state": "stopping"}
+    shown = format_changes({**reply, "snapshot": {"counts": {"in_flight": 3}}})
+    assert shown.endswith(f"\nstopping: 3 in flight {said}")
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
         (["puase"], "puase: expected pause, resume, stop, or a key with its value (did you mean"),
         (["paralelism=4"], "unknown key 'paralelism' on the command line (did you mean"),
+        (["xyz=4"], "unknown key 'xyz' on the command line; --help lists the keys"),
         (["parallelism=0"], "parallelism=0: must be at least 1, got 0"),
         (["+now=true"], "now: it needs stop"),
         (["pause"], "no collection runs on this machine"),

@@ -20,7 +20,7 @@ from ..secrets import find_used, is_secret_key, mask, private_values, secret_val
 from ..serving.registry import TYPES
 from ..types import JsonObject
 from . import classify, fields, instances, interpolation, overrides, sources, verification
-from .classify import PARAMS, describe_unknown
+from .classify import PARAMS
 from .inputs import with_dataset
 from .instance_keys import CommonKeys
 from .instances import Block, Instance
@@ -185,7 +185,8 @@ def parse_keys(words: Sequence[str], command: type[CommandT]) -> CommandT:
         merged.apply(override)
     for key in merged.tree:
         if key not in known:
-            raise ConfigError(describe_unknown(key, True, merged, [*known], Path()))
+            hint = suggest(key, known) or "; --help lists the keys"
+            raise ConfigError(f"unknown key '{key}' on the command line{hint}")
     return _validate(merged.tree, Sources(merged, parsed), command)
 
 

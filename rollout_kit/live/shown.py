@@ -31,7 +31,9 @@ def format_changes(reply: Mapping[str, Any]) -> str:
     if reply["dry_run"]:
         changes = [f"would change  {each}" for each in changes]
     state, in_flight = reply["state"], reply["snapshot"]["counts"]["in_flight"]
-    going_on = f": {in_flight:,} in flight may finish" if state in ("pausing", "stopping") else ""
+    is_now = any((each["what"], each["new"]) == ("run", "now") for each in reply["changes"])
+    may = "are cancelled" if is_now else "may finish"
+    going_on = f": {in_flight:,} in flight {may}" if state in ("pausing", "stopping") else ""
     return "\n".join([*(changes or ["nothing changes: it is so already"]), f"{state}{going_on}"])
 
 
