@@ -69,3 +69,11 @@ def test_an_encoding_without_a_character_shows_another(workplace: Workplace) -> 
     )
     assert done.returncode == 0, done.stderr
     assert b"Plan: 5 tasks ? 1 repeat = 5 rollouts" in done.stdout
+
+
+def test_a_path_of_which_a_part_is_a_file_is_an_error_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "resources_servers").touch()
+    argv = ["+entrypoint=resources_servers/mine"]
+    done = run_in_shell(tmp_path, "init_resources_server", argv, "")
+    assert done.returncode == 1
+    assert done.stderr == b"error: resources_servers/mine: Not a directory\n"

@@ -32,11 +32,21 @@ VERSION = frozenset({"--version", "-V"})
 A_KEY = re.compile(r"[^/=]*=")
 """The start of a word that gives a key; no key has a slash."""
 
-REFUSED_PATHS = frozenset({errno.EACCES, errno.ENAMETOOLONG})
-"""Errors of the system about a path that was given."""
-
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Errors of the system about a disk, such as the one of a log, that takes nothing more."""
+
+REFUSED_PATHS = frozenset(
+    {
+        errno.EACCES,
+        errno.EISDIR,
+        errno.ELOOP,
+        errno.ENAMETOOLONG,
+        errno.ENOTDIR,
+        errno.EROFS,
+    }
+    | FULL
+)
+"""Errors of the system about a path that was given."""
 
 HELP = frozenset({"-h", "--help", "+h=true", "+help=true", "h=true", "help=true"})
 
