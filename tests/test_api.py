@@ -235,6 +235,23 @@ def test_a_run_is_iterated_once_and_can_be_stopped_before_it_begins(light: Path)
     assert asyncio.run(run()) == []
 
 
+def test_what_is_no_server_is_named() -> None:
+    for given in (rk.servers("run.yaml"), "run.yaml", None):
+        with pytest.raises(rk.ConfigError, match=f"async with .* got {type(given).__name__};"):
+            rk.collect(given, [])  # type: ignore[arg-type]
+
+
+def test_paths_in_a_list_are_shown_as_arguments() -> None:
+    async def start(given: list[str]) -> None:
+        async with rk.servers(given):  # type: ignore[arg-type]
+            pass
+
+    with pytest.raises(rk.ConfigError, match=r"servers\('a.yaml', 'b.yaml'\), got \['x.yaml'\]"):
+        asyncio.run(start(["x.yaml"]))
+    with pytest.raises(rk.ConfigError, match=r"load\('a.jsonl', 'b.jsonl'\), got \['x.jsonl'\]"):
+        rk.load(["x.jsonl"])  # type: ignore[arg-type]
+
+
 def test_a_run_needs_servers_that_have_not_stopped(light: Path) -> None:
     async def run() -> None:
         async with rk.servers("light.yaml") as servers:

@@ -53,7 +53,10 @@ class Rollouts:
 def load(*paths: str | Path) -> Rollouts:
     """The rollouts of JSONL files that collections wrote; `.gz` and `.zst` too."""
     if not paths or not all(isinstance(path, str | Path) and path for path in paths):
-        raise ConfigError("load: name one or more files of rollouts")
+        raise ConfigError(
+            "load: expected the paths of files of rollouts, as in load('a.jsonl', 'b.jsonl'), got"
+            f" {', '.join(map(repr, paths)) or 'none'}"
+        )
     return Rollouts(*paths)
 
 

@@ -61,6 +61,11 @@ class Running(ABC):
     """
 
     def __init__(self, servers: Servers) -> None:
+        if not isinstance(servers, Servers):
+            raise ConfigError(
+                "servers: expected what  async with servers('….yaml') as servers  or connect('http"
+                f"://…') gives, got {type(servers).__name__}; collect_sync takes the name of a YAML"
+            )
         self.metrics: JsonObject | None = None
         self.status: Status | None = None
         self._servers = servers

@@ -39,7 +39,10 @@ async def servers(
     if isinstance(overrides, str):
         raise ConfigError(f"overrides: expected a list of words, got the text '{overrides}'")
     if not config_paths or not all(isinstance(path, str | Path) and path for path in config_paths):
-        raise ConfigError("servers: name one or more YAML files")
+        raise ConfigError(
+            "servers: expected the paths of YAML files, as in servers('a.yaml', 'b.yaml'), got"
+            f" {', '.join(map(repr, config_paths)) or 'none'}"
+        )
     paths = ",".join(str(path) for path in config_paths)
     words = [f"+config_paths=[{paths}]", f"+executor={executor}", *overrides]
     if num_workers is not None:
