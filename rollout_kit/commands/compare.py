@@ -84,9 +84,10 @@ def read_files(command: CompareConfig) -> tuple[list[File], list[str]]:
     ConfigError if there are not two, or one has no verified rollout."""
     paths, again = distinct_files_of(command.inputs)
     with filtering(command.where) as keeps:
-        files = (
-            [_read(path, keeps) for path in paths] if len(paths) > 1 else _read_arms(paths, keeps)
-        )
+        if len(paths) == 1:
+            files = _read_arms(paths[0], keeps)
+        else:
+            files = [_read(path, keeps) for path in paths]
     if len(files) < 2:
         twice = f"{again[0]} is named twice; " if again else ""
         raise ConfigError(
@@ -127,17 +128,16 @@ def _read(path: Path, keeps: Filter | None) -> File:
     return found
 
 
-def _read_arms(paths: Sequence[Path], keeps: Filter | None) -> list[File]:
+def _read_arms(path: Path, keeps: Filter | None) -> list[File]:
     """The arms of a single file, each as a file, in the order of the configuration."""
     arms: dict[str, File] = {}
-    for path in paths:
-        source = RolloutSource([path])
-        for candidate in _choose(source, keeps):
-            arm = arm_of_key(candidate.key)
-            _add([arms.setdefault(arm, File.create(arm or "(no arm)", path))], candidate)
-        for found in arms.values():
-            found.left_out = source.left_out
-    places = {name: at for path in paths for at, name in enumerate(_read_settings(path))}
+    source = RolloutSource([path])
+    for candidate in _choose(source, keeps):
+        arm = arm_of_key(candidate.key)
+        _add([arms.setdefault(arm, File.create(arm or "(no arm)", path))], candidate)
+    for found in arms.values():
+        found.left_out = source.left_out
+    places = {name: at for at, name in enumerate(_read_settings(path))}
 
     def place_of(found: File) -> tuple[int, str]:
         known = (places.get(each, len(places)) for each in found.fingerprints)
