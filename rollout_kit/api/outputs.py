@@ -60,12 +60,13 @@ def is_output(path: Path) -> bool:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     if not any(lines):
         beside = OutputPaths(path)
-        sizes = (_size(each) for each in (beside.unverified, beside.failures, beside.manifest))
+        sizes = (size_of(each) for each in (beside.unverified, beside.failures, beside.manifest))
         return any(sizes)
     return any(raw and maker.make(0, raw) for raw in lines)
 
 
-def _size(path: Path) -> int:
+def size_of(path: Path) -> int:
+    """The bytes of a file; 0 if there is none."""
     try:
         return path.stat().st_size
     except OSError:

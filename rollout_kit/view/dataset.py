@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from ..api.outputs import files_in, is_output
+from ..api.outputs import files_in, is_output, size_of
 from ..errors import ConfigError, suggest
 from ..export.filters.masks import rows_of_task
 from ..export.grouped import is_group
@@ -176,7 +176,7 @@ class Dataset:
 
     def progress(self) -> float:
         """Share of the bytes that is indexed."""
-        total = sum(_size(part.index.path) for part in self.parts)
+        total = sum(size_of(part.index.path) for part in self.parts)
         return min(1.0, sum(part.index.size for part in self.parts) / total) if total else 1.0
 
     def locate(self, row_id: int) -> tuple[int, Part, int]:
@@ -201,13 +201,6 @@ class Dataset:
                     if part.index.key(row) == key and part.counts(row):
                         return number << ROW_BITS | row
         return None
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
 
 
 def _files_in(name: str, names: Sequence[str]) -> Iterator[tuple[str, Path]]:
@@ -246,7 +239,7 @@ def _check_file(path: Path) -> None:
         raise ConfigError(f"{path}: rows are read at random: decompress it first")
     if path.suffix != ".jsonl":
         raise ConfigError(f"{path}: rollouts are JSON lines in a file that ends in .jsonl")
-    if _size(path) and not is_output(path):
+    if size_of(path) and not is_output(path):
         with path.open("rb") as stream:
             if is_group(parse_line(stream.readline())):
                 raise ConfigError(
