@@ -459,12 +459,18 @@ def test_any_language_can_speak_to_it_over_http(tmp_path: Path) -> None:
             assert (await ask("stats", "{}"))[1]["acked"] == 1
             for route, body in [
                 ("put", "{}"),
+                ("put", '{"group": {"key": "b", "rollouts": [1]}}'),
+                ("put", '{"group": {"key": "b", "rollouts": [{}], "rewards": [1, 2]}}'),
+                ("put", '{"group": {"key": "b", "rollouts": [{}], "version_first": 1e30}}'),
+                ("set_version", f'{{"version": {10**30}}}'),
+                ("get", '{"number": -1}'),
                 ("get", '{"numbr": 1}'),
                 ("got", "{}"),
                 ("ack", "["),
             ]:
                 status, found = await ask(route, body)
                 assert status == 422 and found["error"]["message"].startswith(f"/{route}: ")
+            assert (await ask("stats", "{}"))[1]["version"] == 1
         await client.close()
 
     asyncio.run(main())

@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 
 from ...errors import ConfigError
+from ...store.compact import is_index
 from ...store.groups.members import HeldLine
 from ...types import JsonObject
 
@@ -59,6 +60,13 @@ class BufferedGroup:
         given = raw if isinstance(raw, dict) else orjson.loads(raw)
         if not (isinstance(given.get("key"), str) and isinstance(given.get("rollouts"), list)):
             raise ValueError("a group has a text `key` and a list `rollouts`")
+        if not all(isinstance(each, dict) for each in given["rollouts"]):
+            raise ValueError("each of `rollouts` is an object")
+        if (rewards := given.get("rewards")) and len(rewards) != len(given["rollouts"]):
+            raise ValueError("`rewards` has a number, or null, for each of `rollouts`")
+        versions = (given.get(name) for name in ("version_first", "version_last"))
+        if not all(each is None or is_index(each) for each in versions):
+            raise ValueError("`version_first` and `version_last` are whole numbers of 64 bits")
         names = ("key", "rollouts", "rewards", "version_first", "version_last")
         return cls(**{name: given[name] for name in names if given.get(name) is not None})
 

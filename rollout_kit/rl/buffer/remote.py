@@ -4,12 +4,13 @@ and the Ray actor answer the same messages."""
 import asyncio
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Collection
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import orjson
 
 from ...errors import ConfigError
+from ...store.compact import INDEXES
 from ...types import JsonObject
 from .buffer import Buffer, Figures
 from .group import BufferedGroup, GroupBatch, Settled
@@ -19,10 +20,14 @@ MAX_WAIT_S = 20.0
 """A call that waits is answered after this time at the latest; the caller asks again."""
 
 
+Number = Annotated[int, msgspec.Meta(ge=0, le=1 << 31)]
+Version = Annotated[int, msgspec.Meta(ge=INDEXES.start, le=INDEXES.stop - 1)]
+
+
 class Asked(msgspec.Struct, forbid_unknown_fields=True):
     """A message to a buffer. Each operation reads the fields that concern it."""
 
-    number: int = 1
+    number: Number = 1
     at_least: int | None = None
     max_staleness: int | None = None
     wait_s: float = 0.0
@@ -35,7 +40,7 @@ class Asked(msgspec.Struct, forbid_unknown_fields=True):
     lease: str = ""
     keys: list[str] | None = None
     requeue: bool = True
-    version: int | None = None
+    version: Version | None = None
     figures: dict[str, float | None] = {}
     after: str = ""
     is_finished: bool = True
