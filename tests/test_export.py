@@ -124,6 +124,12 @@ def test_labels_are_counted_and_a_threshold_that_tells_nothing_apart_is_named(
     assert report["labels"] == {"right": 2, "wrong": 1, "pass_threshold": 3.5}
 
 
+def test_an_item_that_is_no_object_is_left_out_of_token_sequences(place: Place) -> None:
+    place.write([line(1, 0, [None], 1.0), line(1, 1, [5], 0.0)])
+    status, said, _ = export(place, "trl_rollout")
+    assert status == 1 and "2 (an item of its output is malformed)" in said
+
+
 def test_drafts_of_killed_processes_are_removed(place: Place) -> None:
     place.write(ANSWERS)
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:

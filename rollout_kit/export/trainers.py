@@ -86,6 +86,8 @@ def trl_rollout(each: Rollout, context: Context) -> Iterator[JsonObject]:
         found = sequences(each.response["output"])
     except (ValueError, KeyError):
         raise Unfit("its token ids are incomplete") from None
+    except TypeError:
+        raise Unfit("an item of its output is malformed") from None
     if not found:
         raise Unfit("without token ids")
     if any(_lacks_log_probs(sequence) for sequence in found):

@@ -88,7 +88,7 @@ def _check_form(path: Path, lines: list[bytes]) -> None:
     else:
         raise ConfigError(
             f"{path}: no line at its start is a JSON object, as {begins[0][:60]!r}: each line must"
-            " hold one task"
+            " hold one JSON object"
         )
     mended = f"{path.stem}_lines.jsonl" if path.suffix == ".jsonl" else f"{path.stem}.jsonl"
     raise ConfigError(
