@@ -1,6 +1,9 @@
-"""Standard streams that are closed, full, or unable to print what a command prints."""
+"""How commands end: streams that are closed or full, paths that are refused, an early Ctrl-C."""
 
+import asyncio
+import inspect
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +13,8 @@ import pytest
 from endpoint import endpoint, says
 from support import HANG_S, asked
 from workplace import ROOT, Workplace
+
+from rollout_kit.transport import loop
 
 
 @pytest.fixture
@@ -77,3 +82,27 @@ def test_a_path_of_which_a_part_is_a_file_is_an_error_in_one_line(tmp_path: Path
     done = run_in_shell(tmp_path, "init_resources_server", argv, "")
     assert done.returncode == 1
     assert done.stderr == b"error: resources_servers/mine: Not a directory\n"
+
+
+def test_an_interrupt_while_a_command_is_imported_shows_no_traceback(tmp_path: Path) -> None:
+    code = "import rollout_kit.cli; raise KeyboardInterrupt"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+    )
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, b"")
+
+
+def test_an_interrupt_before_the_loop_runs_leaves_no_coroutine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupt() -> asyncio.AbstractEventLoop:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop, "_new_loop", interrupt)
+    work = asyncio.sleep(0)
+    with pytest.raises(KeyboardInterrupt):
+        loop.run(work)
+    assert inspect.getcoroutinestate(work) == inspect.CORO_CLOSED

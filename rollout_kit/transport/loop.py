@@ -24,11 +24,14 @@ parallelism of 1,024, though reference counting frees nearly all objects."""
 
 def run(main: Coroutine[None, None, T]) -> T:
     """Run `main` to its end on a new loop."""
-    _raise_file_limit()
-    gc.freeze()  # objects made at start-up stay alive: the collector need not scan them
-    gc.set_threshold(*GC_THRESHOLDS)
-    with asyncio.Runner(loop_factory=_new_loop) as runner:
-        return runner.run(main)
+    try:
+        _raise_file_limit()
+        gc.freeze()  # objects made at start-up stay alive: the collector need not scan them
+        gc.set_threshold(*GC_THRESHOLDS)
+        with asyncio.Runner(loop_factory=_new_loop) as runner:
+            return runner.run(main)
+    finally:
+        main.close()  # Python warns of one that Ctrl-C kept from its start
 
 
 @contextmanager
