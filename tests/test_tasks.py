@@ -224,7 +224,8 @@ def test_merging_keeps_what_is_over_and_changes_neither(under: dict, over: dict)
             r"returns as line ends.*tr '.r' '.n' < t.jsonl > t_l",
         ),
         ("a b.json", b"[{}, {}]", "one JSON array.*'a b.json' > 'a b.jsonl'"),
-        ("t.txt", b"What is 1+1?\nWhat is 2+2?\n", "no line at its start is a JSON object"),
+        ("t.txt", b"What is 1+1?\nWhat is 2+2?\n", "JSON object.* begins with .What is 1.1"),
+        ("t.jsonl", b"\x92\xff", "begins with bytes that are no text"),
     ],
 )
 def test_an_input_in_another_form_is_refused_with_the_command_that_converts_it(

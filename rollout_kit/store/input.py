@@ -87,14 +87,21 @@ def _check_form(path: Path, lines: list[bytes]) -> None:
         return  # only the first lines are malformed
     else:
         raise ConfigError(
-            f"{path}: no line at its start is a JSON object, as {begins[0][:60]!r}: each line must"
-            " hold one JSON object"
+            f"{path}: no line at its start is a JSON object, and each line must hold one; it begins"
+            f" with {_show(begins[0])}"
         )
     mended = f"{path.stem}_lines.jsonl" if path.suffix == ".jsonl" else f"{path.stem}.jsonl"
     raise ConfigError(
         f"{path}: is {form}, and each line must hold one JSON object: "
         f"{how} {quote(path.name)} > {quote(mended)}"
     )
+
+
+def _show(raw: bytes) -> str:
+    try:
+        return repr(raw.decode()[:60])
+    except UnicodeDecodeError:
+        return "bytes that are no text"
 
 
 @contextmanager
