@@ -24,7 +24,7 @@ from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import PurePath
 from traceback import format_exception
-from typing import Any, ClassVar, TypeGuard
+from typing import Any, ClassVar
 
 from pydantic import ValidationError
 
@@ -129,23 +129,6 @@ class ToolError(RolloutError):
 
 class VerifyError(RolloutError):
     default_status = 500
-
-
-LARGEST = 1e100
-"""Largest reward, and largest number of a verifier that counts: sums of squares stay finite."""
-
-
-def is_countable(value: Any) -> TypeGuard[float]:
-    """Whether it is a number that can be summed and squared."""
-    return isinstance(value, int | float) and -LARGEST <= value <= LARGEST
-
-
-def finite_reward(value: Any) -> float:
-    """`value` as a reward; VerifyError if it is not a countable number."""
-    if is_countable(value):
-        return float(value)
-    what = f"a finite number of at most {LARGEST:g}"
-    raise VerifyError(f"reward must be {what}, got {value!r:.60}", retryable=False)
 
 
 class SessionLost(RolloutError):

@@ -6,7 +6,7 @@ look into stays plain JSON.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeGuard
 
 import orjson
 from pydantic import BaseModel, ConfigDict
@@ -91,6 +91,15 @@ def given_fields(model: BaseModel) -> JsonObject:
     names = model.model_fields_set
     given = {name: value for name, value in model.__dict__.items() if name in names}
     return {**given, **(model.model_extra or {})}
+
+
+LARGEST = 1e100
+"""Largest reward, and largest number of a verifier that counts: sums of squares stay finite."""
+
+
+def is_countable(value: Any) -> TypeGuard[float]:
+    """Whether it is a number that can be summed and squared."""
+    return isinstance(value, int | float) and -LARGEST <= value <= LARGEST
 
 
 class Say(Protocol):

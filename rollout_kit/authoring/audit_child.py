@@ -15,11 +15,12 @@ from time import perf_counter
 
 import orjson
 
-from ..errors import RolloutError, finite_reward
+from ..errors import RolloutError
 from ..responses import function_calls
 from ..serving import registry
 from ..serving.agent import open_session
 from ..serving.tools import arguments_of, is_callable, refusal_text
+from ..serving.verdicts.rollouts import finite_reward
 from ..time_limit import within
 from ..transport.http import HttpClient
 from ..transport.peers import Http, Local, Peers, Transport

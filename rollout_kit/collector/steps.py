@@ -14,15 +14,15 @@ from time import perf_counter
 
 import orjson
 
-from ..errors import PeerTimeout, RolloutError, SessionLost, VerifyError, finite_reward
+from ..errors import PeerTimeout, RolloutError, SessionLost, VerifyError
 from ..pacing.bill import Bill
-from ..responses import pair_calls, total_tokens
+from ..responses import function_calls, pair_calls, total_tokens
 from ..serving.agent import open_session
 from ..serving.tools import NO_TOOL, arguments_of, is_callable, refusal_text
+from ..serving.verdicts.rollouts import finite_reward
 from ..session import VERIFIER, Session, TurnLog, current_session, entered
 from ..store.lines import (
     build_line,
-    count_calls,
     describe_error,
     info_of,
     is_sound,
@@ -209,7 +209,8 @@ class Steps:
     ) -> JsonObject:
         """The line of the response in hand; `stats` are those of its session."""
         if "num_tool_calls" not in stats:
-            stats = {"num_tool_calls": count_calls(response), **stats}
+            calls = function_calls(response.get("output") or ())
+            stats = {"num_tool_calls": len(calls), **stats}
         incomplete = response.get("incomplete_details") or {}
         known = {
             "attempt": self.attempt.number,

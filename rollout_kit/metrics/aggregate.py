@@ -12,10 +12,9 @@ from heapq import nsmallest
 from itertools import chain, groupby
 from typing import Any
 
-from ..errors import is_countable
 from ..store.groups.scope import Group
 from ..store.lines import USAGE
-from ..types import JsonObject, Rollout, RolloutInfo
+from ..types import LARGEST, JsonObject, Rollout, RolloutInfo
 from .groups import STATS, Groups, Moments
 from .majority import Votes
 from .sketch import Sketch
@@ -158,8 +157,11 @@ class Aggregate:
 
     def _count(self, name: str, rows: Sequence[int], values: Iterable[Any]) -> None:
         """Count the values that are numbers, each of the group in a row."""
-        pairs = zip(rows, values, strict=True)
-        found = [(row, float(value)) for row, value in pairs if is_countable(value)]
+        found = [
+            (row, float(value))
+            for row, value in zip(rows, values, strict=True)
+            if isinstance(value, (int, float)) and -LARGEST <= value <= LARGEST
+        ]
         if not found:
             return
         of, numbers = zip(*found, strict=True)

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from ..errors import LARGEST
-from ..types import JsonObject, Key
+from ..types import LARGEST, JsonObject, Key
 from .compact import INDEXES, Keys
 from .lines import NUMBERS, USAGE, key_of
 

@@ -11,9 +11,18 @@ from functools import lru_cache
 from itertools import repeat
 from typing import Any
 
-from ..errors import RolloutError, is_countable
-from ..responses import function_calls
-from ..types import Failure, GroupScore, JsonObject, Key, Rollout, RolloutInfo, Task, Unverified
+from ..errors import RolloutError
+from ..types import (
+    Failure,
+    GroupScore,
+    JsonObject,
+    Key,
+    Rollout,
+    RolloutInfo,
+    Task,
+    Unverified,
+    is_countable,
+)
 from .arms.arm import arm_of
 from .compact import is_index
 from .tasks import Malformed
@@ -87,7 +96,6 @@ def block_of(key: Key, **known: Any) -> JsonObject:
 def build_line(task: Task, key: Key, response: JsonObject, known: Mapping[str, Any]) -> JsonObject:
     """The line of a response without a verdict; `known` goes into its `rollout` block."""
     row = task.row
-    own = {name: value for name, value in row.items() if name in OWN_FIELDS}
     line: JsonObject = {
         **identity("unverified", key, task.task_index),
         "usage": response.get("usage"),
@@ -99,7 +107,7 @@ def build_line(task: Task, key: Key, response: JsonObject, known: Mapping[str, A
         },
         "response": response,
     }
-    if own:
+    if own := {name: value for name, value in row.items() if name in OWN_FIELDS}:
         line["task_fields"] = own
     return line
 
@@ -292,16 +300,9 @@ def build_failure_line(failure: Failure, repro: str) -> JsonObject:
 
 def failure_of(unverified: Unverified, error: RolloutError) -> Failure:
     """The failure that a response without a verdict is reported as."""
-    info = unverified.info
+    info, verifier = unverified.info, unverified.verifier
     tried = unverified.line.get("failure") or {"message": error.message}
-    return Failure(
-        info.key,
-        info.task_index,
-        error,
-        [tried],
-        settings=info.settings,
-        verifier=unverified.verifier,
-    )
+    return Failure(info.key, info.task_index, error, [tried], None, info.settings, verifier)
 
 
 def describe_error(error: RolloutError, elapsed_s: float) -> JsonObject:
@@ -330,11 +331,6 @@ def build_malformed_line(malformed: Malformed, path: str) -> JsonObject:
         "at": now_text(),
         "failure": {**failure, "retryable": False, "terminal": True},
     }
-
-
-def count_calls(response: Mapping[str, Any]) -> int:
-    """Function calls in the output of a response."""
-    return len(function_calls(response.get("output") or ()))
 
 
 def now_text() -> str:

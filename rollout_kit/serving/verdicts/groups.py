@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, NotRequired, TypedDict
 import orjson
 from pydantic import BaseModel
 
-from ...errors import LARGEST, TaskError, VerifyError, is_countable, suggest
+from ...errors import TaskError, VerifyError, suggest
 from ...transport.wire import parse_leniently
-from ...types import JsonObject, given_fields
+from ...types import LARGEST, JsonObject, given_fields, is_countable
 from .rollouts import as_plain
 
 
@@ -57,6 +57,10 @@ class GroupScores:
     group: JsonObject = field(default_factory=dict)
 
 
+SCORE_KEYS = frozenset(each.name for each in fields(GroupMemberScore))
+REPLY_KEYS = frozenset(each.name for each in fields(GroupScores))
+
+
 def parse_group(raw: bytes) -> GroupRequest:
     """The request; TaskError if it is none. Responses are passed on unread."""
     found = parse_leniently(orjson.loads, raw)
@@ -83,7 +87,8 @@ def as_group_scores(found: Any, members: Sequence[Any]) -> GroupScores:
     if not isinstance(found, dict):
         found = _as_mapping(found)
     if isinstance(found, Mapping):
-        _check_keys(found, ("members", "group"), "", "figures belong into 'group'")
+        if not found.keys() <= REPLY_KEYS:
+            raise _unknown(found, REPLY_KEYS, "", "figures belong into 'group'")
         scores, group = found.get("members"), found.get("group") or {}
     else:
         scores, group = found, {}
@@ -116,26 +121,26 @@ def _score(slot: int, found: Any, is_empty: bool) -> GroupMemberScore:
         is_model, found = isinstance(found, BaseModel), _as_mapping(found)
         found = found if isinstance(found, Mapping) else {"reward": found}
         found = {"reward": None, **found} if is_model else found
-    where = f" in members[{slot}]"
-    _check_keys(found, ("reward", "components"), where, "its parts belong into 'components'")
+    if not found.keys() <= SCORE_KEYS:
+        where = f" in members[{slot}]"
+        raise _unknown(found, SCORE_KEYS, where, "its parts belong into 'components'")
     if "reward" not in found:
         raise _misfit(f"returned members[{slot}] without 'reward', which may be None")
-    reward, components = found.get("reward"), found.get("components") or {}
+    reward, components = found["reward"], found.get("components") or {}
     if type(components) is not dict and not isinstance(components, Mapping):
         raise _misfit(f"returned members[{slot}].components={components!r:.60}, not a mapping")
-    if reward is not None and (type(reward) is not float or not is_countable(reward)):
+    if reward is not None and (type(reward) is not float or not -LARGEST <= reward <= LARGEST):
         reward = _number(reward, "members", slot, "reward")
     for name, value in components.items():
-        if type(value) is not float or not is_countable(value):
+        if type(value) is not float or not -LARGEST <= value <= LARGEST:
             components = {**components, name: _number(value, "members", slot, "components", name)}
     return GroupMemberScore(reward, components)
 
 
-def _check_keys(found: Mapping[Any, Any], known: Sequence[str], where: str, hint: str) -> None:
-    """VerifyError for a key that would be lost."""
-    if not found.keys() <= set(known):
-        name = next(str(each) for each in found if each not in known)
-        raise _misfit(f"returned the unknown key '{name}'{where}{suggest(name, known)}: {hint}")
+def _unknown(found: Mapping[Any, Any], known: frozenset[str], where: str, hint: str) -> VerifyError:
+    """The error for a key that would be lost."""
+    name = next(str(each) for each in found if each not in known)
+    return _misfit(f"returned the unknown key '{name}'{where}{suggest(name, known)}: {hint}")
 
 
 def _figure(name: str, value: Any) -> Any:

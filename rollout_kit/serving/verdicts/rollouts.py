@@ -8,10 +8,10 @@ from typing import Any, TypeVar, get_type_hints
 import orjson
 from pydantic import BaseModel
 
-from ...errors import VerifyError, finite_reward
+from ...errors import VerifyError
 from ...responses import is_too_deep
 from ...transport.wire import parse_leniently
-from ...types import VerifyRequest, VerifyResponse, given_fields
+from ...types import LARGEST, VerifyRequest, VerifyResponse, given_fields, is_countable
 
 AnyRequest = TypeVar("AnyRequest", bound=VerifyRequest)
 
@@ -57,6 +57,14 @@ def as_verdict(request: VerifyRequest, found: Any) -> VerifyResponse:
     if "reward" not in fields:
         raise VerifyError("verify returned no 'reward'", retryable=False)
     return VerifyResponse.of(request, {**fields, "reward": finite_reward(fields["reward"])})
+
+
+def finite_reward(value: Any) -> float:
+    """`value` as a reward; VerifyError if it is not a countable number."""
+    if is_countable(value):
+        return float(value)
+    what = f"a finite number of at most {LARGEST:g}"
+    raise VerifyError(f"reward must be {what}, got {value!r:.60}", retryable=False)
 
 
 def as_plain(value: Any) -> Any:
