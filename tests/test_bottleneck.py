@@ -303,6 +303,14 @@ def test_the_wait_for_a_worker_is_no_part_of_the_sessions(run: Run) -> None:
     assert found.failed == pytest.approx(0.1, abs=0.01)
 
 
+def test_cores_that_other_processes_use_are_no_reason_to_start_more_processes() -> None:
+    own = verdict(spent(), Client(100.0, busy=0.97, cpu=0.9, journal=0.1))
+    others = verdict(spent(), Client(100.0, busy=0.97, cpu=0.3, journal=0.1, starved=0.5))
+    assert own and "run the servers as separate processes" in own.sentence
+    assert others and "separate processes" not in others.sentence
+    assert "other processes use the cores" in others.sentence
+
+
 def test_a_rate_limit_that_is_reached_leaves_nothing_to_gain() -> None:
     found = verdict(spent(rate_limit=60.0), CALM)
     assert found and (found.part, found.gain) == ("model", 1.0)

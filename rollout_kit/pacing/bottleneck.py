@@ -291,13 +291,12 @@ def _judge_client(client: Client) -> tuple[str, float, str]:
             f" {none}; use a faster disk, or fsync=second instead of row",
         )
     if client.cpu + client.starved >= client.held / 2:
-        return (
-            "client_cpu",
-            client.busy,
-            f"Bottleneck: {name}'s CPU, busy {_percent(client.busy)} of the"
-            f" time ({cpu}): {none}; {apart}"
-            + ("" if client.workers else ", or several collectors, each with a part of the input"),
-        )
+        if client.starved > client.cpu:
+            apart = "other processes use the cores: run fewer of them, or take a larger machine"
+        elif client.workers is None:
+            apart += ", or several collectors, each with a part of the input"
+        busy = f"{name}'s CPU, busy {_percent(client.busy)} of the time ({cpu})"
+        return "client_cpu", client.busy, f"Bottleneck: {busy}: {none}; {apart}"
     return (
         "blocked",
         client.busy,
