@@ -93,12 +93,12 @@ def given_fields(model: BaseModel) -> JsonObject:
     return {**given, **(model.model_extra or {})}
 
 
-LARGEST = 1e100
-"""Largest reward, and largest number of a verifier that counts: sums of squares stay finite."""
+LARGEST = 1e300
+"""Largest reward, and largest number of a verifier that counts: a hundred million can be summed."""
 
 
 def is_countable(value: Any) -> TypeGuard[float]:
-    """Whether it is a number that can be summed and squared."""
+    """Whether it is a number that can be summed."""
     return isinstance(value, int | float) and -LARGEST <= value <= LARGEST
 
 

@@ -167,7 +167,7 @@ def test_lines_and_rollouts_that_are_left_out_are_counted(place: Place, size: in
 @pytest.mark.parametrize(
     "more",
     [
-        b',"reward":1e200',
+        b',"reward":1e305',
         b',"reward":' + b"9" * 400,
         b',"_ng_task_index":' + b"9" * 30,
         b',"rollout":{"task_id":"a","rollout_index":' + b"9" * 30 + b"}",

@@ -70,6 +70,9 @@ def test_rewards_of_any_size_are_summed_up(bench: Bench) -> None:
     bench.verifier = verifying(returns={"reward": 1e200})
     assert run_virtual(bench.collect(ROWS, num_repeats=2)) == 0
     assert run_virtual(bench.collect(num_repeats=2)) == 0
+    metrics = bench.metrics()
+    assert metrics["reward"] == pytest.approx(1e200)
+    assert metrics["agents"][0]["agent_metrics"]["std/reward"] is None
 
 
 def test_a_row_s_own_task_index_counts_only_where_it_is_a_number(bench: Bench) -> None:

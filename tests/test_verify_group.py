@@ -102,7 +102,7 @@ def test_a_request_that_is_none_is_refused(body: JsonObject, why: str, over: Ove
         ([{"components": {}}] * 3, "members[0] without 'reward', which may be None"),
         ([{"rewrd": 1}] * 3, "the unknown key 'rewrd' in members[0] (did you mean 'reward'?)"),
         ([10**400] * 3, "not a finite number"),
-        ([1e200] * 3, "returned members[0].reward=1e+200, not a finite number of at most 1e+100"),
+        ([1e305] * 3, "returned members[0].reward=1e+305, not a finite number of at most 1e+300"),
         ({"members": [1, 1, 1], "group": [1]}, "returned list as figures of the group"),
         ({"members": [1, 1, 1], "group": {"a": math.nan}}, "group.a=nan, not a finite number"),
     ],

@@ -76,7 +76,8 @@ def stats_of(
     mean = total / count
     if count < 2:
         return mean, largest, smallest, 0.0
-    deviation = math.sqrt(max(0.0, squares - total * mean) / (count - 1))
+    spread = squares - total * mean  # NaN, and null in files, if the squares are infinite
+    deviation = math.sqrt(max(spread, 0.0) / (count - 1))
     return mean, largest, smallest, deviation
 
 
