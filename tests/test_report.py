@@ -85,6 +85,24 @@ def test_the_page_says_what_the_rollouts_say(
     assert written and datetime.fromisoformat(written[1])
 
 
+def test_lines_that_are_left_out_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, page = write_jsonl(tmp_path / "a.jsonl", ANSWERS), tmp_path / "page.html"
+    with path.open("ab") as stream:
+        stream.write(b'{"other": 1}\nno JSON\n' + path.read_bytes().splitlines(True)[0])
+        stream.write(b'{"reward": 1.0, "rollo')
+    assert write(str(path), f"+output_fpath={page}") == 0
+    said, shown = capsys.readouterr().out, page.read_text()
+    assert f"{page}: 5 rollouts of 1 file\n" in said
+    for what in (
+        "left out: 2 (lines that no collection wrote)",
+        "left out: 1 (rollouts with the key of an earlier one)",
+        "left out: 1 (a last line that is cut off)",
+    ):
+        assert f"{path}: {what}\n" in said and what in shown
+
+
 def test_a_report_on_the_rollouts_that_a_filter_keeps(
     results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

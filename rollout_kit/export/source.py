@@ -78,11 +78,13 @@ class Candidate:
 class RolloutSource:
     """The rollouts of several files, each key once; ConfigError if a file cannot be read."""
 
-    def __init__(self, paths: Sequence[str | Path]) -> None:
+    def __init__(self, paths: Sequence[str | Path], *, reads_all: bool = False) -> None:
+        """`reads_all`: each rollout is wanted, so an index would save nothing."""
         self.left_out = Counter[str]()
         """Reason → lines, once all candidates were taken."""
         self._files = [
-            _open(Path(path).expanduser(), number << FILE_BITS) for number, path in enumerate(paths)
+            _open(Path(path).expanduser(), number << FILE_BITS, reads_all)
+            for number, path in enumerate(paths)
         ]
 
     def candidates(self, keeps: Filter | None = None) -> Iterator[Candidate]:
@@ -114,14 +116,14 @@ class _File(Protocol):
     def value(self, candidate: Candidate, name: str) -> Any: ...
 
 
-def _open(path: Path, first_place: int) -> _File:
+def _open(path: Path, first_place: int, reads_all: bool) -> _File:
     first = [raw for _, raw in islice(number_lines(path), 3)]
     if any(is_group(parse_line(raw)) for raw in first):  # one may be damaged
         return _StreamedFile(_Groups(path), first_place)
     begin = first[0] if first else b""
     with path.open("rb") as stream:
         is_plain = stream.read(len(begin)) == begin  # neither compressed nor behind a mark
-    if not is_plain or not path.is_file():
+    if reads_all or not is_plain or not path.is_file():
         return _StreamedFile(_Lines(path), first_place)
     found = _IndexedFile(path, first_place)
     return found if found.tells_keys else _StreamedFile(_Lines(path), first_place)
@@ -130,24 +132,24 @@ def _open(path: Path, first_place: int) -> _File:
 class _Lines:
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.num_foreign = 0
+        self.left_out = Counter[str]()
 
     def __iter__(self) -> Iterator[Rollout]:
-        self.num_foreign = 0
+        self.left_out.clear()
         rewards, labels = find_group_rewards(self._path), find_labels(self._path)
         maker = RecordMaker(Columns(), "rollout")
         for _, raw in number_lines(self._path):
             if (rollout := parse_rollout(raw, rewards, labels)) is not None:
                 yield rollout
-            else:
-                self.num_foreign += maker.make(0, raw) is None
+            elif maker.make(0, raw) is None:
+                is_torn = not raw.endswith(b"\n") and parse_line(raw) is None
+                self.left_out[TORN if is_torn else FOREIGN] += 1
 
 
 class _Groups:
-    num_foreign = 0
-
     def __init__(self, path: Path) -> None:
         self._path = path
+        self.left_out = Counter[str]()
 
     def __iter__(self) -> Iterator[Rollout]:
         numbers = Counter[Key]()
@@ -172,7 +174,7 @@ class _StreamedFile:
             yield _candidate_of(self, place, rollout, keeps)
 
     def left_out(self) -> Counter[str]:
-        return +Counter({FOREIGN: self._rollouts.num_foreign})
+        return self._rollouts.left_out
 
     def read(self, places: Sequence[int]) -> Iterator[Rollout]:
         wanted = set(places)

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..api.load import load
 from ..export.filters.expression import Filter
+from ..export.source import RolloutSource
 from ..metrics.aggregate import CUT_OFF, Aggregate
 from ..metrics.paired import Side
 from ..store.files import OutputPaths
@@ -44,6 +44,8 @@ class Facts:
     """The content of `<stem>_run.json`, if it is there."""
     commits: list[str] = field(default_factory=list)
     """Git commits that its runs were started at, the first one first."""
+    left_out: Counter[str] = field(default_factory=Counter)
+    """Reason → lines that count as no rollout."""
     counts: JsonObject = field(default_factory=dict)
     """Counts of `<stem>_aggregate_metrics.json`, if it is there."""
 
@@ -68,11 +70,13 @@ def gather(name: str, path: Path, pass_threshold: float, keeps: Filter | None = 
     done = set[Key]()
     paths = OutputPaths(path)
     has_failures = paths.failures.exists() and keeps is None
-    for rollout in load(path) if path.exists() else ():
+    source = RolloutSource([path] if path.exists() else [], reads_all=True)
+    for rollout in (each.rollout for each in source.candidates()):
         if keeps is None or keeps(rollout):
             _take(facts, rollout, pass_threshold)
         if has_failures:
             done.add(rollout.key)
+    facts.left_out = source.left_out
     last: dict[Key, JsonObject] = {}
     for line in _failure_lines(paths.failures) if has_failures else ():
         if (key := key_of(line)) is not None and key not in done:

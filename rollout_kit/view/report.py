@@ -74,7 +74,8 @@ def write_report(command: ReportConfig) -> str:
             each.group_side.drop_agents()
     write_page(target, build_page(files, command.title, command.where or ""))
     rollouts = sum(each.whole.rollouts for each in files)
-    return f"{target}: {number_of(rollouts, 'rollout')} of {number_of(len(files), 'file')}"
+    written = f"{target}: {number_of(rollouts, 'rollout')} of {number_of(len(files), 'file')}"
+    return "\n".join([written, *_left_out(files)])
 
 
 def build_page(files: Sequence[Facts], title: str, where: str = "") -> str:
@@ -82,7 +83,7 @@ def build_page(files: Sequence[Facts], title: str, where: str = "") -> str:
     policy = f"default-src 'none'; style-src 'sha256-{digest}'"
     sections = (
         _note(f"Rollouts where <code>{escape(where)}</code>") if where else "",
-        _headline(files),
+        _headline(files) + "".join(_note(escape(each)) for each in _left_out(files)),
         _comparison(files),
         _parts(files),
         _success(files),
@@ -99,6 +100,15 @@ def build_page(files: Sequence[Facts], title: str, where: str = "") -> str:
         f"<title>{escape(title)}</title>\n<style>{STYLE}</style></head>\n"
         f"<body><main><h1>{escape(title)}</h1>\n{body}\n</main></body></html>\n"
     )
+
+
+def _left_out(files: Sequence[Facts]) -> list[str]:
+    """What lines of the files count as no rollout, and why."""
+    return [
+        f"{each.name}: left out: {number:,} ({reason})"
+        for each in files
+        for reason, number in each.left_out.items()
+    ]
 
 
 def _headline(files: Sequence[Facts]) -> str:
