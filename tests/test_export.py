@@ -551,3 +551,14 @@ def test_a_rollout_whose_row_has_trajectories_is_no_group(place: Place) -> None:
     status, said, rows = export(place, "grouped")
     assert status == 0, said
     assert [each["full_text"] for each in rows[0]["trajectories"]] == ["It is 1."]
+
+
+@pytest.mark.parametrize("form", ["trl_sft", "llamafactory_sft", "verl_sft"])
+@pytest.mark.parametrize("message", [{"content": "b"}, {"role": None, "content": "b"}])
+def test_a_message_without_a_role_is_no_chat_message(
+    form: str, message: dict[str, Any], place: Place
+) -> None:
+    asked = {"input": [message, {"role": "user", "content": "a"}]}
+    place.write([line(1, 0, "It is 1.", 1.0, params=asked), line(2, 0, "It is 2.", 1.0)])
+    _, said, rows = export(place, form)
+    assert len(rows) == 1 and "left out: 1 (a message of its input or output has no role)" in said

@@ -83,6 +83,8 @@ def read_conversation(
         raise Unfit("it has no prompt")
     if is_answered and not completion:
         raise Unfit("its response is empty")
+    if not all(isinstance(message["role"], str) for message in (*prompt, *completion)):
+        raise Unfit("a message of its input or output has no role")
     row = {k: v for k, v in row_of(rollout.line).items() if k != "responses_create_params"}
     return Conversation(
         rollout,
