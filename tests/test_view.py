@@ -35,8 +35,10 @@ from rollout_kit.transport.app import served
 from rollout_kit.view.app import Viewer, build_app
 from rollout_kit.view.comparison import compare_outputs
 from rollout_kit.view.dataset import Dataset
-from rollout_kit.view.figures import histogram
+from rollout_kit.view.facts import gather
+from rollout_kit.view.figures import histogram, plots
 from rollout_kit.view.query import Query
+from rollout_kit.view.report import build_page
 
 NUMBERS = ["reward", "num_turns", "output_tokens", "score", "flag"]
 TEXTS = ["extracted_answer", "model", "status", "mixed", "arm"]
@@ -218,6 +220,18 @@ def test_rows_have_their_arm_and_a_file_without_arms_says_so(tmp_path: Path) -> 
     ids = viewer.queries.wait(Query("arm == 'a' or arm == 'b'", sort="arm")).ids
     assert [viewer.row(each)["arm"] for each in ids] == ["a", "b"]
     assert dict(histogram(viewer.dataset, ids, "arm")["names"]) == {"a": 1, "b": 1}
+
+
+def test_plots_and_reports_have_arms_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    arms = ["", "arm_2", "arm_10", "b", "b1.9", "b1.10"]
+    lines = [line(1, 0, arm, 1.0, scope=f"arm={arm}" if arm else "") for arm in reversed(arms)]
+    path = write_jsonl(tmp_path / "arms.jsonl", lines)
+    dataset = Dataset([str(path)], is_kept=False)
+    dataset.update()
+    ids = Viewer(dataset, "").queries.wait(Query()).ids
+    assert [part["arm"] for part in plots(dataset, ids)["parts"]] == arms
+    page = build_page([gather("arms", path, 1.0)], "Arms")
+    assert re.findall(r"<td[^>]*>solver · ([^<]*)</td>", page) == arms[1:]
 
 
 def test_a_viewer_that_reads_an_index_still_names_the_lines_without_a_row(

@@ -12,7 +12,7 @@ from typing import Any
 from ..errors import ConfigError
 from ..export.filters.masks import COMPUTED, value_in
 from ..metrics.aggregate import Aggregate
-from ..store.groups.scope import Group, parse_scope
+from ..store.groups.scope import Group, in_natural_order, parse_scope
 from ..types import JsonObject
 from .dataset import ROW_BITS, ROW_MASK, Dataset
 
@@ -124,9 +124,14 @@ def _parts(dataset: Dataset, ids: list[int]) -> list[JsonObject]:
         texts = dataset.parts[number].index.columns.texts
         arm = parse_scope(texts["scope"][row] or "").arm
         held[dataset.output_of(number).name, texts["agent"][row] or "", arm].append(row_id)
+
+    def order(item: tuple[tuple[str, str, str], list[int]]) -> tuple[object, ...]:
+        *part, arm = item[0]
+        return *part, in_natural_order(arm)
+
     return [
         {"file": file, "agent": agent, "arm": arm, **_figures(dataset, rows)}
-        for (file, agent, arm), rows in sorted(held.items())
+        for (file, agent, arm), rows in sorted(held.items(), key=order)
     ]
 
 

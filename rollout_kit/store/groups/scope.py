@@ -15,6 +15,8 @@ from ...types import Key
 ARM_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 """What an arm may be called: its id is a part of the scope, of file names and of filters."""
 
+NUMBER = re.compile(r"([0-9]{1,18})")
+
 
 class Scope(NamedTuple):
     """The components of a scope. Empty or None: it does not apply."""
@@ -41,6 +43,13 @@ def parse_scope(text: str) -> Scope:
     number = int(epoch) if epoch.isdecimal() and epoch.isascii() else None
     found = Scope(parts.get("append", ""), parts.get("arm", ""), number)
     return found if found.text == text else Scope(append=text)
+
+
+def in_natural_order(name: str) -> list[str | int]:
+    """What sorts names by the numbers in them: `arm_2` before `arm_10`."""
+    parts: list[str | int] = list(NUMBER.split(name))
+    parts[1::2] = map(int, parts[1::2])
+    return parts
 
 
 def arm_of_key(key: Key) -> str:
