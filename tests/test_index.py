@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from rollout_kit.store.index.columns import LEFT_OUT, MAX_TEXTS
 from rollout_kit.store.index.index import BATCH, Index, LineChanged
+from rollout_kit.store.index.left_out import FOREIGN, REPEATED, TORN
 from rollout_kit.store.lines import key_of
 from rollout_kit.types import Key
 
@@ -92,7 +93,8 @@ def test_every_form_of_line_is_told_apart(tmp_path: Path) -> None:
     ]
     assert index.columns.value("failure", 3) == "ServerError"
     assert index.columns.value("output_tokens", 1) == 3
-    assert (index.num_repeated, index.num_foreign) == (1, 5)
+    assert index.left_out == {REPEATED: 1, FOREIGN: 5}
+    assert index.rest == b'{"cut": ' and index.why_no_last() == TORN
 
 
 def test_a_file_that_grows_is_followed_and_a_torn_line_waits(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from rollout_kit.store.groups.members import group_digest, hold
 from rollout_kit.store.groups.scope import group_of
 from rollout_kit.store.groups.scores import build_group_line
 from rollout_kit.store.index.index import Index
+from rollout_kit.store.index.left_out import FOREIGN, OPEN, REPEATED
 from rollout_kit.store.lines import rollout_of
 from rollout_kit.store.scan import parse_line
 from rollout_kit.store.sidecars.labels import Labelled, Labels
@@ -245,7 +246,25 @@ def test_a_viewer_that_reads_an_index_still_names_the_lines_without_a_row(
         viewer = Viewer(Dataset([str(path)]), "")
         viewer.update()
         [file] = viewer.state()["files"]
-        assert (file["rollouts"], file["foreign"], file["repeated"]) == (1, 1, 1)
+        assert file["rollouts"] == 1 and file["left_out"] == {FOREIGN: 1, REPEATED: 1}
+
+
+@pytest.mark.parametrize(
+    ("end", "why"),
+    [(b'{"reward": 1.0, "rol', "a last line that is cut off"), (None, OPEN), (b" ", "")],
+)
+def test_a_static_page_says_which_lines_it_lacks(
+    end: bytes | None, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", [line(1, 0, "a", 1.0)])
+    with path.open("ab") as stream:
+        stream.write(json.dumps(line(2, 0, "b", 1.0)).encode() if end is None else end)
+    target = tmp_path / "page.html"
+    with pytest.raises(SystemExit):
+        command.main([str(path), f"+static={target}"])
+    said, page = capsys.readouterr().out, target.read_text()
+    assert (f"{path}: left out: 1 ({why})\n" if why else "MB\n") in said
+    assert (why in page) if why else "left out" not in said
 
 
 def test_a_random_order_is_one_of_all_rows(viewer: Viewer) -> None:

@@ -18,6 +18,7 @@ from ..store.compact import Keys
 from ..store.groups.rewards import find_group_rewards
 from ..store.index.columns import LEFT_OUT, Columns
 from ..store.index.index import LineChanged, open_index
+from ..store.index.left_out import REPEATED, why_no_row
 from ..store.index.records import RecordMaker
 from ..store.input import number_lines
 from ..store.scan import parse_line
@@ -31,10 +32,6 @@ from .grouped import is_group, read_group
 class BareLine(Exception):
     """The line of a rollout without a response, which no collection writes."""
 
-
-FOREIGN, REPEATED = "lines that no collection wrote", "rollouts with the key of an earlier one"
-TORN = "a last line that is cut off"
-"""Why lines are left out."""
 
 FILE_BITS = 40
 """A place is the number of a file and, in this many bits, the number of a rollout in it."""
@@ -142,8 +139,7 @@ class _Lines:
             if (rollout := parse_rollout(raw, rewards, labels)) is not None:
                 yield rollout
             elif maker.make(0, raw) is None:
-                is_torn = not raw.endswith(b"\n") and parse_line(raw) is None
-                self.left_out[TORN if is_torn else FOREIGN] += 1
+                self.left_out[why_no_row(raw)] += 1
 
 
 class _Groups:
@@ -219,10 +215,10 @@ class _IndexedFile:
             yield _candidate_of(self, self._first_place + number, last, keeps)
 
     def left_out(self) -> Counter[str]:
-        num_foreign, num_repeated = self._index.count_others()
-        rest = self._rest()
-        is_torn = rest.strip() and RecordMaker(Columns(), "rollout").make(0, rest) is None
-        return +Counter({FOREIGN: num_foreign, REPEATED: num_repeated, TORN: bool(is_torn)})
+        found = self._index.count_others()
+        if why := self._index.why_no_last():
+            found[why] += 1
+        return found
 
     def read(self, places: Sequence[int]) -> Iterator[Rollout]:
         end = self._first_place + len(self._columns)
@@ -248,12 +244,7 @@ class _IndexedFile:
 
     def _last(self) -> Rollout | None:
         """The rollout of a last line without a newline, which is in no index."""
-        return parse_rollout(self._rest(), self._rewards, self._labels)
-
-    def _rest(self) -> bytes:
-        with self._index.path.open("rb") as stream:
-            stream.seek(self._index.size)
-            return stream.read()
+        return parse_rollout(self._index.rest, self._rewards, self._labels)
 
 
 def _candidate_of(file: _File, place: int, rollout: Rollout, keeps: Filter | None) -> Candidate:

@@ -1,6 +1,7 @@
 """The rollouts of several outputs, as rows that can be filtered while the files grow."""
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from ..store.compact import hex_number
 from ..store.files import OutputPaths
 from ..store.groups.rewards import GroupRewards, find_group_rewards
 from ..store.index.index import Index, cache_path
+from ..store.index.left_out import OPEN
 from ..store.lines import rollout_of
 from ..store.scan import parse_line
 from ..store.sidecars.labels import Labels
@@ -70,7 +72,7 @@ class StoredOutput:
         ]
         main = parts[0].index
         if len(main):  # of the lines that an earlier process has read
-            main.num_foreign, main.num_repeated = main.count_others()
+            main.left_out = main.count_others()
         return cls(name, paths, parts, Labels.beside(path))
 
     def update(self, pause: Callable[[], None]) -> bool:
@@ -79,6 +81,12 @@ class StoredOutput:
         if any(has_changed):
             self._hide_superseded()
         return self.labels.refresh() or any(has_changed)
+
+    def left_out(self) -> Counter[str]:
+        """Reason → lines of the main file without a row."""
+        main = self.parts[0].index
+        why = main.why_no_last() or (OPEN if main.rest.strip() else "")
+        return main.left_out + Counter([why] if why else [])
 
     def group_rewards(self) -> GroupRewards | None:
         """The current scores of the groups; None if none was scored."""
@@ -173,6 +181,14 @@ class Dataset:
 
     def rows(self) -> int:
         return sum(len(part.index) for part in self.parts)
+
+    def say_left_out(self) -> list[str]:
+        """What lines have no row, and why."""
+        return [
+            f"{output.name}: left out: {number:,} ({reason})"
+            for output in self.outputs
+            for reason, number in output.left_out().items()
+        ]
 
     def progress(self) -> float:
         """Share of the bytes that is indexed."""

@@ -40,7 +40,8 @@ def write_report(command: ViewConfig) -> str:
     size = path.stat().st_size / 1e6
     held = len(report["rows"])
     some = "" if held == num_chosen else f" of {num_chosen:,}, the first ones"
-    return f"{path}: {number_of(held, 'rollout')}{some}, {size:.1f} MB"
+    written = f"{path}: {number_of(held, 'rollout')}{some}, {size:.1f} MB"
+    return "\n".join([written, *viewer.dataset.say_left_out()])
 
 
 def build_report(viewer: Viewer, command: ViewConfig) -> tuple[JsonObject, int]:

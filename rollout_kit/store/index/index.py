@@ -1,6 +1,7 @@
 """The index of one file: loaded, extended while the file grows, rebuilt after an edit."""
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from ..compact import Keys
 from ..files import OutputPaths
 from .columns import Batch, Columns
 from .file import IndexFile, State
+from .left_out import REPEATED, why_no_row
 from .records import RecordMaker
 
 BATCH = 4096
@@ -45,14 +47,14 @@ class Index:
     kept_at: Path | None = None
     beside: Path | None = None
     columns: Columns = field(default_factory=Columns)
-    num_foreign: int = 0
-    """Lines that no collection wrote, of those read by this process; see `count_others`."""
-    num_repeated: int = 0
-    """Lines with the key of an earlier one, of those read by this process; they are left out."""
+    left_out: Counter[str] = field(default_factory=Counter)
+    """Reason → lines without a row, of those read by this process; see `count_others`."""
     num_rebuilt: int = 0
     """How often an edited file was indexed anew: row numbers before are void."""
     size: int = 0
     """Bytes that are indexed."""
+    rest: bytes = b""
+    """What followed them at the last update: a line without a newline, which has no row."""
 
     def __post_init__(self) -> None:
         self._file = IndexFile(None)
@@ -90,6 +92,7 @@ class Index:
                 if self._is_edited or (self._state and not self._state.holds_for(stream.fileno())):
                     self._reset()
                 if os.fstat(stream.fileno()).st_size == self.size:
+                    self.rest = b""
                     return False
                 before = len(self), self.num_rebuilt
                 self._add(stream, pause)
@@ -128,19 +131,25 @@ class Index:
         index = int(columns.numbers["rollout_index"][row])
         return Key(columns.task_id(row), agent or "", scope or "", index)
 
-    def count_others(self) -> tuple[int, int]:
-        """How many lines have no row: those that no collection wrote, and those with the key of an
-        earlier one."""
-        maker, num_foreign, num_repeated = RecordMaker(Columns(), self.default), 0, 0
+    def count_others(self) -> Counter[str]:
+        """Reason → lines that have no row, among those that are indexed."""
+        maker, found = RecordMaker(Columns(), self.default), Counter[str]()
         with self.path.open("rb") as stream:
             for begin, end in self._gaps():
                 stream.seek(begin)
                 while (at := stream.tell()) < end:
                     raw = stream.readline()
-                    is_foreign = maker.make(at, raw) is None
-                    num_foreign += is_foreign and not raw.isspace()
-                    num_repeated += not is_foreign
-        return num_foreign, num_repeated
+                    if maker.make(at, raw) is not None:
+                        found[REPEATED] += 1
+                    elif not raw.isspace():
+                        found[why_no_row(raw)] += 1
+        return found
+
+    def why_no_last(self) -> str:
+        """Why a last line without a newline is no rollout; empty if it is one, or there is none."""
+        maker = RecordMaker(Columns(), self.default)
+        is_lost = bool(self.rest.strip()) and maker.make(0, self.rest) is None
+        return why_no_row(self.rest) if is_lost else ""
 
     def _gaps(self) -> Iterator[tuple[int, int]]:
         """(begin, end) of the parts of the file that have no rows."""
@@ -158,7 +167,8 @@ class Index:
         self._file = IndexFile(self.kept_at)
         self._state, self._seen, self._maker, self.size = None, None, None, 0
         self._is_edited = False
-        self.num_foreign = self.num_repeated = 0
+        self.left_out.clear()
+        self.rest = b""
         self.num_rebuilt += 1
 
     def _add(self, stream: BinaryIO, pause: Callable[[], None]) -> None:
@@ -172,15 +182,20 @@ class Index:
                     self._seen.add(self.key(row))
         records, end = Batch(columns), self.size
         stream.seek(end)
-        for number, (offset, raw) in enumerate(_whole_lines(stream, end), 1):
+        self.rest = b""
+        for number, raw in enumerate(stream, 1):
+            if not raw.endswith(b"\n"):
+                self.rest = raw
+                break
             if number % BATCH == 0 and records:
                 self._keep(stream, records, end)
                 pause()
-            end = offset + len(raw)
+            offset, end = end, end + len(raw)
             if (record := self._maker.make(offset, raw)) is None:
-                self.num_foreign += not raw.isspace()
+                if not raw.isspace():
+                    self.left_out[why_no_row(raw)] += 1
             elif record.kind == "rollout" and not self._seen.add(record.key):
-                self.num_repeated += 1
+                self.left_out[REPEATED] += 1
             else:
                 records.add(record.content)
         self._keep(stream, records, end)
@@ -198,15 +213,6 @@ def open_index(path: Path) -> Index:
     there is none it is kept in the user's cache folder, unless the file is small."""
     is_small = path.stat().st_size < SMALL
     return Index(path, "rollout", None if is_small else cache_path(path), OutputPaths(path).index)
-
-
-def _whole_lines(stream: BinaryIO, offset: int) -> Iterator[tuple[int, bytes]]:
-    """(offset, line) of the lines that end with a newline."""
-    for raw in stream:
-        if not raw.endswith(b"\n"):
-            return
-        yield offset, raw
-        offset += len(raw)
 
 
 def cache_path(path: Path) -> Path:

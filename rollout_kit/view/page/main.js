@@ -89,11 +89,10 @@ function Filters({ place }) {
 }
 
 function Notes({ state }) {
-  const notes = state.files.flatMap((file) => [
-    file.foreign ? `${file.name}: ${count(file.foreign, "line")} that no collection wrote` : "",
-    file.repeated ? `${file.name}: ${count(file.repeated, "line")} repeat an earlier rollout and are left out` : "",
-  ]);
-  return notes.filter(Boolean).map((note) => html`<p class="note warning">${note}</p>`);
+  const notes = state.files.flatMap((file) =>
+    Object.entries(file.left_out).map(([reason, number]) => `${file.name}: left out: ${number.toLocaleString("en")} (${reason})`),
+  );
+  return notes.map((note) => html`<p class="note warning">${note}</p>`);
 }
 
 function Help({ columns }) {
