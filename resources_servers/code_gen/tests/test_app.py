@@ -366,7 +366,7 @@ def test_unsafe_code_is_one_word_on_the_command_line() -> None:
 def test_an_ng_run_that_is_up_is_not_told_by_a_collector() -> None:
     async def main():
         config = load_config(["+unsafe_code=true"], CollectConfig)
-        async with reach(config, config.command, print):
+        async with reach(config, print):
             pass
 
     with pytest.raises(ConfigError, match="unsafe_code: the servers are those of an ng_run"):
