@@ -11,7 +11,7 @@ import pytest
 from exported import Place, line
 from support import read_jsonl, write_jsonl
 
-from rollout_kit.cli import compare, export, merge, view
+from rollout_kit.cli import compare, export, merge, report, view
 from rollout_kit.errors import ConfigError
 from rollout_kit.export import source
 from rollout_kit.export.filters.expression import Filter
@@ -202,3 +202,20 @@ def test_ids_that_no_column_holds_tell_tasks_apart(place: Place) -> None:
     status, said = place.run(export.main, path, "+format=trl_dpo", f"+output_fpath={out}")
     assert status == 0, said
     assert [row["task_id"][-1] for row in read_jsonl(out)] == ["1", "2"]
+
+
+def test_a_byte_order_mark_hides_no_rollout_from_any_command(place: Place) -> None:
+    lines = [json.dumps(line(task, 0, "a", 1.0)).encode() + b"\n" for task in (1, 2)]
+    path, merged = place.folder / "marked.jsonl", place.folder / "merged.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + b"".join(lines))
+    for command, out, more in (
+        (export.main, "+output_fpath=out.jsonl", "+format=trl_sft"),
+        (report.main, "+output_fpath=out.html", "+title=a"),
+        (view.main, "+static=view.html", "+where=reward == 1"),
+        (view.main, "+static=view.html", "+where=reward == 1"),  # with the index that it has kept
+    ):
+        name, _, file = out.partition("=")
+        status, said = place.run(command, path, f"{name}={place.folder / file}", more)
+        assert status == 0 and "2 ro" in said and "left out" not in said
+    status, said = place.run(merge.main, path, f"+output_jsonl_fpath={merged}")
+    assert status == 0 and merged.read_bytes() == b"".join(lines)

@@ -15,7 +15,7 @@ from ..types import Failure, JsonObject, Outcome
 from .contents import Contents, LineHead, LinePlace, Refusal, head_of
 from .files import OutputPaths
 from .foreign.nemo_gym import is_theirs
-from .index.index import BATCH
+from .index.index import BATCH, MARK
 from .index.kept import KeptIndex, Rows, WrongIndex
 from .index.records import Record
 from .lines import key_of, kind_of
@@ -30,14 +30,16 @@ AT_ONCE = 1 << 18
 """Bytes per read; large, so that few lines lie across two reads."""
 
 
-def check_form(path: Path) -> None:
-    """OutputError if the file was reformatted: its rollouts would not be found, and paid again."""
+def check_form(path: Path, *, takes_mark: bool = False) -> None:
+    """OutputError if the file was reformatted: its rollouts would not be found, and paid again.
+    `takes_mark`: a byte order mark does no harm, as nothing is appended."""
     with path.open("rb") as stream:
         head = stream.read(HEAD)
+    head = head.removeprefix(MARK) if takes_mark else head
     line = head.partition(b"\n")[0].strip()
     if head[:2] in (b"\xff\xfe", b"\xfe\xff") or head[:2].strip(b"\0") != head[:2] != b"\0\0":
         form, remedy = "is in UTF-16 or UTF-32", "iconv -f UTF-16 -t UTF-8"
-    elif head.startswith(b"\xef\xbb\xbf"):
+    elif head.startswith(MARK):
         form, remedy = "begins with a byte order mark", "tail -c +4"
     elif head.startswith(COMPRESSED):
         form, remedy = "is compressed", "gunzip or zstd -d"

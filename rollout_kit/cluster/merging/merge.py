@@ -146,7 +146,7 @@ class Merge:
             self.found.name_tasks(self._tasks, self._num_known, self._copied.tasks)
 
     def _read_file(self, file: int, paths: OutputPaths) -> None:
-        check_form(paths.main)
+        check_form(paths.main, takes_mark=True)
         for piece in read_source(paths, self.found, trusts_index=self._trusts_indexes):
             if isinstance(piece, FoundLine):
                 lines: Iterable[FoundLine] = [piece]

@@ -25,6 +25,9 @@ BATCH = 4096
 BLOCK = 1 << 20
 """Bytes per read."""
 
+MARK = b"\xef\xbb\xbf"
+"""The byte order mark that some editors put before the first line; it is no part of it."""
+
 SMALL = 1 << 20
 """A smaller file is read in less time than its index would save."""
 
@@ -138,10 +141,12 @@ class Index:
             for begin, end in self._gaps():
                 stream.seek(begin)
                 while (at := stream.tell()) < end:
-                    raw = stream.readline()
+                    raw = stream.readline(end - at)
+                    if at == 0:
+                        raw = raw.removeprefix(MARK)
                     if maker.make(at, raw) is not None:
                         found[REPEATED] += 1
-                    elif not raw.isspace():
+                    elif raw.strip():
                         found[why_no_row(raw)] += 1
         return found
 
@@ -185,12 +190,14 @@ class Index:
         self.rest = b""
         for number, raw in enumerate(stream, 1):
             if not raw.endswith(b"\n"):
-                self.rest = raw
+                self.rest = raw if end else raw.removeprefix(MARK)
                 break
             if number % BATCH == 0 and records:
                 self._keep(stream, records, end)
                 pause()
             offset, end = end, end + len(raw)
+            if offset == 0 and raw.startswith(MARK):
+                offset, raw = len(MARK), raw[len(MARK) :]
             if (record := self._maker.make(offset, raw)) is None:
                 if not raw.isspace():
                     self.left_out[why_no_row(raw)] += 1
