@@ -175,12 +175,13 @@ def test_a_file_that_is_named_twice_counts_once(
 
 
 def test_many_figures_go_to_lines_of_their_own(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.chdir(tmp_path)  # short names, wherever the folder is
     for name in "ab":
         rows = [line(1, 1.0, index, extracted_answer="1") for index in range(100)]
         write_jsonl(tmp_path / f"{name}.jsonl", rows)
-    _, said = run(f"{tmp_path}/a.jsonl", f"{tmp_path}/b.jsonl", capsys=capsys)
+    _, said = run("a.jsonl", "b.jsonl", capsys=capsys)
     shown = said.partition("Difference")[0].splitlines()
     assert max(map(len, shown)) <= MAX_WIDTH
     assert "maj@100 1.000" in said and "pass@100 1.000" in said and "over 100 rollouts" in shown[0]

@@ -171,7 +171,7 @@ def test_lines_and_rollouts_that_are_left_out_are_counted(place: Place, size: in
         b',"reward":' + b"9" * 400,
         b',"_ng_task_index":' + b"9" * 30,
         b',"rollout":{"task_id":"a","rollout_index":' + b"9" * 30 + b"}",
-        b',"deep":' + b"[" * 5000 + b"]" * 5000,
+        b',"deep":' + b"[" * 50_000 + b"]" * 50_000,
     ],
 )
 def test_lines_with_numbers_that_nothing_can_hold_and_deep_ones_are_left_out(
