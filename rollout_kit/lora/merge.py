@@ -7,7 +7,7 @@ the base's `config.json` can then read the merged model's.
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from ..config.keys.lora import MergeLoraConfig
 from ..errors import ConfigError, OutputError
 from ..serving.weights import digest_of
 from ..store.files import sync_folder, write_json
-from ..store.replacing import draft_of
+from ..store.replacing import draft_of, lock_draft
 from ..types import JsonObject
 from . import weights
 from .adapter import WEIGHTS, Adapter, check_base, open_adapter
@@ -142,18 +142,21 @@ def _check_room(output: Path, base: ModelFolder, dtype: str) -> None:
 def _draft(output: Path) -> Iterator[Path]:
     """A folder beside the output, which becomes the output if all goes well."""
     draft = draft_of(output, "merging")
-    try:
-        draft.mkdir(parents=True)
-        yield draft
-        for path in draft.iterdir():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
-        draft.rename(output)
-        sync_folder(output)
-    except OSError as error:
-        raise OutputError(f"cannot write {output}: {error.strerror or error}") from None
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
+    with ExitStack() as left:
+        left.callback(shutil.rmtree, draft, ignore_errors=True)
+        try:
+            draft.mkdir(parents=True)
+            descriptor = os.open(draft, os.O_RDONLY)
+            left.callback(os.close, descriptor)
+            lock_draft(descriptor)
+            yield draft
+            for path in draft.iterdir():
+                with path.open("rb") as file:
+                    os.fsync(file.fileno())
+            draft.rename(output)
+            sync_folder(output)
+        except OSError as error:
+            raise OutputError(f"cannot write {output}: {error.strerror or error}") from None
 
 
 def _complete(base: JsonObject, dtype: str) -> JsonObject:

@@ -36,11 +36,16 @@ def draft_of(path: Path, ending: str = "tmp") -> Path:
 
 
 def open_draft(draft: Path) -> BinaryIO:
-    """The draft, locked, so that processes of other machines leave it alone."""
+    """The draft, locked."""
     stream = draft.open("wb", 1 << 18)
-    with suppress(OSError):  # a file system without locks
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    lock_draft(stream.fileno())
     return stream
+
+
+def lock_draft(descriptor: int) -> None:
+    """Have processes of other machines leave a draft alone until it is closed."""
+    with suppress(OSError):  # a file system without locks
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _is_alive(pid: int) -> bool:
