@@ -125,12 +125,18 @@ def eventually(holds: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
+def read_process(pid: int | str, name: str) -> str:
+    """A file of /proc about a process; empty if the process has ended."""
+    try:
+        return Path(f"/proc/{pid}/{name}").read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):  # the second if it ends while it is read
+        return ""
+
+
 def alive(pid: int) -> bool:
     """Whether the process runs; a zombie does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+    stat = read_process(pid, "stat")
+    return bool(stat) and stat.rsplit(")", 1)[1].split()[0] != "Z"
 
 
 BLOCK = re.compile(

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import pytest
 from endpoint import endpoint
-from support import HANG_S, asked
+from support import HANG_S, asked, read_process
 from test_supervision import status, through
 from workplace import Workplace
 
@@ -124,7 +124,7 @@ def fetched(url: str, token: str) -> str:
 
 
 def shown(pids: set[int]) -> str:
-    return "".join(Path(f"/proc/{pid}/cmdline").read_text() for pid in pids)
+    return "".join(read_process(pid, "cmdline") for pid in pids)
 
 
 def test_no_secret_is_left_anywhere(workplace: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
