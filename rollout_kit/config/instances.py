@@ -107,7 +107,7 @@ def find_block(name: str, value: Any, cwd: Path) -> Block | fields.Problem | Non
         return None
     types = [key for key in value if key in registry.TYPES]
     if types:
-        return _nested(name, value, types)
+        return _read_nested(name, value, types)
     owners = [type_ for type_ in registry.TYPES if registry.find(type_, name, cwd)]
     for key, inner in value.items():
         close = get_close_matches(key, registry.TYPES, n=1, cutoff=0.75)
@@ -225,7 +225,7 @@ def config_of(block: Block, cwd: Path) -> type[BaseModel] | None:
         return None
 
 
-def _nested(name: str, value: JsonObject, types: list[str]) -> Block | fields.Problem:
+def _read_nested(name: str, value: JsonObject, types: list[str]) -> Block | fields.Problem:
     type_ = types[0]
     place, inner = (name, type_), value[type_]
     if len(types) > 1:

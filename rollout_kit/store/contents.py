@@ -45,7 +45,7 @@ def head_reader() -> Callable[[bytes], LineHead | None]:
     """
     from msgspec import DecodeError, Raw, defstruct, json  # needed only to resume a run
 
-    reward, index = bounded_types()
+    reward, index = make_bounded_types()
 
     name = defstruct("Name", [("name", str)], gc=False)
     usage = defstruct("Usage", [(each, float | None, 0.0) for each in USAGE], gc=False)
@@ -90,7 +90,7 @@ def head_reader() -> Callable[[bytes], LineHead | None]:
     return head
 
 
-def bounded_types() -> tuple[Any, Any]:
+def make_bounded_types() -> tuple[Any, Any]:
     """The types of a reward and of an index in a line, for the decoder."""
     from msgspec import Meta
 

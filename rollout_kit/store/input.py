@@ -6,6 +6,7 @@ import shutil
 import sys
 import tempfile
 import zlib
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from importlib import import_module
@@ -55,7 +56,7 @@ def number_lines(path: Path, skip: int = 0) -> Iterator[tuple[int, bytes]]:
             _check_form(path, [raw for raw in first if raw.strip()])
             for number, raw in enumerate(islice(chain(first, lines), skip, None), skip + 1):
                 if number == 1:
-                    raw = raw.removeprefix(b"\xef\xbb\xbf")  # a byte order mark
+                    raw = raw.removeprefix(BOM_UTF8)  # a byte order mark
                 if raw.strip():
                     yield number, raw
     except FileNotFoundError:
@@ -69,7 +70,7 @@ def number_lines(path: Path, skip: int = 0) -> Iterator[tuple[int, bytes]]:
 
 def _check_form(path: Path, lines: list[bytes]) -> None:
     """ConfigError if a file with these first lines is plainly no JSON lines."""
-    begins = [raw.removeprefix(b"\xef\xbb\xbf").strip() for raw in lines]
+    begins = [raw.removeprefix(BOM_UTF8).strip() for raw in lines]
     has_returns = bool(begins) and CARRIAGE_RETURN.search(begins[0]) is not None
     if not begins or (begins[0].startswith(b"{") and begins[0] != b"{" and not has_returns):
         return

@@ -2,6 +2,7 @@
 
 import os
 import re
+from codecs import BOM_UTF8
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from ..types import Failure, JsonObject, Outcome
 from .contents import Contents, LineHead, LinePlace, Refusal, head_of
 from .files import OutputPaths
 from .foreign.nemo_gym import is_theirs
-from .index.index import BATCH, MARK
+from .index.index import BATCH
 from .index.kept import KeptIndex, Rows, WrongIndex
 from .index.records import Record
 from .lines import key_of, kind_of
@@ -35,11 +36,11 @@ def check_form(path: Path, *, takes_mark: bool = False) -> None:
     `takes_mark`: a byte order mark does no harm, as nothing is appended."""
     with path.open("rb") as stream:
         head = stream.read(HEAD)
-    head = head.removeprefix(MARK) if takes_mark else head
+    head = head.removeprefix(BOM_UTF8) if takes_mark else head
     line = head.partition(b"\n")[0].strip()
     if head[:2] in (b"\xff\xfe", b"\xfe\xff") or head[:2].strip(b"\0") != head[:2] != b"\0\0":
         form, remedy = "is in UTF-16 or UTF-32", "iconv -f UTF-16 -t UTF-8"
-    elif head.startswith(MARK):
+    elif head.startswith(BOM_UTF8):
         form, remedy = "begins with a byte order mark", "tail -c +4"
     elif head.startswith(COMPRESSED):
         form, remedy = "is compressed", "gunzip or zstd -d"

@@ -12,7 +12,7 @@ from typing import Any
 from ..errors import ConfigError
 from ..export.filters.masks import COMPUTED, value_in
 from ..metrics.aggregate import Aggregate
-from ..store.groups.scope import Group, in_natural_order, parse_scope
+from ..store.groups.scope import Group, parse_scope, split_numbers
 from ..types import JsonObject
 from .dataset import ROW_BITS, ROW_MASK, Dataset
 
@@ -127,7 +127,7 @@ def _parts(dataset: Dataset, ids: list[int]) -> list[JsonObject]:
 
     def order(item: tuple[tuple[str, str, str], list[int]]) -> tuple[object, ...]:
         *part, arm = item[0]
-        return *part, in_natural_order(arm)
+        return *part, split_numbers(arm)
 
     return [
         {"file": file, "agent": agent, "arm": arm, **_figures(dataset, rows)}

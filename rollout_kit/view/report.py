@@ -16,7 +16,7 @@ from ..export.filters.expression import filtering
 from ..metrics.aggregate import Aggregate
 from ..metrics.paired import Side, compare
 from ..responses import content_texts
-from ..store.groups.scope import in_natural_order
+from ..store.groups.scope import split_numbers
 from ..store.lines import now_text
 from ..types import Rollout
 from .dataset import find_outputs
@@ -169,7 +169,7 @@ def _parts(files: Sequence[Facts]) -> str:
     """Each agent and arm: as a plot where rewards lie between 0 and 1, and as a table."""
     rows, whiskers = [], []
     for each in files:
-        for agent, arm in sorted(each.parts, key=lambda part: (part[0], in_natural_order(part[1]))):
+        for agent, arm in sorted(each.parts, key=lambda part: (part[0], split_numbers(part[1]))):
             part = each.parts[agent, arm]
             name = " · ".join(
                 [*([each.name] if len(files) > 1 else []), agent, *filter(None, [arm])]

@@ -1,12 +1,12 @@
 """Which rollouts a source has: from its index where that is valid, else from its lines."""
 
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 from zlib import crc32
 
 from ...store.contents import LineHead, head_of, head_reader
 from ...store.files import OutputPaths
-from ...store.index.index import MARK
 from ...store.index.kept import WANTED, KeptIndex, Rows
 from ...store.index.records import OF_KEYS
 from ...store.lines import kind_of
@@ -85,7 +85,7 @@ def _read_line(offset: int, raw: bytes, head: LineHead | None) -> FoundLine | No
 
 
 def _lines_from(stream: BinaryIO, offset: int) -> Iterator[tuple[int, bytes]]:
-    if offset == 0 and stream.read(len(MARK)) == MARK:
-        offset = len(MARK)
+    if offset == 0 and stream.read(len(BOM_UTF8)) == BOM_UTF8:
+        offset = len(BOM_UTF8)
     stream.seek(offset)
     return number_bytes(stream, offset)

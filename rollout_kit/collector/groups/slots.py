@@ -128,10 +128,8 @@ class OpenGroups:
         if not self.noted:
             return
         noted, self.noted, now = self.noted, [], self._now()
-        find = self._open.get
         for key, member in noted:
-            group = group_of(key)
-            opened = find(group) or self._group(group)
+            opened = self._group(group := group_of(key))
             if opened.began is None:
                 opened.began = now
             opened.owed.discard(key)
@@ -140,8 +138,7 @@ class OpenGroups:
             if member is None:
                 opened.failed.add(key)
             else:
-                if opened.failed:
-                    opened.failed.discard(key)
+                opened.failed.discard(key)
                 opened.add(member)
             if not opened.owed:
                 self._close_if_settled(group, opened)

@@ -19,8 +19,6 @@ from ..lines import BOOKKEEPING, row_of
 DIGEST_BYTES = 16
 """Digests are added modulo the number that follows the largest one of this size."""
 
-WITHOUT_ARM = orjson.dumps({"arm": "", "tags": {}})
-
 NOT_OF_TASK = BOOKKEEPING | {"responses_create_params"}
 """Fields of a row that are no part of the task in a request."""
 
@@ -70,16 +68,17 @@ def _slot_of(scope: str, index: int) -> bytes:
 def hold(key: Key, line: JsonObject, encoded: bytes | None = None) -> HeldMember:
     """The member that a line of the rollouts file is; `encoded` is its response as JSON."""
     block = line["rollout"]
-    arm, verdict, head = block.get("arm"), None, WITHOUT_ARM
-    if isinstance(arm, dict):
-        head = orjson.dumps({"arm": str(arm.get("id") or ""), "tags": arm.get("tags") or {}})
+    arm, verdict = block.get("arm"), None
     if "reward" in line:
         verdict = {"reward": line["reward"]}
         for name in block.get("scores", ()):
             if name in line:
                 verdict[name] = line[name]
-    response = orjson.dumps(line["response"]) if encoded is None else encoded
-    raw = b'%b,"response":%b,"verdict":%b}' % (head[:-1], response, orjson.dumps(verdict))
+    response = line["response"] if encoded is None else orjson.Fragment(encoded)
+    seen: JsonObject = {"arm": "", "tags": {}, "response": response, "verdict": verdict}
+    if isinstance(arm, dict):
+        seen |= {"arm": str(arm.get("id") or ""), "tags": arm.get("tags") or {}}
+    raw = orjson.dumps(seen)
     # hashed here, while the bytes are in the cache of the processor
     hashed = sha256(raw + _slot_of(key.scope, key.rollout_index)).digest()
     digest = int.from_bytes(hashed[:DIGEST_BYTES])

@@ -45,8 +45,8 @@ def parse_scope(text: str) -> Scope:
     return found if found.text == text else Scope(append=text)
 
 
-def in_natural_order(name: str) -> list[str | int]:
-    """What sorts names by the numbers in them: `arm_2` before `arm_10`."""
+def split_numbers(name: str) -> list[str | int]:
+    """The texts and numbers of a name, to sort `arm_2` before `arm_10`."""
     parts: list[str | int] = list(NUMBER.split(name))
     parts[1::2] = map(int, parts[1::2])
     return parts

@@ -1,6 +1,7 @@
 """The index of one file: loaded, extended while the file grows, rebuilt after an edit."""
 
 import os
+from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -24,9 +25,6 @@ BATCH = 4096
 
 BLOCK = 1 << 20
 """Bytes per read."""
-
-MARK = b"\xef\xbb\xbf"
-"""The byte order mark that some editors put before the first line; it is no part of it."""
 
 SMALL = 1 << 20
 """A smaller file is read in less time than its index would save."""
@@ -143,7 +141,7 @@ class Index:
                 while (at := stream.tell()) < end:
                     raw = stream.readline(end - at)
                     if at == 0:
-                        raw = raw.removeprefix(MARK)
+                        raw = raw.removeprefix(BOM_UTF8)
                     if maker.make(at, raw) is not None:
                         found[REPEATED] += 1
                     elif raw.strip():
@@ -152,9 +150,9 @@ class Index:
 
     def why_no_last(self) -> str:
         """Why a last line without a newline is no rollout; empty if it is one, or there is none."""
-        maker = RecordMaker(Columns(), self.default)
-        is_lost = bool(self.rest.strip()) and maker.make(0, self.rest) is None
-        return why_no_row(self.rest) if is_lost else ""
+        if not self.rest.strip() or RecordMaker(Columns(), self.default).make(0, self.rest):
+            return ""
+        return why_no_row(self.rest)
 
     def _gaps(self) -> Iterator[tuple[int, int]]:
         """(begin, end) of the parts of the file that have no rows."""
@@ -190,14 +188,14 @@ class Index:
         self.rest = b""
         for number, raw in enumerate(stream, 1):
             if not raw.endswith(b"\n"):
-                self.rest = raw if end else raw.removeprefix(MARK)
+                self.rest = raw if end else raw.removeprefix(BOM_UTF8)
                 break
             if number % BATCH == 0 and records:
                 self._keep(stream, records, end)
                 pause()
             offset, end = end, end + len(raw)
-            if offset == 0 and raw.startswith(MARK):
-                offset, raw = len(MARK), raw[len(MARK) :]
+            if offset == 0 and raw.startswith(BOM_UTF8):
+                offset, raw = len(BOM_UTF8), raw[len(BOM_UTF8) :]
             if (record := self._maker.make(offset, raw)) is None:
                 if not raw.isspace():
                     self.left_out[why_no_row(raw)] += 1

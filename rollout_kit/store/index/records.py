@@ -12,7 +12,7 @@ import orjson
 
 from ...types import JsonObject, Key, Rollout
 from ..compact import hex_number
-from ..contents import bounded_types
+from ..contents import make_bounded_types
 from ..lines import NUMBERS as BLOCK_NUMBERS
 from ..lines import USAGE, key_of, kind_of
 from .columns import LEFT_OUT, NAN, TEXTS, Columns, Score
@@ -224,7 +224,7 @@ def _line_type(attributes: Mapping[str, str]) -> Any:
     """The part of a line that has columns, as a type for the decoder."""
     from msgspec import defstruct
 
-    reward, index = bounded_types()
+    reward, index = make_bounded_types()
     name = defstruct("Name", [("name", str)], gc=False)
     usage = defstruct("Usage", [(each, float | None, None) for each in USAGE], gc=False)
     error = defstruct("Error", [("reason", str | None, None)], rename={"reason": "class"})
