@@ -234,11 +234,15 @@ class GroupScoring:
         self._is_gathering = True  # what it settles starts below
         self._go_on()
         self._is_gathering = False
-        free = self._policy.num_groups_in_parallel - len(self._tasks)
-        for _ in range(min(free, len(self._gathered))):
+        self._start_task()
+
+    def _start_task(self) -> None:
+        """Start a task, and another one if it waits: one serves all verifiers that do not wait."""
+        if self._gathered and len(self._tasks) < self._policy.num_groups_in_parallel:
             task = asyncio.create_task(self._score_gathered())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+            task.get_loop().call_soon(self._start_task)  # follows the first step of the task
 
     def _go_on(self) -> None:
         """Follow the outcomes that were gathered."""
@@ -256,7 +260,7 @@ class GroupScoring:
             await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
 
     async def _score_gathered(self) -> None:
-        """Ask about one group after the other: verifiers that do not wait need one task for all."""
+        """Ask about one group after the other."""
         while self._gathered:
             await self._score(self._gathered.popleft())
 

@@ -121,7 +121,7 @@ def _score(slot: int, found: Any, is_empty: bool) -> GroupMemberScore:
         is_model, found = isinstance(found, BaseModel), _as_mapping(found)
         found = found if isinstance(found, Mapping) else {"reward": found}
         found = {"reward": None, **found} if is_model else found
-    if not found.keys() <= SCORE_KEYS:
+    if not SCORE_KEYS.issuperset(found):
         where = f" in members[{slot}]"
         raise _unknown(found, SCORE_KEYS, where, "its parts belong into 'components'")
     if "reward" not in found:

@@ -46,17 +46,21 @@ class HeldLine(NamedTuple):
 
 
 class HeldMember(NamedTuple):
-    """A member in memory. `raw` is its part of a request; `params` are its create params; `digest`
-    is that of what the verifier sees, and of the slot."""
+    """A member in memory. `raw` is its part of a request; `params` are its create params."""
 
     key: Key
     raw: bytes = b""
     params: JsonObject = {}  # noqa: RUF012 (never changed)
-    digest: int = 0
     line: JsonObject = {}  # noqa: RUF012 (never changed)
     """The whole line, where a reader asks for it."""
     place: HeldLine | None = None
     """Where the line is, where a reader asks for it."""
+
+    @property
+    def digest(self) -> int:
+        """That of what the verifier sees, and of the slot."""
+        hashed = sha256(self.raw + _slot_of(self.key.scope, self.key.rollout_index)).digest()
+        return int.from_bytes(hashed[:DIGEST_BYTES])
 
 
 @lru_cache(maxsize=4096)
@@ -78,11 +82,7 @@ def hold(key: Key, line: JsonObject, encoded: bytes | None = None) -> HeldMember
     seen: JsonObject = {"arm": "", "tags": {}, "response": response, "verdict": verdict}
     if isinstance(arm, dict):
         seen |= {"arm": str(arm.get("id") or ""), "tags": arm.get("tags") or {}}
-    raw = orjson.dumps(seen)
-    # hashed here, while the bytes are in the cache of the processor
-    hashed = sha256(raw + _slot_of(key.scope, key.rollout_index)).digest()
-    digest = int.from_bytes(hashed[:DIGEST_BYTES])
-    return HeldMember(key, raw, line.get("responses_create_params") or {}, digest)
+    return HeldMember(key, orjson.dumps(seen), line.get("responses_create_params") or {})
 
 
 def hold_line(key: Key, line: JsonObject) -> HeldMember:
