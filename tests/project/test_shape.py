@@ -1,0 +1,180 @@
+"""The shape of the code: which package may import which, and how large a piece may grow."""
+
+import ast
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "rollout_kit"
+FOLDERS = ("rollout_kit", "resources_servers", "responses_api_models", "responses_api_agents")
+
+WORDS = ["types", "errors", "responses", "trajectory", "session", "secrets", "time_limit"]
+"""Top-level modules that every package may import."""
+
+PACKAGES = [
+    "transport",
+    "endpoints",
+    "workers",
+    "serving",
+    "nemo_gym",
+    "config",
+    "launch",
+    "pages",
+    "store",
+    "metrics",
+    "pacing",
+    "collector",
+    "live",
+    "trackers",
+    "cluster",
+    "api",
+    "export",
+    "rl",
+    "testing",
+    "sandbox",
+    "commands",
+    "view",
+    "plan_vllm",
+    "lora",
+    "data",
+    "authoring",
+    "chaos",
+    "cli",
+]
+"""From the lowest layer to the highest: a package imports itself and the packages before it."""
+
+MAX_TOP_LEVEL, MAX_IN_PACKAGE = 8, 12
+"""Modules at the top level and in a package, `__init__` not counted."""
+
+MAX_MODULE, MAX_FUNCTION = 350, 60
+"""Lines."""
+
+NO_HTTP = ("store", "metrics", "pacing")
+"""Packages that work on files and numbers, and never see how a server is reached."""
+
+
+def package_of(module: str) -> str:
+    """`collector` of `collector.plan`; `words` for the modules that everything may import."""
+    first = module.split(".")[0]
+    return "words" if first in WORDS else first
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Dotted name below the package → file."""
+    found = {}
+    for path in PACKAGE.rglob("*.py"):
+        name = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+        if not name.endswith("__init__"):
+            found[name] = path
+    return found
+
+
+def imports(path: Path) -> set[str]:
+    """Modules and packages of ours that a module imports, at its top or inside a function."""
+    known = set(modules()) | set(PACKAGES)
+    found = set()
+    for node in _executed(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            package = path.relative_to(PACKAGE).parts[: -node.level]
+            base = ".".join([*package, *(node.module or "").split(".")]).strip(".")
+            found |= {base, *(f"{base}.{alias.name}".strip(".") for alias in node.names)}
+    return found & known
+
+
+def _executed(tree: ast.Module) -> Iterator[ast.AST]:
+    """Every node except those under `if TYPE_CHECKING`."""
+    for statement in tree.body:
+        if not (isinstance(statement, ast.If) and "TYPE_CHECKING" in ast.unparse(statement.test)):
+            yield from ast.walk(statement)
+
+
+def test_every_package_has_its_layer() -> None:
+    assert {package_of(name) for name in modules()} == {"words", *PACKAGES}
+
+
+def test_imports_between_packages_go_down() -> None:
+    order = {name: number for number, name in enumerate(["words", *PACKAGES])}
+    wrong = [
+        f"{name} imports {other}"
+        for name, path in modules().items()
+        for other in imports(path)
+        if order[package_of(other)] > order[package_of(name)]
+    ]
+    assert wrong == []
+
+
+def test_stages_that_work_on_files_and_numbers_never_see_http() -> None:
+    paths = modules()
+    for name, path in paths.items():
+        if package_of(name) in NO_HTTP:
+            seen = {package_of(other) for other in imports(path)}
+            assert not seen & {"transport", "serving", "launch"}, name
+
+
+def test_no_package_is_crowded() -> None:
+    top_level = [name for name in modules() if "." not in name]
+    assert len(top_level) <= MAX_TOP_LEVEL, top_level
+    crowds = Counter(name.rpartition(".")[0] for name in modules() if "." in name)
+    crowded = {
+        package: number
+        for package, number in crowds.items()
+        if number > MAX_IN_PACKAGE and package != "cli"
+    }
+    assert not crowded
+
+
+def test_every_package_says_what_belongs_in_it() -> None:
+    for path in PACKAGE.rglob("__init__.py"):
+        text = ast.get_docstring(ast.parse(path.read_text())) or ""
+        assert len(text) > 60, f"{path} has no docstring that says what belongs there"
+
+
+def test_class_names_are_unique() -> None:
+    """One name means one thing, so that a reader never asks which of two is meant."""
+    names = Counter(
+        node.name
+        for path in modules().values()
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert {name: number for name, number in names.items() if number > 1} == {}
+
+
+def test_servers_import_the_package_and_never_each_other() -> None:
+    for folder in FOLDERS[1:]:
+        for path in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.ImportFrom) and not node.level and node.module:
+                    assert node.module.split(".")[0] not in FOLDERS[1:], path
+
+
+def test_no_piece_outgrows_a_reader_s_patience() -> None:
+    large = []
+    for folder in FOLDERS:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            if "tests" in path.parts:
+                continue
+            name, text = str(path.relative_to(ROOT)), path.read_text()
+            if text.count("\n") > MAX_MODULE:
+                large.append(f"{name}: {text.count(chr(10))} lines")
+            for node in ast.walk(ast.parse(text)):
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                    length = (node.end_lineno or 0) - node.lineno + 1
+                    if length > MAX_FUNCTION:
+                        large.append(f"{name}:{node.lineno} {node.name}: {length} lines")
+    assert large == []
+
+
+def test_only_the_edge_prints() -> None:
+    for path in PACKAGE.rglob("*.py"):
+        calls = [
+            node
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id == "print"
+        ]
+        assert not calls or path.stem == "progress" or path.parent.name == "cli", path
