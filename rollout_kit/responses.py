@@ -38,7 +38,7 @@ LONG = 16_000
 
 def is_too_deep(raw: bytes, value: Any) -> bool:
     """Whether a JSON value, given as bytes too, has more than about DEEPEST levels."""
-    if not _has_more_brackets(raw, DEEPEST):
+    if not has_more_brackets(raw, DEEPEST):
         return False
     for _ in range(ENCODED - DEEPEST):
         value = [value]
@@ -49,7 +49,7 @@ def is_too_deep(raw: bytes, value: Any) -> bool:
     return False
 
 
-def _has_more_brackets(raw: bytes, number: int) -> bool:
+def has_more_brackets(raw: bytes, number: int) -> bool:
     """Whether JSON has more opening brackets than this. Token ids are long and have few: there
     `find` is fifty times as fast as `count`."""
     if len(raw) < LONG:

@@ -2,6 +2,7 @@
 and the settings and verifiers that made them.
 """
 
+import sys
 from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
@@ -9,9 +10,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
+import orjson
+
+from ..responses import has_more_brackets
 from ..types import LARGEST, JsonObject, Key
 from .compact import INDEXES, Keys
 from .lines import NUMBERS, USAGE, key_of
+
+DEEPEST = 1_000
+"""Levels of JSON that every reader of a line takes."""
+
+SKIPS_DEPTH = sys.version_info >= (3, 12)
+"""Whether the decoder takes any number of levels in fields that it skips."""
 
 
 class LinePlace(NamedTuple):
@@ -43,7 +53,7 @@ def head_reader() -> Callable[[bytes], LineHead | None]:
 
     It returns None for a line that has to be parsed as a whole to be judged.
     """
-    from msgspec import DecodeError, Raw, defstruct, json  # needed only to resume a run
+    from msgspec import Raw, defstruct, json  # needed only to resume a run
 
     reward, index = make_bounded_types()
 
@@ -74,10 +84,9 @@ def head_reader() -> Callable[[bytes], LineHead | None]:
 
     def head(raw: bytes) -> LineHead | None:
         try:
-            if not raw.isascii():
-                raw.decode()  # the decoder does not check skipped text
+            check_skipped(raw)
             found: Any = decode(raw)
-        except (DecodeError, UnicodeDecodeError, RecursionError):
+        except (ValueError, RecursionError):
             return None
         is_marked = found.kind == "rollout" and found.schema is not None
         is_plain = not found.kind and found.schema is None and found.failure is None
@@ -88,6 +97,15 @@ def head_reader() -> Callable[[bytes], LineHead | None]:
         return LineHead(key, own.settings, own.verifier)
 
     return head
+
+
+def check_skipped(raw: bytes) -> None:
+    """ValueError if a line cannot be read as a whole. The decoder of some fields skips the others,
+    and checks neither their encoding nor, from Python 3.12 on, their depth."""
+    if not raw.isascii():
+        raw.decode()
+    if SKIPS_DEPTH and has_more_brackets(raw, DEEPEST):
+        orjson.loads(raw)
 
 
 def make_bounded_types() -> tuple[Any, Any]:

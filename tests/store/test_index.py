@@ -12,6 +12,7 @@ from exported import line
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rollout_kit.store.contents import head_reader
 from rollout_kit.store.index.columns import LEFT_OUT, MAX_TEXTS
 from rollout_kit.store.index.index import BATCH, Index, LineChanged
 from rollout_kit.store.index.left_out import FOREIGN, REPEATED, TORN
@@ -95,6 +96,21 @@ def test_every_form_of_line_is_told_apart(tmp_path: Path) -> None:
     assert index.columns.value("output_tokens", 1) == 3
     assert index.left_out == {REPEATED: 1, FOREIGN: 5}
     assert index.rest == b'{"cut": ' and index.why_no_last() == TORN
+
+
+def test_a_line_that_is_nested_too_deep_is_no_rollout(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    lines = [json.dumps({**line(number, 0, "x", 1.0), "extra": 0}) for number in range(3)]
+    lines[1] = lines[1].replace('"extra": 0', f'"extra": {"[" * 3000}{"]" * 3000}')
+    lines[2] = lines[2].replace('"extra": 0', f'"extra": [{"[]," * 3000}0]')  # long, but not deep
+    path.write_text("\n".join(lines) + "\n")
+    index = read(path)
+    assert [index.key(row).task_id for row in range(len(index))] == [
+        key.task_id for key in map(key_of, (line(0, 0, "x", 1.0), line(2, 0, "x", 1.0))) if key
+    ]
+    assert index.left_out == {FOREIGN: 1}
+    heads = [head_reader()(each.encode()) for each in lines]
+    assert [head is None for head in heads] == [False, True, False]
 
 
 def test_a_file_that_grows_is_followed_and_a_torn_line_waits(tmp_path: Path) -> None:

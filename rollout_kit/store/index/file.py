@@ -20,7 +20,7 @@ import orjson
 
 from .columns import Columns, Score
 
-MAGIC = b"rollout index 3\n"
+MAGIC = b"rollout index 4\n"
 
 CHUNK = struct.Struct("<cII")
 

@@ -12,7 +12,7 @@ import orjson
 
 from ...types import JsonObject, Key, Rollout
 from ..compact import hex_number
-from ..contents import make_bounded_types
+from ..contents import check_skipped, make_bounded_types
 from ..lines import NUMBERS as BLOCK_NUMBERS
 from ..lines import USAGE, key_of, kind_of
 from .columns import LEFT_OUT, NAN, TEXTS, Columns, Score
@@ -128,8 +128,7 @@ class RecordMaker:
         line of a collection."""
         is_usual = True
         try:
-            if not raw.isascii():
-                raw.decode()  # the decoder does not check skipped text
+            check_skipped(raw)
             line = self._decode(raw)
         except (ValueError, RecursionError):  # an unusual line: null for a number, say
             if (slim := _slim(raw, self._attributes)) is None:
