@@ -48,8 +48,9 @@ check: .venv/.ready-dev  ## lint, format and types
 
 chaos: .venv/.ready-dev .ray/.ready  ## kills, faults, full disks: half an hour, and what must hold all the same
 	$(BIN)/python -m pytest -vv -m "not live" --durations=0 --durations-min=5 \
-		tests/training/test_buffer.py tests/training/test_producing.py tests/collecting/test_chaos.py tests/collecting/test_chaos_suite.py tests/servers/test_supervision.py tests/store/test_journal.py \
-		tests/servers/test_callers.py tests/collecting/test_cluster.py tests/collecting/test_group_kills.py
+		tests/collecting/test_chaos.py tests/collecting/test_chaos_suite.py tests/collecting/test_cluster.py \
+		tests/collecting/test_group_kills.py tests/servers/test_supervision.py tests/servers/test_callers.py \
+		tests/store/test_journal.py tests/training/test_buffer.py tests/training/test_producing.py
 	$(WITH_RAY) -vv -m "not live" -k ray tests/collecting/test_cluster.py tests/training/test_buffer.py
 
 bench: .venv/.ready-dev  ## beside a bare client loop: rollouts a second, CPU, memory; BENCH=--quick
