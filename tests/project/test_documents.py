@@ -305,6 +305,7 @@ def test_optimization(folder: Path) -> None:
 
 
 def test_production(folder: Path) -> None:
+    (folder / "rollouts_00.jsonl").touch()  # the last block joins files of earlier documents
     said = [run(folder, block) for block in blocks(PRODUCTION)]
     assert "real" in said[0] and count(folder, "benchmark_rollouts.jsonl") == 6
     assert "4 large_rollouts.jsonl" in said[2]
