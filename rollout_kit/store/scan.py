@@ -225,9 +225,12 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def number_bytes(lines: Iterable[bytes], offset: int = 0) -> Iterator[tuple[int, bytes]]:
-    """(offset, line) of every line that is not blank; `offset` is that of the first."""
+    """(offset, line) of every line that is not blank; `offset` is that of the first. A byte order
+    mark at the start of a file belongs to no line."""
     for raw in lines:
-        if not raw.isspace():
+        if offset == 0 and raw.startswith(BOM_UTF8):
+            offset, raw = len(BOM_UTF8), raw.removeprefix(BOM_UTF8)
+        if raw and not raw.isspace():
             yield offset, raw
         offset += len(raw)
 

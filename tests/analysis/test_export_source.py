@@ -219,3 +219,22 @@ def test_a_byte_order_mark_hides_no_rollout_from_any_command(place: Place) -> No
         assert status == 0 and "2 ro" in said and "left out" not in said
     status, said = place.run(merge.main, path, f"+output_jsonl_fpath={merged}")
     assert status == 0 and merged.read_bytes() == b"".join(lines)
+
+
+def test_a_byte_order_mark_hides_no_line_beside_an_output(place: Place) -> None:
+    mark = b"\xef\xbb\xbf"
+    path = write_jsonl(place.folder / "marked.jsonl", [line(1, 0, "a", 1.0)])
+    failed, waiting = line(2, 0, "b", 1.0), line(3, 0, "c", 1.0)
+    del waiting["reward"]
+    failed["kind"], waiting["kind"] = "failure", "unverified"
+    failed["failure"] = {"class": "VerifyError", "message": "too slow", "terminal": True}
+    for name, row in (("failures", failed), ("unverified", waiting)):
+        beside = place.folder / f"marked_{name}.jsonl"
+        beside.write_bytes(mark + json.dumps(row).encode() + b"\n")
+    out = place.folder / "out.html"
+    status, said = place.run(report.main, path, f"+output_fpath={out}")
+    assert status == 0 and "1 failed" in out.read_text(), said
+    merged = place.folder / "merged.jsonl"
+    status, said = place.run(merge.main, path, f"+output_jsonl_fpath={merged}")
+    assert len(read_jsonl(place.folder / "merged_failures.jsonl")) == 1, said
+    assert len(read_jsonl(place.folder / "merged_unverified.jsonl")) == 1, said

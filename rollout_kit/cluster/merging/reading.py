@@ -1,8 +1,7 @@
 """Which rollouts a source has: from its index where that is valid, else from its lines."""
 
-from codecs import BOM_UTF8
 from collections.abc import Iterator
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 from zlib import crc32
 
 from ...store.contents import LineHead, head_of, head_reader
@@ -49,7 +48,8 @@ def read_source(
                 num_foreign += 1
             else:
                 yield line
-        for offset, raw in _lines_from(stream, index.size):
+        stream.seek(index.size)
+        for offset, raw in number_bytes(stream, index.size):
             if (line := _read_line(offset, raw, read_head(raw))) is not None:
                 yield line
             elif raw.endswith(b"\n") or parse_line(raw) is not None:
@@ -82,10 +82,3 @@ def _read_line(offset: int, raw: bytes, head: LineHead | None) -> FoundLine | No
     if head is None or not 0 <= head.key.rollout_index < NONE:
         return None
     return FoundLine(offset, len(raw), crc32(raw), head)
-
-
-def _lines_from(stream: BinaryIO, offset: int) -> Iterator[tuple[int, bytes]]:
-    if offset == 0 and stream.read(len(BOM_UTF8)) == BOM_UTF8:
-        offset = len(BOM_UTF8)
-    stream.seek(offset)
-    return number_bytes(stream, offset)
