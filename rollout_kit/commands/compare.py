@@ -11,7 +11,7 @@ from ..config.keys.analysis import CompareConfig
 from ..errors import ConfigError, number_of
 from ..export.filters.expression import Filter, filtering
 from ..export.source import BareLine, Candidate, RolloutSource
-from ..metrics.paired import Paired, Side, compare
+from ..metrics.paired import Paired, Side, Sides, compare
 from ..store.files import OutputPaths
 from ..store.groups.scope import arm_of_key
 from ..store.scan import read_object
@@ -29,9 +29,7 @@ class File:
     """One file, or one arm of a file: its rollouts by task, and what they were made with."""
 
     path: Path
-    side: Side
-    group: Side
-    """The rewards that the verification of groups gave them."""
+    sides: Sides
     arms: dict[str, "File"] = field(default_factory=dict)
     agents: set[str] = field(default_factory=set)
     models: set[str] = field(default_factory=set)
@@ -42,11 +40,11 @@ class File:
 
     @classmethod
     def create(cls, name: str, path: Path) -> "File":
-        return cls(path, Side(name), Side(name))
+        return cls(path, Sides.create(name))
 
     @property
-    def sides(self) -> tuple[Side, Side]:
-        return self.side, self.group
+    def name(self) -> str:
+        return self.sides.own.name
 
     def names(self) -> JsonObject:
         """The agents, models, verifiers and fingerprints of its rollouts, as far as known."""
@@ -97,12 +95,11 @@ def read_files(command: CompareConfig) -> tuple[list[File], list[str]]:
     has_several = any(len(file.agents) > 1 for file in files)
     if not has_several:  # tasks are compared across agents
         for part in (part for file in files for part in (file, *file.arms.values())):
-            for side in part.sides:
-                side.drop_agents()
+            part.sides.drop_agents()
     for file in files:
         if not any(side.tasks for side in file.sides):
             which = f" for which this holds: {command.where}" if command.where else ""
-            raise ConfigError(f"{file.side.name}: no verified rollout is in it{which}")
+            raise ConfigError(f"{file.name}: no verified rollout is in it{which}")
     return files, [str(path) for path in again]
 
 
@@ -141,7 +138,7 @@ def _read_arms(path: Path, keeps: Filter | None) -> list[File]:
 
     def place_of(found: File) -> tuple[int, str]:
         known = (places.get(each, len(places)) for each in found.fingerprints)
-        return min(known), found.side.name
+        return min(known), found.name
 
     return sorted(arms.values(), key=place_of)
 
@@ -160,12 +157,9 @@ def _add(parts: Sequence[File], candidate: Candidate) -> None:
     found.models.add(candidate.value("model") or "")
     found.verifiers.add(candidate.value("verifier") or "")
     found.fingerprints.add(candidate.value("settings") or "")
-    task, group = f"{key.agent}\0{key.task_id}", candidate.group
-    score = group.reward if group else None
+    score = candidate.group.reward if candidate.group else None
     for part in parts:
-        if candidate.reward is not None or score is None:  # else its group alone is scored
-            part.side.add(task, candidate.reward, None if answer is None else str(answer))
-        part.group.add(task, score, None)
+        part.sides.add(key, candidate.reward, score, answer)
 
 
 def compare_files(command: CompareConfig) -> JsonObject:
@@ -176,7 +170,7 @@ def compare_files(command: CompareConfig) -> JsonObject:
     for other in others:
         found = _compare_sides(first, other)
         if not found:
-            names = f"{first.side.name} and {other.side.name}"
+            names = f"{first.name} and {other.name}"
             raise ConfigError(f"{names}: they have no verified task in common")
         arms = {
             arm: each
@@ -185,8 +179,8 @@ def compare_files(command: CompareConfig) -> JsonObject:
         }
         pairs.append(
             {
-                "first": first.side.name,
-                "second": other.side.name,
+                "first": first.name,
+                "second": other.name,
                 **found,
                 "settings": _list_differences(first, other),
                 **({"arms": arms} if arms else {}),
@@ -313,14 +307,14 @@ def format_difference(paired: Mapping[str, Any]) -> str:
 
 
 def _describe(file: File, threshold: float) -> JsonObject:
-    side = file.side
+    side, group = file.sides
     return {
-        "path": file.side.name,
-        "rollouts": side.num_rollouts or file.group.num_rollouts,
+        "path": file.name,
+        "rollouts": side.num_rollouts or group.num_rollouts,
         "unverified": side.num_unverified,
-        "tasks": len(side.tasks or file.group.tasks),
+        "tasks": len(side.tasks or group.tasks),
         "reward": side.mean if side.tasks else None,
-        "group_reward": file.group.mean if file.group.tasks else None,
+        "group_reward": group.mean if group.tasks else None,
         "pass_at_k": side.pass_at_k(threshold),
         "maj_at_k": side.maj_at_k(),
     }

@@ -6,10 +6,11 @@ needs one rollout of each task on both sides, and rewards of 0 and 1.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..types import Key
 from .majority import Vote, maj_at
 from .student import CONFIDENCE, mcnemar, t_quantile, t_tails
 
@@ -36,7 +37,6 @@ class Side:
             self.tasks.setdefault(task, []).append(Vote(answer, reward))
 
     def drop_agents(self) -> None:
-        """Name tasks without their agents, to compare them across agents."""
         self.tasks = {key.partition("\0")[2]: votes for key, votes in self.tasks.items()}
 
     @property
@@ -74,6 +74,43 @@ class Side:
             for k in ks
             if k
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """The rollouts of one file: by the rewards that they were given one by one, and by those that
+    the verification of their groups gave."""
+
+    own: Side
+    group: Side
+
+    @classmethod
+    def create(cls, name: str) -> "Sides":
+        return cls(Side(name), Side(name))
+
+    def __iter__(self) -> Iterator[Side]:
+        return iter((self.own, self.group))
+
+    def add(
+        self, key: Key, reward: float | None, group_reward: float | None, answer: object
+    ) -> None:
+        """Count a rollout. One that only its group scores is not unverified."""
+        task = task_name(key)
+        text = None if answer is None else str(answer)
+        if reward is not None or group_reward is None:
+            self.own.add(task, reward, text)
+        if group_reward is not None:
+            self.group.add(task, group_reward, text)
+
+    def drop_agents(self) -> None:
+        """Name tasks without their agents, to compare them across agents."""
+        for side in self:
+            side.drop_agents()
+
+
+def task_name(key: Key) -> str:
+    """The name of a rollout's task in a `Side`."""
+    return f"{key.agent}\0{key.task_id}"
 
 
 def _pass_at(k: int, votes: Sequence[Vote], threshold: float) -> float:

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from math import isnan
 
 from ..errors import ConfigError
-from ..metrics.paired import Side, compare
+from ..metrics.paired import Side, Sides, compare, task_name
 from ..types import JsonObject
 from .dataset import ROW_BITS, Dataset
 
@@ -80,7 +80,7 @@ def compare_outputs(dataset: Dataset, first: str, second: str, by: str = "") -> 
 
 def _read(dataset: Dataset, name: str) -> ComparedOutput:
     """ConfigError if no rollout has a reward."""
-    sides = {kind: Side(name) for kind in REWARDS}
+    both = Sides.create(name)
     rows, agents = defaultdict[str, list[int]](list), set[str]()
     for number, part in enumerate(dataset.parts):
         columns, output = part.index.columns, dataset.output_of(number)
@@ -93,14 +93,13 @@ def _read(dataset: Dataset, name: str) -> ComparedOutput:
                 continue
             agent = columns.texts["agent"][row] or ""
             agents.add(agent)
-            task = f"{agent}\0{columns.task_id(row)}"
-            reward = columns.numbers["reward"][row]
+            key, reward = part.index.key(row), columns.numbers["reward"][row]
             answer = answers[row] if answers else None
-            sides["reward"].add(task, None if isnan(reward) else reward, answer)
-            if groups and (score := groups.of(part.index.key(row))):
-                sides["group_reward"].add(task, score.reward, answer)
-            rows[task].append(number << ROW_BITS | row)
-    sides = {kind: side for kind, side in sides.items() if side.tasks}
+            score = groups.of(key) if groups else None
+            held = None if isnan(reward) else reward
+            both.add(key, held, score.reward if score else None, answer)
+            rows[task_name(key)].append(number << ROW_BITS | row)
+    sides = {kind: side for kind, side in zip(REWARDS, both, strict=True) if side.tasks}
     if not sides:
         raise ConfigError(f"{name}: no verified rollout is in it")
     return ComparedOutput(name, sides, rows, agents)

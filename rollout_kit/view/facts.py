@@ -8,7 +8,7 @@ from pathlib import Path
 from ..export.filters.expression import Filter
 from ..export.source import RolloutSource
 from ..metrics.aggregate import CUT_OFF, Aggregate
-from ..metrics.paired import Side
+from ..metrics.paired import Sides
 from ..store.files import OutputPaths
 from ..store.groups.scope import parse_scope
 from ..store.lines import key_of, kind_of
@@ -29,9 +29,7 @@ class Facts:
     whole: Aggregate
     parts: dict[tuple[str, str], Aggregate] = field(default_factory=dict)
     """(agent, arm) → its figures."""
-    side: Side = field(default_factory=lambda: Side(""))
-    group_side: Side = field(default_factory=lambda: Side(""))
-    """The rewards that the verification of groups gave."""
+    sides: Sides = field(default_factory=lambda: Sides.create(""))
     rewards: Counter[float] = field(default_factory=Counter)
     lengths: list[int] = field(default_factory=list)
     """Output tokens."""
@@ -55,7 +53,7 @@ class Facts:
 
     def missing(self) -> str:
         """What was planned and has no reward, in words; empty if nothing is missing."""
-        planned, unscored = self.counts.get("planned"), self.whole.unscored
+        planned, unscored = self.counts.get("planned"), self.sides.own.num_unverified
         left = max(0, planned - self.whole.rollouts) if isinstance(planned, int) else 0
         what = [f"{left:,} of {planned:,} planned rollouts"] if left else []
         what += [f"{unscored:,} without a verdict"] if unscored else []
@@ -66,7 +64,7 @@ class Facts:
 def gather(name: str, path: Path, pass_threshold: float, keeps: Filter | None = None) -> Facts:
     """Read a file and what is beside it; ConfigError if it cannot be read. With a filter, only the
     rollouts that it keeps count, and none is missing."""
-    facts = Facts(name, path, Aggregate(pass_threshold), side=Side(name), group_side=Side(name))
+    facts = Facts(name, path, Aggregate(pass_threshold), sides=Sides.create(name))
     done = set[Key]()
     paths = OutputPaths(path)
     has_failures = paths.failures.exists() and keeps is None
@@ -100,20 +98,14 @@ def _take(facts: Facts, rollout: Rollout, threshold: float) -> None:
     facts.parts[which].add(rollout)
     facts.models.add(info.model)
     facts.lengths.append(info.output_tokens)
-    reward, answer = rollout.reward, _text(rollout.line.get("extracted_answer"))
-    task = f"{info.key.agent}\0{info.key.task_id}"
-    facts.side.add(task, reward, answer)
-    facts.group_side.add(task, rollout.group_reward, answer)
+    reward, answer = rollout.reward, rollout.line.get("extracted_answer")
+    facts.sides.add(info.key, reward, rollout.group_reward, answer)
     if reward is None:
         return
     facts.rewards[reward] += 1
     is_cut = rollout.line["rollout"].get("finish_reason") in CUT_OFF
     kind = "right" if reward >= threshold else "cut off" if is_cut else "wrong"
     facts.examples[info.key.agent].setdefault(kind, rollout)
-
-
-def _text(answer: object) -> str | None:
-    return None if answer is None else str(answer)
 
 
 def _failure_lines(path: Path) -> Iterator[JsonObject]:

@@ -71,8 +71,7 @@ def write_report(command: ReportConfig) -> str:
         raise ConfigError(f"{', '.join(command.inputs)}: no rollout is in it{which}")
     if not any(len({agent for agent, _ in each.parts}) > 1 for each in files):
         for each in files:
-            each.side.drop_agents()
-            each.group_side.drop_agents()
+            each.sides.drop_agents()
     write_page(target, build_page(files, command.title, command.where or ""))
     rollouts = sum(each.whole.rollouts for each in files)
     written = f"{target}: {number_of(rollouts, 'rollout')} of {number_of(len(files), 'file')}"
@@ -114,10 +113,10 @@ def _left_out(files: Sequence[Facts]) -> list[str]:
 
 def _headline(files: Sequence[Facts]) -> str:
     """The mean reward of each file with its interval, and what is missing."""
-    rows, has_groups = [], any(each.group_side.tasks for each in files)
+    rows, has_groups = [], any(each.sides.group.tasks for each in files)
     for each in files:
         whole, missing = each.whole, each.missing()
-        cost, group = whole.cost(), each.group_side
+        cost, group = whole.cost(), each.sides.group
         rows.append(
             [
                 each.name,
@@ -151,9 +150,11 @@ def _comparison(files: Sequence[Facts]) -> str:
 
 def _compare(first: Facts, other: Facts) -> Iterator[str]:
     """What is concluded from the rewards, and from those of groups where both files have some."""
-    yield _conclude(first.side, other.side)
-    if first.group_side.tasks and other.group_side.tasks:
-        yield f"Group reward: {_conclude(first.group_side, other.group_side)}"
+    has_groups = all(each.sides.group.tasks for each in (first, other))
+    if not has_groups or all(each.sides.own.tasks for each in (first, other)):
+        yield _conclude(first.sides.own, other.sides.own)
+    if has_groups:
+        yield f"Group reward: {_conclude(first.sides.group, other.sides.group)}"
 
 
 def _conclude(first: Side, other: Side) -> str:

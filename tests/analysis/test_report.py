@@ -154,6 +154,14 @@ def test_the_rewards_of_groups_are_stated_and_compared(tmp_path: Path) -> None:
     assert "<th>group reward</th>" in page and "0.2500" in page and "0.7500" in page
     assert "No difference can be seen: 6 of 6 against 6" in page
     assert "Group reward: <b>The second is better: 0.2500 against 0.7500" in page
+    for each in ones:
+        del each["reward"]
+    for name, more in (("a", 0.25), ("b", 0.75)):
+        write_scored(tmp_path / f"{name}.jsonl", ones, lambda each, more=more: more)
+    assert write(f"+inputs=[{words}]", f"+output_fpath={target}") == 0
+    page = target.read_text()
+    assert "without a verdict" not in page and "in common" not in page
+    assert "Group reward: <b>The second is better: 0.2500 against 0.7500" in page
 
 
 @pytest.mark.parametrize(
