@@ -240,6 +240,9 @@ class Counts:
     """
 
     tasks: int = 0
+    """Distinct tasks of each agent."""
+    repeated: int = 0
+    """Rows that are identical to an earlier one: further repeats of its task."""
     planned: int = 0
     done: int = 0
     to_verify: int = 0
@@ -267,11 +270,8 @@ class Counts:
         return self.planned - others
 
     def __add__(self, other: "Counts") -> "Counts":
-        sums = {
-            name: getattr(self, name) + getattr(other, name)
-            for name in Counts.__slots__
-            if name != "first_renamed"
-        }
+        names = [name for name in Counts.__slots__ if name != "first_renamed"]
+        sums = {name: getattr(self, name) + getattr(other, name) for name in names}
         return Counts(**sums, first_renamed=self.first_renamed or other.first_renamed)
 
     def figures(self, *names: str) -> dict[str, int]:
@@ -312,7 +312,7 @@ def count(
     refused: Collection[Key],
 ) -> tuple[Counts, set[Key]]:
     """A part of the input in numbers, and the keys whose response only needs a verdict."""
-    num_tasks = planned = num_done = num_refused = malformed = renamed = 0
+    num_rows = repeated = planned = num_done = num_refused = malformed = renamed = 0
     first_renamed: Task | None = None
     to_verify: set[Key] = set()
     is_all_owed = wanted.only is None and not (done or pending or refused)
@@ -331,12 +331,14 @@ def count(
             elif key in pending:
                 to_verify.add(key)
         if number:
-            num_tasks += 1
+            num_rows += 1
+            repeated += task.first_rollout > 0 and wanted.only is None
             if agent_name_of(task.row) not in (None, task.agent):
                 renamed += 1
                 first_renamed = first_renamed or task
     counts = Counts(
-        tasks=num_tasks,
+        tasks=num_rows - repeated,
+        repeated=repeated,
         planned=planned,
         done=num_done,
         to_verify=len(to_verify),

@@ -162,8 +162,8 @@ class TaskSource:
         }
 
     def plan_figures(self) -> JsonObject:
-        names = ("tasks", "planned", "done", "to_verify", "to_collect", "refused", "malformed")
-        return self.counts.figures(*names)
+        names = ("tasks", "repeated", "planned", "done", "to_verify", "to_collect", "refused")
+        return self.counts.figures(*names, "malformed")
 
     def plan_line(self) -> str:
         counts, repeats = self.counts, self.wanted.common_repeats() or 0
@@ -177,6 +177,7 @@ class TaskSource:
         parts = [f"Plan: {wanted}", f"{counts.done:,} done"]
         parts += [f"{counts.to_verify:,} to verify only", f"{counts.to_collect:,} to collect"]
         parts += [f"{counts.refused:,} failed permanently"] * bool(counts.refused)
+        parts += [number_of(counts.repeated, "repeated row")] * bool(counts.repeated)
         parts += [number_of(counts.malformed, "malformed line")] * bool(counts.malformed)
         parts += [f"{self._command.shard} of the input"] * bool(self._command.shard)
         return " · ".join(parts)

@@ -59,6 +59,9 @@ def test_sorting_the_input_or_its_keys_changes_nothing(bench: Bench) -> None:
 def test_identical_rows_are_further_repeats_of_one_task(bench: Bench) -> None:
     run_virtual(bench.collect([row("a"), row("b"), row("a")], num_repeats=2))
     assert bench.keys() == [("a", 0), ("a", 1), ("a", 2), ("a", 3), ("b", 0), ("b", 1)]
+    assert "Plan: 2 tasks: 6 rollouts · 0 done" in bench.out.getvalue()
+    assert "6 to collect · 1 repeated row" in bench.out.getvalue()
+    assert bench.metrics()["counts"]["tasks"] == 2
 
 
 def test_a_task_s_repeats_are_dispatched_together_in_input_order(bench: Bench) -> None:

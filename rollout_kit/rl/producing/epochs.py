@@ -49,7 +49,7 @@ class EpochSource(TaskSource):
             self.wanted = self.wanted.at(self.wanted.epoch + 1)
             is_begun = self._done[self.wanted.epoch] > 0
             last = await self._count(self.reader.read()) if is_begun else self._each
-            self.counts += replace(last, malformed=0, renamed=0)
+            self.counts += replace(last, repeated=0, malformed=0, renamed=0)
         self.is_open_ended = self.wanted.num_epochs is None
 
     async def count_rest(self) -> None:
