@@ -12,6 +12,7 @@ from ..errors import ConfigError, number_of
 from ..export.filters.expression import Filter, filtering
 from ..export.source import BareLine, Candidate, RolloutSource
 from ..metrics.paired import Paired, Side, Sides, compare
+from ..store.arms.order import ArmOrder
 from ..store.files import OutputPaths
 from ..store.groups.scope import arm_of_key
 from ..store.scan import read_object
@@ -134,13 +135,10 @@ def _read_arms(path: Path, keeps: Filter | None) -> list[File]:
         _add([arms.setdefault(arm, File.create(arm or "(no arm)", path))], candidate)
     for found in arms.values():
         found.left_out = source.left_out
-    places = {name: at for at, name in enumerate(_read_settings(path))}
-
-    def place_of(found: File) -> tuple[int, str]:
-        known = (places.get(each, len(places)) for each in found.fingerprints)
-        return min(known), found.name
-
-    return sorted(arms.values(), key=place_of)
+    order = ArmOrder()
+    made = ((arm, each) for arm, found in arms.items() for each in found.fingerprints)
+    order.add({"settings": _read_settings(path)}, made)
+    return [arms[arm] for arm in sorted(arms, key=order.place_of)]
 
 
 def _read_settings(path: Path) -> JsonObject:

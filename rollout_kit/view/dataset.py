@@ -12,13 +12,15 @@ from ..api.outputs import files_in, is_output, size_of
 from ..errors import ConfigError, suggest
 from ..export.filters.masks import rows_of_task
 from ..export.grouped import is_group
+from ..store.arms.order import ArmOrder
 from ..store.compact import hex_number
 from ..store.files import OutputPaths
 from ..store.groups.rewards import GroupRewards, find_group_rewards
+from ..store.groups.scope import parse_scope
 from ..store.index.index import Index, cache_path
 from ..store.index.left_out import OPEN
 from ..store.lines import rollout_of
-from ..store.scan import parse_line
+from ..store.scan import parse_line, read_object
 from ..store.sidecars.labels import Labels
 from ..types import Key, Rollout
 
@@ -208,6 +210,19 @@ class Dataset:
     def failures_of(self, part_number: int) -> Part:
         """The failures file of the same output."""
         return self.output_of(part_number).parts[-1]
+
+    def arm_order(self) -> ArmOrder:
+        """The order of the arms of all outputs."""
+        order = ArmOrder()
+        for output in self.outputs:
+            texts = output.parts[0].index.columns.texts
+            scopes, settings = texts["scope"], texts["settings"]
+            made = set(zip(list(scopes.codes), settings.codes, strict=False))  # they may grow
+            pairs = ((scopes.names[one] or "", settings.names[two] or "") for one, two in made)
+            arms = [(parse_scope(scope).arm, each) for scope, each in pairs]
+            if any(arm for arm, _ in arms):
+                order.add(read_object(output.paths.manifest), arms)
+        return order
 
     def find(self, output: str, key: Key) -> int | None:
         """The id of a rollout's row, its result before its failures."""

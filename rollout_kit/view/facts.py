@@ -29,6 +29,8 @@ class Facts:
     whole: Aggregate
     parts: dict[tuple[str, str], Aggregate] = field(default_factory=dict)
     """(agent, arm) → its figures."""
+    made: set[tuple[str, str]] = field(default_factory=set)
+    """Pairs of arm and fingerprint of settings."""
     sides: Sides = field(default_factory=lambda: Sides.create(""))
     rewards: Counter[float] = field(default_factory=Counter)
     lengths: list[int] = field(default_factory=list)
@@ -94,6 +96,7 @@ def _take(facts: Facts, rollout: Rollout, threshold: float) -> None:
     which = info.key.agent, parse_scope(info.key.scope).arm
     if which not in facts.parts:
         facts.parts[which] = Aggregate(threshold)
+    facts.made.add((which[1], info.settings))
     facts.whole.add(rollout)
     facts.parts[which].add(rollout)
     facts.models.add(info.model)

@@ -12,7 +12,8 @@ from typing import Any
 from ..errors import ConfigError
 from ..export.filters.masks import COMPUTED, value_in
 from ..metrics.aggregate import Aggregate
-from ..store.groups.scope import Group, parse_scope, split_numbers
+from ..store.arms.order import Place
+from ..store.groups.scope import Group, parse_scope
 from ..types import JsonObject
 from .dataset import ROW_BITS, ROW_MASK, Dataset
 
@@ -125,13 +126,15 @@ def _parts(dataset: Dataset, ids: list[int]) -> list[JsonObject]:
         arm = parse_scope(texts["scope"][row] or "").arm
         held[dataset.output_of(number).name, texts["agent"][row] or "", arm].append(row_id)
 
-    def order(item: tuple[tuple[str, str, str], list[int]]) -> tuple[object, ...]:
-        *part, arm = item[0]
-        return *part, split_numbers(arm)
+    order = dataset.arm_order()
+
+    def place_of(part: tuple[str, str, str]) -> tuple[str, str, Place]:
+        file, agent, arm = part
+        return file, agent, order.place_of(arm)
 
     return [
-        {"file": file, "agent": agent, "arm": arm, **_figures(dataset, rows)}
-        for (file, agent, arm), rows in sorted(held.items(), key=order)
+        {"file": file, "agent": agent, "arm": arm, **_figures(dataset, held[file, agent, arm])}
+        for file, agent, arm in sorted(held, key=place_of)
     ]
 
 

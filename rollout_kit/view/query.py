@@ -23,6 +23,7 @@ import orjson
 from ..errors import ConfigError, suggest
 from ..export.filters.expression import Filter, names_in, parse
 from ..export.filters.masks import COMPUTED, both, mask_of, split, value_in
+from ..store.arms.order import Place
 from ..store.scan import parse_line
 from ..workers.matching import LineMatcher
 from .dataset import ROW_BITS, ROW_MASK, Dataset, Part, StoredOutput
@@ -210,10 +211,6 @@ def order(dataset: Dataset, ids: array[int], sort: str) -> array[int]:
     return array("Q", ordered) + without
 
 
-def _files(dataset: Dataset) -> Callable[[int], str]:
-    return lambda row_id: dataset.output_of(row_id >> ROW_BITS).name
-
-
 def _group_rewards(dataset: Dataset) -> Callable[[int], float | None]:
     known = [output.group_rewards() for output in dataset.outputs for _ in output.parts]
 
@@ -225,11 +222,23 @@ def _group_rewards(dataset: Dataset) -> Callable[[int], float | None]:
     return read
 
 
+def _arms(dataset: Dataset) -> Callable[[int], Place | None]:
+    columns, order = [part.index.columns for part in dataset.parts], dataset.arm_order()
+
+    def read(row_id: int) -> Place | None:
+        arm = value_in(columns[row_id >> ROW_BITS], "arm", row_id & ROW_MASK)
+        return order.place_of(arm) if arm else None
+
+    return read
+
+
 OF_OUTPUTS: Mapping[str, Callable[[Dataset], Callable[[int], Any]]] = {
-    "file": _files,
+    "arm": _arms,
+    "file": lambda dataset: lambda row_id: dataset.output_of(row_id >> ROW_BITS).name,
     "group_reward": _group_rewards,
 }
-"""Columns to sort by that no index has → what gives their value for the id of a row."""
+"""Columns to sort by that no index has, or not in order → what gives their value for the id of a
+row."""
 
 
 def _in_steps(rows: Rows) -> Iterator[Rows]:

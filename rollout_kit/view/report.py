@@ -16,7 +16,7 @@ from ..export.filters.expression import filtering
 from ..metrics.aggregate import Aggregate
 from ..metrics.paired import Side, compare
 from ..responses import content_texts
-from ..store.groups.scope import split_numbers
+from ..store.arms.order import ArmOrder
 from ..store.lines import now_text
 from ..types import Rollout
 from .dataset import find_outputs
@@ -168,9 +168,11 @@ def _conclude(first: Side, other: Side) -> str:
 
 def _parts(files: Sequence[Facts]) -> str:
     """Each agent and arm: as a plot where rewards lie between 0 and 1, and as a table."""
-    rows, whiskers = [], []
+    rows, whiskers, order = [], [], ArmOrder()
     for each in files:
-        for agent, arm in sorted(each.parts, key=lambda part: (part[0], split_numbers(part[1]))):
+        order.add(each.run, each.made)
+    for each in files:
+        for agent, arm in sorted(each.parts, key=lambda part: (part[0], order.place_of(part[1]))):
             part = each.parts[agent, arm]
             name = " · ".join(
                 [*([each.name] if len(files) > 1 else []), agent, *filter(None, [arm])]

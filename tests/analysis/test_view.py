@@ -223,16 +223,28 @@ def test_rows_have_their_arm_and_a_file_without_arms_says_so(tmp_path: Path) -> 
     assert dict(histogram(viewer.dataset, ids, "arm")["names"]) == {"a": 1, "b": 1}
 
 
-def test_plots_and_reports_have_arms_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+def test_arms_are_in_the_order_of_their_declaration_else_of_their_numbers(tmp_path: Path) -> None:
     arms = ["", "arm_2", "arm_10", "b", "b1.9", "b1.10"]
     lines = [line(1, 0, arm, 1.0, scope=f"arm={arm}" if arm else "") for arm in reversed(arms)]
+    for arm, each in zip(reversed(arms), lines, strict=True):
+        each["rollout"]["settings"] = f"made by {arm}"
     path = write_jsonl(tmp_path / "arms.jsonl", lines)
     dataset = Dataset([str(path)], is_kept=False)
     dataset.update()
-    ids = Viewer(dataset, "").queries.wait(Query()).ids
-    assert [part["arm"] for part in plots(dataset, ids)["parts"]] == arms
-    page = build_page([gather("arms", path, 1.0)], "Arms")
-    assert re.findall(r"<td[^>]*>solver · ([^<]*)</td>", page) == arms[1:]
+    viewer = Viewer(dataset, "")
+
+    def check(arms: list[str]) -> None:
+        ids = viewer.queries.wait(Query(sort="arm")).ids
+        assert [viewer.row(each)["arm"] or "" for each in ids] == [*arms, ""]
+        assert [part["arm"] for part in plots(dataset, list(ids))["parts"]] == ["", *arms]
+        page = build_page([gather("arms", path, 1.0)], "Arms")
+        assert re.findall(r"<td[^>]*>solver · ([^<]*)</td>", page) == arms
+
+    check(arms[1:])
+    declared = ["b1.10", "arm_10", "arm_2"]
+    content = {"settings": {f"made by {arm}": {} for arm in declared}}
+    (tmp_path / "arms_run.json").write_text(json.dumps(content))
+    check([*declared, "b", "b1.9"])
 
 
 def test_a_viewer_that_reads_an_index_still_names_the_lines_without_a_row(
