@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from exported import Place, line
-from support import read_jsonl, write_jsonl
+from support import forget_home, read_jsonl, write_jsonl
 
 from rollout_kit.cli import compare, export, merge, report, view
 from rollout_kit.errors import ConfigError
@@ -238,3 +238,15 @@ def test_a_byte_order_mark_hides_no_line_beside_an_output(place: Place) -> None:
     status, said = place.run(merge.main, path, f"+output_jsonl_fpath={merged}")
     assert len(read_jsonl(place.folder / "merged_failures.jsonl")) == 1, said
     assert len(read_jsonl(place.folder / "merged_unverified.jsonl")) == 1, said
+
+
+def test_a_user_without_a_home_folder_reads_a_large_file(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rollout_kit.store.index.index.SMALL", 0)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    forget_home(monkeypatch)
+    words = [place.folder / "plain.jsonl", f"+output_fpath={place.folder / 'out.jsonl'}"]
+    assert place.run(export.main, *words, "+format=trl_sft")[0] == 0
+    static = f"+static={place.folder / 'view.html'}"
+    assert place.run(view.main, place.folder / "plain.jsonl", static)[0] == 0

@@ -272,3 +272,13 @@ class Desk(Bench):
 
     def new_metrics(self) -> JsonObject:
         return json.loads((self.folder / "new_aggregate_metrics.json").read_text())
+
+
+def forget_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the process without a home folder, as a user id that the system does not know."""
+
+    def find_nobody(uid: int) -> Any:
+        raise KeyError(uid)
+
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", find_nobody)

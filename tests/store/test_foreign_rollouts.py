@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import read_jsonl, write_jsonl
+from support import forget_home, read_jsonl, write_jsonl
 
 from rollout_kit.cli import collect_rollouts, compare, export, reverify, view
 from rollout_kit.store.foreign.nemo_gym import as_ours
@@ -119,3 +119,19 @@ def test_their_file_is_never_appended_to(theirs: Path, capsys: pytest.CaptureFix
     assert "rollouts of NeMo Gym" in said and "Nothing was sent" in said
     assert theirs.read_bytes() == before
     assert json.loads(before.splitlines()[0])["reward"] == 1.0
+
+
+@pytest.mark.parametrize(("cache", "said"), [("/dev/null/cache", "Not a directory"), ("", "home")])
+def test_a_copy_that_cannot_be_kept_is_one_error(
+    theirs: Path,
+    cache: str,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", cache)
+    forget_home(monkeypatch)
+    words = [str(theirs), "+format=trl_sft", "+output_fpath=out.jsonl"]
+    assert status(export.main, *words) == 1
+    error = capsys.readouterr().err
+    assert "theirs.jsonl" in error and said in error and "XDG_CACHE_HOME" in error

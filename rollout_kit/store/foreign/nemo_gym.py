@@ -8,13 +8,15 @@ output; without that file, by the parameters of its request.
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from ...errors import ConfigError
 from ...types import JsonObject, Key, Task
+from ..index.file import cache_folder
 from ..input import number_lines
 from ..lines import build_line, with_verdict
 from ..tasks import agent_name_of, task_id_of
@@ -23,6 +25,10 @@ INPUTS = "_materialized_inputs.jsonl"
 
 NO_AGENT = "nemo_gym"
 """Agent of rollouts that name none."""
+
+NEEDS_COPY = "rollouts of NeMo Gym are converted into a copy in the user's cache folder"
+
+HOW_TO_PLACE = "Name a folder with enough room in the environment variable XDG_CACHE_HOME"
 
 OF_RESULT = frozenset({"response", "reward", "ng_trajectory", "ng_agent_observations"})
 
@@ -39,15 +45,28 @@ def as_ours(path: str) -> str:
     beside = inputs.stat().st_mtime_ns if inputs.is_file() else 0
     identity = repr((given.resolve(), status.st_size, status.st_mtime_ns, beside))
     digest = hashlib.sha256(identity.encode()).hexdigest()[:16]
-    copy = _cache_folder() / digest / given.name
+    if (folder := cache_folder()) is None:
+        raise ConfigError(f"{path}: {NEEDS_COPY}, and there is no home folder. {HOW_TO_PLACE}")
+    copy = folder / "rollouts_of_nemo_gym" / digest / given.name
     if not copy.is_file():
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        partial = copy.with_name(f"{copy.name}.{os.getpid()}")
         tasks = dict(_read_tasks(inputs)) if beside else {}
-        with partial.open("wb") as file:
-            file.writelines(orjson.dumps(line) + b"\n" for line in _convert(given, tasks))
-        partial.rename(copy)
+        try:
+            _write(copy, (orjson.dumps(line) + b"\n" for line in _convert(given, tasks)))
+        except OSError as error:
+            why = f"{error.strerror}: {copy.parent}"
+            raise ConfigError(f"{path}: {NEEDS_COPY}: {why}. {HOW_TO_PLACE}") from None
     return str(copy)
+
+
+def _write(copy: Path, lines: Iterable[bytes]) -> None:
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    partial = copy.with_name(f"{copy.name}.{os.getpid()}")
+    try:
+        with partial.open("wb") as file:
+            file.writelines(lines)
+        partial.rename(copy)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def is_theirs(path: Path) -> bool:
@@ -113,8 +132,3 @@ def _divide(task: JsonObject | None, fields: JsonObject) -> tuple[JsonObject, Js
 def _request(row: JsonObject) -> JsonObject:
     params: dict[str, Any] = row["responses_create_params"]
     return {"responses_create_params": {k: v for k, v in params.items() if v is not None}}
-
-
-def _cache_folder() -> Path:
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "rollout_kit" / "rollouts_of_nemo_gym"

@@ -16,7 +16,7 @@ from ...types import Key
 from ..compact import Keys
 from ..files import OutputPaths
 from .columns import Batch, Columns
-from .file import IndexFile, State
+from .file import IndexFile, State, cache_folder
 from .left_out import REPEATED, why_no_row
 from .records import RecordMaker
 
@@ -220,8 +220,8 @@ def open_index(path: Path) -> Index:
     return Index(path, "rollout", None if is_small else cache_path(path), OutputPaths(path).index)
 
 
-def cache_path(path: Path) -> Path:
-    """Where a reader without the output's lock keeps its index of a file."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+def cache_path(path: Path) -> Path | None:
+    """Where a reader without the output's lock keeps its index of a file; None for nowhere."""
     name = blake2b(os.fsencode(path.resolve()), digest_size=12).hexdigest()
-    return folder / "rollout_kit" / "index" / f"{name}.index"
+    folder = cache_folder()
+    return folder and folder / "index" / f"{name}.index"
