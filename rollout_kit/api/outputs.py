@@ -1,5 +1,6 @@
 """The files of rollouts that the words of a command name."""
 
+import os
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
@@ -29,9 +30,10 @@ def files_of(words: Sequence[str]) -> list[Path]:
 def distinct_files_of(words: Sequence[str]) -> tuple[list[Path], list[Path]]:
     """The files that are named, each once, and those that are named again."""
     named = list(chain.from_iterable(files_of([word]) for word in words))
-    found = {path.resolve(): path for path in reversed(named)}
+    real = os.path.realpath  # resolve() raises an error for a link to itself
+    found = {real(path): path for path in reversed(named)}
     firsts = sorted(found.values(), key=named.index)
-    return firsts, [path for path in named if found[path.resolve()] is not path]
+    return firsts, [path for path in named if found[real(path)] is not path]
 
 
 def files_in(folder: Path) -> Iterator[tuple[str, Path]]:
@@ -45,7 +47,9 @@ def files_in(folder: Path) -> Iterator[tuple[str, Path]]:
             elif each.stem.endswith(("_unverified", "_failures")):
                 found.add(each.with_stem(each.stem.rpartition("_")[0]))
         for each in sorted(found):
-            yield str(each.relative_to(folder)), each.resolve()
+            is_broken = each.is_symlink() and not each.exists()
+            if not (is_broken or each.is_dir()):
+                yield str(each.relative_to(folder)), each.resolve()
 
 
 def is_output(path: Path) -> bool:

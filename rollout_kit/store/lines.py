@@ -144,7 +144,7 @@ def without_verdict(line: Mapping[str, Any]) -> JsonObject:
     """The line as it was before verification, with the row's overwritten fields restored."""
     line = mark_as("unverified", line)
     block, replaced = line["rollout"], line.get("task_fields", {})
-    scores = frozenset(block.get("scores", ()))
+    scores = frozenset(score_names(block))
     bare = {
         name: value
         for name, value in line.items()
@@ -198,8 +198,13 @@ def row_of(line: Mapping[str, Any]) -> JsonObject:
 def head_of(line: Mapping[str, Any]) -> JsonObject:
     """Reward and scores of a rollout's line, and what of its block `info_of` leaves out."""
     block = line["rollout"]
-    head = {name: line[name] for name in ("reward", *block.get("scores", ())) if name in line}
+    head = {name: line[name] for name in ("reward", *score_names(block)) if name in line}
     return {**head, "rollout": {name: block[name] for name in OF_HEAD if name in block}}
+
+
+def score_names(block: Mapping[str, Any]) -> tuple[str, ...]:
+    """Names of the fields that the verifier set, by the `rollout` block of a line."""
+    return tuple([name for name in block.get("scores", ()) if isinstance(name, str)])
 
 
 def info_of(line: Mapping[str, Any]) -> RolloutInfo:
@@ -228,7 +233,7 @@ def info_of(line: Mapping[str, Any]) -> RolloutInfo:
         used("input_tokens") or 0,
         used("output_tokens") or 0,
         used("total_tokens") or 0,
-        tuple(get("scores", ())),
+        score_names(block),
         get("replay_differences", 0),
         arm_of(arm) if (arm := get("arm")) is not None else None,
     )

@@ -200,7 +200,7 @@ def _take_other(found: Contents, row: JsonObject, kind: str, place: LinePlace) -
         if head.key not in found.done:
             found.keep_settings(head)
     elif kind == "failure":
-        if head is None:
+        if head is None or not isinstance(row.get("failure"), dict):
             return False
         if row["failure"].get("terminal") is True:
             found.refused.add(head.key)

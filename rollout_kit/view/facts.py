@@ -100,7 +100,7 @@ def _take(facts: Facts, rollout: Rollout, threshold: float) -> None:
     facts.whole.add(rollout)
     facts.parts[which].add(rollout)
     facts.models.add(info.model)
-    facts.lengths.append(info.output_tokens)
+    facts.lengths.append(int(info.output_tokens))  # another program may write 5.0
     reward, answer = rollout.reward, rollout.line.get("extracted_answer")
     facts.sides.add(info.key, reward, rollout.group_reward, answer)
     if reward is None:
@@ -114,7 +114,8 @@ def _take(facts: Facts, rollout: Rollout, threshold: float) -> None:
 def _failure_lines(path: Path) -> Iterator[JsonObject]:
     for _, raw in read_lines(path):
         line = parse_line(raw)
-        if line is not None and kind_of(line, "failure") == "failure":
+        is_failure = line is not None and kind_of(line, "failure") == "failure"
+        if line is not None and is_failure and isinstance(line.get("failure"), dict):
             yield line
 
 

@@ -15,6 +15,8 @@ from rollout_kit.cli import compare, export, merge, report, view
 from rollout_kit.errors import ConfigError
 from rollout_kit.export import source
 from rollout_kit.export.filters.expression import Filter
+from rollout_kit.store.files import OutputPaths
+from rollout_kit.store.scan import scan
 
 WHERE = [
     "reward > 0.4",
@@ -250,3 +252,44 @@ def test_a_user_without_a_home_folder_reads_a_large_file(
     assert place.run(export.main, *words, "+format=trl_sft")[0] == 0
     static = f"+static={place.folder / 'view.html'}"
     assert place.run(view.main, place.folder / "plain.jsonl", static)[0] == 0
+
+
+def test_fields_of_wrong_types_end_no_command(place: Place) -> None:
+    """As another program, or a person, may have written them."""
+    lines = [line(task, 0, "a", 1.0) for task in range(4)]
+    lines[0]["rollout"]["scores"] = [1, None, {}]
+    lines[1]["usage"] = {"input_tokens": 1e300, "output_tokens": 5.5}
+    path = write_jsonl(place.folder / "odd.jsonl", lines)
+    failed = {**line(9, 0, "b", None), "kind": "failure", "failure": "a text"}
+    write_jsonl(place.folder / "odd_failures.jsonl", [failed])
+    for command, *words in (
+        (report.main, f"+output_fpath={place.folder / 'out.html'}"),
+        (view.main, f"+static={place.folder / 'view.html'}"),
+        (compare.main, place.folder / "plain.jsonl"),
+        (export.main, f"+output_fpath={place.folder / 'out.jsonl'}", "+format=trl_sft"),
+        (merge.main, f"+output_jsonl_fpath={place.folder / 'merged.jsonl'}"),
+    ):
+        status, said = place.run(command, path, *words)
+        assert status == 0 and "left out" not in said.partition("plain.jsonl")[0], said
+    (place.folder / "odd_unverified.jsonl").touch()
+    found = scan(OutputPaths(path))
+    assert len(found.done) == 4 and not found.refused
+
+
+def test_links_to_nowhere_and_folders_named_like_files_hide_no_rollout(place: Place) -> None:
+    folder = place.folder / "results"
+    folder.mkdir()
+    for name in ("one", "two"):
+        write_jsonl(folder / f"{name}.jsonl", [line(1, 0, "a", 1.0), line(2, 0, "b", 0.0)])
+    (folder / "loop.jsonl").symlink_to("loop.jsonl")
+    (folder / "gone.jsonl").symlink_to("nowhere.jsonl")
+    (folder / "folder.jsonl").mkdir()
+    for command, word in (
+        (compare.main, "+json=true"),
+        (report.main, f"+output_fpath={place.folder / 'out.html'}"),
+        (view.main, f"+static={place.folder / 'view.html'}"),
+    ):
+        status, said = place.run(command, folder, word)
+        assert status == 0, said
+    status, said = place.run(compare.main, folder / "loop.jsonl", folder / "one.jsonl")
+    assert status == 1 and "loop.jsonl: cannot be read: Too many levels" in said
