@@ -114,6 +114,8 @@ class _File(Protocol):
 
 
 def _open(path: Path, first_place: int, reads_all: bool) -> _File:
+    if path.is_fifo():
+        raise ConfigError(f"{path}: a pipe can be read only once: write it to a file first")
     first = [raw for _, raw in islice(number_lines(path), 3)]
     if any(is_group(parse_line(raw)) for raw in first):  # one may be damaged
         return _StreamedFile(_Groups(path), first_place)

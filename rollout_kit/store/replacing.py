@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from ..errors import ConfigError
+from ..errors import ConfigError, OutputError
 
 
 def check_replaceable(
@@ -23,7 +23,9 @@ def check_replaceable(
 
 def draft_of(path: Path, ending: str = "tmp") -> Path:
     """Where this process writes what becomes `path`. Drafts that killed processes have left there
-    are removed."""
+    are removed. OutputError for a device or a pipe, which the draft would replace."""
+    if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
+        raise OutputError(f"cannot write {path}: it is not a regular file; choose another name")
     start = f".{path.name}."
     for left in path.absolute().parent.glob(f"{glob.escape(start)}*.{ending}"):
         pid = left.name.removeprefix(start).partition(".")[0]

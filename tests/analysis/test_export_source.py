@@ -293,3 +293,28 @@ def test_links_to_nowhere_and_folders_named_like_files_hide_no_rollout(place: Pl
         assert status == 0, said
     status, said = place.run(compare.main, folder / "loop.jsonl", folder / "one.jsonl")
     assert status == 1 and "loop.jsonl: cannot be read: Too many levels" in said
+
+
+def test_a_pipe_is_refused_as_input_because_it_is_read_twice(place: Place) -> None:
+    pipe = place.folder / "pipe.jsonl"
+    os.mkfifo(pipe)
+    for command, *words in (
+        (compare.main, place.folder / "plain.jsonl"),
+        (export.main, f"+output_fpath={place.folder / 'out.jsonl'}", "+format=trl_sft"),
+    ):
+        status, said = place.run(command, pipe, *words)
+        assert status == 1 and "pipe.jsonl: a pipe can be read only once" in said
+
+
+def test_no_output_replaces_a_device_or_a_pipe(place: Place) -> None:
+    pipe = place.folder / "pipe.jsonl"
+    os.mkfifo(pipe)
+    for command, key, *more in (
+        (report.main, "output_fpath"),
+        (view.main, "static"),
+        (export.main, "output_fpath", "+format=trl_sft"),
+        (merge.main, "output_jsonl_fpath"),
+    ):
+        status, said = place.run(command, place.folder / "plain.jsonl", f"+{key}={pipe}", *more)
+        assert status == 1 and f"{pipe}" in said, said
+        assert pipe.is_fifo()
