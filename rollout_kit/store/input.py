@@ -60,6 +60,8 @@ def number_lines(path: Path, skip: int = 0) -> Iterator[tuple[int, bytes]]:
                 if raw.strip():
                     yield number, raw
     except FileNotFoundError:
+        if path.is_symlink():
+            raise ConfigError(f"{path}: is a link to {path.readlink()}, which is missing") from None
         near = [each.name for each in path.parent.glob("*")] if path.parent.is_dir() else []
         raise ConfigError(f"no input file {path}{suggest(path.name, near)}") from None
     except (OSError, EOFError, zlib.error) as error:

@@ -293,6 +293,8 @@ def test_links_to_nowhere_and_folders_named_like_files_hide_no_rollout(place: Pl
         assert status == 0, said
     status, said = place.run(compare.main, folder / "loop.jsonl", folder / "one.jsonl")
     assert status == 1 and "loop.jsonl: cannot be read: Too many levels" in said
+    status, said = place.run(compare.main, folder / "gone.jsonl", folder / "one.jsonl")
+    assert status == 1 and "gone.jsonl: is a link to nowhere.jsonl, which is missing" in said
 
 
 def test_a_pipe_is_refused_as_input_because_it_is_read_twice(place: Place) -> None:
