@@ -35,6 +35,11 @@ OTHER_FORMS = {
 }
 """Suffix → the form of a file, and the command that makes JSON lines of it."""
 
+COMPRESSED = {
+    b"\x1f\x8b": ("compressed, but not named .gz", "gunzip <"),
+    b"\x28\xb5": ("compressed, but not named .zst", "zstd -dc"),
+}
+"""First bytes of a file → its form, and the command that makes JSON lines of it."""
 
 CARRIAGE_RETURN = re.compile(rb"\}\r\s*\{")
 """Between two rows of a file whose lines end with it; no JSON text holds it unescaped."""
@@ -80,6 +85,8 @@ def _check_form(path: Path, lines: list[bytes]) -> None:
         form, how = "text with carriage returns as line ends", "tr '\\r' '\\n' <"
     elif lines[0].startswith((b"\xff\xfe", b"\xfe\xff")):
         form, how = "UTF-16", "iconv -f UTF-16 -t UTF-8"
+    elif (magic := lines[0][:2]) in COMPRESSED:
+        form, how = COMPRESSED[magic]
     elif begins[0] == b"[" or begins[0].startswith(b"[{"):
         form, how = "one JSON array", "jq -c '.[]'"
     elif begins[0] == b"{":
