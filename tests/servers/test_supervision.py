@@ -174,7 +174,9 @@ def test_a_server_that_keeps_dying_is_given_up_by_name_and_the_rest_goes_on(
     assert run.returncode == 1
     [logs] = (workplace.folder / "logs").iterdir()
     assert f"its log: logs/{logs.name}/tally-0.log" in said, said
-    assert "the disk is on fire" in said and "given up: it ended 3 times in a row" in said
+    assert "the disk is on fire" in said
+    # the killed process counts if it was ready only for a moment
+    assert re.search("given up: it ended [34] times in a row", said), said
     assert "the disk is on fire" in (logs / "tally-0.log").read_text()
 
 
