@@ -30,7 +30,7 @@ SLACK_MB = 2.0
 """Growth below this is caused by the allocator."""
 
 SAMPLE_S = 5.0
-STATUS = [sys.executable, "-m", "rollout_kit.cli.status"]
+STATUS = [sys.executable, "-c", "from rollout_kit.cli.status import main; main()"]
 
 
 @dataclass(frozen=True)
