@@ -258,8 +258,10 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1_000)
     parser.add_argument("--attempts", type=int, default=1_000_000)
     parser.add_argument("--repeats", type=int, default=8, help="rollouts of each task")
-    parser.add_argument("--lost", type=int, default=100)
+    parser.add_argument("--lost", type=int, default=100, help="workers, fewer than there are")
     args = parser.parse_args()
+    if args.lost >= args.workers:
+        parser.error(f"--lost {args.lost}: some of the {args.workers} workers must go on")
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)  # as in a real driver
     began, cpu = time.perf_counter(), time.process_time()
