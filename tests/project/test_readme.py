@@ -4,6 +4,7 @@ A code block with a file name after its language is written to that file. A shel
 unless the line above it gives a reason not to.
 """
 
+import fcntl
 import json
 import os
 import re
@@ -110,17 +111,21 @@ class Walk:
 
 @pytest.fixture(scope="module")
 def walk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
+    """One process at a time walks: the commands use a fixed port."""
     if not (BIN / "ng_help").exists():
         pytest.skip("the commands are not installed beside this interpreter")
     if not all(map(shutil.which, ("bash", "curl", "jq"))):
         pytest.skip("bash, curl or jq is not installed")
     from rollout_kit.launch.sockets import bound_socket
 
-    try:
-        bound_socket("127.0.0.1", HEAD_PORT).close()
-    except OSError:
-        pytest.skip(f"port {HEAD_PORT} is in use, and the documents' commands need it")
-    with endpoint(lambda body: (200, text_response("B"))) as hosted:
+    lock = tmp_path_factory.getbasetemp().parent / "walk.lock"
+    answers = endpoint(lambda body: (200, text_response("B")))
+    with lock.open("w") as turn, answers as hosted:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        try:
+            bound_socket("127.0.0.1", HEAD_PORT).close()
+        except OSError:
+            pytest.skip(f"port {HEAD_PORT} is in use, and the documents' commands need it")
         walk = Walk(tmp_path_factory.mktemp("walk"), hosted)
         try:
             for document in WALKED.values():
