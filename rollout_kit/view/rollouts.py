@@ -138,15 +138,20 @@ class Reader:
 
     def set_label(self, row_id: int, asked: Any) -> JsonObject:
         """Set or remove a label; ConfigError for a request that is none."""
-        if not isinstance(asked, dict) or not isinstance(asked.get("label"), str):
+        is_label = isinstance(asked, dict) and isinstance(asked.get("label"), str)
+        if not is_label or not isinstance(asked.get("note") or "", str):
             raise ConfigError("a label is a JSON object with 'label', and 'note' if there is one")
+        if asked.get("on") not in (None, "task", "rollout"):
+            raise ConfigError(f"on={asked['on']!r}: a label is on a rollout or on its task")
+        if not isinstance(asked.get("removed") or False, bool):
+            raise ConfigError(f"removed={asked['removed']!r}: give true or false")
         number, part, row = self._dataset.locate(row_id)
         key, labels = part.index.key(row), self._dataset.output_of(number).labels
         what = Labelled.task(key.task_id) if asked.get("on") == "task" else Labelled(*key)
         if asked.get("removed") is True:
             labels.remove(what, asked["label"])
         else:
-            labels.set(what, asked["label"], str(asked.get("note") or ""))
+            labels.set(what, asked["label"], asked.get("note") or "")
         self._dataset.version += 1
         return {"labels": dict(labels.on(what))}
 

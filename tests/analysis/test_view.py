@@ -399,6 +399,25 @@ def test_labels_are_kept_beside_the_output_and_the_last_one_counts(
         viewer.reader.set_label(row, {"label": " "})
 
 
+@pytest.mark.parametrize("wrong", [{"on": "tsk"}, {"note": [1]}, {"removed": "yes"}])
+def test_a_label_with_a_field_of_a_wrong_kind_is_refused(
+    viewer: Viewer, results: Path, wrong: dict[str, Any]
+) -> None:
+    with pytest.raises(ConfigError):
+        viewer.reader.set_label(0, {"label": "bug", **wrong})
+    assert not (results / "a_labels.jsonl").exists()
+
+
+def test_a_label_behind_a_line_that_was_cut_is_kept(viewer: Viewer, results: Path) -> None:
+    viewer.reader.set_label(0, {"label": "bug"})
+    with (results / "a_labels.jsonl").open("a") as stream:
+        stream.write('{"kind":"label","task_')
+    viewer.reader.set_label(0, {"label": "odd"})
+    again = Labels.beside(results / "a.jsonl")
+    again.refresh()
+    assert [list(notes) for _, notes in again.items()] == [["bug", "odd"]]
+
+
 Asking = Callable[[str, str, dict[str, str], Any], Awaitable[tuple[int, str, Any]]]
 
 

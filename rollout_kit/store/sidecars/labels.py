@@ -99,7 +99,9 @@ class Labels:
         line = {**mark("label"), **named, **content, "at": now_text()}
         raw = orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
         try:
-            with self.path.open("ab") as stream:
+            with self.path.open("a+b") as stream:
+                if stream.tell() and os.pread(stream.fileno(), 1, stream.tell() - 1) != b"\n":
+                    raw = b"\n" + raw  # behind a line that was cut: both would be unreadable
                 stream.write(raw)
                 stream.flush()
                 os.fsync(stream.fileno())
