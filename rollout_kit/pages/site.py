@@ -5,6 +5,7 @@ only ever shown as text.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -55,9 +56,10 @@ def build_site(folder: Path, routes: Sequence[BaseRoute]) -> ASGIApp:
 def find_file(folder: Path, name: str) -> Path | None:
     """A file of a page, of its own or shared; None if there is none."""
     for top in (folder, SHARED):
-        path = (top / name).resolve()
-        if path.is_relative_to(top) and path.suffix in TYPES and path.is_file():
-            return path
+        with suppress(OSError, ValueError):  # no file can have such a name
+            path = (top / name).resolve()
+            if path.is_relative_to(top) and path.suffix in TYPES and path.is_file():
+                return path
     return None
 
 

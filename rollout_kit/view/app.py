@@ -86,7 +86,7 @@ class Viewer:
         """Some of the rows that a query chooses."""
         result = self.queries.result(query)
         ids = result.ids
-        chosen = ids[start : start + min(count, MAX_ROWS)] if start >= 0 else ids[:0]
+        chosen = ids[start : start + max(0, min(count, MAX_ROWS))] if start >= 0 else ids[:0]
         return {
             "total": len(ids),
             "is_done": result.is_done,

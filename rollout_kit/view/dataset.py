@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..api.outputs import files_in, is_output, size_of
 from ..errors import ConfigError, suggest
-from ..export.filters.masks import rows_of_task
+from ..export.filters.masks import COMPUTED, rows_of_task
 from ..export.grouped import is_group
 from ..store.arms.order import ArmOrder
 from ..store.compact import hex_number
@@ -210,6 +210,12 @@ class Dataset:
     def failures_of(self, part_number: int) -> Part:
         """The failures file of the same output."""
         return self.output_of(part_number).parts[-1]
+
+    def check_column(self, name: str) -> None:
+        """ConfigError if no file has the column."""
+        names = {each for part in self.parts for each in part.index.columns.names()}
+        if name not in (known := names | COMPUTED.keys()):
+            raise ConfigError(f"there is no column '{name}'{suggest(name, known)}")
 
     def arm_order(self) -> ArmOrder:
         """The order of the arms of all outputs."""

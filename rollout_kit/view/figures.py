@@ -9,8 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ..errors import ConfigError
-from ..export.filters.masks import COMPUTED, value_in
+from ..export.filters.masks import value_in
 from ..metrics.aggregate import Aggregate
 from ..store.arms.order import Place
 from ..store.groups.scope import Group, parse_scope
@@ -165,9 +164,7 @@ def _figures(dataset: Dataset, ids: list[int]) -> JsonObject:
 
 def _values(dataset: Dataset, ids: Iterable[int], name: str) -> Iterator[Any]:
     """The values of a column; ConfigError if no file has it."""
-    names = {each for part in dataset.parts for each in part.index.columns.names()}
-    if name not in names | COMPUTED.keys():
-        raise ConfigError(f"there is no column '{name}'")
+    dataset.check_column(name)
     columns = [part.index.columns for part in dataset.parts]
     for row_id in ids:
         yield value_in(columns[row_id >> ROW_BITS], name, row_id & ROW_MASK)

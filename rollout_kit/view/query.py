@@ -177,7 +177,7 @@ def _choose_by_columns(part: Part, tree: ast.expr | None) -> tuple[Rows, str]:
 
 
 def order(dataset: Dataset, ids: array[int], sort: str) -> array[int]:
-    """The ids by a column; rows without a value come last."""
+    """The ids by a column; rows without a value come last. ConfigError for one that is none."""
     is_falling, name = sort.startswith("-"), sort.removeprefix("-")
     if name.startswith("~"):
         drawn = list(ids)
@@ -185,8 +185,9 @@ def order(dataset: Dataset, ids: array[int], sort: str) -> array[int]:
         return array("Q", drawn)
     if name == "row":
         return array("Q", sorted(ids, reverse=is_falling))
+    if name not in OF_OUTPUTS:
+        dataset.check_column(name)
     parts = [part.index.columns for part in dataset.parts]
-
     numbers = [columns.numbers.get(name, ()) for columns in parts]
 
     def read(row_id: int) -> Any:
@@ -199,7 +200,6 @@ def order(dataset: Dataset, ids: array[int], sort: str) -> array[int]:
     is_text = any(name in columns.texts or name in COMPUTED for columns in parts)
     plain = read if is_text else read_number
     value = OF_OUTPUTS[name](dataset) if name in OF_OUTPUTS else plain
-
     with_value, without = array("Q"), array("Q")
     for row_id in ids:
         known = value(row_id)

@@ -301,6 +301,12 @@ def test_a_wrong_query_says_what_is_wrong(
     assert said in viewer.queries.wait(Query(where, search)).error
 
 
+def test_an_order_by_no_column_says_so(viewer: Viewer) -> None:
+    assert "did you mean 'reward'?" in viewer.queries.wait(Query(sort="-rewrd")).error
+    for name in ("file", "arm", "group_reward", "status", "row", "~1"):
+        assert not viewer.queries.wait(Query(sort=name)).error
+
+
 def searching() -> list[str]:
     """The processes of this one that search."""
     found = []
@@ -450,8 +456,13 @@ def test_the_server_answers_and_nothing_is_loaded_from_elsewhere(viewer: Viewer)
         ("GET", "/api/compare?first=a.jsonl&second=sub.jsonl", {}, None),
         ("GET", "/api/plots", {}, None),
         ("GET", "/api/histogram?column=extracted_answer", {}, None),
+        ("GET", "/%00.js", {}, None),
+        ("GET", f"/{'a' * 5000}.js", {}, None),
+        ("GET", "/api/rows?count=-1", {}, None),
     )
-    assert [status for status, _, _ in found] == [200, 200, 404, 404, 400, 400, 200, 200, 200, 200]
+    statuses = [status for status, _, _ in found]
+    assert statuses == [200, 200, 404, 404, 400, 400, 200, 200, 200, 200, 404, 404, 200]
+    assert json.loads(found[-1][1])["rows"] == []
     for _, _, headers in found:
         assert "default-src 'self'" in headers["content-security-policy"]
         assert headers["x-content-type-options"] == "nosniff"
