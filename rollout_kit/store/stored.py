@@ -161,6 +161,8 @@ def _parse(raw: bytes) -> tuple[Key, JsonObject] | None:
 def _lack(line: JsonObject) -> str:
     if "response" not in line and "responses_create_params" in line:
         return "a task, without a response"
+    if key_of({**line, "reward": 0, "usage": None}) is not None:
+        return "its 'reward' or 'usage' is not a number where it must be one"
     return "its agent_ref or its 'rollout' block, which identify it, are missing or invalid"
 
 

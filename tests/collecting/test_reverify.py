@@ -206,19 +206,21 @@ def test_lines_of_others_are_named_once_and_stop_nothing(desk: Desk) -> None:
     run_virtual(desk.collect(ROWS))
     good = [json.dumps(line) for line in desk.lines()]
     foreign = ["{torn", "[1]", json.dumps(ROWS[0]), '{"rollout": {"task_id": "x"}}']
+    foreign.append(json.dumps({**desk.lines()[0], "reward": "1"}))
     answerless = {**desk.lines()[0], "response": None}
     write_jsonl(desk.folder / "rollouts.jsonl", [*foreign, *good, answerless, *good])
     assert run_virtual(desk.reverify(limit=2)) == 2
-    assert [failure["line"] for failure in desk.new("_failures")] == [1, 2, 3, 4]
+    assert [failure["line"] for failure in desk.new("_failures")] == [1, 2, 3, 4, 5]
     assert run_virtual(desk.reverify()) == 2
     assert len(by_key(desk.new())) == 6
     failures = desk.new("_failures")
-    assert [failure["line"] for failure in failures] == [1, 2, 3, 4, 11]
+    assert [failure["line"] for failure in failures] == [1, 2, 3, 4, 5, 12]
     messages = [failure["failure"]["message"] for failure in failures]
     assert "not JSON" in messages[0] and "a task, without a response" in messages[2]
-    assert "5 malformed lines" in desk.out.getvalue()
+    assert "its 'reward' or 'usage' is not a number" in messages[4]
+    assert "6 malformed lines" in desk.out.getvalue()
     assert run_virtual(desk.reverify()) == 2
-    assert len(desk.new("_failures")) == 5
+    assert len(desk.new("_failures")) == 6
     assert run_virtual(desk.reverify(max_failed_fraction=0.5)) == 0
 
 
