@@ -177,7 +177,7 @@ def _choose_by_columns(part: Part, tree: ast.expr | None) -> tuple[Rows, str]:
 
 
 def order(dataset: Dataset, ids: array[int], sort: str) -> array[int]:
-    """The ids by a column; rows without a value come last. ConfigError for one that is none."""
+    """The ids by a column; rows without a value come last. ConfigError if no file has it."""
     is_falling, name = sort.startswith("-"), sort.removeprefix("-")
     if name.startswith("~"):
         drawn = list(ids)
