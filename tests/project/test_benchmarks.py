@@ -13,7 +13,7 @@ from benchmarks.endpoint import mean_in_flight
 from benchmarks.figures import Figure
 from benchmarks.grid import Case, Compared, Grid, Side, median
 from benchmarks.lines import judge
-from benchmarks.measure import cpu_at, lags_ms, running_endpoint
+from benchmarks.measure import ROOT, cpu_at, lags_ms, running_endpoint
 
 
 def side(per_s: float, cpu_ms: float, mean: float = 0.0, most: int = 0) -> Side:
@@ -121,3 +121,10 @@ def test_cpu_time_is_that_of_a_process_and_of_its_descendants() -> None:
         own, below = vllm_job.cpu_of(process.pid)
         process.communicate(b"\n")
     assert below >= 0.29 and own < below
+
+
+def test_a_short_soak_leaves_nothing_open() -> None:
+    argv = [sys.executable, "-m", "benchmarks.soak", "--tasks", "40", "--repeats", "2"]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "80 rollouts in" in done.stdout and "left in flight or open: nothing" in done.stdout
