@@ -41,14 +41,17 @@ class Watch:
     _said_at: float = float("-inf")
 
     async def watch(self) -> None:
-        """Run until cancelled; never raises."""
+        """Run until cancelled, and report what changed until then; never raises."""
         loop = asyncio.get_running_loop()
-        while True:
-            asked = set(self.models) - self._without_load
-            await asyncio.gather(*(self._ask(name) for name in asked))
-            self.limiter.record_load(loop.time(), add_loads(list(self._last.values())))
+        try:
+            while True:
+                asked = set(self.models) - self._without_load
+                await asyncio.gather(*(self._ask(name) for name in asked))
+                self.limiter.record_load(loop.time(), add_loads(list(self._last.values())))
+                self.report(loop.time())
+                await asyncio.sleep(EVERY_S)
+        finally:
             self.report(loop.time())
-            await asyncio.sleep(EVERY_S)
 
     async def _ask(self, name: str) -> None:
         try:

@@ -149,6 +149,22 @@ def test_people_get_a_line_now_and_then_and_programs_every_change() -> None:
     }
 
 
+def test_a_change_after_the_last_load_is_told_when_the_run_ends() -> None:
+    watch, progress = watch_of(Peers({}), as_json=True)
+
+    async def main() -> None:
+        task = asyncio.create_task(watch.watch())
+        await asyncio.sleep(0.5)
+        watch.limiter.limit = 30.0
+        watch.limiter._report(0.5, "why not")
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    run_virtual(main())
+    told = [json.loads(each) for each in progress.out.getvalue().splitlines()]  # type: ignore[attr-defined]
+    assert [each["after"] for each in told] == [30]
+
+
 def test_the_progress_line_shows_a_limit_that_moves() -> None:
     progress = Progress(err=io.StringIO(), in_flight=96)
     assert "in flight=96," in progress._postfix()
