@@ -18,6 +18,7 @@ RolloutKitError
 """
 
 import os
+import re
 import shutil
 import sys
 from difflib import get_close_matches
@@ -30,6 +31,12 @@ from pydantic import ValidationError
 
 BODY_LIMIT = 2048
 """Characters of an error's body that are kept."""
+
+SUMMARY_LIMIT = 2000
+"""Characters of the message in an error's body that are kept."""
+
+CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+"""Characters that a terminal obeys."""
 
 TRACEBACK_LIMIT = 16_384
 """Characters of a traceback that are kept."""
@@ -203,8 +210,13 @@ def summary(payload: Any, text: str) -> str:
         for key in path:
             found = found.get(key) if isinstance(found, dict) else None
         if isinstance(found, str) and found:
-            return " ".join(found.split())
-    return " ".join(text.split())[:300] or "(empty body)"
+            return on_one_line(found, SUMMARY_LIMIT)
+    return on_one_line(text, 300) or "(empty body)"
+
+
+def on_one_line(text: str, length: int) -> str:
+    """The text without line breaks and characters that a terminal obeys, cut to `length`."""
+    return CONTROLS.sub("\ufffd", " ".join(text[: 4 * length].split())[:length])
 
 
 class boundary:

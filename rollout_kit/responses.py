@@ -25,6 +25,11 @@ USAGE_DETAILS = {
 }
 """Counts that the OpenAI SDK's `Response` requires and most endpoints leave out."""
 
+USAGE_COUNTS = ("input_tokens", "output_tokens", "total_tokens")
+
+MOST_TOKENS = 1 << 53
+"""Larger numbers lose digits in programs that read all numbers as floats."""
+
 
 DEEPEST = 170
 """Levels that a JSON value may have: a line has some more, and pydantic reads 200."""
@@ -118,29 +123,64 @@ def content_texts(content: Any) -> list[str]:
 
 
 def sum_usage(usages: Iterable[Mapping[str, Any] | None]) -> JsonObject:
-    """The sums of the token counts, including nested details."""
-    total: JsonObject = {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0}
-    for usage in usages:
-        _add_numbers(total, usage or {})
+    """The sums of the token counts, including nested details. Values of other types are left
+    out."""
+    total: JsonObject = dict.fromkeys(USAGE_COUNTS, 0)
     for details, names in USAGE_DETAILS.items():
-        counted = total.setdefault(details, {})
-        for name in names:
-            counted.setdefault(name, 0)
+        total[details] = dict.fromkeys(names, 0)
+    for usage in usages:
+        _add_numbers(total, as_object(usage))
     return total
 
 
 def _add_numbers(total: JsonObject, more: Mapping[str, Any]) -> None:
     for key, value in more.items():
+        so_far = total.get(key)
         if isinstance(value, dict):
+            if not isinstance(so_far, dict | None):
+                continue
             _add_numbers(total.setdefault(key, {}), value)
-        elif isinstance(value, (int, float)):
-            total[key] = total.get(key, 0) + value
+        elif isinstance(value, (int, float)) and not isinstance(so_far, dict):
+            total[key] = (so_far or 0) + value
+
+
+def mend_usage(usage: Any) -> JsonObject | None:
+    """The usage without known counts and details of wrong types; None if it is no object."""
+    if not isinstance(usage, dict):
+        return None
+    mended = {name: value for name, value in usage.items() if _fits(name, value)}
+    for details, names in USAGE_DETAILS.items():
+        for name in names:
+            if name in (counted := mended.get(details) or {}) and not is_count(counted[name]):
+                mended[details] = {key: each for key, each in counted.items() if key != name}
+    return mended
+
+
+def _fits(name: str, value: Any) -> bool:
+    if name in USAGE_DETAILS:
+        return isinstance(value, dict | None)
+    return name not in USAGE_COUNTS or is_count(value)
+
+
+def is_count(value: Any) -> bool:
+    """Whether the value can be a number of tokens."""
+    return isinstance(value, int) and 0 <= value < MOST_TOKENS
+
+
+def count(usage: Any, name: str) -> int:
+    """This number of tokens; 0 if it is missing or none."""
+    found = as_object(usage).get(name)
+    return found if is_count(found) else 0
+
+
+def as_object(value: Any) -> Mapping[str, Any]:
+    """The value if it is an object, else an empty one."""
+    return value if isinstance(value, dict) else {}
 
 
 def total_tokens(response: Mapping[str, Any]) -> int:
     """`total_tokens` of the response's usage; 0 if it is missing."""
-    usage = response.get("usage")
-    total = usage.get("total_tokens") if isinstance(usage, dict) else None
+    total = as_object(response.get("usage")).get("total_tokens")
     return total if isinstance(total, int) else 0
 
 

@@ -13,7 +13,9 @@ import orjson
 from ..errors import ModelError, TaskError
 from ..responses import (
     Item,
+    as_object,
     content_texts,
+    count,
     function_call_item,
     input_items,
     make_response,
@@ -107,8 +109,13 @@ def from_chat(completion: Any, params: Mapping[str, Any]) -> JsonObject:
     if not isinstance(message, dict):
         raise _garbage("its choice has no message", completion)
     reason = INCOMPLETE.get(choice.get("finish_reason") or "")
+    if not isinstance(message.get("content"), str | list | None):
+        raise _garbage("its content is no text", completion)
     text, reasoning = _text_and_reasoning(message, is_raw=bool(params.get(RAW)))
-    calls = [_function_call(call, completion) for call in message.get("tool_calls") or ()]
+    asked = message.get("tool_calls") or []
+    if not isinstance(asked, list):
+        raise _garbage("its tool calls are no list", completion)
+    calls = [_function_call(call, completion) for call in asked]
     output: list[Item] = [reasoning_item(reasoning)] if reasoning else []
     refusal = message.get("refusal")
     if text or refusal or not (calls or reason):
@@ -290,7 +297,7 @@ def _text_and_reasoning(message: JsonObject, *, is_raw: bool) -> tuple[str, str]
     """The answer and the reasoning, which the endpoint may not have separated; a raw completion is
     one text."""
     content = message.get("content")
-    text = "".join(content_texts(content)) if isinstance(content, str | list) else ""
+    text = "".join(content_texts(content))
     if is_raw:
         return text, ""
     for field in ("reasoning_content", "reasoning"):
@@ -325,16 +332,16 @@ def _function_call(call: Any, completion: Any) -> Item:
 
 
 def _usage(given: Any) -> JsonObject:
-    usage = given if isinstance(given, dict) else {}
-    read, written = usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0
-    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-    thought = (usage.get("completion_tokens_details") or {}).get("reasoning_tokens") or 0
+    usage = as_object(given)
+    read, written = count(usage, "prompt_tokens"), count(usage, "completion_tokens")
+    cached = count(usage.get("prompt_tokens_details"), "cached_tokens")
+    thought = count(usage.get("completion_tokens_details"), "reasoning_tokens")
     return {
         "input_tokens": read,
         "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
         "output_tokens": written,
         "output_tokens_details": {"reasoning_tokens": thought},
-        "total_tokens": usage.get("total_tokens") or read + written,
+        "total_tokens": count(usage, "total_tokens") or read + written,
     }
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import orjson
 
-from ..errors import ModelError, TaskError, summary
-from ..responses import make_response
+from ..errors import ModelError, TaskError, on_one_line, summary
+from ..responses import make_response, mend_usage
+from ..session import note_repair
 from ..transport.http import Reply
 from ..transport.retry import retry_after_s
 from ..transport.wire import read_json
@@ -23,6 +24,9 @@ CHAT_ONLY = (
 
 QUOTED = 100
 """Characters quoted of a body that is no JSON."""
+
+PENDING, FAILED = ("queued", "in_progress"), ("failed", "cancelled")
+"""Values of `status` in a response that has no answer."""
 
 NAMES_MODEL = re.compile("model|deployment", re.IGNORECASE)
 
@@ -49,7 +53,61 @@ def describe_no_json(text: str) -> str:
         return "an empty body"
     if text.lstrip()[0] in "{[":
         return "not JSON, perhaps cut off"
-    return f"no JSON object, but {' '.join(text.split())[:QUOTED]}"
+    return f"no JSON object, but {on_one_line(text, QUOTED)}"
+
+
+def read_response(payload: Any) -> JsonObject:
+    """The Responses object in a reply. Its `usage` and `incomplete_details` are left out where they
+    have a wrong type. ModelError if it is no answer."""
+    if (flaw := _find_flaw(payload)) is not None:
+        text = orjson.dumps(payload, default=str).decode()
+        # an answer that is still to come would be paid for again
+        is_pending = isinstance(payload, dict) and payload.get("status") in PENDING
+        raise ModelError(flaw, body=text, retryable=not is_pending)
+    if (usage := payload.get("usage")) is not None and (mended := mend_usage(usage)) != usage:
+        note_repair("usage that is none → left out")
+        payload = {**payload, "usage": mended}
+    details = payload.get("incomplete_details")
+    if not isinstance(details, dict | None):
+        note_repair("incomplete_details that are no object → text")
+        payload = {**payload, "incomplete_details": {"reason": str(details)}}
+    return payload
+
+
+def _find_flaw(payload: Any) -> str | None:
+    """What keeps a reply from being an answer."""
+    found = payload if isinstance(payload, dict) else {}
+    if not isinstance(found.get("output"), list):
+        if "choices" in found:
+            return f"a chat completion and no response; {CHAT_ONLY}"
+        return "no response, as it has no list 'output'"
+    if (status := found.get("status")) in PENDING:
+        return f"a response without its answer, as its status is '{status}': leave out 'background'"
+    if status in FAILED:
+        return f"a response without an answer, as its status is '{status}'"
+    flaws = map(_find_item_flaw, found["output"])
+    return next(filter(None, flaws), None)
+
+
+def _find_item_flaw(item: Any) -> str | None:
+    if not isinstance(item, dict):
+        return "no response, as an item of its 'output' is no object"
+    if item.get("type") == "function_call" and not isinstance(item.get("name"), str):
+        return "no response, as one of its function calls has no name"
+    if item.get("type") == "message":
+        content = item.get("content")
+        is_text = isinstance(content, str | None) or (
+            isinstance(content, list) and all(map(_is_readable, content))
+        )
+        return None if is_text else "no response, as a message of its 'output' is no text"
+    return None
+
+
+def _is_readable(part: Any) -> bool:
+    """Whether a part of a message has a text, or is one that has none."""
+    if not isinstance(part, dict):
+        return False
+    return part.get("type") != "output_text" or isinstance(part.get("text"), str | None)
 
 
 def extra_body(row: JsonObject) -> JsonObject:

@@ -22,12 +22,14 @@ from ..endpoints.rate_limit import HEADER_PREFIX, Allowances, RequestQueue
 from ..endpoints.raw import PATH as COMPLETION_PATH
 from ..endpoints.raw import as_chat, raw_text, to_completion
 from ..endpoints.refusals import (
+    QUOTED,
     describe_no_json,
     extra_body,
     is_context_overflow,
     overflow_response,
     read_refusal,
     read_reply,
+    read_response,
 )
 from ..errors import (
     THROTTLED,
@@ -36,7 +38,9 @@ from ..errors import (
     PeerLost,
     PeerUnreachable,
     RolloutError,
+    on_one_line,
 )
+from ..responses import total_tokens
 from ..session import current_session
 from ..time_limit import running_loop, within
 from ..transport.connection import Headers
@@ -281,8 +285,7 @@ class HostedModel(Model):
         allowances.read_headers(now(), reply.headers.starting_with(HEADER_PREFIX))
         if reply.status == 200 and not (isinstance(payload, dict) and payload.get("error")):
             response = self._answer(payload, url, reply, asked.params, streamed)
-            used = (response.get("usage") or {}).get("total_tokens") or 0
-            allowances.record_answer(now(), expected, used)
+            allowances.record_answer(now(), expected, total_tokens(response))
             self._throttling.record_answer()
             return response
         if is_context_overflow(reply.status, payload):
@@ -311,18 +314,21 @@ class HostedModel(Model):
     def _answer(
         self, payload: Any, url: str, reply: Reply, params: JsonObject, streamed: bool
     ) -> JsonObject:
-        what = "no response, as it has no list 'output'"
         if payload is None:
             what = describe_no_json(reply.text())
             if streamed:
                 what = "a stream that ended before its answer was whole"
-        elif params.get(RAW):
-            return from_chat(as_chat(payload), {"model": self.model_name(), **params})
-        elif self._is_chat:
-            return from_chat(payload, {"model": self.model_name(), **params})
-        elif isinstance(payload, dict) and isinstance(payload.get("output"), list):
-            return payload
-        raise ModelError(f"{url} answered 200: {what}", body=reply.text(), retryable=True)
+            raise ModelError(f"{url} answered 200: {what}", body=reply.text(), retryable=True)
+        is_completion = params.get(RAW)
+        try:
+            if not (self._is_chat or is_completion):
+                return read_response(payload)
+            completion = as_chat(payload) if is_completion else payload
+            return from_chat(completion, {"model": self.model_name(), **params})
+        except ModelError as error:
+            begins = on_one_line(error.body, QUOTED)
+            error.message = f"{url} answered 200: {error.message}; it begins with {begins}"
+            raise
 
 
 @dataclass(slots=True)

@@ -45,7 +45,9 @@ LONGEST_INTEGER = 20
 LARGEST_MENDED = 16 << 20
 """Bytes; mending takes a fifth of a second for each million."""
 
-JSON_START = re.compile(rb'\s*[\[{"\-\dtfnNI]')
+JSON_START = re.compile(rb'(?:\xef\xbb\xbf)?\s*[\[{"\-\dtfnNI]')
+
+BYTE_ORDER_MARK = "\ufeff"
 
 BRACKET = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{]++|[\]}]++', re.DOTALL)
 
@@ -232,7 +234,10 @@ def mend(raw: bytes, note: Callable[[str], object] = str) -> bytes | None:
     if flat != raw:
         found[f"more than {DEEPEST} levels → text"] = None
     text = flat.decode("utf-8", "replace")
-    if "\ufffd" in text and text.encode() != flat:
+    if text[0] == BYTE_ORDER_MARK:
+        found["byte order mark → left out"] = None
+        text = text[1:]
+    if "\ufffd" in text and not flat.endswith(text.encode()):
         found["invalid UTF-8 → U+FFFD"] = None
     try:
         value = json.loads(

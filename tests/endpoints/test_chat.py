@@ -319,12 +319,30 @@ def test_an_empty_reply_is_an_empty_message():
         {"choices": [{}]},
         completion({"tool_calls": [{}]}),
         completion({"tool_calls": ["x"]}),
+        completion({"tool_calls": 7}),
+        completion({"content": 5}),
+        completion({"content": {"text": "x"}}),
     ],
 )
 def test_what_is_no_completion_is_the_models_error_and_may_be_tried_again(reply):
     with pytest.raises(ModelError, match="not a chat completion") as caught:
         from_chat(reply, {})
     assert caught.value.retryable
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        [1],
+        "many",
+        {"prompt_tokens": "2", "completion_tokens": [1], "total_tokens": -3},
+        {"prompt_tokens_details": 5, "completion_tokens_details": {"reasoning_tokens": "x"}},
+    ],
+)
+def test_a_usage_of_wrong_types_counts_nothing(usage):
+    response = from_chat({**completion({"content": "a"}), "usage": usage}, {})
+    Response.model_validate(response)
+    assert response["usage"]["total_tokens"] == 0
 
 
 def test_several_choices_are_refused():

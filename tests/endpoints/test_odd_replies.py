@@ -65,6 +65,15 @@ def test_an_odd_reply_is_kept_paid_once_and_named(bench: Bench, what: str, over:
     assert line.num_asked == 3
 
 
+@pytest.mark.parametrize("text", ["plain", "\\ufffd"])
+def test_a_byte_order_mark_is_left_out(bench: Bench, text: str) -> None:
+    raw = b"\xef\xbb\xbf" + orjson.dumps(text_response(text))
+    bench.model = behind(Line(lambda body, now: Reply(200, Headers([]), raw)))
+    assert run_virtual(bench.collect([row("q")])) == 0
+    [found] = bench.lines()
+    assert found["rollout"]["repaired"] == ["byte order mark → left out"]
+
+
 @pytest.mark.parametrize("what", ODD)
 @pytest.mark.parametrize("api", ["responses", "chat_completions"])
 def test_an_odd_event_is_kept_too(what: str, api: str) -> None:

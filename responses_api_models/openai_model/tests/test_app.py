@@ -287,6 +287,70 @@ def test_garbage_with_status_200_is_an_error_that_may_pass(upstream_api, reply):
     assert caught.value.retryable and caught.value.server == "policy_model"
 
 
+PENDING = "a response without its answer, as its status is 'queued': leave out 'background'"
+
+MESSAGE = {"type": "message", "role": "assistant"}
+
+NO_ANSWERS = [
+    ({"output": [None]}, "an item of its 'output' is no object"),
+    ({"output": [{**MESSAGE, "content": 5}]}, "a message of its 'output' is no text"),
+    ({"output": [{**MESSAGE, "content": [None]}]}, "a message of its 'output' is no text"),
+    (
+        {"output": [{**MESSAGE, "content": [{"type": "output_text", "text": 5}]}]},
+        "a message of its 'output' is no text",
+    ),
+    ({"output": [{"type": "function_call", "name": None}]}, "one of its function calls has no name"),
+    ({"output": [], "status": "queued"}, PENDING),
+    ({"output": [], "status": "failed"}, "as its status is 'failed'"),
+    (CHAT, "needs upstream_api: chat_completions"),
+    ({"detail": "x" * 9000}, 'it begins with {"detail":"xxx'),
+]
+
+
+@pytest.mark.parametrize("reply, what", NO_ANSWERS)
+def test_a_response_without_an_answer_is_described_and_no_answer(reply, what):
+    with pytest.raises(ModelError) as caught:
+        ask(Endpoint(gives(reply)), max_tries=1)
+    message = caught.value.message
+    assert "/v1/responses answered 200: " in message and what in message and len(message) < 400
+    assert caught.value.retryable is (what is not PENDING) and not caught.value.terminal
+
+
+def test_a_reply_of_a_chat_endpoint_that_is_none_is_described():
+    with pytest.raises(ModelError) as caught:
+        chat(Endpoint(gives({"detail": "x"})), max_tries=1)
+    told = 'answered 200: not a chat completion: it has no choices; it begins with {"detail":"x"}'
+    assert caught.value.message.endswith(told)
+
+
+@pytest.mark.parametrize(
+    "odd, kept",
+    [
+        ({"usage": [1]}, {"usage": None}),
+        ({"usage": "many"}, {"usage": None}),
+        ({"usage": {"total_tokens": "3", "cost": 1}}, {"usage": {"cost": 1}}),
+        ({"usage": {"input_tokens_details": 5}}, {"usage": {}}),
+        (
+            {"usage": {"output_tokens_details": {"reasoning_tokens": [1], "other": 2}}},
+            {"usage": {"output_tokens_details": {"other": 2}}},
+        ),
+        ({"incomplete_details": "long"}, {"incomplete_details": {"reason": "long"}}),
+    ],
+)
+def test_a_field_of_a_wrong_type_costs_no_answer(odd, kept):
+    session = Session()
+    answer = ask(Endpoint(gives({**RESPONSE, **odd})), session=session)
+    assert answer == {**RESPONSE, **kept} and session.stats["repaired"]
+
+
+@pytest.mark.parametrize("status", [200, 500])
+def test_a_page_cannot_steer_the_terminal(status):
+    with pytest.raises(ModelError) as caught:
+        ask(Endpoint(gives(b"\x1b[31mred\x07\x9b \r\n" + b"x" * 9000, status)), max_tries=1)
+    assert "red" in caught.value.message and caught.value.message.isprintable()
+    assert len(caught.value.message) < 400
+
+
 @pytest.mark.parametrize(
     "refusal",
     [
