@@ -8,7 +8,7 @@ import json
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 from uuid import uuid4
 
 import orjson
@@ -162,7 +162,7 @@ def _fits(name: str, value: Any) -> bool:
     return name not in USAGE_COUNTS or is_count(value)
 
 
-def is_count(value: Any) -> bool:
+def is_count(value: Any) -> TypeGuard[int]:
     """Whether the value can be a number of tokens."""
     return isinstance(value, int) and 0 <= value < MOST_TOKENS
 

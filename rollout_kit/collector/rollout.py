@@ -21,6 +21,10 @@ from .steps import Equipment, Refused, Steps
 log = logging.getLogger(__name__)
 
 
+LOSSES = {"rate_limit_s": "waits for a rate limit", "retry_s": "requests that failed"}
+"""Names of the LOST_TIMES of a session in the message of a timeout."""
+
+
 class Runner(Equipment):
     """Called with an attempt and its slot; returns the outcome."""
 
@@ -156,9 +160,14 @@ class Runner(Equipment):
         )
 
     def _timeout(self, attempt: Attempt, slot: Slot) -> RolloutError:
+        lost = [
+            f"; {words} took {seconds:.0f} s"
+            for name, words in LOSSES.items()
+            if (seconds := slot.stats.get(name, 0.0)) >= 1
+        ]
         return PeerTimeout(
             f"the rollout did not end within rollout_timeout_s={self.limits.rollout_timeout_s:g}"
-            f" while it was waiting for: {slot.place.stage}",
+            f" while it was waiting for: {slot.place.stage}{''.join(lost)}",
             server=attempt.key.agent,
             retryable=False,
         )

@@ -5,9 +5,10 @@ The base class `Place` is a place among no others; a schedule has its own.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..session import Spent
 from ..time_limit import Extendable, later, running_loop
@@ -88,6 +89,8 @@ class Slot:
     """What is attempted."""
     limits: list[Extendable] = field(default_factory=list)
     """Those of the attempt that run now."""
+    stats: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Statistics of the latest session."""
     is_stored: bool = False
     """Whether it began with a response of an earlier run."""
     in_flight: int = 1

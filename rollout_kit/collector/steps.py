@@ -191,7 +191,9 @@ class Steps:
     def _new_session(self) -> Session:
         key = self.attempt.key
         run = f"{self.shared.limits.output} {key.agent} {key.scope}"
-        return Session.of(key.rollout, self.slot.ledger.spent, run, self.slot.limits)
+        session = Session.of(key.rollout, self.slot.ledger.spent, run, self.slot.limits)
+        self.slot.stats = session.stats
+        return session
 
     def _call(
         self, server: str, path: str, body: JsonObject, turn_log: TurnLog | None = None

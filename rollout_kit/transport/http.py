@@ -123,7 +123,7 @@ class HttpClient:
                     return await host.ask(request, arrived, limits)
         except TimeoutError as error:
             what = "fell silent for" if limit.was_renewed else "did not answer within"
-            raise PeerTimeout(f"{url} {what} {timeout_s:g} s") from error
+            raise PeerTimeout(f"{url} {what} {round(timeout_s, 3):g} s") from error
         except OSError as error:
             reason, may_pass = _reason(error), not _is_for_good(error)
             raise PeerUnreachable(

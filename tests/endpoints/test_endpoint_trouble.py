@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -254,6 +255,8 @@ def test_an_endpoint_that_only_throttles_is_bounded_by_the_rollout_s_time(bench:
     assert run_virtual(bench.collect(rows(9), rollout_timeout_s=1200)) == 2
     [failure] = bench.lines("_failures")
     assert failure["failure"]["elapsed_s"] <= 1200
+    told = r"/v1/responses; waits for a rate limit took 1\d\d\d s$"
+    assert re.search(told, failure["failure"]["message"])
     assert line.num_asked <= 1300
 
 

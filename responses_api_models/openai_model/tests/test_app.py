@@ -258,6 +258,8 @@ def test_a_hanging_endpoint_ends_at_the_limit():
     error, took_s = timed(Endpoint(hangs), request_timeout_s=20)
     assert "did not answer" in error.message and 20 <= took_s < 21
     assert (error.status, error.retryable) == (504, True)
+    error, _ = timed(Endpoint(hangs), request_timeout_s=19.99999)
+    assert error.message.endswith("did not answer within 20 s")
 
 
 def test_an_endpoint_that_nobody_listens_at_is_the_models_error():
@@ -299,7 +301,10 @@ NO_ANSWERS = [
         {"output": [{**MESSAGE, "content": [{"type": "output_text", "text": 5}]}]},
         "a message of its 'output' is no text",
     ),
-    ({"output": [{"type": "function_call", "name": None}]}, "one of its function calls has no name"),
+    (
+        {"output": [{"type": "function_call", "name": None}]},
+        "one of its function calls has no name",
+    ),
     ({"output": [], "status": "queued"}, PENDING),
     ({"output": [], "status": "failed"}, "as its status is 'failed'"),
     (CHAT, "needs upstream_api: chat_completions"),
