@@ -124,7 +124,11 @@ def describe_unknown(key: str, typed: bool, merged: Merged, known: list[str], cw
     if not typed:
         where = f"in {merged.origin(key)}"
     elif key in merged.overridden:
-        return f"'{key}' on the command line has no effect: nothing uses it"
+        block = instances.find_block(key, merged.replaced.get(key), cwd)
+        if not isinstance(block, Block):
+            return f"'{key}' on the command line has no effect: nothing uses it"
+        place = ".".join(block.path)
+        return f"'{key}' is a server, and no key: set one of its keys, as in +{place}.<key>=<value>"
     else:
         where = "on the command line"
     if key == "defaults" and "arms" in merged.tree:

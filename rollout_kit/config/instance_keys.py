@@ -105,3 +105,17 @@ def clashes(keys: CommonKeys, common: JsonObject) -> Iterator[fields.Problem]:
 
 def is_url(text: str) -> bool:
     return text.startswith(("http://", "https://"))
+
+
+def name_stray(place: tuple[str, str], key: str, value: Any, inner: Any) -> fields.Problem:
+    """The problem that a key of an instance is not under its implementation. `place` are the names
+    of the instance and of its type, `inner` is what that holds."""
+    held = inner if isinstance(inner, dict) else {}
+    blocks = [each for each, given in held.items() if isinstance(given, dict | None)]
+    under = blocks[0] if len(blocks) == 1 else "<name>"
+    is_deep = key in held and key != under
+    beside, at = (under, place) if is_deep else (place[1], place[:1])
+    meant = next(iter(value), key) if key == under and isinstance(value, dict) else key
+    reason = f"'{key}' lies beside '{beside}': an instance's keys belong under its implementation"
+    example = ".".join([*place, under, meant])
+    return fields.Problem((*at, key), f"{reason}, as in {example}")

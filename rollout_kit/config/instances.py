@@ -19,7 +19,7 @@ from ..serving import registry
 from ..serving.service import ServerConfig, ServerRef
 from ..types import JsonObject
 from . import fields
-from .instance_keys import APP, CommonKeys, clashes, is_url, split_keys
+from .instance_keys import APP, CommonKeys, clashes, is_url, name_stray, split_keys
 from .sources import Merged
 
 MODELS, RESOURCES, AGENTS = registry.TYPES
@@ -232,16 +232,16 @@ def _read_nested(name: str, value: JsonObject, types: list[str]) -> Block | fiel
         reason = f"has two server types, {' and '.join(types)}: give each a name of its own"
         return fields.Problem((name,), reason)
     if others := [key for key in value if key != type_]:
-        under = next(iter(inner)) if isinstance(inner, dict) and len(inner) == 1 else "<name>"
-        reason = f"'{others[0]}' lies beside '{type_}': an instance's keys belong under its"
-        example = ".".join([*place, under, others[0]])
-        return fields.Problem((name, others[0]), f"{reason} implementation, as in {example}")
+        return name_stray(place, others[0], value[others[0]], inner)
     if not isinstance(inner, dict) or not inner:
         reason = f"{type_} must hold one implementation, as {type_}: {{<implementation>: …}}"
         return fields.Problem(place, reason)
     if len(inner) > 1:
+        if strays := [key for key, given in inner.items() if not isinstance(given, dict | None)]:
+            return name_stray(place, strays[0], inner[strays[0]], inner)
         reason = f"{type_} holds {len(inner)} implementations, {' and '.join(inner)}"
-        return fields.Problem(place, f"{reason}: one instance has one; give each a name of its own")
+        last = (*place, list(inner)[-1])
+        return fields.Problem(last, f"{reason}: one instance has one; give each a name of its own")
     implementation, given = next(iter(inner.items()))
     if given is not None and not isinstance(given, dict):
         reason = f"{type_}.{implementation} must be a mapping of settings, got {given!r}"

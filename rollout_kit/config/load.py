@@ -32,6 +32,8 @@ __all__ = ["Config", "Instance", "Sources", "load", "read"]
 CLIENT = "GlobalAIOHTTPAsyncClientConfig"
 """NeMo Gym's name for the limits of the HTTP client."""
 
+INPUT, DATA_FILES = "input_jsonl_fpath", (".jsonl", ".jsonl.gz", ".jsonl.zst")
+
 CommandT = TypeVar("CommandT", bound=Command, covariant=True)
 
 
@@ -138,6 +140,7 @@ def _check(
 def read(words: Sequence[str], command: type[Command], cwd: Path | None = None) -> Sources:
     """All sources merged, lowest first, with `${…}` unresolved."""
     cwd = cwd or Path.cwd()
+    _check_for_names(words, command)
     merged = Merged()
     paths = overrides.config_paths(words)
     for layer in sources.read_layers(paths, cwd, overrides.text_of(words, sources.CHECKOUT)):
@@ -172,10 +175,7 @@ def _spread_client_keys(merged: Merged) -> None:
 def parse_keys(words: Sequence[str], command: type[CommandT]) -> CommandT:
     """Parse the keys of a command that reads neither files nor `env.yaml`."""
     merged = Merged()
-    for word in words if "entrypoint" in fields.keys(command) else ():
-        if re.fullmatch(r"[\w./]+", word):
-            folder = word if "/" in word else f"resources_servers/{word}"
-            raise ConfigError(f"{word}: name the server's folder: +entrypoint={folder}")
+    _check_for_names(words, command)
     known, is_text = fields.keys(command), _text_keys({}, command, Path())
     # the value of an unknown key is not parsed, so that the key is what is named
     parsed = overrides.parse(
@@ -188,6 +188,22 @@ def parse_keys(words: Sequence[str], command: type[CommandT]) -> CommandT:
             hint = suggest(key, known) or "; --help lists the keys"
             raise ConfigError(f"unknown key '{key}' on the command line{hint}")
     return _validate(merged.tree, Sources(merged, parsed), command)
+
+
+def _check_for_names(words: Sequence[str], command: type[Command]) -> None:
+    """Raise ConfigError if a word is the name of a server or a file, without its key."""
+    known = fields.keys(command)
+    around = zip(["", *words], words, [*words[1:], ""], strict=False)
+    for before, word, following in around:
+        is_name = re.fullmatch(r"\w[\w./-]*", word) and word not in known
+        if not is_name or before.startswith("-") or following.startswith("="):
+            continue
+        is_data = word.endswith(DATA_FILES)
+        if "entrypoint" in known and not is_data:
+            folder = word.rstrip("/") if "/" in word else f"resources_servers/{word}"
+            raise ConfigError(f"{word}: name the server's folder: +entrypoint={folder}")
+        if INPUT in known and is_data:
+            raise ConfigError(f"{word}: name the file as the input: +{INPUT}={word}")
 
 
 def _text_keys(tree: JsonObject, command: type[Command], cwd: Path) -> Callable[[str, str], bool]:

@@ -60,6 +60,8 @@ class Merged:
     origins: dict[str, str] = field(default_factory=dict)
     overridden: set[str] = field(default_factory=set)
     """Top-level keys of files that the command line has changed."""
+    replaced: JsonObject = field(default_factory=dict)
+    """Values of such keys that are gone."""
 
     def add(self, layer: Layer) -> None:
         self._merge(self.tree, layer.tree, layer.origin, ())
@@ -68,8 +70,10 @@ class Merged:
         if override.delete:
             self._remove(override)
             return
-        if override.path[0] in self.tree:
-            self.overridden.add(override.path[0])
+        if (name := override.path[0]) in self.tree:
+            self.overridden.add(name)
+            if len(override.path) == 1 and not isinstance(override.value, dict):
+                self.replaced[name] = self.tree[name]
         node: Any = self.tree
         for depth, key in enumerate(override.path):
             child = node.get(key) if isinstance(node, dict) else None

@@ -16,7 +16,7 @@ from omegaconf._utils import get_yaml_loader
 from rollout_kit import errors
 from rollout_kit.cli import dump_config, help, plan_vllm, prepare_data, validate, version
 from rollout_kit.config.interpolation import _replace
-from rollout_kit.config.keys.authoring import EntrypointConfig
+from rollout_kit.config.keys.authoring import AuditConfig, EntrypointConfig
 from rollout_kit.config.keys.commands import CollectConfig, ControlConfig, InspectConfig, RunConfig
 from rollout_kit.config.keys.parallelism import Parallelism
 from rollout_kit.config.load import Config, load, parse_keys
@@ -752,6 +752,29 @@ def test_a_misplaced_key_of_the_command_line_is_told_its_place(tmp_path: Path) -
         load(["+config_paths=[run.yaml]", "+w.grading_mode=x"], CollectConfig, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("+w.mcqa.grading_mode=x", "'mcqa' lies beside 'resources_servers'"),
+        ("+w.resources_servers.grading_mode=x", "'grading_mode' lies beside 'mcqa'"),
+    ],
+)
+def test_a_key_that_skips_a_part_of_its_place_is_told_the_whole(
+    tmp_path: Path, word: str, expected: str
+) -> None:
+    (tmp_path / "run.yaml").write_text("w: {resources_servers: {mcqa: {}}}")
+    place = "as in w.resources_servers.mcqa.grading_mode [command line]"
+    with pytest.raises(ConfigError, match=f"{expected}.*{re.escape(place)}"):
+        load(["+config_paths=[run.yaml]", word], CollectConfig, tmp_path)
+
+
+def test_a_value_in_place_of_a_server_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text("w: {resources_servers: {mcqa: {}}}")
+    expected = "'w' is a server, and no key: set one of its keys, as in +w.resources_servers.mcqa."
+    with pytest.raises(ConfigError, match=re.escape(expected)):
+        load(["+config_paths=[run.yaml]", "+w=x"], CollectConfig, tmp_path)
+
+
 def test_a_folder_that_only_holds_configurations_hides_no_shipped_server(tmp_path: Path) -> None:
     folder = tmp_path / "responses_api_models/vllm_model/configs"
     folder.mkdir(parents=True)
@@ -764,12 +787,18 @@ def test_a_folder_that_only_holds_configurations_hides_no_shipped_server(tmp_pat
     ("word", "expected"),
     [
         ("my_env", "+entrypoint=resources_servers/my_env"),
-        ("resources_servers/my_env", "+entrypoint=resources_servers/my_env"),
+        ("resources_servers/my_env/", "+entrypoint=resources_servers/my_env"),
     ],
 )
-def test_a_bare_name_of_a_server_is_told_its_key(word: str, expected: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(expected)):
+def test_a_bare_name_of_a_server_is_told_its_key(word: str, expected: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=re.escape(expected) + "$"):
         parse_keys([word], EntrypointConfig)
+    with pytest.raises(ConfigError, match=re.escape(expected) + "$"):
+        load([word], AuditConfig, tmp_path)
+
+
+def test_a_bare_name_of_a_file_is_told_its_key() -> None:
+    assert "name the file as the input: +input_jsonl_fpath=x.jsonl" in refusal("", "x.jsonl")
 
 
 @pytest.mark.parametrize(
