@@ -1,6 +1,6 @@
 """The HTTP routes behind the pages: JSON for what is shown."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,11 +85,11 @@ class Viewer:
     def rows(self, query: Query, start: int, count: int) -> JsonObject:
         """Some of the rows that a query chooses."""
         result = self.queries.result(query)
-        ids = result.ids
+        is_done, ids = result.is_done, result.ids  # in this order: `ids` is whole once it is done
         chosen = ids[start : start + max(0, min(count, MAX_ROWS))] if start >= 0 else ids[:0]
         return {
             "total": len(ids),
-            "is_done": result.is_done,
+            "is_done": is_done,
             "searched": result.searched,
             "error": result.error,
             "version": self.dataset.version,
@@ -119,24 +119,27 @@ class Viewer:
 
     def neighbours(self, query: Query, row_id: int) -> JsonObject:
         """The rows before and after one, within a query."""
-        ids = self.queries.result(query).ids
+        result = self.queries.result(query)
+        is_done, ids = result.is_done, result.ids
+        found: JsonObject = {"is_done": is_done, "total": len(ids)}
         try:
             at = ids.index(row_id)
         except ValueError:
-            return {"total": len(ids), "position": None, "previous": None, "next": None}
+            return {**found, "position": None, "previous": None, "next": None}
         return {
-            "total": len(ids),
+            **found,
             "position": at,
             "previous": ids[at - 1] if at else None,
             "next": ids[at + 1] if at + 1 < len(ids) else None,
         }
 
-    def ids_of(self, query: Query) -> Any:
-        """The rows of a query so far; ConfigError for one that is wrong."""
+    def count(self, query: Query, what: Callable[[Sequence[int]], JsonObject]) -> JsonObject:
+        """What is counted over the rows of a query so far; ConfigError for a wrong query."""
         result = self.queries.result(query)
+        is_done, ids = result.is_done, result.ids
         if result.error:
             raise ConfigError(result.error)
-        return result.ids
+        return {"is_done": is_done, **what(ids)}
 
     def find(self, output: str, key: Key) -> JsonObject:
         found = self.dataset.find(output, key)
@@ -189,10 +192,12 @@ def _answers(viewer: Viewer) -> dict[str, Callable[[Request], JsonObject]]:
         "/api/neighbours": lambda request: viewer.neighbours(
             _query(request), _number(request, "id")
         ),
-        "/api/histogram": lambda request: histogram(
-            dataset, viewer.ids_of(_query(request)), _text(request, "column")
+        "/api/histogram": lambda request: viewer.count(
+            _query(request), lambda ids: histogram(dataset, ids, _text(request, "column"))
         ),
-        "/api/plots": lambda request: plots(dataset, viewer.ids_of(_query(request))),
+        "/api/plots": lambda request: viewer.count(
+            _query(request), lambda ids: plots(dataset, ids)
+        ),
         "/api/compare": lambda request: compare_outputs(
             dataset,
             _text(request, "first"),

@@ -24,6 +24,7 @@ from ..errors import ConfigError, suggest
 from ..export.filters.expression import Filter, names_in, parse
 from ..export.filters.masks import COMPUTED, both, mask_of, split, value_in
 from ..store.arms.order import Place
+from ..store.index.index import LineChanged
 from ..store.scan import parse_line
 from ..workers.matching import LineMatcher
 from .dataset import ROW_BITS, ROW_MASK, Dataset, Part, StoredOutput
@@ -37,9 +38,15 @@ MAX_RESULTS = 8
 DENSE = 0.1
 """Above this share of a file's rows, a search reads the file from front to end."""
 
-
 Rows = Sequence[int]
 """Numbers of rows of one file, in order."""
+
+
+class Found(NamedTuple):
+    """Rows of one file that were found, and the last row that was looked at."""
+
+    rows: Rows
+    last: int
 
 
 class Query(NamedTuple):
@@ -53,11 +60,13 @@ class Query(NamedTuple):
 
 
 class Result:
-    """The rows that a query chooses; they grow until `is_done`."""
+    """The rows that a query chooses; they grow until `is_done`. Rows of an earlier result that the
+    files have outgrown, if given, are shown until then."""
 
-    def __init__(self, query: Query) -> None:
+    def __init__(self, query: Query, earlier: array[int] | None = None) -> None:
         self.query = query
-        self.ids = array("Q")
+        self.ids = array("Q") if earlier is None else earlier
+        self.has_earlier = earlier is not None
         self.is_done = False
         self.is_cancelled = False
         self.searched = 0.0
@@ -82,11 +91,11 @@ class Queries:
         with self._lock:
             found = self._results.get(query)
             is_old = found is not None and found.is_done and found.version != dataset.version
-            if found is None or is_old or found.is_cancelled or found.error:
-                new = Result(query)
+            if found is None or is_old or found.is_cancelled:
+                shows_all = found and (found.is_done or found.has_earlier)
+                is_valid = found and found.generation == dataset.generation
+                new = Result(query, found.ids if found and shows_all and is_valid else None)
                 new.version, new.generation = dataset.version, dataset.generation
-                if is_old and found is not None and found.generation == new.generation:
-                    new.ids, new.is_done = found.ids, found.is_done  # shown meanwhile
                 found = self._results[query] = new
                 threading.Thread(target=self._compute, args=[new], daemon=True).start()
             self._results.move_to_end(query)
@@ -109,13 +118,13 @@ class Queries:
 
     def _compute(self, result: Result) -> None:
         try:
-            ids = array("Q") if result.is_done else result.ids
+            ids = array("Q") if result.has_earlier else result.ids
             for found in choose(self._dataset, result):
                 ids.extend(found)
             if result.query.sort and not result.is_cancelled:
                 ids = order(self._dataset, ids, result.query.sort)
             result.ids = ids
-        except ConfigError as error:
+        except (ConfigError, LineChanged) as error:
             result.error = str(error)
         except Exception as error:  # it is shown on the page
             result.error = f"{type(error).__name__}: {error}"
@@ -135,20 +144,17 @@ def choose(dataset: Dataset, result: Result) -> Iterator[list[int]]:
         for number, part in enumerate(dataset.parts):
             own = _name_file(tree, dataset.output_of(number).name)
             rows, rest = _choose_by_columns(part, own)
+            start, before = before, before + len(part.index)
             if not rows:
                 continue
-            chosen: Iterator[Rows] = _in_steps(rows)
-            if finds is not None:
-                chosen = finds(part, rows)
+            chosen = _in_steps(rows) if finds is None else finds(part, rows)
             if rest:
                 chosen = _by_line(dataset.output_of(number), part, chosen, rest)
-            for step in chosen:
+            for found in chosen:
                 if result.is_cancelled:
                     return
-                yield [number << ROW_BITS | row for row in step]
-                last = step[-1] if step else 0
-                result.searched = min(1.0, (before + last) / total)
-            before += len(part.index)
+                yield [number << ROW_BITS | row for row in found.rows]
+                result.searched = min(1.0, (start + found.last) / total)
 
 
 def _name_file(tree: ast.expr | None, name: str) -> ast.expr | None:
@@ -180,9 +186,7 @@ def order(dataset: Dataset, ids: array[int], sort: str) -> array[int]:
     """The ids by a column; rows without a value come last. ConfigError if no file has it."""
     is_falling, name = sort.startswith("-"), sort.removeprefix("-")
     if name.startswith("~"):
-        drawn = list(ids)
-        random.Random(name).shuffle(drawn)
-        return array("Q", drawn)
+        return array("Q", random.Random(name).sample(list(ids), len(ids)))
     if name == "row":
         return array("Q", sorted(ids, reverse=is_falling))
     if name not in OF_OUTPUTS:
@@ -241,24 +245,26 @@ OF_OUTPUTS: Mapping[str, Callable[[Dataset], Callable[[int], Any]]] = {
 row."""
 
 
-def _in_steps(rows: Rows) -> Iterator[Rows]:
+def _in_steps(rows: Rows) -> Iterator[Found]:
     for start in range(0, len(rows), 16 * STEP):
-        yield rows[start : start + 16 * STEP]
+        step = rows[start : start + 16 * STEP]
+        yield Found(step, step[-1])
 
 
 def _by_line(
-    output: StoredOutput, part: Part, chosen: Iterator[Rows], where: str
-) -> Iterator[Rows]:
+    output: StoredOutput, part: Part, chosen: Iterator[Found], where: str
+) -> Iterator[Found]:
     """Those of the rows for which a filter holds that needs the line."""
     keeps, rewards = Filter(where), output.group_rewards()
-    for step in chosen:
-        for start in range(0, len(step), 64):
-            found = []
-            for row in step[start : start + 64]:
+    for rows, last in chosen:
+        for start in range(0, len(rows), 64):
+            step, found = rows[start : start + 64], []
+            for row in step:
                 rollout = output.read(part.index.line(row), part.index.key(row), rewards)
                 if rollout is not None and keeps(rollout):
                     found.append(row)
-            yield found
+            yield Found(found, step[-1])
+        yield Found((), last)
 
 
 def _check_names(dataset: Dataset, where: str) -> None:
@@ -269,13 +275,12 @@ def _check_names(dataset: Dataset, where: str) -> None:
     for part in dataset.parts:
         known.update(part.index.columns.names())
         if names - known and len(part.index):
-            line = parse_line(part.index.line(0)) or {}
-            sample.update(line)
+            sample.update(parse_line(part.index.line(0)) or {})
     for name in sorted(names - known - sample):
         raise ConfigError(f"no rollout has the field '{name}'{suggest(name, known | sample)}")
 
 
-Searcher = Callable[[Part, Rows], Iterator[Rows]]
+Searcher = Callable[[Part, Rows], Iterator[Found]]
 
 
 @contextmanager
@@ -294,16 +299,13 @@ def _searching(search: str, is_cancelled: Callable[[], bool]) -> Iterator[Search
         with closing(matcher):
             yield lambda part, rows: _find_pattern(part, rows, matcher, search)
     elif search.isascii():
-        raw = orjson.dumps(search)[1:-1]
-        yield lambda part, rows: _find_literal(part, rows, raw)
+        yield lambda part, rows: _find_literal(part, rows, orjson.dumps(search)[1:-1])
     else:  # another program may have written the line in ASCII
-        forms = (orjson.dumps(search)[1:-1], json.dumps(search)[1:-1].encode())
-        yield lambda part, rows: _read_each(
-            part, rows, lambda line: any(each in line for each in forms)
-        )
+        one, other = orjson.dumps(search)[1:-1], json.dumps(search)[1:-1].encode()
+        yield lambda part, rows: _read_each(part, rows, lambda line: one in line or other in line)
 
 
-def _find_pattern(part: Part, rows: Rows, matcher: LineMatcher, search: str) -> Iterator[Rows]:
+def _find_pattern(part: Part, rows: Rows, matcher: LineMatcher, search: str) -> Iterator[Found]:
     """The rows that match; ConfigError if the expression takes too long for a line."""
     held = part.index.columns
     for start in range(0, len(rows), 256):
@@ -313,7 +315,7 @@ def _find_pattern(part: Part, rows: Rows, matcher: LineMatcher, search: str) -> 
             for found, changed in matcher.find(part.index.path, places):
                 if changed is not None:
                     part.index.line(step[changed])  # it says that the file was edited
-                yield [step[each] for each in found]
+                yield Found([step[each] for each in found], step[-1])
         except TimeoutError as error:
             raise ConfigError(
                 f"{search} takes too long ({error}): a repetition within a repetition, such as"
@@ -321,20 +323,11 @@ def _find_pattern(part: Part, rows: Rows, matcher: LineMatcher, search: str) -> 
             ) from None
 
 
-def _find_literal(part: Part, rows: Rows, raw: bytes) -> Iterator[Rows]:
+def _find_literal(part: Part, rows: Rows, raw: bytes) -> Iterator[Found]:
+    """Search the lines if they are few, else the file as a whole, in blocks of rows."""
     if len(rows) < DENSE * len(part.index):
         yield from _read_each(part, rows, lambda line: raw in line)
         return
-    yield from _scan(part, rows, raw)
-
-
-def _read_each(part: Part, rows: Rows, holds: Callable[[bytes], bool]) -> Iterator[Rows]:
-    for start in range(0, len(rows), 256):
-        yield [row for row in rows[start : start + 256] if holds(part.index.line(row))]
-
-
-def _scan(part: Part, rows: Rows, raw: bytes) -> Iterator[Rows]:
-    """Search the file as a whole, in blocks of rows."""
     offsets, lengths = part.index.columns.offsets, part.index.columns.lengths
     with part.index.path.open("rb") as stream:
         for start in range(0, len(rows), STEP):
@@ -347,4 +340,10 @@ def _scan(part: Part, rows: Rows, raw: bytes) -> Iterator[Rows]:
                 if at < line_end:  # and not in a line between two of the block
                     found.append(row)
                 at = max(at + 1, line_end)
-            yield found
+            yield Found(found, block[-1])
+
+
+def _read_each(part: Part, rows: Rows, holds: Callable[[bytes], bool]) -> Iterator[Found]:
+    for start in range(0, len(rows), 256):
+        step = rows[start : start + 256]
+        yield Found([row for row in step if holds(part.index.line(row))], step[-1])

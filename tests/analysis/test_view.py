@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import re
+import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
@@ -33,6 +34,7 @@ from rollout_kit.store.lines import rollout_of
 from rollout_kit.store.scan import parse_line
 from rollout_kit.store.sidecars.labels import Labelled, Labels
 from rollout_kit.transport.app import served
+from rollout_kit.view import query as view_query
 from rollout_kit.view.app import Viewer, build_app
 from rollout_kit.view.comparison import compare_outputs
 from rollout_kit.view.dataset import Dataset
@@ -305,6 +307,35 @@ def test_an_order_by_no_column_says_so(viewer: Viewer) -> None:
     assert "did you mean 'reward'?" in viewer.queries.wait(Query(sort="-rewrd")).error
     for name in ("file", "arm", "group_reward", "status", "row", "~1"):
         assert not viewer.queries.wait(Query(sort=name)).error
+
+
+def test_a_result_that_the_file_has_outgrown_stands_in_and_says_that_it_is_not_whole(
+    viewer: Viewer, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query, may_read = Query("'It is' in text"), threading.Event()
+    eventually(lambda: viewer.queries.result(query).is_done)
+    before = viewer.rows(query, 0, 100)["total"]
+    with (results / "a.jsonl").open("a") as stream:
+        stream.write(json.dumps(line(9, 0, "It is 9.", 1.0)) + "\n")
+    viewer.update()
+    chosen = view_query.choose
+    monkeypatch.setattr(view_query, "choose", lambda *each: may_read.wait() and chosen(*each))
+    found = viewer.rows(query, 0, 100)
+    assert (found["total"], found["is_done"]) == (before, False)
+    assert not viewer.neighbours(query, 0)["is_done"]
+    assert not viewer.count(query, lambda ids: {})["is_done"]
+    may_read.set()
+    eventually(lambda: viewer.rows(query, 0, 100)["is_done"])
+    assert viewer.rows(query, 0, 100)["total"] == before + 1
+
+
+def test_a_search_without_matches_tells_how_far_it_is(viewer: Viewer) -> None:
+    for query in (Query("'nothing' in text"), Query("", "nothing"), Query("", "/no+thing/")):
+        result, shares = view_query.Result(query), []
+        for found in view_query.choose(viewer.dataset, result):
+            assert not found
+            shares.append(result.searched)
+        assert shares == sorted(shares) and result.searched > 0.5
 
 
 def searching() -> list[str]:
