@@ -113,9 +113,9 @@ def _with_headers(app: ASGIApp) -> ASGIApp:
 
 def _is_foreign(headers: dict[bytes, bytes]) -> bool:
     """Whether a browser says that another site makes the request."""
-    origin = headers.get(b"origin", b"").partition(b"://")[2]
-    if origin and origin != headers.get(b"host"):
-        return True
+    origin = headers.get(b"origin")
+    if origin is not None and origin.partition(b"://")[2] != headers.get(b"host"):
+        return True  # also of `null`: a file, or a frame without an origin of its own
     site = headers.get(b"sec-fetch-site", b"none")
     is_visit = headers.get(b"sec-fetch-mode") == b"navigate"
     return site not in (b"none", b"same-origin") and not is_visit
