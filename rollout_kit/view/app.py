@@ -65,6 +65,7 @@ class Viewer:
                     "unverified": len(unverified),
                     "failures": len(failures),
                     "left_out": output.left_out(),
+                    "problem": output.problem,
                     "labels": sum(len(notes) for _, notes in output.labels.items()),
                     "has_groups": output.paths.groups.exists(),
                     "has_arms": any(_has_arms(part.index.columns) for part in output.parts),
@@ -219,7 +220,7 @@ async def _reply(answer: Callable[[], Any]) -> Response:
         found = await run_in_threadpool(answer)
     except LineChanged as error:
         return refuse(409, f"{error}; it is indexed again, reload in a moment")
-    except RolloutKitError as error:
+    except (RolloutKitError, OSError) as error:
         return refuse(400, str(error))
     if isinstance(found, Response):
         return found

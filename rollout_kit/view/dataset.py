@@ -5,11 +5,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
 from ..api.outputs import files_in, is_output, size_of
-from ..errors import ConfigError, suggest
+from ..errors import ConfigError, OutputError, suggest
 from ..export.filters.masks import COMPUTED, rows_of_task
 from ..export.grouped import is_group
 from ..store.arms.order import ArmOrder
@@ -56,6 +57,8 @@ class StoredOutput:
     paths: OutputPaths
     parts: list[Part]
     labels: Labels
+    problem: str = ""
+    """Why what was added could not be read; the rows are those of before."""
 
     @classmethod
     def open(cls, name: str, path: Path, *, is_kept: bool) -> "StoredOutput":
@@ -78,11 +81,22 @@ class StoredOutput:
         return cls(name, paths, parts, Labels.beside(path))
 
     def update(self, pause: Callable[[], None]) -> bool:
-        """Index what was added; True if rows changed."""
-        has_changed = [part.index.update(pause) for part in self.parts]
-        if any(has_changed):
+        """Index what was added; True if rows, labels or `problem` changed."""
+        problems = list[str]()
+
+        def attempt(update: Callable[[], bool]) -> bool:
+            try:
+                return update()
+            except (ConfigError, OutputError) as error:
+                problems.append(str(error))
+                return False
+
+        changed = [attempt(partial(part.index.update, pause)) for part in self.parts]
+        if has_new_rows := any(changed):
             self._hide_superseded()
-        return self.labels.refresh() or any(has_changed)
+        has_new_labels = attempt(self.labels.refresh)
+        before, self.problem = self.problem, "; ".join(problems)
+        return has_new_rows or has_new_labels or before != self.problem
 
     def left_out(self) -> Counter[str]:
         """Reason → lines of the main file without a row."""
@@ -183,6 +197,11 @@ class Dataset:
 
     def rows(self) -> int:
         return sum(len(part.index) for part in self.parts)
+
+    def check_readable(self) -> None:
+        """ConfigError if a file could not be read."""
+        if problems := [output.problem for output in self.outputs if output.problem]:
+            raise ConfigError("; ".join(problems))
 
     def say_left_out(self) -> list[str]:
         """What lines have no row, and why."""

@@ -137,7 +137,8 @@ class Reader:
         ]
 
     def set_label(self, row_id: int, asked: Any) -> JsonObject:
-        """Set or remove a label; ConfigError for a request that is none."""
+        """Set or remove a label; ConfigError for a request that is none, LineChanged if the row no
+        longer has the `key` that the page shows."""
         is_label = isinstance(asked, dict) and isinstance(asked.get("label"), str)
         if not is_label or not isinstance(asked.get("note") or "", str):
             raise ConfigError("a label is a JSON object with 'label', and 'note' if there is one")
@@ -147,6 +148,8 @@ class Reader:
             raise ConfigError(f"removed={asked['removed']!r}: give true or false")
         number, part, row = self._dataset.locate(row_id)
         key, labels = part.index.key(row), self._dataset.output_of(number).labels
+        if asked.get("key") not in (None, key._asdict()):
+            raise LineChanged(f"{part.index.path} was edited")
         what = Labelled.task(key.task_id) if asked.get("on") == "task" else Labelled(*key)
         if asked.get("removed") is True:
             labels.remove(what, asked["label"])

@@ -35,6 +35,7 @@ def write_report(command: ViewConfig) -> str:
     check_page(path)
     viewer = Viewer(Dataset(command.inputs), " ".join(command.inputs))
     viewer.update()
+    viewer.dataset.check_readable()
     report, num_chosen = build_report(viewer, command)
     write_page(path, build_html(report))
     size = path.stat().st_size / 1e6

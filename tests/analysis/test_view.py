@@ -20,7 +20,7 @@ from support import eventually, read_jsonl, write_jsonl
 from rollout_kit.api.load import load
 from rollout_kit.cli import export
 from rollout_kit.cli import view as command
-from rollout_kit.errors import ConfigError
+from rollout_kit.errors import ConfigError, OutputError
 from rollout_kit.export.filters.expression import Filter, parse
 from rollout_kit.export.filters.masks import mask_of, split
 from rollout_kit.launch.sockets import bound_socket, url_of
@@ -34,6 +34,7 @@ from rollout_kit.store.lines import rollout_of
 from rollout_kit.store.scan import parse_line
 from rollout_kit.store.sidecars.labels import Labelled, Labels
 from rollout_kit.transport.app import served
+from rollout_kit.types import Key
 from rollout_kit.view import query as view_query
 from rollout_kit.view.app import Viewer, build_app
 from rollout_kit.view.comparison import compare_outputs
@@ -443,6 +444,55 @@ def test_a_label_with_a_field_of_a_wrong_kind_is_refused(
     with pytest.raises(ConfigError):
         viewer.reader.set_label(0, {"label": "bug", **wrong})
     assert not (results / "a_labels.jsonl").exists()
+
+
+def test_a_label_for_a_row_that_is_another_rollout_by_now_is_refused(
+    viewer: Viewer, results: Path
+) -> None:
+    shown = viewer.reader.rollout(0)["key"]
+    lines = (results / "a.jsonl").read_bytes().splitlines(keepends=True)
+    (results / "a.jsonl").write_bytes(b"".join(reversed(lines)))
+    viewer.update()
+    body = {"label": "bug", "key": shown}
+    now = viewer.find("a.jsonl", Key(**shown))["id"]
+    found = ask(
+        viewer,
+        ("POST", "/api/labels?id=0", {}, body),
+        ("POST", f"/api/labels?id={now}", {}, body),
+    )
+    assert [status for status, _, _ in found] == [409, 200]
+
+
+def test_a_file_that_cannot_be_read_is_said_and_the_others_are_followed(
+    viewer: Viewer, results: Path
+) -> None:
+    before, labels = shown(viewer), results / "a_labels.jsonl"
+    (results / "sub.jsonl").rename(results / "sub.txt")
+    (results / "sub.jsonl").mkdir()
+    labels.mkdir()
+    write_jsonl(results / "new.jsonl", [line(80, 0, "It is 80.", 1.0)])
+    viewer.update()
+    assert shown(viewer) == [*before, (80, 0)]
+    problems = {each["name"]: each["problem"] for each in viewer.state()["files"]}
+    assert problems["sub.jsonl"].endswith("sub.jsonl: cannot be read: Is a directory")
+    assert problems["a.jsonl"].endswith("a_labels.jsonl: cannot be read: Is a directory")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        viewer.dataset.check_readable()
+    labels.rmdir()
+    (results / "sub.jsonl").rmdir()
+    (results / "sub.txt").rename(results / "sub.jsonl")
+    viewer.update()
+    assert not any(each["problem"] for each in viewer.state()["files"])
+
+
+def test_labels_stay_where_their_file_can_no_longer_be_read(results: Path) -> None:
+    labels, what = Labels.beside(results / "a.jsonl"), Labelled.task("1")
+    labels.set(what, "bug")
+    labels.path.unlink()
+    labels.path.mkdir()
+    with pytest.raises(OutputError, match="cannot be read"):
+        labels.refresh()
+    assert labels.on(what) == {"bug": ""}
 
 
 def test_a_label_behind_a_line_that_was_cut_is_kept(viewer: Viewer, results: Path) -> None:

@@ -5,7 +5,9 @@ several people can label the same output.
 """
 
 import os
+import threading
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,30 +49,39 @@ def find_labels(path: Path) -> "Labels | None":
 
 @dataclass
 class Labels:
-    """The labels of one output, read again when the file has changed."""
+    """The labels of one output, read again when the file has changed. Threads may share it."""
 
     path: Path
     _notes: dict[Labelled, dict[str, str]] = field(default_factory=dict)
     """Label → note."""
     _seen: tuple[int, int, int] | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    """Held by the thread that reads or appends."""
 
     @classmethod
     def beside(cls, output: Path) -> "Labels":
         return cls(OutputPaths(output).labels)
 
     def refresh(self) -> bool:
-        """Read the file if it has changed; True if so."""
-        try:
+        """Read the file if it has changed; True if so. OutputError if it cannot be read."""
+        with self._lock:
+            notes: dict[Labelled, dict[str, str]] = {}
+            try:
+                if (seen := self._state()) == self._seen:
+                    return False
+                for _, raw in read_lines(self.path):
+                    _take(notes, parse_line(raw) or {})
+            except OSError as error:
+                raise OutputError(f"{self.path}: cannot be read: {error.strerror}") from None
+            self._seen, self._notes = seen, notes
+            return True
+
+    def _state(self) -> tuple[int, int, int] | None:
+        """Whether two states are equal tells whether the file has changed."""
+        with suppress(FileNotFoundError):
             found = self.path.stat()
-            seen = found.st_ino, found.st_size, found.st_mtime_ns
-        except OSError:
-            seen = None
-        if seen == self._seen:
-            return False
-        self._seen, self._notes = seen, {}
-        for _, raw in read_lines(self.path):
-            self._take(parse_line(raw) or {})
-        return True
+            return found.st_ino, found.st_size, found.st_mtime_ns
+        return None
 
     def of(self, key: Key) -> JsonObject:
         """Label → note of a rollout and of its task."""
@@ -98,26 +109,29 @@ class Labels:
         named = {name: value for name, value in what._asdict().items() if value not in ("", None)}
         line = {**mark("label"), **named, **content, "at": now_text()}
         raw = orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
-        try:
-            with self.path.open("a+b") as stream:
-                if stream.tell() and os.pread(stream.fileno(), 1, stream.tell() - 1) != b"\n":
-                    raw = b"\n" + raw  # behind a line that was cut: both would be unreadable
-                stream.write(raw)
-                stream.flush()
-                os.fsync(stream.fileno())
-        except OSError as error:
-            raise OutputError(f"cannot write {self.path}: {error.strerror}") from None
-        self._take(line)
+        with self._lock:
+            try:
+                with self.path.open("a+b") as stream:
+                    if stream.tell() and os.pread(stream.fileno(), 1, stream.tell() - 1) != b"\n":
+                        raw = b"\n" + raw  # behind a line that was cut: both would be unreadable
+                    stream.write(raw)
+                    stream.flush()
+                    os.fsync(stream.fileno())
+            except OSError as error:
+                raise OutputError(f"cannot write {self.path}: {error.strerror}") from None
+            _take(self._notes, line)
 
-    def _take(self, line: Mapping[str, Any]) -> None:
-        label, task_id = line.get("label"), line.get("task_id")
-        if not isinstance(label, str) or not isinstance(task_id, str):
-            return
-        index = line.get("rollout_index")
-        agent, scope = str(line.get("agent") or ""), str(line.get("scope") or "")
-        what = Labelled(task_id, agent, scope, index if isinstance(index, int) else None)
-        notes = self._notes.setdefault(what, {})
-        if line.get("removed") is True:
-            notes.pop(label, None)
-        else:
-            notes[label] = str(line.get("note") or "")
+
+def _take(notes: dict[Labelled, dict[str, str]], line: Mapping[str, Any]) -> None:
+    """Set or remove the label of a line in `notes`."""
+    label, task_id = line.get("label"), line.get("task_id")
+    if not isinstance(label, str) or not isinstance(task_id, str):
+        return
+    index = line.get("rollout_index")
+    agent, scope = str(line.get("agent") or ""), str(line.get("scope") or "")
+    what = Labelled(task_id, agent, scope, index if isinstance(index, int) else None)
+    held = notes.setdefault(what, {})
+    if line.get("removed") is True:
+        held.pop(label, None)
+    else:
+        held[label] = str(line.get("note") or "")

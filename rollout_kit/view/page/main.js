@@ -1,10 +1,10 @@
 // The page: the bar at the top, and the view that the address names.
 
-import { html, render, useEffect, useLayoutEffect, useRef, useState } from "./vendor/preact-htm.js";
+import { html, render, useEffect, useRef, useState } from "./vendor/preact-htm.js";
 import { get, isReport } from "./api.js";
 import { CompareView } from "./compare.js";
-import { count } from "./format.js";
 import { GroupView } from "./group.js";
+import { useKeys } from "./keys.js";
 import { go, usePlace } from "./place.js";
 import { PlotsView } from "./plots.js";
 import { RolloutView } from "./rollout.js";
@@ -41,18 +41,20 @@ function Page() {
   const place = usePlace();
   const { state, error } = useServer();
   const [isHelpOpen, setHelp] = useState(false);
-  useLayoutEffect(() => {
-    const onKey = (event) => {
-      if (event.target.matches("input, textarea, select") || event.ctrlKey || event.metaKey) return;
-      const target = { "/": "search", f: "where" }[event.key];
-      if (target) {
-        document.querySelector(`input[name=${target}]`)?.focus();
-        event.preventDefault();
-      } else if (event.key === "?") setHelp((each) => !each);
-    };
-    addEventListener("keydown", onKey);
-    return () => removeEventListener("keydown", onKey);
+  const [problem, setProblem] = useState("");
+  useEffect(() => {
+    const show = (event) => setProblem(event.detail);
+    addEventListener("rollouts:problem", show);
+    return () => removeEventListener("rollouts:problem", show);
   }, []);
+  useEffect(() => setProblem(""), [place]);
+  useKeys((event) => {
+    const target = { "/": "search", f: "where" }[event.key];
+    if (target) {
+      document.querySelector(`input[name=${target}]`)?.focus();
+      event.preventDefault();
+    } else if (event.key === "?") setHelp((each) => !each);
+  });
   const View = { plots: PlotsView, compare: CompareView, rollout: RolloutView, group: GroupView }[place.view] ?? TableView;
   return html`<header class="top">
       <nav aria-label="views">
@@ -65,7 +67,7 @@ function Page() {
       <button class="quiet" aria-label="keys" aria-expanded=${isHelpOpen} onClick=${() => setHelp(!isHelpOpen)}>?</button>
     </header>
     ${isHelpOpen && html`<${Help} columns=${state?.columns ?? []} />`}
-    ${error && html`<p class="error" role="alert">${error}</p>`}
+    ${(error || problem) && html`<p class="error" role="alert">${error || problem}</p>`}
     ${state ? html`<${Notes} state=${state} /><${View} place=${place} state=${state} version=${state.version} />` : !error && html`<p class="note">Loading…</p>`}`;
 }
 
@@ -92,6 +94,7 @@ function Notes({ state }) {
   const notes = state.files.flatMap((file) =>
     Object.entries(file.left_out).map(([reason, number]) => `${file.name}: left out: ${number.toLocaleString("en")} (${reason})`),
   );
+  notes.unshift(...state.files.filter((file) => file.problem).map((file) => `${file.problem}; its rows so far are shown`));
   return notes.map((note) => html`<p class="note warning">${note}</p>`);
 }
 
