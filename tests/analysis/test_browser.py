@@ -38,7 +38,7 @@ def folder(tmp_path: Path) -> Path:
         *(line(1, index, "It is two.", 0.0) for index in range(2)),
         line(1, 2, "It is one.", 1.0),
         line(2, 0, "It is two.", 0.0),
-        *(line(task, 0, f"It is {task}.", 0.0) for task in (3, 4)),
+        *(line(task, 0, f"It is {task}.", 0.0, notes="a long field " * 900) for task in (3, 4)),
         tool_line(5, 0, 1.0, ("stock", '{"shelf": 3}')),
         line(6, 0, HOSTILE, 0.0),
         line(7, 0, "20 MB of this: " + "<b>long</b> " * 1_800_000, 0.0),
@@ -104,4 +104,4 @@ def test_a_reader_finds_reads_compares_and_labels(browser: str, folder: Path, ur
         ["node", script, MODULES, browser, url, folder, report], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("ok: ") == 16
+    assert done.stdout.count("ok: ") == 20

@@ -2,7 +2,7 @@
 // Prints a line for each step, and ends with status 1 at the first that does not hold.
 
 import assert from "node:assert/strict";
-import { appendFileSync, readFileSync } from "node:fs";
+import { appendFileSync, mkdirSync, readFileSync, renameSync, rmdirSync } from "node:fs";
 import { createRequire } from "node:module";
 import { join, resolve } from "node:path";
 
@@ -83,6 +83,22 @@ const steps = {
     await page.keyboard.press("Escape");
     await page.locator("td.column-labels", { hasText: "bug" }).waitFor();
   },
+  async "two readers see each other's labels, and a label that is not sent stays in its field"(page) {
+    await page.locator("tbody tr").first().click();
+    await page.locator("main.rollout").waitFor();
+    const other = await open(page.url());
+    await other.fill("input[name=label]", "from another");
+    await other.keyboard.press("Enter");
+    await page.locator(".chip", { hasText: "from another" }).waitFor();
+    await other.close();
+    await page.fill("input[name=note]", "of no label");
+    await page.locator(".labels button", { hasText: "add" }).click();
+    assert.equal(await page.inputValue("input[name=note]"), "of no label");
+    await page.keyboard.press("Escape"); // typed into the field
+    await page.locator("h1").click();
+    await page.keyboard.press("Escape");
+    await page.locator("main.table-view").waitFor();
+  },
   async "a group merges equal answers and compares two"(page) {
     await page.locator("tbody tr").first().click();
     await page.locator("main.rollout").waitFor();
@@ -92,6 +108,15 @@ const steps = {
     for (const box of await page.locator(".member input[type=checkbox]").all()) await box.check();
     await page.locator(".difference ins").first().waitFor();
     await page.locator(".difference del").first().waitFor();
+    await page.locator("h1").click();
+    await page.keyboard.press("Escape");
+    await page.locator("main.table-view").waitFor();
+  },
+  async "Enter opens the menu of columns, and no rollout"(page) {
+    await page.locator(".columns summary").focus();
+    await page.keyboard.press("Enter");
+    await page.locator(".columns[open]").waitFor();
+    await page.locator("main.table-view").waitFor();
   },
   async "two files are compared, and a flip leads to its rollouts"(page) {
     await page.getByRole("button", { name: "Compare" }).click();
@@ -129,6 +154,22 @@ const steps = {
     const line = readFileSync(join(folder, "before.jsonl"), "utf8").split("\n")[0];
     appendFileSync(join(folder, "before.jsonl"), `${line.replace('"rollout_index": 0', '"rollout_index": 77')}\n`);
     await rows(page, "15 of 15 rows");
+  },
+  async "a file that cannot be read is said, and the others are shown"(page) {
+    renameSync(join(folder, "after.jsonl"), join(folder, "after.txt"));
+    mkdirSync(join(folder, "after.jsonl"));
+    await page.locator(".warning", { hasText: "after.jsonl: cannot be read: Is a directory" }).waitFor();
+    await rows(page, "15 of 15 rows");
+    rmdirSync(join(folder, "after.jsonl"));
+    renameSync(join(folder, "after.txt"), join(folder, "after.jsonl"));
+    await page.locator(".warning").waitFor({ state: "detached" });
+  },
+  async "a long field of a task has the width of the page"(page) {
+    await page.goto(`${url}/?where=task_id == "0000000000000003" and file == "before.jsonl"`);
+    await page.locator("tbody tr").first().click();
+    const field = page.locator(".fields .text", { hasText: "a long field" });
+    const [text, more] = [await field.boundingBox(), await field.locator(".more").boundingBox()];
+    assert.ok(more.x - text.x < 10, `the button stands at ${more.x}, the text at ${text.x}`);
   },
   async "hostile answers do nothing"(page) {
     for (const search of ["pwned", "20 MB"]) {

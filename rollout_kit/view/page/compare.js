@@ -1,9 +1,10 @@
 // Two files compared task by task: what may be concluded, then the tasks that differ.
 
-import { html, useEffect, useState } from "./vendor/preact-htm.js";
-import { get, isReport } from "./api.js";
+import { html } from "./vendor/preact-htm.js";
+import { isReport, useAnswer } from "./api.js";
 import { count, number, rewardClass } from "./format.js";
 import { go } from "./place.js";
+import { openRow } from "./rollout.js";
 
 const REWARDS = { reward: "each rollout's own reward", group_reward: "the reward in its group" };
 
@@ -12,14 +13,7 @@ export function CompareView({ place, state }) {
   const first = place.first || names[0];
   const second = place.second || names[1];
   const by = place.by || "";
-  const [found, setFound] = useState(null);
-  const [error, setError] = useState("");
-  useEffect(() => {
-    setFound(null);
-    setError("");
-    if (!second || isReport) return;
-    get("/api/compare", { first, second, by }).then(setFound, (problem) => setError(problem.message));
-  }, [first, second, by, state.version]);
+  const { found, error } = useAnswer(second && !isReport ? "/api/compare" : "", { first, second, by }, state.version);
   if (isReport) return html`<main><p class="note">A report holds no comparison: use ng_compare.</p></main>`;
   if (names.length < 2)
     return html`<main><p class="note">There is one file only. Start ng_view with two or more files, or with their folder.</p></main>`;
@@ -35,11 +29,11 @@ export function CompareView({ place, state }) {
     html`<p><label>By <select aria-label="reward" value=${found.by} onChange=${(event) => go({ ...place, first, second, by: event.target.value })}>
       ${found.can_be_by.map((each) => html`<option value=${each}>${REWARDS[each]}</option>`)}
     </select></label></p>`}
-    ${found && html`<${Found} found=${found} />`}
+    ${found && html`<${Found} found=${found} place=${place} />`}
   </main>`;
 }
 
-function Found({ found }) {
+function Found({ found, place }) {
   const [low, high] = found.interval ?? [null, null];
   return html`<p class="conclusion">${found.conclusion}</p>
     <table>
@@ -64,16 +58,11 @@ function Found({ found }) {
             <td><code>${flip.task_id}</code></td>
             <td><span class=${`reward ${rewardClass(flip.first)}`}>${number(flip.first)}</span></td>
             <td><span class=${`reward ${rewardClass(flip.second)}`}>${number(flip.second)}</span></td>
-            <td>${[found.first.file, found.second.file].map(
-              (file, side) => html`<button onClick=${() => open(file, flip.rows[side][0])}>${side ? "second" : "first"} answers</button> `,
+            <td>${["first", "second"].map(
+              (name, side) => html`<button onClick=${() => openRow(place, flip.rows[side][0], "group")}>${name} answers</button> `,
             )}</td>
           </tr>`,
         )}
       </tbody>
     </table>`;
-}
-
-async function open(file, id) {
-  const { key } = await get("/api/rollout", { id });
-  go({ view: "group", file, ...key, rollout_index: String(key.rollout_index) });
 }

@@ -1,28 +1,33 @@
 // All rollouts of a task side by side: equal answers merged, two of them compared word by word.
 
-import { html, useEffect, useMemo, useState } from "./vendor/preact-htm.js";
-import { get } from "./api.js";
+import { html, useMemo, useState } from "./vendor/preact-htm.js";
+import { useAnswer } from "./api.js";
 import { cell, count, number, rewardClass } from "./format.js";
 import { Text, textOf } from "./items.js";
-import { go, rolloutPlace } from "./place.js";
+import { useKeys } from "./keys.js";
+import { go, queryOf, rolloutPlace } from "./place.js";
 import { useRollout } from "./rollout.js";
 
 export function GroupView({ place, version }) {
-  const { rollout, error } = useRollout(place, version);
-  const [group, setGroup] = useState(null);
+  const { rollout, error: missing } = useRollout(place, version);
+  const { found: group, error: wrong } = useAnswer(rollout ? "/api/group" : "", { id: rollout?.id }, version);
   const [chosen, setChosen] = useState([]);
-  useEffect(() => {
-    if (rollout) get("/api/group", { id: rollout.id }).then(setGroup);
-  }, [rollout?.id, version]);
   const merged = useMemo(() => merge(group?.members ?? []), [group]);
+  const back = () => go({ ...queryOf(place), view: "table" });
+  useKeys((event) => event.key === "Escape" && back());
+  const error = missing || wrong;
   if (error) return html`<p class="error" role="alert">${error}</p>`;
   if (!group) return html`<p class="note">Loading…</p>`;
-  const choose = (each) =>
-    setChosen(chosen.includes(each) ? chosen.filter((other) => other !== each) : [...chosen.slice(-1), each]);
+  const choose = ({ name }) =>
+    setChosen(chosen.includes(name) ? chosen.filter((other) => other !== name) : [...chosen.slice(-1), name]);
+  const pair = chosen.map((name) => merged.find((each) => each.name === name)).filter(Boolean);
   const rewards = group.members.map((each) => each.reward).filter((each) => each !== null);
   const mean = rewards.reduce((sum, each) => sum + each, 0) / (rewards.length || 1);
   return html`<main class="group">
-    <nav class="steps"><button onClick=${() => history.back()}>← back</button></nav>
+    <nav class="steps">
+      <button onClick=${back}>← table</button>
+      ${history.length > 1 && html`<button onClick=${() => history.back()}>← back</button>`}
+    </nav>
     <h1>Task ${group.task_id}</h1>
     <p class="note">
       ${group.file} · ${count(group.num_members, "rollout")}, ${count(merged.length, "different answer")}
@@ -32,13 +37,13 @@ export function GroupView({ place, version }) {
     ${group.figures && html`<dl class="figures">${Object.entries(group.figures).map(([name, value]) => html`<div><dt>${name}</dt><dd>${cell(name, value)}</dd></div>`)}</dl>`}
     <details open><summary>Asked</summary><${Text} text=${promptOf(group.members)} /></details>
     <p class="note">Mark two answers to compare them.</p>
-    ${chosen.length === 2 && html`<${Difference} one=${chosen[0]} other=${chosen[1]} />`}
+    ${pair.length === 2 && html`<${Difference} one=${pair[0]} other=${pair[1]} />`}
     <div class="members">
       ${merged.map(
         (each) => html`<article class="member">
           <header>
-            <label><input type="checkbox" checked=${chosen.includes(each)} onChange=${() => choose(each)} /> compare</label>
-            <span class=${`reward ${rewardClass(each.first.reward)}`}>
+            <label><input type="checkbox" checked=${chosen.includes(each.name)} onChange=${() => choose(each)} /> compare</label>
+            <span class=${each.first.status === "verified" ? `reward ${rewardClass(each.first.reward)}` : `status ${each.first.status}`}>
               ${each.first.status === "verified" ? number(each.first.reward) : each.first.status}
             </span>
             ${each.members.length > 1 && html`<b>× ${each.members.length}</b>`}
@@ -82,7 +87,7 @@ function merge(members) {
   for (const member of members) {
     const name = `${member.digest ?? member.id}|${member.reward}|${member.status}`;
     if (found.has(name)) found.get(name).members.push(member);
-    else found.set(name, { first: member, members: [member] });
+    else found.set(name, { name, first: member, members: [member] });
   }
   return [...found.values()].sort((one, other) => (other.first.reward ?? -1) - (one.first.reward ?? -1));
 }

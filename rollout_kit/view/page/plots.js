@@ -1,23 +1,17 @@
 // Plots of the rollouts that the filter chooses. A bar or a point leads to its rollouts.
 
-import { html, useEffect, useState } from "./vendor/preact-htm.js";
-import { get } from "./api.js";
+import { html } from "./vendor/preact-htm.js";
+import { isReport, useAnswer } from "./api.js";
 import { cell, count, dollars, number, seconds } from "./format.js";
-import { go, queryOf, rolloutPlace } from "./place.js";
+import { go, queryOf } from "./place.js";
 import { Plot, axes, colour } from "./plot.js";
+import { openRow } from "./rollout.js";
 
 /** A histogram of one column; a click on a bar narrows the filter to it. */
 export function Histogram({ place, column, version }) {
-  const [found, setFound] = useState(null);
-  const [error, setError] = useState("");
-  useEffect(() => {
-    get("/api/histogram", { ...queryOf(place), column }).then(
-      (each) => { setFound(each); setError(""); },
-      (problem) => setError(problem.message),
-    );
-  }, [column, place.where, place.search, version]);
+  const { found, error } = useAnswer("/api/histogram", { ...queryOf(place), column }, version);
   if (error) return html`<p class="error" role="alert">${error}</p>`;
-  if (!found || found.column !== column) return html`<p class="note">Counting…</p>`;
+  if (!found) return html`<p class="note">Counting…</p>`;
   const narrow = (condition) => {
     const where = place.where ? `(${place.where}) and ${condition}` : condition;
     go({ ...place, view: "table", where });
@@ -52,7 +46,7 @@ function Bars({ bars, onChoose }) {
   const most = Math.max(1, ...bars.map((bar) => bar.size));
   return html`<div class="bars">
     ${bars.map(
-      (bar) => html`<button class="bar-column" disabled=${!onChoose} title=${`${bar.label}: ${number(bar.size)}`} onClick=${() => onChoose?.(bar.condition)}>
+      (bar) => html`<button class="bar-column" disabled=${isReport} title=${`${bar.label}: ${number(bar.size)}`} onClick=${() => onChoose(bar.condition)}>
         <span class="size">${number(bar.size)}</span>
         <span class="bar-fill" style=${{ height: `${Math.max(bar.size ? 2 : 0, (bar.size / most) * 100)}px` }}></span>
         <span class="name">${bar.label}</span>
@@ -62,24 +56,13 @@ function Bars({ bars, onChoose }) {
 }
 
 export function PlotsView({ place, state }) {
-  const [found, setFound] = useState(null);
-  const [error, setError] = useState("");
-  useEffect(() => {
-    let isCurrent = true;
-    get("/api/plots", queryOf(place)).then(
-      (each) => isCurrent && (setFound(each), setError("")),
-      (problem) => isCurrent && setError(problem.message),
-    );
-    return () => (isCurrent = false);
-  }, [place.where, place.search, state.version]);
+  const { found, error } = useAnswer("/api/plots", queryOf(place), state.version);
   if (error) return html`<main><p class="error" role="alert">${error}</p></main>`;
   if (!found) return html`<main><p class="note">Counting…</p></main>`;
   const narrow = (condition) => go({ ...place, view: "table", where: place.where ? `(${place.where}) and ${condition}` : condition });
-  const openPoint = async (id) => {
-    const { key, file } = await get("/api/rollout", { id });
-    go(rolloutPlace(place, { ...key, file }));
-  };
+  const openPoint = (id) => openRow(place, id);
   return html`<main class="plots">
+    ${found.is_done === false && html`<p class="note" role="status">These are the rows found so far; the search goes on.</p>`}
     <${Parts} parts=${found.parts} />
     <div class="grid">
       <figure><figcaption>Reward</figcaption><${Bars} bars=${barsOf(found.reward)} onChoose=${narrow} /></figure>

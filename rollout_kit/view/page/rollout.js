@@ -1,52 +1,45 @@
 // One rollout: what was asked, what was done, and the verdict.
 
-import { html, useCallback, useEffect, useLayoutEffect, useState } from "./vendor/preact-htm.js";
-import { get, isReport, post } from "./api.js";
+import { html, useEffect, useState } from "./vendor/preact-htm.js";
+import { get, isReport, post, useAnswer } from "./api.js";
 import { count, number, rewardClass, seconds, dollars } from "./format.js";
 import { hasTokens, Items, KINDS, Text } from "./items.js";
+import { useKeys } from "./keys.js";
 import { go, queryOf, rolloutPlace } from "./place.js";
 
+/** The rollout of a place. Row numbers change when a file is edited, so it is found by its key. */
 export function useRollout(place, version) {
-  const [found, setFound] = useState({ rollout: null, error: "" });
   const { file, task_id, agent, scope, rollout_index } = place;
-  useEffect(() => {
-    let isCurrent = true;
-    get("/api/find", { file, task_id, agent, scope, rollout_index })
-      .then(({ id }) => get("/api/rollout", { id }))
-      .then((rollout) => isCurrent && setFound({ rollout, error: "" }))
-      .catch((error) => isCurrent && setFound({ rollout: null, error: error.message }));
-    return () => (isCurrent = false);
-  }, [file, task_id, agent, scope, rollout_index, version]);
-  return found;
+  const { found, error } = useAnswer("/api/rollout", { file, task_id, agent, scope, rollout_index }, version, findRollout);
+  return { rollout: found, error };
+}
+
+async function findRollout(path, key) {
+  const { id } = await get("/api/find", key);
+  return get(path, { id });
+}
+
+/** Opens a row of which only the number is known. */
+export async function openRow(place, id, view = "rollout") {
+  try {
+    const { key, file } = await get("/api/rollout", { id });
+    go({ ...rolloutPlace(place, { ...key, file }), view });
+  } catch (error) {
+    dispatchEvent(new CustomEvent("rollouts:problem", { detail: error.message }));
+  }
 }
 
 export function RolloutView({ place, version }) {
   const { rollout, error } = useRollout(place, version);
-  const [around, setAround] = useState(null);
   const id = rollout?.id;
-  useEffect(() => {
-    if (id === undefined) return;
-    get("/api/neighbours", { ...queryOf(place), id }).then(setAround, () => setAround(null));
-  }, [id, place.where, place.search, place.sort, version]);
-  const step = useCallback(
-    async (target) => {
-      if (target === null || target === undefined) return;
-      const { key, file } = await get("/api/rollout", { id: target });
-      go(rolloutPlace(place, { ...key, file }));
-    },
-    [place],
-  );
-  useLayoutEffect(() => {
-    const onKey = (event) => {
-      if (event.target.matches("input, textarea, select") || event.ctrlKey || event.metaKey) return;
-      if (event.key === "j" || event.key === "ArrowRight") step(around?.next);
-      else if (event.key === "k" || event.key === "ArrowLeft") step(around?.previous);
-      else if (event.key === "Escape") go({ ...queryOf(place), view: "table" });
-      else if (event.key === "g") go({ ...place, view: "group" });
-    };
-    addEventListener("keydown", onKey);
-    return () => removeEventListener("keydown", onKey);
-  }, [around, place, step]);
+  const { found: around } = useAnswer(id === undefined ? "" : "/api/neighbours", { ...queryOf(place), id }, version);
+  const step = (target) => target !== null && target !== undefined && openRow(place, target);
+  useKeys((event) => {
+    if (event.key === "j" || event.key === "ArrowRight") step(around?.next);
+    else if (event.key === "k" || event.key === "ArrowLeft") step(around?.previous);
+    else if (event.key === "Escape") go({ ...queryOf(place), view: "table" });
+    else if (event.key === "g") go({ ...place, view: "group" });
+  });
   if (error) return html`<p class="error" role="alert">${error}</p>`;
   if (!rollout) return html`<p class="note">Loading…</p>`;
   return html`<main class="rollout">
@@ -57,11 +50,13 @@ export function RolloutView({ place, version }) {
       <span class="note">
         ${around && around.position !== null
           ? `${number(around.position + 1)} of ${number(around.total)}`
-          : "not in the present filter"}
+          : around?.is_done === false
+            ? "searching…"
+            : "not in the present filter"}
       </span>
       <button onClick=${() => go({ ...place, view: "group" })}>all rollouts of this task (g)</button>
     </nav>
-    <${Rollout} key=${rollout.id} rollout=${rollout} />
+    <${Rollout} key=${JSON.stringify([rollout.file, rollout.key])} rollout=${rollout} />
   </main>`;
 }
 
@@ -112,7 +107,7 @@ function Verdict({ rollout }) {
   const { line, status } = rollout;
   const names = line.rollout?.scores ?? [];
   return html`<div class="verdict">
-    <span class=${`reward ${rewardClass(line.reward)}`}>
+    <span class=${status === "verified" ? `reward ${rewardClass(line.reward)}` : `status ${status}`}>
       ${status === "verified" ? `reward ${number(line.reward)}` : status}
     </span>
     ${rollout.group && html`<span class="reward none">group reward ${number(rollout.group.reward)}</span>`}
@@ -154,20 +149,25 @@ function Labels({ rollout }) {
   const [labels, setLabels] = useState(rollout.labels);
   const [task, setTask] = useState(rollout.task_labels);
   const [error, setError] = useState("");
+  useEffect(() => {
+    setLabels(rollout.labels); // another reader may have set some
+    setTask(rollout.task_labels);
+  }, [rollout]);
   const send = async (body) => {
     try {
-      const { labels: now } = await post("/api/labels", { id: rollout.id }, body);
+      const { labels: now } = await post("/api/labels", { id: rollout.id }, { ...body, key: rollout.key });
       (body.on === "task" ? setTask : setLabels)(now);
       setError("");
+      return true;
     } catch (problem) {
       setError(problem.message);
+      return false;
     }
   };
-  const add = (event) => {
+  const add = async (event) => {
     event.preventDefault();
-    const { label, note, on } = Object.fromEntries(new FormData(event.target));
-    if (label.trim()) send({ label, note, on });
-    event.target.reset();
+    const form = event.target;
+    if (await send(Object.fromEntries(new FormData(form)))) form.reset();
   };
   const chips = (held, on) =>
     Object.entries(held).map(
@@ -182,9 +182,9 @@ function Labels({ rollout }) {
     ${chips(labels, "rollout")} ${chips(task, "task")}
     ${!isReport &&
     html`<form onSubmit=${add}>
-      <input name="label" placeholder="label: bug, flaky, …" aria-label="label" maxlength="100" list="usual-labels" />
+      <input name="label" placeholder="label: bug, flaky, …" aria-label="label" required maxlength="100" list="usual-labels" />
       <datalist id="usual-labels"><option value="bug" /><option value="flaky" /><option value="good" /></datalist>
-      <input name="note" placeholder="note" aria-label="note" />
+      <input name="note" placeholder="note" aria-label="note" maxlength="10000" />
       <select name="on" aria-label="label on"><option value="rollout">this rollout</option><option value="task">this task</option></select>
       <button>add</button>
     </form>`}

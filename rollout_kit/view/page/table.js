@@ -1,16 +1,16 @@
 // The table of all rollouts. Only the rows in sight are asked for and drawn, so a million rows cost
 // what thirty cost. A browser limits the height of an element, so the scrollbar is mapped to rows.
 
-import { html, useCallback, useEffect, useLayoutEffect, useRef, useState } from "./vendor/preact-htm.js";
-import { get } from "./api.js";
+import { html, useEffect, useRef, useState } from "./vendor/preact-htm.js";
+import { get, isReport, POLL_MS, post } from "./api.js";
 import { cell, rewardClass } from "./format.js";
+import { useKeys } from "./keys.js";
 import { go, queryOf, rolloutPlace } from "./place.js";
 import { Histogram } from "./plots.js";
 
 const ROW = 28;
 const MAX_HEIGHT = 8_000_000;
 const BLOCK = 100;
-const POLL_MS = 300;
 
 const USUAL = [
   "reward",
@@ -51,49 +51,49 @@ function usualColumns(state) {
   return [...several, ...USUAL.slice(0, 1), ...groups, ...USUAL.slice(1, 3), ...arms, ...USUAL.slice(3, 4), "answer", ...scores, ...USUAL.slice(4), "labels"];
 }
 
-/** The rows of a query: blocks that were asked for, and how many rows there are. */
+/** The rows of a query, in blocks. A block in sight is asked for once for each version of the files;
+ * again after a while if the query is still searched or the server has not answered. Rows so far stay
+ * in sight meanwhile. */
 function useRows(query, version) {
   const [, redraw] = useState(0);
-  const held = useRef({ key: "", blocks: new Map(), stale: new Map(), total: 0, searched: 0, isDone: false, error: "" });
+  const held = useRef({});
   const key = JSON.stringify(query);
-  if (held.current.key !== key)
-    held.current = { key, blocks: new Map(), stale: new Map(), total: 0, searched: 0, isDone: false, error: "" };
+  if (held.current.key !== key) held.current = { key, blocks: new Map(), total: 0, searched: 0, isDone: false, error: "" };
   const current = held.current;
-  const load = useCallback(
-    async (block) => {
-      if (current.blocks.has(block)) return;
-      current.blocks.set(block, null);
-      try {
-        const found = await get("/api/rows", { ...query, start: block * BLOCK, count: BLOCK });
-        Object.assign(current, { total: found.total, searched: found.searched, isDone: found.is_done, error: found.error });
-        const isWhole = found.rows.length === BLOCK || found.is_done;
-        if (isWhole) current.blocks.set(block, found.rows);
-        else current.blocks.delete(block);
-        current.stale.set(block, found.rows);
-        if (!found.is_done) setTimeout(() => held.current === current && refresh(block), POLL_MS);
-      } catch (error) {
-        current.blocks.delete(block);
-        current.error = error.message;
-      }
+  const load = async (number) => {
+    const block = current.blocks.get(number) ?? { rows: [], version: null, isAsked: false };
+    if (block.isAsked || block.version === version) return;
+    block.isAsked = true;
+    current.blocks.set(number, block);
+    try {
+      const found = await get("/api/rows", { ...query, start: number * BLOCK, count: BLOCK });
+      Object.assign(current, { total: found.total, searched: found.searched, isDone: found.is_done, error: found.error });
+      block.rows = found.rows;
+      if (found.is_done) block.version = version;
+    } catch (error) {
+      current.error = error.message;
+    }
+    const allow = () => {
+      block.isAsked = false;
       redraw((each) => each + 1);
-    },
-    [current],
-  );
-  const refresh = (block) => {
-    current.blocks.delete(block);
-    load(block);
+    };
+    if (block.version === version) allow();
+    else setTimeout(allow, POLL_MS);
+    redraw((each) => each + 1);
   };
   useEffect(() => {
-    current.blocks.clear(); // rows so far stay in sight until the new ones are there
-    load(0);
-    return () => {
-      if (!current.isDone) fetch(`/api/cancel?${new URLSearchParams(query)}`, { method: "POST", headers: { "content-type": "application/json" } }).catch(() => {});
-    };
-  }, [key, version]);
+    if (!current.total) load(0); // no row is in sight that would ask
+  });
+  useEffect(
+    () => () => {
+      if (!current.isDone) post("/api/cancel", query, {}).catch(() => {});
+    },
+    [key],
+  );
   const row = (number) => {
     const block = Math.floor(number / BLOCK);
-    if (!current.blocks.has(block)) queueMicrotask(() => load(block));
-    return (current.blocks.get(block) ?? current.stale.get(block))?.[number - block * BLOCK];
+    queueMicrotask(() => load(block));
+    return current.blocks.get(block)?.rows[number - block * BLOCK];
   };
   return { ...current, row };
 }
@@ -101,7 +101,9 @@ function useRows(query, version) {
 export function TableView({ place, state }) {
   const query = queryOf(place);
   const rows = useRows(query, state.version);
-  const [columns, setColumns] = useState(() => stored() ?? usualColumns(state));
+  const [chosen, setChosen] = useState(stored);
+  const all = columnsOf(state);
+  const columns = (chosen ?? usualColumns(state)).filter((name) => all.includes(name));
   const [selected, setSelected] = useState(0);
   const [top, setTop] = useState(0);
   const [height, setHeight] = useState(600);
@@ -128,24 +130,18 @@ export function TableView({ place, state }) {
     if (row) go(rolloutPlace(place, row));
   };
   useEffect(() => {
-    const measure = () => setHeight(scroller.current?.clientHeight ?? 600);
-    measure();
-    addEventListener("resize", measure);
-    return () => removeEventListener("resize", measure);
+    const measured = new ResizeObserver(([each]) => setHeight(each.target.clientHeight));
+    measured.observe(scroller.current);
+    return () => measured.disconnect();
   }, []);
-  useLayoutEffect(() => {
-    const onKey = (event) => {
-      if (event.target.matches("input, textarea, select") || event.ctrlKey || event.metaKey) return;
-      const steps = { j: 1, ArrowDown: 1, k: -1, ArrowUp: -1, PageDown: visible, PageUp: -visible };
-      if (steps[event.key]) select(selected + steps[event.key]);
-      else if (event.key === "Home") select(0);
-      else if (event.key === "End") select(rows.total - 1);
-      else if (event.key === "Enter" && event.target.tagName !== "BUTTON") open(selected);
-      else return;
-      event.preventDefault();
-    };
-    addEventListener("keydown", onKey);
-    return () => removeEventListener("keydown", onKey);
+  useKeys((event) => {
+    const steps = { j: 1, ArrowDown: 1, k: -1, ArrowUp: -1, PageDown: visible, PageUp: -visible };
+    if (steps[event.key]) select(selected + steps[event.key]);
+    else if (event.key === "Home") select(0);
+    else if (event.key === "End") select(rows.total - 1);
+    else if (event.key === "Enter" && !event.target.matches("button, summary, input")) open(selected);
+    else return;
+    event.preventDefault();
   });
   const onWheel = (event) => {
     if (!isMapped) return;
@@ -160,9 +156,10 @@ export function TableView({ place, state }) {
   return html`<main class="table-view">
     <div class="bar">
       <span class="note" role="status">${describe(rows, state)}</span>
-      <${JumpToTask} place=${place} />
-      <button onClick=${() => go({ ...place, sort: `~${Math.floor(Math.random() * 1e6)}` })}>random sample</button>
-      <${ColumnChoice} all=${columnsOf(state)} columns=${columns} onChange=${(each) => { store(each); setColumns(each); }} />
+      ${!isReport &&
+      html`<${JumpToTask} place=${place} />
+        <button onClick=${() => go({ ...place, sort: `~${Math.floor(Math.random() * 1e6)}` })}>random sample</button>`}
+      <${ColumnChoice} all=${all} columns=${columns} onChange=${(each) => { store(each); setChosen(each); }} />
     </div>
     ${rows.error && html`<p class="error" role="alert">${rows.error}</p>`}
     ${place.column && html`<${Histogram} place=${place} column=${place.column} version=${state.version} />`}
@@ -243,7 +240,8 @@ function ColumnChoice({ all, columns, onChange }) {
 
 function stored() {
   try {
-    return JSON.parse(localStorage.getItem("rollout-columns"));
+    const names = JSON.parse(localStorage.getItem("rollout-columns"));
+    return Array.isArray(names) ? names : null;
   } catch {
     return null;
   }
