@@ -42,7 +42,7 @@ Rows = Sequence[int]
 """Numbers of rows of one file, in order."""
 
 
-class Found(NamedTuple):
+class Searched(NamedTuple):
     """Rows of one file that were found, and the last row that was looked at."""
 
     rows: Rows
@@ -245,15 +245,15 @@ OF_OUTPUTS: Mapping[str, Callable[[Dataset], Callable[[int], Any]]] = {
 row."""
 
 
-def _in_steps(rows: Rows) -> Iterator[Found]:
+def _in_steps(rows: Rows) -> Iterator[Searched]:
     for start in range(0, len(rows), 16 * STEP):
         step = rows[start : start + 16 * STEP]
-        yield Found(step, step[-1])
+        yield Searched(step, step[-1])
 
 
 def _by_line(
-    output: StoredOutput, part: Part, chosen: Iterator[Found], where: str
-) -> Iterator[Found]:
+    output: StoredOutput, part: Part, chosen: Iterator[Searched], where: str
+) -> Iterator[Searched]:
     """Those of the rows for which a filter holds that needs the line."""
     keeps, rewards = Filter(where), output.group_rewards()
     for rows, last in chosen:
@@ -263,8 +263,8 @@ def _by_line(
                 rollout = output.read(part.index.line(row), part.index.key(row), rewards)
                 if rollout is not None and keeps(rollout):
                     found.append(row)
-            yield Found(found, step[-1])
-        yield Found((), last)
+            yield Searched(found, step[-1])
+        yield Searched((), last)
 
 
 def _check_names(dataset: Dataset, where: str) -> None:
@@ -280,7 +280,7 @@ def _check_names(dataset: Dataset, where: str) -> None:
         raise ConfigError(f"no rollout has the field '{name}'{suggest(name, known | sample)}")
 
 
-Searcher = Callable[[Part, Rows], Iterator[Found]]
+Searcher = Callable[[Part, Rows], Iterator[Searched]]
 
 
 @contextmanager
@@ -305,7 +305,7 @@ def _searching(search: str, is_cancelled: Callable[[], bool]) -> Iterator[Search
         yield lambda part, rows: _read_each(part, rows, lambda line: one in line or other in line)
 
 
-def _find_pattern(part: Part, rows: Rows, matcher: LineMatcher, search: str) -> Iterator[Found]:
+def _find_pattern(part: Part, rows: Rows, matcher: LineMatcher, search: str) -> Iterator[Searched]:
     """The rows that match; ConfigError if the expression takes too long for a line."""
     held = part.index.columns
     for start in range(0, len(rows), 256):
@@ -315,7 +315,7 @@ def _find_pattern(part: Part, rows: Rows, matcher: LineMatcher, search: str) -> 
             for found, changed in matcher.find(part.index.path, places):
                 if changed is not None:
                     part.index.line(step[changed])  # it says that the file was edited
-                yield Found([step[each] for each in found], step[-1])
+                yield Searched([step[each] for each in found], step[-1])
         except TimeoutError as error:
             raise ConfigError(
                 f"{search} takes too long ({error}): a repetition within a repetition, such as"
@@ -323,7 +323,7 @@ def _find_pattern(part: Part, rows: Rows, matcher: LineMatcher, search: str) -> 
             ) from None
 
 
-def _find_literal(part: Part, rows: Rows, raw: bytes) -> Iterator[Found]:
+def _find_literal(part: Part, rows: Rows, raw: bytes) -> Iterator[Searched]:
     """Search the lines if they are few, else the file as a whole, in blocks of rows."""
     if len(rows) < DENSE * len(part.index):
         yield from _read_each(part, rows, lambda line: raw in line)
@@ -340,10 +340,10 @@ def _find_literal(part: Part, rows: Rows, raw: bytes) -> Iterator[Found]:
                 if at < line_end:  # and not in a line between two of the block
                     found.append(row)
                 at = max(at + 1, line_end)
-            yield Found(found, block[-1])
+            yield Searched(found, block[-1])
 
 
-def _read_each(part: Part, rows: Rows, holds: Callable[[bytes], bool]) -> Iterator[Found]:
+def _read_each(part: Part, rows: Rows, holds: Callable[[bytes], bool]) -> Iterator[Searched]:
     for start in range(0, len(rows), 256):
         step = rows[start : start + 256]
-        yield Found([row for row in step if holds(part.index.line(row))], step[-1])
+        yield Searched([row for row in step if holds(part.index.line(row))], step[-1])
