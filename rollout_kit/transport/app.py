@@ -241,7 +241,7 @@ def _json(raw: bytes) -> Response:
 
 
 def _refusal(error: RolloutError) -> Response:
-    if error.status >= 500 and error.__cause__ is not None:
+    if error.traceback and error.__cause__ is not None:  # an exception of this server's code
         log.error("%s", error, exc_info=error.__cause__)
     status = error.status if 400 <= error.status <= 599 else 500
     headers = {}

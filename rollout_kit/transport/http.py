@@ -123,7 +123,8 @@ class HttpClient:
                     return await host.ask(request, arrived, limits)
         except TimeoutError as error:
             what = "fell silent for" if limit.was_renewed else "did not answer within"
-            raise PeerTimeout(f"{url} {what} {round(timeout_s, 3):g} s") from error
+            seconds = round(timeout_s, 1 if timeout_s > 1 else 3)  # the rest of a limit is 3.9987
+            raise PeerTimeout(f"{url} {what} {seconds:g} s") from error
         except OSError as error:
             reason, may_pass = _reason(error), not _is_for_good(error)
             raise PeerUnreachable(

@@ -14,10 +14,17 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 from support import HANG_S, Echo
 
-from rollout_kit.errors import PeerError, PeerTimeout, PeerUnreachable, TaskError
+from rollout_kit.errors import (
+    ModelError,
+    PeerError,
+    PeerTimeout,
+    PeerUnreachable,
+    RolloutError,
+    TaskError,
+)
 from rollout_kit.launch.sockets import bound_socket, url_of
 from rollout_kit.session import Session, entered
-from rollout_kit.testing import making
+from rollout_kit.testing import ScriptedModel, making, mount
 from rollout_kit.transport.app import served
 from rollout_kit.transport.http import HttpClient, Reply
 from rollout_kit.transport.peers import Http, Peers
@@ -148,6 +155,26 @@ def test_a_server_that_hangs_is_a_timeout_and_one_that_hangs_up_a_peer_error() -
             assert caught.value.retryable and caught.value.server == "foreign"
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("cause", [PeerTimeout("too late"), KeyError("a bug")])
+def test_a_server_logs_the_traceback_of_a_bug_and_of_nothing_else(
+    cause: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    def answer(params: JsonObject) -> JsonObject:
+        try:
+            raise cause
+        except PeerTimeout as error:
+            raise ModelError("no answer") from error
+
+    async def main() -> None:
+        servers = {"m": lambda peers, name: ScriptedModel(answer, peers, name)}
+        async with mount(servers, "http") as peers:
+            with pytest.raises(RolloutError):
+                await peers.call("m", "/v1/responses", {"input": "x"}, dict)
+
+    asyncio.run(main())
+    assert bool(caplog.records) is isinstance(cause, KeyError)
 
 
 def test_nothing_is_executed_twice_when_a_connection_is_reset() -> None:

@@ -258,7 +258,7 @@ def test_a_hanging_endpoint_ends_at_the_limit():
     error, took_s = timed(Endpoint(hangs), request_timeout_s=20)
     assert "did not answer" in error.message and 20 <= took_s < 21
     assert (error.status, error.retryable) == (504, True)
-    error, _ = timed(Endpoint(hangs), request_timeout_s=19.99999)
+    error, _ = timed(Endpoint(hangs), request_timeout_s=19.987)
     assert error.message.endswith("did not answer within 20 s")
 
 
