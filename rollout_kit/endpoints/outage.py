@@ -92,9 +92,7 @@ class Outage:
         try:
             if self.is_on:
                 self._probes += 1
-                pause_s = max(
-                    delay_s(ENDPOINT_PROBE, self._probes), self._error.retry_after_s or 0.0
-                )
+                pause_s = self._pause_s(ends - now())
                 if now() + pause_s > ends:
                     raise copy(self._error)
                 await asyncio.sleep(pause_s)
@@ -104,6 +102,13 @@ class Outage:
             if not probes:
                 self._probing.release()
         return probes
+
+    def _pause_s(self, left_s: float) -> float:
+        """Pause before the next probe. A caller whose time is short still asks once before it ends:
+        the endpoint may have come back since the last probe."""
+        grown_s = delay_s(ENDPOINT_PROBE, self._probes)
+        pause_s = min(grown_s, max(ENDPOINT_PROBE.base_s, left_s / 2))
+        return max(pause_s, self._error.retry_after_s or 0.0)
 
     def record_answer(self, sent_at: float) -> None:
         """The endpoint sent a reply of any kind; `sent_at` is the loop's time of the request."""

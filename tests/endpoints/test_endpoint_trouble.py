@@ -3,13 +3,14 @@
 import asyncio
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import orjson
 import pytest
 from support import Bench, asked, row
 
+from rollout_kit.endpoints.outage import Outage
 from rollout_kit.errors import PeerLost, PeerUnreachable, StopRun
 from rollout_kit.serving import registry
 from rollout_kit.testing import making, run_virtual, text_response
@@ -217,6 +218,36 @@ def test_an_outage_that_drops_connections_is_seen_by_several_rows(bench: Bench) 
     bench.model = behind(line)
     assert run_virtual(bench.collect(rows(160), num_samples_in_parallel=8)) == 0
     assert line.num_asked <= 160 + 8 + 30
+
+
+@pytest.mark.parametrize("left_s", [1, 5, 14, 600])
+def test_a_caller_with_little_time_asks_an_endpoint_that_has_come_back(left_s: float) -> None:
+    async def scenario() -> str:
+        down = PeerUnreachable("nothing listens")
+        outage = Outage("policy_model", answers=lambda: asyncio.sleep(0, False))
+        now = asyncio.get_running_loop().time
+
+        async def fails() -> str:
+            outage.record_failure(down, "a", is_sent=False)
+            raise down
+
+        async def succeeds() -> str:
+            outage.record_answer(now())
+            return "text"
+
+        def calls(work: Callable[[], Awaitable[str]], left_s: float) -> Awaitable[str]:
+            return outage.call(work, lambda: left_s, lambda lost_s: None)
+
+        await succeeds()
+        for _ in range(4):
+            with pytest.raises(PeerUnreachable):
+                await calls(fails, 0)
+        with pytest.raises(PeerUnreachable):
+            await calls(fails, 300)  # the pauses grow to 15 s meanwhile
+        assert outage.is_on
+        return await calls(succeeds, left_s)
+
+    assert run_virtual(scenario()) == "text"
 
 
 THROTTLES = {"retry-after": "1"}
