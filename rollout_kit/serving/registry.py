@@ -8,6 +8,7 @@ are passed over. Modules are imported under
 import importlib.util
 import re
 import sys
+import threading
 from hashlib import sha256
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -24,6 +25,10 @@ THEIRS = re.compile(r"^\s*(?:from|import)\s+nemo_gym\b", re.MULTILINE)
 
 PACKAGE = "rollout_kit_servers"
 """Root of the synthetic packages that hold the imported `app` modules."""
+
+IMPORTING = threading.RLock()
+"""Held during an import: another thread would take the module before its code has run. An `app.py`
+may load another server itself."""
 
 
 def roots(cwd: Path | None = None, checkout: Path | None = None) -> list[Path]:
@@ -107,7 +112,9 @@ def load(type_: str, implementation: str, cwd: Path | None = None) -> type[Servi
             f"no implementation '{implementation}' among the {type_}{hint}: "
             f"looked for {implementation}/app.py in {looked}"
         )
-    return server_class(type_, _import(type_, implementation, folder))
+    with IMPORTING:
+        module = _import(type_, implementation, folder)
+    return server_class(type_, module)
 
 
 def server_class(type_: str, module: ModuleType) -> type[Service]:

@@ -1,5 +1,9 @@
 import pickle
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -36,6 +40,21 @@ def test_the_same_folder_gives_the_same_class(tmp_path):
     first = registry.load("resources_servers", "weather", tmp_path)
     assert registry.load("resources_servers", "weather", tmp_path) is first
     assert pickle.loads(pickle.dumps(first)) is first
+
+
+def test_a_thread_waits_for_the_import_that_another_has_begun(tmp_path, monkeypatch):
+    slow = "from tests_pace import began, goes_on\nbegan.set()\ngoes_on.wait(60)\n" + WEATHER
+    write(tmp_path, "slow", slow, engine="ANSWER = 1")
+    began, goes_on = threading.Event(), threading.Event()
+    pace = SimpleNamespace(began=began, goes_on=goes_on)
+    monkeypatch.setitem(sys.modules, "tests_pace", pace)
+    with ThreadPoolExecutor() as threads:
+        first = threads.submit(registry.load, "resources_servers", "slow", tmp_path)
+        assert began.wait(60)
+        second = threads.submit(registry.load, "resources_servers", "slow", tmp_path)
+        wait([second], timeout=0.2)  # long enough for a thread that does not wait
+        goes_on.set()
+        assert second.result() is first.result()
 
 
 def test_one_name_in_two_folders_gives_two_classes(tmp_path):
