@@ -43,7 +43,10 @@ LONG = 16_000
 
 def is_too_deep(raw: bytes, value: Any) -> bool:
     """Whether a JSON value, given as bytes too, has more than about DEEPEST levels."""
-    if not has_more_brackets(raw, DEEPEST):
+    if len(raw) < LONG:
+        if raw.count(b"[") + raw.count(b"{") <= DEEPEST:
+            return False
+    elif not has_more_brackets(raw, DEEPEST):
         return False
     for _ in range(ENCODED - DEEPEST):
         value = [value]
@@ -104,22 +107,22 @@ def output_text(response: Mapping[str, Any]) -> str:
 
 def assistant_text(items: Iterable[Item]) -> str:
     """The text of every assistant message among the items, joined by newlines."""
-    return "\n".join(
-        text
-        for item in items
-        if item.get("type") == "message" and item.get("role") == "assistant"
-        for text in content_texts(item.get("content"))
-    )
+    texts: list[str] = []
+    for item in items:
+        if item.get("type") == "message" and item.get("role") == "assistant":
+            texts += content_texts(item.get("content"))
+    return "\n".join(texts)
 
 
 def content_texts(content: Any) -> list[str]:
     """The text parts of a message's content, which may be a string or a list of parts."""
     if isinstance(content, str):
         return [content]
-    if not isinstance(content, list):
-        return []
-    texts = [part.get("text") for part in content if isinstance(part, dict)]
-    return [text for text in texts if isinstance(text, str)]
+    texts: list[str] = []
+    for part in content if isinstance(content, list) else ():
+        if isinstance(part, dict) and isinstance(text := part.get("text"), str):
+            texts.append(text)
+    return texts
 
 
 def sum_usage(usages: Iterable[Mapping[str, Any] | None]) -> JsonObject:
@@ -136,24 +139,43 @@ def sum_usage(usages: Iterable[Mapping[str, Any] | None]) -> JsonObject:
 def _add_numbers(total: JsonObject, more: Mapping[str, Any]) -> None:
     for key, value in more.items():
         so_far = total.get(key)
-        if isinstance(value, dict):
-            if not isinstance(so_far, dict | None):
-                continue
+        if isinstance(value, (int, float)):
+            if not isinstance(so_far, dict):
+                total[key] = (so_far or 0) + value
+        elif isinstance(value, dict) and (so_far is None or isinstance(so_far, dict)):
             _add_numbers(total.setdefault(key, {}), value)
-        elif isinstance(value, (int, float)) and not isinstance(so_far, dict):
-            total[key] = (so_far or 0) + value
 
 
 def mend_usage(usage: Any) -> JsonObject | None:
     """The usage without known counts and details of wrong types; None if it is no object."""
     if not isinstance(usage, dict):
         return None
+    if _is_sound(usage):
+        return usage
     mended = {name: value for name, value in usage.items() if _fits(name, value)}
     for details, names in USAGE_DETAILS.items():
         for name in names:
             if name in (counted := mended.get(details) or {}) and not is_count(counted[name]):
                 mended[details] = {key: each for key, each in counted.items() if key != name}
     return mended
+
+
+def _is_sound(usage: JsonObject) -> bool:
+    """Whether all counts are there and are plain numbers; then nothing needs a closer look."""
+    for name in USAGE_COUNTS:
+        value = usage.get(name)
+        if type(value) is not int or not 0 <= value < MOST_TOKENS:
+            return False
+    for details, names in USAGE_DETAILS.items():
+        if (counted := usage.get(details)) is None:
+            continue
+        if type(counted) is not dict:
+            return False
+        for name in names:
+            value = counted.get(name, 0)
+            if type(value) is not int or not 0 <= value < MOST_TOKENS:
+                return False
+    return True
 
 
 def _fits(name: str, value: Any) -> bool:
@@ -180,7 +202,8 @@ def as_object(value: Any) -> Mapping[str, Any]:
 
 def total_tokens(response: Mapping[str, Any]) -> int:
     """`total_tokens` of the response's usage; 0 if it is missing."""
-    total = as_object(response.get("usage")).get("total_tokens")
+    usage = response.get("usage")
+    total = usage.get("total_tokens") if isinstance(usage, dict) else None
     return total if isinstance(total, int) else 0
 
 

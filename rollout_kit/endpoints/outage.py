@@ -52,14 +52,18 @@ class Outage:
         work: Callable[[], Awaitable[T]],
         left: Callable[[], float],
         lost: Callable[[float], None],
+        failed: RolloutError | None = None,
     ) -> T:
         """Return the result of `work`. During an outage, retry it, taking turns with other callers.
 
         `left()` is the time (s) that the caller still has. `lost` receives the seconds of each
-        wait. Raises the error of `work`, or that of the outage if the time is too short.
+        wait. `failed` is the error of a first try that the caller has made itself. Raises the error
+        of `work`, or that of the outage if the time is too short.
         """
-        if not self.is_on:
+        if failed is not None or not self.is_on:
             try:
+                if failed is not None:
+                    raise failed
                 return await work()
             except RolloutError:
                 if not self.is_on and not await self._is_found_down():

@@ -64,11 +64,13 @@ def read_response(payload: Any) -> JsonObject:
         # an answer that is still to come would be paid for again
         is_pending = isinstance(payload, dict) and payload.get("status") in PENDING
         raise ModelError(flaw, body=text, retryable=not is_pending)
-    if (usage := payload.get("usage")) is not None and (mended := mend_usage(usage)) != usage:
+    usage = payload.get("usage")
+    mended = None if usage is None else mend_usage(usage)
+    if mended is not usage and mended != usage:
         note_repair("usage that is none → left out")
         payload = {**payload, "usage": mended}
     details = payload.get("incomplete_details")
-    if not isinstance(details, dict | None):
+    if details is not None and not isinstance(details, dict):
         note_repair("incomplete_details that are no object → text")
         payload = {**payload, "incomplete_details": {"reason": str(details)}}
     return payload
@@ -77,7 +79,7 @@ def read_response(payload: Any) -> JsonObject:
 def _find_flaw(payload: Any) -> str | None:
     """What keeps a reply from being an answer."""
     found = payload if isinstance(payload, dict) else {}
-    if not isinstance(found.get("output"), list):
+    if not isinstance(output := found.get("output"), list):
         if "choices" in found:
             return f"a chat completion and no response; {CHAT_ONLY}"
         return "no response, as it has no list 'output'"
@@ -85,29 +87,35 @@ def _find_flaw(payload: Any) -> str | None:
         return f"a response without its answer, as its status is '{status}': leave out 'background'"
     if status in FAILED:
         return f"a response without an answer, as its status is '{status}'"
-    flaws = map(_find_item_flaw, found["output"])
-    return next(filter(None, flaws), None)
+    for item in output:
+        if (flaw := _find_item_flaw(item)) is not None:
+            return flaw
+    return None
 
 
 def _find_item_flaw(item: Any) -> str | None:
     if not isinstance(item, dict):
         return "no response, as an item of its 'output' is no object"
-    if item.get("type") == "function_call" and not isinstance(item.get("name"), str):
+    kind = item.get("type")
+    if kind == "function_call" and not isinstance(item.get("name"), str):
         return "no response, as one of its function calls has no name"
-    if item.get("type") == "message":
-        content = item.get("content")
-        is_text = isinstance(content, str | None) or (
-            isinstance(content, list) and all(map(_is_readable, content))
-        )
-        return None if is_text else "no response, as a message of its 'output' is no text"
+    if kind == "message" and not _is_readable(item.get("content")):
+        return "no response, as a message of its 'output' is no text"
     return None
 
 
-def _is_readable(part: Any) -> bool:
-    """Whether a part of a message has a text, or is one that has none."""
-    if not isinstance(part, dict):
-        return False
-    return part.get("type") != "output_text" or isinstance(part.get("text"), str | None)
+def _is_readable(content: Any) -> bool:
+    """Whether the content of a message is a text, or parts that have a text where they must."""
+    if not isinstance(content, list):
+        return content is None or isinstance(content, str)
+    for part in content:
+        if not isinstance(part, dict):
+            return False
+        if part.get("type") == "output_text":
+            text = part.get("text")
+            if text is not None and not isinstance(text, str):
+                return False
+    return True
 
 
 def extra_body(row: JsonObject) -> JsonObject:

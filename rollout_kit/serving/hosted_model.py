@@ -188,22 +188,45 @@ class HostedModel(Model):
             self._open -= 1
 
     async def _send(self, asked: "_Request") -> JsonObject:
-        now, number = running_loop().time, self._queue.number()
-        clock = Waited(now, self._timeout_s * SHARE_THROTTLED)
-        first = [await self._wait_turn(number, clock)]
+        """Send a request; nearly always once."""
+        number, expected = self._queue.number(), self._queue.send_now()
+        clock = Waited(running_loop().time, self._timeout_s * SHARE_THROTTLED)
+        if expected is None:
+            expected = await self._wait_turn(number, clock)
         began = clock()
+        if self._outage.is_on:
+            return await self._send_patiently(asked, number, clock, began, expected=expected)
+        try:
+            return await self._try(asked, self._timeout_s, expected, self._assembly(asked, clock))
+        except RolloutError as error:
+            failed = error
+        return await self._send_patiently(asked, number, clock, began, failed=failed)
+
+    async def _send_patiently(
+        self,
+        asked: "_Request",
+        number: int,
+        clock: Waited,
+        began: float,
+        *,
+        expected: float | None = None,
+        failed: RolloutError | None = None,
+    ) -> JsonObject:
+        """Send a request until it is answered, or may not be sent again. `failed` is the error of
+        its first try, which `began` then; else `expected` belongs to the first one."""
 
         def left() -> float:
             return max(began + self._timeout_s - clock(), 0.001)
 
         async def send() -> JsonObject:
-            expected = first.pop() if first else await self._wait_turn(number, clock)
-            is_streamed = self._is_streaming and not asked.is_completion
-            assembly = self._assembly(clock) if is_streamed else None
-            return await self._try(asked, left(), expected, assembly)
+            nonlocal expected
+            tokens, expected = expected, None
+            if tokens is None:
+                tokens = await self._wait_turn(number, clock)
+            return await self._try(asked, left(), tokens, self._assembly(asked, clock))
 
         def try_once() -> Awaitable[JsonObject]:
-            return self._outage.call(send, left, lose_to_outage)
+            return self._outage.call(send, left, lose_to_outage, failed)
 
         def lose(error: RolloutError, seconds: float) -> None:
             record_lost_time(error, seconds)
@@ -213,7 +236,11 @@ class HostedModel(Model):
                 if not clock.left_throttled_s:
                     raise error
 
-        return await retry(try_once, self._policy, clock=clock, on_retry=lose)
+        try:
+            return await try_once()
+        except RolloutError as error:
+            first, failed = (error, began), None
+        return await retry(try_once, self._policy, clock=clock, on_retry=lose, first=first)
 
     async def _wait_turn(self, number: int, clock: Waited) -> float:
         """Wait until the request may be sent; return the tokens that it is expected to use."""
@@ -231,7 +258,10 @@ class HostedModel(Model):
             if session := current_session():
                 session.lose("rate_limit_s", waited_s)
 
-    def _assembly(self, waited: Waited) -> Assembly:
+    def _assembly(self, asked: "_Request", waited: Waited) -> Assembly | None:
+        """What puts a streamed answer together; None if it is not streamed."""
+        if not self._is_streaming or asked.is_completion:
+            return None
         waited.begin()
         return (CompletionAssembly if self._is_chat else ResponseAssembly)(waited.hear)
 

@@ -53,12 +53,11 @@ class Headers:
 
     def starting_with(self, prefix: str) -> dict[str, str]:
         """The headers with this prefix, by name in lower case."""
-        start, length = prefix.encode(), len(prefix)
-        return {
-            key.lower().decode("latin-1"): value.decode("latin-1")
-            for key, value in self.pairs
-            if key[:length].lower() == start
-        }
+        start, length, found = prefix.encode(), len(prefix), dict[str, str]()
+        for key, value in self.pairs:
+            if key[:length].lower() == start:
+                found[key.lower().decode("latin-1")] = value.decode("latin-1")
+        return found
 
     def get(self, name: str, default: str = "") -> str:
         """The first header of that name."""

@@ -101,21 +101,25 @@ async def retry(
     clock: Callable[[], float] | None = None,
     random: Callable[[], float] = random,
     on_retry: Callable[[RolloutError, float], None] | None = None,
+    first: tuple[RolloutError, float] | None = None,
 ) -> T:
     """Return the result of `call()`; raise its error if `policy` does not allow another try.
 
     `on_retry` receives each error that is retried, with the time lost (s): the try and the pause.
-    The error also rises if the pause would reach the deadline of the policy.
+    The error also rises if the pause would reach the deadline of the policy. `first` is the error
+    of a first try that the caller has made itself, and the time of `clock` when that try began.
     """
     clock = clock or running_loop().time
-    began = tried_at = clock()
+    began = tried_at = clock() if first is None else first[1]
     tries = throttled = 0
     while True:
         tries += 1
         try:
+            if first is not None:
+                raise first[0]
             return await call()
         except RolloutError as failed:
-            error = failed
+            error, first = failed, None
             is_throttled = error.status in THROTTLED
             if not (isinstance(error, policy.errors) or (is_throttled and policy.waits)):
                 raise
