@@ -45,16 +45,17 @@ class SimpleAgent(Agent):
     def __init__(self, config: SimpleAgentConfig, peers: Any, name: str) -> None:
         super().__init__(config, peers, name)
         self._server_tools: list[JsonObject] | None = None
-        self._turn_limit = config.turn_limit
+        # to read a field of a configuration takes several times as long
+        self._turn_limit, self._mcp_servers = config.turn_limit, config.mcp_servers
 
     async def start(self) -> None:
         if self.config.mcp_servers:
             check_sdk(self.name)
 
     async def respond(self, params: JsonObject) -> JsonObject:
-        if not self.config.mcp_servers:
+        if not self._mcp_servers:
             return await self._respond(params, NO_MCP)
-        async with connected(self.config.mcp_servers) as mcp:
+        async with connected(self._mcp_servers) as mcp:
             return await self._respond(params, mcp)
 
     async def _respond(self, params: JsonObject, mcp: McpTools) -> JsonObject:

@@ -5,8 +5,9 @@ that it can store a response before it is verified; `/run` takes all of them for
 """
 
 import time
+from collections.abc import Coroutine
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import blake2b
 from statistics import fmean, median, stdev
 from typing import Any, ClassVar
@@ -17,7 +18,7 @@ from ..endpoints.events import response_events
 from ..errors import THROTTLED, PeerError, RolloutError, TaskError
 from ..responses import function_calls, sum_usage
 from ..session import LOST_TIMES, Session, current_session, entered
-from ..time_limit import within
+from ..time_limit import running_loop, within
 from ..transport.peers import Peers
 from ..transport.retry import TURN, retry
 from ..transport.wire import EventStream, canonical_request, parse_object
@@ -91,11 +92,14 @@ class Agent(Service):
     def model(self) -> str:
         return self.config.model_server.name
 
-    async def handle(self, path: str, raw: bytes) -> Any:
+    def handle(self, path: str, raw: bytes) -> Coroutine[Any, Any, Any]:
         """Answer one request. A client without a session can have a response as a stream of
         OpenAI's events, once it is complete."""
-        if path != "/v1/responses" or current_session() is not None or b'"stream"' not in raw:
-            return await super().handle(path, raw)
+        if path == "/v1/responses" and current_session() is None and b'"stream"' in raw:
+            return self._answer_client(path, raw)
+        return super().handle(path, raw)
+
+    async def _answer_client(self, path: str, raw: bytes) -> Any:
         params = parse_object(raw)
         wants_stream = params.pop("stream", False)
         answer = self._mask_reply(await super().handle(path, orjson.dumps(params)))
@@ -205,16 +209,16 @@ class Turns:
             self._num_resumed += 1
             self._usages.append(known[0].get("usage"))
             return known.pop(0)
-        if self._log is None:
-            return await self._ask_model(request)
-        await self._store()
+        if self._unstored:
+            await self._store()
         spent = self._session.spent
         usd, unpriced = spent.usd, spent.unpriced
         response = await self._ask_model(request)
-        cost = None if spent.unpriced > unpriced else spent.usd - usd
-        self._unstored.append({"request": request, "response": response, "cost_usd": cost})
-        if function_calls(response["output"]):
-            await self._store()  # the tools may take long
+        if self._log is not None:
+            cost = None if spent.unpriced > unpriced else spent.usd - usd
+            self._unstored.append({"request": request, "response": response, "cost_usd": cost})
+            if function_calls(response["output"]):
+                await self._store()  # the tools may take long
         return response
 
     async def _store(self) -> None:
@@ -229,9 +233,15 @@ class Turns:
                 await reported
 
     async def _ask_model(self, request: JsonObject) -> JsonObject:
-        began, lost_before = time.perf_counter(), self._session.lost_s
+        began, began_at = time.perf_counter(), running_loop().time()
+        lost_before = self._session.lost_s
         self._lost_before = sum(lost_before)
-        response = await retry(lambda: self._ask_once(request), TURN, on_retry=self._lose)
+        try:
+            response = await self._ask_once(request)
+        except RolloutError as error:
+            first = error, began_at
+            again = partial(self._ask_once, request)
+            response = await retry(again, TURN, on_retry=self._lose, first=first)
         seconds, lost = time.perf_counter() - began, self._session.lost_s
         if lost != lost_before:
             for name, before, after in zip(LOST_TIMES, lost_before, lost, strict=True):

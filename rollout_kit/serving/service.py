@@ -232,7 +232,9 @@ class Service:
             raise RolloutError(f"has no route {path}", server=self.name, status=404)
         with self._boundary:
             handler = getattr(self, route.handler)
-            return await invoke(handler, *((route.parse(raw),) if route.takes_body else ()))
+            if route.takes_body:
+                return await invoke(handler, route.parse(raw))
+            return await invoke(handler)
 
     def reply_headers(self, reply: Any) -> Mapping[str, str]:
         """Headers of a reply over HTTP, besides those of its session."""

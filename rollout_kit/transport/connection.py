@@ -90,31 +90,27 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._waiter: asyncio.Future[Reply] | None = None
 
-    async def ask(
+    def ask(
         self,
         request: Sequence[bytes],
         arrived: Arrived | None = None,
         max_bytes: int = UNLIMITED,
         limits: Sequence[Extendable] | None = None,
-    ) -> Reply:
-        """Send a request, given in pieces, and return the reply; Broken if there is none.
+    ) -> "asyncio.Future[Reply]":
+        """Send a request, given in pieces. The result is the reply; Broken if there is none.
 
-        Cancelling the wait ends the connection. `arrived` receives the pieces of an event stream;
-        any other body is in the reply. `max_bytes` bounds the reply, also when it is decompressed.
-        `limits` are extended where an interim reply says so.
+        A caller that stops waiting must `end` the connection. `arrived` receives the pieces of an
+        event stream; any other body is in the reply. `max_bytes` bounds the reply, also when it is
+        decompressed. `limits` are extended where an interim reply says so.
         """
         self._left = self._max_bytes = max_bytes
         self._headers: Pairs = []
         self._headers_are_whole = False
         self._body: list[bytes] = []
         self._arrived, self._limits = arrived, limits
-        self._waiter = self._loop.create_future()
+        self._waiter = replied = self._loop.create_future()
         self._transport.writelines(request)
-        try:
-            return await self._waiter
-        except BaseException:
-            self.end("the request was cancelled")
-            raise
+        return replied
 
     def when_lost(self, act: Callable[[], object]) -> None:
         """Call `act` once the connection is gone, or now."""

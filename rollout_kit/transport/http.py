@@ -176,7 +176,12 @@ class _Host:
         try:
             if (caller := current_caller()) is not None:
                 await caller.check()
-            return await connection.ask(request, arrived, self._max_bytes, limits)
+            replied = connection.ask(request, arrived, self._max_bytes, limits)
+            try:
+                return await replied
+            except BaseException:
+                connection.end("the request was cancelled")
+                raise
         finally:
             self._busy.discard(connection)
             if connection.is_open:

@@ -99,6 +99,8 @@ class EventStream(bytes):
 
 def encode(value: Any) -> bytes:
     """A reply or request as JSON bytes; text stays text."""
+    if type(value) is dict:
+        return orjson.dumps(value, default=_encode_nested)
     if isinstance(value, bytes):
         return value
     if isinstance(value, str):
