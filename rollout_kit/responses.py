@@ -118,11 +118,13 @@ def content_texts(content: Any) -> list[str]:
     """The text parts of a message's content, which may be a string or a list of parts."""
     if isinstance(content, str):
         return [content]
-    texts: list[str] = []
-    for part in content if isinstance(content, list) else ():
-        if isinstance(part, dict) and isinstance(text := part.get("text"), str):
-            texts.append(text)
-    return texts
+    if not isinstance(content, list):
+        return []
+    return [
+        text
+        for part in content
+        if isinstance(part, dict) and isinstance(text := part.get("text"), str)
+    ]
 
 
 def sum_usage(usages: Iterable[Mapping[str, Any] | None]) -> JsonObject:

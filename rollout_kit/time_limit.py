@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from heapq import heappop, heappush
 from math import ceil
 from typing import Protocol
@@ -56,19 +57,25 @@ class within:
         self.struck = self.was_renewed = False
 
     def __enter__(self) -> "within":
-        if self._limits is not None:
-            self._limits.append(self)
-        if self._seconds is not None:
-            clock = self._clock = _clock()
-            task = self._task = current_task(clock.loop)
-            assert task is not None, "a time limit needs a task to cancel"
+        if (limits := self._limits) is not None:
+            limits.append(self)
+        if (seconds := self._seconds) is not None:
+            clock = getattr(_of_thread, "clock", None)
+            if clock is None or (task := current_task(clock.loop)) is None:
+                clock = _clock()
+                task = current_task(clock.loop)
+                assert task is not None, "a time limit needs a task to cancel"
+            self._clock, self._task = clock, task
             self._was_cancelling = task.cancelling()
-            self._due = clock.add(self, self._seconds)
+            self._due = clock.add(self, seconds)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self._limits is not None:
-            self._limits.remove(self)
+        if (limits := self._limits) is not None:
+            if limits[-1] is self:
+                limits.pop()
+            else:
+                limits.remove(self)
         if self._seconds is None:
             return
         if not self.struck:
@@ -147,16 +154,15 @@ class _Clock:
     """The limits of one loop, grouped by the multiple of GRAIN_S at which they end."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
+        self.loop, self._now = loop, loop.time
         self._limits: dict[int, set[within | later]] = {}
         self._ends: list[int] = []
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, limit: within | later, seconds: float) -> int:
-        step = 1 << (int(seconds / GRAIN_S) >> 8).bit_length()  # for 600 s, 4 s
-        due = ceil((self.loop.time() + seconds) / (GRAIN_S * step)) * step
-        limits = self._limits.get(due)
-        if limits is None:
+        step = _step(seconds)
+        due = ceil((self._now() + seconds) / (GRAIN_S * step)) * step
+        if (limits := self._limits.get(due)) is None:
             self._limits[due] = {limit}
             heappush(self._ends, due)
             if self._ends[0] == due:
@@ -166,8 +172,8 @@ class _Clock:
         return due
 
     def discard(self, limit: within | later, due: int) -> None:
-        if (limits := self._limits.get(due)) is not None:
-            limits.discard(limit)
+        if due in self._limits:
+            self._limits[due].discard(limit)
 
     def _arm(self) -> None:
         if self._timer:
@@ -182,6 +188,12 @@ class _Clock:
                 limit.strike()
         if self._ends:
             self._arm()
+
+
+@lru_cache(maxsize=256)
+def _step(seconds: float) -> int:
+    """Multiple of GRAIN_S to which the end of such a limit is rounded; 4 s for 600 s."""
+    return 1 << (int(seconds / GRAIN_S) >> 8).bit_length()
 
 
 _of_thread = threading.local()

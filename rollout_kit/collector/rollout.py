@@ -68,10 +68,11 @@ class Runner(Equipment):
         while True:
             if tried:
                 attempt = attempt._replace(number=len(tried) + 1)
-            started, num_turns = perf_counter(), len(slot.turns)
+            started, num_turns = perf_counter() if tried else began, len(slot.turns)
+            left_s = ends + held.seconds - started if tried else self.limits.rollout_timeout_s
             answered: JsonObject | None = None
             try:
-                with within(ends + held.seconds - started, slot.limits):
+                with within(left_s, slot.limits):
                     found = await Steps(self, attempt, agent, slot, started - began).outcome()
                 if not isinstance(found, Refused):
                     return found

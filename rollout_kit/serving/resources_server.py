@@ -7,7 +7,7 @@ A session lasts from `/seed_session` to `/close_session` and belongs to one atte
 import inspect
 import logging
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import AbstractAsyncContextManager
 from functools import cached_property
 from typing import Any, ClassVar, Literal
@@ -189,10 +189,14 @@ class ResourcesServer(Service):
         names = [*self.tools, *(["verify_group"] if self.verifies_groups else [])]
         return [*super().http_routes(), *(Route(f"/{name}", "POST", name, bytes) for name in names)]
 
-    async def handle(self, path: str, raw: bytes) -> Any:
+    def handle(self, path: str, raw: bytes) -> Coroutine[Any, Any, Any]:
         session = current_session()
-        if session is None:
-            return await self._answer(path, raw)
+        if session is None or (path == "/verify" and not self._needs_session):
+            return self._answer(path, raw)
+        return self._answer_in(session, path, raw)
+
+    async def _answer_in(self, session: Session, path: str, raw: bytes) -> Any:
+        """Answer a request of a session, which must be open if the server keeps state."""
         if path == "/seed_session":
             try:
                 self.check_row(orjson.loads(raw))
@@ -220,11 +224,12 @@ class ResourcesServer(Service):
         finally:
             self._sessions.end_call(session.id, begun)
 
-    async def _answer(self, path: str, raw: bytes) -> Any:
+    def _answer(self, path: str, raw: bytes) -> Coroutine[Any, Any, Any]:
+        return self._verdict(raw) if path == "/verify" else self._answer_other(path, raw)
+
+    async def _answer_other(self, path: str, raw: bytes) -> Any:
         if path == "/seed_session" and not self._seeds:
             return {}
-        if path == "/verify":
-            return await self._verdict(raw)
         if path == "/verify_group" and self.verifies_groups:
             return await self._group_scores(raw)
         if (begun := self.tools.get(path[1:])) is not None:
@@ -249,9 +254,13 @@ class ResourcesServer(Service):
             except RolloutError as error:
                 log.error("%s: closing it failed: %s", self.name, error.message)
 
+    @cached_property
+    def _verify_boundary(self) -> boundary:
+        return boundary(self.name, VerifyError)
+
     async def _verdict(self, raw: bytes) -> VerifyResponse:
         wanted = self._verify_request
-        with boundary(self.name, VerifyError):
+        with self._verify_boundary:
             request = parse_request(raw, wanted or VerifyRequest)
             if wanted is None:
                 task = parse_leniently(orjson.loads, raw)
@@ -263,7 +272,7 @@ class ResourcesServer(Service):
             return as_verdict(request, found)
 
     async def _group_scores(self, raw: bytes) -> GroupScores:
-        with boundary(self.name, VerifyError):
+        with self._verify_boundary:
             request = parse_group(raw)
             found = await invoke(self.verify_group, request.task, request.members)  # type: ignore[attr-defined]
             if self.is_restarted and (session := current_session()):

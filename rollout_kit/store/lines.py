@@ -51,6 +51,8 @@ NUMBERS = (
 )
 """Fields of the `rollout` block that must be numbers."""
 
+OF_NUMBERS = frozenset(NUMBERS)
+
 OF_HEAD = ("started_at", "finish_reason")
 """Fields of the `rollout` block that the head of a rollout has, and its `RolloutInfo` lacks."""
 
@@ -65,6 +67,9 @@ OF_VERDICT = frozenset({"scores", "verifier", "verify_s", "replay_differences", 
 """Fields of the `rollout` block that a new verdict replaces."""
 
 BOOKKEEPING = frozenset({"agent_ref", "_ng_task_index", "_ng_rollout_index"})
+
+NOT_OF_ROW = OWN_FIELDS | BOOKKEEPING
+"""Names at the top of a line that are neither a row's fields nor a verifier's."""
 
 
 def mark(kind: str) -> JsonObject:
@@ -95,21 +100,33 @@ def block_of(key: Key, **known: Any) -> JsonObject:
 
 def build_line(task: Task, key: Key, response: JsonObject, known: Mapping[str, Any]) -> JsonObject:
     """The line of a response without a verdict; `known` goes into its `rollout` block."""
-    row = task.row
     line: JsonObject = {
         **identity("unverified", key, task.task_index),
         "usage": response.get("usage"),
         "rollout": block_of(key, **known),
-        **{
-            name: value
-            for name, value in row.items()
-            if name not in OWN_FIELDS and name not in BOOKKEEPING
-        },
+        **_without(NOT_OF_ROW, task.row),
         "response": response,
     }
-    if own := {name: value for name, value in row.items() if name in OWN_FIELDS}:
-        line["task_fields"] = own
+    if not OWN_FIELDS.isdisjoint(task.row):
+        line["task_fields"] = {name: task.row[name] for name in task.row if name in OWN_FIELDS}
     return line
+
+
+def _without(names: frozenset[str], fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The fields without these; often it has none of them."""
+    if names.isdisjoint(fields):
+        return fields
+    return {name: value for name, value in fields.items() if name not in names}
+
+
+def sound_stats(stats: Mapping[str, Any]) -> JsonObject:
+    """The statistics of a session that can be stored in the `rollout` block, times rounded to
+    microseconds."""
+    found: JsonObject = {}
+    for name, value in stats.items():
+        if name not in OF_NUMBERS or is_countable(value):
+            found[name] = round(value, 6) if isinstance(value, float) else value
+    return found
 
 
 def with_verdict(
@@ -120,22 +137,25 @@ def with_verdict(
     `known` goes into its `rollout` block, where None removes a value; `verify_s` is added to
     `duration_s`. A row's field that the verifier overwrote is kept under `task_fields`.
     """
-    own = {
-        name: value
-        for name, value in scores.items()
-        if name not in OWN_FIELDS and name not in BOOKKEEPING
-    }
+    own = _without(NOT_OF_ROW, scores)
     block = {**line["rollout"], **known, "scores": list(own)}
     if reserved := {name: scores[name] for name in MARK if name in scores}:
         block["verdict_fields"] = reserved
     if (verify_s := known.get("verify_s")) is not None:
         block["duration_s"] = round(block.get("duration_s", 0) + verify_s, 6)
-    block = {name: value for name, value in block.items() if value is not None}
-    head = {name: line[name] for name in ("agent_ref", "_ng_task_index", "_ng_rollout_index")}
+    for name in [name for name, value in block.items() if value is None]:
+        del block[name]
     start = mark("rollout")
-    head = {**start, **head, "reward": scores["reward"]}
+    head = {
+        **start,
+        "agent_ref": line["agent_ref"],
+        "_ng_task_index": line["_ng_task_index"],
+        "_ng_rollout_index": line["_ng_rollout_index"],
+        "reward": scores["reward"],
+    }
     verified = {**head, **own, **line, **own, **start, "rollout": block}
-    if replaced := {name: line[name] for name in own if name in line}:
+    if not line.keys().isdisjoint(own):
+        replaced = {name: line[name] for name in own if name in line}
         verified["task_fields"] = {**line.get("task_fields", {}), **replaced}
     return verified
 
@@ -269,14 +289,9 @@ def key_of(line: Mapping[str, Any]) -> Key | None:
     return Key(task_id, name, scope, index) if sound else None
 
 
-def _all_are(kinds: frozenset[type], values: Mapping[str, Any], names: tuple[str, ...]) -> bool:
+def _all_are(kinds: frozenset[type], values: Mapping[str, Any], names: Iterable[str]) -> bool:
     """Whether those of the names that are present have values of these types."""
     return kinds.issuperset(map(type, map(values.get, names, repeat(0))))
-
-
-def is_sound(name: str, value: Any) -> bool:
-    """Whether a value can be stored under this name of the `rollout` block."""
-    return name not in NUMBERS or is_countable(value)
 
 
 def build_failure_line(failure: Failure, repro: str) -> JsonObject:

@@ -4,10 +4,11 @@ import asyncio
 import gc
 import resource
 import signal
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -45,6 +46,46 @@ def interrupts(act: Callable[[], object]) -> Iterator[None]:
     finally:
         for number in numbers:
             loop.remove_signal_handler(number)
+
+
+class Begun(Generic[T]):
+    """A coroutine that has run up to its first wait, in the running task. Await it once, there.
+
+    If it needed no wait it `is_done`, and no timer was needed beside it. Awaiting it raises its
+    error.
+    """
+
+    __slots__ = ("_awaited", "_coroutine", "error", "is_done", "result")
+
+    result: T
+    error: BaseException | None
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
+        self._coroutine, self._awaited = coroutine, None
+        self.is_done, self.error = True, None
+        try:
+            self._awaited = coroutine.send(None)
+            self.is_done = False
+        except StopIteration as end:
+            self.result = end.value
+        except Exception as error:
+            self.error = error
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        if self.error is not None:
+            raise self.error
+        while not self.is_done:
+            try:
+                value = yield self._awaited
+            except BaseException as error:
+                step = partial(self._coroutine.throw, error)
+            else:
+                step = partial(self._coroutine.send, value)
+            try:
+                self._awaited = step()
+            except StopIteration as end:
+                self.result, self.is_done = end.value, True
+        return self.result
 
 
 async def gather_all(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
