@@ -27,6 +27,13 @@ USAGE_DETAILS = {
 
 USAGE_COUNTS = ("input_tokens", "output_tokens", "total_tokens")
 
+NO_USAGE: JsonObject = dict.fromkeys(USAGE_COUNTS, 0)
+NO_DETAILS: JsonObject = {
+    details: dict.fromkeys(names, 0) for details, names in USAGE_DETAILS.items()
+}
+
+IS_INT = frozenset({int})
+
 MOST_TOKENS = 1 << 53
 """Larger numbers lose digits in programs that read all numbers as floats."""
 
@@ -130,9 +137,9 @@ def content_texts(content: Any) -> list[str]:
 def sum_usage(usages: Iterable[Mapping[str, Any] | None]) -> JsonObject:
     """The sums of the token counts, including nested details. Values of other types are left
     out."""
-    total: JsonObject = dict.fromkeys(USAGE_COUNTS, 0)
-    for details, names in USAGE_DETAILS.items():
-        total[details] = dict.fromkeys(names, 0)
+    total: JsonObject = {**NO_USAGE}
+    for details, none in NO_DETAILS.items():
+        total[details] = {**none}
     for usage in usages:
         _add_numbers(total, as_object(usage))
     return total
@@ -163,21 +170,15 @@ def mend_usage(usage: Any) -> JsonObject | None:
 
 
 def _is_sound(usage: JsonObject) -> bool:
-    """Whether all counts are there and are plain numbers; then nothing needs a closer look."""
-    for name in USAGE_COUNTS:
-        value = usage.get(name)
-        if type(value) is not int or not 0 <= value < MOST_TOKENS:
-            return False
-    for details, names in USAGE_DETAILS.items():
-        if (counted := usage.get(details)) is None:
-            continue
-        if type(counted) is not dict:
-            return False
-        for name in names:
-            value = counted.get(name, 0)
-            if type(value) is not int or not 0 <= value < MOST_TOKENS:
+    """Whether all counts are there and all numbers are plain; then nothing needs a closer look."""
+    counts = [*map(usage.get, USAGE_COUNTS)]
+    for details in USAGE_DETAILS:
+        if (counted := usage.get(details)) is not None:
+            if type(counted) is not dict:
                 return False
-    return True
+            counts += counted.values()
+    is_plain = IS_INT.issuperset(map(type, counts))
+    return is_plain and min(counts) >= 0 and max(counts) < MOST_TOKENS
 
 
 def _fits(name: str, value: Any) -> bool:

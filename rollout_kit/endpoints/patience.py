@@ -47,12 +47,13 @@ class Waited:
         self.refused: RolloutError | None = None
         """The last refusal because of a rate limit."""
         self._max_throttled_s = max_throttled_s
-        self._now = now
+        self.now = now
+        """The clock that does not stop."""
         self._came_s = 0.0
         self._heard_at: float | None = None
 
     def __call__(self) -> float:
-        return self._now() - self._came_s
+        return self.now() - self._came_s
 
     @property
     def refusal(self) -> RolloutError:
@@ -71,7 +72,7 @@ class Waited:
 
     def hear(self) -> None:
         """A piece of the answer has arrived."""
-        at = self._now()
+        at = self.now()
         if self._heard_at is not None:
             self._came_s += at - self._heard_at
         self._heard_at = at

@@ -238,10 +238,10 @@ class RequestQueue:
         now = running_loop().time()
         return bool(self._queue) or now < self.allowances.paused_until
 
-    def send_now(self) -> float | None:
+    def send_now(self, now: float) -> float | None:
         """Count a request that need not wait, and return the tokens that it is expected to use;
-        None if it has to wait."""
-        allowances, now = self.allowances, running_loop().time()
+        None if it has to wait. `now` is the time of the loop."""
+        allowances = self.allowances
         if self._queue or (allowances.is_limited and allowances.wait_s(now) > 0):
             return None
         return allowances.send(now)
@@ -252,7 +252,7 @@ class RequestQueue:
 
     async def wait(self, number: int) -> float:
         """Wait until the request may be sent; return the tokens that it is expected to use."""
-        if (expected := self.send_now()) is not None:
+        if (expected := self.send_now(running_loop().time())) is not None:
             return expected
         turn: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._queue, (number, turn))

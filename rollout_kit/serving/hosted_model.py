@@ -189,15 +189,16 @@ class HostedModel(Model):
 
     async def _send(self, asked: "_Request") -> JsonObject:
         """Send a request; nearly always once."""
-        number, expected = self._queue.number(), self._queue.send_now()
-        clock = Waited(running_loop().time, self._timeout_s * SHARE_THROTTLED)
+        now = running_loop().time
+        number, expected = self._queue.number(), self._queue.send_now(now())
+        clock = Waited(now, self._timeout_s * SHARE_THROTTLED)
         if expected is None:
             expected = await self._wait_turn(number, clock)
         began = clock()
         if self._outage.is_on:
             return await self._send_patiently(asked, number, clock, began, expected=expected)
         try:
-            return await self._try(asked, self._timeout_s, expected, self._assembly(asked, clock))
+            return await self._try(asked, self._timeout_s, expected, clock)
         except RolloutError as error:
             failed = error
         return await self._send_patiently(asked, number, clock, began, failed=failed)
@@ -223,7 +224,7 @@ class HostedModel(Model):
             tokens, expected = expected, None
             if tokens is None:
                 tokens = await self._wait_turn(number, clock)
-            return await self._try(asked, left(), tokens, self._assembly(asked, clock))
+            return await self._try(asked, left(), tokens, clock)
 
         def try_once() -> Awaitable[JsonObject]:
             return self._outage.call(send, left, lose_to_outage, failed)
@@ -244,9 +245,9 @@ class HostedModel(Model):
 
     async def _wait_turn(self, number: int, clock: Waited) -> float:
         """Wait until the request may be sent; return the tokens that it is expected to use."""
-        if (expected := self._queue.send_now()) is not None:
-            return expected
         came = running_loop().time()
+        if (expected := self._queue.send_now(came)) is not None:
+            return expected
         try:
             with within(clock.left_throttled_s):
                 return await self._queue.wait(number)
@@ -258,17 +259,15 @@ class HostedModel(Model):
             if session := current_session():
                 session.lose("rate_limit_s", waited_s)
 
-    def _assembly(self, asked: "_Request", waited: Waited) -> Assembly | None:
-        """What puts a streamed answer together; None if it is not streamed."""
-        if not self._is_streaming or asked.is_completion:
-            return None
+    def _assembly(self, waited: Waited) -> Assembly:
+        """What puts a streamed answer together."""
         waited.begin()
         return (CompletionAssembly if self._is_chat else ResponseAssembly)(waited.hear)
 
     def _body(self, params: JsonObject) -> JsonObject:
         """The request body. The row replaces configured values, the row's `extra_body` both."""
         row = {key: value for key, value in params.items() if value is not None}
-        extra = extra_body(row)
+        extra = extra_body(row) if "metadata" in row else {}
         if self._drops_reasoning and isinstance(row.get("input"), list):
             row["input"] = [item for item in row["input"] if item.get("type") != "reasoning"]
         if (text := raw_text(row)) is not None:
@@ -280,11 +279,13 @@ class HostedModel(Model):
         return {**self._lowest, **row, **extra, **({} if text is not None else self._delivery)}
 
     async def _try(
-        self, asked: "_Request", timeout_s: float, expected: float, assembly: Assembly | None
+        self, asked: "_Request", timeout_s: float, expected: float, clock: Waited
     ) -> JsonObject:
         """Send the request once; `expected` are the tokens that the queue reserved for it."""
         assert self._http, "start() opens the connection pool"
-        allowances, now = self._queue.allowances, running_loop().time
+        allowances, now, assembly = self._queue.allowances, clock.now, None
+        if self._is_streaming and not asked.is_completion:
+            assembly = self._assembly(clock)
         url, headers = self.url(asked.model), await self.headers()
         if asked.is_completion:
             url = url.replace(PATHS[self.config.upstream_api], COMPLETION_PATH)

@@ -85,7 +85,7 @@ class Connection(asyncio.Protocol):
         self.idle_since = 0.0
         self._on_lost: Callable[[], object] | None = None
         self._is_lost = False
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport
         self._waiter: asyncio.Future[Reply] | None = None
@@ -108,7 +108,7 @@ class Connection(asyncio.Protocol):
         self._headers_are_whole = False
         self._body: list[bytes] = []
         self._arrived, self._limits = arrived, limits
-        self._waiter = replied = self._loop.create_future()
+        self._waiter = replied = self.loop.create_future()
         self._transport.writelines(request)
         return replied
 

@@ -19,7 +19,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from .. import __version__
 from ..errors import PeerError, PeerLost, PeerTimeout, PeerUnreachable
-from ..time_limit import Extendable, running_loop, within
+from ..time_limit import Extendable, within
 from .caller import current_caller
 from .connection import Arrived, Broken, Connection, Places, Reply, TooLarge, max_connections
 
@@ -211,7 +211,7 @@ class _Host:
         return connection
 
     def _keep(self, connection: Connection) -> None:
-        loop = running_loop()
+        loop = connection.loop
         connection.idle_since = loop.time()
         self._idle.append(connection)
         self._places.wake()

@@ -59,6 +59,7 @@ class Peers:
         self._transports = transports
         self._cassette = cassette
         self._descriptions: dict[str, JsonObject] = {}
+        self._row_checks: dict[str, Callable[[JsonObject], None] | None] = {}
 
     def with_others(self, transports: Mapping[str, Transport]) -> "Peers":
         """The same, with other ways to some of the servers."""
@@ -78,15 +79,15 @@ class Peers:
         `turn_log` is for an agent that reports its turns. Raises the RolloutError of the server, or
         PeerError if there is no usable reply.
         """
-        transport, raw = self.transport(server), None if body is None else encode(body)
-        cassette = self._cassette
+        transport = self._transports.get(server) or self.transport(server)
+        raw, cassette = None if body is None else encode(body), self._cassette
         if turn_log is not None:
             reply = await transport.send(path, raw, turn_log)
         elif cassette is None or raw is None or not await self._is_taped(server, path):
             reply = await transport.send(path, raw)
         else:
             reply = await cassette.send(server, path, raw, transport.send)
-        if isinstance(returns, type) and isinstance(reply, returns):
+        if reply.__class__ is returns or (isinstance(returns, type) and isinstance(reply, returns)):
             return reply
         try:
             return decode(reply if isinstance(reply, bytes) else encode(reply), returns)
@@ -111,8 +112,11 @@ class Peers:
 
     def row_check(self, server: str) -> Callable[[JsonObject], None] | None:
         """What checks a row in place of `/seed_session`; None if the server needs a session."""
-        transport = self.transport(server)
-        return transport.row_check() if isinstance(transport, Local) else None
+        if server not in self._row_checks:
+            transport = self.transport(server)
+            check = transport.row_check() if isinstance(transport, Local) else None
+            self._row_checks[server] = check
+        return self._row_checks[server]
 
     def move(self, server: str, urls: Sequence[str]) -> None:
         """A server that is reached by URL has moved."""

@@ -16,7 +16,7 @@ from ..errors import TaskError
 from ..responses import is_too_deep
 from ..session import note_repair
 from ..time_limit import Extendable, extend_all
-from ..types import JsonObject, VerifyRequest, VerifyResponse, given_fields
+from ..types import MISSING, JsonObject, VerifyRequest, VerifyResponse, given_fields
 from .connection import Headers
 from .http import Reply
 
@@ -65,6 +65,10 @@ class Route:
     handler: str
     parse: Callable[[bytes], Any]
     takes_body: bool = True
+
+
+RECEIVED = frozenset({"responses_create_params", "response"})
+"""Fields of a verdict that are always the request's."""
 
 
 class Answers(Protocol):
@@ -122,19 +126,21 @@ def read_scores(request: JsonObject, reply: Any) -> JsonObject:
     """
     scores = reply.scores() if isinstance(reply, VerifyResponse) else None
     if scores is not None:
-        with suppress(TypeError):  # a value that only pydantic can encode
-            return scores_of(request, orjson.loads(orjson.dumps(scores, default=_encode_nested)))
+        try:
+            scores = orjson.loads(orjson.dumps(scores, default=_encode_nested))
+        except TypeError:  # a value that only pydantic can encode
+            pass
+        else:
+            return scores_of(request, scores)
     return scores_of(request, decode(reply if isinstance(reply, bytes) else encode(reply), dict))
 
 
 def scores_of(request: Mapping[str, Any], verdict: Mapping[str, Any]) -> JsonObject:
     """What the verifier set: fields that the request does not have, or has with another value."""
-    missing = object()
     return {
         name: value
         for name, value in verdict.items()
-        if name not in ("responses_create_params", "response")
-        and request.get(name, missing) != value
+        if name not in RECEIVED and request.get(name, MISSING) != value
     }
 
 

@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any, TypeVar, get_type_hints
 
 import orjson
@@ -35,9 +34,11 @@ def parse_request(raw: bytes, wanted: type[AnyRequest]) -> AnyRequest:
     fields, bytes, and deep nesting.
     """
     if wanted.model_config.get("val_json_bytes", "utf8") == "utf8":
-        with suppress(ValueError):
+        try:
             if not is_too_deep(raw, row := orjson.loads(raw)):
                 return wanted.model_validate(row)
+        except ValueError:
+            pass
     return parse_leniently(wanted.model_validate_json, raw)
 
 

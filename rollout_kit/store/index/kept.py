@@ -100,7 +100,7 @@ class KeptIndex:
             return
         self.size = offset + len(raw)
         self._waiting.append((offset, raw, rollout))
-        if not rollout.figures or self.size - self._waiting[0][0] >= AT_ONCE:
+        if self.size - self._waiting[0][0] >= AT_ONCE:
             self._make_waiting()
 
     def _make_waiting(self) -> None:
@@ -164,8 +164,7 @@ class KeptIndex:
         self._maker = RecordMaker(columns, "rollout")
         self._records = Batch(columns)
         self._waiting: list[tuple[int, bytes, Rollout]] = []
-        """Rollouts of workers whose records are still to be made: it is cheaper for many at once,
-        and a message may have few."""
+        """Rollouts whose records are still to be made: it is cheaper for many at once."""
         self._odd = array("Q")
         self.size = state.size if state else 0
 
