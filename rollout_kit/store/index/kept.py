@@ -100,7 +100,8 @@ class KeptIndex:
             return
         self.size = offset + len(raw)
         self._waiting.append((offset, raw, rollout))
-        if self.size - self._waiting[0][0] >= AT_ONCE:
+        # what this process has made is in the processor's caches now, and its memory is free soon
+        if not rollout.figures or self.size - self._waiting[0][0] >= AT_ONCE:
             self._make_waiting()
 
     def _make_waiting(self) -> None:
@@ -164,7 +165,8 @@ class KeptIndex:
         self._maker = RecordMaker(columns, "rollout")
         self._records = Batch(columns)
         self._waiting: list[tuple[int, bytes, Rollout]] = []
-        """Rollouts whose records are still to be made: it is cheaper for many at once."""
+        """Rollouts of workers whose records are still to be made: it is cheaper for many at once,
+        and a message may have few."""
         self._odd = array("Q")
         self.size = state.size if state else 0
 
