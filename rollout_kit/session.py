@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import repeat
 from secrets import token_hex
 from typing import Any
 from zlib import crc32
@@ -163,8 +164,7 @@ class Session:
     @property
     def lost_s(self) -> tuple[float, ...]:
         """The LOST_TIMES so far."""
-        get = self.stats.get
-        return tuple([get(name, 0.0) for name in LOST_TIMES])
+        return tuple(map(self.stats.get, LOST_TIMES, repeat(0.0)))
 
     def lose(self, name: str, seconds: float) -> None:
         """Add `seconds` to one of the LOST_TIMES."""

@@ -97,7 +97,7 @@ def given_fields(model: BaseModel) -> JsonObject:
     """The fields that were set, extra fields included, defaults left out."""
     names, given = model.model_fields_set, model.__dict__
     if not names.issuperset(given):
-        given = {name: value for name, value in given.items() if name in names}
+        given = dict(compress(given.items(), map(names.__contains__, given)))
     return {**given, **(model.model_extra or {})}
 
 

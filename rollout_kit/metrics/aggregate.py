@@ -277,12 +277,14 @@ class Aggregate:
         if len(self.groups) > MAX_GROUPS:
             return []
         groups, task_ids = self.groups, self.groups.task_ids()
-        columns = [(each, _stat_names(name)) for name, each in sorted(groups.numbers.items())]
+        columns = [
+            (list(each.stats()), _stat_names(name)) for name, each in sorted(groups.numbers.items())
+        ]
         entries = []
         for row in sorted(range(len(groups)), key=groups.indices.__getitem__):
             stats: JsonObject = {"_ng_task_index": groups.indices[row], "task_id": task_ids[row]}
-            for column, names in columns:
-                if (figures := column.stats(row)) is not None:
+            for known, names in columns:
+                if row < len(known) and (figures := known[row]) is not None:
                     stats |= zip(names, figures, strict=True)
             stats |= {"num_rollouts": groups.counts[row], "expected_num_rollouts": repeats}
             entries.append(stats)

@@ -125,12 +125,10 @@ class Column:
             return Moments()
         return Moments(self.counts[row], *(column[row] for column in self._columns))
 
-    def stats(self, row: int) -> tuple[float, float, float, float] | None:
-        """The figures of STATS for a group; None if it has no such number."""
-        if row >= len(self.counts) or not (count := self.counts[row]):
-            return None
-        totals, squares, smallest, largest = self._columns
-        return stats_of(count, totals[row], squares[row], smallest[row], largest[row])
+    def stats(self) -> Iterator[tuple[float, float, float, float] | None]:
+        """The figures of STATS for each group; None if it has no such number."""
+        for count, *sums in zip(self.counts, *self._columns, strict=True):
+            yield stats_of(count, *sums) if count else None
 
     def sums(self) -> Iterator[tuple[int, float]]:
         """Count and total of each group that has the number."""

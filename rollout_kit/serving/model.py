@@ -43,6 +43,7 @@ VERSION_TIMEOUT_S = 600.0
 RESPONSES, CHAT, COMPLETIONS = "/v1/responses", "/v1/chat/completions", "/v1/completions"
 MESSAGES = "/v1/messages"
 MODELS = "/v1/models"
+OF_MODEL = f"{MODELS}/"
 
 
 class ScoreRequest(BaseModel):
@@ -149,8 +150,8 @@ class Model(Service):
         """Answer one request; bill it to its session, if any. Only clients without a session can
         have a stream."""
         session = current_session()
-        if path.startswith(MODELS + "/"):
-            return self._model_entry(unquote(path[len(MODELS) + 1 :]))
+        if path.startswith(OF_MODEL):
+            return self._model_entry(unquote(path.removeprefix(OF_MODEL)))
         if session is None and path in (RESPONSES, CHAT, MESSAGES) and b'"stream' in raw:
             return await self._answer_client(path, raw)
         reply = await super().handle(path, raw)
@@ -250,7 +251,7 @@ class Model(Service):
                 return JSONResponse(error.to_wire(), error.status)
 
         app = super().build_app(run_id)
-        app.add_route(MODELS + "/{name:path}", retrieved)
+        app.add_route(f"{OF_MODEL}{{name:path}}", retrieved)
         return app
 
     def _model_entry(self, name: str) -> JsonObject:

@@ -13,6 +13,7 @@ from typing import Any
 
 from ..errors import RolloutError
 from ..types import (
+    LARGEST,
     Failure,
     GroupScore,
     JsonObject,
@@ -124,7 +125,9 @@ def sound_stats(stats: Mapping[str, Any]) -> JsonObject:
     microseconds."""
     found: JsonObject = {}
     for name, value in stats.items():
-        if name not in OF_NUMBERS or is_countable(value):
+        if name not in OF_NUMBERS or (
+            isinstance(value, (int, float)) and -LARGEST <= value <= LARGEST
+        ):
             found[name] = round(value, 6) if isinstance(value, float) else value
     return found
 
