@@ -137,12 +137,25 @@ def content_texts(content: Any) -> list[str]:
 def sum_usage(usages: Iterable[Mapping[str, Any] | None]) -> JsonObject:
     """The sums of the token counts, including nested details. Values of other types are left
     out."""
-    total: JsonObject = {**NO_USAGE}
-    for details, none in NO_DETAILS.items():
-        total[details] = {**none}
-    for usage in usages:
-        _add_numbers(total, as_object(usage))
+    each = list(map(as_object, usages))
+    if len(each) == 1 and (whole := _complete(each[0])) is not None:
+        return whole
+    total: JsonObject = {**NO_USAGE, **{name: {**none} for name, none in NO_DETAILS.items()}}
+    for usage in each:
+        _add_numbers(total, usage)
     return total
+
+
+def _complete(usage: Mapping[str, Any]) -> JsonObject | None:
+    """A copy of a usage of one turn with all counts; None if it holds anything else."""
+    total = {**NO_USAGE, **usage}
+    for details, none in NO_DETAILS.items():
+        counted = usage.get(details, none)
+        if type(counted) is not dict or not IS_INT.issuperset(map(type, counted.values())):
+            return None
+        total[details] = {**none, **counted}
+    is_known = len(total) == len(NO_USAGE) + len(NO_DETAILS)
+    return total if is_known and IS_INT.issuperset(map(type, map(total.get, NO_USAGE))) else None
 
 
 def _add_numbers(total: JsonObject, more: Mapping[str, Any]) -> None:
