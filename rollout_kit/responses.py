@@ -184,7 +184,7 @@ def mend_usage(usage: Any) -> JsonObject | None:
 
 def _is_sound(usage: JsonObject) -> bool:
     """Whether all counts are there and all numbers are plain; then nothing needs a closer look."""
-    counts = [*map(usage.get, USAGE_COUNTS)]
+    counts: list[Any] = [*map(usage.get, USAGE_COUNTS)]
     for details in USAGE_DETAILS:
         if (counted := usage.get(details)) is not None:
             if type(counted) is not dict:

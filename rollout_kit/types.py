@@ -24,6 +24,8 @@ JsonObject = dict[str, Any]
 
 MISSING = object()
 
+VERDICT = ("responses_create_params", "response", "reward")
+
 
 class Wire(BaseModel):
     """A request or reply. Named fields are checked; all others pass unchanged."""
@@ -62,12 +64,7 @@ class VerifyResponse(VerifyRequest):
     def of(cls, request: VerifyRequest, scores: Mapping[str, Any]) -> Self:
         given = {**given_fields(request), **scores}
         if cls is VerifyResponse:  # as `model_construct` would, in a fifth of the time
-            params, response = given.pop("responses_create_params"), given.pop("response")
-            own = {
-                "responses_create_params": params,
-                "response": response,
-                "reward": given.pop("reward"),
-            }
+            own = {name: given.pop(name) for name in VERDICT}
             made = cls.__new__(cls)
             made.__setstate__(
                 {
@@ -95,10 +92,8 @@ class VerifyResponse(VerifyRequest):
 
 def given_fields(model: BaseModel) -> JsonObject:
     """The fields that were set, extra fields included, defaults left out."""
-    names, given = model.model_fields_set, model.__dict__
-    if not names.issuperset(given):
-        given = dict(compress(given.items(), map(names.__contains__, given)))
-    return {**given, **(model.model_extra or {})}
+    given, is_set = model.__dict__, model.model_fields_set.__contains__
+    return {**dict(compress(given.items(), map(is_set, given))), **(model.model_extra or {})}
 
 
 LARGEST = 1e300

@@ -11,9 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from rollout_kit.endpoints.patience import record_lost_time
 from rollout_kit.rl.partial import PartialTurns, name_request
 from rollout_kit.rl.weights.follower import Follower
-from rollout_kit.serving.model import Model, ScoreRequest, record_lost_time
+from rollout_kit.serving.model import Model, ScoreRequest
 from rollout_kit.serving.service import Demands, get, post
 from rollout_kit.serving.weights import find_folder, find_in_hub
 from rollout_kit.session import current_session

@@ -30,7 +30,8 @@ from ..pacing.bill import Bill
 from ..pacing.probe import WorkerLoad
 from ..session import TurnLog
 from ..store.files import OutputPaths
-from ..store.lines import describe_error, info_of
+from ..store.lines import info_of
+from ..store.sidecars.failures import describe_error
 from ..transport.app import served
 from ..transport.loop import beside
 from ..transport.peers import Local, Peers

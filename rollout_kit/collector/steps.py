@@ -23,7 +23,6 @@ from ..serving.verdicts.rollouts import finite_reward
 from ..session import VERIFIER, Session, TurnLog, current_session, entered
 from ..store.lines import (
     build_line,
-    describe_error,
     info_of,
     mark_as,
     now_text,
@@ -32,6 +31,7 @@ from ..store.lines import (
     with_verdict,
     without_verdict,
 )
+from ..store.sidecars.failures import describe_error
 from ..time_limit import within
 from ..trajectory import versions_of
 from ..transport.loop import Begun

@@ -16,7 +16,8 @@ from ..collector.slot import Slot
 from ..config.inputs import parse_only
 from ..errors import ConfigError, Dropped, OutputError, suggest
 from ..store.groups.scope import is_named, name_of
-from ..store.lines import describe_error, now_text
+from ..store.lines import now_text
+from ..store.sidecars.failures import describe_error
 from ..types import Attempt, Failure, JsonObject, Key, Outcome, Say
 from .knobs import A_PERSON, Knob, knobs_of
 from .snapshot import KnobChange, State

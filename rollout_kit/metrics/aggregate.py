@@ -276,11 +276,9 @@ class Aggregate:
     def _group_entries(self, repeats: int) -> list[JsonObject]:
         if len(self.groups) > MAX_GROUPS:
             return []
-        groups, task_ids = self.groups, self.groups.task_ids()
-        columns = [
-            (list(each.stats()), _stat_names(name)) for name, each in sorted(groups.numbers.items())
-        ]
-        entries = []
+        groups, task_ids, entries = self.groups, self.groups.task_ids(), []
+        named = sorted(groups.numbers.items())
+        columns = [(list(each.stats()), _stat_names(name)) for name, each in named]
         for row in sorted(range(len(groups)), key=groups.indices.__getitem__):
             stats: JsonObject = {"_ng_task_index": groups.indices[row], "task_id": task_ids[row]}
             for known, names in columns:

@@ -5,11 +5,11 @@ that it can store a response before it is verified; `/run` takes all of them for
 """
 
 import time
-from collections.abc import Coroutine
 from contextlib import suppress
 from functools import cached_property, partial
 from hashlib import blake2b
 from statistics import fmean, median, stdev
+from types import CoroutineType
 from typing import Any, ClassVar
 
 import orjson
@@ -92,7 +92,7 @@ class Agent(Service):
     def model(self) -> str:
         return self.config.model_server.name
 
-    def handle(self, path: str, raw: bytes) -> Coroutine[Any, Any, Any]:
+    def handle(self, path: str, raw: bytes) -> "CoroutineType[Any, Any, Any]":
         """Answer one request. A client without a session can have a response as a stream of
         OpenAI's events, once it is complete."""
         if path == "/v1/responses" and current_session() is None and b'"stream"' in raw:

@@ -6,8 +6,9 @@ endpoint's own status and message. An infrastructure failure is never returned a
 """
 
 import asyncio
-from collections.abc import Awaitable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import orjson
@@ -15,9 +16,9 @@ from pydantic import ConfigDict, Field
 
 from ..endpoints.addresses import HeaderValue
 from ..endpoints.chat import RAW, MaxTokensField, from_chat, to_chat
-from ..endpoints.events import Assembly, CompletionAssembly, ResponseAssembly
+from ..endpoints.events import CompletionAssembly, ResponseAssembly
 from ..endpoints.outage import GONE, Outage
-from ..endpoints.patience import Throttling, Waited
+from ..endpoints.patience import Throttling, Waited, lose_to_outage
 from ..endpoints.rate_limit import HEADER_PREFIX, Allowances, RequestQueue
 from ..endpoints.raw import PATH as COMPLETION_PATH
 from ..endpoints.raw import as_chat, raw_text, to_completion
@@ -42,12 +43,12 @@ from ..errors import (
 )
 from ..responses import total_tokens
 from ..session import current_session
-from ..time_limit import running_loop, within
+from ..time_limit import running_loop
 from ..transport.connection import Headers
 from ..transport.http import MAX_REPLY_MB, HttpClient, Reply
 from ..transport.retry import MODEL_REQUEST, retry
 from ..types import JsonObject
-from .model import Model, ModelConfig, lose_to_outage, record_lost_time
+from .model import Model, ModelConfig
 from .service import OPERATIONAL
 
 PATHS = {"responses": "/responses", "chat_completions": "/chat/completions"}
@@ -190,23 +191,21 @@ class HostedModel(Model):
     async def _send(self, asked: "_Request") -> JsonObject:
         """Send a request; nearly always once."""
         now = running_loop().time
-        number, expected = self._queue.number(), self._queue.send_now(now())
-        clock = Waited(now, self._timeout_s * SHARE_THROTTLED)
-        if expected is None:
-            expected = await self._wait_turn(number, clock)
+        clock = Waited(now, self._timeout_s * SHARE_THROTTLED, self._queue)
+        if (expected := self._queue.send_now(now())) is None:
+            expected = await clock.wait_turn()
         began = clock()
         if self._outage.is_on:
-            return await self._send_patiently(asked, number, clock, began, expected=expected)
+            return await self._send_patiently(asked, clock, began, expected=expected)
         try:
             return await self._try(asked, self._timeout_s, expected, clock)
         except RolloutError as error:
             failed = error
-        return await self._send_patiently(asked, number, clock, began, failed=failed)
+        return await self._send_patiently(asked, clock, began, failed=failed)
 
     async def _send_patiently(
         self,
         asked: "_Request",
-        number: int,
         clock: Waited,
         began: float,
         *,
@@ -223,46 +222,15 @@ class HostedModel(Model):
             nonlocal expected
             tokens, expected = expected, None
             if tokens is None:
-                tokens = await self._wait_turn(number, clock)
+                tokens = await clock.wait_turn()
             return await self._try(asked, left(), tokens, clock)
 
-        def try_once() -> Awaitable[JsonObject]:
-            return self._outage.call(send, left, lose_to_outage, failed)
-
-        def lose(error: RolloutError, seconds: float) -> None:
-            record_lost_time(error, seconds)
-            if error.status in THROTTLED:
-                clock.skip(seconds)
-                clock.refused = error
-                if not clock.left_throttled_s:
-                    raise error
-
         try:
-            return await try_once()
+            return await self._outage.call(send, left, lose_to_outage, failed)
         except RolloutError as error:
-            first, failed = (error, began), None
-        return await retry(try_once, self._policy, clock=clock, on_retry=lose, first=first)
-
-    async def _wait_turn(self, number: int, clock: Waited) -> float:
-        """Wait until the request may be sent; return the tokens that it is expected to use."""
-        came = running_loop().time()
-        if (expected := self._queue.send_now(came)) is not None:
-            return expected
-        try:
-            with within(clock.left_throttled_s):
-                return await self._queue.wait(number)
-        except TimeoutError:
-            raise clock.refusal from None
-        finally:
-            waited_s = running_loop().time() - came
-            clock.skip(waited_s)
-            if session := current_session():
-                session.lose("rate_limit_s", waited_s)
-
-    def _assembly(self, waited: Waited) -> Assembly:
-        """What puts a streamed answer together."""
-        waited.begin()
-        return (CompletionAssembly if self._is_chat else ResponseAssembly)(waited.hear)
+            first = error, began
+        try_once = partial(self._outage.call, send, left, lose_to_outage)
+        return await retry(try_once, self._policy, clock=clock, on_retry=clock.lose, first=first)
 
     def _body(self, params: JsonObject) -> JsonObject:
         """The request body. The row replaces configured values, the row's `extra_body` both."""
@@ -285,7 +253,8 @@ class HostedModel(Model):
         assert self._http, "start() opens the connection pool"
         allowances, now, assembly = self._queue.allowances, clock.now, None
         if self._is_streaming and not asked.is_completion:
-            assembly = self._assembly(clock)
+            clock.begin()
+            assembly = (CompletionAssembly if self._is_chat else ResponseAssembly)(clock.hear)
         url, headers = self.url(asked.model), await self.headers()
         if asked.is_completion:
             url = url.replace(PATHS[self.config.upstream_api], COMPLETION_PATH)

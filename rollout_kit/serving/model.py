@@ -18,7 +18,7 @@ from ..endpoints import messages, raw
 from ..endpoints.completions import as_completion, as_params
 from ..endpoints.events import completion_events, response_events
 from ..endpoints.prices import FREE, Prices, Tariff, tariff_of
-from ..errors import THROTTLED, ModelError, RolloutError
+from ..errors import ModelError, RolloutError
 from ..responses import total_tokens
 from ..session import Spent, current_session
 from ..time_limit import holding
@@ -94,18 +94,6 @@ class ModelConfig(ServerConfig):
         json_schema_extra=OPERATIONAL,
         description="US dollars per million tokens; default: from the price table.",
     )
-
-
-def record_lost_time(error: RolloutError | None, seconds: float) -> None:
-    """Add time that was not the model's to the session's statistics: time lost to `error`, or to
-    an endpoint that is down (None)."""
-    if session := current_session():
-        is_limited = error is not None and error.status in THROTTLED
-        session.lose("rate_limit_s" if is_limited else "retry_s", seconds)
-
-
-def lose_to_outage(seconds: float) -> None:
-    record_lost_time(None, seconds)
 
 
 class Model(Service):

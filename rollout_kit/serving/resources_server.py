@@ -7,9 +7,10 @@ A session lasts from `/seed_session` to `/close_session` and belongs to one atte
 import inspect
 import logging
 import socket
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from functools import cached_property
+from types import CoroutineType
 from typing import Any, ClassVar, Literal
 
 import orjson
@@ -120,6 +121,7 @@ class ResourcesServer(Service):
         timeout_s = config.get("session_timeout_s") or SESSION_TIMEOUT_S
         self._sessions = OpenSessions(timeout_s, self._expire)
         self._code = load_code(type(self))
+        self._verify_boundary = boundary(name, VerifyError)
 
     @post("/seed_session")
     async def seed_session(self, body: JsonObject) -> SeedSessionResponse:
@@ -189,10 +191,12 @@ class ResourcesServer(Service):
         names = [*self.tools, *(["verify_group"] if self.verifies_groups else [])]
         return [*super().http_routes(), *(Route(f"/{name}", "POST", name, bytes) for name in names)]
 
-    def handle(self, path: str, raw: bytes) -> Coroutine[Any, Any, Any]:
+    def handle(self, path: str, raw: bytes) -> "CoroutineType[Any, Any, Any]":
         session = current_session()
-        if session is None or (path == "/verify" and not self._needs_session):
+        if session is None or path == "/verify_group":  # a group belongs to no session
             return self._answer(path, raw)
+        if path == "/verify" and not self._needs_session:
+            return self._verdict(raw)
         return self._answer_in(session, path, raw)
 
     async def _answer_in(self, session: Session, path: str, raw: bytes) -> Any:
@@ -207,8 +211,6 @@ class ResourcesServer(Service):
                 self._sessions.begin(session.id)
         elif path == "/close_session":
             return await self._close_session(session, raw)
-        elif path == "/verify_group":  # a group belongs to no session
-            return await self._answer(path, raw)
         elif path != "/tools" and self._keeps_state and session.id not in self._sessions:
             raise SessionLost(
                 "this session is not open here: the server was restarted, or the session expired",
@@ -224,12 +226,11 @@ class ResourcesServer(Service):
         finally:
             self._sessions.end_call(session.id, begun)
 
-    def _answer(self, path: str, raw: bytes) -> Coroutine[Any, Any, Any]:
-        return self._verdict(raw) if path == "/verify" else self._answer_other(path, raw)
-
-    async def _answer_other(self, path: str, raw: bytes) -> Any:
+    async def _answer(self, path: str, raw: bytes) -> Any:
         if path == "/seed_session" and not self._seeds:
             return {}
+        if path == "/verify":
+            return await self._verdict(raw)
         if path == "/verify_group" and self.verifies_groups:
             return await self._group_scores(raw)
         if (begun := self.tools.get(path[1:])) is not None:
@@ -253,10 +254,6 @@ class ResourcesServer(Service):
                 await self._close_session(Session(id), b"{}")
             except RolloutError as error:
                 log.error("%s: closing it failed: %s", self.name, error.message)
-
-    @cached_property
-    def _verify_boundary(self) -> boundary:
-        return boundary(self.name, VerifyError)
 
     async def _verdict(self, raw: bytes) -> VerifyResponse:
         wanted = self._verify_request

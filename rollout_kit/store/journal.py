@@ -20,9 +20,10 @@ from .files import OutputLock, OutputPaths, write_atomically
 from .groups.scope import name_of
 from .held import HeldFile
 from .index.kept import KeptIndex, explain_edit
-from .lines import build_failure_line, build_malformed_line, failure_of, key_of, mark_as
+from .lines import key_of, mark_as
 from .manifest import note_doubts, read_doubts
 from .scan import dump_line, line_at, parse_line, read_lines, read_rows, refuse_line, scan
+from .sidecars.failures import build_failure_line, build_malformed_line, failure_of
 from .sidecars.shards import take_over
 from .sidecars.turns import TurnFile
 from .tasks import Malformed

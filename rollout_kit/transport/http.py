@@ -67,8 +67,7 @@ class HttpClient:
     def __init__(
         self, limit: int = 0, limit_per_host: int = 0, max_reply_mb: float = MAX_REPLY_MB
     ) -> None:
-        self._max_reply_mb = max_reply_mb
-        self._limit_per_host = limit_per_host
+        self._max_reply_mb, self._limit_per_host = max_reply_mb, limit_per_host
         self._room = asyncio.Semaphore(limit) if limit else None
         self._hosts: dict[Origin, _Host] = {}
         self._places = Places(max_connections())
@@ -159,8 +158,7 @@ class _Host:
         places.idle.append(self._idle)
         self._busy: set[Connection] = set()
         self._resolving: asyncio.Future[list[str]] | None = None
-        self._resolved_at = -RESOLVED_S
-        self._good = ""
+        self._resolved_at, self._good = -RESOLVED_S, ""
         self._sweep: asyncio.TimerHandle | None = None
 
     async def ask(
@@ -176,12 +174,10 @@ class _Host:
         try:
             if (caller := current_caller()) is not None:
                 await caller.check()
-            replied = connection.ask(request, arrived, self._max_bytes, limits)
-            try:
-                return await replied
-            except BaseException:
-                connection.end("the request was cancelled")
-                raise
+            return await connection.ask(request, arrived, self._max_bytes, limits)
+        except BaseException:
+            connection.end("the request was cancelled")
+            raise
         finally:
             self._busy.discard(connection)
             if connection.is_open:

@@ -11,8 +11,9 @@ NOON = 1_445_412_480.0
 """Wed, 21 Oct 2015 07:28:00 GMT."""
 
 
-def tried(failures, policy, *, took_s=0.0, random=lambda: 1.0):
-    """Run `retry` over a call that fails with each of `failures` in turn; what came of it."""
+def tried(failures, policy, *, took_s=0.0, random=lambda: 1.0, makes_first=False):
+    """Run `retry` over a call that fails with each of `failures` in turn; what came of it. With
+    `makes_first` the first call is made before `retry` is."""
     now, pauses, calls = [0.0], [], []
 
     async def sleep(pause):
@@ -27,7 +28,13 @@ def tried(failures, policy, *, took_s=0.0, random=lambda: 1.0):
         return "done"
 
     async def run():
-        return await retry(call, policy, sleep=sleep, clock=lambda: now[0], random=random)
+        given = {"sleep": sleep, "clock": lambda: now[0], "random": random}
+        if makes_first:
+            try:
+                return await call()
+            except ModelError as error:
+                given["first"] = error, calls[0]
+        return await retry(call, policy, **given)
 
     try:
         return asyncio.run(run()), calls, pauses
@@ -68,6 +75,21 @@ def test_no_pause_is_begun_that_the_deadline_would_cut():
 def test_the_time_that_tries_take_counts_towards_the_deadline():
     result, calls, _ = tried([busy()] * 9, RetryPolicy(max_tries=9, deadline_s=25), took_s=10)
     assert isinstance(result, ModelError) and len(calls) == 3
+
+
+@given(
+    number=st.integers(0, 5),
+    max_tries=st.integers(1, 4),
+    took_s=st.sampled_from([0.0, 10.0]),
+    status=st.sampled_from([400, 429, 503]),
+)
+def test_a_first_try_of_the_caller_counts_like_any_other(number, max_tries, took_s, status):
+    policy = RetryPolicy(max_tries=max_tries, deadline_s=25)
+    whole, early = (
+        tried([ModelError("no", status=status)] * number, policy, took_s=took_s, makes_first=first)
+        for first in (False, True)
+    )
+    assert (str(whole[0]), *whole[1:]) == (str(early[0]), *early[1:])
 
 
 def test_other_exceptions_rise_untouched():
