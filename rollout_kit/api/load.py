@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError, how_to_install
 from ..store.compact import Keys
+from ..store.foreign.versions import kind_of, refuse_newer
 from ..store.groups.rewards import GroupRewards, find_group_rewards
 from ..store.input import number_lines
-from ..store.lines import key_of, kind_of, rollout_of
-from ..store.scan import parse_line
+from ..store.lines import key_of, rollout_of
+from ..store.scan import parse_line, parse_newer
 from ..store.sidecars.labels import Labels, find_labels
 from ..types import Rollout
 
@@ -26,13 +27,17 @@ class Rollouts:
         self.paths = [Path(path).expanduser() for path in paths]
 
     def __iter__(self) -> Iterator[Rollout]:
-        """In the order of the files; ConfigError if one cannot be read."""
+        """In the order of the files; ConfigError if one cannot be read, OutputError if a newer
+        version wrote a line."""
         seen = Keys()
         for path in self.paths:
             rewards, labels = find_group_rewards(path), find_labels(path)
-            for _, raw in number_lines(path):
+            for number, raw in number_lines(path):
                 rollout = parse_rollout(raw, rewards, labels)
-                if rollout is not None and seen.add(rollout.key):
+                if rollout is None:
+                    if (line := parse_newer(raw)) is not None:
+                        raise refuse_newer(path, number, line, is_output=False)
+                elif seen.add(rollout.key):
                     yield rollout
 
     def __repr__(self) -> str:

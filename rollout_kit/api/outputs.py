@@ -9,6 +9,7 @@ from ..errors import ConfigError
 from ..store.files import SIDECARS, OutputPaths
 from ..store.index.columns import Columns
 from ..store.index.records import RecordMaker
+from ..store.scan import parse_newer
 
 
 def files_of(words: Sequence[str]) -> list[Path]:
@@ -53,7 +54,8 @@ def files_in(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def is_output(path: Path) -> bool:
-    """Whether one of the first lines is a rollout; of a file that has none yet, those beside it."""
+    """Whether one of the first lines is a rollout, also one of a newer version; of a file that has
+    none yet, those beside it."""
     maker = RecordMaker(Columns(), "rollout")
     try:
         with path.open("rb") as stream:
@@ -66,7 +68,7 @@ def is_output(path: Path) -> bool:
         beside = OutputPaths(path)
         sizes = (size_of(each) for each in (beside.unverified, beside.failures, beside.manifest))
         return any(sizes)
-    return any(raw and maker.make(0, raw) for raw in lines)
+    return any(raw and (maker.make(0, raw) or parse_newer(raw)) for raw in lines)
 
 
 def size_of(path: Path) -> int:

@@ -11,7 +11,8 @@ from time import perf_counter
 
 from ..errors import THROTTLED, PeerLost, PeerTimeout, RolloutError, SessionLost
 from ..pacing.probe import WorkerLoad
-from ..store.lines import info_of, mark_as
+from ..store.foreign.versions import mark_as
+from ..store.lines import info_of
 from ..store.sidecars.failures import describe_error
 from ..time_limit import within
 from ..transport.retry import ATTEMPT, LOST_ATTEMPT, delay_s

@@ -21,10 +21,10 @@ from ..serving.agent import open_session
 from ..serving.tools import NO_TOOL, arguments_of, is_callable, refusal_text
 from ..serving.verdicts.rollouts import finite_reward
 from ..session import VERIFIER, Session, TurnLog, current_session, entered
+from ..store.foreign.versions import mark_as
 from ..store.lines import (
     build_line,
     info_of,
-    mark_as,
     now_text,
     row_of,
     sound_stats,

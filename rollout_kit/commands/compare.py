@@ -100,7 +100,8 @@ def read_files(command: CompareConfig) -> tuple[list[File], list[str]]:
     for file in files:
         if not any(side.tasks for side in file.sides):
             which = f" for which this holds: {command.where}" if command.where else ""
-            raise ConfigError(f"{file.name}: no verified rollout is in it{which}")
+            others = "".join(f"; left out: {n:,} ({why})" for why, n in file.left_out.items())
+            raise ConfigError(f"{file.name}: no verified rollout is in it{which}{others}")
     return files, [str(path) for path in again]
 
 

@@ -15,6 +15,7 @@ import orjson
 from ..responses import has_more_brackets
 from ..types import LARGEST, JsonObject, Key
 from .compact import INDEXES, Keys
+from .foreign.versions import SCHEMA
 from .lines import NUMBERS, USAGE, key_of
 
 DEEPEST = 1_000
@@ -88,8 +89,9 @@ def head_reader() -> Callable[[bytes], LineHead | None]:
             found: Any = decode(raw)
         except (ValueError, RecursionError):
             return None
-        is_marked = found.kind == "rollout" and found.schema is not None
-        is_plain = not found.kind and found.schema is None and found.failure is None
+        schema = found.schema
+        is_marked = found.kind == "rollout" and schema is not None and schema <= SCHEMA
+        is_plain = not found.kind and schema is None and found.failure is None
         if not (is_marked or is_plain):
             return None
         own = found.rollout

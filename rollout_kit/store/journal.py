@@ -17,10 +17,11 @@ import orjson
 from ..errors import OutputError
 from ..types import Failure, JsonObject, Key, Outcome, Rollout, StoredTurn, Unverified
 from .files import OutputLock, OutputPaths, write_atomically
+from .foreign.versions import mark_as
 from .groups.scope import name_of
 from .held import HeldFile
 from .index.kept import KeptIndex, explain_edit
-from .lines import key_of, mark_as
+from .lines import key_of
 from .manifest import note_doubts, read_doubts
 from .scan import dump_line, line_at, parse_line, read_lines, read_rows, refuse_line, scan
 from .sidecars.failures import build_failure_line, build_malformed_line, failure_of

@@ -23,11 +23,7 @@ from ..types import (
 )
 from .arms.arm import arm_of
 from .compact import is_index
-
-MARK = ("kind", "schema")
-"""Fields that say what a line is, and in which version of this layout it is written."""
-
-SCHEMA = 1
+from .foreign.versions import MARK, Kind, mark, mark_as
 
 OWN_FIELDS = frozenset({*MARK, "rollout", "usage", "reward", "response", "failure", "task_fields"})
 """Names that a line uses itself. A row's own fields of these names move to `task_fields`, and a
@@ -69,13 +65,7 @@ NOT_OF_ROW = OWN_FIELDS | BOOKKEEPING
 """Names at the top of a line that are neither a row's fields nor a verifier's."""
 
 
-def mark(kind: str) -> JsonObject:
-    """The fields with which every line starts. `kind` is rollout, unverified, failure, malformed or
-    the name of what another file beside the output holds."""
-    return {"kind": kind, "schema": SCHEMA}
-
-
-def identity(kind: str, key: Key, task_index: int) -> JsonObject:
+def identity(kind: Kind, key: Key, task_index: int) -> JsonObject:
     """The fields with which the line of a key starts."""
     return {
         **mark(kind),
@@ -180,30 +170,6 @@ def without_verdict(line: Mapping[str, Any]) -> JsonObject:
         generated_s = block["duration_s"] - block.get("verify_s", 0)
         bare["rollout"]["duration_s"] = round(generated_s, 6)
     return bare
-
-
-def kind_of(line: Mapping[str, Any], default: str) -> str:
-    """What a line says it is. Lines of earlier versions do not say it: those with a failure are
-    known by their fields, and the others are what their file is meant to hold, the `default`."""
-    if type(line.get("schema")) is int and isinstance(line.get("kind"), str):
-        return line["kind"]
-    if not isinstance(line.get("failure"), dict):
-        return default
-    if "rollout" not in line:
-        return "malformed"
-    return "failure" if "repro" in line or default == "failure" else "unverified"
-
-
-def mark_as(kind: str, line: Mapping[str, Any]) -> JsonObject:
-    """The line as one of this kind. In a line of an earlier version, fields of the names in MARK
-    are the row's own."""
-    if type(line.get("schema")) is int and isinstance(line.get("kind"), str):
-        return {**line, "kind": kind}
-    own = {name: line[name] for name in MARK if name in line}
-    marked = {**mark(kind), **line, **mark(kind)}
-    if own:
-        marked["task_fields"] = {**line.get("task_fields", {}), **own}
-    return marked
 
 
 def row_of(line: Mapping[str, Any]) -> JsonObject:

@@ -16,10 +16,11 @@ from ..types import Failure, JsonObject, Outcome
 from .contents import Contents, LineHead, LinePlace, Refusal, head_of
 from .files import OutputPaths
 from .foreign.nemo_gym import is_theirs
+from .foreign.versions import FOREIGN, NEWER, PRESENT, kind_of, refuse_newer
 from .index.index import BATCH
 from .index.kept import KeptIndex, Rows, WrongIndex
 from .index.records import Record
-from .lines import key_of, kind_of
+from .lines import key_of
 
 HEAD = 1 << 16
 """Bytes at the start of a file that show its form."""
@@ -74,13 +75,15 @@ def check_lines(path: Path, num_own: int, num_foreign: int, num_unreadable: int)
 
 
 def scan(paths: OutputPaths, index: KeptIndex | None = None) -> Contents:
-    """What the files of an output hold; OutputError if one was reformatted.
+    """What the files of an output hold; OutputError if one was reformatted, or a newer version
+    wrote a line of the output.
 
     Responses without a verdict and failures count wherever they stand, because files are
     concatenated. Rollouts count in the main file. What the `index` covers is not read again.
     """
     for path in (paths.main, paths.unverified, paths.failures):
         check_form(path)
+    check_beside(paths)
     index = index or KeptIndex(None)
     try:
         found = _read_main(paths.main, index)
@@ -191,7 +194,10 @@ def indexed_line(descriptor: int, offset: int) -> bytes:
 
 
 def _take_other(found: Contents, row: JsonObject, kind: str, place: LinePlace) -> bool:
-    """Count a line that is no rollout; False if it is none of an output's either."""
+    """Count a line that is no rollout; False if it is none of an output's either. OutputError if a
+    newer version wrote it."""
+    if kind == NEWER:
+        raise refuse_newer(place.path, line_number(place), row)
     head = head_of(row)
     if kind == "unverified":
         if head is None or not isinstance(row.get("response"), dict):
@@ -207,7 +213,39 @@ def _take_other(found: Contents, row: JsonObject, kind: str, place: LinePlace) -
             found.refusals.setdefault(head.key, []).append(Refusal.of(row))
     elif kind == "malformed" and isinstance(row.get("line"), int):
         found.malformed.add((str(row.get("input")), row["line"]))
-    return kind != "rollout"
+    return kind not in ("rollout", FOREIGN)
+
+
+def check_beside(paths: OutputPaths) -> None:
+    """OutputError if a newer version wrote a line beside the main file, apart from responses
+    without a verdict and failures."""
+    for path in (paths.turns, paths.groups, paths.acks):
+        check_schema(path)
+
+
+def check_schema(path: Path, *, is_output: bool = True) -> None:
+    """OutputError if a newer version wrote a line of the file. Lines as this version writes them
+    are not parsed."""
+    for offset, raw in read_lines(path):
+        if (row := parse_newer(raw)) is not None:
+            number = line_number(LinePlace(path, offset))
+            raise refuse_newer(path, number, row, is_output=is_output)
+
+
+def parse_newer(raw: bytes) -> JsonObject | None:
+    """The line if a newer version wrote it."""
+    if PRESENT.match(raw) or (row := parse_line(raw)) is None:
+        return None
+    return row if kind_of(row, "") == NEWER else None
+
+
+def line_number(place: LinePlace) -> int:
+    """The number of a line, from 1."""
+    number, left = 1, place.offset
+    with place.path.open("rb") as stream:
+        while piece := stream.read(min(left, AT_ONCE)):
+            number, left = number + piece.count(b"\n"), left - len(piece)
+    return number
 
 
 def read_rows(path: Path) -> Iterator[tuple[int, JsonObject | None]]:

@@ -17,10 +17,11 @@ from ..config.inputs import parse_only
 from ..errors import ConfigError, OutputError, number_of
 from ..types import JsonObject, Key
 from .files import OutputPaths, leave_out
+from .foreign.versions import FOREIGN, NEWER, kind_of, refuse_newer
 from .groups.scope import is_named
 from .input import plain_path
-from .lines import info_of, key_of, kind_of
-from .scan import parse_line
+from .lines import info_of, key_of
+from .scan import check_beside, check_schema, parse_line
 from .tasks import BREATH, TEXT_KEPT, Malformed, number_lines
 
 
@@ -60,8 +61,8 @@ class Survey:
                 self.num_malformed += 1
                 if len(self.malformed) < MAX_HELD:
                     self.malformed.append(line)
-            case NoResponse():
-                self.without_response += 1
+            case NoResponse(is_failure=is_failure):
+                self.without_response += is_failure
             case Line(number, key, content) if is_named(key, self.only):
                 known = self.rows.get(key)
                 if known is None and self.limit and len(self.rows) >= self.limit:
@@ -94,9 +95,10 @@ class StoredFile:
 
 
 class NoResponse(NamedTuple):
-    """The line of a failure without a response."""
+    """A line of a run that holds no response: often that of a failure."""
 
     line: int
+    is_failure: bool
 
 
 class Line(NamedTuple):
@@ -107,15 +109,22 @@ class Line(NamedTuple):
     content: JsonObject
 
 
-def read_stored_lines(path: Path) -> Iterator[Line | NoResponse | Malformed]:
-    """Yield every line of the file in order; ConfigError if reading fails."""
+def read_stored_lines(path: Path, name: str = "") -> Iterator[Line | NoResponse | Malformed]:
+    """Yield every line of the file in order; ConfigError if reading fails, OutputError if a newer
+    version wrote a line. `name` is the file's name as given."""
     for number, raw in number_lines(path):
         try:
-            found = _parse(raw)
+            line = _parse(raw)
+            if (kind := kind_of(line, "rollout")) == NEWER:
+                raise refuse_newer(name or path, number, line, is_output=False)
+            found = _find_response(line, kind)
         except ValueError as error:
             yield Malformed(number, str(error), raw[:TEXT_KEPT].decode("utf-8", "replace"))
             continue
-        yield NoResponse(number) if found is None else Line(number, *found)
+        if found is None:
+            yield NoResponse(number, kind in ("failure", "malformed"))
+        else:
+            yield Line(number, *found)
 
 
 def response_mark(content: JsonObject) -> int:
@@ -133,16 +142,23 @@ def _intern(key: Key) -> Key:
     return key._replace(agent=sys.intern(key.agent), scope=sys.intern(key.scope))
 
 
-def _parse(raw: bytes) -> tuple[Key, JsonObject] | None:
-    """A line's key and content; None for a failure without a response, or another line that a run
-    writes; ValueError for anything else."""
+def _parse(raw: bytes) -> JsonObject:
+    """The line; ValueError if it is no JSON object."""
     try:
         line = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
         raise ValueError(f"not JSON: {error}") from None
     if not isinstance(line, dict):
         raise ValueError(f"not a JSON object but {type(line).__name__}")
-    if (kind := kind_of(line, "rollout")) not in ("rollout", "unverified"):
+    return line
+
+
+def _find_response(line: JsonObject, kind: str) -> tuple[Key, JsonObject] | None:
+    """A line's key and content; None for a failure without a response, or another line that a run
+    writes; ValueError for anything else."""
+    if kind == FOREIGN:
+        raise ValueError(f"not a stored rollout: its kind, '{line['kind']}', is not known")
+    if kind not in ("rollout", "unverified"):
         if kind != "failure" or not isinstance(line.get("response"), dict):
             return None
         if isinstance(answered := line.get("answered"), dict):
@@ -167,9 +183,10 @@ def _lack(line: JsonObject) -> str:
 
 
 async def survey(name: str, path: Path, limit: int | None, only: str | None) -> StoredFile:
-    """Index the file; ConfigError if it holds no rollout. `name` is the file's name as given."""
+    """Index the file; ConfigError if it holds no rollout, OutputError if a newer version wrote a
+    line that is read. `name` is the file's name as given."""
     found = Survey(limit, parse_only(only))
-    for read, line in enumerate(read_stored_lines(path), 1):
+    for read, line in enumerate(read_stored_lines(path, name), 1):
         if not found.take(line):
             break
         if read % BREATH == 0:
@@ -198,12 +215,14 @@ def drop_stale(
     paths: OutputPaths, survey: Survey, verifiers: Mapping[str, str], *, is_dry: bool
 ) -> tuple[set[Key], list[str]]:
     """Take outdated rollouts out of the output. In a dry run they stay, and their keys are
-    returned. `verifiers`: agent → fingerprint."""
+    returned. `verifiers`: agent → fingerprint. OutputError if a newer version wrote a line."""
 
-    def stale_key(raw: bytes) -> Key | None:
+    def stale_key(raw: bytes, number: int = 0) -> Key | None:
         """The key of a line with another verdict or response than this run will write."""
         row = parse_line(raw) or {}
-        key = key_of(row) if kind_of(row, "rollout") == "rollout" else None
+        if (kind := kind_of(row, "rollout")) == NEWER:
+            raise refuse_newer(paths.main, number, row)
+        key = key_of(row) if kind == "rollout" else None
         if key is None or key not in survey.rows or key.agent not in verifiers:
             return None
         is_verified = isinstance(row.get("response"), dict) and "reward" in row
@@ -212,13 +231,17 @@ def drop_stale(
 
     try:
         with paths.main.open("rb") as stream:
-            stale = {key for raw in stream if (key := stale_key(raw)) is not None}
+            found = (stale_key(raw, number) for number, raw in enumerate(stream, 1))
+            stale = {key for key in found if key is not None}
     except FileNotFoundError:
         return set(), []
     except OSError as error:
         raise OutputError(f"cannot read {paths.main}: {error.strerror}") from None
     if not stale:
         return set(), []
+    for path in (paths.unverified, paths.failures):
+        check_schema(path)
+    check_beside(paths)
     what = (
         f"{number_of(len(stale), 'rollout')} of {paths.main} with another"
         " verifier's verdict, or another response: verified anew"

@@ -10,8 +10,9 @@ from ..export.source import RolloutSource
 from ..metrics.aggregate import CUT_OFF, Aggregate
 from ..metrics.paired import Sides
 from ..store.files import OutputPaths
+from ..store.foreign.versions import kind_of
 from ..store.groups.scope import parse_scope
-from ..store.lines import key_of, kind_of
+from ..store.lines import key_of
 from ..store.scan import parse_line, read_lines, read_object
 from ..types import JsonObject, Key, Rollout
 

@@ -60,22 +60,21 @@ def write_report(command: ReportConfig) -> str:
     """Write the page and say so; ConfigError if the files hold no rollout."""
     target = command.output_fpath.expanduser()
     check_page(target)
+    threshold, outputs = command.pass_threshold, find_outputs(command.inputs)
     with filtering(command.where) as keeps:
-        files = [
-            gather(name, path, command.pass_threshold, keeps)
-            for name, path in find_outputs(command.inputs)
-        ]
-    files = [each for each in files if each.whole.rollouts or each.num_failed]
+        found = [gather(name, path, threshold, keeps) for name, path in outputs]
+    files = [each for each in found if each.whole.rollouts or each.num_failed]
     if not files:
         which = f" for which this holds: {command.where}" if command.where else ""
-        raise ConfigError(f"{', '.join(command.inputs)}: no rollout is in it{which}")
+        why = "; ".join([f"no rollout is in it{which}", *_left_out(found)])
+        raise ConfigError(f"{', '.join(command.inputs)}: {why}")
     if not any(len({agent for agent, _ in each.parts}) > 1 for each in files):
         for each in files:
             each.sides.drop_agents()
     write_page(target, build_page(files, command.title, command.where or ""))
-    rollouts = sum(each.whole.rollouts for each in files)
-    written = f"{target}: {number_of(rollouts, 'rollout')} of {number_of(len(files), 'file')}"
-    return "\n".join([written, *_left_out(files)])
+    number = number_of(sum(each.whole.rollouts for each in files), "rollout")
+    written = f"{target}: {number} of {number_of(len(files), 'file')}"
+    return "\n".join([written, *_left_out(found)])
 
 
 def build_page(files: Sequence[Facts], title: str, where: str = "") -> str:

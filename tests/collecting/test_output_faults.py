@@ -24,8 +24,9 @@ from rollout_kit.chaos.check import check_files
 from rollout_kit.collector.history import git_state
 from rollout_kit.errors import ConfigError, ModelError, OutputError
 from rollout_kit.store.files import OutputPaths
+from rollout_kit.store.foreign.versions import mark_as
 from rollout_kit.store.journal import Journal
-from rollout_kit.store.lines import mark_as, row_of
+from rollout_kit.store.lines import row_of
 from rollout_kit.testing import ScriptedModel, making, run_virtual
 from rollout_kit.types import JsonObject, VerifyResponse
 

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from rollout_kit.errors import OutputError
 from rollout_kit.store.contents import Contents, LinePlace, Refusal, head_of
 from rollout_kit.store.files import OutputPaths
+from rollout_kit.store.foreign.versions import kind_of
 from rollout_kit.store.index.index import Index
 from rollout_kit.store.journal import Journal
-from rollout_kit.store.lines import kind_of, rollout_of
+from rollout_kit.store.lines import rollout_of
 from rollout_kit.types import Rollout
 
 
@@ -60,6 +61,8 @@ def odd_line(which: int, task: int, index: int) -> bytes:
         [1, 2],
         {**made, "schema": True},
         {**made, "kind": ""},
+        {**made, "kind": "novel"},
+        {**made, "schema": 2},
     ]
     if which < len(forms):
         return json.dumps(forms[which]).encode() + b"\n"
@@ -69,7 +72,7 @@ def odd_line(which: int, task: int, index: int) -> bytes:
 
 
 PLAIN = st.tuples(st.just(-1), st.integers(0, 5), st.integers(0, 1))
-ODD = st.tuples(st.integers(0, 29), st.integers(0, 5), st.integers(0, 1))
+ODD = st.tuples(st.integers(0, 31), st.integers(0, 5), st.integers(0, 1))
 LINES = st.lists(st.one_of(PLAIN, PLAIN, ODD), max_size=12)
 
 
@@ -128,7 +131,7 @@ def plainly(path: Path) -> dict[str, Any]:
             found.pending[head.key] = place
             if head.key not in found.done:
                 found.keep_settings(head)
-        elif kind in ("rollout", "none", "failure", "unverified"):
+        elif kind in ("rollout", "none", "failure", "unverified", "foreign"):
             found.foreign += 1
     found.drop_done()
     return facts(found)

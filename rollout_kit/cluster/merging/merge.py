@@ -27,14 +27,14 @@ from ...store.groups.scores import Scored, read_scored
 from ...store.index.index import BATCH
 from ...store.index.kept import KeptIndex, WrongIndex
 from ...store.input import number_lines
-from ...store.scan import check_form, line_at, parse_line
+from ...store.scan import check_form, check_schema, line_at, parse_line
 from ...store.tasks import task_id_of
 from ...types import JsonObject
 from .copied import CopiedLines
 from .counting import Counted, beside, count, until_orphaned
 from .findings import Findings, last_input, read_sound
 from .reading import FoundLine, read_source, split_rows
-from .sidecars import merge_manifests, merge_sidecars
+from .sidecars import COPIED, merge_manifests, merge_sidecars
 
 MANY = 20_000
 """Rollouts that are worth a process that counts them."""
@@ -125,6 +125,8 @@ class Merge:
 
     def _read(self) -> None:
         for paths in self.sources:
+            for suffix in COPIED:
+                check_schema(paths.beside(suffix), is_output=False)
             for group, scored in dict(read_scored(paths.groups)).items():
                 line = orjson.loads(_line(paths.groups, scored.offset))
                 self._scored.setdefault(group, (scored, line))

@@ -1,15 +1,16 @@
 """Which rollouts a source has: from its index where that is valid, else from its lines."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
 
-from ...store.contents import LineHead, head_of, head_reader
+from ...store.contents import LineHead, LinePlace, head_of, head_reader
 from ...store.files import OutputPaths
+from ...store.foreign.versions import NEWER, kind_of, refuse_newer
 from ...store.index.kept import WANTED, KeptIndex, Rows
 from ...store.index.records import OF_KEYS
-from ...store.lines import kind_of
-from ...store.scan import AT_ONCE, indexed_line, number_bytes, parse_line
+from ...store.scan import AT_ONCE, indexed_line, line_number, number_bytes, parse_line
 from ...types import Key
 from .findings import Findings
 
@@ -33,7 +34,8 @@ def read_source(
     paths: OutputPaths, found: Findings, *, trusts_index: bool = True
 ) -> Iterator[FoundLine | Rows]:
     """The rollouts of a file in its order, repeated keys too; those that its index tells come as
-    rows. Other lines are named in `found`. WrongIndex if the index cannot be that of the file."""
+    rows. Other lines are named in `found`. WrongIndex if the index cannot be that of the file;
+    OutputError if a newer version wrote a line."""
     index = KeptIndex(paths.index if trusts_index else None, WANTED | {"length"})
     read_head, num_foreign = head_reader(), 0
     with paths.main.open("rb", AT_ONCE) as stream:
@@ -44,13 +46,13 @@ def read_source(
                     yield piece._replace(start=start, end=min(piece.end, start + AT_A_TIME))
                 continue
             raw = indexed_line(index.descriptor, piece)
-            if (line := _read_line(piece, raw, read_head(raw))) is None:
+            if (line := _read_line(paths.main, piece, raw, read_head(raw))) is None:
                 num_foreign += 1
             else:
                 yield line
         stream.seek(index.size)
         for offset, raw in number_bytes(stream, index.size):
-            if (line := _read_line(offset, raw, read_head(raw))) is not None:
+            if (line := _read_line(paths.main, offset, raw, read_head(raw))) is not None:
                 yield line
             elif raw.endswith(b"\n") or parse_line(raw) is not None:
                 num_foreign += 1
@@ -75,10 +77,13 @@ def split_rows(rows: Rows) -> Iterator[FoundLine]:
         yield FoundLine(offset, size, check, LineHead(key, settings, verifier))
 
 
-def _read_line(offset: int, raw: bytes, head: LineHead | None) -> FoundLine | None:
+def _read_line(path: Path, offset: int, raw: bytes, head: LineHead | None) -> FoundLine | None:
     """The line if it is a rollout; `head` is what a quick look at it gave."""
     if head is None and (line := parse_line(raw)) is not None:
-        head = head_of(line) if kind_of(line, "rollout") == "rollout" else None
+        if (kind := kind_of(line, "rollout")) == NEWER:
+            number = line_number(LinePlace(path, offset))
+            raise refuse_newer(path, number, line, is_output=False)
+        head = head_of(line) if kind == "rollout" else None
     if head is None or not 0 <= head.key.rollout_index < NONE:
         return None
     return FoundLine(offset, len(raw), crc32(raw), head)

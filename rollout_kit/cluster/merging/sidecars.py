@@ -13,6 +13,17 @@ from ...store.scan import parse_line, read_lines
 from ...types import JsonObject, Key
 from .findings import UNIONS
 
+COPIED = (
+    "_groups.jsonl",
+    "_labels.jsonl",
+    "_acks.jsonl",
+    "_runs.ndjson",
+    "_unverified.jsonl",
+    "_turns.jsonl",
+    "_failures.jsonl",
+)
+"""Ends of the names of the files whose lines are copied."""
+
 
 def merge_sidecars(
     sources: Sequence[OutputPaths], output: OutputPaths, done: Keys
@@ -28,11 +39,12 @@ def merge_sidecars(
             write_atomically(output.beside(suffix), chain([first], lines))
 
     waiting, failed = Keys(), Keys()
-    for suffix in ("_groups.jsonl", "_labels.jsonl", "_acks.jsonl", "_runs.ndjson"):
-        copy(suffix)
-    copy("_unverified.jsonl", lambda key: key not in done and waiting.add(key))
-    copy("_turns.jsonl", lambda key: key not in done)
-    copy("_failures.jsonl")
+    keeps: dict[str, Callable[[Key], bool]] = {
+        "_unverified.jsonl": lambda key: key not in done and waiting.add(key),
+        "_turns.jsonl": lambda key: key not in done,
+    }
+    for suffix in COPIED:
+        copy(suffix, keeps.get(suffix))
     for paths in sources:
         for _, raw in read_lines(paths.failures):
             key = key_of(parse_line(raw) or {})

@@ -1,2 +1,3 @@
-"""Files of rollouts that other programs wrote: each is read through a copy in our format, so that
-no reader of rollouts needs to know another."""
+"""What this version did not write. Files of other programs are read through a copy in our format,
+so that no reader of rollouts needs to know another; lines of other versions say what they are.
+"""

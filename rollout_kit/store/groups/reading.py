@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ...types import JsonObject, Key
 from ..contents import head_of, head_reader
-from ..lines import kind_of
+from ..foreign.versions import kind_of
 from ..scan import parse_line, read_lines
 from ..tasks import BREATH
 from .members import HeldLine, HeldMember, hold, task_of

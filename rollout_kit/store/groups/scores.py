@@ -12,12 +12,13 @@ import orjson
 
 from ...types import JsonObject, Key
 from ..files import OutputPaths
+from ..foreign.versions import Kind, kind_of, mark
 from ..held import HeldFile
-from ..lines import A_NUMBER_OR_NULL, mark, now_text
+from ..lines import A_NUMBER_OR_NULL, now_text
 from ..scan import line_at, parse_line, read_lines
 from .scope import Group
 
-KIND = "group"
+KIND: Kind = "group"
 
 
 class Scored(NamedTuple):
@@ -74,7 +75,7 @@ def group_of_line(line: Mapping[str, Any]) -> Group | None:
     task_id, scope = line.get("task_id"), line.get("scope")
     name = agent.get("name") if isinstance(agent, dict) else None
     is_sound = (
-        line.get("kind") == KIND
+        line.get("kind") == KIND == kind_of(line, KIND)
         and isinstance(line.get("digest"), str)
         and isinstance(members, list)
         and all(map(_is_member, members))

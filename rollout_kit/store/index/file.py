@@ -18,9 +18,12 @@ from zlib import crc32
 
 import orjson
 
+from ..foreign.versions import SCHEMA
 from .columns import Columns, Score
 
-MAGIC = b"rollout index 4\n"
+MAGIC = b"rollout index 4 of schema %d\n" % SCHEMA
+"""A record does not tell the schema of its line. So an index counts only for the version of the
+layout that it was made with."""
 
 CHUNK = struct.Struct("<cII")
 

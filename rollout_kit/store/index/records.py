@@ -13,8 +13,9 @@ import orjson
 from ...types import JsonObject, Key, Rollout
 from ..compact import hex_number
 from ..contents import check_skipped, make_bounded_types
+from ..foreign.versions import NEWER, SCHEMA, kind_of
 from ..lines import NUMBERS as BLOCK_NUMBERS
-from ..lines import USAGE, key_of, kind_of
+from ..lines import USAGE, key_of
 from .columns import LEFT_OUT, NAN, TEXTS, Columns, Score
 from .packing import EXACT, OF_PLACE, TAKEN, pack_figures, pack_own, seconds_of
 
@@ -98,7 +99,8 @@ class RecordMaker:
         figures = pack_figures(len(raw), check, number, numbers)
         scores = {each.name: getattr(line, held[each.name]) for each in self._columns.scores}
         content, is_whole = self._complete(offset, figures, texts, scores.get)
-        is_plain = is_usual and kind == "rollout" and bool(line.kind) == (line.schema is not None)
+        is_plain = is_usual and kind == "rollout"
+        is_plain = is_plain and (line.kind is None) == (line.schema is None)
         is_plain = is_plain and is_whole and number is not None and 0 <= key.rollout_index < EXACT
         return Record(key, kind, content, settings, verifier, is_plain)
 
@@ -142,8 +144,8 @@ class RecordMaker:
         return line, is_usual
 
     def _kind(self, line: Any, raw: bytes) -> str | None:
-        if line.kind and line.schema is not None:
-            kind = line.kind
+        if line.kind is not None and line.schema is not None:
+            kind = line.kind if line.schema <= SCHEMA else NEWER
         elif line.failure is None:
             kind = self._default
         else:
@@ -246,7 +248,7 @@ def _line_type(attributes: Mapping[str, str]) -> Any:
         ("usage", usage | None, None),
         ("reward", reward, NAN),
         ("task_index", index, 0),
-        ("kind", str, ""),
+        ("kind", str | None, None),
         ("schema", int | None, None),
         ("failure", error | None, None),
         ("cost_usd", float | None, None),

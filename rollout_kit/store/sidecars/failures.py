@@ -2,7 +2,8 @@
 
 from ...errors import RolloutError
 from ...types import Failure, JsonObject, Unverified
-from ..lines import block_of, identity, mark, now_text
+from ..foreign.versions import mark
+from ..lines import block_of, identity, now_text
 from ..tasks import Malformed
 
 

@@ -17,8 +17,9 @@ import orjson
 from ...errors import OutputError
 from ...types import JsonObject, Key
 from ..files import OutputPaths
+from ..foreign.versions import kind_of, mark
 from ..input import plain_path
-from ..lines import mark, now_text
+from ..lines import now_text
 from ..scan import parse_line, read_lines
 
 MAX_LABEL, MAX_NOTE = 100, 10_000
@@ -126,6 +127,8 @@ def _take(notes: dict[Labelled, dict[str, str]], line: Mapping[str, Any]) -> Non
     """Set or remove the label of a line in `notes`."""
     label, task_id = line.get("label"), line.get("task_id")
     if not isinstance(label, str) or not isinstance(task_id, str):
+        return
+    if kind_of(line, "label") != "label":
         return
     index = line.get("rollout_index")
     agent, scope = str(line.get("agent") or ""), str(line.get("scope") or "")

@@ -15,7 +15,7 @@ from ...types import Key, LineAt
 from ..files import OutputPaths
 from ..held import HeldFile
 from ..lines import key_of
-from ..scan import parse_line, read_lines, read_rows
+from ..scan import check_schema, parse_line, read_lines, read_rows
 
 
 class ShardFile:
@@ -56,9 +56,13 @@ class ShardFile:
 
 
 def take_over(paths: OutputPaths, main: HeldFile) -> Iterator[str]:
-    """Add the lines that a killed run left in its shards, each key once; says how many."""
+    """Add the lines that a killed run left in its shards, each key once; says how many. OutputError
+    if a newer version wrote a line there or in the main file."""
     left: dict[Key, LineAt] = {}
-    for path in sorted(paths.shards.glob("*.jsonl")):
+    shards = sorted(paths.shards.glob("*.jsonl"))
+    for path in (*shards, paths.main):
+        check_schema(path)
+    for path in shards:
         for offset, raw in read_lines(path):
             row = parse_line(raw) if raw.endswith(b"\n") else None
             if row is not None and (key := key_of(row)) is not None:

@@ -17,7 +17,8 @@ import orjson
 
 from ...endpoints.chat import RAW
 from ...responses import Item, content_texts, input_items, output_items
-from ...store.lines import info_of, kind_of
+from ...store.foreign.versions import kind_of
+from ...store.lines import info_of
 from ...types import JsonObject, RolloutInfo
 from .messages import arguments_of, output_of, to_messages, to_text
 
