@@ -208,7 +208,8 @@ def open_reverification(
     """Open the output of a re-verification; ConfigError or OutputError if it must not begin.
 
     Rollouts of the output with the verdict of another verifier, or another response than the
-    input's, are taken out first and verified again. The file as it was is kept beside it.
+    input's, are taken out first and verified again. The file as it was is kept beside it. An output
+    of other agents is refused.
     """
     command, plans = config.command, verifiers.plans
     if not plans:
@@ -225,6 +226,7 @@ def open_reverification(
     journal, opening = _open_journal(command, lines)
     try:
         manifest = Manifest.load(paths.manifest)
+        stored.check_agents(paths, journal.contents.agents(), manifest.verified_input())
         manifest.explain_from(stored.collected.manifest)
         names = {plan.verifier: str(plan.resources) for plan in plans.values()}
         manifest.begin(lines.again, mask(config.values, config.secrets), names)

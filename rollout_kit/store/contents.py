@@ -159,6 +159,11 @@ class Contents:
     checks: "array[int]" = field(default_factory=lambda: array("I"))
     """CRC-32 of the first lines that count: those that an index told, and that were not read."""
 
+    def agents(self) -> list[str]:
+        """Those of the rollouts, and of the responses that wait for a verdict."""
+        names = {agent for agent, _ in self.done.numbers()}
+        return sorted(names | {key.agent for key in self.pending})
+
     def take(self, head: LineHead) -> bool:
         """Count a rollout; False if its key is there already."""
         if not self.done.add(head.key):

@@ -81,6 +81,12 @@ class Manifest:
             "verifiers": {**self.content.get("verifiers", {}), **verifiers},
         }
 
+    def verified_input(self) -> str:
+        """The file that was last verified into this output; empty if none was."""
+        stored = self.content.get("stored")
+        path = stored.get("path") if isinstance(stored, dict) else None
+        return path if isinstance(path, str) else ""
+
     def explain_from(self, collected: Path) -> None:
         """Take over the settings and inputs that another manifest explains, if it is readable."""
         with suppress(OutputError):

@@ -6,7 +6,7 @@ The file is streamed. Only the key, line number and verdict of each rollout stay
 
 import asyncio
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -87,11 +87,39 @@ class StoredFile:
     @property
     def collected(self) -> OutputPaths:
         """The output files of the run that wrote it."""
-        name = plain_path(Path(self.source)).name
-        for suffix in ("_unverified.jsonl", "_failures.jsonl"):
-            if name.endswith(suffix):
-                name = name.removesuffix(suffix) + ".jsonl"
-        return OutputPaths(Path(self.source).with_name(name))
+        return _collection_of(self.source)
+
+    def check_agents(self, output: OutputPaths, held: Collection[str], earlier: str) -> None:
+        """OutputError if the output holds rollouts, and none of an agent of this input. `held` are
+        its agents, `earlier` the input that was last verified into it.
+
+        Other files of one collection, and parts of one file, may have different agents.
+        """
+        survey, agents = self.survey, self.survey.agents()
+        if not held or not set(held).isdisjoint(agents):
+            return
+        is_part = earlier != self.source or survey.limit is not None or survey.only is not None
+        if earlier and is_part and self.collected.has(_collection_of(earlier).main):
+            return
+        raise OutputError(
+            f"{output.main} holds rollouts of {_quote(held)}, and {self.source} has rollouts of"
+            f" {_quote(agents)}: their figures would be mixed. Nothing was sent. Ways on:\n"
+            "  another output:  +output_jsonl_fpath=…  (ng_merge makes one file of several)\n"
+            "  start over:      +resume=fresh  (the old files are moved aside)"
+        )
+
+
+def _collection_of(source: str) -> OutputPaths:
+    """The output that a file of rollouts belongs to."""
+    name = plain_path(Path(source)).name
+    for suffix in ("_unverified.jsonl", "_failures.jsonl"):
+        if name.endswith(suffix):
+            name = name.removesuffix(suffix) + ".jsonl"
+    return OutputPaths(Path(source).with_name(name))
+
+
+def _quote(agents: Iterable[str]) -> str:
+    return " and ".join(f"'{agent}'" for agent in agents)
 
 
 class NoResponse(NamedTuple):

@@ -377,6 +377,64 @@ def test_rollouts_that_are_not_asked_for_stay_in_the_output(desk: Desk) -> None:
     assert rewards == [0.5, 0.5, 1.0, 1.0, 1.0, 1.0]
 
 
+def with_agent(lines: list[JsonObject], *agents: str) -> list[JsonObject]:
+    return [
+        {**line, "agent_ref": {"name": agent}} for line, agent in zip(lines, agents, strict=True)
+    ]
+
+
+def test_an_output_of_another_agent_is_refused_before_anything_is_written(desk: Desk) -> None:
+    run_virtual(desk.collect(ROWS[:2]))
+    desk.names["other"] = "echo"
+    theirs = write_jsonl(desk.folder / "theirs.jsonl", with_agent(desk.lines(), "other", "other"))
+    output = desk.folder / "new.jsonl"
+    assert run_virtual(desk.reverify()) == 0
+
+    def content() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in desk.folder.iterdir()}
+
+    before = content()
+    for dry_run in (True, False):
+        with pytest.raises(OutputError) as caught:
+            run_virtual(desk.reverify(input_jsonl_fpath=str(theirs), dry_run=dry_run))
+        said = str(caught.value)
+        assert f"{output} holds rollouts of 'echo_agent', and {theirs} has rollouts of" in said
+        assert "of 'other': their" in said and "+output_jsonl_fpath=" in said
+    assert content() == before
+    collected = desk.folder / "rollouts.jsonl"  # by a collection, without a verification
+    with pytest.raises(OutputError, match="holds rollouts of 'echo_agent'"):
+        run_virtual(desk.reverify(input_jsonl_fpath=str(theirs), output_jsonl_fpath=collected))
+    assert content() == before
+    theirs.replace(collected)  # another input under the name of the one that was verified
+    with pytest.raises(OutputError, match="holds rollouts of 'echo_agent'"):
+        run_virtual(desk.reverify())
+    assert run_virtual(desk.reverify(resume="fresh")) == 0
+    assert {line["agent_ref"]["name"] for line in desk.new()} == {"other"}
+
+
+def test_parts_and_sidecars_of_one_collection_share_an_output(desk: Desk) -> None:
+    run_virtual(desk.collect(ROWS[:4]))
+    desk.names["other"] = "echo"
+    first, second, third, fourth = with_agent(
+        desk.lines(), "echo_agent", "other", "other", "echo_agent"
+    )
+    write_jsonl(desk.folder / "rollouts.jsonl", [first, second])
+    other = f"{second['rollout']['task_id']}:0"
+    assert run_virtual(desk.reverify(limit=1)) == 0
+    assert run_virtual(desk.reverify(only=other)) == 0
+    assert len(desk.new()) == 2
+    assert run_virtual(desk.reverify(limit=1, resume="fresh")) == 0
+    parked = write_jsonl(desk.folder / "rollouts_unverified.jsonl", [third])
+    assert run_virtual(desk.reverify(input_jsonl_fpath=str(parked))) == 0
+    more = write_jsonl(desk.folder / "more.jsonl", [fourth])  # another file with one of the agents
+    assert run_virtual(desk.reverify(input_jsonl_fpath=str(more))) == 0
+    assert [line["agent_ref"]["name"] for line in desk.new()] == [
+        "echo_agent",
+        "other",
+        "echo_agent",
+    ]
+
+
 def test_rollouts_of_every_scope_are_verified_and_the_metrics_are_of_the_plain_one(
     desk: Desk,
 ) -> None:
