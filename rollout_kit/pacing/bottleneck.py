@@ -55,8 +55,8 @@ MORE = 2
 MAX_EARLY = 1024
 """Early rollouts kept to estimate how a part's time grows with the number in flight."""
 
-MAX_FULL = 4096
-"""Rollouts with all slots full that give the mean of a part's time."""
+MAX_FULL = 1024
+"""Rollouts with all slots full that give the mean of a part's time, to a few per cent."""
 
 MIN_SEEN = 3
 """Fewer rollouts give no estimate of that growth."""

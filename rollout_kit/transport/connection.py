@@ -52,10 +52,10 @@ class Headers:
         return [value.decode("latin-1") for key, value in self.pairs if key.lower() == wanted]
 
     def starting_with(self, prefix: str) -> dict[str, str]:
-        """The headers with this prefix, by name in lower case."""
-        start, length, found = prefix.encode(), len(prefix), dict[str, str]()
+        """The headers with this prefix, which is in lower case, by name in lower case."""
+        start, found = prefix.encode(), dict[str, str]()
         for key, value in self.pairs:
-            if key[:length].lower() == start:
+            if key.lower().startswith(start):
                 found[key.lower().decode("latin-1")] = value.decode("latin-1")
         return found
 
