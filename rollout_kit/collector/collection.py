@@ -226,7 +226,7 @@ def open_reverification(
     journal, opening = _open_journal(command, lines)
     try:
         manifest = Manifest.load(paths.manifest)
-        stored.check_agents(paths, journal.contents.agents(), manifest.verified_input())
+        stored.check_agents(paths, journal.contents.agents(), manifest.find_verified_input())
         manifest.explain_from(stored.collected.manifest)
         names = {plan.verifier: str(plan.resources) for plan in plans.values()}
         manifest.begin(lines.again, mask(config.values, config.secrets), names)

@@ -81,7 +81,7 @@ class Manifest:
             "verifiers": {**self.content.get("verifiers", {}), **verifiers},
         }
 
-    def verified_input(self) -> str:
+    def find_verified_input(self) -> str:
         """The file that was last verified into this output; empty if none was."""
         stored = self.content.get("stored")
         path = stored.get("path") if isinstance(stored, dict) else None
