@@ -33,6 +33,7 @@ NO_DETAILS: JsonObject = {
 }
 
 IS_INT = frozenset({int})
+"""The type of plain counts; `True` is none."""
 
 MOST_TOKENS = 1 << 53
 """Larger numbers lose digits in programs that read all numbers as floats."""
@@ -138,24 +139,14 @@ def sum_usage(usages: Iterable[Mapping[str, Any] | None]) -> JsonObject:
     """The sums of the token counts, including nested details. Values of other types are left
     out."""
     each = list(map(as_object, usages))
-    if len(each) == 1 and (whole := _complete(each[0])) is not None:
-        return whole
     total: JsonObject = {**NO_USAGE, **{name: {**none} for name, none in NO_DETAILS.items()}}
+    if len(each) == 1 and total.keys() >= each[0].keys() and _is_sound(each[0]):
+        counts = {name: each[0][name] for name in NO_USAGE}
+        details = {name: {**total[name], **(each[0].get(name) or {})} for name in NO_DETAILS}
+        return {**counts, **details}
     for usage in each:
         _add_numbers(total, usage)
     return total
-
-
-def _complete(usage: Mapping[str, Any]) -> JsonObject | None:
-    """A copy of a usage of one turn with all counts; None if it holds anything else."""
-    total = {**NO_USAGE, **usage}
-    for details, none in NO_DETAILS.items():
-        counted = usage.get(details, none)
-        if type(counted) is not dict or not IS_INT.issuperset(map(type, counted.values())):
-            return None
-        total[details] = {**none, **counted}
-    is_known = len(total) == len(NO_USAGE) + len(NO_DETAILS)
-    return total if is_known and IS_INT.issuperset(map(type, map(total.get, NO_USAGE))) else None
 
 
 def _add_numbers(total: JsonObject, more: Mapping[str, Any]) -> None:
@@ -182,7 +173,7 @@ def mend_usage(usage: Any) -> JsonObject | None:
     return mended
 
 
-def _is_sound(usage: JsonObject) -> bool:
+def _is_sound(usage: Mapping[str, Any]) -> bool:
     """Whether all counts are there and all numbers are plain; then nothing needs a closer look."""
     counts: list[Any] = [*map(usage.get, USAGE_COUNTS)]
     for details in USAGE_DETAILS:

@@ -41,8 +41,6 @@ LOST_TIMES: tuple[str, ...] = ("rate_limit_s", "retry_s")
 """Statistics that add up over the calls of a session: time that model servers spent waiting because
 of rate limits, and time of failed tries. Any other statistic replaces its earlier value."""
 
-NOTHING_LOST = (0.0,) * len(LOST_TIMES)
-
 VERIFIER = "verifier"
 """Statistic: the fingerprint of the verifier that gave the verdict, if its server was restarted
 since the caller may have asked for it."""
@@ -166,8 +164,6 @@ class Session:
     @property
     def lost_s(self) -> tuple[float, ...]:
         """The LOST_TIMES so far."""
-        if not self.stats:
-            return NOTHING_LOST
         return tuple(map(self.stats.get, LOST_TIMES, repeat(0.0)))
 
     def lose(self, name: str, seconds: float) -> None:

@@ -57,25 +57,19 @@ class within:
         self.struck = self.was_renewed = False
 
     def __enter__(self) -> "within":
-        if (limits := self._limits) is not None:
-            limits.append(self)
-        if (seconds := self._seconds) is not None:
-            clock = getattr(_of_thread, "clock", None)
-            if clock is None or (task := current_task(clock.loop)) is None:
-                clock = _clock()
-                task = current_task(clock.loop)
-                assert task is not None, "a time limit needs a task to cancel"
-            self._clock, self._task = clock, task
+        if self._limits is not None:
+            self._limits.append(self)
+        if self._seconds is not None:
+            clock = self._clock = _clock()
+            task = self._task = current_task(clock.loop)
+            assert task is not None, "a time limit needs a task to cancel"
             self._was_cancelling = task.cancelling()
-            self._due = clock.add(self, seconds)
+            self._due = clock.add(self, self._seconds)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if (limits := self._limits) is not None:
-            if limits[-1] is self:
-                limits.pop()
-            else:
-                limits.remove(self)
+        if self._limits is not None:
+            self._limits.remove(self)
         if self._seconds is None:
             return
         if not self.struck:
@@ -172,8 +166,8 @@ class _Clock:
         return due
 
     def discard(self, limit: within | later, due: int) -> None:
-        if due in self._limits:
-            self._limits[due].discard(limit)
+        if (limits := self._limits.get(due)) is not None:
+            limits.discard(limit)
 
     def _arm(self) -> None:
         if self._timer:

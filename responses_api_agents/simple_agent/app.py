@@ -45,7 +45,7 @@ class SimpleAgent(Agent):
     def __init__(self, config: SimpleAgentConfig, peers: Any, name: str) -> None:
         super().__init__(config, peers, name)
         self._server_tools: list[JsonObject] | None = None
-        # to read a field of a configuration takes several times as long
+        # reading a field of a configuration takes several times as long as reading an attribute
         self._turn_limit, self._mcp_servers = config.turn_limit, config.mcp_servers
 
     async def start(self) -> None:

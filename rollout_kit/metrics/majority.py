@@ -60,9 +60,6 @@ Kind = tuple[int, tuple[tuple[float, ...], ...]]
 
 
 def _kind_of(votes: Mapping[AnyVote, int]) -> Kind:
-    if len(votes) == 1:
-        ((answer, reward), number), *_ = votes.items()
-        return (number, ()) if answer is None else (0, ((reward,) * number,))
     rewards: dict[str | None, list[float]] = {}
     for (answer, reward), number in votes.items():
         rewards.setdefault(answer, []).extend([reward] * number)

@@ -107,11 +107,10 @@ class Meter:
         if isinstance(outcome, Unverified):
             verify = max(0.0, ended - began - queue - duration)
             duration += verify
-        if (agent := duration - verify - model - tools - limited - retries) < 0.0:
-            agent = 0.0
+        agent = max(0.0, duration - verify - model - tools - limited - retries)
         if freed_at is not None:  # the rest of the verification held no slot
             verify = max(0.0, verify - (ended - freed_at))
-        failed = retries + max(0.0, queue - lost_to_limit) if lost_to_limit else retries + queue
+        failed = retries + max(0.0, queue - lost_to_limit)
         limited += lost_to_limit
         spent.model += model
         spent.tools += tools
@@ -119,9 +118,7 @@ class Meter:
         spent.agent += agent
         spent.rate_limit += limited
         spent.failed += failed
-        sessions = held - model - tools - verify - agent - limited - failed
-        if sessions > 0.0:
-            spent.sessions += sessions
+        spent.sessions += max(0.0, held - model - tools - verify - agent - limited - failed)
         if attempt == 1:
             first_turn = outcome.info.first_turn_s
             first_turn = model if first_turn is None else first_turn

@@ -235,7 +235,7 @@ class HostedModel(Model):
     def _body(self, params: JsonObject) -> JsonObject:
         """The request body. The row replaces configured values, the row's `extra_body` both."""
         row = {key: value for key, value in params.items() if value is not None}
-        extra = extra_body(row) if "metadata" in row else {}
+        extra = extra_body(row)
         if self._drops_reasoning and isinstance(row.get("input"), list):
             row["input"] = [item for item in row["input"] if item.get("type") != "reasoning"]
         if (text := raw_text(row)) is not None:

@@ -45,6 +45,7 @@ NUMBERS = (
 """Fields of the `rollout` block that must be numbers."""
 
 OF_NUMBERS = frozenset(NUMBERS)
+"""The same names, for fast look-ups."""
 
 OF_HEAD = ("started_at", "finish_reason")
 """Fields of the `rollout` block that the head of a rollout has, and its `RolloutInfo` lacks."""
@@ -128,15 +129,11 @@ def with_verdict(
     """
     own = _without(NOT_OF_ROW, scores)
     block = {**line["rollout"], **known, "scores": list(own)}
-    for name in known:
-        if known[name] is None:
-            del block[name]
     if reserved := {name: scores[name] for name in MARK if name in scores}:
         block["verdict_fields"] = reserved
     if (verify_s := known.get("verify_s")) is not None:
         block["duration_s"] = round(block.get("duration_s", 0) + verify_s, 6)
-    if None in block.values():
-        block = {name: value for name, value in block.items() if value is not None}
+    block = {name: value for name, value in block.items() if value is not None}
     start = mark("rollout")
     head = {
         **start,

@@ -100,7 +100,7 @@ class KeptIndex:
             return
         self.size = offset + len(raw)
         self._waiting.append((offset, raw, rollout))
-        # what this process has made is in the processor's caches now, and its memory is free soon
+        # a rollout of this process is recorded now: its response should not stay in memory
         if not rollout.figures or self.size - self._waiting[0][0] >= AT_ONCE:
             self._make_waiting()
 
