@@ -32,8 +32,8 @@ NO_DETAILS: JsonObject = {
     details: dict.fromkeys(names, 0) for details, names in USAGE_DETAILS.items()
 }
 
-IS_INT = frozenset({int})
-"""The type of plain counts; `True` is none."""
+OF_USAGE = frozenset({*USAGE_COUNTS, *USAGE_DETAILS})
+"""Fields of a usage that this program knows."""
 
 MOST_TOKENS = 1 << 53
 """Larger numbers lose digits in programs that read all numbers as floats."""
@@ -139,11 +139,15 @@ def sum_usage(usages: Iterable[Mapping[str, Any] | None]) -> JsonObject:
     """The sums of the token counts, including nested details. Values of other types are left
     out."""
     each = list(map(as_object, usages))
-    total: JsonObject = {**NO_USAGE, **{name: {**none} for name, none in NO_DETAILS.items()}}
-    if len(each) == 1 and total.keys() >= each[0].keys() and _is_sound(each[0]):
-        counts = {name: each[0][name] for name in NO_USAGE}
-        details = {name: {**total[name], **(each[0].get(name) or {})} for name in NO_DETAILS}
-        return {**counts, **details}
+    total: JsonObject = dict(NO_USAGE)
+    if len(each) == 1 and OF_USAGE.issuperset(one := each[0]) and _is_sound(one):
+        for name in USAGE_COUNTS:
+            total[name] = one[name]
+        for name, none in NO_DETAILS.items():
+            total[name] = {**none, **(one.get(name) or {})}
+        return total
+    for name, none in NO_DETAILS.items():
+        total[name] = dict(none)
     for usage in each:
         _add_numbers(total, usage)
     return total
@@ -175,14 +179,18 @@ def mend_usage(usage: Any) -> JsonObject | None:
 
 def _is_sound(usage: Mapping[str, Any]) -> bool:
     """Whether all counts are there and all numbers are plain; then nothing needs a closer look."""
-    counts: list[Any] = [*map(usage.get, USAGE_COUNTS)]
-    for details in USAGE_DETAILS:
-        if (counted := usage.get(details)) is not None:
-            if type(counted) is not dict:
+    for name in USAGE_COUNTS:
+        number = usage.get(name)
+        if type(number) is not int or not 0 <= number < MOST_TOKENS:
+            return False
+    for name in USAGE_DETAILS:
+        if (details := usage.get(name)) is not None:
+            if type(details) is not dict:
                 return False
-            counts += counted.values()
-    is_plain = IS_INT.issuperset(map(type, counts))
-    return is_plain and min(counts) >= 0 and max(counts) < MOST_TOKENS
+            for number in details.values():
+                if type(number) is not int or not 0 <= number < MOST_TOKENS:
+                    return False
+    return True
 
 
 def _fits(name: str, value: Any) -> bool:

@@ -26,6 +26,9 @@ MISSING = object()
 
 VERDICT = ("responses_create_params", "response", "reward")
 
+set_plainly = object.__setattr__
+"""Sets an attribute of a pydantic model without its checks."""
+
 
 class Wire(BaseModel):
     """A request or reply. Named fields are checked; all others pass unchanged."""
@@ -63,20 +66,15 @@ class VerifyResponse(VerifyRequest):
     @classmethod
     def of(cls, request: VerifyRequest, scores: Mapping[str, Any]) -> Self:
         given = {**given_fields(request), **scores}
-        if cls is VerifyResponse:  # as `model_construct` would, in a fifth of the time
-            own = {name: given.pop(name) for name in VERDICT}
+        if cls is VerifyResponse:  # as `model_construct` would, in a tenth of the time
             made = cls.__new__(cls)
-            made.__setstate__(
-                {
-                    "__dict__": own,
-                    "__pydantic_extra__": given,
-                    "__pydantic_fields_set__": {*own, *given},
-                    "__pydantic_private__": None,
-                }
-            )
+            set_plainly(made, "__pydantic_fields_set__", set(given))
+            set_plainly(made, "__dict__", {name: given.pop(name) for name in VERDICT})
+            set_plainly(made, "__pydantic_extra__", given)
+            set_plainly(made, "__pydantic_private__", None)
         else:
             made = cls.model_construct(**given)
-        object.__setattr__(made, "_asked", request)
+        set_plainly(made, "_asked", request)
         return made
 
     def scores(self) -> JsonObject | None:
@@ -84,16 +82,17 @@ class VerifyResponse(VerifyRequest):
         request: VerifyRequest | None = getattr(self, "_asked", None)
         if request is None:
             return None
-        asked = {**request.__dict__, **(request.model_extra or {})}
-        found = {**self.__dict__, **(self.model_extra or {})}
+        asked = {**request.__dict__, **(request.__pydantic_extra__ or {})}
+        found = {**self.__dict__, **(self.__pydantic_extra__ or {})}
         given = map(asked.get, found, repeat(MISSING))
         return dict(compress(found.items(), map(is_not, found.values(), given)))
 
 
 def given_fields(model: BaseModel) -> JsonObject:
     """The fields that were set, extra fields included, defaults left out."""
-    given, is_set = model.__dict__, model.model_fields_set.__contains__
-    return {**dict(compress(given.items(), map(is_set, given))), **(model.model_extra or {})}
+    is_set, extra = model.__pydantic_fields_set__, model.__pydantic_extra__
+    own = {name: value for name, value in model.__dict__.items() if name in is_set}
+    return own if extra is None else {**own, **extra}
 
 
 LARGEST = 1e300

@@ -76,7 +76,7 @@ def identity(kind: Kind, key: Key, task_index: int) -> JsonObject:
     }
 
 
-def block_of(key: Key, **known: Any) -> JsonObject:
+def block_of(key: Key, known: Mapping[str, Any]) -> JsonObject:
     """The `rollout` block: the rest of the key, and what is known about the rollout."""
     return {
         "task_id": key.task_id,
@@ -91,7 +91,7 @@ def build_line(task: Task, key: Key, response: JsonObject, known: Mapping[str, A
     line: JsonObject = {
         **identity("unverified", key, task.task_index),
         "usage": response.get("usage"),
-        "rollout": block_of(key, **known),
+        "rollout": block_of(key, known),
         **_without(NOT_OF_ROW, task.row),
         "response": response,
     }
@@ -127,22 +127,30 @@ def with_verdict(
     `known` goes into its `rollout` block, where None removes a value; `verify_s` is added to
     `duration_s`. A row's field that the verifier overwrote is kept under `task_fields`.
     """
-    own = _without(NOT_OF_ROW, scores)
-    block = {**line["rollout"], **known, "scores": list(own)}
-    if reserved := {name: scores[name] for name in MARK if name in scores}:
-        block["verdict_fields"] = reserved
+    own, block = _without(NOT_OF_ROW, scores), dict(line["rollout"])
+    for name, value in known.items():
+        if value is not None:
+            block[name] = value
+        else:
+            block.pop(name, None)
+    block["scores"] = list(own)
+    if not scores.keys().isdisjoint(MARK):
+        block["verdict_fields"] = {name: scores[name] for name in MARK if name in scores}
     if (verify_s := known.get("verify_s")) is not None:
         block["duration_s"] = round(block.get("duration_s", 0) + verify_s, 6)
-    block = {name: value for name, value in block.items() if value is not None}
     start = mark("rollout")
-    head = {
+    verified = {
         **start,
         "agent_ref": line["agent_ref"],
         "_ng_task_index": line["_ng_task_index"],
         "_ng_rollout_index": line["_ng_rollout_index"],
         "reward": scores["reward"],
+        **own,
+        **line,
+        **own,
+        **start,
+        "rollout": block,
     }
-    verified = {**head, **own, **line, **own, **start, "rollout": block}
     if not line.keys().isdisjoint(own):
         replaced = {name: line[name] for name in own if name in line}
         verified["task_fields"] = {**line.get("task_fields", {}), **replaced}

@@ -11,11 +11,10 @@ def build_failure_line(failure: Failure, repro: str) -> JsonObject:
     """The line of a key without a result: last error, every attempt, and the command to repeat
     it."""
     made_with = {"settings": failure.settings, "verifier": failure.verifier}
+    known = {name: value for name, value in made_with.items() if value}
     line: JsonObject = {
         **identity("failure", failure.key, failure.task_index),
-        "rollout": block_of(
-            failure.key, **{name: value for name, value in made_with.items() if value}
-        ),
+        "rollout": block_of(failure.key, known),
         "attempt": len(failure.attempts),
         "at": now_text(),
         "failure": failure.attempts[-1],

@@ -59,7 +59,7 @@ class TurnFile:
             return
         line = {
             **identity("turn", turn.key, turn.task_index),
-            "rollout": block_of(turn.key),
+            "rollout": block_of(turn.key, {}),
             "turn": turn.content,
         }
         raw = orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
