@@ -140,7 +140,11 @@ def _head(key: Key, position: int, given: JsonObject) -> JsonObject:
     if (reward := given.get("individual_reward", given.get("reward"))) is not None:
         head["reward"] = float(reward)
     reason = scores.pop("finish_reason", None) or "stop"
-    return {**head, **scores, "rollout": block_of(key, {"scores": list(scores), "finish_reason": reason})}
+    return {
+        **head,
+        **scores,
+        "rollout": block_of(key, {"scores": list(scores), "finish_reason": reason}),
+    }
 
 
 def _response(given: JsonObject) -> JsonObject:

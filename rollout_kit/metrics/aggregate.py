@@ -14,7 +14,7 @@ from typing import Any
 
 from ..store.groups.scope import Group
 from ..store.lines import USAGE
-from ..types import LARGEST, JsonObject, Rollout, RolloutInfo
+from ..types import JsonObject, Rollout, RolloutInfo, is_countable
 from .groups import STATS, Groups, Moments
 from .majority import Votes
 from .sketch import Sketch
@@ -155,16 +155,14 @@ class Aggregate:
                             task_id, agent, _, _ = info.key
                             self._votes.add((agent, task_id), answer, reward)
 
-    def _count(self, name: str, rows: Sequence[int], values: Iterable[Any]) -> None:
+    def _count(self, name: str, rows: Sequence[int], values: Sequence[Any]) -> None:
         """Count the values that are numbers, each of the group in a row."""
-        found = [
-            (row, float(value))
-            for row, value in zip(rows, values, strict=True)
-            if isinstance(value, (int, float)) and -LARGEST <= value <= LARGEST
-        ]
-        if not found:
+        if {*map(type, values)} <= PLAIN and is_countable(sum(map(abs, values))):
+            of, numbers = rows, values
+        elif found := [pair for pair in zip(rows, values, strict=True) if is_countable(pair[1])]:
+            of, numbers = zip(*found, strict=True)
+        else:
             return
-        of, numbers = zip(*found, strict=True)
         self._numbers.setdefault(name, Moments()).merge(Moments.of(numbers))
         groups = self._groups
         if name == "reward" or (groups.whole is None and len(groups) <= MAX_GROUPS):
@@ -340,6 +338,8 @@ def _chance_of_none(n: int, successes: int, k: int) -> float:
 REWARDS = ("reward", "group_reward")
 
 TURNS, CALLS, ANSWER = "num_turns", "num_tool_calls", "extracted_answer"
+
+PLAIN = frozenset({int, float})
 
 CUT_OFF = ("max_output_tokens", "length", "max_tokens")
 """Finish reasons of a response that a limit of tokens has cut off."""
