@@ -339,7 +339,7 @@ REWARDS = ("reward", "group_reward")
 
 TURNS, CALLS, ANSWER = "num_turns", "num_tool_calls", "extracted_answer"
 
-PLAIN = frozenset({int, float})
+PLAIN = frozenset({int, float})  # types of numbers that need no closer look
 
 CUT_OFF = ("max_output_tokens", "length", "max_tokens")
 """Finish reasons of a response that a limit of tokens has cut off."""
