@@ -18,6 +18,7 @@ Options = list[dict[str, str | None]]
 """`[{"A": "text"}, …]`; columnar datasets fill the other letters with null."""
 
 BOX = "\\boxed{"
+BRACE = re.compile("[{}]")
 LONE_LETTER = re.compile(r"[^A-Za-z]*([A-Z])[^A-Za-z]*")
 LABELLED = re.compile(r"\s*([A-Z])\s*[:).\-]")
 TEXT_COMMAND = re.compile(r"\\text\{\s*(.*?)\s*\}", re.S)
@@ -89,14 +90,14 @@ def match_patterns(patterns: list[str], text: str, options: Options) -> str | No
 
 def find_last_box(text: str) -> str | None:
     r"""Return the content of the last `\boxed{…}`; None if it is not closed."""
-    start = text.rfind(BOX)
-    if start < 0:
+    found = text.rfind(BOX)
+    if found < 0:
         return None
-    depth = 1
-    for brace in re.finditer(r"[{}]", text[start + len(BOX) :]):
+    start, depth = found + len(BOX), 1
+    for brace in BRACE.finditer(text, start):
         depth += 1 if brace[0] == "{" else -1
         if depth == 0:
-            return text[start + len(BOX) :][: brace.start()].strip()
+            return text[start : brace.start()].strip()
     return None
 
 
