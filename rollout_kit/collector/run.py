@@ -211,23 +211,25 @@ class Run:
 
     def _observe(self, outcomes: Iterator[Outcome], now: float) -> list[Outcome]:
         seen: list[Outcome] = []
-        limiter, schedule, give_up = self.limiter, self.schedule, self._give_up
+        give_up = self._give_up
+        num_final, is_overloaded = 0, False
+        in_flight = self.schedule.in_flight  # iterating over `outcomes` reduces it
         for outcome in outcomes:
             seen.append(outcome)
-            is_final, is_overloaded = self.tally.take(outcome), False
+            num_final += self.tally.take(outcome)
             if isinstance(outcome, Rollout):
                 outcome.encoded = None  # it is written; an observer may keep the rollout
                 self.metrics.add(outcome)
             elif outcome.error is not None:
                 self._tracebacks.show(outcome.error)
-                is_overloaded = isinstance(outcome, Failure) and outcome.error.status in OVERLOADED
+                is_overloaded |= isinstance(outcome, Failure) and outcome.error.status in OVERLOADED
             for observer in self._observers:
                 observer.take(outcome)
             if give_up.reason and self.command.stop_early:
                 raise StopRun(give_up.reason)
-            if is_final:
-                self._last_outcome = now
-                limiter.record_outcome(now, schedule.in_flight, overloaded=is_overloaded)
+        if num_final:
+            self._last_outcome = now
+            self.limiter.record_outcomes(now, num_final, in_flight, overloaded=is_overloaded)
         self.limits.check()
         return seen
 

@@ -44,14 +44,14 @@ MAX_CHANGES = 1000
 
 
 class Limiter(Protocol):
-    """Called for the limit before each dispatch; each completion is recorded."""
+    """Called for the limit before each dispatch; all completions are recorded."""
 
     def __call__(self) -> int:
         """The current limit, at least 1."""
         ...
 
-    def record_outcome(self, now: float, in_flight: int, *, overloaded: bool) -> None:
-        """A rollout ended at `now` (s) with `in_flight` still running; `overloaded`: it was
+    def record_outcomes(self, now: float, number: int, in_flight: int, *, overloaded: bool) -> None:
+        """Of `in_flight` rollouts, `number` ended at `now` (s); `overloaded`: one of them was
         throttled."""
         ...
 
@@ -73,7 +73,7 @@ class Fixed:
     def __call__(self) -> int:
         return self.limit
 
-    def record_outcome(self, now: float, in_flight: int, *, overloaded: bool) -> None:
+    def record_outcomes(self, now: float, number: int, in_flight: int, *, overloaded: bool) -> None:
         return
 
     def record_time(self, now: float, in_flight: int, seconds: float) -> None:
@@ -134,12 +134,13 @@ class Adaptive:
     def __call__(self) -> int:
         return int(self.limit)
 
-    def record_outcome(self, now: float, in_flight: int, *, overloaded: bool) -> None:
+    def record_outcomes(self, now: float, number: int, in_flight: int, *, overloaded: bool) -> None:
         self._begin(now)
         if overloaded:
             self._cut(now, CUT * self.limit, "a rollout was throttled")
-        elif now >= self._quiet_until and in_flight + 1 >= FULL * int(self.limit):
-            self._grow(now)
+        elif now >= self._quiet_until and in_flight >= FULL * int(self.limit):
+            for _ in range(number):
+                self._grow(now)
 
     def record_time(self, now: float, in_flight: int, seconds: float) -> None:
         self._begin(now)

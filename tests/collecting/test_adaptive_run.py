@@ -187,6 +187,14 @@ def test_auto_comes_near_to_a_rate_limit_and_hardly_ever_runs_into_it(
     assert 1 <= bench.metrics()["parallelism"]["last"] <= 4096
 
 
+def test_outcomes_that_come_at_once_raise_the_limit_like_single_ones(
+    bench: Bench, virtual_time: VirtualTime
+) -> None:
+    collect(bench, virtual_time, {"latency_s": 1}, 600, num_samples_in_parallel="1-64-64")
+    reached = {after: at for at, _, after, _ in bench.metrics()["parallelism"]["changes"]}
+    assert reached[64] <= 8, "one by one it would take 56 seconds from the first limit, 8"
+
+
 def test_each_change_is_told_with_its_reason(bench: Bench, virtual_time: VirtualTime) -> None:
     endpoint = {"latency_s": 0.05, "max_concurrent_requests": 64}
     keys = {"num_samples_in_parallel": "1-32-64", "json": True}

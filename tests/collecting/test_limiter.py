@@ -89,7 +89,8 @@ class Run:
         outcomes = outcomes_of(schedule)
         try:
             async for _ in outcomes:
-                self.limiter.record_outcome(loop.time(), schedule.in_flight, overloaded=False)
+                before = schedule.in_flight + 1
+                self.limiter.record_outcomes(loop.time(), 1, before, overloaded=False)
                 if loop.time() > seconds:
                     break
         finally:
@@ -229,7 +230,7 @@ def test_vllm_s_figures_decide_where_there_are_any() -> None:
     assert limiter() == 61 and "2 preemptions" in str(limiter.changes[-1])
     limiter.record_load(60, {"kv_cache": 0.9, "engine_waiting": 0})
     for _ in range(500):
-        limiter.record_outcome(60, 61, overloaded=False)
+        limiter.record_outcomes(60, 1, 61, overloaded=False)
     assert limiter() == 61, "a cache that is nearly full holds the limit where it is"
 
 
@@ -237,7 +238,7 @@ def test_a_rollout_that_was_refused_cuts_once_for_each_time() -> None:
     limiter = Adaptive(1, 64, 64)
     limiter.limit = 64.0
     for second in range(10):
-        limiter.record_outcome(second, 63, overloaded=True)
+        limiter.record_outcomes(second, 1, 64, overloaded=True)
     assert limiter() == 51
 
 
@@ -246,14 +247,14 @@ def test_a_start_is_approached_by_doubling() -> None:
     while limiter() < 1000:
         turnovers += 1
         for _ in range(limiter()):
-            limiter.record_outcome(turnovers, limiter(), overloaded=False)
+            limiter.record_outcomes(turnovers, 1, limiter(), overloaded=False)
     assert turnovers == 7
 
 
 def test_a_run_with_little_in_flight_does_not_grow() -> None:
     limiter = Adaptive(1, 8, 1000)
     for second in range(1000):
-        limiter.record_outcome(second, 3, overloaded=False)
+        limiter.record_outcomes(second, 1, 4, overloaded=False)
     assert limiter() == 8 and not limiter.changes
 
 
@@ -269,7 +270,7 @@ def test_the_limit_stays_between_its_bounds(floor, more, most, happened) -> None
     limiter = Adaptive(floor, floor + more, floor + more + most)
     for now, (kind, number, value) in enumerate(happened):
         if kind == "outcome":
-            limiter.record_outcome(now, number, overloaded=value)
+            limiter.record_outcomes(now, 1, number, overloaded=value)
         elif kind == "time":
             limiter.record_time(now, number, value)
         else:
