@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -134,14 +135,22 @@ class Zygote:
         return orjson.loads(raw)
 
     async def kill(self) -> None:
-        """Kill the zygote and its descendants."""
+        """Kill the zygote and its descendants; delete the files of an unfinished run."""
         if self._process.poll() is None:
             if self._is_bare:  # outside of a namespace, descendants are found through /proc
                 await asyncio.to_thread(kill_family, self._process.pid)
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             await asyncio.to_thread(self._process.wait)
+        if self._is_bare:
+            await asyncio.to_thread(_delete_files, self._process.pid)
         self._control.close()
+
+
+def _delete_files(zygote: int) -> None:
+    """Delete the folder of a run that a bare zygote was killed in."""
+    for folder in Path("/tmp").glob(f"sandbox-{zygote}-*"):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _read_result(

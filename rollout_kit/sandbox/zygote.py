@@ -131,7 +131,7 @@ class Bare:
         self._folder = ""
 
     def fork(self) -> int:
-        self._folder = tempfile.mkdtemp(prefix="sandbox-")
+        self._folder = tempfile.mkdtemp(prefix=f"sandbox-{os.getpid()}-", dir="/tmp")
         return os.fork()
 
     def settle(self, files_mb: int) -> None:

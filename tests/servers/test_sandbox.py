@@ -643,7 +643,7 @@ def test_without_a_room_a_cancelled_run_is_ended_too() -> None:
                     found.append(int(path.parent.name))
         return found
 
-    async def main() -> None:
+    async def main() -> str:
         sandbox = Sandbox(1, unsafe=True)
         sandbox._kind = "bare"
         async with sandbox:
@@ -651,12 +651,15 @@ def test_without_a_room_a_cancelled_run_is_ended_too() -> None:
             async with asyncio.timeout(HANG_S):
                 while not daemons():  # noqa: ASYNC110 - another process's doing
                     await asyncio.sleep(0.02)
+            folder = os.readlink(f"/proc/{daemons()[0]}/cwd")
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
             assert daemons() == []
+        return folder
 
-    asyncio.run(main())
+    folder = asyncio.run(main())
+    assert Path(folder).name.startswith("sandbox-") and not Path(folder).exists()
 
 
 def test_folders_that_are_named_can_be_imported_from(tmp_path: Path) -> None:
