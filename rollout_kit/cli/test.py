@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from ..config.keys.commands import EntrypointConfig
-from ..errors import ConfigError, suggest
+from ..errors import ConfigError, number_of, suggest
 from . import entry
 
 
@@ -29,5 +29,6 @@ def main(words: list[str]) -> int:
         for line in finding.problem.splitlines():
             print(f"          {line}")
         failed += bool(finding.problem)
-    print(f"{entrypoint}: {f'{failed} checks failed' if failed else 'all checks passed'}")
+    outcome = f"{number_of(failed, 'check')} failed" if failed else "all checks passed"
+    print(f"{entrypoint}: {outcome}")
     return entry.FAILED if failed else 0
