@@ -132,6 +132,8 @@ def make_judges(server: type[Service]) -> dict[str, Callable[[Peers, str], Servi
 
 
 def _check_config(path: Path, kind: str) -> str:
+    if not path.exists():
+        return f"no configuration: write {path}"
     given = ["policy_base_url=http://localhost/v1", "policy_api_key=k", "policy_model_name=m"]
     paths = [str(path), *([A_MODEL] if kind != "responses_api_models" else [])]
     try:

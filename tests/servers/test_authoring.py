@@ -72,6 +72,12 @@ def test_a_new_folder_holds(folder: Path) -> None:
     assert [each.what for each in examine(folder) if each.problem] == []
 
 
+def test_a_configuration_that_is_missing_is_named(folder: Path) -> None:
+    path = folder / "configs/my_env.yaml"
+    path.unlink()
+    assert problems(folder) == [f"configs/my_env.yaml: no configuration: write {path}"]
+
+
 def test_a_row_that_does_not_fit_is_named(folder: Path) -> None:
     path = folder / "data/example.jsonl"
     path.write_bytes(path.read_bytes() + b'{"responses_create_params": {"input": "?"}}\nnot json\n')
