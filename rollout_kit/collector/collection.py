@@ -18,7 +18,6 @@ from ..launch.reach import Servers
 from ..pacing.bill import Bill
 from ..secrets import mask
 from ..store.arms.changed import find_scopes, find_uncounted
-from ..store.contents import Contents
 from ..store.files import OutputPaths, check_apart, set_aside
 from ..store.journal import Journal
 from ..store.manifest import Manifest, fingerprint_of
@@ -266,16 +265,13 @@ def _open_journal(
     if command.output_jsonl_fpath is None:
         return NoJournal(), []
     paths, notes = output_paths(command), []
-    starts_over = command.resume == "fresh"
-    if starts_over and not command.dry_run and (moved := set_aside(paths)):
+    if command.resume == "fresh" and (moved := set_aside(paths, is_dry=command.dry_run)):
+        if command.dry_run:  # show the plan as if they had been moved
+            return NoJournal(), ["a real run would move the earlier files aside"]
         notes = [f"moved aside: {', '.join(map(str, moved))}"]
     is_sharded = isinstance(command, CollectConfig) and command.rows == "shards"
     kind = ShardedJournal if is_sharded and not command.dry_run else Journal
-    journal = kind(paths, fsync=command.fsync, command_line=lines.again)
-    if starts_over and command.dry_run:  # show the plan as if the files had been moved
-        journal.contents = Contents()
-        notes = ["a real run would move the earlier files aside"]
-    return journal, notes
+    return kind(paths, fsync=command.fsync, command_line=lines.again), notes
 
 
 def _open_manifest(journal: AnyJournal) -> Manifest:

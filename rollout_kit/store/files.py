@@ -3,10 +3,9 @@
 import fcntl
 import itertools
 import os
-import shutil
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from errno import EINVAL, ENOLCK, ENOSYS, EOPNOTSUPP
@@ -137,31 +136,19 @@ def check_apart(source: str, paths: OutputPaths) -> None:
         raise ConfigError(f"{source} is both input and output: give another output_jsonl_fpath")
 
 
-def set_aside(paths: OutputPaths) -> list[Path]:
-    """Rename the files of an earlier run with a timestamp; returns their new paths."""
-    moved = []
-    if any(path.exists() for path in paths.all()):
-        with lock(paths.main):
-            paths.index.unlink(missing_ok=True)
-            for path in paths.all():
-                if path.exists():
-                    path.rename(target := aside(path))
-                    moved.append(target)
-    return moved
-
-
-def leave_out(paths: OutputPaths, drops: Callable[[bytes], bool]) -> Path:
-    """Rewrite the main file atomically without the lines that `drops` selects; returns the path of
-    the original."""
+def set_aside(paths: OutputPaths, *, is_dry: bool = False) -> list[Path]:
+    """Rename the files of an earlier run with a timestamp; returns their new paths. In a dry run
+    they stay."""
+    held = [path for path in paths.all() if path.exists() and path != paths.index]
+    if not held:
+        return []
     with lock(paths.main):
-        kept = aside(paths.main)
-        try:
-            os.link(paths.main, kept)
-        except OSError:  # a file system without links
-            shutil.copyfile(paths.main, kept)
-        with paths.main.open("rb") as stream:
-            write_atomically(paths.main, (raw for raw in stream if not drops(raw)))
-    return kept
+        moved = {path: aside(path) for path in held}
+        if not is_dry:
+            paths.index.unlink(missing_ok=True)
+            for path, target in moved.items():
+                path.rename(target)
+    return list(moved.values())
 
 
 @contextmanager
@@ -169,9 +156,13 @@ def lock(path: Path) -> Iterator[None]:
     """Hold the writer's lock while files are moved; OutputError if a collector holds it."""
     held = OutputLock(path)
     try:
-        with path.open("ab") as stream:
-            held.cover(stream.fileno())
-            yield
+        with suppress(FileNotFoundError):
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                held.cover(descriptor)
+            finally:
+                os.close(descriptor)
+        yield
     finally:
         held.release()
 

@@ -84,6 +84,7 @@ class Journal:
                 what = "unfinished rollouts that continue from stored turns"
                 self.notes.append(f"{what}: {number:,}")
         except BaseException:
+            self._drop_empty()
             self._close_files()
             raise
         self._parked: dict[Key, bytes] = {
@@ -301,6 +302,8 @@ class Journal:
                 if clean:
                     self._compact()
                     self._turns.tidy()
+                if self.size == 0:
+                    self.index.drop()
                 self._drop_empty()
         finally:
             self._close_files()
@@ -327,8 +330,6 @@ class Journal:
 
     def _drop_empty(self) -> None:
         """Remove the empty files that this run created."""
-        if self.size == 0:
-            self.index.drop()
         for path, file in self._files.items():
             if file.is_made and file.size == 0:
                 path.unlink(missing_ok=True)

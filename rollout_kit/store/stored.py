@@ -5,8 +5,10 @@ The file is streamed. Only the key, line number and verdict of each rollout stay
 """
 
 import asyncio
+import os
+import shutil
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +18,7 @@ import orjson
 from ..config.inputs import parse_only
 from ..errors import ConfigError, OutputError, number_of
 from ..types import JsonObject, Key
-from .files import OutputPaths, leave_out
+from .files import OutputPaths, aside, lock, write_atomically
 from .foreign.versions import FOREIGN, NEWER, kind_of, refuse_newer
 from .groups.scope import is_named
 from .input import plain_path
@@ -276,5 +278,19 @@ def drop_stale(
     )
     if is_dry:
         return stale, [what]
-    kept = leave_out(paths, lambda raw: stale_key(raw) is not None)
+    kept = _leave_out(paths, lambda raw: stale_key(raw) is not None)
     return set(), [f"{what}; the file as it was is kept in {kept}"]
+
+
+def _leave_out(paths: OutputPaths, drops: Callable[[bytes], bool]) -> Path:
+    """Rewrite the main file atomically without the lines that `drops` selects; returns the path of
+    the original."""
+    with lock(paths.main):
+        kept = aside(paths.main)
+        try:
+            os.link(paths.main, kept)
+        except OSError:  # a file system without links
+            shutil.copyfile(paths.main, kept)
+        with paths.main.open("rb") as stream:
+            write_atomically(paths.main, (raw for raw in stream if not drops(raw)))
+    return kept

@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from support import HANG_S, Bench, Echo, EchoRequest, asked, row
+from support import HANG_S, Bench, Echo, EchoRequest, asked, read_jsonl, row, write_jsonl
 from virtual_time import run_virtual_once
 
 from rollout_kit.errors import (
@@ -366,7 +366,7 @@ def test_what_is_skipped_lets_others_have_their_turn(
 
 
 def test_other_settings_of_one_agent_leave_the_other_s_rollouts_done(bench: Bench) -> None:
-    from support import config_of, write_jsonl
+    from support import config_of
 
     from rollout_kit.commands.collect import collect_through
     from rollout_kit.commands.progress import Progress
@@ -438,6 +438,21 @@ def test_an_output_that_is_no_file_is_refused(bench: Bench) -> None:
     with pytest.raises(OutputError, match="not a regular file"):
         run_virtual(bench.collect(ROWS, output_jsonl_fpath=bench.folder / "pipe.jsonl"))
     assert (bench.folder / "pipe.jsonl").exists()
+    run_virtual(bench.collect(output_jsonl_fpath=bench.folder / "pipe.jsonl", resume="fresh"))
+    assert len(read_jsonl(bench.folder / "pipe.jsonl")) == 5
+
+
+@pytest.mark.parametrize("content", ["[1]", "\ufeff{}", '{"a": 1}\n{"b": 2}\n'])
+def test_a_refused_collection_leaves_no_file_behind(bench: Bench, content: str) -> None:
+    (bench.folder / "rollouts.jsonl").write_text(content)
+    write_jsonl(bench.folder / "tasks.jsonl", ROWS)
+    before = sorted(bench.folder.iterdir())
+    with pytest.raises(OutputError):
+        run_virtual(bench.collect())
+    assert sorted(bench.folder.iterdir()) == before
+    assert run_virtual(bench.collect(dry_run=True, resume="fresh")) == 0
+    assert sorted(bench.folder.iterdir()) == before
+    assert "5 to collect" in bench.out.getvalue()
 
 
 def test_a_dry_run_of_starting_over_moves_nothing(bench: Bench) -> None:

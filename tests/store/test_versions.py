@@ -42,7 +42,7 @@ Run = Callable[..., tuple[int, str]]
 
 
 def content_of(folder: Path) -> dict[str, bytes]:
-    return {each.name: each.read_bytes() for each in folder.iterdir() if each.stat().st_size}
+    return {each.name: each.read_bytes() for each in folder.iterdir()}
 
 
 def refused(start: Callable[[], object], folder: Path, where: str) -> str:
@@ -74,6 +74,9 @@ def test_a_collection_refuses_to_continue_what_a_newer_version_wrote(
         f"rollouts.jsonl:{at + 1}",
     )
     assert "Nothing was sent. Use that version, or choose another output_jsonl_fpath" in said
+    before = content_of(tmp_path)
+    assert run_virtual(bench.collect(ROWS, resume="fresh", dry_run=True)) == 0
+    assert content_of(tmp_path) == before
     run_virtual(bench.collect(ROWS, resume="fresh"))
     assert len(bench.lines()) == 3
 
