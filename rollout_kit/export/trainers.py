@@ -202,11 +202,13 @@ def otlp(each: Rollout, context: Context) -> Iterator[JsonObject]:
 
 
 def read_trace(each: Rollout, keys: OtelConfig) -> list[Span]:
-    """The spans of a rollout; Unfit if its line does not tell when it ran."""
+    """The spans of a rollout; Unfit if its line does not tell when it ran, or is malformed."""
     try:
         return build_trace(each.line, has_content=keys.content)
     except ValueError as error:
         raise Unfit(str(error)) from None
+    except (AttributeError, KeyError, TypeError):
+        raise Unfit("an item of its input or output is malformed") from None
 
 
 def identify(rollout: Rollout, score: float | None) -> dict[str, Any]:

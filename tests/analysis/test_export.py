@@ -424,6 +424,18 @@ def test_malformed_items_are_counted(params: Any, place: Place) -> None:
     assert len(rows) == 1 and "left out: 1 (" in said
 
 
+def test_a_malformed_item_has_no_trace_and_is_counted(place: Place) -> None:
+    odd = tool_line(1, 0, 1.0, ("price", "{}"))
+    for item in odd["response"]["output"]:
+        item["call_id"] = ["c"]
+    lines = [odd, line(2, 0, "y", 1.0)]
+    for each in lines:
+        each["rollout"]["started_at"] = "2026-01-01T00:00:00+00:00"
+    place.write(lines)
+    _, said, rows = export(place, "otlp")
+    assert len(rows) == 1 and "left out: 1 (an item of its input or output is malformed)" in said
+
+
 def test_parquet_without_its_package_says_what_to_install(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
