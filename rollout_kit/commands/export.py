@@ -191,10 +191,10 @@ class _Files:
         if key is not None and self._fields and key not in self._fields:
             raise ConfigError(f"label_key={key}: no row has it{suggest(key, self._fields)}")
         main, beside = self.main.path, []
+        for file in written or [self.main]:
+            file.complete()
         if self.form.companion is not None and written:
             beside = [str(self.form.companion({file.path: file.columns for file in written}))]
-        for file in written or [self.main]:
-            file.commit()
         files = {str(file.path): file.num_rows for file in written or [self.main]}
         settings = self.config.model_dump(
             mode="json", exclude_defaults=True, exclude={"json_output"}
@@ -206,6 +206,8 @@ class _Files:
         if what == "pair":
             found.setdefault("rules", {})
         write_json(report_path(main), found)
+        for file in written or [self.main]:
+            file.commit()
         return found
 
 

@@ -17,7 +17,7 @@ BATCH = 1000
 
 
 class RowFile:
-    """A file of rows. `commit` or `discard` it in the end."""
+    """A file of rows. `complete` and `commit` it in the end, or `discard` it."""
 
     def __init__(self, path: Path, *, is_parquet: bool) -> None:
         self.path, self.num_rows = path, 0
@@ -39,12 +39,18 @@ class RowFile:
         self.columns = self.columns or list(row)
         self.num_rows += 1
 
-    def commit(self) -> None:
-        """Put the file in its place."""
+    def complete(self) -> None:
+        """Write all that the file will hold; what may fail for lack of room."""
         try:
             self._stream.close()
             if self._arrow is not None:
                 self._convert(self._arrow)
+        except OSError as error:
+            raise OutputError(f"cannot write {self.path}: {error.strerror or error}") from None
+
+    def commit(self) -> None:
+        """Put the file in its place."""
+        try:
             self._draft.replace(self.path)
         except OSError as error:
             raise OutputError(f"cannot write {self.path}: {error.strerror or error}") from None

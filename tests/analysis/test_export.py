@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from exported import TOOLS, Place, line, tool_line
 from support import read_jsonl
 
 from rollout_kit.cli import export as command
+from rollout_kit.errors import OutputError
 from rollout_kit.export.formats import FORMATS
 from rollout_kit.trajectory import GENERATION, LOG_PROBS, PROMPT, SUFFIX
 
@@ -434,6 +436,39 @@ def test_a_malformed_item_has_no_trace_and_is_counted(place: Place) -> None:
     place.write(lines)
     _, said, rows = export(place, "otlp")
     assert len(rows) == 1 and "left out: 1 (an item of its input or output is malformed)" in said
+
+
+@pytest.mark.parametrize("room", [600, 5000])
+def test_without_room_for_all_files_none_of_them_appears_or_is_replaced(
+    place: Place, room: int
+) -> None:
+    """There is room for the file beside the export, or for the report, and not for the export."""
+    place.write([line(task, 0, "x" * 200, 1.0) for task in range(40)])
+    source, out = place.folder / "rollouts.jsonl", place.folder / "out"
+    words = (source, "+format=llamafactory_sft", f"+output_fpath={out}/x.jsonl")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
+    try:
+        status, said = place.run(command.main, *words)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert status == 1 and f"cannot write {out}/x.jsonl: File too large" in said
+    assert not list(out.iterdir())
+
+
+def test_an_export_whose_report_has_no_room_can_be_made_again(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.write(ANSWERS)
+    words = ("+format=trl_sft", f"+output_fpath={place.folder}/x.jsonl")
+    with monkeypatch.context() as full:
+
+        def refuse(path: Path, content: object) -> None:
+            raise OutputError(f"cannot write {path}: No space left on device")
+
+        full.setattr("rollout_kit.commands.export.write_json", refuse)
+        assert place.run(command.main, place.folder / "rollouts.jsonl", *words)[0] == 1
+    assert place.run(command.main, place.folder / "rollouts.jsonl", *words)[0] == 0
 
 
 def test_parquet_without_its_package_says_what_to_install(
