@@ -9,6 +9,7 @@ from ..errors import ConfigError
 from ..store.files import SIDECARS, OutputPaths
 from ..store.index.columns import Columns
 from ..store.index.records import RecordMaker
+from ..store.replacing import is_set_aside
 from ..store.scan import parse_newer
 
 
@@ -39,7 +40,7 @@ def distinct_files_of(words: Sequence[str]) -> tuple[list[Path], list[Path]]:
 
 def files_in(folder: Path) -> Iterator[tuple[str, Path]]:
     """(name to show, path) of the files in a folder that may be outputs, also of those that were
-    removed because no rollout was verified."""
+    removed because no rollout was verified, but not of those that were set aside."""
     if folder.is_dir():
         found = set[Path]()
         for each in folder.rglob("*.jsonl"):
@@ -49,7 +50,7 @@ def files_in(folder: Path) -> Iterator[tuple[str, Path]]:
                 found.add(each.with_stem(each.stem.rpartition("_")[0]))
         for each in sorted(found):
             is_broken = each.is_symlink() and not each.exists()
-            if not (is_broken or each.is_dir()):
+            if not (is_broken or each.is_dir() or is_set_aside(each)):
                 yield str(each.relative_to(folder)), each.resolve()
 
 

@@ -1,10 +1,8 @@
 """The files of one output: names them, locks them, moves them aside, replaces one atomically."""
 
 import fcntl
-import itertools
 import os
 import socket
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -15,7 +13,7 @@ import orjson
 
 from ..errors import ConfigError, OutputError
 from ..types import JsonObject
-from .replacing import draft_of, open_draft
+from .replacing import aside, draft_of, open_draft
 
 SIDECARS = ("_unverified", "_failures", "_turns", "_runs", "_groups", "_labels", "_acks")
 """Ends of the names of the JSONL files beside an output."""
@@ -137,13 +135,14 @@ def check_apart(source: str, paths: OutputPaths) -> None:
 
 
 def set_aside(paths: OutputPaths, *, is_dry: bool = False) -> list[Path]:
-    """Rename the files of an earlier run with a timestamp; returns their new paths. In a dry run
-    they stay."""
+    """Rename the files of an earlier run with a timestamp, as those of one output; returns their
+    new paths. In a dry run they stay."""
     held = [path for path in paths.all() if path.exists() and path != paths.index]
     if not held:
         return []
     with lock(paths.main):
-        moved = {path: aside(path) for path in held}
+        names = zip(paths.all(), OutputPaths(aside(paths.main)).all(), strict=True)
+        moved = {path: target for path, target in names if path in held}
         if not is_dry:
             paths.index.unlink(missing_ok=True)
             for path, target in moved.items():
@@ -165,14 +164,6 @@ def lock(path: Path) -> Iterator[None]:
         yield
     finally:
         held.release()
-
-
-def aside(path: Path) -> Path:
-    """An unused path beside the file, with the time in its name."""
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    names = (f"{stamp}{suffix}" for suffix in itertools.chain([""], itertools.count(1)))
-    found = (path.with_name(f"{path.stem}.{name}{path.suffix}") for name in names)
-    return next(each for each in found if not each.exists())
 
 
 def write_json(path: Path, content: JsonObject) -> None:

@@ -1,15 +1,22 @@
-"""Which files a command may replace, and the drafts that become them."""
+"""Which files a command may replace, the drafts that become them, and the names of files that are
+set aside for them."""
 
 import fcntl
 import glob
+import itertools
 import os
+import re
 import shutil
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from ..errors import ConfigError, OutputError
+
+SET_ASIDE = re.compile(r"(.+)\.\d{8}-\d{6}\d*\.jsonl")
+"""Names that `aside` makes of those of rollouts."""
 
 
 def check_replaceable(
@@ -19,6 +26,21 @@ def check_replaceable(
     tells: it would be lost. `other` is what to choose instead."""
     if path.exists() and not is_own(path):
         raise ConfigError(f"{path} exists, and is no {what}: remove it, or choose another {other}")
+
+
+def aside(path: Path) -> Path:
+    """A path beside the file, with the time in its name, of which no file has the beginning."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    names = (f"{path.stem}.{stamp}{number}" for number in itertools.chain([""], itertools.count(1)))
+    name = next(each for each in names if not any(path.parent.glob(f"{glob.escape(each)}[._]*")))
+    return path.with_name(name + path.suffix)
+
+
+def is_set_aside(path: Path) -> bool:
+    """Whether the file holds earlier rollouts of an output beside it, which has replaced them."""
+    found = SET_ASIDE.fullmatch(path.name)
+    ends = (".jsonl", "_run.json")  # an output without a rollout has no main file
+    return found is not None and any(path.with_name(found[1] + end).exists() for end in ends)
 
 
 def draft_of(path: Path, ending: str = "tmp") -> Path:

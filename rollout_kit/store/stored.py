@@ -18,11 +18,12 @@ import orjson
 from ..config.inputs import parse_only
 from ..errors import ConfigError, OutputError, number_of
 from ..types import JsonObject, Key
-from .files import OutputPaths, aside, lock, write_atomically
+from .files import OutputPaths, lock, write_atomically
 from .foreign.versions import FOREIGN, NEWER, kind_of, refuse_newer
 from .groups.scope import is_named
 from .input import plain_path
 from .lines import info_of, key_of
+from .replacing import aside
 from .scan import check_beside, check_schema, parse_line
 from .tasks import BREATH, TEXT_KEPT, Malformed, number_lines
 

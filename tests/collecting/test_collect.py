@@ -9,6 +9,7 @@ from support import Bench, Echo, asked, row, write_jsonl
 
 from rollout_kit.errors import ConfigError, ModelError, OutputError, PeerError, StopRun, VerifyError
 from rollout_kit.serving.resources_server import ResourcesServer
+from rollout_kit.store.files import OutputPaths
 from rollout_kit.testing import ScriptedModel, making, run_virtual
 from rollout_kit.types import VerifyRequest, VerifyResponse
 
@@ -338,8 +339,9 @@ def test_fresh_moves_the_old_files_aside(bench: Bench) -> None:
     run_virtual(bench.collect(ROWS, responses_create_params={"temperature": 0.2}))
     run_virtual(bench.collect(responses_create_params={"temperature": 0.7}, resume="fresh"))
     assert len(bench.lines()) == 5
-    kept = list(bench.folder.glob("rollouts.*.jsonl"))
-    assert len(kept) == 1 and len(kept[0].read_text().splitlines()) == 5
+    [kept] = bench.folder.glob("rollouts.*.jsonl")
+    assert len(kept.read_text().splitlines()) == 5
+    assert OutputPaths(kept).manifest.exists() and OutputPaths(kept).metrics.exists()
 
 
 def test_operational_changes_continue(bench: Bench) -> None:

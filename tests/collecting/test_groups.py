@@ -396,7 +396,7 @@ def test_without_group_scores_there_is_no_file_and_no_figure(desk: Desk, tmp_pat
 def test_a_new_start_moves_the_scores_aside_with_the_rest(desk: Desk) -> None:
     run_virtual(desk.collect(rows(2), **KEYS))
     run_virtual(desk.collect(**KEYS, resume="fresh"))
-    assert len(list(desk.folder.glob("rollouts_groups.*.jsonl"))) == 1
+    assert len(list(desk.folder.glob("rollouts.*_groups.jsonl"))) == 1
     assert len(desk.lines("_groups")) == 2
 
 

@@ -11,6 +11,8 @@ import pytest
 from support import HANG_S, Bench, Echo, EchoRequest, asked, read_jsonl, row, write_jsonl
 from virtual_time import run_virtual_once
 
+from rollout_kit.api.outputs import files_of
+from rollout_kit.cluster.merging.merge import expand
 from rollout_kit.errors import (
     ConfigError,
     ModelError,
@@ -24,6 +26,7 @@ from rollout_kit.serving import registry
 from rollout_kit.serving.resources_server import ResourcesServer, tool
 from rollout_kit.testing import ScriptedModel, call_response, making, mount, run_virtual
 from rollout_kit.types import JsonObject, VerifyRequest, VerifyResponse
+from rollout_kit.view.dataset import find_outputs
 
 ROWS = [row(f"q{number}") for number in range(5)]
 
@@ -353,6 +356,27 @@ def test_fresh_sets_sidecars_aside_even_where_there_is_no_main_file(bench: Bench
         run_virtual(bench.collect(**warmer))
     assert run_virtual(bench.collect(**warmer, resume="fresh")) == 0
     assert len(bench.lines()) == 5 and bench.lines("_failures") == []
+
+
+def test_files_that_were_moved_aside_are_one_output_which_a_folder_leaves_out(
+    bench: Bench,
+) -> None:
+    bench.verifier = verifying(raises=RuntimeError("down"))
+    run_virtual(bench.collect(ROWS))
+    bench.verifier = making(Echo)
+    for _ in range(2):  # within one second
+        run_virtual(bench.collect(resume="fresh"))
+    assert len(bench.lines()) == 5
+    moved = sorted(bench.folder.glob("rollouts.*.jsonl"))
+    assert len(moved) == 3 and sum("_failures" in each.name for each in moved) == 1
+    here = [bench.folder / "rollouts.jsonl"]
+    assert files_of([str(bench.folder)]) == expand([str(bench.folder / "roll*.jsonl")]) == here
+    assert [shown for shown, _ in find_outputs([str(bench.folder)])] == ["rollouts.jsonl"]
+    [old] = [each for each in moved if "_" not in each.name]
+    assert files_of([str(old)]) == expand([str(old)]) == [old]
+    here[0].rename(bench.folder / "kept.jsonl")
+    (bench.folder / "rollouts_run.json").unlink()
+    assert old in files_of([str(bench.folder)])
 
 
 def test_what_is_skipped_lets_others_have_their_turn(

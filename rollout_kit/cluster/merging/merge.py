@@ -27,6 +27,7 @@ from ...store.groups.scores import Scored, read_scored
 from ...store.index.index import BATCH
 from ...store.index.kept import KeptIndex, WrongIndex
 from ...store.input import number_lines
+from ...store.replacing import is_set_aside
 from ...store.scan import check_form, check_schema, line_at, parse_line
 from ...store.tasks import task_id_of
 from ...types import JsonObject
@@ -255,7 +256,8 @@ class Merge:
 
 
 def expand(words: Sequence[str]) -> list[Path]:
-    """The files that words name; a pattern or a folder leaves out what lies beside outputs."""
+    """The files that words name; a pattern or a folder leaves out what lies beside outputs, and
+    what was set aside."""
     found: list[Path] = []
     for word in words:
         path = Path(word).expanduser()
@@ -276,7 +278,7 @@ def expand(words: Sequence[str]) -> list[Path]:
 
 def _is_main(path: Path) -> bool:
     try:
-        return path.is_file() and bool(OutputPaths.of(path))
+        return path.is_file() and bool(OutputPaths.of(path)) and not is_set_aside(path)
     except ConfigError:
         return False
 
