@@ -16,7 +16,7 @@ from pydantic_core import PydanticUndefined
 from .. import __version__
 from ..config.fields import describe
 from ..config.keys.commands import COMMANDS, Command
-from ..errors import RolloutKitError
+from ..errors import ConfigError, RolloutKitError
 from . import streams
 
 if TYPE_CHECKING:
@@ -252,8 +252,10 @@ def parse_files(arguments: Sequence[str], command: type[AnyCommand]) -> AnyComma
 
     files = list(filter(_is_file, arguments))
     keys = parse_keys([word for word in arguments if word not in files], command)
-    inputs = list(map(as_ours, [*getattr(keys, "inputs", ()), *files]))
-    return keys.model_copy(update={"inputs": inputs})
+    inputs = [*getattr(keys, "inputs", ()), *files]
+    if not all(map(str.strip, inputs)):  # pathlib would take it for the present folder
+        raise ConfigError("one of the names of files is empty: is a variable of the shell unset?")
+    return keys.model_copy(update={"inputs": list(map(as_ours, inputs))})
 
 
 def _is_file(word: str) -> bool:

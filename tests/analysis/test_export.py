@@ -398,6 +398,7 @@ def test_a_foreign_grouped_file_is_read(place: Place) -> None:
         (["+format=trl_dpo", "+output_fpath=x.jsonl", "+max_reward=0"], "no pair is left"),
         (["+format=trl_sft", "+output_fpath=rollouts.jsonl/x.jsonl"], "cannot write"),
         (["+format=verl_sft", "+output_fpath=x.parquet", "+arguments=object"], "use text"),
+        (["", "+format=trl_sft", "+output_fpath=x.jsonl"], "names of files is empty"),
     ],
 )
 def test_one_line_says_what_is_wrong(

@@ -87,7 +87,7 @@ class HeadClient:
         url, shown = f"http://{host}:{address[1]}", f"http://{where.host}:{where.port}"
         advice = (
             "start one with  ng_run '+config_paths=[…]', name its place with +head_server.port=…,"
-            " or collect without one: ng_collect_rollouts '+config_paths=[…]'"
+            " or collect or verify without one: give that command '+config_paths=[…]'"
         )
         nonce = secrets.token_hex(16)
         asked = {NONCE: nonce, ADDRESS: spell_address(address)}
