@@ -16,7 +16,8 @@ from support import Bench, read_jsonl, row, write_jsonl
 from rollout_kit.cli import merge as command
 from rollout_kit.cluster.merging import counting, merge, reading
 from rollout_kit.config.shard import Shard
-from rollout_kit.store.files import OutputPaths
+from rollout_kit.errors import OutputError
+from rollout_kit.store.files import OutputLock, OutputPaths
 from rollout_kit.store.index import kept
 from rollout_kit.store.index.index import Index
 from rollout_kit.store.tasks import task_id_of
@@ -264,6 +265,41 @@ def test_an_output_that_exists_stays(shards: list[Path], tmp_path: Path, run: Ru
     status, said = run(*shards[:2], f"+output_jsonl_fpath={shards[2]}")
     assert status == 1 and "exists" in said
     assert shards[2].read_bytes() == before
+
+
+def test_a_merge_that_fails_leaves_nothing_and_can_be_made_again(
+    shards: list[Path], tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "all.jsonl"
+
+    def refuse(path: Path, content: object) -> None:
+        raise OutputError(f"cannot write {path}: No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(merge, "write_json", refuse)
+        status, said = run(*shards, f"+output_jsonl_fpath={output}")
+    assert status == 1 and "No space left" in said and not list(tmp_path.glob("*all*"))
+    assert run(*shards, f"+output_jsonl_fpath={output}")[0] == 0
+
+
+def test_a_merge_replaces_no_output_that_came_meanwhile(
+    shards: list[Path], tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "all.jsonl"
+    read = merge.Merge._read
+
+    def read_slowly(self: merge.Merge) -> None:
+        read(self)
+        output.write_text("{}")
+
+    monkeypatch.setattr(merge.Merge, "_read", read_slowly)
+    status, said = run(*shards, f"+output_jsonl_fpath={output}")
+    assert status == 1 and f"{output} exists: remove it" in said and output.read_text() == "{}"
+    output.unlink()
+    held = OutputLock(output)
+    status, said = run(*shards, f"+output_jsonl_fpath={output}")
+    held.release()
+    assert status == 1 and "is being written by another collector" in said
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from ...collector.groups.tally import GroupTally
 from ...collector.results import Status
 from ...errors import ConfigError, OutputError
 from ...store.compact import small
-from ...store.files import OutputPaths, write_atomically, write_json
+from ...store.files import OutputPaths, lock, write_atomically, write_json
 from ...store.groups.members import group_digest
 from ...store.groups.scope import Group, name_of
 from ...store.groups.scores import Scored, read_scored
@@ -88,9 +88,7 @@ class Merge:
     def write(self, output: OutputPaths) -> JsonObject:
         """Write the merged files; returns the report. WrongIndex if a source is not what its index
         says, or changes meanwhile."""
-        for path in output.all():
-            if path.exists() and path != output.index:
-                raise ConfigError(f"{path} exists: remove it, or choose another output_jsonl_fpath")
+        _check_new(output)
         for paths in self.sources:
             if not paths.main.is_file():
                 raise ConfigError(f"there is no file {paths.main}")
@@ -104,6 +102,16 @@ class Merge:
                 )
         self._read()
         _make_folder(output.main)
+        with lock(output.main):
+            _check_new(output)  # another program may have written it meanwhile
+            try:
+                return self._write_all(output)
+            except BaseException:
+                for path in output.all():
+                    path.unlink(missing_ok=True)
+                raise
+
+    def _write_all(self, output: OutputPaths) -> JsonObject:
         counted = self._write_main(output)
         num_unverified, num_failed = merge_sidecars(self.sources, output, self._copied.done)
         metrics = self._measure(counted, num_unverified, num_failed)
@@ -281,6 +289,13 @@ def _is_main(path: Path) -> bool:
         return path.is_file() and bool(OutputPaths.of(path)) and not is_set_aside(path)
     except ConfigError:
         return False
+
+
+def _check_new(output: OutputPaths) -> None:
+    """ConfigError if there is an output, which a merge would replace."""
+    for path in output.all():
+        if path.exists() and path != output.index:
+            raise ConfigError(f"{path} exists: remove it, or choose another output_jsonl_fpath")
 
 
 def _make_folder(output: Path) -> None:
