@@ -94,12 +94,8 @@ class LocalModel(Model):
         if self.config.resume_turns:
             self.partial_turns = PartialTurns()
         num_threads = self._num_threads()
-        adapters = {
-            name: _folder(path, f"lora_modules.{name}")
-            for name, path in self.config.lora_modules.items()
-        }
-        if sync is None:
-            await self.identify_weights(checkpoint, *adapters.values())
+        adapters = self._adapters()
+        await self.identify()
         version = None if sync is None else 0
         self._succession = Succession(
             await asyncio.to_thread(load_policy, checkpoint, version, num_threads=num_threads)
@@ -116,6 +112,11 @@ class LocalModel(Model):
             await asyncio.to_thread(remove_leftovers)
             self.follower = Follower(sync, self.name, self._use)
             await self.follower.start()
+
+    async def identify(self) -> None:
+        """Identify the weights, also of a model that is described and not started."""
+        if self.config.weight_sync is None:
+            await self.identify_weights(self._checkpoint(), *self._adapters().values())
 
     async def _use(self, step: WeightStep) -> None:
         """Answer with the weights of a step from now on."""
@@ -232,6 +233,10 @@ class LocalModel(Model):
             known = ", ".join([own, *self.adapted])
             raise ModelError(f"there is no model '{asked}'; there are: {known}", status=404)
         return asked, self.adapted[asked]
+
+    def _adapters(self) -> dict[str, Path]:
+        modules = self.config.lora_modules
+        return {name: _folder(path, f"lora_modules.{name}") for name, path in modules.items()}
 
     def _checkpoint(self) -> Path:
         path = self.config.model_path

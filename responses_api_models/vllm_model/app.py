@@ -73,13 +73,13 @@ class VllmModel(Model):
     async def start(self) -> None:
         config = self.config
         self._http = http = HttpClient(max_reply_mb=config.max_reply_mb)
-        await self._identify()
+        await self.identify()
         if not config.urls:
             # the first time this asks vLLM for its options, which takes seconds
             self._engines = await asyncio.to_thread(replicas, config, self.name, http)
             await gather_all(engine.load() for engine in self._engines)
             if not self._weights:  # vLLM may have downloaded them just now
-                await self._identify()
+                await self.identify()
         urls = config.urls or [engine.url for engine in self._engines]
         self._endpoints = endpoints = Endpoints(urls, http, self._headers, self._hopeless)
         endpoints.start()
@@ -139,7 +139,8 @@ class VllmModel(Model):
             place = find_in_hub(config.model, config.get("revision"))
         return place
 
-    async def _identify(self) -> None:
+    async def identify(self) -> None:
+        """Identify the weights, also of a model that is described and not started."""
         if (place := self._find_weights()) and not self.config.weight_sync:
             await self.identify_weights(place, *adapter_places(self.config.lora_modules))
 

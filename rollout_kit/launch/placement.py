@@ -7,7 +7,7 @@ with the running servers and the Peers that reach them.
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -330,13 +330,16 @@ async def _start(
     run: RunIdentity,
     stack: AsyncExitStack,
 ) -> None:
-    """Start the services of this process concurrently, except the idle ones; listen on the sockets
-    of those that other processes must reach."""
+    """Start the services of this process concurrently, except the idle ones, whose weights are
+    only identified; listen on the sockets of those that other processes must reach."""
     started = [each for each in services if each.name not in idle]
     for service in started:
         stack.push_async_callback(service.stop)
     await gather_all(service.start() for service in started)
     for service in services:
+        if service.name in idle and (identify := getattr(service, "identify", None)):
+            with suppress(ConfigError, OSError):  # the weights may be on another machine
+                await identify()
         if service.name in sockets:
             [sock] = sockets[service.name]
             await stack.enter_async_context(service.serving(sock, run.id, run.token))

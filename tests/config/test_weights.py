@@ -12,7 +12,9 @@ import pytest
 from support import Echo
 
 from rollout_kit.collector.plan import know_agent
-from rollout_kit.config.keys.commands import CollectConfig
+from rollout_kit.config.keys.commands import CollectConfig, InspectConfig
+from rollout_kit.config.load import load
+from rollout_kit.launch.placement import HttpLimits, placed
 from rollout_kit.serving import registry, weights
 from rollout_kit.serving.weights import digest_of, find_in_hub
 from rollout_kit.store.manifest import fingerprint_of
@@ -142,6 +144,30 @@ def test_weights_that_are_replaced_at_the_same_path_are_other_settings(tmp_path:
     after = settings_of(making(local, model_path=str(tmp_path / "m")))
     assert fingerprint_of(after) != fingerprint_of(before)
     assert {**after["model"], "weights": ""} == {**before["model"], "weights": ""}
+
+
+@pytest.mark.parametrize("implementation", ["local_model", "vllm_model"])
+def test_weights_are_known_without_starting_the_model(tmp_path: Path, implementation: str) -> None:
+    """A dry run continues what the model has collected, and so does a replay."""
+    pytest.importorskip("ctranslate2")
+    model = save(tmp_path / "m", TENSORS)
+    key = "model_path" if implementation == "local_model" else "model_name"
+    (tmp_path / "model.yaml").write_text(
+        f"m: {{responses_api_models: {{{implementation}: {{{key}: {model}}}}}}}"
+    )
+
+    async def weights_of() -> str:
+        config = load([f"+config_paths=[{tmp_path}/model.yaml]"], InspectConfig)
+        async with placed(config, default="local", limits=HttpLimits(), start=False) as idle:
+            return (await idle.peers.describe("m"))["settings"]["weights"]
+
+    before = asyncio.run(weights_of())
+    assert before == digest_of([model])
+    save(model, {"big": b"1"})
+    assert asyncio.run(weights_of()) != before
+    shutil.rmtree(model)
+    with pytest.raises(KeyError):
+        asyncio.run(weights_of())
 
 
 def test_a_running_vllm_is_known_by_the_weights_that_are_here_too(tmp_path: Path) -> None:
