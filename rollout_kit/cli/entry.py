@@ -41,12 +41,14 @@ REFUSED_PATHS = frozenset(
         errno.EISDIR,
         errno.ELOOP,
         errno.ENAMETOOLONG,
+        errno.ENOENT,
         errno.ENOTDIR,
         errno.EROFS,
+        errno.ESTALE,
     }
     | FULL
 )
-"""Errors of the system about a path that was given."""
+"""Errors of the system about a path that was given, or that went while a command read it."""
 
 HELP = frozenset({"-h", "--help", "+h=true", "+help=true", "h=true", "help=true"})
 

@@ -17,6 +17,7 @@ from support import read_jsonl
 from rollout_kit.cli import export as command
 from rollout_kit.errors import OutputError
 from rollout_kit.export.formats import FORMATS
+from rollout_kit.store.index.index import Index
 from rollout_kit.trajectory import GENERATION, LOG_PROBS, PROMPT, SUFFIX
 
 BESIDE = {"reward", "task_id", "rollout_index"}
@@ -409,6 +410,21 @@ def test_one_line_says_what_is_wrong(
     status, said = place.run(command.main, "rollouts.jsonl", *argv)
     assert status == 1 and expected in said and "Traceback" not in said
     assert [path.name for path in place.folder.iterdir()] == ["rollouts.jsonl"], "nothing is left"
+
+
+def test_an_input_that_is_removed_while_it_is_read_is_named(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, count = place.write(ANSWERS), Index.count_others
+
+    def remove_and_count(self: Index) -> Any:
+        path.unlink()
+        return count(self)
+
+    monkeypatch.setattr(Index, "count_others", remove_and_count)
+    words = ("+format=trl_sft", "+min_reward=1", f"+output_fpath={place.folder}/x.jsonl")
+    status, said = place.run(command.main, path, *words)
+    assert status == 1 and said == f"error: {path}: No such file or directory\n"
 
 
 def test_a_prompt_needs_no_answer(place: Place) -> None:
