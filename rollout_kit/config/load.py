@@ -187,6 +187,11 @@ def parse_keys(words: Sequence[str], command: type[CommandT]) -> CommandT:
         if key not in known:
             hint = suggest(key, known) or "; --help lists the keys"
             raise ConfigError(f"unknown key '{key}' on the command line{hint}")
+    if "config_paths" in merged.tree and not command.has_servers:
+        raise ConfigError(
+            "config_paths: this command reads no configuration, so it would be ignored; give its"
+            " keys on the command line (--help lists them)"
+        )
     return _validate(merged.tree, Sources(merged, parsed), command)
 
 

@@ -400,6 +400,7 @@ def test_a_foreign_grouped_file_is_read(place: Place) -> None:
         (["+format=trl_sft", "+output_fpath=rollouts.jsonl/x.jsonl"], "cannot write"),
         (["+format=verl_sft", "+output_fpath=x.parquet", "+arguments=object"], "use text"),
         (["", "+format=trl_sft", "+output_fpath=x.jsonl"], "names of files is empty"),
+        (["+format=trl_sft", "+output_fpath=x.jsonl", "+config_paths=[x.yaml]"], "it would be ign"),
     ],
 )
 def test_one_line_says_what_is_wrong(
