@@ -259,6 +259,7 @@ def test_fields_of_wrong_types_end_no_command(place: Place) -> None:
     lines = [line(task, 0, "a", 1.0) for task in range(4)]
     lines[0]["rollout"]["scores"] = [1, None, {}]
     lines[1]["usage"] = {"input_tokens": 1e300, "output_tokens": 5.5}
+    lines[2]["usage"] = {"input_tokens": -3, "output_tokens": 1e30, "total_tokens": 2.0**70}
     path = write_jsonl(place.folder / "odd.jsonl", lines)
     failed = {**line(9, 0, "b", None), "kind": "failure", "failure": "a text"}
     write_jsonl(place.folder / "odd_failures.jsonl", [failed])

@@ -207,9 +207,9 @@ class Columns:
             return None
         if name in self.flags:
             return bool(number)
-        if numbers.typecode == "f":
-            return int(number) if number.is_integer() else float(f"{number:.7g}")
-        return int(number) if number.is_integer() and abs(number) < 2**53 else number
+        if number.is_integer() and abs(number) < 2**53:
+            return int(number)
+        return float(f"{number:.7g}") if numbers.typecode == "f" else number
 
     def fields(self, row: int, names: Sequence[str]) -> JsonObject:
         return {name: self.value(name, row) for name in names}
