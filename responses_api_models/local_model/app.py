@@ -114,7 +114,6 @@ class LocalModel(Model):
             await self.follower.start()
 
     async def identify(self) -> None:
-        """Identify the weights, also of a model that is described and not started."""
         if self.config.weight_sync is None:
             await self.identify_weights(self._checkpoint(), *self._adapters().values())
 

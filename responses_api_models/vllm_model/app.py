@@ -140,7 +140,6 @@ class VllmModel(Model):
         return place
 
     async def identify(self) -> None:
-        """Identify the weights, also of a model that is described and not started."""
         if (place := self._find_weights()) and not self.config.weight_sync:
             await self.identify_weights(place, *adapter_places(self.config.lora_modules))
 

@@ -19,6 +19,7 @@ from ..errors import ConfigError
 from ..nemo_gym.environments import interpreter_for
 from ..nemo_gym.idle import IdleGymServer
 from ..serving import registry
+from ..serving.model import Model
 from ..serving.service import Service
 from ..transport.cassette import Cassette, Tapes
 from ..transport.http import MAX_REPLY_MB, HttpClient
@@ -330,16 +331,16 @@ async def _start(
     run: RunIdentity,
     stack: AsyncExitStack,
 ) -> None:
-    """Start the services of this process concurrently, except the idle ones, whose weights are
-    only identified; listen on the sockets of those that other processes must reach."""
+    """Start the services of this process concurrently, except the idle ones, of which models
+    identify their weights; listen on the sockets of those that other processes must reach."""
     started = [each for each in services if each.name not in idle]
     for service in started:
         stack.push_async_callback(service.stop)
     await gather_all(service.start() for service in started)
     for service in services:
-        if service.name in idle and (identify := getattr(service, "identify", None)):
+        if service.name in idle and isinstance(service, Model):
             with suppress(ConfigError, OSError):  # the weights may be on another machine
-                await identify()
+                await service.identify()
         if service.name in sockets:
             [sock] = sockets[service.name]
             await stack.enter_async_context(service.serving(sock, run.id, run.token))

@@ -115,6 +115,10 @@ class Model(Service):
         self._tariffs: dict[str, Tariff | None] = {}
         self._weights = ""
 
+    async def identify(self) -> None:
+        """Find out which weights the model has, without starting it. ConfigError or OSError if they
+        cannot be read."""
+
     async def identify_weights(self, *paths: Path) -> None:
         """Identify the model by the contents of these folders; call it just before they are
         loaded, because they may be replaced later."""
