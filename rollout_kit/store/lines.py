@@ -127,17 +127,13 @@ def with_verdict(
     `known` goes into its `rollout` block, where None removes a value; `verify_s` is added to
     `duration_s`. A row's field that the verifier overwrote is kept under `task_fields`.
     """
-    own, block = _without(NOT_OF_ROW, scores), dict(line["rollout"])
-    for name, value in known.items():
-        if value is not None:
-            block[name] = value
-        else:
-            block.pop(name, None)
-    block["scores"] = list(own)
+    own = _without(NOT_OF_ROW, scores)
+    block = {**line["rollout"], **known, "scores": list(own)}
     if not scores.keys().isdisjoint(MARK):
         block["verdict_fields"] = {name: scores[name] for name in MARK if name in scores}
     if (verify_s := known.get("verify_s")) is not None:
         block["duration_s"] = round(block.get("duration_s", 0) + verify_s, 6)
+    block = {name: value for name, value in block.items() if value is not None}
     start = mark("rollout")
     verified = {
         **start,

@@ -112,9 +112,7 @@ def _convert(path: Path, tasks: dict[int, JsonObject]) -> Iterator[JsonObject]:
         position = row.get("_ng_task_index", positions.setdefault(id, len(positions)))
         key = Key(id, agent, "", index)
         response = row["response"]
-        known = {"attempt": 1, "settings": "nemo_gym"}
-        if (model := response.get("model")) is not None:
-            known["model"] = model
+        known = {"attempt": 1, "model": response.get("model"), "settings": "nemo_gym"}
         line = build_line(Task(id, position, number, agent, task_row), key, response, known)
         yield with_verdict(line, {**scores, "reward": row["reward"]}, {})
 
