@@ -13,7 +13,7 @@ from itertools import chain, groupby
 from typing import Any
 
 from ..store.groups.scope import Group
-from ..store.lines import USAGE
+from ..store.lines import A_NUMBER, USAGE
 from ..types import JsonObject, Rollout, RolloutInfo, is_countable
 from .groups import STATS, Groups, Moments
 from .majority import Votes
@@ -157,7 +157,7 @@ class Aggregate:
 
     def _count(self, name: str, rows: Sequence[int], values: Sequence[Any]) -> None:
         """Count the values that are numbers, each of the group in a row."""
-        if {*map(type, values)} <= PLAIN and is_countable(sum(map(abs, values))):
+        if {*map(type, values)} <= A_NUMBER and is_countable(sum(map(abs, values))):
             of, numbers = rows, values
         elif found := [pair for pair in zip(rows, values, strict=True) if is_countable(pair[1])]:
             of, numbers = zip(*found, strict=True)
@@ -338,8 +338,6 @@ def _chance_of_none(n: int, successes: int, k: int) -> float:
 REWARDS = ("reward", "group_reward")
 
 TURNS, CALLS, ANSWER = "num_turns", "num_tool_calls", "extracted_answer"
-
-PLAIN = frozenset({int, float})  # types of numbers that need no closer look
 
 CUT_OFF = ("max_output_tokens", "length", "max_tokens")
 """Finish reasons of a response that a limit of tokens has cut off."""
