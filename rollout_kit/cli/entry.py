@@ -48,7 +48,7 @@ REFUSED_PATHS = frozenset(
     }
     | FULL
 )
-"""Errors of the system about a path that was given, or that went while a command read it."""
+"""Errors of the system about a path that was given, or was removed while a command read it."""
 
 HELP = frozenset({"-h", "--help", "+h=true", "+help=true", "h=true", "help=true"})
 

@@ -40,7 +40,7 @@ class RowFile:
         self.num_rows += 1
 
     def complete(self) -> None:
-        """Write all that the file will hold; what may fail for lack of room."""
+        """Write the whole content to the draft; OutputError if there is no room for it."""
         try:
             self._stream.close()
             if self._arrow is not None:

@@ -148,7 +148,7 @@ class Zygote:
 
 
 def _delete_files(zygote: int) -> None:
-    """Delete the folder of a run that a bare zygote was killed in."""
+    """Delete the folders that a killed bare zygote has made for its runs; see `zygote.Bare`."""
     for folder in Path("/tmp").glob(f"sandbox-{zygote}-*"):
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -16,7 +16,7 @@ from typing import BinaryIO
 from ..errors import ConfigError, OutputError
 
 SET_ASIDE = re.compile(r"(.+)\.\d{8}-\d{6}\d*\.jsonl")
-"""Names that `aside` makes of those of rollouts."""
+"""Names that `aside` gives to files of rollouts."""
 
 
 def check_replaceable(
@@ -29,7 +29,7 @@ def check_replaceable(
 
 
 def aside(path: Path) -> Path:
-    """A path beside the file, with the time in its name, of which no file has the beginning."""
+    """An unused path beside the file, with the time in its name. No sidecar of it exists either."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
     names = (f"{path.stem}.{stamp}{number}" for number in itertools.chain([""], itertools.count(1)))
     name = next(each for each in names if not any(path.parent.glob(f"{glob.escape(each)}[._]*")))
@@ -37,7 +37,7 @@ def aside(path: Path) -> Path:
 
 
 def is_set_aside(path: Path) -> bool:
-    """Whether the file holds earlier rollouts of an output beside it, which has replaced them."""
+    """Whether the file has a name that `aside` gave, and the output that replaced it is there."""
     found = SET_ASIDE.fullmatch(path.name)
     ends = (".jsonl", "_run.json")  # an output without a rollout has no main file
     return found is not None and any(path.with_name(found[1] + end).exists() for end in ends)
