@@ -101,7 +101,7 @@ LARGEST = 1e300
 
 def is_countable(value: Any) -> TypeGuard[float]:
     """Whether it is a number that can be summed."""
-    return isinstance(value, int | float) and -LARGEST <= value <= LARGEST
+    return isinstance(value, (int, float)) and -LARGEST <= value <= LARGEST
 
 
 class Say(Protocol):

@@ -25,6 +25,7 @@ from ..store.foreign.versions import mark_as
 from ..store.lines import (
     build_line,
     info_of,
+    micros,
     now_text,
     row_of,
     sound_stats,
@@ -220,8 +221,8 @@ class Steps:
             "settings": self.agent.settings_of(self.attempt.key),
             "model": response.get("model") or self.agent.model,
             "started_at": started_at,
-            "duration_s": round(duration_s, 6),
-            "queue_s": round(self.queue_s, 6),
+            "duration_s": micros(duration_s),
+            "queue_s": micros(self.queue_s),
             "finish_reason": incomplete.get("reason") or "stop",
             **sound_stats(stats),
         }
@@ -302,7 +303,7 @@ class Steps:
         scores["reward"] = finite_reward(scores.get("reward"))
         known = {
             "verifier": self._verifier(),
-            "verify_s": None if verify_s is None else round(verify_s, 6),
+            "verify_s": None if verify_s is None else micros(verify_s),
             "cost_usd": self.slot.ledger.cost_usd,  # None if the price of a judge is unknown
             "replay_differences": self.num_different or None,
         }

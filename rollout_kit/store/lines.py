@@ -12,7 +12,6 @@ from itertools import repeat
 from typing import Any
 
 from ..types import (
-    LARGEST,
     GroupScore,
     JsonObject,
     Key,
@@ -112,10 +111,8 @@ def sound_stats(stats: Mapping[str, Any]) -> JsonObject:
     microseconds."""
     found: JsonObject = {}
     for name, value in stats.items():
-        if name not in OF_NUMBERS or (
-            isinstance(value, (int, float)) and -LARGEST <= value <= LARGEST
-        ):
-            found[name] = round(value, 6) if isinstance(value, float) else value
+        if name not in OF_NUMBERS or is_countable(value):
+            found[name] = micros(value) if isinstance(value, float) else value
     return found
 
 
@@ -132,7 +129,7 @@ def with_verdict(
     if not scores.keys().isdisjoint(MARK):
         block["verdict_fields"] = {name: scores[name] for name in MARK if name in scores}
     if (verify_s := known.get("verify_s")) is not None:
-        block["duration_s"] = round(block.get("duration_s", 0) + verify_s, 6)
+        block["duration_s"] = micros(block.get("duration_s", 0) + verify_s)
     block = {name: value for name, value in block.items() if value is not None}
     start = mark("rollout")
     verified = {
@@ -169,7 +166,7 @@ def without_verdict(line: Mapping[str, Any]) -> JsonObject:
     bare["rollout"] = {name: value for name, value in block.items() if name not in OF_VERDICT}
     if "duration_s" in block:
         generated_s = block["duration_s"] - block.get("verify_s", 0)
-        bare["rollout"]["duration_s"] = round(generated_s, 6)
+        bare["rollout"]["duration_s"] = micros(generated_s)
     return bare
 
 
@@ -261,6 +258,12 @@ def key_of(line: Mapping[str, Any]) -> Key | None:
 def _all_are(kinds: frozenset[type], values: Mapping[str, Any], names: Iterable[str]) -> bool:
     """Whether those of the names that are present have values of these types."""
     return kinds.issuperset(map(type, map(values.get, names, repeat(0))))
+
+
+def micros(seconds: float) -> float:
+    """Seconds as the files write them, rounded to microseconds; `round` takes three times as
+    long."""
+    return int(seconds * 1e6 + 0.5) / 1e6 if 0 <= seconds < 1e9 else round(seconds, 6)
 
 
 def now_text() -> str:
