@@ -9,6 +9,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -285,13 +286,20 @@ def drop_stale(
 
 def _leave_out(paths: OutputPaths, drops: Callable[[bytes], bool]) -> Path:
     """Rewrite the main file atomically without the lines that `drops` selects; returns the path of
-    the original."""
+    the original. OutputError, and nothing has changed, if that is not possible."""
     with lock(paths.main):
         kept = aside(paths.main)
         try:
-            os.link(paths.main, kept)
-        except OSError:  # a file system without links
-            shutil.copyfile(paths.main, kept)
-        with paths.main.open("rb") as stream:
-            write_atomically(paths.main, (raw for raw in stream if not drops(raw)))
+            try:
+                os.link(paths.main, kept)
+            except OSError:  # a file system without links
+                shutil.copyfile(paths.main, kept)
+            with paths.main.open("rb") as stream:
+                write_atomically(paths.main, (raw for raw in stream if not drops(raw)))
+        except BaseException as error:
+            with suppress(OSError):
+                kept.unlink(missing_ok=True)
+            if not isinstance(error, OSError):
+                raise
+            raise OutputError(f"cannot write {kept}: {error.strerror}") from error
     return kept

@@ -1,8 +1,11 @@
 """Stored responses verified again: the verdict is new, everything else as it was, each key once."""
 
 import asyncio
+import errno
 import gzip
 import json
+import os
+import resource
 import shlex
 import signal
 from collections.abc import Iterator
@@ -366,6 +369,35 @@ def test_a_response_that_changed_under_its_key_is_verified_anew(desk: Desk) -> N
     assert "0 done · 2 to verify" in desk.out.getvalue()
     new = by_key(desk.new())
     assert len(new) == 6 and new["q1", 0]["said"] == "otherwise" and new["q1", 0]["reward"] == 0.0
+
+
+@pytest.mark.parametrize("has_links", [True, False])
+def test_without_room_to_renew_the_output_everything_stays_as_it_was(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, has_links: bool
+) -> None:
+    run_virtual(desk.collect(ROWS))
+    assert run_virtual(desk.reverify()) == 0
+    desk.model = ScriptedModel(lambda params: "otherwise" if asked(params) == "q1" else "q0")
+    run_virtual(desk.collect(ROWS[:2], resume="fresh"))
+    before = contents(desk.folder, "new*")
+    if not has_links:
+        monkeypatch.setattr(os, "link", refuse_link)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        with pytest.raises(OutputError, match=r"cannot write .*new.*: File too large"):
+            run_virtual(desk.reverify())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert contents(desk.folder, "new*") == before
+
+
+def contents(folder: Path, pattern: str) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.glob(pattern) if path.is_file()}
+
+
+def refuse_link(*_: object) -> None:
+    raise PermissionError(errno.EPERM, "Operation not permitted")
 
 
 def test_rollouts_that_are_not_asked_for_stay_in_the_output(desk: Desk) -> None:
