@@ -24,6 +24,11 @@ Arguments = Literal["text", "object"]
 LABELS = ("expected_answer", "ground_truth", "gold_answer", "answer", "label", "solution")
 """Fields of a row that may hold its right answer, the first that is present counts."""
 
+OF_MALFORMED = (AttributeError, KeyError, TypeError)
+"""What is raised where an item is no object, or lacks what it must have."""
+
+MALFORMED = "an item of its input or output is malformed"
+
 
 class Unfit(Exception):
     """This format cannot express the rollout; the text is the reason."""
@@ -76,8 +81,8 @@ def read_conversation(
         said = to_chat({"input": output}, reasoning_field=_REASONING)
     except TaskError as error:
         raise Unfit(error.message) from None
-    except (AttributeError, KeyError, TypeError):
-        raise Unfit("an item of its input or output is malformed") from None
+    except OF_MALFORMED:
+        raise Unfit(MALFORMED) from None
     prompt, completion = asked["messages"], said["messages"]
     if not prompt:
         raise Unfit("it has no prompt")

@@ -15,7 +15,7 @@ from ..trackers.otel.file import to_otlp
 from ..trackers.otel.spans import Span, build_trace
 from ..trajectory import TokenSequence, sequences
 from ..types import JsonObject, Rollout
-from .conversation import Conversation, Unfit, text_of
+from .conversation import MALFORMED, OF_MALFORMED, Conversation, Unfit, text_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,8 +207,8 @@ def read_trace(each: Rollout, keys: OtelConfig) -> list[Span]:
         return build_trace(each.line, has_content=keys.content)
     except ValueError as error:
         raise Unfit(str(error)) from None
-    except (AttributeError, KeyError, TypeError):
-        raise Unfit("an item of its input or output is malformed") from None
+    except OF_MALFORMED:
+        raise Unfit(MALFORMED) from None
 
 
 def identify(rollout: Rollout, score: float | None) -> dict[str, Any]:
