@@ -4,6 +4,7 @@ A stored response takes the same way from its verification on. Errors rise to `r
 those of a verification, which leave the response in hand.
 """
 
+import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable
@@ -35,7 +36,7 @@ from ..store.lines import (
 from ..store.sidecars.failures import describe_error
 from ..time_limit import within
 from ..trajectory import versions_of
-from ..transport.loop import Begun
+from ..transport.loop import Begun, step
 from ..transport.peers import Peers
 from ..transport.retry import VERIFICATION, retry
 from ..transport.wire import encode, scores_of
@@ -116,6 +117,7 @@ class Steps:
         if (check := self.shared.peers.row_check(agent.resources)) is not None:
             check(task.row)
             session = self._new_session()
+            await step
             with entered(session):
                 return await self._respond(session)
         async with self._open_session(agent.resources) as session:
@@ -129,7 +131,9 @@ class Steps:
         params = row["responses_create_params"]
         log = TurnLog(tuple(self.slot.turns), self._store_turn) if self.agent.saves_turns else None
         response = await self._call(self.attempt.key.agent, "/v1/responses", params, log)
-        line = self._line(response, session.stats, started_at, perf_counter() - began)
+        duration_s = perf_counter() - began
+        await step
+        line = self._line(response, session.stats, started_at, duration_s)
         if self.shared.limits.skip_verification or not self.agent.verifies:
             return Rollout(info_of(line), mark_as("rollout", line))
         return await self._verify(row, line)
@@ -246,6 +250,8 @@ class Steps:
         self.slot.place.stage = f"{resources} /verify"
         began = perf_counter()
         try:
+            await step
+            began = perf_counter()
             self.encoded = encode(line["response"])
             request = {**row, "response": orjson.Fragment(self.encoded)}
             verify = partial(self.shared.peers.verify, resources, request)
@@ -255,7 +261,12 @@ class Steps:
                 scores = first.result
             else:
                 scores = await self._wait_for_verdict(verify, first, line)
-            return self._rollout(line, scores, perf_counter() - began)
+            verify_s = perf_counter() - began
+            await step
+            return self._rollout(line, scores, verify_s)
+        except asyncio.CancelledError:
+            self.slot.park(self._make_unverified(line))  # unless it is parked already
+            raise
         except TimeoutError:
             why = f"no verdict within verify_timeout_s={limits.verify_timeout_s:g}"
             error: RolloutError = PeerTimeout(why, server=resources)

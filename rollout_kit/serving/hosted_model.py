@@ -46,6 +46,7 @@ from ..session import current_session
 from ..time_limit import running_loop
 from ..transport.connection import Headers
 from ..transport.http import MAX_REPLY_MB, HttpClient, Reply
+from ..transport.loop import step
 from ..transport.retry import MODEL_REQUEST, retry
 from ..types import JsonObject
 from .model import Model, ModelConfig
@@ -278,6 +279,7 @@ class HostedModel(Model):
             reply = Reply(200, Headers([]), b"")  # the answer was complete before the failure
         finally:
             self._running -= 1
+        await step
         if reply.status not in GONE:
             self._outage.record_answer(sent_at)
         streamed = assembly is not None and assembly.has_begun

@@ -16,6 +16,7 @@ import httptools
 
 from ..time_limit import Extendable, extend_all
 from .caller import HELD_HEADER
+from .loop import Lockstep
 
 Pairs = list[tuple[bytes, bytes]]
 
@@ -78,9 +79,10 @@ class Reply:
 
 
 class Connection(asyncio.Protocol):
-    """`is_open` until either side ends the connection."""
+    """`is_open` until either side ends the connection. Replies are handed on by `replies`."""
 
-    def __init__(self) -> None:
+    def __init__(self, replies: Lockstep[Reply]) -> None:
+        self._replies = replies
         self.is_open = False
         self.idle_since = 0.0
         self._on_lost: Callable[[], object] | None = None
@@ -199,7 +201,8 @@ class Connection(asyncio.Protocol):
             why = f"its body cannot be decompressed: {error}"
             waiter.set_exception(error if is_large else Broken(why))
             return
-        waiter.set_result(Reply(self._parser.get_status_code(), Headers(self._headers), raw))
+        reply = Reply(self._parser.get_status_code(), Headers(self._headers), raw)
+        self._replies.settle(waiter, reply)
 
 
 def max_connections() -> int:

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Coroutine, Mapping
 from contextlib import nullcontext, suppress
 from errno import EMFILE, ENFILE
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
@@ -22,6 +22,7 @@ from ..errors import PeerError, PeerLost, PeerTimeout, PeerUnreachable
 from ..time_limit import Extendable, within
 from .caller import current_caller
 from .connection import Arrived, Broken, Connection, Places, Reply, TooLarge, max_connections
+from .loop import Lockstep, step
 
 __all__ = ["HttpClient", "Reply", "max_connections"]
 
@@ -67,10 +68,11 @@ class HttpClient:
     def __init__(
         self, limit: int = 0, limit_per_host: int = 0, max_reply_mb: float = MAX_REPLY_MB
     ) -> None:
-        self._max_reply_mb, self._limit_per_host = max_reply_mb, limit_per_host
+        self.max_reply_mb, self.limit_per_host = max_reply_mb, limit_per_host
         self._room = asyncio.Semaphore(limit) if limit else None
         self._hosts: dict[Origin, _Host] = {}
-        self._places = Places(max_connections())
+        self.places = Places(max_connections())
+        self.replies = Lockstep[Reply]()
 
     def post(
         self,
@@ -108,9 +110,8 @@ class HttpClient:
             raise PeerError(f"{url}: {error}", retryable=False) from None
         host = self._hosts.get(origin)
         if host is None:
-            host = self._hosts[origin] = _Host(
-                origin, self._limit_per_host, self._places, int(self._max_reply_mb * 1e6)
-            )
+            host = self._hosts[origin] = _Host(origin, self)
+        await step
         limit = within(timeout_s, limits)
         if arrived:
             arrived = _renew_at_each(limit, arrived)
@@ -131,7 +132,7 @@ class HttpClient:
             ) from error
         except TooLarge:
             raise PeerError(
-                f"{url} answered with more than max_reply_mb={self._max_reply_mb:g} (megabytes,"
+                f"{url} answered with more than max_reply_mb={self.max_reply_mb:g} (megabytes,"
                 " decompressed)",
                 status=502,
                 retryable=False,
@@ -149,13 +150,13 @@ class HttpClient:
 class _Host:
     """The connections to one origin."""
 
-    def __init__(self, origin: Origin, limit: int, places: Places, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._places = places
+    def __init__(self, origin: Origin, client: HttpClient) -> None:
+        self._max_bytes, self._places = int(client.max_reply_mb * 1e6), client.places
+        self._connection = partial(Connection, client.replies)
         self.origin = origin
-        self.room = asyncio.Semaphore(limit) if limit else None
+        self.room = asyncio.Semaphore(limit) if (limit := client.limit_per_host) else None
         self._idle: deque[Connection] = deque()  # least recently used first
-        places.idle.append(self._idle)
+        self._places.idle.append(self._idle)
         self._busy: set[Connection] = set()
         self._resolving: asyncio.Future[list[str]] | None = None
         self._resolved_at, self._good = -RESOLVED_S, ""
@@ -207,12 +208,11 @@ class _Host:
         return connection
 
     def _keep(self, connection: Connection) -> None:
-        loop = connection.loop
-        connection.idle_since = loop.time()
+        connection.idle_since = connection.loop.time()
         self._idle.append(connection)
         self._places.wake()
         if self._sweep is None:
-            self._sweep = loop.call_later(KEEP_ALIVE_S, self._drop_old)
+            self._sweep = connection.loop.call_later(KEEP_ALIVE_S, self._drop_old)
 
     def _drop_old(self) -> None:
         """End connections that were idle for KEEP_ALIVE_S."""
@@ -245,10 +245,10 @@ class _Host:
         loop = asyncio.get_running_loop()
         if self.origin.is_encrypted:
             _, connection = await loop.create_connection(
-                Connection, address, port, ssl=_tls(), server_hostname=host
+                self._connection, address, port, ssl=_tls(), server_hostname=host
             )
         else:
-            _, connection = await loop.create_connection(Connection, address, port)
+            _, connection = await loop.create_connection(self._connection, address, port)
         self._good = address
         return connection
 
