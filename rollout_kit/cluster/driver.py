@@ -15,7 +15,7 @@ from typing import Any
 
 from ..collector.plan import AgentPlan
 from ..collector.rollout import Runner
-from ..collector.slot import Keep, Slot, Together
+from ..collector.slot import AttemptTasks, Keep, Slot
 from ..collector.steps import RolloutLimits
 from ..config.instances import MODELS
 from ..config.keys.commands import CollectConfig
@@ -60,7 +60,7 @@ class LeasedRunner(Runner):
 
     def begin(self, attempt: Attempt, slot: Slot, keep: Keep) -> Lease:
         end = partial(self._end, attempt, slot, keep)
-        return self.leases.lease(attempt, slot, end, self.together)
+        return self.leases.lease(attempt, slot, end, self.tasks.together)
 
     def _end(
         self, attempt: Attempt, slot: Slot, keep: Keep, found: Outcome | PeerLost | None
@@ -103,11 +103,11 @@ def make_leased_runner(
     limits: RolloutLimits,
     *,
     bill: Bill,
-    together: Together,
+    tasks: AttemptTasks,
 ) -> Runner:
     """A runner that has the workers run the attempts; they start once it is known how."""
     exchange.begin(agents, limits)
-    return LeasedRunner(peers, agents, limits, bill=bill, together=together, leases=leases)
+    return LeasedRunner(peers, agents, limits, bill=bill, tasks=tasks, leases=leases)
 
 
 @asynccontextmanager

@@ -38,6 +38,7 @@ from .plan import (
 )
 from .reverification import StoredSource, Verifiers
 from .rollout import Runner
+from .slot import AttemptTasks
 from .sources import TaskSource
 from .steps import RolloutLimits
 
@@ -168,11 +169,11 @@ async def open_collection(
     limits = _limits(
         command, park_after_s=command.park_after_s, skip_verification=command.skip_verification
     )
-    make_runner = servers.make_runner or Runner
+    make_runner, tasks = servers.make_runner or Runner, AttemptTasks(journal.together)
     return Collection(
         command=command,
         source=source,
-        runner=make_runner(servers.peers, plans, limits, bill=bill, together=journal.together),
+        runner=make_runner(servers.peers, plans, limits, bill=bill, tasks=tasks),
         journal=journal,
         manifest=manifest,
         lines=lines,

@@ -17,7 +17,7 @@ from ..store.sidecars.failures import describe_error
 from ..time_limit import within
 from ..transport.retry import ATTEMPT, LOST_ATTEMPT, delay_s
 from ..types import Attempt, Failure, JsonObject, Outcome, Rollout, StoredTurn, Unverified
-from .slot import HeldTime, Keep, Slot, in_task
+from .slot import HeldTime, Keep, Slot
 from .steps import Equipment, Refused, Steps
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class Runner(Equipment):
 
     def begin(self, attempt: Attempt, slot: Slot, keep: Keep) -> "asyncio.Future[Outcome]":
         """Start an attempt; its outcome goes through `keep`."""
-        return in_task(self, attempt, slot, keep)
+        return self.tasks.begin(self, attempt, slot, keep)
 
     async def __call__(self, attempt: Attempt, slot: Slot) -> Outcome:
         """The outcome, after as many attempts as the limits allow."""

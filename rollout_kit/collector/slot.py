@@ -6,12 +6,13 @@ The base class `Place` is a place among no others; a schedule has its own.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..session import Spent
 from ..time_limit import Extendable, later, running_loop
+from ..transport.loop import step
 from ..types import Attempt, JsonObject, Outcome, StoredTurn, Unverified
 
 KEEP_AFTER_S = 0.05
@@ -140,15 +141,64 @@ Work = Callable[[Attempt, Slot, Keep], "asyncio.Future[Outcome]"]
 of the future; to cancel the future is to stop the attempt."""
 
 
-def in_task(
-    work: Callable[[Attempt, Slot], Awaitable[Outcome]], attempt: Attempt, slot: Slot, keep: Keep
-) -> "asyncio.Task[Outcome]":
-    """Begin an attempt as a task of its own."""
+class AttemptTasks:
+    """Begins attempts as tasks of their own. What ends in one turn of the loop is kept in the next,
+    `together`: one `write` takes less time than several."""
 
-    async def run() -> Outcome:
-        return keep(await work(attempt, slot))
+    __slots__ = ("_ended", "together")
 
-    return running_loop().create_task(run())
+    def __init__(self, together: Together = nullcontext) -> None:
+        self.together = together
+        self._ended: list[_Ended] = []
+
+    def begin(
+        self,
+        work: Callable[[Attempt, Slot], Awaitable[Outcome]],
+        attempt: Attempt,
+        slot: Slot,
+        keep: Keep,
+    ) -> "asyncio.Task[Outcome]":
+        async def run() -> Outcome:
+            ended = _Ended(await work(attempt, slot), keep)
+            self._ended.append(ended)
+            with suppress(asyncio.CancelledError):  # too late: the outcome is there
+                await step
+            if not ended.was_tried:
+                self._keep_all()
+            if ended.error is not None:
+                raise ended.error
+            return ended.outcome
+
+        return running_loop().create_task(run())
+
+    def _keep_all(self) -> None:
+        all_ended, self._ended = self._ended, []
+        try:
+            with self.together():
+                for ended in all_ended:
+                    ended.try_to_keep()
+        except Exception as error:  # not all are on disk, which ends the run
+            for ended in all_ended:
+                ended.error = ended.error or error
+
+
+@dataclass(slots=True, eq=False)
+class _Ended:
+    """The outcome of an attempt that has ended."""
+
+    outcome: Outcome
+    keep: Keep
+    was_tried: bool = False
+    """Whether it was kept, or could not be."""
+    error: Exception | None = None
+    """Why it could not be."""
+
+    def try_to_keep(self) -> None:
+        self.was_tried = True
+        try:
+            self.outcome = self.keep(self.outcome)
+        except Exception as error:
+            self.error = error
 
 
 class parked_when_slow:

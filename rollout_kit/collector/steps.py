@@ -8,7 +8,6 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
@@ -49,7 +48,7 @@ from ..types import (
     Unverified,
 )
 from .plan import AgentPlan
-from .slot import Slot, Together, parked_when_slow
+from .slot import AttemptTasks, Slot, parked_when_slow
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +79,7 @@ class Equipment:
     """Agents whose last verdict was slow."""
     bill: Bill = field(default_factory=Bill)
     """Cost of all finished attempts."""
-    together: Together = nullcontext
+    tasks: AttemptTasks = field(default_factory=AttemptTasks)
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,8 +53,8 @@ class Journal:
         self._fsync: Fsync = fsync
         self._files: dict[Path, HeldFile] = {}
         self.index = KeptIndex(paths.index)
-        self._gathered: list[Rollout] | None = None
-        """Rollouts that `together` writes at its end."""
+        self._gathered: list[tuple[bytes, Rollout]] | None = None
+        """Lines, with their rollouts, that `together` writes at its end."""
         self._is_touched = self._is_doubtful = self._is_edited = False
         """Another program touched the files; some cannot be forced to disk; a line was edited."""
         try:
@@ -154,8 +154,8 @@ class Journal:
         """
         try:
             match outcome:
-                case Rollout(raw=bytes()) if self._gathered is not None:
-                    self._gathered.append(outcome)
+                case Rollout() if self._gathered is not None:
+                    self._gathered.append((outcome.dump(), outcome))
                 case Rollout():
                     offset = self.size
                     raw = self._write(self.main_file, outcome.dump())
@@ -174,28 +174,27 @@ class Journal:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Context at whose end the lines that workers have written are on disk, by one `write`;
+        """Context at whose end the rollouts that were appended in it are on disk, by one `write`;
         OutputError if one of them is not. Nobody may wait, or count on them, within it."""
-        self._gathered = rollouts = list[Rollout]()
+        self._gathered = gathered = list[tuple[bytes, Rollout]]()
         try:
             yield
         finally:
             self._gathered = None
-            if rollouts:
-                self._write_together(rollouts)
+            if gathered:
+                self._write_together(gathered)
 
-    def _write_together(self, rollouts: list[Rollout]) -> None:
-        """Write the lines of workers. If there is no room for all, those that are written count."""
+    def _write_together(self, gathered: list[tuple[bytes, Rollout]]) -> None:
+        """Write lines. If there is no room for all of them, those that are written count."""
         began, offset = perf_counter(), self.size
-        lines = [rollout.raw for rollout in rollouts if isinstance(rollout.raw, bytes)]
         try:
-            self.main_file.write_all(lines)
+            self.main_file.write_all([line for line, _ in gathered])
             if self._fsync == "row":
                 self.sync()
         finally:
             self.writing_s += perf_counter() - began
             is_kept = self._parked or self._turns.num_unfinished
-            for line, rollout in zip(lines, rollouts, strict=True):
+            for line, rollout in gathered:
                 if offset == self.size:
                     break
                 self.index.append(offset, line, rollout)

@@ -208,7 +208,8 @@ def test_a_server_that_blocks_the_collecting_process(run: Run) -> None:
 
 
 def test_a_disk_that_is_slow_to_force_rows_down(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "fsync", lambda descriptor: run.time.block(0.03))
+    """Rollouts that end together are forced down at once: sixteen wait for one disk."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: run.time.block(0.5))
     run.model["latency_s"] = 0.05
     found = run.collect(100, 16, fsync="row")
     assert found["name"] == "journal" and found["share"] > 0.8, found

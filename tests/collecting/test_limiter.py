@@ -15,7 +15,7 @@ from support import made, outcomes_of
 from test_rate_limit import Endpoint, sent_through
 
 from rollout_kit.collector.schedule import Attempts, Schedule
-from rollout_kit.collector.slot import Slot, in_task
+from rollout_kit.collector.slot import AttemptTasks, Slot
 from rollout_kit.config.keys.parallelism import Parallelism
 from rollout_kit.endpoints.rate_limit import Allowances, RequestQueue
 from rollout_kit.pacing.limiter import Adaptive, Fixed, limiter_of
@@ -80,7 +80,7 @@ class Run:
         cpu_time = itertools.count(0.0, 0.001).__next__  # a millisecond from look to look
         schedule = Schedule(
             Attempts(attempts()),
-            partial(in_task, self.attempt),
+            partial(AttemptTasks().begin, self.attempt),
             NoJournal(),
             self.limiter,
             cpu_time=cpu_time,

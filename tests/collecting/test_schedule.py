@@ -2,7 +2,8 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from support import made, outcomes_of
 
 from rollout_kit.collector.schedule import END, WAVE, Attempts, End, Later, Schedule
-from rollout_kit.collector.slot import Slot, in_task
+from rollout_kit.collector.slot import AttemptTasks, Slot
 from rollout_kit.errors import OutputError
 from rollout_kit.testing import run_virtual
 from rollout_kit.types import Attempt, Key, Outcome, Rollout, Task, Unverified
@@ -60,7 +61,7 @@ def test_never_more_than_the_limit_and_always_as_many_and_each_once(
 
     schedule = Schedule(
         Attempts(iter(attempts(len(durations)))),
-        partial(in_task, run),
+        partial(AttemptTasks().begin, run),
         Keep(),
         lambda: limit,
         max_parked=max_parked,
@@ -85,7 +86,9 @@ def test_a_limit_that_grows_is_used_at_the_next_completion() -> None:
         async for _ in outcomes_of(schedule):
             limit = 3
 
-    schedule = Schedule(Attempts(iter(attempts(7))), partial(in_task, run), Keep(), lambda: limit)
+    schedule = Schedule(
+        Attempts(iter(attempts(7))), partial(AttemptTasks().begin, run), Keep(), lambda: limit
+    )
     run_virtual(main())
     assert max(peaks) == 3
 
@@ -101,7 +104,9 @@ def test_stopping_lets_what_runs_finish_and_cancelling_does_not() -> None:
         return Rollout(*made(attempt.key))
 
     async def main(after_s: float, *, cancel: bool) -> list[Outcome]:
-        schedule = Schedule(Attempts(iter(attempts(9))), partial(in_task, run), Keep(), lambda: 3)
+        schedule = Schedule(
+            Attempts(iter(attempts(9))), partial(AttemptTasks().begin, run), Keep(), lambda: 3
+        )
         end = schedule.cancel if cancel else schedule.stop
         asyncio.get_running_loop().call_later(after_s, end)
         return [outcome async for outcome in outcomes_of(schedule)]
@@ -123,7 +128,9 @@ def test_nobody_regains_a_place_once_the_run_is_stopping() -> None:
         return Rollout(*made(attempt.key))
 
     async def main() -> None:
-        schedule = Schedule(Attempts(iter(attempts(3))), partial(in_task, run), Keep(), lambda: 1)
+        schedule = Schedule(
+            Attempts(iter(attempts(3))), partial(AttemptTasks().begin, run), Keep(), lambda: 1
+        )
         asyncio.get_running_loop().call_later(2.5, schedule.stop)
         async for _ in outcomes_of(schedule):
             pass
@@ -143,7 +150,9 @@ def test_an_unexpected_exception_is_raised_and_the_others_end() -> None:
             ended.append(attempt.key.task_id)
 
     async def main() -> None:
-        schedule = Schedule(Attempts(iter(attempts(4))), partial(in_task, run), Keep(), lambda: 4)
+        schedule = Schedule(
+            Attempts(iter(attempts(4))), partial(AttemptTasks().begin, run), Keep(), lambda: 4
+        )
         async for _ in outcomes_of(schedule):
             pass
 
@@ -155,7 +164,7 @@ def test_an_unexpected_exception_is_raised_and_the_others_end() -> None:
         raise AssertionError("the bug was swallowed")
 
 
-def test_an_outcome_is_kept_before_the_next_one_ends() -> None:
+def test_outcomes_that_end_together_are_kept_before_anything_else_happens() -> None:
     order: list[str] = []
 
     async def run(attempt: Attempt, slot: Slot) -> Outcome:
@@ -169,13 +178,78 @@ def test_an_outcome_is_kept_before_the_next_one_ends() -> None:
         return outcome
 
     async def main() -> None:
-        async for _ in outcomes_of(schedule):
-            pass
+        async for outcome in outcomes_of(schedule):
+            name = type(outcome).__name__
+            order.append(f"seen {name}")
 
-    schedule = Schedule(Attempts(iter(attempts(3))), partial(in_task, run), Keep(keep), lambda: 3)
+    @contextmanager
+    def together() -> Iterator[None]:
+        order.append("write")
+        yield
+        order.append("written")
+
+    tasks = AttemptTasks(together)
+    schedule = Schedule(
+        Attempts(iter(attempts(3))), partial(tasks.begin, run), Keep(keep), lambda: 3
+    )
     run_virtual(main())
-    steps = ("Unverified {}", "ends {}", "Rollout {}")
-    assert order == [step.format(number) for number in range(3) for step in steps]
+    assert order[:6] == [
+        step.format(number) for number in range(3) for step in ("Unverified {}", "ends {}")
+    ]
+    kept = ["write", "Rollout 0", "Rollout 1", "Rollout 2", "written"]
+    assert [each for each in order[6:] if each != "seen Unverified"] == [
+        *kept,
+        *["seen Rollout"] * 3,
+    ]
+
+
+def test_an_outcome_that_cannot_be_kept_leaves_the_others_kept() -> None:
+    kept: list[str] = []
+
+    async def run(attempt: Attempt, slot: Slot) -> Outcome:
+        return Rollout(*made(attempt.key))
+
+    def keep(outcome: Outcome) -> Outcome:
+        if outcome.key.task_id == "1":
+            raise OutputError("the disk is full")
+        kept.append(outcome.key.task_id)
+        return outcome
+
+    async def main() -> list[str]:
+        tasks = AttemptTasks()
+        begun = [tasks.begin(run, each, Slot(), keep) for each in attempts(3)]
+        found = await asyncio.gather(*begun, return_exceptions=True)
+        return [type(each).__name__ for each in found]
+
+    assert run_virtual(main()) == ["Rollout", "OutputError", "Rollout"]
+    assert kept == ["0", "2"]
+
+
+@pytest.mark.parametrize("after", range(4))
+def test_an_attempt_that_is_cancelled_as_it_ends_is_kept_or_has_not_ended(after: int) -> None:
+    ended: list[str] = []
+    kept: list[str] = []
+
+    async def run(attempt: Attempt, slot: Slot) -> Outcome:
+        await asyncio.sleep(0)
+        ended.append(attempt.key.task_id)
+        return Rollout(*made(attempt.key))
+
+    def keep(outcome: Outcome) -> Outcome:
+        kept.append(outcome.key.task_id)
+        return outcome
+
+    async def main() -> None:
+        tasks = AttemptTasks()
+        begun = [tasks.begin(run, each, Slot(), keep) for each in attempts(3)]
+        for _ in range(after):
+            await asyncio.sleep(0)
+        begun[1].cancel()
+        await asyncio.gather(*begun, return_exceptions=True)
+        assert begun[1].cancelled() == ("1" not in ended)
+
+    run_virtual(main())
+    assert sorted(kept) == sorted(ended) and len(kept) >= 2
 
 
 @pytest.mark.parametrize("parks", [True, False])
@@ -197,7 +271,9 @@ def test_what_cannot_be_kept_ends_the_run(parks: bool) -> None:
         finally:
             await outcomes.aclose()
 
-    schedule = Schedule(Attempts(iter(attempts(3))), partial(in_task, run), Keep(keep), lambda: 3)
+    schedule = Schedule(
+        Attempts(iter(attempts(3))), partial(AttemptTasks().begin, run), Keep(keep), lambda: 3
+    )
     with pytest.raises(OutputError, match="the disk is full"):
         run_virtual(main())
 
@@ -212,7 +288,7 @@ def test_places_are_filled_in_waves_and_what_ends_is_replaced_at_once() -> None:
             return Rollout(*made(attempt.key))
 
         schedule = Schedule(
-            Attempts(iter(attempts(1000))), partial(in_task, run), Keep(), lambda: 100
+            Attempts(iter(attempts(1000))), partial(AttemptTasks().begin, run), Keep(), lambda: 100
         )
         seen = []
 
@@ -257,7 +333,7 @@ def test_a_source_that_answers_later_is_asked_again_once_it_is_ready() -> None:
         loop = asyncio.get_running_loop()
         for second in range(3):
             loop.call_later(100 * second + 50, leases.ready.set)
-        schedule = Schedule(leases, partial(in_task, run), Keep(), lambda: 8)
+        schedule = Schedule(leases, partial(AttemptTasks().begin, run), Keep(), lambda: 8)
         return len([outcome async for outcome in outcomes_of(schedule)]), leases.num_asked
 
     number, num_asked = run_virtual(main())
