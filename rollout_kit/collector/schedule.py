@@ -12,7 +12,7 @@ from functools import partial
 from time import perf_counter, thread_time
 from typing import Protocol
 
-from ..transport.loop import cancel_all
+from ..transport.loop import cancel_all, when_quiet
 from ..types import Attempt, Outcome, StoredTurn, Unverified
 from .slot import Place, Slot, Work
 
@@ -322,8 +322,8 @@ class Schedule:
             self._filled = min(self._filled + WAVE, limit)
             self._hand(None)
 
-        # it runs after the dispatched attempts have taken their first steps
-        loop.call_soon(lambda: loop.call_later(PAUSE * (self._cpu_time() - began), next_wave))
+        # it runs once the dispatched attempts have taken their steps up to the model
+        when_quiet(lambda: loop.call_later(PAUSE * (self._cpu_time() - began), next_wave))
 
 
 class _Place(Place):

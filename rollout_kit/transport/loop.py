@@ -115,6 +115,38 @@ class _Step:
 step = _Step()
 
 
+class _Turns:
+    """Turns of the loop since the object was made."""
+
+    __slots__ = ("_num", "_num_quiet", "_num_taken")
+
+    def __init__(self) -> None:
+        self._num = self._num_quiet = 0
+        self._num_taken = step.num_taken
+
+    def are_enough(self) -> bool:
+        """Whether the work that went on has ended, or is not waited for any longer. Call it once in
+        each turn."""
+        self._num += 1
+        self._num_quiet += 1
+        if self._num_taken != step.num_taken:
+            self._num_taken, self._num_quiet = step.num_taken, 0
+        return self._num_quiet >= QUIET_TURNS or self._num >= MAX_TURNS
+
+
+def when_quiet(act: Callable[[], object]) -> None:
+    """Call `act` once the work that goes on has taken its steps, or after MAX_TURNS."""
+    loop, turns = asyncio.get_running_loop(), _Turns()
+
+    def look() -> None:
+        if turns.are_enough():
+            act()
+        else:
+            loop.call_soon(look)
+
+    loop.call_soon(look)
+
+
 class Lockstep(Generic[T]):
     """Has the work on many replies go on together: each step of it for all, then the next step.
 
@@ -130,22 +162,13 @@ class Lockstep(Generic[T]):
         """Give `waiter` its result, together with others."""
         self._gathered.append((waiter, reply))
         if len(self._gathered) == 1:
-            self._loop = waiter.get_loop()
-            self._num_turns = self._num_quiet = 0
-            self._num_taken, self._ends = step.num_taken, self._loop.time() + MAX_GATHER_S
+            self._loop, self._turns = waiter.get_loop(), _Turns()
+            self._ends = self._loop.time() + MAX_GATHER_S
             self._loop.call_soon(self._look)
 
     def _look(self) -> None:
-        self._num_turns += 1
-        self._num_quiet += 1
-        if self._num_taken != step.num_taken:
-            self._num_taken, self._num_quiet = step.num_taken, 0
-        if (
-            self._num_quiet < QUIET_TURNS
-            and self._num_turns < MAX_TURNS
-            and len(self._gathered) < MAX_TOGETHER
-            and self._loop.time() < self._ends
-        ):
+        has_room = len(self._gathered) < MAX_TOGETHER and self._loop.time() < self._ends
+        if has_room and not self._turns.are_enough():
             self._loop.call_soon(self._look)
             return
         gathered, self._gathered = self._gathered, []

@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import made, outcomes_of
 
-from rollout_kit.collector.schedule import END, WAVE, Attempts, End, Later, Schedule
+from rollout_kit.collector.schedule import END, PAUSE, WAVE, Attempts, End, Later, Schedule
 from rollout_kit.collector.slot import AttemptTasks, Slot
 from rollout_kit.errors import OutputError
 from rollout_kit.testing import run_virtual
+from rollout_kit.transport.loop import step
 from rollout_kit.types import Attempt, Key, Outcome, Rollout, Task, Unverified
 
 
@@ -307,6 +308,33 @@ def test_places_are_filled_in_waves_and_what_ends_is_replaced_at_once() -> None:
     seen = asyncio.run(main())
     steps = [after - before for before, after in itertools.pairwise(seen)]
     assert max(steps) <= WAVE and {WAVE - 3, WAVE, 2 * WAVE} & set(seen)
+
+
+def test_the_pause_after_a_wave_counts_each_step_of_its_attempts() -> None:
+    async def main() -> list[float]:
+        loop, cpu_s, began = asyncio.get_running_loop(), 0.0, list[float]()
+
+        async def run(attempt: Attempt, slot: Slot) -> Rollout:
+            nonlocal cpu_s
+            began.append(loop.time())
+            for _ in range(3):
+                cpu_s += 0.001
+                await step
+            await asyncio.sleep(1)
+            return Rollout(*made(attempt.key))
+
+        schedule = Schedule(
+            Attempts(iter(attempts(2 * WAVE))),
+            partial(AttemptTasks().begin, run),
+            Keep(),
+            lambda: 2 * WAVE,
+            cpu_time=lambda: cpu_s,
+        )
+        assert len([outcome async for outcome in outcomes_of(schedule)]) == 2 * WAVE
+        return began
+
+    began = run_virtual(main())
+    assert began[WAVE] - began[0] == pytest.approx(PAUSE * WAVE * 0.003)
 
 
 def test_a_source_that_answers_later_is_asked_again_once_it_is_ready() -> None:
