@@ -253,8 +253,7 @@ class Aggregate:
         column = self.groups.numbers.get("reward")
         if column is None:
             return []
-        means = ((column[row].mean, row) for row, count in enumerate(self.groups.counts) if count)
-        lowest = nsmallest(number, means)
+        lowest = nsmallest(number, column.means())
         task_ids = self.groups.task_ids()
         return [(task_ids[row], mean, self.groups.counts[row]) for mean, row in lowest]
 
@@ -276,12 +275,13 @@ class Aggregate:
             return []
         groups, task_ids, entries = self.groups, self.groups.task_ids(), []
         named = sorted(groups.numbers.items())
-        columns = [(list(each.stats()), _stat_names(name)) for name, each in named]
+        columns = [(list(each.stats()), *_stat_names(name)) for name, each in named]
         for row in sorted(range(len(groups)), key=groups.indices.__getitem__):
             stats: JsonObject = {"_ng_task_index": groups.indices[row], "task_id": task_ids[row]}
-            for known, names in columns:
+            for known, mean, most, least, std in columns:
                 if row < len(known) and (figures := known[row]) is not None:
-                    stats |= zip(names, figures, strict=True)
+                    # one by one, which takes a fifth of the time of `update`
+                    stats[mean], stats[most], stats[least], stats[std] = figures
             stats |= {"num_rollouts": groups.counts[row], "expected_num_rollouts": repeats}
             entries.append(stats)
         return entries

@@ -73,9 +73,9 @@ def stats_of(
     count: int, total: float, squares: float, smallest: float, largest: float
 ) -> tuple[float, float, float, float]:
     """The figures of STATS for at least one number."""
+    if count == 1:
+        return total, largest, smallest, 0.0
     mean = total / count
-    if count < 2:
-        return mean, largest, smallest, 0.0
     spread = squares - total * mean  # NaN, and null in files, if the squares are infinite
     deviation = math.sqrt(max(spread, 0.0) / (count - 1))
     return mean, largest, smallest, deviation
@@ -127,8 +127,15 @@ class Column:
 
     def stats(self) -> Iterator[tuple[float, float, float, float] | None]:
         """The figures of STATS for each group; None if it has no such number."""
-        for count, *sums in zip(self.counts, *self._columns, strict=True):
-            yield stats_of(count, *sums) if count else None
+        columns = zip(self.counts, *self._columns, strict=True)
+        for count, total, squares, smallest, largest in columns:
+            yield stats_of(count, total, squares, smallest, largest) if count else None
+
+    def means(self) -> Iterator[tuple[float, int]]:
+        """Mean and row of each group that has the number."""
+        for row, (count, total) in enumerate(zip(self.counts, self._columns[0], strict=True)):
+            if count:
+                yield total / count, row
 
     def sums(self) -> Iterator[tuple[int, float]]:
         """Count and total of each group that has the number."""

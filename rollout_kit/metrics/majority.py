@@ -60,6 +60,9 @@ Kind = tuple[int, tuple[tuple[float, ...], ...]]
 
 
 def _kind_of(votes: Mapping[AnyVote, int]) -> Kind:
+    if len(votes) == 1:  # as of most tasks
+        (((answer, reward), number),) = votes.items()
+        return (number, ()) if answer is None else (0, ((reward,) * number,))
     rewards: dict[str | None, list[float]] = {}
     for (answer, reward), number in votes.items():
         rewards.setdefault(answer, []).extend([reward] * number)
@@ -117,26 +120,27 @@ class Votes:
             for each, number in votes.items():
                 known[each] = known.get(each, 0) + number
 
-    def maj_at_k(self, ks: Iterable[str]) -> dict[str, float] | None:
-        """maj@k over the tasks with at least k rollouts; None without answers, or with too many
-        tasks."""
+    def maj_at_k(self, ks: Iterable[str]) -> dict[str, tuple[float, int]]:
+        """maj@k over the tasks with at least k rollouts, and their number; empty without answers,
+        or with too many tasks."""
         if self.given == self.missing or len(self.tasks) > MAX_TASKS:
-            return None
+            return {}
         alike, found = Counter(map(_kind_of, self.tasks.values())), {}
         for k in ks:
             kinds = Counter({kind: n for kind, n in alike.items() if _size_of(kind) >= int(k)})
             if kinds:
                 whole = math.fsum(n * _maj_alike(int(k), kind) for kind, n in kinds.items())
-                found[k] = whole / kinds.total()
+                found[k] = whole / kinds.total(), kinds.total()
         return found
 
     def figures(self, ks: Iterable[str]) -> JsonObject:
         """maj@k with the number of tasks behind each, for the metrics file; empty if unknown."""
         if not (found := self.maj_at_k(ks)):
             return {}
-        sizes = [sum(votes.values()) for votes in self.tasks.values()]
-        tasks = {k: sum(size >= int(k) for size in sizes) for k in found}
-        return {"maj_at_k": found, "maj_at_k_tasks": tasks}
+        return {
+            "maj_at_k": {k: value for k, (value, _) in found.items()},
+            "maj_at_k_tasks": {k: number for k, (_, number) in found.items()},
+        }
 
     def no_answer(self) -> float | None:
         """The share of rollouts without an answer."""

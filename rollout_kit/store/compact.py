@@ -5,6 +5,7 @@ from binascii import unhexlify
 from collections import Counter
 from collections.abc import Collection, Container, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any, TypeGuard
 
 from ..types import Key
@@ -70,9 +71,8 @@ class NumberTable:
 
     def items(self) -> Iterator[tuple[int, int]]:
         for keys, values in zip(self._keys, self._values, strict=True):
-            for key, value in zip(keys, values, strict=True):
-                if value:
-                    yield key, value - 1
+            for key, value in zip(compress(keys, values), filter(None, values), strict=True):
+                yield key, value - 1
 
     def _grow(self, shard: int) -> None:
         old_keys, old_values = self._keys[shard], self._values[shard]

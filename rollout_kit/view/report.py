@@ -211,7 +211,7 @@ def _success(files: Sequence[Facts]) -> str:
         if len(passed) > 1:
             lines[f"pass@k {each.name}"] = passed
             if voted := each.whole.votes.maj_at_k(passed):
-                lines[f"maj@k {each.name}"] = voted
+                lines[f"maj@k {each.name}"] = {k: value for k, (value, _) in voted.items()}
     return f"<h2>pass@k and maj@k</h2>{draw_lines(lines)}{_note(ABOUT_K)}" if lines else ""
 
 
