@@ -66,7 +66,7 @@ def run(cases: list[Case], groups: list[str], runs: int) -> int:
         print(text, flush=True)
 
     found.load = os.getloadavg()[0]
-    print(f"Medians of {runs}; load of this machine before: {found.load:.1f}")
+    print(f"{report.of_cases(runs)}; load of this machine before: {found.load:.1f}")
     with tempfile.TemporaryDirectory() as name, running_endpoint() as port:
         grid = Grid(port, Path(name), runs, say)
         figures = Figures(port, Path(name), runs, say)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .figures import Figure
-from .grid import Compared
+from .grid import OFTEN, Compared
 from .lines import Line, judge
 from .measure import ROOT
 
@@ -109,7 +109,7 @@ def renew(page: Path) -> None:
 
 def _markdown(found: Json) -> Iterator[str]:
     yield (
-        f"{_where(found)} {_of(found['runs'])}; rollout_kit at {found['commit']}; load of the"
+        f"{_where(found)} {of_cases(found['runs'])}; rollout_kit at {found['commit']}; load of the"
         f" machine before: {found['load']:.1f}.\n"
     )
     yield "## Targets\n"
@@ -181,6 +181,11 @@ def _markdown_of_peers(found: Json) -> Iterator[str]:
 
 def _of(runs: int) -> str:
     return "One run of each" if runs == 1 else f"Medians of {runs}"
+
+
+def of_cases(runs: int) -> str:
+    """How often the cases of the grid were measured."""
+    return f"{_of(runs)} ({OFTEN * runs} of the shortest cases)"
 
 
 def _where(found: Json) -> str:

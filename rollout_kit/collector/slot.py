@@ -137,7 +137,7 @@ Together = Callable[[], AbstractContextManager[None]]
 """A context at whose end the outcomes that were kept within it are on disk."""
 
 Work = Callable[[Attempt, Slot, Keep], "asyncio.Future[Outcome]"]
-"""Begins an attempt. Its outcome goes through `keep` in the moment it is there, and is the result
+"""Begins an attempt. Its outcome goes through `keep` as soon as it is there, and then is the result
 of the future; to cancel the future is to stop the attempt."""
 
 
