@@ -131,8 +131,13 @@ class Steps:
         log = TurnLog(tuple(self.slot.turns), self._store_turn) if self.agent.saves_turns else None
         response = await self._call(self.attempt.key.agent, "/v1/responses", params, log)
         duration_s = perf_counter() - began
-        await step
-        line = self._line(response, session.stats, started_at, duration_s)
+        make_line = partial(self._line, response, session.stats, started_at, duration_s)
+        try:
+            await step
+        except asyncio.CancelledError:
+            self.slot.park(self._make_unverified(make_line()))
+            raise
+        line = make_line()
         if self.shared.limits.skip_verification or not self.agent.verifies:
             return Rollout(info_of(line), mark_as("rollout", line))
         return await self._verify(row, line)

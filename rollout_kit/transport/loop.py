@@ -100,7 +100,7 @@ class Begun(Generic[T]):
 
 class _Step:
     """Await it between two parts of the work on a reply; see `Lockstep`. It takes one turn of the
-    loop. Whoever is cancelled here must lose nothing that is in hand."""
+    loop. Whoever is cancelled here must not lose the response of a rollout."""
 
     __slots__ = ("num_taken",)
 

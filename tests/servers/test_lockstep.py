@@ -1,11 +1,13 @@
 """Work on replies goes on together, step by step."""
 
 import asyncio
+import itertools
+from typing import Any
 
 import pytest
 from support import Bench, asked, row
 
-from rollout_kit.collector.steps import Steps
+from rollout_kit.serving.agent import Turns
 from rollout_kit.testing import run_virtual
 from rollout_kit.transport.loop import MAX_TOGETHER, MAX_TURNS, Lockstep, step
 from rollout_kit.types import JsonObject
@@ -109,14 +111,14 @@ def test_who_has_stopped_waiting_stops_nobody_else() -> None:
     assert run_virtual(main()) == ["stays0", "stays1", "stays2"]
 
 
-@pytest.mark.parametrize("after", range(5))
+@pytest.mark.parametrize("after", range(6))
 def test_a_rollout_that_is_cancelled_at_a_step_keeps_its_response(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
-    """`after` turns of the loop since the response was there."""
-    make_line = Steps._line
+    """`after` turns of the loop since the agent had the response."""
+    finish, responses = Turns.finish, itertools.count()
 
-    def line_then_cancel(self: Steps, response: JsonObject, *rest: object) -> JsonObject:
+    def finish_and_cancel(self: Turns, *given: Any) -> JsonObject:
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
         assert task is not None
 
@@ -126,11 +128,11 @@ def test_a_rollout_that_is_cancelled_at_a_step_keeps_its_response(
             else:
                 task.cancel()
 
-        if asked(self.attempt.task.row["responses_create_params"]) == "b":
+        if next(responses) == 1:
             cancel_after(after)
-        return make_line(self, response, *rest)  # type: ignore[arg-type]
+        return finish(self, *given)
 
-    monkeypatch.setattr(Steps, "_line", line_then_cancel)
+    monkeypatch.setattr(Turns, "finish", finish_and_cancel)
     run_virtual(bench.collect([row("a"), row("b"), row("c")]))
     kept = [*bench.lines(), *bench.lines("_unverified")]
     found = {asked(each["responses_create_params"]) for each in kept}
