@@ -239,8 +239,6 @@ class parked_when_slow:
         self._timer.cancel()
         if raised is None and not self._took_long:
             self._slow.discard(self._agent)
-        elif raised is asyncio.CancelledError:
-            self._park()
 
     def _takes_long(self) -> None:
         self._took_long = True
