@@ -70,7 +70,7 @@ class Attempts:
 class Schedule:
     """Runs the attempts of `source`; iterate over `batches()` to drive it.
 
-    An outcome goes to `sink` by itself when it is there, before this loop or any other sees it.
+    An outcome goes to `sink` before this loop or any other sees it.
     """
 
     def __init__(
