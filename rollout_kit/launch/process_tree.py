@@ -18,8 +18,9 @@ PROC = "/proc"
 MARK = "ROLLOUT_KIT_PROCESS"
 """Environment variable of a server process and its descendants; each process has its own value."""
 
-ROUNDS = 20
-"""Searches for survivors: a process may fork while it is being killed."""
+ROUNDS = 200
+"""Most searches for survivors: a process may fork while it is being killed, and on a busy machine a
+killed one takes a moment to end."""
 
 ROUND_S = 0.01
 
@@ -59,23 +60,29 @@ def find_marked(variable: str, value: str) -> dict[int, str]:
 def kill(members: dict[int, str]) -> None:
     """Kill the members whose pid still belongs to the same process."""
     for pid, start in members.items():
-        if _start_time(pid) == start:
+        if _is_live(pid, start):
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
 
 
 def kill_family(root: int, mark: str = "", *, spare: int | None = None) -> None:
-    """Kill the members until none is left, except the process `spare`."""
+    """Kill the members until none is left, except the process `spare`.
+
+    A member leaves the family when its parent ends first, and a killed process may live on for a
+    moment: each that was found is watched until it has ended.
+    """
     if not os.path.exists(f"{PROC}/self/stat"):
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(root, signal.SIGKILL)
         return
+    found: dict[int, str] = {}
     for _ in range(ROUNDS):
-        members = family(root, mark)
-        members.pop(spare or 0, None)
-        if not members:
+        found |= family(root, mark)
+        found.pop(spare or 0, None)
+        found = {pid: start for pid, start in found.items() if _is_live(pid, start)}
+        if not found:
             return
-        kill(members)
+        kill(found)
         time.sleep(ROUND_S)
 
 
@@ -95,9 +102,9 @@ def _is_marked(pid: int, mark: str, variable: str = MARK) -> bool:
     return f"{variable}={mark}".encode() in environment.split(b"\0")
 
 
-def _start_time(pid: int) -> str | None:
+def _is_live(pid: int, start: str) -> bool:
     fields = _stat(pid)
-    return fields[19] if fields else None
+    return fields is not None and fields[0] not in "ZX" and fields[19] == start
 
 
 def _stat(pid: int) -> list[str] | None:
