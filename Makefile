@@ -8,12 +8,12 @@ UV := $(shell command -v uv 2>/dev/null)
 # Commands here start Python thousands of times: it must find its compiled modules.
 unexport PYTHONDONTWRITEBYTECODE
 
-# One process more than cores, as tests wait a lot; a file's tests share what is slow to set up.
+# Two processes more than cores, as tests wait a lot; a file's tests share what is slow to set up.
 # The files begin in the order of tests/conftest.py.
-PARALLEL = --numprocesses=$(shell $(BIN)/python -c "import os; print(min(os.cpu_count() + 1, 5))") \
+PARALLEL = --numprocesses=$(shell $(BIN)/python -c "import os; print(min(os.cpu_count() + 2, 6))") \
 	--dist=loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-view test-slow test-wheel check chaos bench bench-peers performance soak vllm-cpu test-vllm trainers test-trainers test-ray trackers test-trackers rl-demo test-rl dpo-demo clean
+.PHONY: demo test test-documents test-view test-slow test-wheel check chaos bench bench-peers performance soak vllm-cpu test-vllm trainers test-trainers test-ray trackers test-trackers rl-demo test-rl dpo-demo clean
 
 demo: .venv/.ready-demo  ## 96 tasks × 4 rollouts from a tiny model, offline, into results/demo/
 	$(BIN)/ng_collect_rollouts "+config_paths=[configs/demo.yaml]" \
@@ -24,6 +24,9 @@ demo: .venv/.ready-demo  ## 96 tasks × 4 rollouts from a tiny model, offline, i
 
 test: .venv/.ready-dev  ## every test that needs no GPU and no key
 	$(BIN)/python -m pytest $(PARALLEL)
+
+test-documents: .venv/.ready-dev  ## the commands of guides, of servers' READMEs and of the users' documents
+	$(BIN)/python -m pytest -m documents $(PARALLEL)
 
 test-slow: .venv/.ready-dev  ## what takes minutes
 	$(BIN)/python -m pytest -m slow $(PARALLEL)

@@ -276,6 +276,7 @@ def count(folder: Path, name: str) -> int:
     return len(keys)
 
 
+@pytest.mark.documents
 def test_infrastructure(folder: Path) -> None:
     for tool in ("jq", "awk", "split"):
         if shutil.which(tool) is None:
@@ -298,12 +299,14 @@ def _params(folder: Path) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.documents
 def test_optimization(folder: Path) -> None:
     said = [run(folder, block) for block in blocks(OPTIMIZATION)]
     assert count(folder, "short_rollouts.jsonl") == count(folder, "unverified_rollouts.jsonl") == 6
     assert '"output"' in said[1], "the warm-up is answered without a token"
 
 
+@pytest.mark.documents
 def test_production(folder: Path) -> None:
     (folder / "rollouts_00.jsonl").touch()  # the last block joins files of earlier documents
     said = [run(folder, block) for block in blocks(PRODUCTION)]

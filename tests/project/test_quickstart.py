@@ -71,6 +71,7 @@ def by_key(path: Path) -> dict[tuple[str, int], dict[str, Any]]:
     }
 
 
+@pytest.mark.documents
 def test_two_terminals_give_the_rows_of_one_and_every_response_is_the_sdk_s(tmp_path: Path) -> None:
     with bound_socket("127.0.0.1", 0) as sock:
         port = sock.getsockname()[1]

@@ -60,6 +60,10 @@ class Walk:
             "XDG_STATE_HOME": str(folder / "state"),
         }
 
+    def read(self, document: str) -> None:
+        for block in blocks(WALKED[document]):
+            self.take(block)
+
     def take(self, block: Block) -> None:
         if block.file:
             text = block.text.replace("https://api.openai.com/v1", self.hosted.url)
@@ -111,7 +115,7 @@ class Walk:
 
 @pytest.fixture(scope="module")
 def walk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
-    """One process at a time walks: the commands use a fixed port."""
+    """Through the README. One process at a time walks: the commands use a fixed port."""
     if not (BIN / "ng_help").exists():
         pytest.skip("the commands are not installed beside this interpreter")
     if not all(map(shutil.which, ("bash", "curl", "jq"))):
@@ -128,9 +132,7 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
             pytest.skip(f"port {HEAD_PORT} is in use, and the documents' commands need it")
         walk = Walk(tmp_path_factory.mktemp("walk"), hosted)
         try:
-            for document in WALKED.values():
-                for block in blocks(document):
-                    walk.take(block)
+            walk.read("README.md")
             yield walk
         finally:
             if walk.servers:
@@ -138,33 +140,19 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
                 walk.servers.communicate(timeout=HANG_S)
 
 
-def test_two_terminals(walk: Walk) -> None:
-    assert len(walk.rows("two_terminals/rollouts")) == 96
-    answer = json.loads(walk.after("curl").splitlines()[-1])
-    assert "response" in answer and "verify_error" in answer and "reward" not in answer, answer
-    assert answer["response"]["output"]
-    assert walk.after("ng_status").count(" ok ") == 3
-    assert "stopped the ng_run" in walk.after("ng_stop")
-    assert walk.servers is not None
-    eventually(lambda: walk.servers is not None and walk.servers.poll() == 0)
-
-
-def test_arms_are_collected_compared_and_exported(walk: Walk) -> None:
-    assert "Plan: 2 tasks × 3 arms × 2 repeats = 12 rollouts" in walk.after("+arms=arms.yaml")
-    assert "plain_0 and strict:" in walk.after("ng_compare results/arms")
-    assert len(walk.rows("arms/kto")) == 4
+@pytest.fixture(scope="module")
+def guided(walk: Walk) -> Walk:
+    """On through the guides, in the same folder."""
+    for name in guides()[1:]:
+        walk.read(name)
+    return walk
 
 
 def test_a_verifier_of_one_s_own(walk: Walk) -> None:
     said = walk.after("ng_validate")
     assert "configuration is valid" in said and "Plan: 1 task × 1 repeat = 1 rollout" in said
-    assert "Plan: 1 task × 4 repeats = 4 rollouts · 1 done" in walk.after("+num_repeats=4 \\")
-    assert "4 planned: 4 with a result" in walk.after("+check_only=true")
-    rows = walk.rows("exact")
-    assert [row["rollout"]["rollout_index"] for row in rows] == list(range(8))
-    assert rows[0]["agent_ref"]["name"] == "exact_simple_agent" and "length" in rows[0]
-    assert "Bottleneck: " in walk.after("+throughput_log")
-    assert len((walk.folder / "results/throughput.csv").read_text().splitlines()) == 2
+    [first, *_] = walk.rows("exact")
+    assert first["agent_ref"]["name"] == "exact_simple_agent" and "length" in first
 
 
 def test_a_hosted_api(walk: Walk) -> None:
@@ -172,16 +160,47 @@ def test_a_hosted_api(walk: Walk) -> None:
     assert walk.hosted.saw.total() == 5
 
 
-def test_verdicts_later(walk: Walk) -> None:
-    unverified, verified = walk.rows("later/unverified"), walk.rows("later/verified")
-    said = walk.after("ng_reverify")
+@pytest.mark.documents
+def test_two_terminals(guided: Walk) -> None:
+    assert len(guided.rows("two_terminals/rollouts")) == 96
+    answer = json.loads(guided.after("curl").splitlines()[-1])
+    assert "response" in answer and "verify_error" in answer and "reward" not in answer, answer
+    assert answer["response"]["output"]
+    assert guided.after("ng_status").count(" ok ") == 3
+    assert "stopped the ng_run" in guided.after("ng_stop")
+    assert guided.servers is not None
+    eventually(lambda: guided.servers is not None and guided.servers.poll() == 0)
+
+
+@pytest.mark.documents
+def test_arms_are_collected_compared_and_exported(guided: Walk) -> None:
+    assert "Plan: 2 tasks × 3 arms × 2 repeats = 12 rollouts" in guided.after("+arms=arms.yaml")
+    assert "plain_0 and strict:" in guided.after("ng_compare results/arms")
+    assert len(guided.rows("arms/kto")) == 4
+
+
+@pytest.mark.documents
+def test_repeats_and_estimates_of_a_task_of_one_s_own(guided: Walk) -> None:
+    assert "Plan: 1 task × 4 repeats = 4 rollouts · 1 done" in guided.after("+num_repeats=4 \\")
+    assert "4 planned: 4 with a result" in guided.after("+check_only=true")
+    rows = guided.rows("exact")
+    assert [row["rollout"]["rollout_index"] for row in rows] == list(range(8))
+    assert "Bottleneck: " in guided.after("+throughput_log")
+    assert len((guided.folder / "results/throughput.csv").read_text().splitlines()) == 2
+
+
+@pytest.mark.documents
+def test_verdicts_later(guided: Walk) -> None:
+    unverified, verified = guided.rows("later/unverified"), guided.rows("later/verified")
+    said = guided.after("ng_reverify")
     assert f"First verdicts: {len(unverified)}" in said and len(verified) == len(unverified) > 0
     assert not any("reward" in line for line in unverified)
     assert all("reward" in line for line in verified)
 
 
-def test_the_recipe_over_the_output(walk: Walk) -> None:
-    assert re.fullmatch(r"Avg tokens/sample: [\d.]+\n", walk.after("jq "))
+@pytest.mark.documents
+def test_the_recipe_over_the_output(guided: Walk) -> None:
+    assert re.fullmatch(r"Avg tokens/sample: [\d.]+\n", guided.after("jq "))
 
 
 def test_every_command_is_run_or_says_why_not() -> None:

@@ -52,6 +52,7 @@ def test_a_server_s_folder_is_complete(kind: str, name: str) -> None:
         assert (folder / f"configs/{name}.yaml").exists()
 
 
+@pytest.mark.documents
 @pytest.mark.parametrize("name", ENVIRONMENTS)
 def test_its_readme_s_commands_work_with_the_tiny_model(name: str, tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2")

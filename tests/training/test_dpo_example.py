@@ -30,6 +30,7 @@ def demo() -> Any:
     return module
 
 
+@pytest.mark.documents
 def test_all_but_the_training_runs_on_the_tiny_model(demo: Any, tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2")
     said: dict[str, str] = {}
