@@ -16,7 +16,7 @@ NUM_WRONG = {"before": 3, "after": 1}
 """Of four answers to a problem, how many are wrong, all in the same way."""
 
 
-@pytest.mark.parametrize("name", ["gsm8k", "gsm8k_platinum"])
+@pytest.mark.parametrize("name", ["gsm8k", pytest.param("gsm8k_platinum", marks=pytest.mark.slow)])
 def test_rows_are_prepared_collected_voted_on_and_compared(name: str, tmp_path: Path) -> None:
     with endpoint(says(lambda body: "")) as model:
         place = Workplace(tmp_path, model)

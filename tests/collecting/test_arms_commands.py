@@ -42,7 +42,10 @@ def prepare(place: Workplace, marker: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "number", "marker"),
-    [("coherence_math", 11, "Answer:"), ("coherence_math_8", 8, "####")],
+    [
+        ("coherence_math", 11, "Answer:"),
+        pytest.param("coherence_math_8", 8, "####", marks=pytest.mark.slow),
+    ],
 )
 def test_the_shipped_arms_run_from_one_command(
     name: str, number: int, marker: str, place: Workplace

@@ -191,6 +191,7 @@ def test_a_worker_that_stands_still_is_replaced_and_may_come_back(
     assert site.num_answered() <= 400 + 2 * 64
 
 
+@pytest.mark.slow
 def test_the_same_command_continues_after_its_driver_was_killed(
     site: Site, workers: list[str]
 ) -> None:

@@ -49,7 +49,7 @@ def cut_off(chance: random.Random) -> float:
     return min(chance.lognormvariate(6, 1.2), 1024.0)
 
 
-@pytest.mark.parametrize("drawn", [20, 50])
+@pytest.mark.parametrize("drawn", [20, pytest.param(50, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "cost",
     [log_normal(0.3), log_normal(0.8), log_normal(1.3), of_the_input, some_fail, cut_off],
@@ -60,7 +60,7 @@ def test_the_interval_covers_the_true_cost(
 ) -> None:
     chance, covered = random.Random(1), 0
     for _ in range(4 * NUM_RUNS):
-        everyone = [cost(chance) for _ in range(1000)]
+        everyone = [cost(chance) for _ in range(500)]
         found = total(chance.sample(everyone, drawn), len(everyone))
         covered += found.low <= sum(everyone) <= found.high
     assert covered >= 4 * COVERED

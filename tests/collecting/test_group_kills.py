@@ -80,6 +80,7 @@ def kill_and_check(
     return {"kills": killed, "groups": num_tasks, "calls": len(asked)}
 
 
+@pytest.mark.slow
 def test_each_group_is_scored_once_after_a_few_kills(tmp_path: Path) -> None:
     found = kill_and_check(tmp_path, 40, 4, 0.02)
     assert found["calls"] < 40 + 4 * 16 + 1, "only calls that a kill cut off are repeated"

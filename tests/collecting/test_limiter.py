@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator
 from functools import partial
 from statistics import mean
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -101,12 +102,17 @@ class Run:
         return mean(limit for at, limit in self.limits if at > after)
 
 
-STARTS = [pytest.param(1, marks=pytest.mark.slow), 1000]
+def slow(*values: float) -> Any:
+    """A case with many more requests than the others."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+STARTS = [slow(1), 1000]
 """Limits that the search begins with; from below it takes minutes of simulated time more."""
 
 
 @pytest.mark.parametrize("start", STARTS)
-@pytest.mark.parametrize("per_minute", [60, 500, 5000])
+@pytest.mark.parametrize("per_minute", [60, 500, slow(5000)])
 def test_a_hidden_rate_is_reached_with_hardly_a_refusal(per_minute: float, start: int) -> None:
     endpoint = Endpoint(requests_per_minute=per_minute, burst_s=2)
     run = Run(Adaptive(1, start, 4000), endpoint)
@@ -143,8 +149,9 @@ class Busy(Endpoint):
 
 
 @pytest.mark.parametrize("start", STARTS)
-@pytest.mark.parametrize("sigma", [0.0, 0.5])
-@pytest.mark.parametrize("capacity", [20, 100])
+@pytest.mark.parametrize(
+    ("capacity", "sigma"), [(20, 0.0), (20, 0.5), slow(100, 0.0), slow(100, 0.5)]
+)
 def test_a_hidden_capacity_is_found(capacity: int, sigma: float, start: int) -> None:
     endpoint = Busy(capacity, sigma)
     run = Run(Adaptive(1, start, 4000), endpoint)
@@ -191,7 +198,7 @@ class Soft(Endpoint):
         return None, {}
 
 
-@pytest.mark.parametrize("start", [32, *STARTS])
+@pytest.mark.parametrize("start", [32, slow(1), slow(1000)])
 def test_a_server_that_slows_down_softly_is_not_starved(start: int) -> None:
     endpoint = Soft(requests_per_minute=1e9)
     run = Run(Adaptive(1, start, 4000), endpoint)

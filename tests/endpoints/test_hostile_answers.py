@@ -3,11 +3,11 @@
 import asyncio
 import faulthandler
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from itertools import cycle, product
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import orjson
 import pytest
@@ -28,6 +28,8 @@ from rollout_kit.types import JsonObject
 SERVERS = Path(__file__).resolve().parents[2] / "resources_servers"
 ENVIRONMENTS = sorted(path.parent.name for path in SERVERS.glob("*/app.py"))
 MEGABYTE = 1 << 20
+Verify = Callable[[JsonObject, bytes], JsonObject]
+"""Row and response → the verdict."""
 
 
 def routes() -> Iterator[tuple[str, str]]:
@@ -42,7 +44,7 @@ def routes() -> Iterator[tuple[str, str]]:
 
 
 ROUTES = list(routes())
-LIMITS = {"verify_timeout_s": 3, "unit_test_timeout_secs": 3, "num_verify_workers": 1}
+LIMITS = {"verify_timeout_s": 1, "unit_test_timeout_secs": 1, "num_verify_workers": 1}
 """The verifiers' own limits; a verdict that needs longer is a verdict too."""
 
 MORE_ROWS: dict[str, list[JsonObject]] = {
@@ -195,9 +197,14 @@ def rows_of(name: str) -> list[JsonObject]:
     return [*examples, *({**shared, **row} for row in MORE_ROWS.get(name, []))]
 
 
+class Server(NamedTuple):
+    name: str
+    verify: Verify
+
+
 @contextmanager
-def verifier(name: str, route: str = "/verify") -> Iterator[Any]:
-    """`judge(row, response)` on one server, which lives through all calls."""
+def verifier(name: str, route: str = "/verify") -> Iterator[Verify]:
+    """A server that lives through all calls."""
     server = registry.load("resources_servers", name)
     limits = {**LIMITS, UNSAFE_CODE: True}
     chosen = {key: limits[key] for key in limits if key in server.Config.model_fields}
@@ -232,60 +239,74 @@ async def judge(
         return found[0]
 
 
-def hold_for_all(name: str, route: str, responses: st.SearchStrategy[bytes]) -> None:
+@pytest.fixture(scope="module", params=ROUTES, ids="-".join)
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """Each route in turn; all its tests use one server."""
+    name, route = request.param
     with verifier(name, route) as verify:
-
-        @settings(max_examples=20, derandomize=True, database=None, suppress_health_check=HEALTHY)
-        @given(st.sampled_from(rows_of(name)), responses)
-        def hold(row: JsonObject, response: bytes) -> None:
-            faulthandler.dump_traceback_later(HANG_S, exit=True)
-            try:
-                assert isinstance(verify(row, response)["reward"], float)
-            finally:
-                faulthandler.cancel_dump_traceback_later()
-
-        hold()
+        yield Server(name, verify)
 
 
-@pytest.mark.parametrize(("name", "route"), ROUTES)
-def test_every_text_gets_a_verdict(name: str, route: str) -> None:
-    hold_for_all(name, route, as_response(codes if name == "code_gen" else known | texts()))
+def hold_for_all(server: Server, responses: st.SearchStrategy[bytes]) -> None:
+    @settings(max_examples=12, derandomize=True, database=None, suppress_health_check=HEALTHY)
+    @given(st.sampled_from(rows_of(server.name)), responses)
+    def hold(row: JsonObject, response: bytes) -> None:
+        faulthandler.dump_traceback_later(HANG_S, exit=True)
+        try:
+            assert isinstance(server.verify(row, response)["reward"], float)
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+
+    hold()
 
 
-@pytest.mark.parametrize(("name", "route"), ROUTES)
-def test_every_repetition_gets_a_verdict(name: str, route: str) -> None:
+def test_every_text_gets_a_verdict(server: Server) -> None:
+    hold_for_all(server, as_response(codes if server.name == "code_gen" else known | texts()))
+
+
+def test_every_repetition_gets_a_verdict(server: Server) -> None:
     """Each fragment in some marks, some number of times; those who have minutes try all."""
     tried = zip(cycle(NUMBERS), zip(cycle(MARKS), FRAGMENTS, strict=False), strict=False)
-    judge_repetitions(name, route, tried)
+    judge_repetitions(server, tried)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "route"), ROUTES)
-def test_every_repetition_in_all_marks_gets_a_verdict(name: str, route: str) -> None:
-    judge_repetitions(name, route, product(NUMBERS, product(MARKS, FRAGMENTS)))
+def test_every_repetition_in_all_marks_gets_a_verdict(server: Server) -> None:
+    judge_repetitions(server, product(NUMBERS, product(MARKS, FRAGMENTS)))
 
 
 def judge_repetitions(
-    name: str, route: str, repeated: Iterable[tuple[int, tuple[tuple[str, str], str]]]
+    server: Server, repeated: Iterable[tuple[int, tuple[tuple[str, str], str]]]
 ) -> None:
-    rows = cycle(rows_of(name))
-    with verifier(name, route) as verify:
-        for number, (mark, fragment) in repeated:
-            text = f"{mark[0]}{fragment * number}{mark[1]}"
-            verdict = verify(next(rows), encode({"id": "r", "output": [message_item(text)]}))
-            assert isinstance(verdict["reward"], float)
+    rows = cycle(rows_of(server.name))
+    for number, (mark, fragment) in repeated:
+        text = f"{mark[0]}{fragment * number}{mark[1]}"
+        verdict = server.verify(next(rows), encode({"id": "r", "output": [message_item(text)]}))
+        assert isinstance(verdict["reward"], float)
 
 
+DEPTHS = [*range(900, 1_000), 10_000, MEGABYTE]
+
+
+def test_code_that_returns_many_levels_gets_a_verdict() -> None:
+    """Lists and objects in turn; those who have minutes try both at each depth."""
+    judge_levels(zip(cycle(CODE[:2]), DEPTHS, strict=False))
+
+
+@pytest.mark.slow
 def test_code_that_returns_any_number_of_levels_gets_a_verdict() -> None:
+    judge_levels(product(CODE[:2], DEPTHS))
+
+
+def judge_levels(returned: Iterable[tuple[str, int]]) -> None:
     [row, *_] = MORE_ROWS["code_gen"]
     row = {**row, "responses_create_params": {"input": "?"}}
     with verifier("code_gen") as verify:
-        for code, depth in product(CODE[:2], [*range(900, 1_000), 10_000, MEGABYTE]):
+        for code, depth in returned:
             text = f"```python\n{code.format(n=depth)}\n```"
             verdict = verify(row, encode({"id": "r", "output": [message_item(text)]}))
             assert verdict["reward"] == 0.0 and verdict["metadata"]["error_message"]
 
 
-@pytest.mark.parametrize(("name", "route"), ROUTES)
-def test_every_form_of_a_response_gets_a_verdict(name: str, route: str) -> None:
-    hold_for_all(name, route, forms)
+def test_every_form_of_a_response_gets_a_verdict(server: Server) -> None:
+    hold_for_all(server, forms)

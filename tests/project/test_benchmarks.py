@@ -123,6 +123,7 @@ def test_cpu_time_is_that_of_a_process_and_of_its_descendants() -> None:
     assert below >= 0.29 and own < below
 
 
+@pytest.mark.slow
 def test_a_short_soak_leaves_nothing_open() -> None:
     argv = [sys.executable, "-m", "benchmarks.soak", "--tasks", "40", "--repeats", "2"]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)

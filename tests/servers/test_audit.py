@@ -8,7 +8,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -126,26 +127,26 @@ def folder(tmp_path_factory: pytest.TempPathFactory, port: int) -> Path:
 
 
 @pytest.fixture(scope="module")
-def found(folder: Path) -> dict[str, dict[str, Any]]:
-    """What the audit of each says; side by side, as each is processes most of the time."""
-    places = asyncio.Semaphore(4)
+def found(folder: Path) -> Callable[[str], dict[str, Any]]:
+    """What the audit of a server says."""
 
-    async def one(name: str) -> dict[str, Any]:
+    @cache
+    def find(name: str) -> dict[str, Any]:
         rows = "labels" if "label" in name else "rows"
         argv = ["+config_paths=[all.yaml]", f"+input_jsonl_fpath={rows}.jsonl"]
         slow_s, limit_s = {"has_several": (5, 60), "hangs": (2, 3)}.get(name, (60, 60))
         argv += [f"+resources_server_name={name}", f"+slow_s={slow_s}"]
         argv += [f"+verify_timeout_s={limit_s}"]
         argv += [f"+num_rows={2 if name == 'sound' else 1}"]
-        async with places:
-            return await audit(load(argv, AuditConfig), lambda line: None)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(folder)
+            return asyncio.run(audit(load(argv, AuditConfig), lambda line: None))
 
-    async def main() -> dict[str, dict[str, Any]]:
-        return dict(zip(RULES, await asyncio.gather(*map(one, RULES)), strict=True))
+    return find
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        return asyncio.run(main())
+
+def slow(*case: Any) -> Any:
+    return pytest.param(*case, marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize(
@@ -154,14 +155,14 @@ def found(folder: Path) -> dict[str, dict[str, Any]]:
         ("sound", {}),
         ("random", {"not deterministic": "scored differently in an identical process"}),
         ("yes", {"always 1": "for every answer"}),
-        ("no", {"always 0": "for every answer", "misses gold": "'row 1, gold'"}),
+        slow("no", {"always 0": "for every answer", "misses gold": "'row 1, gold'"}),
         ("any_label", {"accepts changed labels": "'row 1, changed label'"}),
-        ("label", {}),
+        slow("label", {}),
         ("remembers", {"leaks state between sessions": "again in the same process"}),
         ("mixes_up", {"leaks state between sessions": "32 were verified at once"}),
         ("asks", {"reads the network": "connect 127.0.0.1:"}),
-        ("out_of_date", {"reads the clock": "scored differently 400 days later"}),
-        ("hashes", {"misses gold": "row 1", "differs after a restart": "another hash seed"}),
+        slow("out_of_date", {"reads the clock": "scored differently 400 days later"}),
+        slow("hashes", {"misses gold": "row 1", "differs after a restart": "another hash seed"}),
         (
             "has_several",
             {
@@ -174,22 +175,22 @@ def found(folder: Path) -> dict[str, dict[str, Any]]:
     ],
 )
 def test_a_fault_is_named_and_no_other(
-    found: dict[str, dict[str, Any]], name: str, flags: dict[str, str]
+    found: Callable[[str], dict[str, Any]], name: str, flags: dict[str, str]
 ) -> None:
-    said = {each["flag"]: each["evidence"] for each in found[name]["flags"]}
+    said = {each["flag"]: each["evidence"] for each in found(name)["flags"]}
     assert said.keys() == flags.keys(), said
     assert [part for flag, part in flags.items() if part not in said[flag]] == []
 
 
-def test_the_figures_say_what_was_seen(found: dict[str, dict[str, Any]]) -> None:
-    sound = found["sound"]
+def test_the_figures_say_what_was_seen(found: Callable[[str], dict[str, Any]]) -> None:
+    sound = found("sound")
     assert (sound["accuracy_on_gold"], sound["is_deterministic"], sound["rows"]) == (1.0, True, 2)
     assert sound["kinds"]["changed"]["mean_reward"] == sound["kinds"]["empty"]["mean_reward"] == 0
     assert sound["kinds"]["long, then gold"]["full"] == 2
     assert sound["kinds"]["another row's gold"]["mean_reward"] == 0
     assert "took_s" in sound["remarks"][0]
     assert 0 < sound["latency_s"]["p50"] <= sound["latency_s"]["max"]
-    asked = [each["evidence"] for each in found["asks"]["flags"]]
+    asked = [each["evidence"] for each in found("asks")["flags"]]
     assert "scored differently without network" in asked[0]
 
 

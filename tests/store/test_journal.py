@@ -47,7 +47,7 @@ def unverified(number: int) -> Unverified:
     return Unverified(done.info, line)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(number=st.integers(1, 6), repeats=st.integers(1, 3), parallel=st.integers(1, 5))
 def test_cut_at_every_byte_of_its_last_lines_a_file_resumes_to_exactly_the_plan(
     number: int, repeats: int, parallel: int

@@ -332,6 +332,7 @@ HOSTILE += ['"' * LONG, "a." * (LONG // 2), "time " * (LONG // 5), "{" * LONG, "
 HOSTILE += ["ß\u0130 " * (LONG // 3), "Section 1" * (LONG // 9), "P. P. " * (LONG // 6)]
 
 
+@pytest.mark.slow
 def test_a_hundred_kilobytes_that_mean_harm_are_checked_in_time():
     pairs = [(every_kind(by_nltk=False), said) for said in HOSTILE]
     capitals = row(("change_case:capital_word_frequency", CAPITALS))

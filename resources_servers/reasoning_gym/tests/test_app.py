@@ -41,6 +41,9 @@ FAMILIES = [
     "tower_of_hanoi",
     "word_ladder",
 ]
+PARSED = ["binary_matrix", "intermediate_integration", "puzzle24"]
+PARSED += ["polynomial_multiplication", "spiral_matrix", "string_insertion"]
+"""More families whose scorers parse what they are given."""
 
 
 def verdicts(pairs, **settings):
@@ -69,6 +72,12 @@ def generated(*words):
     return subprocess.run(command, capture_output=True, check=True).stdout.splitlines()
 
 
+@pytest.fixture(scope="module")
+def lines():
+    """Two rows of each family."""
+    return generated(*PARSED, *FAMILIES, "--size", "2", "--seed", "3")
+
+
 def test_answers_right_wrong_malformed_and_adversarial():
     right = SUM["answer"]
     table = [
@@ -92,10 +101,9 @@ def test_answers_right_wrong_malformed_and_adversarial():
     assert found[0].task_name == SUM["metadata"]["source_dataset"]
 
 
-def test_families_generate_and_their_own_answers_score_one_after_a_trip_through_json():
-    lines = generated(*FAMILIES, "--size", "2", "--seed", "3")
+def test_families_generate_and_their_own_answers_score_one_after_a_trip_through_json(lines):
     assert lines[-4:] == generated(*FAMILIES[-2:], "--size", "2", "--seed", "3")
-    rows = [orjson.loads(line) for line in lines]
+    rows = [orjson.loads(line) for line in lines[2 * len(PARSED) :]]
     assert len(rows) == 2 * len(FAMILIES)
     found = verdicts([(row, f"<answer>{row['answer']}</answer>") for row in rows])
     assert [(verdict.task_name, verdict.reward) for verdict in found] == [
@@ -116,9 +124,8 @@ def test_a_long_answer_that_means_harm_takes_no_time(text):
     assert time.monotonic() - began < HANG_S  # going over it again for each brace takes hours
 
 
-def test_no_family_executes_an_answer() -> None:
-    families = [*("binary_matrix", "countdown", "intermediate_integration", "n_queens", "puzzle24")]
-    families += ["polynomial_multiplication", "spiral_matrix", "string_insertion"]
+def test_no_family_executes_an_answer(lines):
+    families = {*PARSED, "countdown", "n_queens"}
     answers = [
         "__import__('os')._exit(1)",
         "\uff3f\uff3fimport\uff3f\uff3f('os')._exit(1)",
@@ -126,7 +133,9 @@ def test_no_family_executes_an_answer() -> None:
         "exit()",
         "open(0)",
     ]
-    rows = [orjson.loads(line) for line in generated(*families, "--size", "1")]
+    rows = [orjson.loads(line) for line in lines[::2]]
+    rows = [row for row in rows if row["metadata"]["source_dataset"] in families]
+    assert len(rows) == len(families)
     pairs = [(row, f"<answer>{answer}</answer>") for answer in answers for row in rows]
     found = zip(pairs, verdicts(pairs), strict=True)
     assert [pair for pair, verdict in found if verdict.reward >= 0.1] == []
