@@ -4,6 +4,7 @@ metrics and exit status, with each key that changes what a run does."""
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from test_groups import KEYS, Numbered, PatientModel, fail_one, make_desk
 from test_groups import rows as group_rows
 from test_producing import check_groups, feed
 
+from rollout_kit.collector import steps
 from rollout_kit.errors import ModelError, OutputError, VerifyError
 from rollout_kit.rl import BufferPolicy
 from rollout_kit.serving.resources_server import ResourcesServer
@@ -151,7 +153,11 @@ WITH_SHARDS = ("repeats", "an estimate first", "failures", "groups", "groups: pa
     ("name", "rows"),
     [*((name, "driver") for name in CASES), *((name, "shards") for name in WITH_SHARDS)],
 )
-def test_workers_make_what_one_process_makes(tmp_path: Path, name: str, rows: str) -> None:
+def test_workers_make_what_one_process_makes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, rows: str
+) -> None:
+    # by chance a verdict could fail so soon that its response is written only with the failure
+    monkeypatch.setattr(steps, "VERIFICATION", replace(steps.VERIFICATION, jitter=0.0))
     case, found = CASES[name], []
     for where in ("alone", "spread"):
         (folder := tmp_path / where).mkdir()
