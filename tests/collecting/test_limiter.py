@@ -7,12 +7,11 @@ import math
 from collections.abc import Iterator
 from functools import partial
 from statistics import mean
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import made, outcomes_of
+from support import made, outcomes_of, slow
 from test_rate_limit import Endpoint, sent_through
 
 from rollout_kit.collector.schedule import Attempts, Schedule
@@ -100,11 +99,6 @@ class Run:
 
     def settled(self, after: float) -> float:
         return mean(limit for at, limit in self.limits if at > after)
-
-
-def slow(*values: float) -> Any:
-    """A case with many more requests than the others."""
-    return pytest.param(*values, marks=pytest.mark.slow)
 
 
 STARTS = [slow(1), 1000]

@@ -85,6 +85,11 @@ def limit_only(endless: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(WorkerPool, "call", patient)
 
 
+def slow(*values: Any) -> Any:
+    """A case that only `make test-slow` runs, because it takes much longer than the others."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 class EchoRequest(VerifyRequest):
     expected: str
 

@@ -141,7 +141,7 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
 
 
 @pytest.fixture(scope="module")
-def guided(walk: Walk) -> Walk:
+def whole_walk(walk: Walk) -> Walk:
     """On through the guides, in the same folder."""
     for name in guides()[1:]:
         walk.read(name)
@@ -161,46 +161,46 @@ def test_a_hosted_api(walk: Walk) -> None:
 
 
 @pytest.mark.documents
-def test_two_terminals(guided: Walk) -> None:
-    assert len(guided.rows("two_terminals/rollouts")) == 96
-    answer = json.loads(guided.after("curl").splitlines()[-1])
+def test_two_terminals(whole_walk: Walk) -> None:
+    assert len(whole_walk.rows("two_terminals/rollouts")) == 96
+    answer = json.loads(whole_walk.after("curl").splitlines()[-1])
     assert "response" in answer and "verify_error" in answer and "reward" not in answer, answer
     assert answer["response"]["output"]
-    assert guided.after("ng_status").count(" ok ") == 3
-    assert "stopped the ng_run" in guided.after("ng_stop")
-    assert guided.servers is not None
-    eventually(lambda: guided.servers is not None and guided.servers.poll() == 0)
+    assert whole_walk.after("ng_status").count(" ok ") == 3
+    assert "stopped the ng_run" in whole_walk.after("ng_stop")
+    assert whole_walk.servers is not None
+    eventually(lambda: whole_walk.servers is not None and whole_walk.servers.poll() == 0)
 
 
 @pytest.mark.documents
-def test_arms_are_collected_compared_and_exported(guided: Walk) -> None:
-    assert "Plan: 2 tasks × 3 arms × 2 repeats = 12 rollouts" in guided.after("+arms=arms.yaml")
-    assert "plain_0 and strict:" in guided.after("ng_compare results/arms")
-    assert len(guided.rows("arms/kto")) == 4
+def test_arms_are_collected_compared_and_exported(whole_walk: Walk) -> None:
+    assert "Plan: 2 tasks × 3 arms × 2 repeats = 12 rollouts" in whole_walk.after("+arms=arms.yaml")
+    assert "plain_0 and strict:" in whole_walk.after("ng_compare results/arms")
+    assert len(whole_walk.rows("arms/kto")) == 4
 
 
 @pytest.mark.documents
-def test_repeats_and_estimates_of_a_task_of_one_s_own(guided: Walk) -> None:
-    assert "Plan: 1 task × 4 repeats = 4 rollouts · 1 done" in guided.after("+num_repeats=4 \\")
-    assert "4 planned: 4 with a result" in guided.after("+check_only=true")
-    rows = guided.rows("exact")
+def test_repeats_and_estimates_of_a_task_of_one_s_own(whole_walk: Walk) -> None:
+    assert "Plan: 1 task × 4 repeats = 4 rollouts · 1 done" in whole_walk.after("+num_repeats=4 \\")
+    assert "4 planned: 4 with a result" in whole_walk.after("+check_only=true")
+    rows = whole_walk.rows("exact")
     assert [row["rollout"]["rollout_index"] for row in rows] == list(range(8))
-    assert "Bottleneck: " in guided.after("+throughput_log")
-    assert len((guided.folder / "results/throughput.csv").read_text().splitlines()) == 2
+    assert "Bottleneck: " in whole_walk.after("+throughput_log")
+    assert len((whole_walk.folder / "results/throughput.csv").read_text().splitlines()) == 2
 
 
 @pytest.mark.documents
-def test_verdicts_later(guided: Walk) -> None:
-    unverified, verified = guided.rows("later/unverified"), guided.rows("later/verified")
-    said = guided.after("ng_reverify")
+def test_verdicts_later(whole_walk: Walk) -> None:
+    unverified, verified = whole_walk.rows("later/unverified"), whole_walk.rows("later/verified")
+    said = whole_walk.after("ng_reverify")
     assert f"First verdicts: {len(unverified)}" in said and len(verified) == len(unverified) > 0
     assert not any("reward" in line for line in unverified)
     assert all("reward" in line for line in verified)
 
 
 @pytest.mark.documents
-def test_the_recipe_over_the_output(guided: Walk) -> None:
-    assert re.fullmatch(r"Avg tokens/sample: [\d.]+\n", guided.after("jq "))
+def test_the_recipe_over_the_output(whole_walk: Walk) -> None:
+    assert re.fullmatch(r"Avg tokens/sample: [\d.]+\n", whole_walk.after("jq "))
 
 
 def test_every_command_is_run_or_says_why_not() -> None:

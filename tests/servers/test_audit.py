@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import write_jsonl
+from support import slow, write_jsonl
 
 from rollout_kit.authoring import audit_run
 from rollout_kit.authoring.audit_run import WATCH
@@ -143,10 +143,6 @@ def found(folder: Path) -> Callable[[str], dict[str, Any]]:
             return asyncio.run(audit(load(argv, AuditConfig), lambda line: None))
 
     return find
-
-
-def slow(*case: Any) -> Any:
-    return pytest.param(*case, marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize(
