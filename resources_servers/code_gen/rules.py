@@ -30,6 +30,7 @@ ENDS = {
     "memory": "Memory Limit Exceeded",
     "output": "Output Limit Exceeded",
     "time": "Time Limit Exceeded",
+    "left": "Runtime Error",
 }
 
 

@@ -8,7 +8,6 @@ import asyncio
 import os
 import shutil
 import socket
-import struct
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -79,7 +78,7 @@ class ContainerZygote(Zygote):
 
     def __init__(self, container: Container, folders: Sequence[Path]) -> None:
         self._engine = container.find_engine()
-        self._is_ready = False
+        self._is_ready = self.is_spent = False
         self._folder = tempfile.mkdtemp(prefix="rollout-kit-")
         self._name = Path(self._folder).name
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -117,7 +116,6 @@ class ContainerZygote(Zygote):
             except TimeoutError:
                 raise SandboxError(f"no container started within {START_S:g} s") from None
             os.unlink(f"{self._folder}/socket")
-            self.root = _find_peer(self._control) or self._process.pid
         await super().ready()
 
     async def _accept(self) -> socket.socket:
@@ -149,9 +147,3 @@ class ContainerZygote(Zygote):
         self._process.wait()
         self._said.close()
         shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def _find_peer(control: socket.socket) -> int:
-    """The id that the process at the other end has here; 0 on another machine."""
-    raw = control.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    return struct.unpack("3i", raw)[0]

@@ -8,16 +8,15 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import orjson
 
 from ..launch.process_tree import kill_family
-from .limits import SandboxError, SandboxLimits, SandboxRun
-from .memory import measure_mb
+from .limits import End, SandboxError, SandboxLimits, SandboxRun
 from .pipes import Capture, nowhere, sealed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,16 +48,16 @@ START_S = 30.0
 LARGE = 1 << 16
 """Answers of at least this many bytes are parsed in a thread."""
 
-WATCH_S = 0.1
-"""Interval between measurements of a run's memory."""
-
 
 class Zygote:
-    """A process that executes one run at a time; the socket preserves message boundaries."""
+    """A process that executes one run at a time; the socket preserves message boundaries.
+
+    It `is_spent` after a run that has left something behind.
+    """
 
     def __init__(self, kind: str, paths: Sequence[str]) -> None:
         self._is_bare = kind == "bare"
-        self._is_ready = False
+        self._is_ready = self.is_spent = False
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control.setblocking(False)
         python = getattr(sys, "_base_executable", "") or sys.executable
@@ -73,8 +72,6 @@ class Zygote:
                 cwd="/",
                 start_new_session=True,
             )
-        self.root = self._process.pid
-        """The process whose descendants the runs are."""
 
     async def ready(self) -> None:
         """Wait, once, until it has started; SandboxError if it cannot."""
@@ -100,7 +97,6 @@ class Zygote:
                 nowhere() as unread,
                 Capture(loop, limits.output_bytes, self._stop) as stdout,
                 Capture(loop, limits.output_bytes, self._stop) as answer,
-                _Watch(loop, self.root, limits.memory_mb, self._stop) as memory,
             ):
                 sink = stdout.sink if with_stdout else unread
                 request = orjson.dumps(limits.to_json())
@@ -109,15 +105,18 @@ class Zygote:
                 answer.begin()
                 async with asyncio.timeout(limits.time_s + GRACE_S):
                     report = await self.receive()
-                    await stdout.end
-                    await answer.end
+                # all processes of the run have ended, so what they wrote is there; the ends of
+                # the pipes are not waited for, because sockets may keep them open for long
+                stdout.read_rest()
+                answer.read_rest()
         except TimeoutError:
             raise SandboxError("a run did not end at its time limit") from None
         except OSError as error:
             raise SandboxError(f"cannot send a run to a zygote: {error}") from None
+        self.is_spent = report["left"]
         if len(answer.data) < LARGE:
-            return _read_result(report, stdout, answer, memory)
-        return await asyncio.to_thread(_read_result, report, stdout, answer, memory)
+            return _read_result(report, stdout, answer, limits)
+        return await asyncio.to_thread(_read_result, report, stdout, answer, limits)
 
     def _stop(self) -> None:
         with suppress(OSError):
@@ -154,7 +153,7 @@ def _delete_files(zygote: int) -> None:
 
 
 def _read_result(
-    report: dict[str, Any], stdout: Capture, answer: Capture, memory: "_Watch"
+    report: dict[str, Any], stdout: Capture, answer: Capture, limits: SandboxLimits
 ) -> SandboxRun:
     decoded: Any = None
     with suppress(ValueError, RecursionError):  # json, because orjson rejects infinity and 2**100
@@ -164,15 +163,9 @@ def _read_result(
         raise SandboxError(f"a run could not start: {report['fault']}")
     error = str(reply.get("error", ""))
     if stdout.is_full or answer.is_full:
-        end = "output"
-    elif report["timed_out"]:
-        end = "time"
-    elif report["stopped"] and memory.is_too_much:
-        end = "memory"
-    elif error:
-        end = "raised"
+        end: End = "output"
     else:
-        end = "finished" if report["status"] == 0 else "died"
+        end = _find_end(report, limits, has_raised=bool(error))
     return SandboxRun(
         end,
         bytes(stdout.data),
@@ -185,25 +178,13 @@ def _read_result(
     )
 
 
-class _Watch:
-    """Measures the memory of a run's processes and calls `stop` when it exceeds the limit."""
-
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, root: int, most_mb: int, stop: Callable[[], None]
-    ) -> None:
-        self._loop, self._root, self._most_mb, self._stop = loop, root, most_mb, stop
-        self.is_too_much = False
-
-    def __enter__(self) -> Self:
-        self._timer = self._loop.call_later(WATCH_S, self._look)
-        return self
-
-    def _look(self) -> None:
-        if measure_mb(self._root) <= self._most_mb:
-            self._timer = self._loop.call_later(WATCH_S, self._look)
-            return
-        self.is_too_much = True
-        self._stop()
-
-    def __exit__(self, *_: object) -> None:
-        self._timer.cancel()
+def _find_end(report: dict[str, Any], limits: SandboxLimits, *, has_raised: bool) -> End:
+    if report["stopped"] in ("time", "memory"):
+        return report["stopped"]
+    if report["left"]:
+        return "left"
+    if has_raised:
+        return "raised"
+    if report["status"] == 0:
+        return "finished"
+    return "cpu" if limits.cpu_s is not None and report["cpu_s"] >= limits.cpu_s else "died"

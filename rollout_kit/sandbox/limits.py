@@ -16,13 +16,17 @@ class SandboxLimits:
     """Limits of one run; `time_s` is wall-clock time and covers all its processes."""
 
     time_s: float = 10.0
+    cpu_s: int | None = None
+    """CPU time of each process; None leaves the end to `time_s`."""
     memory_mb: int = 1024
-    """Address space of each process, and memory of all processes of a run together."""
+    """Address space of each process, and what a run holds together: memory of its processes, its
+    files, and what waits in its sockets."""
     files_mb: int = 64
     """Total size of all files; they are kept in memory."""
     num_processes: int = 16
     """Includes threads."""
-    open_files: int = 64
+    open_files: int = 32
+    """Of each process."""
     output_bytes: int = 1 << 20
     """Limit on standard output and on the returned value; exceeding it ends the run."""
 
@@ -30,8 +34,9 @@ class SandboxLimits:
         return asdict(self)
 
 
-End = Literal["finished", "raised", "time", "memory", "output", "died"]
-"""How a run ended: normally, with an exception, at a limit, or by a signal or `os._exit`."""
+End = Literal["finished", "raised", "time", "cpu", "memory", "output", "died", "left"]
+"""How a run ended: normally, with an exception, at a limit, or by a signal or `os._exit`; or it
+left open sockets behind that no process has, which only the kernel can close."""
 
 
 @dataclass(frozen=True, slots=True)

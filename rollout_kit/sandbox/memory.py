@@ -1,39 +1,112 @@
-"""Measure the memory of a process and its descendants together.
+"""Measure what a run holds: pages of its processes, its files, and what the kernel keeps for it.
+Standard library only, because the zygote measures while it waits for the end of a run.
 
-A control group would limit this sum, but needs privileges, and moving each run into one costs more
-than the run. A measurement is enough, because runs cannot hold memory that no process maps: shared
-anonymous memory is refused (`seccomp`), and files have a limit of their own.
+A control group would count all of this, but needs privileges, and moving each run into one costs
+more than the run. Memory that cannot be counted from outside is refused by `seccomp`, or is bounded
+by `room.reserve_pipes`.
 """
 
 import os
 import re
-from pathlib import Path
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
-PSS = re.compile(r"^Pss:\s+(\d+) kB", re.MULTILINE)
+WATCH_S = 0.02
+"""Time between two measurements."""
+
+WATCH_SHARE = 0.1
+"""Share of its time that the zygote measures at most."""
+
+MAPPING_BYTES = 256
+"""What the kernel keeps for each mapping of a process."""
+
+MAPS_SIZE = 4 << 20
+"""Only so many bytes of a list of mappings are read, enough for the number that Linux permits."""
+
+SEND_BUFFER = 212_992
+"""Linux's default for the bytes that wait in one socket."""
+
+SMAPS = re.compile(rb"^(Pss|Pss_Shmem):\s+(\d+) kB", re.MULTILINE)
 
 
-def measure_mb(root: int) -> int:
-    """Sum of the memory of `root` and its descendants; 0 if /proc is restricted. Memory that they
-    share counts once, if this process may see it, else not at all."""
-    total, waiting = 0, [root]
-    while waiting:
-        process = Path("/proc", str(waiting.pop()))
+class Memory:
+    """Measures the descendants of this process.
+
+    It reads `/proc` through a descriptor, because the root directory of a zygote has none. Sockets
+    and files count only if it `is_apart`, with a network and a folder of its own.
+    """
+
+    def __init__(self, is_apart: bool) -> None:
+        self._proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._is_apart = is_apart
+        self._num_sockets = 0
+        waiting = int(self._read("sys/net/core/wmem_default") or SEND_BUFFER)
+        self._socket_bytes = waiting + waiting // 2  # the last packet may be half as large
+
+    def begin(self) -> None:
+        """Take the sockets that there are now as the zygote's own."""
+        self._num_sockets = self._count_sockets()
+
+    def count_sockets(self) -> int:
+        """Unix sockets in the network of the run, also those that no process has open."""
+        return max(0, self._count_sockets() - self._num_sockets)
+
+    def measure(self, files: int | None) -> int:
+        """Bytes that the descendants hold together; `files` is a descriptor of the folder with
+        their files."""
+        total = self.count_sockets() * self._socket_bytes
+        if files is not None and self._is_apart:
+            space = os.fstatvfs(files)
+            total += (space.f_blocks - space.f_bfree) * space.f_frsize
+        waiting = self._children(os.readlink("self", dir_fd=self._proc))
+        while waiting:
+            process = waiting.pop()
+            total += self._measure_pages(process)
+            waiting += self._children(process)
+        return total
+
+    def _measure_pages(self, process: str) -> int:
+        """Memory that processes share counts once, and files, which are counted above, not at all.
+        Only root sees the mappings of another user's process."""
+        if found := dict(SMAPS.findall(self._read(f"{process}/smaps_rollup"))):
+            size = int(found[b"Pss"]) - int(found.get(b"Pss_Shmem", 0)) << 10
+            return size + self._read(f"{process}/maps", MAPS_SIZE).count(b"\n") * MAPPING_BYTES
+        if not (sizes := self._read(f"{process}/statm").split()):
+            return 0  # the process ended
+        return (int(sizes[1]) - int(sizes[2])) * PAGE
+
+    def _children(self, process: str) -> list[str]:
+        found: list[str] = []
         try:
-            total += _measure(process)
-            for thread in (process / "task").iterdir():
-                waiting += map(int, (thread / "children").read_text().split())
+            folder = os.open(f"{process}/task", os.O_RDONLY | os.O_DIRECTORY, dir_fd=self._proc)
         except OSError:
-            continue  # the process ended
-    return total >> 20
+            return found
+        try:
+            threads = os.listdir(folder)
+        except OSError:  # the process ended
+            threads = []
+        finally:
+            os.close(folder)
+        for thread in threads:
+            found += self._read(f"{process}/task/{thread}/children").decode().split()
+        return found
 
+    def _count_sockets(self) -> int:
+        return self._read("self/net/unix", MAPS_SIZE).count(b"\n") if self._is_apart else 0
 
-def _measure(process: Path) -> int:
-    try:
-        if found := PSS.search((process / "smaps_rollup").read_text()):
-            return int(found[1]) << 10
-    except PermissionError:  # only root sees another user's
-        pass
-    _, resident, shared, *_ = (process / "statm").read_text().split()
-    return (int(resident) - int(shared)) * PAGE
+    def _read(self, path: str, size: int = PAGE) -> bytes:
+        """The start of a file; nothing if it cannot be read."""
+        try:
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._proc)
+        except OSError:
+            return b""
+        parts = []
+        try:
+            while size > 0 and (part := os.read(file, min(size, 1 << 16))):
+                parts.append(part)
+                size -= len(part)
+        except OSError:
+            pass
+        finally:
+            os.close(file)
+        return b"".join(parts)

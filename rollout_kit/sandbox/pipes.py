@@ -17,7 +17,6 @@ class Capture:
         self._loop, self._limit, self._stop = loop, limit, stop
         self.data = bytearray()
         self.is_full = False
-        self.end: asyncio.Future[None] = loop.create_future()
 
     def __enter__(self) -> Self:
         self._source, self.sink = os.pipe2(os.O_CLOEXEC)
@@ -25,31 +24,36 @@ class Capture:
         return self
 
     def begin(self) -> None:
-        """Start to read. Closes our copy of the writing end, so that end-of-file is detected."""
+        """Start to read. Closes our copy of the writing end, so that a writer can see our end."""
         os.close(self.sink)
         self.sink = -1
         self._loop.add_reader(self._source, self._ready)
 
-    def _ready(self) -> None:
+    def read_rest(self) -> None:
+        """Read what is there; call it when nobody writes any more."""
+        while self._ready():
+            pass
+
+    def _ready(self) -> bool:
+        """Read a part; False if there is none."""
         try:
             part = os.read(self._source, 1 << 16)
         except BlockingIOError:
-            return
+            return False
         if not part:
             self._loop.remove_reader(self._source)
-            self.end.set_result(None)
-            return
+            return False
         self.data += part[: self._limit - len(self.data)]
         if len(self.data) >= self._limit and not self.is_full:
             self.is_full = True
             self._stop()
+        return True
 
     def __exit__(self, *_: object) -> None:
         self._loop.remove_reader(self._source)
         os.close(self._source)
         if self.sink >= 0:
             os.close(self.sink)
-        self.end.cancel()
 
 
 @contextmanager

@@ -7,9 +7,12 @@ the other namespaces possible. These are the system calls of bubblewrap, made he
 costs only a fork.
 """
 
+import fcntl
 import os
+import resource
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 
 from . import kernel
 
@@ -26,6 +29,12 @@ DEVICES = ("null", "urandom", "random")
 """Without `zero`, a shared mapping of which allocates memory that no limit counts."""
 
 OLD = "/.old"
+
+PIPES_BYTES = 8 << 20
+"""What all pipes of a run together may hold before new ones get two pages each."""
+
+PIPE_BYTES = 1 << 20
+"""The largest pipe that a user without privileges may have, by default."""
 
 
 def enter() -> int | None:
@@ -52,6 +61,25 @@ def _has_user_ids() -> bool:
     with open("/proc/self/uid_map") as file:
         ranges = [list(map(int, line.split())) for line in file]
     return any(first == 0 and number > NOBODY for first, _, number in ranges)
+
+
+def reserve_pipes(user: int) -> list[int]:
+    """Leave PIPES_BYTES of what Linux permits the pipes of `user`: the rest is taken by empty
+    pipes, which cost nothing. They are the returned descriptors, to be kept open. Needs root."""
+    with open("/proc/sys/fs/pipe-user-pages-soft") as file:
+        most = int(file.read()) * resource.getpagesize()
+    kept: list[int] = []
+    os.setresuid(user, 0, 0)  # a pipe counts for the real user
+    try:
+        while (len(kept) + 1) * PIPE_BYTES <= most - PIPES_BYTES:
+            end, other = os.pipe2(os.O_CLOEXEC)
+            os.close(other)
+            kept.append(end)
+            with suppress(OSError):
+                fcntl.fcntl(end, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+    finally:
+        os.setresuid(0, 0, 0)
+    return kept
 
 
 def drop_root(user: int) -> None:
@@ -136,10 +164,11 @@ def _is_mounted(path: str) -> bool:
 
 
 def mount_own_tmp(files_mb: int) -> None:
-    """Give this run its own mounts, IPC, and an empty `/tmp`."""
+    """Give this run its own mounts, IPC, and an empty `/tmp`, which is its working folder."""
     kernel.unshare(kernel.NEWNS | kernel.NEWIPC)
     options = f"mode=1777,size={files_mb}m,nr_inodes=4096"
     kernel.mount("tmpfs", "/tmp", "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, options)
+    os.chdir("/tmp")
 
 
 def write(path: str, text: str) -> None:

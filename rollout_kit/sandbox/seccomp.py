@@ -7,20 +7,32 @@ that allocate memory outside every limit.
 import ctypes
 import errno
 import platform
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
 
 from . import kernel
 
-PR_SET_SECCOMP, MODE_FILTER = 22, 2
+PR_SET_SECCOMP, MODE_FILTER, INSTRUCTION_SIZE = 22, 2, 8
 ALLOW, REFUSE, KILL = 0x7FFF0000, 0x00050000, 0x80000000
 LOAD, EQUAL, AT_LEAST, ANY_BIT, AND, RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
-NUMBER, ARCHITECTURE, ARGUMENT, FOURTH_ARGUMENT = 0, 4, 16, 40
-"""Offsets in the filter's input: number of the call, architecture, first and fourth argument."""
+NUMBER, ARCHITECTURE, FIRST, SECOND, THIRD, FOURTH = 0, 4, 16, 24, 32, 40
+"""Offsets in the filter's input: number of the call, architecture, arguments."""
 
 X32 = 0x40000000
 """Bit that marks the x32 numbers of the same calls on x86."""
 
-FAMILIES = (1, 2, 10)
-"""Unix, IPv4 and IPv6: confined by the network namespace, unlike others such as vsock."""
+NEWER = 470
+"""The first number of calls that this list does not know; numbers are the same everywhere."""
+
+Instruction = tuple[int, int, int, int]
+"""Operation, number to skip if true, number to skip if false, value."""
+
+UNIX, INET, INET6 = 1, 2, 10
+"""Families of sockets, confined by the network namespace, unlike others such as vsock."""
+
+STREAM, KIND = 1, 0xF
+"""Datagrams of many senders may wait in one Unix socket, so that its size is no bound."""
 
 NEW_NAMESPACES = 0x7E020000
 """Flags that `clone` must not have."""
@@ -29,34 +41,93 @@ SHARED_ANONYMOUS = 0x21
 """Flags that `mmap` must not have together. Pages of such a mapping stay allocated after `munmap`
 of all but one of them, and then no measurement of a process shows them."""
 
-ARCHITECTURES: dict[str, tuple[int, dict[str, int]]] = {
-    "x86_64": (
-        0xC000003E,
-        {"socket": 41, "clone": 56, "mmap": 9},
-    ),
-    "aarch64": (0xC00000B7, {"socket": 198, "clone": 220, "mmap": 222}),
-}
+COMMANDS = (6, 7, 37, 38, 1024, 1026)
+"""Commands that `fcntl` must not have: locks on parts of a file, leases and notifications, for
+each of which the kernel keeps memory. `flock` is permitted: it is one lock for each file."""
 
-REFUSED: dict[str, tuple[int, ...]] = {
-    # ptrace, process_vm_*, kcmp · shm*, sem*, msg*, mq_open · memfd_create, memfd_secret
-    # unshare, setns, mount, umount2, pivot_root, chroot, and the newer mount calls · bpf · keyctl
-    # and its kin · perf_event_open · userfaultfd · io_uring_* · open_by_handle_at and its kin
-    # modules, kexec, swap, reboot, quota, acct · personality
-    "x86_64": (
-        *(101, 310, 311, 312, 29, 30, 31, 64, 65, 66, 220, 68, 69, 70, 71, 240, 319, 447),
-        *(272, 308, 165, 166, 155, 161, 428, 429, 430, 431, 432, 433, 442, 321, 248, 249, 250),
-        *(298, 323, 425, 426, 427, 303, 304, 175, 176, 313, 246, 320, 167, 168, 169, 179, 163),
-        *(135,),
+SET_SECCOMP = 22
+"""Option of `prctl`: filters add up."""
+
+OPTIONS = {
+    1: (2, 6, 9, 10, 13, 15, 16, 18, 20, 21, 66, 67),
+    6: (1, 4, 5, 6),
+    41: (26,),
+}
+"""Level → options of sockets that may be set. Not among them: those that let more wait in a socket,
+or that leave a filter in the kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Numbers of system calls on a processor."""
+
+    architecture: int
+    socket: int
+    socketpair: int
+    setsockopt: int
+    clone: int
+    mmap: int
+    fcntl: int
+    prctl: int
+    refused: tuple[int, ...]
+    """In the order of REFUSED; the same on all processors from 424 on."""
+
+
+REFUSED = """
+ptrace, process_vm_readv, process_vm_writev, kcmp; shm*, sem*, msg*, mq_open; memfd_create;
+unshare, setns, mount, umount2, pivot_root, chroot; bpf; add_key, request_key, keyctl;
+perf_event_open, userfaultfd; name_to_handle_at, open_by_handle_at; init_module, finit_module,
+delete_module; kexec_load, kexec_file_load, swapon, swapoff, reboot, quotactl, acct, personality;
+vmsplice, tee, splice, sendfile; inotify_init, inotify_init1, fanotify_init; io_setup; seccomp
+"""
+
+EVERYWHERE = (
+    *(425, 426, 427, 428, 429, 430, 431, 432, 433, 438, 442, 443, 444, 445, 446, 447),
+    *(457, 458, 463, 464, 465, 466, 467),
+)
+"""io_uring_*; open_tree, move_mount, fs*; pidfd_getfd; mount_setattr,
+quotactl_fd, landlock_*, memfd_secret; statmount, listmount; *xattrat, open_tree_attr."""
+
+MACHINES = {
+    "x86_64": Machine(
+        architecture=0xC000003E,
+        socket=41,
+        socketpair=53,
+        setsockopt=54,
+        clone=56,
+        mmap=9,
+        fcntl=72,
+        prctl=157,
+        refused=(
+            *(101, 310, 311, 312, 29, 30, 31, 67, 64, 65, 66, 220, 68, 69, 70, 71, 240, 319),
+            *(272, 308, 165, 166, 155, 161, 321, 248, 249, 250),
+            *(298, 323, 303, 304, 175, 313, 176, 246, 320, 167, 168, 169, 179, 163, 135),
+            *(278, 276, 275, 40, 253, 294, 300, 206, 317, 154),  # the last is modify_ldt
+        ),
     ),
-    "aarch64": (
-        *(117, 270, 271, 272, 194, 195, 196, 190, 191, 192, 193, 186, 187, 188, 189, 180, 279),
-        *(447, 97, 268, 40, 39, 41, 51, 428, 429, 430, 431, 432, 433, 442, 280, 217, 218, 219),
-        *(241, 282, 425, 426, 427, 264, 265, 105, 106, 273, 104, 294, 224, 225, 142, 60, 89, 92),
+    "aarch64": Machine(
+        architecture=0xC00000B7,
+        socket=198,
+        socketpair=199,
+        setsockopt=208,
+        clone=220,
+        mmap=222,
+        fcntl=25,
+        prctl=167,
+        refused=(
+            *(117, 270, 271, 272, 194, 195, 196, 197, 190, 191, 192, 193, 186, 187, 188, 189),
+            *(180, 279, 97, 268, 40, 39, 41, 51, 280, 217, 218, 219),
+            *(241, 282, 264, 265, 105, 273, 106, 104, 294, 224, 225, 142, 60, 89, 92),
+            *(75, 77, 76, 71, 26, 262, 0, 277),
+        ),
     ),
 }
 
 CLONE3 = 435
 """A filter cannot read its flags, which are behind a pointer; libc falls back to `clone`."""
+
+PERMIT: Instruction = (RETURN, 0, 0, ALLOW)
+FORBID: Instruction = (RETURN, 0, 0, REFUSE | errno.EPERM)
 
 
 class _Program(ctypes.Structure):
@@ -65,16 +136,11 @@ class _Program(ctypes.Structure):
 
 def install() -> bool:
     """Refuse the calls for this process and its children; False for an unknown architecture."""
-    known = ARCHITECTURES.get(platform.machine())
-    if known is None:
+    raw = _compiled(platform.machine())
+    if raw is None:
         return False
-    code = _program(*known, REFUSED[platform.machine()])
-    raw = b"".join(
-        op.to_bytes(2, "little") + bytes((yes, no)) + value.to_bytes(4, "little")
-        for op, yes, no, value in code
-    )
     memory = ctypes.create_string_buffer(raw, len(raw))
-    program = _Program(len(code), ctypes.addressof(memory))
+    program = _Program(len(raw) // INSTRUCTION_SIZE, ctypes.addressof(memory))
     kernel.call(
         "prctl",
         PR_SET_SECCOMP,
@@ -86,29 +152,75 @@ def install() -> bool:
     return True
 
 
-def _program(
-    architecture: int, numbers: dict[str, int], refused: tuple[int, ...]
-) -> list[tuple[int, int, int, int]]:
-    """Instructions: operation, number to skip if true, number to skip if false, value."""
-    no = (RETURN, 0, 0, REFUSE | errno.EPERM)
-    program = [
+@cache
+def _compiled(processor: str) -> bytes | None:
+    if (machine := MACHINES.get(processor)) is None:
+        return None
+    return b"".join(
+        op.to_bytes(2, "little") + bytes((yes, no)) + value.to_bytes(4, "little")
+        for op, yes, no, value in _program(machine)
+    )
+
+
+def _program(machine: Machine) -> list[Instruction]:
+    program: list[Instruction] = [
         (LOAD, 0, 0, ARCHITECTURE),
-        (EQUAL, 1, 0, architecture),
+        (EQUAL, 1, 0, machine.architecture),
         (RETURN, 0, 0, KILL),
         (LOAD, 0, 0, NUMBER),
         (AT_LEAST, 0, 1, X32),
-        no,
+        FORBID,
+        (EQUAL, 0, 1, CLONE3),
+        (RETURN, 0, 0, REFUSE | errno.ENOSYS),
+        (AT_LEAST, 0, 1, NEWER),
+        (RETURN, 0, 0, REFUSE | errno.ENOSYS),
     ]
-    for number in refused:
-        program += [(EQUAL, 0, 1, number), no]
-    program += [(EQUAL, 0, 1, CLONE3), (RETURN, 0, 0, REFUSE | errno.ENOSYS)]
-    program += [(EQUAL, 0, 4, numbers["clone"]), (LOAD, 0, 0, ARGUMENT)]
-    program += [(ANY_BIT, 0, 1, NEW_NAMESPACES), no, (RETURN, 0, 0, ALLOW)]
-    program += [(EQUAL, 0, 5, numbers["mmap"]), (LOAD, 0, 0, FOURTH_ARGUMENT)]
-    program += [(AND, 0, 0, SHARED_ANONYMOUS), (EQUAL, 0, 1, SHARED_ANONYMOUS), no]
-    program += [(RETURN, 0, 0, ALLOW)]
-    program += [(EQUAL, 0, 1 + len(FAMILIES) + 1, numbers["socket"]), (LOAD, 0, 0, ARGUMENT)]
-    for place, family in enumerate(FAMILIES):
-        program += [(EQUAL, len(FAMILIES) - place, 0, family)]
-    program += [(RETURN, 0, 0, REFUSE | errno.EAFNOSUPPORT), (RETURN, 0, 0, ALLOW)]
-    return program
+    for number in (*machine.refused, *EVERYWHERE):
+        program += [(EQUAL, 0, 1, number), FORBID]
+    for number, checks in (
+        (machine.clone, [(LOAD, 0, 0, FIRST), (ANY_BIT, 0, 1, NEW_NAMESPACES), FORBID]),
+        (machine.mmap, _refuse_shared()),
+        (machine.fcntl, _refuse_values(SECOND, COMMANDS)),
+        (machine.prctl, _refuse_values(FIRST, (SET_SECCOMP,))),
+        (machine.socket, _permit_sockets()),
+        (machine.socketpair, _permit_sockets()),
+        (machine.setsockopt, _permit_options()),
+    ):
+        program += [(EQUAL, 0, len(checks) + 1, number), *checks, PERMIT]
+    return [*program, PERMIT]
+
+
+def _refuse_values(argument: int, values: Iterable[int]) -> list[Instruction]:
+    found: list[Instruction] = [(LOAD, 0, 0, argument)]
+    for value in values:
+        found += [(EQUAL, 0, 1, value), FORBID]
+    return found
+
+
+def _refuse_shared() -> list[Instruction]:
+    mask = SHARED_ANONYMOUS
+    return [(LOAD, 0, 0, FOURTH), (AND, 0, 0, mask), (EQUAL, 0, 1, mask), FORBID]
+
+
+def _permit_sockets() -> list[Instruction]:
+    """Streams of Unix sockets, and all kinds of the other families."""
+    unknown = (RETURN, 0, 0, REFUSE | errno.EAFNOSUPPORT)
+    return [
+        (LOAD, 0, 0, FIRST),
+        (EQUAL, 7, 0, INET),
+        (EQUAL, 6, 0, INET6),
+        (EQUAL, 1, 0, UNIX),
+        unknown,
+        (LOAD, 0, 0, SECOND),
+        *[(AND, 0, 0, KIND), (EQUAL, 1, 0, STREAM), unknown],
+    ]
+
+
+def _permit_options() -> list[Instruction]:
+    found: list[Instruction] = [(LOAD, 0, 0, SECOND)]
+    for level, options in OPTIONS.items():
+        checks: list[Instruction] = [(LOAD, 0, 0, THIRD)]
+        for option in options:
+            checks += [(EQUAL, 0, 1, option), PERMIT]
+        found += [(EQUAL, 0, len(checks) + 1, level), *checks, FORBID]
+    return [*found, FORBID]

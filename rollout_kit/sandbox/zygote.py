@@ -2,7 +2,7 @@
 
 `keeper` starts it with a socket as standard input. Each message has the limits of one run and its
 descriptors: program, standard input, standard output, answer. The zygote reads neither code nor
-results, because the memory of later runs is a copy of its own.
+results, because the memory of later runs is a copy of its own. It measures the memory of a run.
 
 Processes: the one that was started, which waits outside; the zygote, first in its own process
 namespace; a run, first in a nested one. Each dies with its parent.
@@ -22,9 +22,10 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 from . import kernel, program, room, seccomp
+from .memory import WATCH_S, WATCH_SHARE, Memory
 
 STOP = b"stop"
 """Message that ends the current run; ignored if the run has just ended."""
@@ -45,8 +46,19 @@ INTERPRETER_SECONDS = 1
 ANSWERS = 3
 """The descriptor after the three standard ones."""
 
-SPARE = 32
-"""Descriptors from this number are free; a zygote has about ten."""
+SPARE = 256
+"""Descriptors from this number are free; a zygote has about a hundred."""
+
+FILES = b"files"
+"""Message of a child with a descriptor of its folder."""
+
+NICE = -10
+"""A zygote measures in time, however busy its run keeps the machine. Only root may have it."""
+
+SCHED_RESET_ON_FORK = 0x40000000
+
+NUM_SIGNALS = 256
+"""Signals and timers that may wait for a user; the kernel keeps memory for each."""
 
 
 def main(kind: str, parent: str, *paths: str) -> None:
@@ -74,6 +86,8 @@ def main(kind: str, parent: str, *paths: str) -> None:
         return
     gc.collect()
     gc.freeze()
+    _hurry()
+    maker.memory.begin()
     control.send(b"{}")
     while True:
         message, descriptors, _, _ = socket.recv_fds(control, MESSAGE_SIZE, 8)
@@ -84,10 +98,18 @@ def main(kind: str, parent: str, *paths: str) -> None:
             control.send(json.dumps(report).encode())
 
 
+def _hurry() -> None:
+    """Come before the runs, which do not inherit it."""
+    with suppress(OSError):
+        os.nice(NICE)
+        os.sched_setscheduler(0, os.SCHED_OTHER | SCHED_RESET_ON_FORK, os.sched_param(0))
+
+
 class Room:
     """Isolates runs in namespaces; all processes of a run end with its first one."""
 
     def __init__(self, folders: Sequence[str], packages: Sequence[str]) -> None:
+        self.memory = Memory(is_apart=True)  # before the root directory changes
         self._user = room.enter()
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)  # the change of user id cleared it
         if zygote := os.fork():
@@ -96,6 +118,7 @@ class Room:
             os._exit(1)
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
         self._own = os.open("/proc/self/ns/pid", os.O_RDONLY)
+        self._pipes = room.reserve_pipes(self._user) if self._user is not None else []
         self.folders = room.build_root(folders, packages)
 
     def fork(self) -> int:
@@ -109,7 +132,6 @@ class Room:
     def settle(self, files_mb: int) -> None:
         os.setsid()  # signals to a process group cross namespaces
         room.mount_own_tmp(files_mb)
-        os.chdir("/tmp")
 
     def drop_rights(self) -> None:
         kernel.forbid_capabilities()
@@ -127,6 +149,7 @@ class Bare:
 
     def __init__(self, folders: Sequence[str], packages: Sequence[str]) -> None:
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
+        self.memory = Memory(is_apart=False)
         self.folders = [*folders, *dict.fromkeys(map(os.path.dirname, packages))]
         self._folder = ""
 
@@ -158,6 +181,7 @@ class Cell:
         if os.getpid() != 1:  # `clear` ends all processes that it sees
             raise OSError("the zygote is not the first process of its container: without --init")
         kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
+        self.memory = Memory(is_apart=True)
         # the limit on processes counts those of a user, in all containers
         self._user = room.USER_ID + int.from_bytes(os.urandom(2), "big") % room.NUM_USER_IDS
         self.folders = [*folders, *site.getsitepackages()]
@@ -210,69 +234,135 @@ def _run(
 ) -> dict[str, Any]:
     """Execute one run, wait for its last process, and report how it ended."""
     began = time.monotonic()
-    fault, to_fault = os.pipe()
-    child = maker.fork()
-    if not child:
-        _execute(maker, request, [*descriptors, to_fault], names)
-    for each in (*descriptors, to_fault):
-        os.close(each)
-    process = os.pidfd_open(child)
-    try:
-        watched = select.poll()
-        watched.register(process, select.POLLIN)
-        watched.register(control, select.POLLIN)
-        ready = dict(watched.poll(request["time_s"] * 1000))
-        stopped = process not in ready
-        if stopped:
-            signal.pidfd_send_signal(process, signal.SIGKILL)
-        _, status, used = os.wait4(child, 0)
-        message = os.read(fault, 1 << 10)
-    finally:
-        os.close(process)
-        os.close(fault)
+    with _Start() as start:
+        child = maker.fork()
+        if not child:
+            _execute(maker, request, [*descriptors, start.theirs.fileno()], names)
+        for each in descriptors:
+            os.close(each)
+        start.theirs.close()
+        process = os.pidfd_open(child)
+        try:
+            stopped = _wait(maker.memory, request, process, control, start)
+            if stopped:
+                signal.pidfd_send_signal(process, signal.SIGKILL)
+            _, status, used = os.wait4(child, 0)
+        finally:
+            os.close(process)
+        start.receive()
+        fault = start.fault
     maker.clear()
     return {
         "stopped": stopped,
-        "timed_out": stopped and not ready,
-        "fault": message.decode(),
+        "fault": fault,
+        "left": _has_left_sockets(maker.memory),
         "status": os.waitstatus_to_exitcode(status),
         "duration_s": time.monotonic() - began,
         "cpu_s": used.ru_utime + used.ru_stime,
     }
 
 
+class _Start:
+    """What a child tells before it executes the code: a descriptor of its files, or an error."""
+
+    def __init__(self) -> None:
+        self.files: int | None = None
+        self.fault = ""
+
+    def __enter__(self) -> Self:
+        self._ours, self.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        return self
+
+    def receive(self) -> None:
+        """Take what has been told so far."""
+        with suppress(BlockingIOError):
+            while True:
+                message, files, _, _ = socket.recv_fds(self._ours, 1 << 10, 1, socket.MSG_DONTWAIT)
+                if not message:
+                    return
+                if message == FILES:
+                    (self.files,) = files
+                else:
+                    self.fault = message.decode()
+
+    def __exit__(self, *_: object) -> None:
+        self._ours.close()
+        self.theirs.close()
+        if self.files is not None:
+            os.close(self.files)
+
+
+def _wait(
+    memory: Memory, request: dict[str, Any], process: int, control: socket.socket, start: _Start
+) -> str:
+    """Wait for the end of a run; return why it must be stopped, or an empty text."""
+    until, most = time.monotonic() + request["time_s"], request["memory_mb"] << 20
+    watched = select.poll()
+    watched.register(process, select.POLLIN)
+    watched.register(control, select.POLLIN)
+    pause_s = WATCH_S
+    while (left_s := until - time.monotonic()) > 0:
+        ready = dict(watched.poll(1000 * min(pause_s, left_s)))
+        if ready:
+            return "" if process in ready else "told"
+        began = time.monotonic()
+        start.receive()
+        if memory.measure(start.files) > most:
+            return "memory"
+        pause_s = max(WATCH_S, (time.monotonic() - began) / WATCH_SHARE)
+    return "time"
+
+
+def _has_left_sockets(memory: Memory) -> bool:
+    """Whether sockets outlived all processes of a run, because they were sent through each other.
+    Closing one has the kernel look for such sockets, some time later."""
+    if not memory.count_sockets():
+        return False
+    for each in socket.socketpair():
+        each.close()
+    return True
+
+
 def _execute(
     maker: Maker, request: dict[str, Any], descriptors: list[int], names: dict[str, Any]
 ) -> NoReturn:
-    """Set up the child and execute the code. Errors before the code starts are reported through the
-    fault descriptor, which is closed before the code runs, so the code cannot forge them."""
-    status, fault = 1, descriptors[-1]
+    """Set up the child and execute the code. Errors before the code starts are reported through a
+    socket, which is closed before the code runs, so the code cannot forge them."""
+    status, start = 1, descriptors[-1]
     try:
         try:
-            raw, fault = _place_descriptors(descriptors)
+            raw, start = _place_descriptors(descriptors)
             maker.settle(request["files_mb"])
+            _send_files(start)
             _limit(request)
             maker.drop_rights()
             seccomp.install()
             gc.enable()
         except BaseException as error:
-            os.write(fault, repr(error).encode())
+            os.write(start, repr(error).encode())
             raise
-        os.close(fault)
+        os.close(start)
         status = program.perform(raw, ANSWERS, maker.folders, names)
     finally:
         _flush()
         os._exit(status)
 
 
+def _send_files(start: int) -> None:
+    files = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
+    with socket.socket(fileno=os.dup(start)) as channel:
+        socket.send_fds(channel, [FILES], [files])
+    os.close(files)
+
+
 def _place_descriptors(descriptors: list[int]) -> tuple[bytes, int]:
-    """Arrange the descriptors: 0 input, 1 output, 2 null device, 3 answer, 4 faults; close all
-    others. Return the program and the fault descriptor."""
-    source, stdin, stdout, answers, fault = descriptors
+    """Arrange the descriptors: 0 input, 1 output, 2 null device, 3 answer, 4 start; close all
+    others. Return the program and the last one."""
+    source, stdin, stdout, answers, start = descriptors
     with open(source, "rb") as file:
         raw = file.read()
     nothing = os.open(os.devnull, os.O_WRONLY)
-    for place, each in enumerate((stdin, stdout, nothing, answers, fault)):
+    for place, each in enumerate((stdin, stdout, nothing, answers, start)):
         os.dup2(each, SPARE + place)
     for place in range(ANSWERS + 2):
         os.dup2(SPARE + place, place)
@@ -281,7 +371,7 @@ def _place_descriptors(descriptors: list[int]) -> tuple[bytes, int]:
 
 
 def _limit(request: dict[str, Any]) -> None:
-    cpu = int(request["time_s"]) + 1 + INTERPRETER_SECONDS
+    cpu = request["cpu_s"] or int(request["time_s"]) + 1 + INTERPRETER_SECONDS
     size = request["memory_mb"] << 20
     for kind, most in (
         (resource.RLIMIT_CPU, cpu),
@@ -292,6 +382,7 @@ def _limit(request: dict[str, Any]) -> None:
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_MEMLOCK, 0),
         (resource.RLIMIT_MSGQUEUE, 0),
+        (resource.RLIMIT_SIGPENDING, NUM_SIGNALS),
         (resource.RLIMIT_STACK, STACK_BYTES),
     ):
         hard = resource.getrlimit(kind)[1]

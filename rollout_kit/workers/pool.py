@@ -141,6 +141,8 @@ class _Worker:
     that spawned it, and a thread of an executor may end earlier.
     """
 
+    is_spent = False
+
     def __init__(self, command: list[str]) -> None:
         ours, theirs = socket.socketpair()
         with theirs:

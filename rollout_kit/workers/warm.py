@@ -11,7 +11,9 @@ from typing import Generic, Protocol, TypeVar
 
 
 class Worker(Protocol):
-    """A process that exists as soon as the object does."""
+    """A process that exists as soon as the object does. One that `is_spent` gets no more work."""
+
+    is_spent: bool
 
     async def ready(self) -> None:
         """Wait until the worker can take work; return at once if it is ready already."""
@@ -69,10 +71,12 @@ class WarmPool(Generic[W]):
                 is_sound = True
             finally:
                 self._busy.discard(worker)
-                if is_sound and not self.is_closed:
+                if is_sound and not worker.is_spent and not self.is_closed:
                     self._idle.append(worker)
                     self._returned.set()
                 else:
+                    if worker.is_spent and not self.is_closed:  # it starts while this one ends
+                        self._idle.append(self._make())
                     await worker.kill()
 
     async def _wait_for_idle(self) -> None:

@@ -45,10 +45,10 @@ PACKAGES = [
 ]
 """From the lowest layer to the highest: a package imports itself and the packages before it."""
 
-MAX_TOP_LEVEL, MAX_IN_PACKAGE = 8, 12
+MAX_TOP_LEVEL, MAX_IN_PACKAGE = 8, 20
 """Modules at the top level and in a package, `__init__` not counted."""
 
-MAX_MODULE, MAX_FUNCTION = 350, 60
+MAX_MODULE, MAX_FUNCTION = 500, 60
 """Lines."""
 
 NO_HTTP = ("store", "metrics", "pacing")
