@@ -29,7 +29,7 @@ os.dup2(control.fileno(), 0)
 control.close()
 sys.path.append("/kit")
 from rollout_kit.sandbox.zygote import main
-main("container", "0", *sys.argv[1:])
+main("container", "0", "", *sys.argv[1:])
 """
 
 OPTIONS = (

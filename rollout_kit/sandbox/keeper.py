@@ -55,17 +55,18 @@ class Zygote:
     It `is_spent` after a run that has left something behind.
     """
 
-    def __init__(self, kind: str, paths: Sequence[str]) -> None:
+    def __init__(self, kind: str, paths: Sequence[str], task: Path | None = None) -> None:
         self._is_bare = kind == "bare"
         self._is_ready = self.is_spent = False
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control.setblocking(False)
         python = getattr(sys, "_base_executable", "") or sys.executable
         libraries = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
+        words = [str(task or ""), *paths]
         with theirs:
             self._process = subprocess.Popen(
                 # -S: no site-packages; -P: the working folder is not importable
-                [python, "-SsPB", "-c", START, str(ROOT), kind, str(os.getpid()), *paths],
+                [python, "-SsPB", "-c", START, str(ROOT), kind, str(os.getpid()), *words],
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 env={**ENVIRONMENT, **libraries},

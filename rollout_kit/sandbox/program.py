@@ -1,8 +1,8 @@
-"""Runs inside the sandbox: executes the submitted code and reports its return value. Standard
-library only.
+"""Runs inside the sandbox: executes the submitted code, or a function of the owner's task, and
+reports what it returns. Standard library only.
 
-The code shares this process and can forge the report. So nothing that decides a verdict is known
-here: neither expected values nor other tests.
+Submitted code shares this process and can forge the report. So nothing that decides a verdict is
+known here: neither expected values nor other tests. A task is trusted: see `apart`.
 """
 
 import atexit
@@ -16,6 +16,9 @@ import threading
 import types
 from collections.abc import Sequence
 from typing import Any
+
+TASK = "sandbox_task"
+"""Name of the module of the owner's file."""
 
 RECURSION_LIMIT = 50_000
 """The limit that LiveCodeBench sets."""
@@ -45,14 +48,40 @@ def load_starter() -> dict[str, Any]:
     return {name: value for name, value in names.items() if not name.startswith("__")}
 
 
-def perform(raw: bytes, answers: int, folders: Sequence[str], names: dict[str, Any]) -> int:
+def load_task(source: str, folders: Sequence[str]) -> None:
+    """Execute the owner's Python file, once, before any run."""
+    module = sys.modules[TASK] = types.ModuleType(TASK)
+    path = list(sys.path)
+    sys.path += folders
+    exec(compile(source, "task.py", "exec"), module.__dict__)
+    sys.path[:] = path
+
+
+def perform(raw: bytes, answers: int, *, folders: Sequence[str], names: dict[str, Any]) -> int:
     """Execute the request, write the answer and return the exit status."""
     request = json.loads(raw)
-    code, function = request["code"], request.get("function")
     report = _make_reporter(answers)
+    sys.path[:] = [*sys.path, *folders]
+    if request["task"]:
+        return _perform_task(request, report)
+    return _perform_code(request, report, names)
+
+
+def _perform_task(request: dict[str, Any], report: Any) -> int:
+    _open_streams("")
+    try:
+        value = getattr(sys.modules[TASK], request["task"])(*request["arguments"])
+    except BaseException as error:
+        report({"error": _format_error(error)})
+        return 1
+    report({"value": value})
+    return 0
+
+
+def _perform_code(request: dict[str, Any], report: Any, names: dict[str, Any]) -> int:
+    code, function = request["code"], request.get("function")
     module = _make_main(names if request["starter"] else {})
     _open_streams(code)
-    sys.path[:] = [*sys.path, *folders]
     sys.argv = ["solution.py"]
     sys.setrecursionlimit(RECURSION_LIMIT)
     try:

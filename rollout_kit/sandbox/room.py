@@ -112,8 +112,13 @@ def build_root(folders: Iterable[str], packages: Iterable[str]) -> list[str]:
         places.append(f"/folders/{number}")
         os.makedirs(places[-1])
         _bind(folder, places[-1])
+    os.makedirs("/packages")
     for package in packages:
-        os.makedirs(place := f"/packages/{os.path.basename(package)}")
+        place = f"/packages/{os.path.basename(package)}"
+        if os.path.isdir(OLD + package):
+            os.mkdir(place)
+        else:
+            os.close(os.open(place, os.O_CREAT | os.O_WRONLY, 0o644))
         _bind(package, place)
     places.append("/packages")
     os.mkdir("/dev")

@@ -20,10 +20,12 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, NoReturn, Self
 
+from . import apart as apart  # a task imports it, when its file can no longer be read
 from . import kernel, program, room, seccomp
 from .memory import WATCH_S, WATCH_SHARE, Memory
 
@@ -61,10 +63,10 @@ NUM_SIGNALS = 256
 """Signals and timers that may wait for a user; the kernel keeps memory for each."""
 
 
-def main(kind: str, parent: str, *paths: str) -> None:
+def main(kind: str, parent: str, task: str, *paths: str) -> None:
     """Serve runs until the socket ends. `kind`: one of MAKERS. `parent`: the id of the process to
-    die with. `paths`: readable by runs: folders to import from and, after
-    `PACKAGES`, folders of packages."""
+    die with. `task`: a Python file whose functions runs call, or nothing. `paths`: what runs may
+    read: folders to import from and, after `PACKAGES`, what packages consist of."""
     kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(parent):
         os._exit(1)
@@ -80,8 +82,11 @@ def main(kind: str, parent: str, *paths: str) -> None:
         room.write("/proc/self/oom_score_adj", OOM_SCORE)
     try:
         at = paths.index(PACKAGES)
+        source = _read_text(task) if task else ""
         maker = MAKERS[kind](paths[:at], paths[at + 1 :])
-    except OSError as error:
+        program.load_task(source, maker.folders)
+        perform = partial(program.perform, folders=maker.folders, names=names)
+    except (OSError, ImportError) as error:
         control.send(json.dumps({"error": str(error)}).encode())
         return
     gc.collect()
@@ -94,8 +99,13 @@ def main(kind: str, parent: str, *paths: str) -> None:
         if not message:
             return
         if message != STOP:
-            report = _run(maker, json.loads(message), descriptors, control, names)
+            report = _run(maker, json.loads(message), descriptors, control, perform)
             control.send(json.dumps(report).encode())
+
+
+def _read_text(path: str) -> str:
+    with open(path, encoding="utf-8") as file:
+        return file.read()
 
 
 def _hurry() -> None:
@@ -216,6 +226,9 @@ class Cell:
 
 Maker = Room | Bare | Cell
 
+Perform = Callable[[bytes, int], int]
+"""Executes a request, writes the answer to a descriptor, and returns the exit status."""
+
 MAKERS: dict[str, type[Maker]] = {"isolated": Room, "bare": Bare, "container": Cell}
 """Namespaces of its own; none; those of a container."""
 
@@ -230,14 +243,14 @@ def _run(
     request: dict[str, Any],
     descriptors: list[int],
     control: socket.socket,
-    names: dict[str, Any],
+    perform: Perform,
 ) -> dict[str, Any]:
     """Execute one run, wait for its last process, and report how it ended."""
     began = time.monotonic()
     with _Start() as start:
         child = maker.fork()
         if not child:
-            _execute(maker, request, [*descriptors, start.theirs.fileno()], names)
+            _execute(maker, request, [*descriptors, start.theirs.fileno()], perform)
         for each in descriptors:
             os.close(each)
         start.theirs.close()
@@ -324,7 +337,7 @@ def _has_left_sockets(memory: Memory) -> bool:
 
 
 def _execute(
-    maker: Maker, request: dict[str, Any], descriptors: list[int], names: dict[str, Any]
+    maker: Maker, request: dict[str, Any], descriptors: list[int], perform: Perform
 ) -> NoReturn:
     """Set up the child and execute the code. Errors before the code starts are reported through a
     socket, which is closed before the code runs, so the code cannot forge them."""
@@ -342,7 +355,7 @@ def _execute(
             os.write(start, repr(error).encode())
             raise
         os.close(start)
-        status = program.perform(raw, ANSWERS, maker.folders, names)
+        status = perform(raw, ANSWERS)
     finally:
         _flush()
         os._exit(status)
