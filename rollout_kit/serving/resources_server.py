@@ -27,6 +27,7 @@ from ..errors import (
     validation_summary,
 )
 from ..session import VERIFIER, Session, current_session, entered
+from ..transport.access import Accepted
 from ..transport.wire import Route, parse_leniently
 from ..types import (
     JsonObject,
@@ -162,7 +163,7 @@ class ResourcesServer(Service):
                 raise
 
     def serving(
-        self, sock: socket.socket, run_id: str = "", token: str = ""
+        self, sock: socket.socket, run_id: str = "", token: Accepted = ""
     ) -> AbstractAsyncContextManager[None]:
         if not self.config.get("mcp"):
             return super().serving(sock, run_id, token)
