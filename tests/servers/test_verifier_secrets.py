@@ -51,9 +51,11 @@ class Echo(ResourcesServer):
 
     async def verify(self, body: Row) -> VerifyResponse:
         if body.expected == "ask":
-            await self.peers.call("policy_model", "/v1/responses", {"input": [{"content": "hello"}]})
+            hello = {"input": [{"content": "hello"}]}
+            await self.peers.call("policy_model", "/v1/responses", hello)
         if body.expected == "quote":
-            raise RuntimeError(f"my key is {self.config.judge_api_key} {os.environ.get('NAMED_API_KEY')}")
+            named = os.environ.get("NAMED_API_KEY")
+            raise RuntimeError(f"my key is {self.config.judge_api_key} {named}")
         equal = await self.pool.call(output_text(body.response), body.expected)
         found = {name: os.environ.get(name) for name in ("GIVEN", "NAMED_API_KEY")}
         return body.scored(float(equal), **found)
@@ -100,7 +102,7 @@ def write(workplace: Workplace, keys: str = "session_timeout_s: 600") -> None:
     (workplace.folder / "run.yaml").write_text(CONFIG.replace("KEYS", keys))
 
 
-def ask(url: str, row: dict[str, Any], token: str = "", host: str = "localhost") -> tuple[int, str]:
+def ask(url: str, row: dict[str, Any], token: str = "") -> tuple[int, str]:
     headers = {"content-type": "application/json", "authorization": f"Bearer {token}"}
     request = urllib.request.Request(url, json.dumps({**ROW, **row}).encode(), headers)
     try:
