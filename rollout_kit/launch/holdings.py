@@ -6,6 +6,7 @@ agents get the whole environment and plan.
 """
 
 import os
+import re
 from collections import ChainMap
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
@@ -27,6 +28,12 @@ from .processes import python_env
 
 MIN_SECRET = 8
 """Shorter secrets, such as `none`, would mask other values of a configuration."""
+
+READS, NAME = re.compile(r"\b(environ|getenv)\b"), re.compile(r"""["'](\w+)["']""")
+"""Code that reads variables, and a text that may be the name of one."""
+
+MIN_NAME = 4
+"""Shorter variables, such as `_`, are the shell's own."""
 
 
 def holds_no_key(instances: Iterable[Instance]) -> bool:
@@ -113,9 +120,10 @@ def warn_of_variables(instances: list[Instance]) -> Iterator[str]:
         return
     known = clean_environment()
     for each in instances:
-        code = "".join(_read(path) for path in sources_of(each))
-        for name in sorted({*os.environ} - {*known, *each.env}):
-            if f'"{name}"' in code or f"'{name}'" in code:
+        texts = [text for path in sources_of(each) if READS.search(text := _read(path))]
+        named = {name for text in texts for name in NAME.findall(text)}
+        for name in sorted((named & {*os.environ}) - {*known, *each.env}):
+            if len(name) >= MIN_NAME:
                 yield (
                     f"warning: {each.name} names the environment variable {name}, which the process"
                     f" of a resources server does not get; if it needs it, add to its keys:"

@@ -17,7 +17,7 @@ from test_supervision import status, through
 from workplace import Workplace
 
 from rollout_kit.config.instances import Instance
-from rollout_kit.launch.holdings import find_named, plan_of
+from rollout_kit.launch.holdings import find_named, plan_of, warn_of_variables
 from rollout_kit.launch.process_tree import family
 from rollout_kit.transport.access import accepted_by, digest_of, token_for
 
@@ -175,6 +175,27 @@ def test_a_server_on_all_interfaces_refuses_a_wrong_token(workplace: Workplace) 
             assert ask(url, {"expected": "x"}, right)[0] == 200
         for wrong in ("", "wrong", digest_of(TOKEN), token_for("other", TOKEN)):
             assert ask(url, {"expected": "x"}, wrong)[0] == 401
+
+
+def test_only_code_that_reads_variables_is_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("_", "MY_API_KEY", "MY_OTHER_KEY", "OMP_NUM_THREADS"):
+        monkeypatch.setenv(name, "1")
+    code = {
+        "reads": "import os\nread = os.environ['MY_API_KEY'], os.getenv('_', 'OMP_NUM_THREADS')\n",
+        "names": "read = {'MY_API_KEY': 1}\n",
+    }
+    for name, text in code.items():
+        folder = tmp_path / "resources_servers" / name
+        folder.mkdir(parents=True)
+        (folder / "app.py").write_text(text)
+    given = Instance("given", "resources_servers", "reads", {}, env={"MY_API_KEY": "x"})
+    made = [Instance(name, "resources_servers", name, {}) for name in code]
+    assert [line.split(",")[0] for line in warn_of_variables([*made, given])] == [
+        "warning: reads names the environment variable MY_API_KEY"
+    ]
 
 
 def test_a_server_is_given_digests_of_tokens() -> None:
