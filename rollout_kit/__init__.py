@@ -23,9 +23,9 @@ _HOMES = {
     "serving.gymnasium": "Game GameRequest GymnasiumServer Step",
     "serving.judge": "Evaluation Judge JudgeConfig",
     "serving.model": "Model ModelConfig",
-    "serving.resources_server": "ResourcesServer ResourcesServerConfig Reverify"
-    " VerifyWorkersConfig",
+    "serving.resources_server": "ResourcesServer ResourcesServerConfig Reverify",
     "serving.tools": "tool",
+    "serving.verdicts.workers": "VerifyWorkersConfig",
     "types": "Failure JsonObject Key Rollout RolloutInfo RunRequest SeedSessionResponse Unverified"
     " VerifyRequest VerifyResponse",
     "workers.pool": "WorkerPool",
@@ -69,13 +69,9 @@ if TYPE_CHECKING:
     from .serving.gymnasium import Game, GameRequest, GymnasiumServer, Step
     from .serving.judge import Evaluation, Judge, JudgeConfig
     from .serving.model import Model, ModelConfig
-    from .serving.resources_server import (
-        ResourcesServer,
-        ResourcesServerConfig,
-        Reverify,
-        VerifyWorkersConfig,
-    )
+    from .serving.resources_server import ResourcesServer, ResourcesServerConfig, Reverify
     from .serving.tools import tool
+    from .serving.verdicts.workers import VerifyWorkersConfig
     from .types import (
         Failure,
         JsonObject,

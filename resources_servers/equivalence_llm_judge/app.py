@@ -66,7 +66,7 @@ class EquivalenceConfig(JudgeConfig):
         1.0,
         gt=0,
         json_schema_extra=OPERATIONAL,
-        description="Time limit for a regex on one text.",
+        description="CPU seconds for a regex on one text.",
     )
 
     @field_validator("question_extract_regex", "response_extract_regex")

@@ -86,8 +86,13 @@ class InstructionFollowing(ResourcesServer):
         self._nltk_checks = self._make_pool("nltk_checks.py", 1)
 
     def _make_pool(self, file: str, num_workers: int) -> WorkerPool:
-        path, deadline_s = Path(__file__).with_name(file), self.config.verify_timeout_s
-        return WorkerPool(path, "run", num_workers=num_workers, deadline_s=deadline_s)
+        return WorkerPool(
+            Path(__file__).with_name(file),
+            "run",
+            num_workers=num_workers,
+            deadline_s=self.config.verify_timeout_s,
+            wall_deadline_s=self.config.verify_wall_timeout_s,
+        )
 
     async def start(self) -> None:
         """Start the workers, except nltk's, which starts with the first row that needs it."""

@@ -62,6 +62,7 @@ class MathWithVerify(ResourcesServer):
             "are_equal",
             num_workers=config.num_verify_workers,
             deadline_s=config.verify_timeout_s,
+            wall_deadline_s=config.verify_wall_timeout_s,
             max_memory_mb=WORKER_MEMORY_MB,
         )
         self._judge = None

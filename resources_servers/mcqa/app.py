@@ -38,7 +38,7 @@ class McqaConfig(ResourcesServerConfig):
         1.0,
         gt=0,
         json_schema_extra=OPERATIONAL,
-        description="Time limit for the output_regex of a row on one response.",
+        description="CPU seconds for the output_regex of a row on one response.",
     )
 
 

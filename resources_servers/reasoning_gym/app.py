@@ -39,9 +39,6 @@ TEXT_LIMIT = 200_000
 WORKER_MEMORY_MB = 4096
 """Limit on the address space of a worker."""
 
-WALL_S = 60.0
-"""A score that takes longer, however busy the machine is, is no verdict."""
-
 EVALUATED = frozenset(
     {
         *("binary_matrix", "bitwise_arithmetic", "countdown", "intermediate_integration"),
@@ -93,6 +90,7 @@ class ReasoningGym(ResourcesServer):
             "score",
             num_workers=config.num_verify_workers,
             deadline_s=config.verify_timeout_s,
+            wall_deadline_s=config.verify_wall_timeout_s,
             max_memory_mb=WORKER_MEMORY_MB,
         )
         self._sandbox: Sandbox | None = None
@@ -143,7 +141,7 @@ class ReasoningGym(ResourcesServer):
         """Score in the sandbox; TimeoutError if the answer is too much for it."""
         sandbox = await self._open_sandbox(row["metadata"]["source_dataset"])
         limits = SandboxLimits(
-            time_s=WALL_S,
+            time_s=self.config.verify_wall_timeout_s,
             cpu_s=math.ceil(self.config.verify_timeout_s),
             memory_mb=WORKER_MEMORY_MB,
         )
@@ -152,7 +150,11 @@ class ReasoningGym(ResourcesServer):
         except SandboxError as error:
             raise VerifyError(f"the sandbox failed: {error}") from error
         if run.end == "time":
-            raise VerifyError(f"no score within {limits.time_s:g} s: the machine is too busy")
+            raise VerifyError(
+                f"no score within {limits.time_s:g} s: this machine is too busy for"
+                " verify_timeout_s to run out. This is no verdict: ng_reverify asks again",
+                retryable=False,
+            )
         if run.end != "finished":
             raise TimeoutError
         return float(run.value) if isinstance(run.value, int | float) else 0.0

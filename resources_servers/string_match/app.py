@@ -34,7 +34,7 @@ class StringMatchConfig(ResourcesServerConfig):
         1.0,
         gt=0,
         json_schema_extra=OPERATIONAL,
-        description="Time limit for a row's regular expression on one answer.",
+        description="CPU seconds for a row's regular expression on one answer.",
     )
 
 

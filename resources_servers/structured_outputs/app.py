@@ -72,6 +72,7 @@ class StructuredOutputs(ResourcesServer):
             "examine",
             num_workers=config.num_verify_workers,
             deadline_s=config.verify_timeout_s,
+            wall_deadline_s=config.verify_wall_timeout_s,
             max_memory_mb=WORKER_MEMORY_MB,
         )
 

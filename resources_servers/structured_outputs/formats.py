@@ -1,30 +1,24 @@
 """Parse text by its format and validate it against a JSON schema; runs in a worker process.
 
-Entities, tags and references to other documents are not resolved. Excessive nesting or repetition
-is a parse error.
+References to other documents are not resolved.
 """
 
 import csv
 import io
 import json
-import tomllib
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jsonschema
-import xmltodict
-import yaml
 from referencing import Registry
 
-DEPTH_LIMIT = 100
-"""Maximum depth of YAML; its C parser is recursive and could overflow the stack."""
+sys.path.insert(0, str(Path(__file__).parent))  # a worker runs this file by its path
 
-NODE_LIMIT = 1_000_000
-"""Maximum size of YAML with expanded aliases; ten lines of aliases can expand to 10^9 nodes."""
+from parsing import load_toml, load_xml, load_yaml
 
 MESSAGE_LIMIT = 200
-
-YAML = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 Verdict = tuple[str, str] | tuple[None, None]
 """Kind and text of the error."""
@@ -65,13 +59,42 @@ def examine(schema_str: str, format: str, coerce_xml: bool, said: str | None) ->
             found = convert_xml(found, schema)
         elif format == "csv":
             found = convert_csv(found, schema)
-        validator = jsonschema.Draft202012Validator(schema, registry=Registry())
+        validator = VALIDATOR(schema, registry=Registry())
         first = next(validator.iter_errors(found), None)
     except Exception as error:  # validators too
         return _make_error("validation_error", error)
     if first is None:
         return None, None
     return "validation_error", _shorten(f"{first.json_path}: {first.message}")
+
+
+def check_unique(validator: Any, wanted: Any, found: Any, schema: Any) -> Iterator[Any]:
+    """`uniqueItems`, in one pass; jsonschema compares each object with all others."""
+    if not (wanted and validator.is_type(found, "array")):
+        return
+    seen = set()
+    for item in found:
+        key = _key_of(item)
+        if key in seen:
+            yield jsonschema.ValidationError("it has non-unique elements")
+            return
+        seen.add(key)
+
+
+def _key_of(value: Any) -> Any:
+    """A hashable that is equal for equal values of JSON: 1 equals 1.0, and not true."""
+    if isinstance(value, dict):
+        return "object", frozenset((_key_of(name), _key_of(each)) for name, each in value.items())
+    if isinstance(value, list | tuple):
+        return "array", tuple(map(_key_of, value))
+    if isinstance(value, set):
+        return "set", frozenset(map(_key_of, value))
+    return (type(value), value) if isinstance(value, bool) else value
+
+
+VALIDATOR = jsonschema.validators.extend(
+    jsonschema.Draft202012Validator, {"uniqueItems": check_unique}
+)
 
 
 def strictify(schema: Any) -> None:
@@ -93,31 +116,6 @@ def _shorten(message: str) -> str:
     return message[:MESSAGE_LIMIT].encode(errors="backslashreplace").decode()
 
 
-def load_yaml(text: str) -> Any:
-    depth = 0
-    for event in yaml.parse(text, Loader=YAML):
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
-        if depth > DEPTH_LIMIT:
-            raise ValueError(f"nested more than {DEPTH_LIMIT} levels deep")
-    found = yaml.load(text, Loader=YAML)
-    if _count_nodes(found, {}) >= NODE_LIMIT:
-        raise ValueError(f"its aliases expand to more than {NODE_LIMIT:,} nodes, or are recursive")
-    return found
-
-
-def _count_nodes(value: Any, known: dict[int, int]) -> int:
-    if not isinstance(value, dict | list):
-        return 1
-    if id(value) not in known:
-        known[id(value)] = NODE_LIMIT  # a value that contains itself is infinite
-        parts = value.values() if isinstance(value, dict) else value
-        known[id(value)] = 1 + sum(_count_nodes(part, known) for part in parts)
-    return known[id(value)]
-
-
 class Csv(NamedTuple):
     header: list[str]
     rows: list[dict[str, Any]]
@@ -132,8 +130,8 @@ def load_csv(text: str) -> Csv:
 PARSERS = {
     "json": json.loads,
     "yaml": load_yaml,
-    "xml": lambda text: xmltodict.parse(text, disable_entities=True),
-    "toml": tomllib.loads,
+    "xml": load_xml,
+    "toml": load_toml,
     "csv": load_csv,
 }
 

@@ -15,7 +15,7 @@ from rollout_kit.errors import ConfigError, ModelError, RolloutError
 from rollout_kit.serving.model import CHAT, RESPONSES, Model
 from rollout_kit.serving.service import Demands, get, post
 from rollout_kit.session import Spent
-from rollout_kit.transport.access import Access
+from rollout_kit.transport.access import Accepted, Access
 from rollout_kit.types import JsonObject
 
 from . import bodies
@@ -65,7 +65,7 @@ class SimulatedModel(Model):
 
     @asynccontextmanager
     async def serving(
-        self, sock: socket.socket, run_id: str = "", token: str = ""
+        self, sock: socket.socket, run_id: str = "", token: Accepted = ""
     ) -> AsyncIterator[None]:
         endpoint = Endpoint(self, Access.to(sock, token), run_id)
         async with listening(endpoint.answer, sock):

@@ -69,11 +69,12 @@ async def _query_all(head: "HeadClient") -> list["JsonObject"]:
 async def _query(server: "JsonObject", worker: "JsonObject", head: "HeadClient") -> "JsonObject":
     """Query one server process."""
     from ..errors import PeerError
-    from ..transport.access import bearer
+    from ..transport.access import bearer, token_for
 
     health, load, about = worker["state"], {}, {}
     if worker["url"] and health == "ready":
-        headers = bearer(head.token if server["asks_token"] else None)
+        asks = server["asks_token"] and head.token
+        headers = bearer(token_for(server["name"], head.token) if asks else None)
         try:
             reply = await head.client.get(
                 f"{worker['url']}/health", headers=headers, timeout_s=ASK_S

@@ -22,7 +22,8 @@ from ..config.keys.commands import CollectConfig
 from ..config.load import Config, Instance
 from ..config.verification import select_needed
 from ..errors import ConfigError, PeerLost
-from ..launch.fleet import demands_of, to_start
+from ..launch.fleet import demands_of
+from ..launch.holdings import to_start
 from ..launch.placement import placement_of
 from ..launch.reach import Servers, reach
 from ..launch.sockets import bound_socket, url_of

@@ -70,7 +70,7 @@ class Instance:
     num_cpus: float | None = None
     resources: dict[str, float] = field(default_factory=dict)
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
-    """Texts in its settings that must not be shown."""
+    """Texts in its settings and variables that must not be shown."""
     code: GymServer | None = None
     """Its code, if that is written for NeMo Gym."""
 

@@ -126,7 +126,7 @@ def _check(
     return Config(
         command=with_dataset(validated, resolved.values),
         instances={
-            name: replace(one, secrets=find_used(secrets, one.settings))
+            name: replace(one, secrets=find_used(secrets, [one.settings, one.env]))
             for name, one in found.items()
         },
         default_params=_choose(resolved.values.get(PARAMS), merged, (PARAMS,), False),

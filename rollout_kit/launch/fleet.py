@@ -11,7 +11,6 @@ import secrets as random
 import signal
 import sys
 import time
-from collections import ChainMap
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
@@ -23,17 +22,15 @@ import orjson
 from ..config.instances import Instance
 from ..errors import ConfigError, PeerError
 from ..nemo_gym import handover
-from ..nemo_gym.checkout import GymServer
-from ..secrets import mask
 from ..serving import registry
-from ..serving.fingerprint import list_sources
 from ..serving.service import Demands
+from ..transport.access import accepted_by
 from ..transport.http import HttpClient
 from ..transport.loop import cancel_all
 from ..types import JsonObject
+from .holdings import config_for_gym, environment_of, plan_of, sources_of, warn_of_variables
 from .output import Output
-from .process_tree import MARK
-from .processes import Child, Reaper, python_env, spawn, stop
+from .processes import Child, Reaper, spawn, stop
 from .sockets import Sockets, url_of
 from .supervise import Supervisor, Terms
 
@@ -42,9 +39,6 @@ STOP_S = 5.0
 
 WATCH_S = 1.0
 """Interval between looks at the files of the servers' code."""
-
-MIN_SECRET = 8
-"""Shorter secrets, such as `none`, would mask other values of a configuration."""
 
 SHOWN_LINES = 12
 """Last lines of a server's output that an error about it shows."""
@@ -102,7 +96,7 @@ class Fleet:
         await reaper.start()
         self._stack.push_async_callback(reaper.close)
         self._stack.push_async_callback(self._stop)
-        run = _Run(plan, client, reaper, upkeep, *self._config)
+        run = _Run(plan, client, reaper, upkeep, *self._config, frozenset(secrets))
         for group in _groups(instances):
             output = self._output(group.label, secrets)
             self._stack.callback(output.close)
@@ -165,6 +159,7 @@ class _Run:
     upkeep: Upkeep
     instances: list[Instance]
     values: JsonObject
+    secrets: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -196,37 +191,32 @@ class ServerProcess(Supervisor):
         self._output.renew()
         self._answering.clear()
         self._code = _stat_code(self.group.instances)
-        instances, mark = self.group.instances, random.token_hex(8)
+        instances, run, mark = self.group.instances, self._run, random.token_hex(8)
+        first = instances[0]
         descriptors = {name: sock.fileno() for name, sock in self._sockets.items()}
-        plan = {**self._run.plan, "instances": to_start(instances), "sockets": descriptors}
-        plan["is_restarted"] = self.restarts > 0
-        own = dict(ChainMap({MARK: mark}, *(each.env for each in instances)))
-        program, env = ["-m", "rollout_kit.launch.serve"], python_env(**own)
-        if code := instances[0].code:
-            program, env = [str(handover.SCRIPT)], handover.environment(own)
-            plan = self._plan_of(instances[0], code)
+        if first.code:
+            [descriptor] = descriptors.values()
+            config = config_for_gym(first, run.instances, run.values, run.secrets, run.plan["urls"])
+            run_id = run.plan["run_id"]
+            plan = handover.plan_for(first.name, first.code, config, run_id, descriptor)
+            program = [str(handover.SCRIPT)]
+        else:
+            token = run.plan["token"]
+            accepted = {each.name: accepted_by(each.name, token) for each in instances}
+            plan = {**plan_of(run.plan, instances), "sockets": descriptors, "accepted": accepted}
+            plan["is_restarted"] = self.restarts > 0
+            program = ["-m", "rollout_kit.launch.serve"]
+        if not self.restarts:
+            for line in warn_of_variables(instances):
+                self.tell(line)
         return await spawn(
-            [instances[0].python or sys.executable, *program],
-            env,
+            [first.python or sys.executable, *program],
+            environment_of(instances, mark),
             take=self._output.take,
             mark=mark,
             line=orjson.dumps(plan) + b"\n",
             pass_fds=list(descriptors.values()),
         )
-
-    def _plan_of(self, own: Instance, code: GymServer) -> JsonObject:
-        """The plan of a server of NeMo Gym: it gets the settings of all, but only its own
-        secrets."""
-        known = frozenset().union(*(each.secrets for each in self._run.instances)) - own.secrets
-        others = frozenset(text for text in known if len(text) >= MIN_SECRET)
-        blocks = {
-            each.name: (each.type, each.implementation, mask(each.settings, others))
-            for each in self._run.instances
-        }
-        plan, values = self._run.plan, mask(self._run.values, others)
-        config = handover.config_for(values, blocks, plan["urls"])
-        [sock] = self._sockets.values()
-        return handover.plan_for(own.name, code, config, plan["run_id"], sock.fileno())
 
     async def is_ready(self) -> bool:
         """Whether every instance has answered with this run's id."""
@@ -286,27 +276,11 @@ class ServerProcess(Supervisor):
             sock.close()
 
 
-def to_start(instances: Iterable[Instance]) -> list[JsonObject]:
-    """What a process needs to start the instances, secrets included."""
-    return [
-        {
-            "name": each.name,
-            "type": each.type,
-            "implementation": each.implementation,
-            "settings": each.settings,
-            "private": list(each.secrets),
-        }
-        for each in instances
-    ]
-
-
 def _stat_code(instances: Iterable[Instance]) -> dict[Path, tuple[int, int]]:
     """Time and size of each file of the servers' code."""
     found = {}
     for each in instances:
-        folder = registry.find(each.type, each.implementation)
-        folder = each.code.folder if each.code else folder
-        for path in list_sources(folder / "app.py") if folder else ():
+        for path in sources_of(each):
             with suppress(OSError):
                 status = path.stat()
                 found[path] = status.st_mtime_ns, status.st_size

@@ -21,6 +21,7 @@ from ..nemo_gym.idle import IdleGymServer
 from ..serving import registry
 from ..serving.model import Model
 from ..serving.service import Service
+from ..transport.access import accepted_by, token_for
 from ..transport.cassette import Cassette, Tapes
 from ..transport.http import MAX_REPLY_MB, HttpClient
 from ..transport.loop import gather_all
@@ -242,7 +243,8 @@ def _plan(
     """How other processes reach the instances."""
     urls = {name: [url_of(sock) for sock in own] for name, own in sockets.items()}
     tokens = {each.name: each.token for each in instances if each.token}
-    tokens |= dict.fromkeys([*sockets, *(each.name for each in where.on_nodes)], run.token)
+    own = [*sockets, *(each.name for each in where.on_nodes)]
+    tokens |= {name: token_for(name, run.token) for name in own}
     about = {"run_id": run.id, "token": run.token, **limits.plan(instances)}
     return {"urls": urls | where.urls, "tokens": tokens, **about}
 
@@ -343,4 +345,5 @@ async def _start(
                 await service.identify()
         if service.name in sockets:
             [sock] = sockets[service.name]
-            await stack.enter_async_context(service.serving(sock, run.id, run.token))
+            accepted = accepted_by(service.name, run.token)
+            await stack.enter_async_context(service.serving(sock, run.id, accepted))

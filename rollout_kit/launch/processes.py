@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..workers.environment import clean_environment
 from .process_tree import kill_family
 
 MAX_LINE_BYTES = 1 << 20
@@ -127,11 +128,11 @@ async def stop(children: Sequence[Child], timeout_s: float) -> None:
     await asyncio.gather(*(child.end() for child in children), *waits)
 
 
-def python_env(**more: str) -> dict[str, str]:
+def python_env(inherited: Mapping[str, str] = os.environ, /, **more: str) -> dict[str, str]:
     """Environment in which any interpreter imports this very package and prints at once."""
     here = str(Path(__file__).resolve().parents[2])
-    path = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")]))
-    return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **more}
+    path = os.pathsep.join(filter(None, [here, inherited.get("PYTHONPATH", "")]))
+    return {**inherited, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **more}
 
 
 class Reaper:
@@ -147,7 +148,7 @@ class Reaper:
             "-m",
             "rollout_kit.launch.process_tree",
             stdin=asyncio.subprocess.PIPE,
-            env=python_env(),
+            env=python_env(clean_environment()),
             start_new_session=True,
         )
 

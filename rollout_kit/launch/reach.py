@@ -14,6 +14,7 @@ from ..errors import ConfigError, PeerError
 from ..launch.fleet import Upkeep
 from ..launch.placement import HttpLimits, Nodes, placed
 from ..launch.run import RunIdentity
+from ..transport.access import token_for
 from ..transport.cassette import Tapes
 from ..transport.http import HttpClient
 from ..transport.loop import beside
@@ -128,9 +129,10 @@ async def _servers_of_ng_run(
         for line in _shorter_limits(command, values):
             say(f"warning: {line}")
         defaults = values.get("responses_create_params") or {}
+        guarded = [each["name"] for each in servers if each["asks_token"] and head.token]
         plan: JsonObject = {
             "urls": {each["name"]: each["urls"] for each in servers if each["urls"]},
-            "tokens": {each["name"]: head.token for each in servers if each["asks_token"]},
+            "tokens": {name: token_for(name, head.token) for name in guarded},
             "http": limits.of_client(),
             "timeouts_s": {each["name"]: limits.timeout_s(each["server_type"]) for each in servers},
             "by_rollout": [each["name"] for each in servers if each["server_type"] == MODELS],

@@ -64,7 +64,8 @@ async def _serve(plan: JsonObject) -> None:
         os.write(sys.stdout.fileno(), f"{BEGINS}\n".encode())
         for service in services:
             sock = socket.socket(fileno=plan["sockets"][service.name])
-            await stack.enter_async_context(service.serving(sock, plan["run_id"], plan["token"]))
+            accepted = plan["accepted"][service.name]
+            await stack.enter_async_context(service.serving(sock, plan["run_id"], accepted))
         await stopping.wait()
         running.call_later(STOP_S, take_everything_down)
     take_everything_down()

@@ -1,7 +1,6 @@
 """What a process needs to run a server of NeMo Gym: the interpreter, and the configuration as its
 code expects it."""
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -54,10 +53,10 @@ def _address(urls: Any) -> JsonObject:
     return {"host": host, "port": parts.port or (443 if parts.scheme == "https" else 80)}
 
 
-def environment(own: Mapping[str, str]) -> dict[str, str]:
+def environment(inherited: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
     """The variables of its process. PYTHONPATH belongs to our interpreter."""
-    inherited = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    return {**inherited, "PYTHONUNBUFFERED": "1", **own}
+    kept = {key: value for key, value in inherited.items() if key != "PYTHONPATH"}
+    return {**kept, "PYTHONUNBUFFERED": "1", **own}
 
 
 def plan_for(

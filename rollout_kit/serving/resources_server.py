@@ -27,6 +27,7 @@ from ..errors import (
     validation_summary,
 )
 from ..session import VERIFIER, Session, current_session, entered
+from ..transport.access import Accepted
 from ..transport.wire import Route, parse_leniently
 from ..types import (
     JsonObject,
@@ -41,7 +42,7 @@ from .tools import Tool, find_tools, tool
 from .verdicts.groups import GroupScores, as_group_scores, parse_group
 from .verdicts.rollouts import as_verdict, find_request_type, parse_request
 
-__all__ = ["ResourcesServer", "ResourcesServerConfig", "VerifyWorkersConfig", "tool"]
+__all__ = ["ResourcesServer", "ResourcesServerConfig", "tool"]
 
 log = logging.getLogger(__name__)
 
@@ -68,22 +69,6 @@ class ResourcesServerConfig(ServerConfig):
         description="Serve the tools over MCP too, at /mcp, if the server has a URL.",
     )
     fast_mode: bool = Field(False, description="Verify by a cheaper check if the server has one.")
-
-
-class VerifyWorkersConfig(ResourcesServerConfig):
-    """Keys of a server whose verifier runs in worker processes."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    verify_timeout_s: float = Field(
-        10.0,
-        gt=0,
-        json_schema_extra=OPERATIONAL,
-        description="Time limit of one verdict; an answer that takes longer scores 0.",
-    )
-    num_verify_workers: int = Field(
-        2, ge=1, json_schema_extra=OPERATIONAL, description="Most worker processes of the verifier."
-    )
 
 
 class ResourcesServer(Service):
@@ -178,7 +163,7 @@ class ResourcesServer(Service):
                 raise
 
     def serving(
-        self, sock: socket.socket, run_id: str = "", token: str = ""
+        self, sock: socket.socket, run_id: str = "", token: Accepted = ""
     ) -> AbstractAsyncContextManager[None]:
         if not self.config.get("mcp"):
             return super().serving(sock, run_id, token)

@@ -24,6 +24,7 @@ from ..errors import ConfigError, RolloutError, boundary, how_to_install
 from ..secrets import echoes, mask, mask_echo, secret_values
 from ..session import current_session
 from ..trajectory import without_tokens
+from ..transport.access import Accepted
 from ..transport.wire import Route, encode, parse_object, request_parser
 from ..types import JsonObject
 
@@ -178,7 +179,7 @@ class Service:
         return build_app(self, routes, run_id, FastAPI)
 
     def serving(
-        self, sock: socket.socket, run_id: str = "", token: str = ""
+        self, sock: socket.socket, run_id: str = "", token: Accepted = ""
     ) -> AbstractAsyncContextManager[None]:
         """Context in which this server listens on `sock`. An override with an HTTP server of its
         own must check each request with `Access`."""

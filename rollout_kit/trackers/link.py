@@ -6,6 +6,7 @@ warning, and is tried again at growing intervals.
 """
 
 import asyncio
+import os
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -77,14 +78,21 @@ class Link:
 
     def start(self) -> None:
         """Begin to send what comes into the outbox."""
-        self._pool = WorkerPool(HERE / self.worker, "act", deadline_s=CALL_S)
+        self._pool = WorkerPool(
+            HERE / self.worker,
+            "act",
+            deadline_s=None,
+            wall_deadline_s=CALL_S,
+            environment=os.environ,  # SDKs find their keys there
+            is_confined=False,
+        )
         self._following = asyncio.create_task(self._follow())
 
     async def close(self, last: Sequence[Message], wait_s: float) -> None:
         """Send what is left and the `last` messages, for at most `wait_s`, and say what was not
         sent; then end the process."""
         self._is_closing.set()
-        self._pool.deadline_s = wait_s
+        self._pool.wall_deadline_s = wait_s
         left: list[Message] | None = None
         announcing = asyncio.get_running_loop().call_later(QUIET_S, self._announce, wait_s)
         unsent: list[Message] = []

@@ -6,13 +6,17 @@ none, and other users of the machine do; routes that control the run always need
 A web page can post forms to any port of its viewer's machine, and can point its own host name to
 127.0.0.1. So a request over loopback must declare its body as JSON, which a page cannot do without
 permission, and its Host must name this machine.
+
+A server process gets digests of the tokens that it accepts, and callers of a run's server send one
+that opens this server only. So neither a server nor a request to it has the run's token.
 """
 
 import hmac
 import ipaddress
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from http import HTTPStatus
 
 import orjson
@@ -26,6 +30,9 @@ OPEN = frozenset({"/health"})
 TRUSTED = "rollout_kit.trusted"
 """Key of the ASGI scope: whether the caller may see details of the server in `/health`."""
 
+Accepted = str | Sequence[str]
+"""What a server accepts: a token, or digests of tokens."""
+
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
@@ -35,7 +42,7 @@ class Access:
     needs the token."""
 
     hosts: frozenset[str]
-    token: str
+    digests: frozenset[str]
     control: frozenset[str]
     open: frozenset[str] = OPEN
     """Paths that need no token."""
@@ -44,16 +51,19 @@ class Access:
     def to(
         cls,
         sock: socket.socket,
-        token: str = "",
+        token: Accepted = "",
         control: Iterable[str] = (),
         opened: Iterable[str] = (),
     ) -> "Access":
         """The rules for a server that listens on `sock`; `opened` paths check their callers
         themselves."""
+        digests = token
+        if isinstance(token, str):
+            digests = [digest_of(token)] if token else []
         address = str(sock.getsockname()[0])
         own = f"[{address}]" if ":" in address else address
         hosts = {*LOOPBACK_NAMES, own} if is_loopback(address) else ()
-        return cls(frozenset(hosts), token, frozenset(control), OPEN.union(opened))
+        return cls(frozenset(hosts), frozenset(digests), frozenset(control), OPEN.union(opened))
 
     def refusal(self, scope: Scope) -> tuple[HTTPStatus, str] | None:
         """Why the request is refused; None if it is accepted. Sets TRUSTED in the scope, which
@@ -83,8 +93,8 @@ class Access:
         return HTTPStatus.UNAUTHORIZED, reason
 
     def _is_token(self, header: bytes) -> bool:
-        given = header.removeprefix(b"Bearer ")
-        return bool(self.token) and hmac.compare_digest(given, self.token.encode())
+        given = sha256(header.removeprefix(b"Bearer ")).hexdigest()
+        return any(hmac.compare_digest(given, each) for each in self.digests)
 
 
 def guard(app: ASGIApp, access: Access) -> ASGIApp:
@@ -115,6 +125,22 @@ def is_loopback(address: str) -> bool:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:
         return address == "localhost"
+
+
+def digest_of(token: str) -> str:
+    """What recognizes a token, and cannot be sent in its place."""
+    return sha256(token.encode()).hexdigest()
+
+
+def token_for(server: str, token: str) -> str:
+    """The token that opens one server of a run, computed from that of the run."""
+    key = hmac.digest(token.encode(), b"token of one server", "sha256")
+    return hmac.new(key, server.encode(), "sha256").hexdigest()
+
+
+def accepted_by(server: str, token: str) -> list[str]:
+    """Digests of the tokens that a server of a run accepts: its own, and that of the run."""
+    return [digest_of(token_for(server, token)), digest_of(token)]
 
 
 def bearer(token: str | None) -> dict[str, str]:

@@ -33,7 +33,7 @@ from ..session import (
     entered,
 )
 from ..types import JsonObject
-from .access import TRUSTED, Access, guard
+from .access import TRUSTED, Accepted, Access, guard
 from .caller import HEADER as DEADLINE_HEADER
 from .caller import HELD_HEADER, Caller, begin_work_for, is_hung_up, read_deadline
 from .peer_user import PEER_USER, PeerUser
@@ -309,7 +309,7 @@ class _Server(uvicorn.Server):
 async def served(
     app: ASGIApp,
     sock: socket.socket,
-    token: str = "",
+    token: Accepted = "",
     control: Iterable[str] = (),
     opened: Iterable[str] = (),
 ) -> AsyncIterator[None]:

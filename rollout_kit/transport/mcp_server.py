@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..errors import ConfigError, RolloutError, SessionLost, how_to_install
 from ..session import HEADER, LOST_CODE, Session, entered
+from .access import Accepted
 from .app import served
 from .wire import encode
 
@@ -36,7 +37,7 @@ METHOD_NOT_FOUND = -32601
 
 @asynccontextmanager
 async def serving(
-    service: "ResourcesServer", sock: socket.socket, run_id: str, token: str
+    service: "ResourcesServer", sock: socket.socket, run_id: str, token: Accepted
 ) -> AsyncIterator[None]:
     """Context in which the server listens on `sock`, with its tools at `/mcp` too."""
     try:

@@ -40,6 +40,8 @@ from .http import HttpClient, Reply
 from .retry import RECONNECT, retry
 from .wire import RESERVED, Answers, TurnReader, decode, encode, read_scores
 
+UNNAMED = "a resources server in its own process reaches those that its keys name"
+
 LONG_AGO = "Thu, 01 Jan 1970"
 """Expiry of a cookie that a server deletes."""
 
@@ -165,10 +167,9 @@ class Peers:
         try:
             return self._transports[server]
         except KeyError:
-            hint = suggest(server, self._transports)
-            raise PeerError(
-                f"no server is called '{server}'{hint}", retryable=False, status=404
-            ) from None
+            hint = suggest(server, self._transports) or f"; {UNNAMED}"
+            message = f"no server is called '{server}'{hint}"
+            raise PeerError(message, retryable=False, status=404) from None
 
 
 def _unreadable(server: str, path: str, error: Exception) -> PeerError:

@@ -1,7 +1,10 @@
 """A worker process of `pool`, run by path; standard library only.
 
-`python -P child.py FILE FUNCTION MAX_MEMORY_MB PARENT_PID`, with a socket as standard input.
-It ends with its parent: by a death signal while it works, by end-of-file otherwise.
+`python -P child.py FILE FUNCTION MAX_MEMORY_MB IS_CONFINED PARENT_PID`, with a socket as standard
+input. It ends with its parent: by a death signal while it works, by end-of-file otherwise.
+
+A request is `[CPU_S, ARGUMENTS]`. SIGPROF ends the process, even inside C code, when a call has
+used CPU_S of CPU time in all its threads. Processes that the function starts do not count.
 """
 
 import ctypes
@@ -18,11 +21,16 @@ from typing import Any
 
 HEADER_SIZE = 4
 PR_SET_PDEATHSIG = 1
+PR_SET_NO_NEW_PRIVS = 38
 
 
-def main(file: str, function: str, max_memory_mb: str, parent: str) -> None:
+def main(file: str, function: str, max_memory_mb: str, is_confined: str, parent: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGPROF])
     die_with(int(parent))
+    if int(is_confined):
+        confine()
     if int(max_memory_mb):
         size = int(max_memory_mb) << 20
         resource.setrlimit(resource.RLIMIT_AS, (size, size))
@@ -31,11 +39,12 @@ def main(file: str, function: str, max_memory_mb: str, parent: str) -> None:
         try:
             work = load(file, function)
         except BaseException as error:
-            send(channel, failure(error))
+            send(channel, encode(failure(error)))
             return
-        send(channel, {"result": None})
+        send(channel, encode({"result": None}))
         while (request := receive(channel)) is not None:
-            send(channel, answer(work, json.loads(request)))
+            cpu_s, arguments = json.loads(request)
+            send(channel, answer_within(cpu_s, work, arguments))
 
 
 def die_with(parent: int) -> None:
@@ -43,6 +52,13 @@ def die_with(parent: int) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # the parent ended before the signal was set
         os._exit(1)
+
+
+def confine() -> None:
+    """No program that this process starts can have more rights than it has."""
+    if sys.platform == "linux":
+        zeros = [ctypes.c_ulong(0)] * 3
+        ctypes.CDLL(None).prctl(PR_SET_NO_NEW_PRIVS, ctypes.c_ulong(1), *zeros)
 
 
 def load(file: str, function: str) -> Callable[..., Any]:
@@ -57,6 +73,15 @@ def load(file: str, function: str) -> Callable[..., Any]:
     return getattr(module, function)
 
 
+def answer_within(cpu_s: float, work: Callable[..., Any], arguments: list[Any]) -> bytes:
+    """The encoded answer; the process ends if that takes more CPU time. 0 means no limit."""
+    signal.setitimer(signal.ITIMER_PROF, cpu_s)
+    try:
+        return encode(answer(work, arguments))
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+
 def answer(work: Callable[..., Any], arguments: list[Any]) -> dict[str, Any]:
     try:
         return {"result": work(*arguments)}
@@ -68,11 +93,14 @@ def failure(error: BaseException) -> dict[str, Any]:
     return {"error": {"type": type(error).__name__, "message": str(error)}}
 
 
-def send(channel: socket.socket, message: dict[str, Any]) -> None:
+def encode(message: dict[str, Any]) -> bytes:
     try:
-        raw = json.dumps(message).encode()
+        return json.dumps(message).encode()
     except (TypeError, ValueError) as error:
-        raw = json.dumps(failure(error)).encode()
+        return json.dumps(failure(error)).encode()
+
+
+def send(channel: socket.socket, raw: bytes) -> None:
     channel.sendall(len(raw).to_bytes(HEADER_SIZE) + raw)
 
 

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from time import monotonic
 
+from .environment import clean_environment
+
 DEADLINE_S = 5.0
 """Time for one portion of lines."""
 
@@ -89,6 +91,7 @@ class LineMatcher:
             [sys.executable, "-S", str(CHILD), str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            env=clean_environment(),
         )
         _send(process, self._asked)
         return process

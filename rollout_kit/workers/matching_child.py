@@ -9,11 +9,12 @@ import re
 import sys
 from zlib import crc32
 
-from child import die_with  # type: ignore[import-not-found]  # pyright: ignore
+from child import confine, die_with  # type: ignore[import-not-found]  # pyright: ignore
 
 
 def main(parent: str) -> None:
     die_with(int(parent))
+    confine()
     text, ignores_case = json.loads(sys.stdin.buffer.readline())
     search = re.compile(text.encode(), re.IGNORECASE if ignores_case else 0).search
     for asked in sys.stdin.buffer:

@@ -2,6 +2,9 @@
 
 The function is named by the path of its Python file, so the file need not be importable. Arguments
 and results are JSON. A worker that passes its deadline is killed.
+
+Workers match and parse texts of models and rows, so they hold no key: their environment is clean,
+and they inherit no descriptor but their channel and the standard streams.
 """
 
 import asyncio
@@ -11,13 +14,15 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
 import orjson
 
-from ..errors import ConfigError, RolloutKitError
+from ..errors import ConfigError, RolloutKitError, VerifyError
+from .environment import clean_environment
 from .warm import WarmPool
 
 HEADER_SIZE = 4
@@ -31,6 +36,9 @@ EXHAUSTED = ("MemoryError", "RecursionError")
 
 CRASHES = frozenset({-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT, -signal.SIGILL})
 """Exit statuses of a worker that crashed itself; others, such as SIGKILL, come from outside."""
+
+TOO_MUCH_CPU = -signal.SIGPROF
+"""Exit status of a worker whose call used up its CPU time."""
 
 PATIENCE_S = 0.1
 """How long a call waits for a busy worker before another one starts: importing what a verifier
@@ -61,8 +69,13 @@ class WorkerPool:
     """At most `num_workers` processes of `file`'s `function`, each call bounded by `deadline_s`.
     The first starts with the pool, each other one when a call has to wait.
 
-    `deadline_s` does not include the wait for a free worker. `max_memory_mb` bounds a worker's
-    address space, so that excessive use raises MemoryError in the worker.
+    `deadline_s` is CPU time of the worker, so a busy machine changes no result; None means no
+    limit. Processes that the function starts do not count. `wall_deadline_s` is time on the clock.
+    Neither includes the wait for a free worker. `max_memory_mb` bounds a worker's address space, so
+    that excessive use raises MemoryError in the worker.
+
+    Workers have the variables of `clean_environment` and those in `environment`. Unless
+    `is_confined` is false, no program that they start gains privileges.
     """
 
     def __init__(
@@ -71,12 +84,17 @@ class WorkerPool:
         function: str,
         *,
         num_workers: int = 1,
-        deadline_s: float = 10.0,
+        deadline_s: float | None = 5.0,
+        wall_deadline_s: float = 60.0,
         max_memory_mb: int | None = None,
+        environment: Mapping[str, str] | None = None,
+        is_confined: bool = True,
     ) -> None:
         self.deadline_s = deadline_s
-        command = [str(file), function, str(max_memory_mb or 0)]
-        self._workers = WarmPool(num_workers, lambda: _Worker(command), PATIENCE_S)
+        self.wall_deadline_s = wall_deadline_s
+        command = [str(file), function, str(max_memory_mb or 0), str(int(is_confined))]
+        own = dict(environment or {})
+        self._workers = WarmPool(num_workers, lambda: _Worker(command, own), PATIENCE_S)
 
     async def start(self, needs: str = "") -> None:
         """Start a worker and load the file; WorkerError if it cannot be loaded.
@@ -92,28 +110,40 @@ class WorkerPool:
 
     async def call(self, *arguments: Any) -> Any:
         """The function's result; WorkerError for what it raised. TimeoutError if the arguments are
-        too much for it: it passed the deadline or ran out of memory, or crashed twice."""
-        request = json.dumps(arguments).encode()
+        too much for it: it used up its CPU time, ran out of memory, or crashed twice.
+
+        VerifyError if there is no answer within `wall_deadline_s`. That says nothing about the
+        arguments: the machine may be busy. It leaves a rollout unverified.
+        """
+        request = json.dumps([self.deadline_s or 0, arguments]).encode()
         try:
             try:
                 return await self._ask(request)
-            except WorkerDied:
-                if self._workers.is_closed:
+            except WorkerDied as error:
+                if self._workers.is_closed or error.status == TOO_MUCH_CPU:
                     raise
                 return await self._ask(request)
         except WorkerError as error:
-            if error.kind not in EXHAUSTED and getattr(error, "status", None) not in CRASHES:
+            status = getattr(error, "status", None)
+            if status == TOO_MUCH_CPU:
+                reason = f"no answer within {self.deadline_s:g} s of CPU time"
+                raise TimeoutError(f"{reason}; the worker was killed") from None
+            if error.kind not in EXHAUSTED and status not in CRASHES:
                 raise
             raise TimeoutError(f"the worker could not answer: {error}") from None
 
     async def _ask(self, request: bytes) -> Any:
-        try:
-            async with self._workers.lease() as worker, asyncio.timeout(self.deadline_s):
-                reply = await worker.ask(request)
-        except TimeoutError:
-            raise TimeoutError(
-                f"no answer within {self.deadline_s:g} s; the worker was killed"
-            ) from None
+        async with self._workers.lease() as worker:
+            try:
+                async with asyncio.timeout(self.wall_deadline_s):
+                    reply = await worker.ask(request)
+            except TimeoutError:
+                raise VerifyError(
+                    f"no answer within {self.wall_deadline_s:g} s, and the worker was killed: it"
+                    " waits, or this machine is too busy for its CPU time to run out. This is no"
+                    " verdict: ng_reverify asks again",
+                    retryable=False,
+                ) from None
         return _result(reply)
 
     async def close(self) -> None:
@@ -143,7 +173,7 @@ class _Worker:
 
     is_spent = False
 
-    def __init__(self, command: list[str]) -> None:
+    def __init__(self, command: list[str], own: Mapping[str, str]) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
@@ -151,6 +181,7 @@ class _Worker:
                 [sys.executable, "-P", str(CHILD), *command, str(os.getpid())],
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
+                env={**clean_environment(), **own},
                 # in a session of its own, Ctrl-C does not reach the child
                 start_new_session=True,
             )

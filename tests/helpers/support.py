@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -137,25 +136,6 @@ def read_process(pid: int | str, name: str) -> str:
         return Path(f"/proc/{pid}/{name}").read_text(errors="replace")
     except (FileNotFoundError, ProcessLookupError):  # the second if it ends while it is read
         return ""
-
-
-def find_in_process(pid: int, text: bytes) -> list[str]:
-    """Where a process holds the text: its environment, its arguments, or a mapping of its memory
-    that it can read and that belongs to no file."""
-    found = [
-        name for name in ("environ", "cmdline") if text in Path(f"/proc/{pid}/{name}").read_bytes()
-    ]
-    with Path(f"/proc/{pid}/mem").open("rb", buffering=0) as memory:
-        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
-            area, rights, *rest = line.split()
-            if not rights.startswith("r") or (len(rest) > 3 and rest[3].startswith(("/", "[v"))):
-                continue
-            start, end = (int(each, 16) for each in area.split("-"))
-            with suppress(OSError):
-                memory.seek(start)
-                if text in memory.read(end - start):
-                    found.append(line)
-    return found
 
 
 def alive(pid: int) -> bool:

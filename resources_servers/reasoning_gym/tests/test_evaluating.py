@@ -9,7 +9,8 @@ from pathlib import Path
 
 import orjson
 import pytest
-from support import HANG_S, NO_NAMESPACES, find_in_process, may_isolate, skip_unless_installed
+from held import find_held
+from support import HANG_S, NO_NAMESPACES, may_isolate, skip_unless_installed
 
 from rollout_kit import TaskError, make_response, message_item
 from rollout_kit.errors import ConfigError
@@ -202,11 +203,11 @@ def test_the_process_of_a_sandbox_holds_no_key(rows, monkeypatch):
                 (pid, place)
                 for zygote in zygotes
                 for pid in family(zygote)
-                for place in find_in_process(pid, key.encode())
+                for place in find_held(pid, [key])
             ]
 
     assert asyncio.run(run()) == []
-    assert find_in_process(os.getpid(), key.encode())
+    assert find_held(os.getpid(), [key])
 
 
 def test_without_a_sandbox_the_rows_are_refused_by_name(rows, monkeypatch):

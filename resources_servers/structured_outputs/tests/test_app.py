@@ -248,6 +248,77 @@ def test_a_hundred_kilobytes_that_mean_harm_are_refused_in_time():
     assert [verdict.error_type for verdict in found] == [None, "validation_error"]
 
 
+WIDE = ", ".join(f"k{n}: 1" for n in range(4_000))
+PARTS = ["a"] * 50_000
+ATTRIBUTES = " ".join(f'c{n} CDATA "x"' for n in range(6_000))
+SLOW = [
+    ("toml", ".".join(PARTS) + " = 1"),
+    ("toml", "[" + " . ".join(PARTS) + "]"),
+    ("toml", "c = {" + ".".join(['"a"', "'b'"] * 25_000) + " = 1}"),
+    ("toml", f"[{'.'.join(PARTS[:4_000])}]\n" + "\n".join(f"b{n} = 1" for n in range(10_000))),
+    ("yaml", "a: " + "1:" * 200_000 + "1"),
+    ("yaml", "a: -1" + ":59" * 200_000),
+    ("yaml", "a: !!int '" + "1:" * 200_000 + "1'"),
+    ("yaml", f"a: &a {{{WIDE}}}\n" + "".join(f"b{n}: {{<<: *a}}\n" for n in range(4_000))),
+    ("yaml", f"a: &a {{{WIDE}}}\nb: {{<<: [{', '.join(['*a'] * 20_000)}]}}"),
+    ("yaml", "".join(f"%TAG !a{n}! b\n" for n in range(60_000)) + "--- a"),
+    ("xml", f"<!DOCTYPE a [<!ATTLIST b {ATTRIBUTES}>]><a>" + "<b/>" * 20_000 + "</a>"),
+]
+"""Texts for which their parsers need more CPU time than the test allows, or more memory."""
+
+
+@pytest.mark.parametrize("number", range(len(SLOW)))
+def test_a_text_with_which_its_parser_is_slow_is_refused_before(number):
+    format, text = SLOW[number]
+    [found] = verdicts([(row(format, ANY), text)], verify_timeout_s=3)
+    assert found.error_type == "parse_error", found.error_message
+    assert "Memory" not in found.error_message
+
+
+ALIKE = [
+    ("toml", 'a = """' + ".a" * 1_000 + '"""\nb = "' + "a." * 1_000 + '" # ' + "a." * 1_000),
+    ("toml", "a = '''" + "a." * 1_000 + "\"'''\nb = '" + "a." * 1_000 + "'\n# '" + "a." * 99),
+    ("toml", 'a = "\\"' + "a." * 1_000 + '"\nb = """\\"""' + "a." * 99 + '"""""'),
+    ("toml", ".".join(PARTS[:30]) + " = [1.5, 1979-05-27T07:32:00.5]\nd = " + "9" * 4_000),
+    ("toml", "a = [" + "1.5, " * 10_000 + "]\nb = 0x" + "f" * 50_000),
+    ("yaml", "a: 1:30:00\nb: 190:20:30.15\nc: 0x" + "f" * 50_000 + "\nd: 1e999"),
+    ("yaml", "a: 59" + ":59" * 2_000),
+    ("yaml", "a: &a {x: 1, y: 2}\nb: {<<: *a, y: 3}\nc: {<<: [*a, {z: 1}]}"),
+    ("yaml", "%TAG !e! tag:yaml.org,2002:\n---\na: !e!str 1"),
+    ("xml", "<a><![CDATA[<!ATTLIST b c CDATA 'x'>]]></a>"),
+    ("xml", "<!DOCTYPE a [<!ELEMENT a (#PCDATA)>]><a>b</a>"),
+]
+
+
+def test_texts_that_look_like_slow_ones_are_read():
+    found = verdicts([(row(format, ANY), text) for format, text in ALIKE])
+    assert [verdict.error_message for verdict in found] == [None] * len(ALIKE)
+
+
+def test_a_merged_mapping_has_its_own_values_and_those_of_the_other():
+    merged = {"properties": {"x": {"const": 1}, "y": {"const": 3}}}
+    schema = {"type": "object", "properties": {"a": {}, "b": merged}}
+    [found] = verdicts([(row("yaml", schema), "a: &a {x: 1, y: 2}\nb: {<<: *a, y: 3}")])
+    assert found.error_message is None
+
+
+UNIQUE = [
+    ('[1, 2, [1], [2], {}, {"a": 1}, "1", null]', None),
+    ('[1, true, 0, false, [1], [true], {"a": 0}, {"a": false}]', None),
+    ("[1, 1.0]", "validation_error"),
+    ("[[true], [true]]", "validation_error"),
+    ('[{"a": 1, "b": [2]}, {"b": [2.0], "a": 1}]', "validation_error"),
+    ('["a", "b", "a"]', "validation_error"),
+    ("[" + ",".join(f'{{"a": {n}}}' for n in range(20_000)) + "]", None),
+]
+
+
+def test_elements_are_compared_as_json_and_many_of_them_in_one_pass():
+    pairs = [(row("json", {"uniqueItems": True}), text) for text, _ in UNIQUE]
+    found = verdicts(pairs, verify_timeout_s=3)
+    assert [verdict.error_type for verdict in found] == [error for _, error in UNIQUE]
+
+
 def test_a_pattern_of_the_schema_that_never_ends_is_cut_off(monkeypatch):
     limit_only("a" * 50, monkeypatch)
     task = row("json", {"type": "string", "pattern": "^(a+)+$"})
