@@ -38,7 +38,7 @@ from ..trajectory import versions_of
 from ..transport.loop import Begun, step
 from ..transport.peers import Peers
 from ..transport.retry import VERIFICATION, retry
-from ..transport.wire import encode, scores_of
+from ..transport.wire import LARGE, encode, scores_of
 from ..types import (
     Attempt,
     JsonObject,
@@ -256,8 +256,7 @@ class Steps:
         try:
             await step
             began = perf_counter()
-            self.encoded = encode(line["response"])
-            request = {**row, "response": orjson.Fragment(self.encoded)}
+            request = {**row, "response": self._encode(line["response"])}
             verify = partial(self.shared.peers.verify, resources, request)
             # a response whose verdict may be slow is on disk before it is asked for
             first = None if self.attempt.key.agent in self.shared.slow else Begun(verify())
@@ -284,6 +283,15 @@ class Steps:
         return self._make_unverified(
             {**line, "failure": describe_error(error, perf_counter() - began)}, error
         )
+
+    def _encode(self, response: JsonObject) -> JsonObject | orjson.Fragment:
+        """The response for a request: as JSON, unless it is large. That would be in memory twice,
+        so it is encoded when it is needed."""
+        encoded = encode(response)
+        if len(encoded) > LARGE:
+            return response
+        self.encoded = encoded
+        return orjson.Fragment(encoded)
 
     async def _wait_for_verdict(
         self,

@@ -9,7 +9,7 @@ import contextvars
 import inspect
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -63,6 +63,9 @@ class ServerConfig(BaseModel):
         given = super().__repr_args__()
         return [(name, mask({name: value}, self._private)[name]) for name, value in given]
 
+
+PART, OVERLAP = 1 << 22, 1 << 16
+"""Bytes of a large reply in which secrets are looked for at a time, and those in two parts."""
 
 OPERATIONAL: JsonObject = {"operational": True}
 """`json_schema_extra` of a field that may change between two runs into the same output."""
@@ -212,11 +215,10 @@ class Service:
     def _mask_reply(self, reply: Any) -> Any:
         """The reply with secrets masked. The rollout then says so, and carries no token ids."""
         raw = encode(reply)
-        text = raw.decode("utf-8", "replace")
-        if not echoes(text, self.secrets()):
+        if not any(echoes(text, self.secrets()) for text in _read_in_parts(raw)):
             return reply
         if isinstance(reply, str | bytes):
-            masked = mask_echo(text, self.secrets())
+            masked = mask_echo(raw.decode("utf-8", "replace"), self.secrets())
             return type(reply)(masked.encode()) if isinstance(reply, bytes) else masked
         tree = orjson.loads(raw)
         if (masked := mask_echo(tree, self.secrets())) == tree:
@@ -257,6 +259,13 @@ class Service:
     def describe(self) -> JsonObject:
         """What a collector needs to know about this server."""
         return {"name": self.name, "type": self.kind, "settings": self.generation_settings()}
+
+
+def _read_in_parts(raw: bytes) -> Iterator[str]:
+    """The text, in parts that overlap by more than a secret's length: a copy of a large one would
+    take as much memory again."""
+    for start in range(0, max(1, len(raw) - OVERLAP), PART - OVERLAP):
+        yield raw[start : start + PART].decode("utf-8", "replace")
 
 
 def invoke(handler: Callable[..., Any], *arguments: Any) -> Awaitable[Any]:
