@@ -24,7 +24,8 @@ from ..errors import ConfigError, RolloutError, boundary, how_to_install
 from ..secrets import echoes, mask, mask_echo, secret_values
 from ..session import current_session
 from ..trajectory import without_tokens
-from ..transport.wire import Route, encode, parse_object, request_parser
+from ..transport.bodies.encoding import NotJson
+from ..transport.wire import Route, encode, parse_leniently, parse_object, request_parser
 from ..types import JsonObject
 
 if TYPE_CHECKING:
@@ -194,11 +195,13 @@ class Service:
         a key that they refuse, or echo a request."""
         try:
             reply = await self.handle(path, raw)
-        except RolloutError as error:
+            is_checked = self.secrets() or isinstance(reply, str) or path == "/seed_session"
+            return self._mask_reply(reply) if is_checked else reply
+        except (RolloutError, NotJson) as found:
+            error = found.refuse(self.name, path) if isinstance(found, NotJson) else found
             said = [error.message, error.body, error.traceback]
             error.message, error.body, error.traceback = mask(said, self.secrets())
-            raise
-        return self._mask_reply(reply) if self.secrets() else reply
+            raise error from error.__cause__
 
     def secrets(self) -> frozenset[str]:
         """Texts that must not leave this server."""
@@ -220,7 +223,7 @@ class Service:
         if isinstance(reply, str | bytes):
             masked = mask_echo(raw.decode("utf-8", "replace"), self.secrets())
             return type(reply)(masked.encode()) if isinstance(reply, bytes) else masked
-        tree = orjson.loads(raw)
+        tree = parse_leniently(orjson.loads, raw)
         if (masked := mask_echo(tree, self.secrets())) == tree:
             return reply
         if session := current_session():

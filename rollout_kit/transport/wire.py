@@ -17,7 +17,8 @@ from ..errors import TaskError
 from ..responses import is_too_deep
 from ..session import note_repair
 from ..time_limit import Extendable, extend_all
-from ..types import MISSING, JsonObject, VerifyRequest, VerifyResponse, given_fields
+from ..types import MISSING, JsonObject, VerifyResponse
+from .bodies.encoding import encode, write
 from .connection import Headers
 from .http import Reply
 
@@ -104,23 +105,6 @@ class EventStream(bytes):
         return cls(b"".join(events))
 
 
-def encode(value: Any) -> bytes:
-    """A reply or request as JSON bytes; text stays text."""
-    if type(value) is dict:
-        return orjson.dumps(value, default=_encode_nested)
-    if isinstance(value, bytes):
-        return value
-    if isinstance(value, str):
-        return value.encode()
-    if type(value) is VerifyResponse:
-        with suppress(TypeError):  # pydantic knows types that orjson does not, such as set
-            return orjson.dumps(given_fields(value), default=_encode_nested)
-    if isinstance(value, BaseModel):
-        # a verify response repeats the row: fields that were not set must not appear as null
-        return value.model_dump_json(exclude_unset=isinstance(value, VerifyRequest)).encode()
-    return orjson.dumps(value, default=_encode_nested)
-
-
 def read_scores(request: JsonObject, reply: Any) -> JsonObject:
     """What the verifier set: the fields of its reply that the request does not have, or has with
     another value. TypeError or ValueError if the reply is not a JSON object.
@@ -130,7 +114,7 @@ def read_scores(request: JsonObject, reply: Any) -> JsonObject:
     scores = reply.scores() if isinstance(reply, VerifyResponse) else None
     if scores is not None:
         try:
-            scores = orjson.loads(orjson.dumps(scores, default=_encode_nested))
+            scores = orjson.loads(write(scores))
         except TypeError:  # a value that only pydantic can encode
             pass
         else:
@@ -145,12 +129,6 @@ def scores_of(request: Mapping[str, Any], verdict: Mapping[str, Any]) -> JsonObj
         for name, value in verdict.items()
         if name not in RECEIVED and request.get(name, MISSING) != value
     }
-
-
-def _encode_nested(value: Any) -> Any:
-    if isinstance(value, BaseModel):
-        return value.model_dump(mode="json")
-    raise TypeError(f"{type(value).__name__} is not JSON")
 
 
 def decode(raw: bytes, wanted: Any) -> Any:

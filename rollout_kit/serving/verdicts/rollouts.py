@@ -8,6 +8,7 @@ from pydantic import BaseModel
 
 from ...errors import VerifyError
 from ...responses import is_too_deep
+from ...transport.bodies.encoding import show
 from ...transport.wire import parse_json, parse_leniently
 from ...types import LARGEST, VerifyRequest, VerifyResponse, given_fields, is_countable
 
@@ -64,7 +65,9 @@ def finite_reward(value: Any) -> float:
     if is_countable(value):
         return float(value)
     what = f"a finite number of at most {LARGEST:g}"
-    raise VerifyError(f"reward must be {what}, got {value!r:.60}", retryable=False)
+    raise VerifyError(
+        f"reward must be {what}, got {show(value)} ({type(value).__name__})", retryable=False
+    )
 
 
 def as_plain(value: Any) -> Any:
