@@ -24,15 +24,16 @@ WINDOW, OVERLAP = 1 << 20, 1 << 16
 long text needs little more memory; an encoded secret is shorter than the overlap."""
 
 
-def _compile(slash: str, slashes: str, percent: str, ampersand: str) -> re.Pattern[str]:
+def _compile(slash: str, marks: str, slashes: str, percent: str, ampersand: str) -> re.Pattern[str]:
     """One escape, given how its first character is written; or the parts of one character that had
     escapes of their own, in UTF-16 or UTF-8."""
     return re.compile(
         rf"{slash}(?:u(?P<unit>[\da-fA-F]{{4}})|u\{{(?P<code>[\da-fA-F]{{1,6}})\}}"
-        r"|U(?P<wide>[\da-fA-F]{8})|x(?P<byte>[\da-fA-F]{2})|(?P<mark>[\"'/bfnrt]))"
+        r"|U(?P<wide>[\da-fA-F]{8})|x(?P<byte>[\da-fA-F]{2})"
+        rf"|(?P<mark>[{marks}]))"
         rf"|(?P<slashes>{slashes})"
         rf"|{percent}(?P<percent>[\da-fA-F]{{2}})"
-        rf"|{ampersand}(?:#0*(?P<decimal>\d{{1,7}});|#[xX]0*(?P<hex>[\da-fA-F]{{1,6}});"
+        rf"|{ampersand}(?:#0*(?P<decimal>\d{{1,7}});?|#[xX]0*(?P<hex>[\da-fA-F]{{1,6}});?"
         r"|(?P<name>[a-zA-Z]\w{1,31});)"
         r"|(?P<units>[\ud800-\udbff][\udc00-\udfff])"
         r"|(?P<bytes>[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3})",
@@ -40,13 +41,19 @@ def _compile(slash: str, slashes: str, percent: str, ampersand: str) -> re.Patte
     )
 
 
-ONCE = _compile(r"\\", r"\\{2}", "%", "&")
+AMPERSANDS = "&(?:amp;|#0*38;|#[xX]0*26;)*"
 
-REPEATED = _compile(r"\\+", r"\\{2,}", "%(?:25)*", "&(?:amp;|#0*38;|#[xX]0*26;)*")
+ONCE = _compile(r"\\", "\"'/bfnrt", r"\\{2}", "%", "&")
+
+REPEATED = _compile(r"\\+", "\"'/bfnrt", r"\\{2,}", "%(?:25)*", AMPERSANDS)
 """An escape together with the escapes of its first character that were added when it came again.
 It takes one pass, but loses the backslashes of a secret that has some."""
 
-AFTER_OTHERS = re.compile(r"%[\da-fA-F]{2}|&#?\w+;", re.ASCII)
+WITHOUT_MARKS = _compile(r"\\+", "/", "(?!)", "%(?:25)*", AMPERSANDS)
+"""The same without `\\n`, `\\"` and others that are no part of an ordinary secret, but are in most
+replies."""
+
+AFTER_OTHERS = re.compile(r"%[\da-fA-F]{2}|&(?:#|\w+;)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +76,7 @@ EVERY = Escapes(
     (REPEATED, ONCE),
 )
 
-ORDINARY = Escapes(re.compile(r"\\(?:u00[2-7]|u\{[2-7]|x[2-7]|/)"), (REPEATED,))
+ORDINARY = Escapes(re.compile(r"\\(?:u00[2-7]|u\{[2-7]|x[2-7]|/)"), (WITHOUT_MARKS,))
 """Those that stand for a letter, digit or sign of ASCII which JSON does not have to escape, or for
 a part of another escape."""
 

@@ -46,6 +46,7 @@ ENCODERS: dict[str, Callable[[str], str]] = {
     "html": html.escape,
     "html decimal": lambda text: "".join(f"&#{ord(one)};" for one in text),
     "html hex": lambda text: "".join(f"&#x{ord(one):X};" for one in text),
+    "html open": lambda text: "".join(f"&#{ord(one):07}" for one in text),
     "html zeros": lambda text: "".join(f"&#{ord(one):05};" for one in text),
     "url": lambda text: quote(text, safe="", errors="surrogatepass"),
     "form": lambda text: quote_plus(text, errors="surrogatepass"),
