@@ -8,6 +8,7 @@ import json
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any, TypeGuard
 from uuid import uuid4
 
@@ -47,6 +48,9 @@ ENCODED = 254
 
 LONG = 16_000
 """Bytes of JSON from which brackets are counted with `find`."""
+
+QUOTED = 1 << 14
+"""Characters of a text, and items of a list, that an error quotes."""
 
 NO_BRACKETS = bytes(set(range(256)) - set(b"[{"))
 """All bytes but opening brackets: what is left without them is counted in one pass."""
@@ -220,6 +224,19 @@ def total_tokens(response: Mapping[str, Any]) -> int:
     usage = response.get("usage")
     total = usage.get("total_tokens") if isinstance(usage, dict) else None
     return total if isinstance(total, int) else 0
+
+
+def quote_json(value: Any) -> str:
+    """A value as JSON for an error, with only the start of long texts and lists."""
+    return orjson.dumps(_shorten(value), default=str).decode()
+
+
+def _shorten(value: Any) -> Any:
+    if isinstance(value, str):
+        return value[:QUOTED]
+    if isinstance(value, dict):
+        return {_shorten(key): _shorten(each) for key, each in islice(value.items(), QUOTED)}
+    return [_shorten(each) for each in value[:QUOTED]] if isinstance(value, list) else value
 
 
 def message_item(text: str) -> Item:

@@ -6,6 +6,7 @@ from itertools import chain
 from pathlib import Path
 
 from ..errors import ConfigError
+from ..reading import open_file
 from ..store.files import SIDECARS, OutputPaths
 from ..store.index.columns import Columns
 from ..store.index.records import RecordMaker
@@ -59,7 +60,7 @@ def is_output(path: Path) -> bool:
     none yet, those beside it."""
     maker = RecordMaker(Columns(), "rollout")
     try:
-        with path.open("rb") as stream:
+        with open_file(path) as stream:
             lines = [stream.readline(1 << 26) for _ in range(3)]
     except FileNotFoundError:
         lines = []

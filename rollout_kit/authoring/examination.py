@@ -18,6 +18,7 @@ from ..config.instances import MODELS, UNSAFE_CODE, references
 from ..config.keys.commands import InspectConfig
 from ..config.load import load
 from ..errors import ConfigError, RolloutError, how_to_install
+from ..reading import iterate_lines, open_file
 from ..responses import function_calls, make_response, message_item
 from ..serving import registry
 from ..serving.resources_server import ResourcesServer
@@ -221,7 +222,8 @@ def _check_scores(what: str, hold: list[bool]) -> CheckResult:
 def _check_rows(name: str, path: Path) -> tuple[list[JsonObject], str]:
     """Return the rows that the verifier accepts, and the error of the first other row."""
 
-    lines = path.read_bytes().splitlines()
+    with open_file(path) as stream:
+        lines = [*iterate_lines(stream)]
 
     async def main() -> tuple[list[JsonObject], str]:
         rows, problem = [], ""

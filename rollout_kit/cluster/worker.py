@@ -41,9 +41,9 @@ from ..store.scan import refuse_line
 from ..store.sidecars.shards import ShardFile
 from ..transport import loop
 from ..transport.access import bearer
+from ..transport.bodies.encoding import encode_reply
 from ..transport.http import HttpClient
 from ..transport.peers import Peers
-from ..transport.wire import encode
 from ..types import Attempt, JsonObject, StoredTurn, Unverified
 from .messages import (
     Event,
@@ -164,7 +164,8 @@ class LeasedWork:
             with entered(session):
                 transport = self._peers.transport(call["server"])
                 raw = None if body is None else body.encode()
-                reply = {"body": encode(await transport.send(call["path"], raw)).decode()}
+                answer = await transport.send(call["path"], raw)
+                reply = {"body": encode_reply(answer, call["server"], call["path"]).decode()}
         except RolloutError as error:
             reply = {"error": encode_error(error)}
         spent = encode_spent(session.spent)

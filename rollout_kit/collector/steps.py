@@ -35,10 +35,11 @@ from ..store.lines import (
 from ..store.sidecars.failures import describe_error
 from ..time_limit import within
 from ..trajectory import versions_of
+from ..transport.bodies.encoding import NotJson, encode_reply
 from ..transport.loop import Begun, step
 from ..transport.peers import Peers
 from ..transport.retry import VERIFICATION, retry
-from ..transport.wire import encode, scores_of
+from ..transport.wire import LARGE, encode, scores_of
 from ..types import (
     Attempt,
     JsonObject,
@@ -139,6 +140,7 @@ class Steps:
             raise
         line = make_line()
         if self.shared.limits.skip_verification or not self.agent.verifies:
+            encode_reply(response, self.attempt.key.agent, "/v1/responses")
             return Rollout(info_of(line), mark_as("rollout", line))
         return await self._verify(row, line)
 
@@ -149,6 +151,7 @@ class Steps:
         session = self._new_session()
         with entered(session):
             row = await self._call(agent, "/run", task.row)
+        encode_reply(row, agent, "/run")
         if (failure := row.get("_ng_failure_class")) is not None:  # NeMo Gym's way to say so
             is_final = bool(row.get("_ng_failure_terminal"))
             raise RolloutError(f"/run reported: {failure}", server=agent, retryable=not is_final)
@@ -256,8 +259,7 @@ class Steps:
         try:
             await step
             began = perf_counter()
-            self.encoded = encode(line["response"])
-            request = {**row, "response": orjson.Fragment(self.encoded)}
+            request = {**row, "response": self._encode(line["response"])}
             verify = partial(self.shared.peers.verify, resources, request)
             # a response whose verdict may be slow is on disk before it is asked for
             first = None if self.attempt.key.agent in self.shared.slow else Begun(verify())
@@ -271,6 +273,8 @@ class Steps:
         except asyncio.CancelledError:
             self.slot.park(self._make_unverified(line))  # unless it is parked already
             raise
+        except NotJson as failed:  # of an agent in this process: nothing of it could be stored
+            raise failed.refuse(self.attempt.key.agent, "/v1/responses") from failed
         except TimeoutError:
             why = f"no verdict within verify_timeout_s={limits.verify_timeout_s:g}"
             error: RolloutError = PeerTimeout(why, server=resources)
@@ -284,6 +288,15 @@ class Steps:
         return self._make_unverified(
             {**line, "failure": describe_error(error, perf_counter() - began)}, error
         )
+
+    def _encode(self, response: JsonObject) -> JsonObject | orjson.Fragment:
+        """The response for a request: as JSON, unless it is large. That would be in memory twice,
+        so it is encoded when it is needed."""
+        encoded = encode(response)
+        if len(encoded) > LARGE:
+            return response
+        self.encoded = encoded
+        return orjson.Fragment(encoded)
 
     async def _wait_for_verdict(
         self,

@@ -21,6 +21,7 @@ from ..responses import (
     make_response,
     message_item,
     new_id,
+    quote_json,
     reasoning_item,
 )
 from ..types import JsonObject
@@ -346,5 +347,4 @@ def _usage(given: Any) -> JsonObject:
 
 
 def _garbage(what: str, completion: Any) -> ModelError:
-    text = orjson.dumps(completion, default=str).decode()
-    return ModelError(f"not a chat completion: {what}", body=text, retryable=True)
+    return ModelError(f"not a chat completion: {what}", body=quote_json(completion), retryable=True)

@@ -221,7 +221,7 @@ class CompletionAssembly(Assembly):
         delta = choice.get("delta") or {}
         for field in SAID:
             if piece := delta.get(field):
-                self._message[field] = (self._message.get(field) or "") + piece
+                _append(self._message, field, piece)
         for call in delta.get("tool_calls") or ():
             self._add_call(call)
         if reason := choice.get("finish_reason"):
@@ -245,4 +245,13 @@ class CompletionAssembly(Assembly):
             call["function"] = {"name": told.get("name"), "arguments": told.get("arguments") or ""}
             self._calls[place] = {"id": None, "type": "function", **call}
         else:
-            known["function"]["arguments"] += told.get("arguments") or ""
+            _append(known["function"], "arguments", told.get("arguments") or "")
+
+
+def _append(texts: JsonObject, name: str, piece: str) -> None:
+    """Add to the end of a text. With a second reference to it, Python would copy all of it for each
+    piece of a long answer."""
+    text = texts.get(name) or ""
+    texts[name] = None
+    text += piece
+    texts[name] = text

@@ -7,10 +7,8 @@ The create param `raw_prompt` asks for it; the input is the text. An endpoint an
 from collections.abc import Mapping
 from typing import Any
 
-import orjson
-
 from ..errors import ModelError, TaskError
-from ..responses import content_texts, input_items, output_text
+from ..responses import content_texts, input_items, output_text, quote_json
 from ..types import JsonObject
 from .chat import RAW
 from .completions import FINISH, LOGPROBS
@@ -62,8 +60,8 @@ def as_chat(completion: Any) -> Any:
     choices = choices if isinstance(choices, list) else []
     choice = choices[0] if choices else None
     if not isinstance(choice, dict) or not isinstance(choice.get("text"), str):
-        text = orjson.dumps(completion, default=str).decode()
-        raise ModelError("not a completion: it has no text", body=text, retryable=True)
+        body = quote_json(completion)
+        raise ModelError("not a completion: it has no text", body=body, retryable=True)
     told = choice.get("logprobs") or {}
     pairs = zip(told.get("tokens") or (), told.get("token_logprobs") or (), strict=False)
     content = [{"token": token, "logprob": value} for token, value in pairs]

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from ..errors import ModelError, TaskError, on_one_line, summary
-from ..responses import make_response, mend_usage
+from ..responses import make_response, mend_usage, quote_json
 from ..session import note_repair
 from ..transport.http import Reply
 from ..transport.retry import retry_after_s
@@ -47,6 +47,13 @@ def read_reply(raw: bytes) -> Any:
         return None
 
 
+def take_reply(reply: Reply) -> Any:
+    """The same; of the bytes, only the start is kept for errors."""
+    payload = read_reply(reply.raw)
+    reply.shorten()
+    return payload
+
+
 def describe_no_json(text: str) -> str:
     """What a body is that should be a JSON object; a page that is no JSON at all is quoted."""
     if not text.strip():
@@ -60,7 +67,7 @@ def read_response(payload: Any) -> JsonObject:
     """The Responses object in a reply. Its `usage` and `incomplete_details` are left out where they
     have a wrong type. ModelError if it is no answer."""
     if (flaw := _find_flaw(payload)) is not None:
-        text = orjson.dumps(payload, default=str).decode()
+        text = quote_json(payload)
         # an answer that is still to come would be paid for again
         is_pending = isinstance(payload, dict) and payload.get("status") in PENDING
         raise ModelError(flaw, body=text, retryable=not is_pending)
@@ -195,7 +202,7 @@ def read_refusal(payload: Any, url: str, reply: Reply, model: str) -> ModelError
     status = read_status(payload) if reply.status == 200 else reply.status
     if is_wrong_key(payload):
         status = 401
-    text = reply.text() or (orjson.dumps(payload).decode() if payload else "")
+    text = reply.text() or (quote_json(payload) if payload else "")
     said = summary(payload, text)
     if 300 <= status < 400 and (target := reply.headers.get("location")):
         said = f"redirects to {target}; configure the address that answers"

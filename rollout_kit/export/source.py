@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from ..api.load import parse_rollout
 from ..errors import ConfigError
+from ..reading import open_file
 from ..store.compact import Keys
 from ..store.groups.rewards import find_group_rewards
 from ..store.index.columns import LEFT_OUT, Columns
@@ -120,7 +121,7 @@ def _open(path: Path, first_place: int, reads_all: bool) -> _File:
     if any(is_group(parse_line(raw)) for raw in first):  # one may be damaged
         return _StreamedFile(_Groups(path), first_place)
     begin = first[0] if first else b""
-    with path.open("rb") as stream:
+    with open_file(path) as stream:
         is_plain = stream.read(len(begin)) == begin  # neither compressed nor behind a mark
     if reads_all or not is_plain or not path.is_file():
         return _StreamedFile(_Lines(path), first_place)

@@ -29,8 +29,8 @@ from ..endpoints.refusals import (
     is_context_overflow,
     overflow_response,
     read_refusal,
-    read_reply,
     read_response,
+    take_reply,
 )
 from ..errors import (
     THROTTLED,
@@ -283,7 +283,7 @@ class HostedModel(Model):
         if reply.status not in GONE:
             self._outage.record_answer(sent_at)
         streamed = assembly is not None and assembly.has_begun
-        payload = assembly.whole() if assembly and streamed else read_reply(reply.raw)
+        payload = assembly.whole() if assembly and streamed else take_reply(reply)
         allowances.read_headers(now(), reply.headers.starting_with(HEADER_PREFIX))
         if reply.status == 200 and not (isinstance(payload, dict) and payload.get("error")):
             response = self._answer(payload, url, reply, asked.params, streamed)

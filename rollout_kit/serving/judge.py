@@ -18,6 +18,7 @@ from async_lru import alru_cache
 from pydantic import ConfigDict, Field
 
 from ..errors import ConfigError, PeerTimeout, RolloutError, VerifyError
+from ..reading import read_whole
 from ..responses import content_texts, input_items, output_text
 from ..time_limit import within
 from ..transport.peers import Peers
@@ -212,7 +213,7 @@ def read_template(path: Path, folder: Path, names: Sequence[str]) -> str:
     found = next((each for each in (path, folder / path) if each.is_file()), None)
     if found is None:
         raise ConfigError(f"judge_prompt_template_fpath: there is no {path}")
-    text = found.read_text(encoding="utf-8")
+    text = read_whole(found).decode("utf-8")
     _check_template(f"judge_prompt_template_fpath: {found}", text, names)
     return text
 

@@ -9,7 +9,7 @@ import contextvars
 import inspect
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -25,7 +25,8 @@ from ..secrets import echoes, mask, mask_echo, secret_values
 from ..session import current_session
 from ..trajectory import without_tokens
 from ..transport.access import Accepted
-from ..transport.wire import Route, encode, parse_object, request_parser
+from ..transport.bodies.encoding import NotJson
+from ..transport.wire import Route, encode, parse_leniently, parse_object, request_parser
 from ..types import JsonObject
 
 if TYPE_CHECKING:
@@ -64,6 +65,9 @@ class ServerConfig(BaseModel):
         given = super().__repr_args__()
         return [(name, mask({name: value}, self._private)[name]) for name, value in given]
 
+
+PART, OVERLAP = 1 << 22, 1 << 16
+"""Bytes of a large reply in which secrets are looked for at a time, and those in two parts."""
 
 OPERATIONAL: JsonObject = {"operational": True}
 """`json_schema_extra` of a field that may change between two runs into the same output."""
@@ -192,11 +196,13 @@ class Service:
         a key that they refuse, or echo a request."""
         try:
             reply = await self.handle(path, raw)
-        except RolloutError as error:
+            is_checked = self.secrets() or isinstance(reply, str) or path == "/seed_session"
+            return self._mask_reply(reply) if is_checked else reply
+        except (RolloutError, NotJson) as found:
+            error = found.refuse(self.name, path) if isinstance(found, NotJson) else found
             said = [error.message, error.body, error.traceback]
             error.message, error.body, error.traceback = mask(said, self.secrets())
-            raise
-        return self._mask_reply(reply) if self.secrets() else reply
+            raise error from error.__cause__
 
     def secrets(self) -> frozenset[str]:
         """Texts that must not leave this server."""
@@ -213,13 +219,12 @@ class Service:
     def _mask_reply(self, reply: Any) -> Any:
         """The reply with secrets masked. The rollout then says so, and carries no token ids."""
         raw = encode(reply)
-        text = raw.decode("utf-8", "replace")
-        if not echoes(text, self.secrets()):
+        if not any(echoes(text, self.secrets()) for text in _read_in_parts(raw)):
             return reply
         if isinstance(reply, str | bytes):
-            masked = mask_echo(text, self.secrets())
+            masked = mask_echo(raw.decode("utf-8", "replace"), self.secrets())
             return type(reply)(masked.encode()) if isinstance(reply, bytes) else masked
-        tree = orjson.loads(raw)
+        tree = parse_leniently(orjson.loads, raw)
         if (masked := mask_echo(tree, self.secrets())) == tree:
             return reply
         if session := current_session():
@@ -258,6 +263,13 @@ class Service:
     def describe(self) -> JsonObject:
         """What a collector needs to know about this server."""
         return {"name": self.name, "type": self.kind, "settings": self.generation_settings()}
+
+
+def _read_in_parts(raw: bytes) -> Iterator[str]:
+    """The text, in parts that overlap by more than a secret's length: a copy of a large one would
+    take as much memory again."""
+    for start in range(0, max(1, len(raw) - OVERLAP), PART - OVERLAP):
+        yield raw[start : start + PART].decode("utf-8", "replace")
 
 
 def invoke(handler: Callable[..., Any], *arguments: Any) -> Awaitable[Any]:

@@ -2,12 +2,11 @@
 
 import gzip
 import re
-import shutil
 import sys
 import tempfile
 import zlib
 from codecs import BOM_UTF8
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from itertools import chain, islice
@@ -16,6 +15,7 @@ from shlex import quote
 from typing import Any, BinaryIO
 
 from ..errors import ConfigError, how_to_install, suggest
+from ..reading import Lines, check_kind, copy_lines, iterate_lines
 
 FROM_CSV = (
     'python3 -c "import csv, json, sys; [print(json.dumps(row)) for row in'
@@ -41,6 +41,9 @@ COMPRESSED = {
 }
 """First bytes of a file → its form, and the command that makes JSON lines of it."""
 
+HEAD = 1 << 16
+"""Bytes of a line that show its form."""
+
 CARRIAGE_RETURN = re.compile(rb"\}\r\s*\{")
 """Between two rows of a file whose lines end with it; no JSON text holds it unescaped."""
 
@@ -56,13 +59,13 @@ def number_lines(path: Path, skip: int = 0) -> Iterator[tuple[int, bytes]]:
     number = 0
     try:
         with _open(path) as stream:
-            lines = iter(stream)
+            lines = iterate_lines(stream)
             first = list(islice(lines, 3))
-            _check_form(path, [raw for raw in first if raw.strip()])
+            _check_form(path, [raw[:HEAD] for raw in first if raw.strip()])
             for number, raw in enumerate(islice(chain(first, lines), skip, None), skip + 1):
                 if number == 1:
                     raw = raw.removeprefix(BOM_UTF8)  # a byte order mark
-                if raw.strip():
+                if not raw.isspace():
                     yield number, raw
     except FileNotFoundError:
         if path.is_symlink():
@@ -115,7 +118,8 @@ def _show(raw: bytes) -> str:
 
 
 @contextmanager
-def _open(path: Path) -> Iterator[Iterable[bytes]]:
+def _open(path: Path) -> Iterator[Lines]:
+    check_kind(path)
     if path.suffix == ".gz":
         with gzip.open(path, "rb") as stream:
             yield stream
@@ -151,6 +155,6 @@ def input_file(path: str, stdin: BinaryIO | None = None) -> Iterator[Path]:
         return
     with tempfile.NamedTemporaryFile(suffix=given.suffix or ".jsonl") as spool:
         with nullcontext(stdin or sys.stdin.buffer) if path == "-" else given.open("rb") as stream:
-            shutil.copyfileobj(stream, spool)
+            copy_lines(path, stream, spool)
         spool.flush()
         yield Path(spool.name)

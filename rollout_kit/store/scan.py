@@ -3,7 +3,7 @@
 import os
 import re
 from codecs import BOM_UTF8
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from zlib import crc32
 import orjson
 
 from ..errors import OutputError, RolloutError
+from ..reading import MAX_STORED, Lines, iterate_lines, open_file
 from ..types import Failure, JsonObject, Outcome
 from .contents import Contents, LineHead, LinePlace, Refusal, head_of
 from .files import OutputPaths
@@ -35,7 +36,7 @@ AT_ONCE = 1 << 18
 def check_form(path: Path, *, takes_mark: bool = False) -> None:
     """OutputError if the file was reformatted: its rollouts would not be found, and paid again.
     `takes_mark`: a byte order mark does no harm, as nothing is appended."""
-    with path.open("rb") as stream:
+    with open_file(path) as stream:
         head = stream.read(HEAD)
     head = head.removeprefix(BOM_UTF8) if takes_mark else head
     line = head.partition(b"\n")[0].strip()
@@ -109,7 +110,7 @@ def _read_main(path: Path, index: KeptIndex) -> Contents:
     """What the main file holds. The lines behind those of the index are read, and told to it."""
     found = Contents(size=path.stat().st_size)
     lines = _MainLines(path, found)
-    with path.open("rb", AT_ONCE) as stream:
+    with open_file(path, AT_ONCE) as stream:
         index.descriptor = descriptor = stream.fileno()
         for piece in index.load():
             if isinstance(piece, Rows):
@@ -256,16 +257,16 @@ def read_rows(path: Path) -> Iterator[tuple[int, JsonObject | None]]:
 def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """(offset, line) of every line that is not blank."""
     try:
-        with path.open("rb", AT_ONCE) as stream:
+        with open_file(path, AT_ONCE) as stream:
             yield from number_bytes(stream)
     except FileNotFoundError:
         return
 
 
-def number_bytes(lines: Iterable[bytes], offset: int = 0) -> Iterator[tuple[int, bytes]]:
+def number_bytes(stream: Lines, offset: int = 0) -> Iterator[tuple[int, bytes]]:
     """(offset, line) of every line that is not blank; `offset` is that of the first. A byte order
     mark at the start of a file belongs to no line."""
-    for raw in lines:
+    for raw in iterate_lines(stream, MAX_STORED):
         if offset == 0 and raw.startswith(BOM_UTF8):
             offset, raw = len(BOM_UTF8), raw.removeprefix(BOM_UTF8)
         if raw and not raw.isspace():

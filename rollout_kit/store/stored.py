@@ -18,6 +18,7 @@ import orjson
 
 from ..config.inputs import parse_only
 from ..errors import ConfigError, OutputError, number_of
+from ..reading import MAX_STORED, iterate_lines
 from ..types import JsonObject, Key
 from .files import OutputPaths, lock, write_atomically
 from .foreign.versions import FOREIGN, NEWER, kind_of, refuse_newer
@@ -263,7 +264,8 @@ def drop_stale(
 
     try:
         with paths.main.open("rb") as stream:
-            found = (stale_key(raw, number) for number, raw in enumerate(stream, 1))
+            lines = enumerate(iterate_lines(stream, MAX_STORED), 1)
+            found = (stale_key(raw, number) for number, raw in lines)
             stale = {key for key in found if key is not None}
     except FileNotFoundError:
         return set(), []

@@ -34,6 +34,7 @@ from ..session import (
 )
 from ..types import JsonObject
 from .access import TRUSTED, Accepted, Access, guard
+from .bodies.encoding import NotJson
 from .caller import HEADER as DEADLINE_HEADER
 from .caller import HELD_HEADER, Caller, begin_work_for, is_hung_up, read_deadline
 from .peer_user import PEER_USER, PeerUser
@@ -190,6 +191,8 @@ class _Endpoint:
                     session.limits.append(caller)
                 answer = await self.service.answer(self.path, raw)
                 return _reply(answer, self.service.reply_headers(answer))
+        except NotJson as error:
+            return _refusal(error.refuse(self.service.name, self.path))
         except ClientDisconnect:
             return Response(status_code=GONE)
         except asyncio.CancelledError:

@@ -18,6 +18,7 @@ import msgspec
 import orjson
 
 from ..errors import ConfigError, RolloutError, from_wire
+from ..reading import MAX_STORED, check_kind, iterate_lines
 from ..session import Session, current_session
 from ..types import JsonObject
 from .wire import canonical_request, encode
@@ -200,9 +201,10 @@ def _index(folder: Path, *, may_lack: bool) -> dict[str, Place]:
     try:
         paths = sorted(folder.glob("calls*.jsonl"), key=lambda path: path.stat().st_mtime)
         for path in paths:
+            check_kind(path)
             descriptor, offset = os.open(path, os.O_RDONLY | os.O_CLOEXEC), 0
             with open(descriptor, "rb", closefd=False) as stream:
-                for raw in stream:
+                for raw in iterate_lines(stream, MAX_STORED):
                     with suppress(msgspec.DecodeError):
                         found[decode(raw).key] = (descriptor, offset, len(raw))
                     offset += len(raw)

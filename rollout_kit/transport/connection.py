@@ -5,12 +5,14 @@ general client needs five times the CPU, which would be most of the CPU time of 
 """
 
 import asyncio
+import io
 import resource
 import sys
 import zlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import httptools
 
@@ -30,6 +32,14 @@ UNLIMITED = sys.maxsize
 
 TEXT_LIMIT = 1 << 18
 """Bytes of a reply that are read as text, for its error message."""
+
+AT_ONCE = 1 << 20
+"""Bytes that are decompressed at a time."""
+
+PACKED = (b"gzip", b"x-gzip", b"deflate")
+
+MANY = 16
+"""Pieces of a body, of up to 256 KB each, that are put together at a time."""
 
 EVENT_STREAM = b"text/event-stream"
 
@@ -77,6 +87,67 @@ class Reply:
         """The body as text, cut to TEXT_LIMIT bytes."""
         return self.raw[:TEXT_LIMIT].decode("utf-8", "replace")
 
+    def shorten(self) -> None:
+        """Keep only what `text` returns, once the body is read: it may be large."""
+        if len(self.raw) > TEXT_LIMIT:
+            self.raw = self.raw[:TEXT_LIMIT]
+
+
+class Body:
+    """The body of one reply, as it arrives: decompressed, and never in memory twice."""
+
+    __slots__ = ("_failed", "_left", "_pieces", "_unpacking", "_whole")
+
+    def __init__(self, max_bytes: int) -> None:
+        self._left = max_bytes
+        self._pieces: list[bytes] = []
+        self._whole: io.BytesIO | None = None
+        """The first pieces of a large body."""
+        self._unpacking: Any = None
+        self._failed: zlib.error | None = None
+
+    def unpack(self) -> None:
+        """What follows is compressed."""
+        self._unpacking = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
+
+    def add(self, piece: bytes) -> None:
+        """Take a piece; TooLarge if it decompresses to more than there may be."""
+        if self._unpacking is None:
+            self._keep(piece)
+            return
+        while piece and self._failed is None and not self._unpacking.eof:
+            try:
+                plain = self._unpacking.decompress(piece, AT_ONCE)
+            except zlib.error as error:
+                self._failed = error
+                return
+            self._left -= len(plain)
+            if self._left < 0:
+                raise TooLarge
+            self._keep(plain)
+            piece = self._unpacking.unconsumed_tail
+
+    def _keep(self, piece: bytes) -> None:
+        self._pieces.append(piece)
+        if len(self._pieces) == MANY:
+            # getvalue() of such a stream copies nothing, as joining pieces does
+            self._whole = self._whole or io.BytesIO()
+            self._whole.writelines(self._pieces)
+            self._pieces.clear()
+
+    def take(self) -> bytes:
+        """The whole body, which is no longer here then; zlib.error if it cannot be decompressed."""
+        if self._failed is not None:
+            raise self._failed
+        pieces, whole = self._pieces, self._whole
+        self._pieces, self._whole = [], None
+        if self._unpacking is not None and not self._unpacking.eof and (pieces or whole):
+            raise zlib.error("incomplete or truncated stream")
+        if whole is None:
+            return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        whole.writelines(pieces)
+        return whole.getvalue()
+
 
 class Connection(asyncio.Protocol):
     """`is_open` until either side ends the connection. Replies are handed on by `replies`."""
@@ -105,10 +176,10 @@ class Connection(asyncio.Protocol):
         event stream; any other body is in the reply. `max_bytes` bounds the reply, also when it is
         decompressed. `limits` are extended where an interim reply says so.
         """
-        self._left = self._max_bytes = max_bytes
+        self._left = max_bytes
         self._headers: Pairs = []
         self._headers_are_whole = False
-        self._body: list[bytes] = []
+        self._body = Body(max_bytes)
         self._arrived, self._limits = arrived, limits
         self._waiter = replied = self.loop.create_future()
         self._transport.writelines(request)
@@ -165,12 +236,17 @@ class Connection(asyncio.Protocol):
         self._headers_are_whole = True
         if self._arrived and not _is_stream(self._headers):
             self._arrived = None
+        if _is_packed(self._headers):
+            self._body.unpack()
 
     def on_body(self, data: bytes) -> None:
         if self._arrived:
             self._arrived(data)
-        else:
-            self._body.append(data)
+            return
+        try:
+            self._body.add(data)
+        except TooLarge:
+            self.end("", TooLarge)
 
     def on_message_complete(self) -> None:
         if self._parser.get_status_code() < 200:  # such as 100 Continue: the reply follows
@@ -192,14 +268,10 @@ class Connection(asyncio.Protocol):
             self.end("the reply is complete")
         if waiter is None or waiter.done():
             return
-        body = self._body
-        raw = body[0] if len(body) == 1 else b"".join(body)
         try:
-            raw = _decompress(raw, self._headers, self._max_bytes)
-        except (zlib.error, TooLarge) as error:
-            is_large = isinstance(error, TooLarge)
-            why = f"its body cannot be decompressed: {error}"
-            waiter.set_exception(error if is_large else Broken(why))
+            raw = self._body.take()
+        except zlib.error as error:
+            waiter.set_exception(Broken(f"its body cannot be decompressed: {error}"))
             return
         reply = Reply(self._parser.get_status_code(), Headers(self._headers), raw)
         self._replies.settle(waiter, reply)
@@ -266,18 +338,9 @@ def _is_stream(headers: Pairs) -> bool:
     return values.get(b"content-type", b"").startswith(EVENT_STREAM) and not is_packed
 
 
-def _decompress(raw: bytes, headers: Pairs, max_bytes: int) -> bytes:
-    """The decompressed body: some servers compress without being asked to. TooLarge if it is larger
-    than `max_bytes`."""
+def _is_packed(headers: Pairs) -> bool:
+    """Whether the body is compressed: some servers do that without being asked to."""
     for name, value in headers:
-        if len(name) == 16 and name.lower() == b"content-encoding" and raw:
-            if value.lower() not in (b"gzip", b"x-gzip", b"deflate"):
-                continue
-            unpack = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
-            plain = unpack.decompress(raw, min(max_bytes, sys.maxsize - 1) + 1)
-            if len(plain) > max_bytes:
-                raise TooLarge
-            if not unpack.eof:
-                raise zlib.error("incomplete or truncated stream")
-            return plain
-    return raw
+        if len(name) == 16 and name.lower() == b"content-encoding" and value.lower() in PACKED:
+            return True
+    return False

@@ -21,7 +21,7 @@ from ..errors import ConfigError, RolloutError, SessionLost, how_to_install
 from ..session import HEADER, LOST_CODE, Session, entered
 from .access import Accepted
 from .app import served
-from .wire import encode
+from .bodies.encoding import encode_reply
 
 if TYPE_CHECKING:
     from ..serving.resources_server import ResourcesServer
@@ -115,9 +115,10 @@ async def _call_tool(service: "ResourcesServer", session: Session, params: Any) 
         raise RolloutError(
             f"there is no tool '{params.name}'; there are: {', '.join(service.tools)}"
         )
+    path = f"/{params.name}"
     with entered(session):
-        answer = await service.answer(f"/{params.name}", orjson.dumps(params.arguments or {}))
-    return encode(answer).decode()
+        answer = await service.answer(path, orjson.dumps(params.arguments or {}))
+    return encode_reply(answer, service.name, path).decode()
 
 
 def _own_session_id(mcp_session: str) -> str:

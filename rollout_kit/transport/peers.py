@@ -13,14 +13,7 @@ from typing import Any, Protocol
 import orjson
 from pydantic import ValidationError
 
-from ..errors import (
-    PeerError,
-    PeerTimeout,
-    RolloutError,
-    from_wire,
-    suggest,
-    validation_summary,
-)
+from ..errors import PeerError, PeerTimeout, RolloutError, from_wire, suggest, validation_summary
 from ..session import (
     HEADER,
     SPENT_HEADER,
@@ -33,6 +26,7 @@ from ..session import (
 from ..time_limit import within
 from ..types import JsonObject
 from .access import bearer
+from .bodies.encoding import NotJson, encode_reply
 from .caller import HEADER as DEADLINE_HEADER
 from .caller import deadline_header
 from .cassette import Cassette
@@ -172,7 +166,9 @@ class Peers:
             raise PeerError(message, retryable=False, status=404) from None
 
 
-def _unreadable(server: str, path: str, error: Exception) -> PeerError:
+def _unreadable(server: str, path: str, error: Exception) -> RolloutError:
+    if isinstance(error, NotJson):
+        return error.refuse(server, path)
     reason = validation_summary(error) if isinstance(error, ValidationError) else error
     is_lasting = isinstance(error, TypeError)  # a wrong type will not change
     return PeerError(
@@ -211,7 +207,7 @@ class Local:
         except TimeoutError:
             message = f"{path} did not answer within {self._timeout_s:g} s"
             raise PeerTimeout(message, server=self.service.name) from None
-        return encode(reply) if self._round_trip else reply
+        return encode_reply(reply, self.service.name, path) if self._round_trip else reply
 
 
 def over_http(plan: JsonObject, client: HttpClient) -> dict[str, "Transport"]:

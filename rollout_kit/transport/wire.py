@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+import msgspec
 import orjson
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
@@ -16,7 +17,8 @@ from ..errors import TaskError
 from ..responses import is_too_deep
 from ..session import note_repair
 from ..time_limit import Extendable, extend_all
-from ..types import MISSING, JsonObject, VerifyRequest, VerifyResponse, given_fields
+from ..types import MISSING, JsonObject, VerifyResponse
+from .bodies.encoding import encode, write
 from .connection import Headers
 from .http import Reply
 
@@ -45,10 +47,12 @@ LONGEST_INTEGER = 20
 LARGEST_MENDED = 16 << 20
 """Bytes; mending takes a fifth of a second for each million."""
 
+LARGE = 8 << 20
+"""Bytes of JSON of which a copy would take much memory."""
+
 JSON_START = re.compile(rb'(?:\xef\xbb\xbf)?\s*[\[{"\-\dtfnNI]')
 
 BYTE_ORDER_MARK = "\ufeff"
-
 BRACKET = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{]++|[\]}]++', re.DOTALL)
 
 T = TypeVar("T")
@@ -101,23 +105,6 @@ class EventStream(bytes):
         return cls(b"".join(events))
 
 
-def encode(value: Any) -> bytes:
-    """A reply or request as JSON bytes; text stays text."""
-    if type(value) is dict:
-        return orjson.dumps(value, default=_encode_nested)
-    if isinstance(value, bytes):
-        return value
-    if isinstance(value, str):
-        return value.encode()
-    if type(value) is VerifyResponse:
-        with suppress(TypeError):  # pydantic knows types that orjson does not, such as set
-            return orjson.dumps(given_fields(value), default=_encode_nested)
-    if isinstance(value, BaseModel):
-        # a verify response repeats the row: fields that were not set must not appear as null
-        return value.model_dump_json(exclude_unset=isinstance(value, VerifyRequest)).encode()
-    return orjson.dumps(value, default=_encode_nested)
-
-
 def read_scores(request: JsonObject, reply: Any) -> JsonObject:
     """What the verifier set: the fields of its reply that the request does not have, or has with
     another value. TypeError or ValueError if the reply is not a JSON object.
@@ -127,7 +114,7 @@ def read_scores(request: JsonObject, reply: Any) -> JsonObject:
     scores = reply.scores() if isinstance(reply, VerifyResponse) else None
     if scores is not None:
         try:
-            scores = orjson.loads(orjson.dumps(scores, default=_encode_nested))
+            scores = orjson.loads(write(scores))
         except TypeError:  # a value that only pydantic can encode
             pass
         else:
@@ -142,12 +129,6 @@ def scores_of(request: Mapping[str, Any], verdict: Mapping[str, Any]) -> JsonObj
         for name, value in verdict.items()
         if name not in RECEIVED and request.get(name, MISSING) != value
     }
-
-
-def _encode_nested(value: Any) -> Any:
-    if isinstance(value, BaseModel):
-        return value.model_dump(mode="json")
-    raise TypeError(f"{type(value).__name__} is not JSON")
 
 
 def decode(raw: bytes, wanted: Any) -> Any:
@@ -209,7 +190,7 @@ def read_json(raw: bytes) -> Any:
     was changed.
     """
     try:
-        value = orjson.loads(raw)
+        value = parse_json(raw)
     except orjson.JSONDecodeError:
         if (mended := mend(raw, note_repair)) is None:
             raise
@@ -217,6 +198,23 @@ def read_json(raw: bytes) -> Any:
         if not is_too_deep(raw, value) or (mended := mend(raw, note_repair)) is None:
             return value
     return orjson.loads(mended)
+
+
+def parse_json(raw: bytes) -> Any:
+    """As `orjson.loads`, which copies the bytes first: large ones are parsed without a copy."""
+    if len(raw) > LARGE:
+        with suppress(ValueError, RecursionError, msgspec.MsgspecError):
+            value = msgspec.json.decode(raw)
+            if not _has_long_integer(value):
+                return value
+    return orjson.loads(raw)
+
+
+def _has_long_integer(value: Any) -> bool:
+    """Whether there is an integer that orjson would have read as a float."""
+    if isinstance(value, dict | list):
+        return any(map(_has_long_integer, value.values() if isinstance(value, dict) else value))
+    return type(value) is int and not -(1 << 63) <= value < 1 << 64
 
 
 def mend(raw: bytes, note: Callable[[str], object] = str) -> bytes | None:

@@ -13,6 +13,7 @@ from ..api.outputs import files_in, is_output, size_of
 from ..errors import ConfigError, OutputError, suggest
 from ..export.filters.masks import COMPUTED, rows_of_task
 from ..export.grouped import is_group
+from ..reading import MAX_LINE, open_file
 from ..store.arms.order import ArmOrder
 from ..store.compact import hex_number
 from ..store.files import OutputPaths
@@ -296,8 +297,8 @@ def _check_file(path: Path) -> None:
     if path.suffix != ".jsonl":
         raise ConfigError(f"{path}: rollouts are JSON lines in a file that ends in .jsonl")
     if size_of(path) and not is_output(path):
-        with path.open("rb") as stream:
-            if is_group(parse_line(stream.readline())):
+        with open_file(path) as stream:
+            if is_group(parse_line(stream.readline(MAX_LINE))):
                 raise ConfigError(
                     f"{path}: it holds groups of answers; make rollouts of them first:"
                     f"  ng_export {path} +format=rollouts +output_fpath=<name>.jsonl"

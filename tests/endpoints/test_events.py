@@ -160,3 +160,24 @@ def test_an_error_in_the_middle_is_the_whole(kind, event):
 def test_what_cannot_be_read_is_nothing(kind, data):
     raw = b"data: " + data + b"\n\n" + b"".join(response_events(RESPONSES[0])) + chunks_of()
     assert assembled(kind, raw) is None
+
+
+@pytest.mark.parametrize(
+    "delta",
+    [
+        {"content": "a word, " * 8},
+        {"tool_calls": [{"index": 0, "function": {"arguments": "a word, " * 8}}]},
+    ],
+)
+def test_a_long_answer_of_many_pieces_is_whole(delta: dict[str, object]) -> None:
+    """It took hours when each piece copied all before it."""
+    assembly, number = CompletionAssembly(), 200_000
+    event = b"data: " + orjson.dumps({"id": "x", "choices": [{"index": 0, "delta": delta}]})
+    for _ in range(number):
+        assembly.feed(event + b"\n\n")
+    end = {"id": "x", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+    assembly.feed(b"data: " + orjson.dumps(end) + b"\n\ndata: [DONE]\n\n")
+    whole = assembly.whole() or {}
+    message = whole["choices"][0]["message"]
+    said = message["content"] or message["tool_calls"][0]["function"]["arguments"]
+    assert said == "a word, " * 8 * number

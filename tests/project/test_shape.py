@@ -10,7 +10,9 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "rollout_kit"
 FOLDERS = ("rollout_kit", "resources_servers", "responses_api_models", "responses_api_agents")
 
-WORDS = ["types", "errors", "responses", "trajectory", "session", "secrets", "time_limit"]
+WORDS = [
+    *("types", "errors", "responses", "trajectory", "session", "secrets", "time_limit", "reading")
+]
 """Top-level modules that every package may import."""
 
 PACKAGES = [

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
 
+from ...reading import open_file
 from ...store.contents import LineHead, LinePlace, head_of, head_reader
 from ...store.files import OutputPaths
 from ...store.foreign.versions import NEWER, kind_of, refuse_newer
@@ -38,7 +39,7 @@ def read_source(
     OutputError if a newer version wrote a line."""
     index = KeptIndex(paths.index if trusts_index else None, WANTED | {"length"})
     read_head, num_foreign = head_reader(), 0
-    with paths.main.open("rb", AT_ONCE) as stream:
+    with open_file(paths.main, AT_ONCE) as stream:
         index.descriptor = stream.fileno()
         for piece in index.load():
             if isinstance(piece, Rows):

@@ -12,6 +12,7 @@ import orjson
 from pydantic import BaseModel
 
 from ...errors import TaskError, VerifyError, suggest
+from ...transport.bodies.encoding import NotJson, encode, show
 from ...transport.wire import parse_leniently
 from ...types import LARGEST, JsonObject, given_fields, is_countable
 from .rollouts import as_plain
@@ -98,13 +99,18 @@ def as_group_scores(found: Any, members: Sequence[Any]) -> GroupScores:
         raise _misfit(f"returned {len(scores)} scores for {len(members)} members")
     if not isinstance(group, Mapping):
         raise _misfit(f"returned {type(group).__name__} as figures of the group, not a mapping")
-    return GroupScores(
+    scored = GroupScores(
         [
             None if score is None else _score(slot, score, members[slot] is None)
             for slot, score in enumerate(scores)
         ],
         {str(name): _figure(name, value) for name, value in group.items()},
     )
+    try:
+        encode(scored.group)
+    except NotJson as error:
+        raise _misfit(f"returned figures of the group that are no JSON: {error}") from None
+    return scored
 
 
 def _as_mapping(found: Any) -> Any:
@@ -128,7 +134,7 @@ def _score(slot: int, found: Any, is_empty: bool) -> GroupMemberScore:
         raise _misfit(f"returned members[{slot}] without 'reward', which may be None")
     reward, components = found["reward"], found.get("components") or {}
     if type(components) is not dict and not isinstance(components, Mapping):
-        raise _misfit(f"returned members[{slot}].components={components!r:.60}, not a mapping")
+        raise _misfit(f"returned members[{slot}].components={show(components)}, not a mapping")
     if reward is not None and (type(reward) is not float or not -LARGEST <= reward <= LARGEST):
         reward = _number(reward, "members", slot, "reward")
     for name, value in components.items():
@@ -153,7 +159,7 @@ def _number(value: Any, *path: str | int) -> float:
     if is_countable(value):
         return float(value)
     name = "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in path)
-    raise _misfit(f"returned {name[1:]}={value!r:.60}, not a finite number of at most {LARGEST:g}")
+    raise _misfit(f"returned {name[1:]}={show(value)}, not a finite number of at most {LARGEST:g}")
 
 
 def _misfit(what: str) -> VerifyError:

@@ -4,12 +4,12 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, get_type_hints
 
-import orjson
 from pydantic import BaseModel
 
 from ...errors import VerifyError
 from ...responses import is_too_deep
-from ...transport.wire import parse_leniently
+from ...transport.bodies.encoding import show
+from ...transport.wire import parse_json, parse_leniently
 from ...types import LARGEST, VerifyRequest, VerifyResponse, given_fields, is_countable
 
 AnyRequest = TypeVar("AnyRequest", bound=VerifyRequest)
@@ -30,12 +30,12 @@ def find_request_type(verify: Callable[..., Any], owner: str) -> type[VerifyRequ
 def parse_request(raw: bytes, wanted: type[AnyRequest]) -> AnyRequest:
     """A request of `/verify`; ValueError if it is none.
 
-    orjson takes half of the time of pydantic's parser, which knows other rules for JSON: for strict
+    It takes half of the time of pydantic's parser, which knows other rules for JSON: for strict
     fields, bytes, and deep nesting.
     """
     if wanted.model_config.get("val_json_bytes", "utf8") == "utf8":
         try:
-            if not is_too_deep(raw, row := orjson.loads(raw)):
+            if not is_too_deep(raw, row := parse_json(raw)):
                 return wanted.model_validate(row)
         except ValueError:
             pass
@@ -65,7 +65,9 @@ def finite_reward(value: Any) -> float:
     if is_countable(value):
         return float(value)
     what = f"a finite number of at most {LARGEST:g}"
-    raise VerifyError(f"reward must be {what}, got {value!r:.60}", retryable=False)
+    raise VerifyError(
+        f"reward must be {what}, got {show(value)} ({type(value).__name__})", retryable=False
+    )
 
 
 def as_plain(value: Any) -> Any:

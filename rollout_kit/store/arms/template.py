@@ -11,6 +11,7 @@ import yaml
 
 from ...endpoints.chat import RAW
 from ...errors import ConfigError, suggest
+from ...reading import read_whole
 from ...responses import input_items
 from ...types import JsonObject
 
@@ -129,7 +130,7 @@ def read_yaml(path: Path, what: str) -> Any:
 def read_text(path: Path, what: str) -> str:
     """The text of a file; ConfigError if it cannot be read."""
     try:
-        return path.read_text("utf-8")
+        return read_whole(path).decode("utf-8")
     except UnicodeDecodeError:
         raise ConfigError(f"{what} {path}: not UTF-8 text") from None
     except OSError as error:

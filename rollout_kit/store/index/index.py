@@ -12,6 +12,7 @@ from typing import BinaryIO
 from zlib import crc32
 
 from ...errors import ConfigError
+from ...reading import MAX_STORED, iterate_lines
 from ...types import Key
 from ..compact import Keys
 from ..files import OutputPaths
@@ -186,7 +187,7 @@ class Index:
         records, end = Batch(columns), self.size
         stream.seek(end)
         self.rest = b""
-        for number, raw in enumerate(stream, 1):
+        for number, raw in enumerate(iterate_lines(stream, MAX_STORED), 1):
             if not raw.endswith(b"\n"):
                 self.rest = raw if end else raw.removeprefix(BOM_UTF8)
                 break

@@ -1,21 +1,9 @@
-"""Which values are secret, and how to mask them.
+"""Which values of a configuration are secret, by their keys and by what they look like."""
 
-Secret are: values of keys that name a secret, values of headers, user and query values of URLs, and
-what `env.yaml` holds besides names of models, numbers, paths and plain URLs. They are masked by
-value in every text and in every spelling, because they may have been interpolated into a URL or
-quoted in an error.
-"""
-
-import base64
-import json
 import re
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
-from itertools import takewhile
-from typing import Any, TypeVar
-from urllib.parse import parse_qsl, quote, quote_plus, unquote, urlsplit
-
-MASK = "****"
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 MIN_LINE = 8
 """Shorter lines of a secret with several lines are not masked: they may be ordinary words."""
@@ -25,15 +13,6 @@ MIN_NUMBER = 100_000
 
 MIN_LENGTH = 4
 """Shorter secrets are not masked: they would occur in most texts."""
-
-MIN_ECHO = 8
-"""Shorter secrets are not masked in what a model says: they may be ordinary words."""
-
-MIN_PART = 8
-"""Fewer characters of a secret that was cut off, or in Base64, are not recognized."""
-
-ECHO_SHARE = 0.5
-"""Smaller parts of a secret are not masked in what a model says."""
 
 SECRET_KEY = re.compile(
     r"(api_?keys?|(access|account|encryption|master|private|shared|signing|subscription)_key"
@@ -78,8 +57,6 @@ PLAIN_VALUE = re.compile(
 PLACEHOLDERS = frozenset({"dummy", "empty", "fake", "none", "null", "test", "unused"})
 """API keys for endpoints that need none. They are ordinary words, so they are not masked."""
 
-Shown = TypeVar("Shown")
-
 
 def is_secret_key(key: str) -> bool:
     words = _in_words(key)
@@ -91,7 +68,7 @@ def _in_words(key: str) -> str:
     return WORD_END.sub("_", key).lower()
 
 
-def _has_secrets(key: Any) -> bool:
+def has_secrets(key: Any) -> bool:
     return bool(SECRET_MAPPING.search(_in_words(str(key))))
 
 
@@ -131,95 +108,11 @@ def find_used(secrets: Iterable[str], tree: Any) -> frozenset[str]:
     return frozenset(one for one in secrets if any(one in text for text in texts))
 
 
-def mask(shown: Shown, secrets: Iterable[str] = ()) -> Shown:
-    """A copy with the secrets replaced: by value in any text, and by key in mappings."""
-    return _mask_tree(shown, _spellings(frozenset(secrets)), by_key=True)
-
-
-def echoes(raw: str, secrets: frozenset[str]) -> bool:
-    """Whether a reply as JSON text may contain one of the longer secrets."""
-    return _spellings(_longer(secrets), ECHO_SHARE).may_occur_in(raw)
-
-
-def mask_echo(said: Shown, secrets: frozenset[str]) -> Shown:
-    """A copy of what a model or tool said, with the longer secrets replaced by value."""
-    return _mask_tree(said, _spellings(_longer(secrets), ECHO_SHARE), by_key=False)
-
-
-@lru_cache(maxsize=64)
-def _longer(secrets: frozenset[str]) -> frozenset[str]:
-    return frozenset(secret for secret in secrets if len(secret) >= MIN_ECHO)
-
-
-class _Spellings:
-    """Every spelling of some secrets. Where a text was cut off, `share` of a spelling is enough."""
-
-    def __init__(self, secrets: frozenset[str], share: float) -> None:
-        # longest first, because one secret may contain another
-        self._forms = sorted({form for one in secrets for form in _spell(one)}, key=len)[::-1]
-        pattern = "|".join(map(re.escape, self._forms))
-        self._pattern = re.compile(pattern) if pattern else None
-        # a part is longer than the mask, so that masking it always shortens the text and ends
-        sizes = {
-            form: max(MIN_PART, int(len(form) * share))
-            for form in self._forms
-            if len(form) >= MIN_PART
-        }
-        self._starts = {form[:size]: form for form, size in sizes.items()}
-        self._ends = {form[-size:]: form for form, size in sizes.items()}
-
-    def may_occur_in(self, text: str) -> bool:
-        return any(part in text for part in self._starts) or any(
-            part in text for part in self._ends
-        )
-
-    def mask(self, text: str) -> str:
-        if self._pattern is None or len(text) < MIN_LENGTH:
-            return text
-        text = self._pattern.sub(MASK, text)
-        for part, form in self._starts.items():
-            while (start := text.find(part)) >= 0:
-                text = text[:start] + MASK + text[start + _num_equal(text[start:], form) :]
-        for part, form in self._ends.items():
-            while (start := text.find(part)) >= 0:
-                end = start + len(part)
-                text = text[: end - _num_equal(text[end - 1 :: -1], form[::-1])] + MASK + text[end:]
-        return text
-
-
-def _num_equal(text: str, form: str) -> int:
-    """Number of characters at the start that are the same."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(text, form, strict=False)))
-
-
-@lru_cache(maxsize=64)
-def _spellings(secrets: frozenset[str], share: float = 0.0) -> _Spellings:
-    """Cached because every line of a log needs them."""
-    return _Spellings(secrets, share)
-
-
-def _spell(secret: str) -> Iterator[str]:
-    """The secret as Python, JSON (also inside other JSON), a URL and Base64 spell it."""
-    in_json = json.dumps(secret)[1:-1]
-    yield from (secret, repr(secret)[1:-1], in_json, json.dumps(in_json)[1:-1])
-    yield json.dumps(secret, ensure_ascii=False)[1:-1]
-    raw = secret.encode("utf-8", "surrogatepass")
-    for form in (quote(raw), quote(raw, safe=""), quote_plus(raw)):
-        yield form
-        yield re.sub("%..", lambda code: code[0].lower(), form)
-    for before in range(3):  # the bytes before it decide how Base64 groups those of the secret
-        coded = base64.b64encode(bytes(before) + raw).decode()
-        core = coded[-(-before * 8 // 6) : (before + len(raw)) * 8 // 6]
-        if len(core) >= MIN_PART:
-            yield core
-            yield core.translate(str.maketrans("+/", "-_"))
-
-
 def _secrets(tree: Any, is_secret: bool) -> Iterator[str]:
     if isinstance(tree, dict):
         for key, value in tree.items():
             yield from _secrets(value, is_secret or is_secret_key(str(key)))
-            if _has_secrets(key):
+            if has_secrets(key):
                 yield from _secrets(list(_values_of_headers(value)), True)
     elif isinstance(tree, list | tuple):
         for value in tree:
@@ -233,10 +126,10 @@ def _secrets(tree: Any, is_secret: bool) -> Iterator[str]:
 def _values_of_headers(headers: Any) -> Iterator[Any]:
     """The secret values of a mapping, of a list of `name: value` or of pairs, or of one text."""
     if isinstance(headers, dict):
-        yield from (value for name, value in headers.items() if not _is_open(name))
+        yield from (value for name, value in headers.items() if not is_open(name))
     elif isinstance(headers, str):
         name, colon, value = headers.partition(":")
-        yield from [value.strip()] if colon and not _is_open(name) else []
+        yield from [value.strip()] if colon and not is_open(name) else []
     for one in headers if isinstance(headers, list) else ():
         if isinstance(one, str) and ":" not in one:
             yield one
@@ -258,7 +151,7 @@ def _secrets_in_urls(text: str) -> Iterator[str]:
         found = [password if colon else name] if at else []
         for pair in parts.query.split("&"):
             key, _, value = pair.partition("=")
-            if not _is_open(key):
+            if not is_open(key):
                 found += [value, *(decoded for _, decoded in parse_qsl(pair))]
         for secret in found:
             yield from {secret, unquote(secret)}
@@ -283,35 +176,5 @@ def _texts(tree: Any) -> Iterator[str]:
             yield from _texts(value)
 
 
-def _is_open(name: Any) -> bool:
+def is_open(name: Any) -> bool:
     return str(name).lower() in OPEN_NAMES
-
-
-def _mask_tree(shown: Any, secrets: _Spellings, *, by_key: bool) -> Any:
-    if isinstance(shown, str):
-        return secrets.mask(shown)
-    if isinstance(shown, dict):
-        return {
-            _mask_tree(key, secrets, by_key=by_key): _mask_value(key, value, secrets, by_key=by_key)
-            for key, value in shown.items()
-        }
-    if isinstance(shown, list | tuple):
-        return type(shown)(_mask_tree(value, secrets, by_key=by_key) for value in shown)
-    return shown
-
-
-def _mask_value(key: Any, value: Any, secrets: _Spellings, *, by_key: bool) -> Any:
-    if by_key and is_secret_key(str(key)):
-        return _mask_match(value)
-    if by_key and isinstance(value, dict) and _has_secrets(key):
-        return {name: item if _is_open(name) else _mask_match(item) for name, item in value.items()}
-    return _mask_tree(value, secrets, by_key=by_key)
-
-
-def _mask_match(value: Any) -> Any:
-    """A secret value, masked; null and empty stay visible, so that a missing secret shows."""
-    if isinstance(value, dict):
-        return {key: _mask_match(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_mask_match(item) for item in value]
-    return value if value is None or value == "" or isinstance(value, bool) else MASK

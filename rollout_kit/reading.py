@@ -1,0 +1,141 @@
+"""Reads files that a user names, without trusting that they are files, or have lines.
+
+A device or a socket is refused. A line that is too long ends the reading with an error before more
+of it is in memory, also if it is compressed.
+"""
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+from io import BufferedReader
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+from .errors import ConfigError
+
+MAX_LINE = 256 << 20
+"""Bytes of the longest line. The largest reply of a model is as large."""
+
+MAX_STORED = 1 << 30
+"""Bytes of the longest line that we write: a rollout holds the replies of all its turns."""
+
+PIECE = 1 << 20
+"""Bytes of a line that are read at once."""
+
+MAX_TEXT = 64 << 20
+"""Bytes of the largest file that is read as a whole."""
+
+KINDS = {stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFSOCK: "a socket"}
+
+
+class Lines(Protocol):
+    """A binary stream: a file, or one that decompresses."""
+
+    def readline(self, size: int, /) -> bytes: ...
+    def read(self, size: int, /) -> bytes: ...
+    def tell(self) -> int: ...
+    def seek(self, offset: int, /) -> int: ...
+    def __iter__(self) -> Iterator[bytes]: ...
+
+
+class Writer(Protocol):
+    def write(self, piece: bytes, /) -> object: ...
+
+
+class LineTooLong(ConfigError):
+    """A line is longer than `limit` bytes."""
+
+    def __init__(self, name: str, place: str, limit: int) -> None:
+        super().__init__(
+            f"{name}: {place} is longer than {limit:,} bytes. Each line must hold one JSON"
+            " object: check that the file has line ends, and shorten or remove that line"
+        )
+
+
+def check_kind(path: Path) -> None:
+    """Raise ConfigError for a device or a socket: reading a device may never end. /dev/null is an
+    empty file."""
+    with suppress(OSError):  # opening it will say why
+        kind = KINDS.get(stat.S_IFMT((found := path.stat()).st_mode))
+        if kind and not os.path.samestat(found, os.stat(os.devnull)):
+            raise ConfigError(f"{path}: is {kind}, and no file: name a file or a pipe")
+
+
+def open_file(path: Path, buffering: int = -1) -> BinaryIO:
+    """Open a file or a pipe; ConfigError for a device or a socket."""
+    check_kind(path)
+    return path.open("rb", buffering)
+
+
+def iterate_lines(stream: Lines, limit: int = MAX_LINE) -> Iterator[bytes]:
+    """The lines of a stream from where it is; LineTooLong before one is in memory that is longer
+    than the bound. A file that is no larger is read as fast as Python can."""
+    return iter(stream) if _is_small(stream, limit) else _check_each(stream, limit)
+
+
+def _is_small(stream: Lines, limit: int) -> bool:
+    if not isinstance(stream, BufferedReader):
+        return False
+    try:
+        status = os.fstat(stream.fileno())
+    except OSError:  # a stream without a file
+        return False
+    return stat.S_ISREG(status.st_mode) and status.st_size <= limit
+
+
+def _check_each(stream: Lines, limit: int) -> Iterator[bytes]:
+    for raw in iter(partial(stream.readline, PIECE), b""):
+        yield raw if len(raw) < PIECE or raw.endswith(b"\n") else _finish_line(raw, stream, limit)
+
+
+def _finish_line(begun: bytes, stream: Lines, limit: int) -> bytes:
+    line = bytearray(begun)
+    while len(line) <= limit and not line.endswith(b"\n") and (piece := stream.readline(PIECE)):
+        line += piece
+    if len(line) <= limit:
+        return bytes(line)
+    size = len(line)
+    line.clear()
+    raise LineTooLong(str(getattr(stream, "name", "the input")), _place(stream, size), limit)
+
+
+def _place(stream: Lines, size: int) -> str:
+    """Which line the stream is in, of which it has read `size` bytes. A pipe cannot say."""
+    try:
+        offset = stream.tell() - size
+        stream.seek(0)
+        number, left = 1, offset
+        while left and (piece := stream.read(min(left, PIECE))):
+            number, left = number + piece.count(b"\n"), left - len(piece)
+    except OSError:
+        return "a line"
+    return _describe(number, offset)
+
+
+def _describe(number: int, offset: int) -> str:
+    return f"line {number}, which begins at byte {offset:,},"
+
+
+def read_whole(path: Path) -> bytes:
+    """All of a file; ConfigError if it is larger than `MAX_TEXT`."""
+    with open_file(path) as stream:
+        raw = stream.read(MAX_TEXT + 1)
+    if len(raw) > MAX_TEXT:
+        raise ConfigError(f"{path}: is larger than {MAX_TEXT:,} bytes: name another file")
+    return raw
+
+
+def copy_lines(name: str, source: BinaryIO, target: Writer) -> None:
+    """Copy the stream of that name; LineTooLong where a line has no end."""
+    number, offset, length = 1, 0, 0
+    while piece := source.read(PIECE):
+        target.write(piece)
+        if (end := piece.rfind(b"\n")) >= 0:
+            number, offset = number + piece.count(b"\n"), offset + length + end + 1
+            length = len(piece) - end - 1
+        else:
+            length += len(piece)
+        if length > MAX_LINE:
+            raise LineTooLong(name, _describe(number, offset), MAX_LINE)
