@@ -121,8 +121,12 @@ class _Numbers:
         return CLASSES[kind](*map(self._build, parts), evaluate=self._evaluate)
 
 
-def parse_numbers(text: str, *_: Any, evaluate: bool = True, **__: Any) -> sympy.Expr:
-    """In place of sympy's `parse_expr`; SyntaxError for anything but numbers."""
+def parse_numbers(text: str, *_: Any, evaluate: bool = True, **__: Any) -> sympy.Basic:
+    """In place of sympy's `parse_expr`; SyntaxError for anything but numbers, and a single name,
+    which sympy itself asks for."""
+    if text.isidentifier():
+        known = getattr(sympy, text, None)
+        return known if isinstance(known, sympy.Basic) else sympy.Symbol(text)
     return _Numbers(text, evaluate).read()
 
 
@@ -251,6 +255,7 @@ for _expected, _answer in [
     (r"\sqrt{2}/2", r"\frac{1}{\sqrt{2}}"),
     (r"[0,\infty)", "x \\ge 0"),
     (r"y=2x+1", "2x+1=y"),
+    (r"x^2+2x+1", "(x+1)^2"),
     (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{bmatrix}1\\2\end{bmatrix}"),
 ]:
     are_equal(_expected, _answer)
