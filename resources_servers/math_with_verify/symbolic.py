@@ -175,7 +175,7 @@ def bound_integers() -> None:
         return powers[sympy.Integer if base.is_Integer else sympy.Rational](base, exponent)
 
     def binomial(cls: Any, n: Any, k: Any) -> Any:
-        return None if n.is_Integer and abs(n.p) > MAX_CHOICE else choose(cls, n, k)
+        return None if _magnitude(sympy.sympify(n)) > MAX_CHOICE else choose(cls, n, k)
 
     sympy.Integer._eval_power = sympy.Rational._eval_power = power
     sympy.binomial.eval = classmethod(binomial)

@@ -312,7 +312,7 @@ for pair in ring:
 """,
     "of many processes": """
 import os
-for _ in range(3): os.fork()
+for _ in range(2): os.fork()
 for _ in range(3):
     one, other = socket.socketpair()
     send(one, [other.fileno(), 1, 3]); send(other, [one.fileno(), 1, 3])

@@ -21,8 +21,25 @@ ROWS = [
     orjson.loads(line)
     for line in (Path(__file__).parents[1] / "data" / "example.jsonl").read_bytes().splitlines()
 ]
-HANG = r"2^{3^{4^{5}}}+x"
-"""Ten to the 10^488 digits: Python computes it in one operation that no signal interrupts."""
+HANG = r"(x+y+z+w)^{300}"
+"""Four million terms, which sympy expands to compare them."""
+
+TOWERS = [
+    r"2^{3^{4^{5}}}+x",
+    "((9!)!)!",
+    "9**9**9**9",
+    r"\sqrt{9^{9^{9}}}",
+    r"e^{10^{10^{10}}}",
+    r"\binom{10^{6}}{500000}",
+    r"\frac{2^{10^{9}}}{3}",
+    r"1.5^{10^{12}}",
+    r"3^{x^{9^{9^{9}}}}",
+    r"\log(10^{10^{9}})",
+    "((((9^9)^9)^9)^9)^9",
+    r"10^{-10^{10}}",
+    "100000000!",
+]
+"""Numbers with more digits than can be computed."""
 
 
 def row(expected):
@@ -178,6 +195,27 @@ def test_an_answer_that_hangs_the_library_scores_zero_at_the_deadline_and_the_ne
     hung, following = verdicts(pairs, verify_timeout_s=0.5)
     assert (hung.reward, hung.verify_timed_out) == (0.0, True)
     assert (following.reward, following.verify_timed_out) == (1.0, False)
+
+
+@pytest.mark.parametrize("tower", TOWERS)
+def test_a_tower_is_found_before_it_is_computed(monkeypatch, tower):
+    limit_only(tower, monkeypatch)
+    pairs = [(row("x+5"), f"\\boxed{{{tower}}}"), (row(tower), r"\boxed{0.5x}")]
+    pairs += [(row(tower), f"\\boxed{{{tower}}}")]
+    found = verdicts(pairs, verify_timeout_s=2)
+    assert [verdict.verify_timed_out for verdict in found] == [False] * 3
+    assert [verdict.reward for verdict in found] == [0.0, 0.0, 1.0]
+
+
+def test_large_numbers_that_can_be_computed_are():
+    pairs = [
+        (r"2^{2^{10}}", r"4^{512}"),
+        ("2004!", r"2004 \cdot 2003!"),
+        (r"2^{1000}-1", "2^1000-1"),
+    ]
+    pairs += [(r"\binom{100}{50}", r"\frac{100!}{50! 50!}"), (r"10^{100}", r"(10^{50})^2")]
+    found = verdicts([(row(one), f"\\boxed{{{other}}}") for one, other in pairs])
+    assert [verdict.reward for verdict in found] == [1.0] * len(pairs)
 
 
 def test_many_answers_at_once_are_all_judged():

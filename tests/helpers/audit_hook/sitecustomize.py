@@ -1,5 +1,5 @@
-"""Log what Python's audit events say while verifiers judge: Python imports this module first in each
-process that has its folder in PYTHONPATH. Standard library only.
+"""Log Python's audit events while verifiers judge: Python imports this module first in each process
+that has its folder in PYTHONPATH. Standard library only.
 
 The file PYTHONAUDITLOG gets a line of JSON for each new pair of event and module, and for each
 event with the text PYTHONAUDITMARK in its arguments. The names begin as those of the variables
