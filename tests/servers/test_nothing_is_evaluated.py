@@ -10,7 +10,7 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -111,13 +111,15 @@ def calls(row: JsonObject, text: str) -> list[JsonObject]:
     return found
 
 
-def judged(rows: list[JsonObject], texts: list[str]) -> list[tuple[JsonObject, Any]]:
+def judged(
+    rows: list[JsonObject], texts: list[str], forms: Sequence[str]
+) -> list[tuple[JsonObject, Any]]:
     """Each text as an answer to each row, in each form, in calls of tools, and in the row."""
     pairs: list[tuple[JsonObject, Any]] = []
     for row in rows:
         gold = row.get("gold_output") or "gold"
         for text in texts:
-            pairs += [(row, form.format(text)) for form in FORMS]
+            pairs += [(row, form.format(text)) for form in forms]
             pairs += [(row, call) for call in calls(row, text)]
             pairs += [(replaced(row, path, text), gold) for path in places(row)]
     return pairs
@@ -139,18 +141,50 @@ def generated() -> list[JsonObject]:
     return [{**row, "gold_output": f"<answer>{row['answer']}</answer>"} for row in rows]
 
 
-def specify(name: str, rows: list[JsonObject], **settings: Any) -> JsonObject:
-    harmless = judged(rows, [calm(text) for text in TEXTS])
+def specify(
+    name: str, rows: list[JsonObject], texts: Sequence[str] = TEXTS, forms: Sequence[str] = FORMS
+) -> JsonObject:
+    harmless = judged(rows, list(map(calm, texts)), forms)
     harmless += [(row, str(row.get("gold_output") or "gold")) for row in rows]
-    hostile = judged(rows, [hide(text) for text in TEXTS])
-    return {
-        "name": name,
-        "settings": settings,
-        "phases": {"warm-up": harmless, "harmless": harmless, "hostile": hostile},
+    hostile = judged(rows, list(map(hide, texts)), forms)
+    return {"name": name, "settings": {}, "phases": {"harmless": harmless, "hostile": hostile}}
+
+
+RENDERED = """
+import importlib, json, os, sys
+from pathlib import Path
+from rollout_kit.serving import registry
+
+server = registry.load("responses_api_models", "local_model")
+module = importlib.import_module(server.__module__.rpartition(".")[0] + ".tokenizer")
+chat = module.ChatTokenizer(Path("responses_api_models/local_model/checkpoint"))
+
+def say(phase):
+    with open(os.environ["PYTHONAUDITLOG"], "a") as log:
+        log.write(json.dumps({"phase": phase}) + chr(10))
+
+for phase, texts in json.load(sys.stdin).items():
+    say(phase)
+    for text in texts:
+        tool = {"type": "function", "function": {"name": text, "parameters": {text: text}}}
+        chat.prompt([{"role": "user", "content": text, text: text}], [tool])
+say("end")
+"""
+
+
+def test_a_chat_template_renders_texts_as_values(tmp_path: Path) -> None:
+    pytest.importorskip("ctranslate2")
+    phases = {
+        "harmless": [calm(text) for text in TEXTS],
+        "x hostile": [hide(text) for text in TEXTS],
     }
+    logged = watch([sys.executable, "-c", RENDERED], phases, tmp_path)
+    assert differences(logged, "x") == []
 
 
-def watch(specs: list[JsonObject], folder: Path) -> dict[str, list[tuple[str, str, bool]]]:
+def watch(
+    command: list[str], given: Any, folder: Path, cwd: Path = ROOT
+) -> dict[str, list[tuple[str, str, bool]]]:
     """What was logged in each phase."""
     log = folder / "audit.log"
     paths = [str(HELPERS / "audit_hook"), str(ROOT), str(HELPERS)]
@@ -161,11 +195,7 @@ def watch(specs: list[JsonObject], folder: Path) -> dict[str, list[tuple[str, st
         "PYTHONAUDITMARK": MARK,
     }
     done = subprocess.run(
-        [sys.executable, str(HELPERS / "judged.py")],
-        input=json.dumps(specs),
-        env=env,
-        capture_output=True,
-        text=True,
+        command, input=json.dumps(given), env=env, cwd=cwd, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr[-3000:]
     found: dict[str, list[tuple[str, str, bool]]] = {}
@@ -193,7 +223,41 @@ def test_no_text_is_evaluated(name: str, tmp_path: Path) -> None:
     if name in ("code_gen", "reasoning_gym") and not may_isolate():
         pytest.skip("it needs a sandbox")
     rows = read_rows(ROOT / "resources_servers" / name / "data/example.jsonl")[:2]
-    if name == "reasoning_gym":
-        rows = generated()
-    logged = watch([specify(name, rows)], tmp_path)
-    assert differences(logged, name) == []
+    spec = specify(name, rows)
+    if name == "reasoning_gym":  # it has many families
+        spec = specify(name, generated(), TEXTS[1:9], ("{}", "<answer>{}</answer>"))
+    judge = [sys.executable, str(HELPERS / "judged.py")]
+    assert differences(watch(judge, [spec], tmp_path), name) == []
+
+
+EVALUATING = """
+from rollout_kit import ResourcesServer, VerifyRequest, VerifyResponse, output_text
+
+class Evaluating(ResourcesServer):
+    async def verify(self, body: VerifyRequest) -> VerifyResponse:
+        try: found = {act}
+        except Exception: found = None
+        return body.scored(reward=float(found is not None))
+"""
+
+ACTS = {
+    "eval": "eval(output_text(body.response))",
+    "literal_eval": "__import__('ast').literal_eval(output_text(body.response))",
+    "sympy": "__import__('sympy').parse_expr(output_text(body.response))",
+    "open": "open(output_text(body.response)[:99])",
+    "import": "__import__(output_text(body.response)[:99])",
+    "only what hostile texts reach": "'gi_frame' in output_text(body.response)"
+    " and __import__('glob').glob('/nowhere*')",
+}
+
+
+@pytest.mark.parametrize("act", ACTS.values(), ids=ACTS)
+def test_a_verifier_that_evaluates_is_found(act: str, tmp_path: Path) -> None:
+    """The test above fails for verifiers that break the rule."""
+    folder = tmp_path / "resources_servers/evaluating"
+    folder.mkdir(parents=True)
+    (folder / "app.py").write_text(EVALUATING.format(act=act))
+    judge = [sys.executable, str(HELPERS / "judged.py")]
+    row = {"responses_create_params": {"input": "?"}}
+    logged = watch(judge, [specify("evaluating", [row])], tmp_path, cwd=tmp_path)
+    assert differences(logged, "evaluating")
