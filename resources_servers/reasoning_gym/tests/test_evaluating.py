@@ -158,6 +158,31 @@ def test_hostile_answers_change_no_other_verdict(opened, rows):
     assert not Path(MARK).exists()
 
 
+def test_an_answer_gives_no_other_answer_a_reward(rows, monkeypatch):
+    """The same through the server: one answer looks for a key and rewards all that follow."""
+    monkeypatch.setenv("PLANTED_KEY", "sk-planted")
+    steal = "__import__('os').environ and setattr(__import__('reasoning_gym'), 'score', 1)"
+    attacks = [f"{BUILTINS}[exec.name]({steal!r})", steal, f"[{steal}]", f"({steal}, 24)"]
+
+    async def run():
+        server = ReasoningGym(ReasoningGym.Config(num_verify_workers=1), None, "reasoning_gym")
+        await server.start()
+        try:
+            found = []
+            for row in rows[::4]:
+                for answer in (*attacks, *["I do not know"] * 7):
+                    with entered(Session()):
+                        await server.handle("/seed_session", orjson.dumps(row))
+                        items = [message_item(f"<answer>{answer}</answer>")]
+                        body = {**row, "response": make_response("m", items, None)}
+                        found.append(await server.handle("/verify", orjson.dumps(body)))
+            return found
+        finally:
+            await server.stop()
+
+    assert max(verdict.reward for verdict in asyncio.run(run())) <= 0.05
+
+
 TEXTS = {
     "bitwise_arithmetic": ("metadata", "problem"),
     "intermediate_integration": ("metadata", "integrand"),
