@@ -194,6 +194,7 @@ class Cell:
         self.memory = Memory(is_apart=True)
         # the limit on processes counts those of a user, in all containers
         self._user = room.USER_ID + int.from_bytes(os.urandom(2), "big") % room.NUM_USER_IDS
+        self._pipes = room.reserve_pipes(self._user)
         self.folders = [*folders, *site.getsitepackages()]
 
     def fork(self) -> int:
