@@ -36,6 +36,9 @@ PIPES_BYTES = 8 << 20
 PIPE_BYTES = 1 << 20
 """The largest pipe that a user without privileges may have, by default."""
 
+MAX_PIPES = 128
+"""More are not reserved, where a machine permits a user much more than Linux's default of 64 MB."""
+
 
 def enter() -> int | None:
     """Create new namespaces for the next fork of this process. Return the user id for runs, or None
@@ -71,7 +74,7 @@ def reserve_pipes(user: int) -> list[int]:
     kept: list[int] = []
     os.setresuid(user, 0, 0)  # a pipe counts for the real user
     try:
-        while (len(kept) + 1) * PIPE_BYTES <= most - PIPES_BYTES:
+        while (len(kept) + 1) * PIPE_BYTES <= most - PIPES_BYTES and len(kept) < MAX_PIPES:
             end, other = os.pipe2(os.O_CLOEXEC)
             os.close(other)
             kept.append(end)
