@@ -3,6 +3,7 @@
 The judge is not asked about a missing answer, or about one that is literally the expected one.
 """
 
+from collections.abc import Awaitable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,6 +25,7 @@ from rollout_kit import (
 )
 from rollout_kit.serving.judge import issue_of, question_of
 from rollout_kit.serving.service import OPERATIONAL, ServerRef
+from rollout_kit.serving.verdicts.workers import check_patterns
 
 from .extraction import check
 
@@ -31,6 +33,9 @@ HERE = Path(__file__).parent
 
 TEXT_LIMIT = 200_000
 """Only so many characters at the end of a response are read."""
+
+WORKER_MEMORY_MB = 1024
+"""Limit on the address space of the worker for patterns of rows."""
 
 
 class EquivalenceConfig(JudgeConfig):
@@ -87,7 +92,7 @@ class EquivalenceRequest(VerifyRequest):
     def _is_complete(self) -> "EquivalenceRequest":
         if not self.expected:
             raise ValueError("expected_answer is missing")
-        check(self.regex or "")
+        _ = self.regex
         return self
 
     @property
@@ -117,8 +122,15 @@ class EquivalenceLlmJudge(ResourcesServer):
         super().__init__(config, peers, name)
         self._judge = Judge(config, peers, name, HERE)
         self._regex_worker = WorkerPool(
-            HERE / "extraction.py", "find_last", deadline_s=config.regex_timeout_s
+            HERE / "extraction.py",
+            "find_last",
+            deadline_s=config.regex_timeout_s,
+            max_memory_mb=WORKER_MEMORY_MB,
         )
+
+    def check_later(self, row: JsonObject) -> Awaitable[None] | None:
+        regex = EquivalenceRequest.model_validate({"response": {}, **row}).regex
+        return check_patterns(self._regex_worker.call(regex, "")) if regex else None
 
     async def stop(self) -> None:
         await self._regex_worker.close()

@@ -7,7 +7,10 @@ FLAGS = re.MULTILINE | re.DOTALL
 
 
 def find_last(pattern: str, text: str) -> str | None:
-    """Return the first non-empty group of the last match, otherwise the match; None without one."""
+    """Return the first non-empty group of the last match, otherwise the match; None without one.
+
+    Runs in a worker, because compiling the pattern of a row may take minutes."""
+    check(pattern)
     matches = deque(re.finditer(pattern, text, FLAGS), maxlen=1)
     if not matches:
         return None

@@ -4,6 +4,7 @@ A row's own `output_regex` runs in a process that can be killed, because a patte
 may take forever.
 """
 
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,12 +21,16 @@ from rollout_kit import (
     output_text,
 )
 from rollout_kit.serving.service import OPERATIONAL
+from rollout_kit.serving.verdicts.workers import check_patterns
 
 from .grading import GradingMode, Options, extract, read_patterns
 
 TEXT_LIMIT = 200_000
 """Only so many characters at the end of a response are read, because the answer is at the end and
 responses can be megabytes long."""
+
+WORKER_MEMORY_MB = 1024
+"""Limit on the address space of the worker for patterns of rows."""
 
 
 class McqaConfig(ResourcesServerConfig):
@@ -54,7 +59,7 @@ class McqaVerifyRequest(VerifyRequest):
 
     @field_validator("template_metadata")
     @classmethod
-    def _regex_compiles(cls, value: JsonObject | None) -> JsonObject | None:
+    def _regex_is_text(cls, value: JsonObject | None) -> JsonObject | None:
         read_patterns(value)
         return value
 
@@ -71,7 +76,12 @@ class Mcqa(ResourcesServer):
             Path(__file__).with_name("grading.py"),
             "match_patterns",
             deadline_s=config.regex_timeout_s,
+            max_memory_mb=WORKER_MEMORY_MB,
         )
+
+    def check_later(self, row: JsonObject) -> Awaitable[None] | None:
+        patterns = read_patterns(row.get("template_metadata"))
+        return check_patterns(self._regex_worker.call(patterns, "", [])) if patterns else None
 
     async def stop(self) -> None:
         await self._regex_worker.close()

@@ -54,18 +54,11 @@ def extract(text: str, options: Options, mode: GradingMode) -> str | None:
 
 
 def read_patterns(template_metadata: dict[str, Any] | None) -> list[str]:
-    """Return the patterns in `output_regex`; raise ValueError if one does not compile."""
+    """Return the patterns in `output_regex`; raise ValueError if they are no texts."""
     given = (template_metadata or {}).get("output_regex") or []
     patterns = [given] if isinstance(given, str) else given
     if not (isinstance(patterns, list) and all(isinstance(pattern, str) for pattern in patterns)):
         raise ValueError(f"output_regex must be text or a list of texts, not {given!r:.80}")
-    for pattern in patterns:
-        try:
-            re.compile(pattern, re.IGNORECASE)
-        except (re.error, OverflowError, RecursionError) as error:
-            raise ValueError(
-                f"output_regex {pattern!r:.80} is not a regular expression: {error}"
-            ) from None
     return patterns
 
 
@@ -73,9 +66,10 @@ def match_patterns(patterns: list[str], text: str, options: Options) -> str | No
     """Return the letter found by the first pattern that finds one.
 
     The letter need not be in `options`, because rows with patterns may list options incompletely.
+    Runs in a worker, because compiling a pattern of a row may take minutes.
     """
-    for pattern in patterns:
-        matches = deque(re.finditer(pattern, text, re.IGNORECASE), maxlen=1)
+    for pattern in [_compile(pattern) for pattern in patterns]:
+        matches = deque(pattern.finditer(text), maxlen=1)
         if not matches:
             continue
         groups = matches[0].groups() or (matches[0][0],)
@@ -86,6 +80,15 @@ def match_patterns(patterns: list[str], text: str, options: Options) -> str | No
         if (named := _find_option(letter, options, _list_letters(options))) is not None:
             return named
     return None
+
+
+def _compile(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern, re.IGNORECASE)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(
+            f"output_regex {pattern!r:.80} is not a regular expression: {error}"
+        ) from None
 
 
 def find_last_box(text: str) -> str | None:

@@ -86,9 +86,18 @@ def collapse(text: str, *, case_sensitive: bool) -> str:
 
 
 def search(patterns: list[str], text: str, case_sensitive: bool) -> bool:
-    """Whether a pattern is found."""
+    """Whether a pattern is found; runs in a worker, because compiling one may take minutes."""
     flags = re.NOFLAG if case_sensitive else re.IGNORECASE
-    return any(re.search(pattern, text, flags) for pattern in patterns)
+    return any(pattern.search(text) for pattern in [_compile(each, flags) for each in patterns])
+
+
+def _compile(pattern: str, flags: re.RegexFlag) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern, flags)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(
+            f"expected_answer: '{pattern:.80}' is not a regular expression: {error}"
+        ) from None
 
 
 def _find_boxed(text: str) -> str | None:

@@ -4,13 +4,14 @@ Rows, extraction and normalisation are NeMo Gym's. A row's regular expression ru
 can be killed.
 """
 
-import re
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
 from rollout_kit import (
+    JsonObject,
     ResourcesServer,
     ResourcesServerConfig,
     Reverify,
@@ -20,11 +21,15 @@ from rollout_kit import (
     output_text,
 )
 from rollout_kit.serving.service import OPERATIONAL
+from rollout_kit.serving.verdicts.workers import check_patterns
 
 from .answers import ExtractionMode, collapse, extract, grade
 
 TEXT_LIMIT = 200_000
 """Only so many characters at the end of a response are searched for the answer."""
+
+WORKER_MEMORY_MB = 1024
+"""Limit on the address space of the worker for patterns of rows."""
 
 
 class StringMatchConfig(ResourcesServerConfig):
@@ -56,14 +61,6 @@ class StringMatchRequest(VerifyRequest):
     def _can_match(self) -> "StringMatchRequest":
         if not all(self.answers):
             raise ValueError("expected_answer: an empty text cannot be matched")
-        if self.match_mode == "regex":
-            for pattern in self.answers:
-                try:
-                    re.compile(pattern)
-                except re.error as error:
-                    raise ValueError(
-                        f"expected_answer: '{pattern}' is not a regular expression: {error}"
-                    ) from None
         return self
 
 
@@ -76,8 +73,17 @@ class StringMatch(ResourcesServer):
     def __init__(self, config: StringMatchConfig, peers: Any, name: str) -> None:
         super().__init__(config, peers, name)
         self._regex_worker = WorkerPool(
-            Path(__file__).with_name("answers.py"), "search", deadline_s=config.regex_timeout_s
+            Path(__file__).with_name("answers.py"),
+            "search",
+            deadline_s=config.regex_timeout_s,
+            max_memory_mb=WORKER_MEMORY_MB,
         )
+
+    def check_later(self, row: JsonObject) -> Awaitable[None] | None:
+        if row.get("match_mode") != "regex":
+            return None
+        patterns = StringMatchRequest.model_validate({"response": {}, **row}).answers
+        return check_patterns(self._regex_worker.call(patterns, "", True))
 
     async def stop(self) -> None:
         await self._regex_worker.close()

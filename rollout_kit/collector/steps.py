@@ -115,7 +115,8 @@ class Steps:
         if agent.opaque or agent.resources is None:
             return await self._collect_opaque()
         if (check := self.shared.peers.row_check(agent.resources)) is not None:
-            check(task.row)
+            if (later := check(task.row)) is not None:
+                await later
             session = self._new_session()
             await step
             with entered(session):

@@ -7,7 +7,7 @@ A session lasts from `/seed_session` to `/close_session` and belongs to one atte
 import inspect
 import logging
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Iterable
 from contextlib import AbstractAsyncContextManager
 from functools import cached_property
 from types import CoroutineType
@@ -28,6 +28,7 @@ from ..errors import (
 )
 from ..session import VERIFIER, Session, current_session, entered
 from ..transport.access import Accepted
+from ..transport.peers import RowCheck
 from ..transport.wire import Route, parse_leniently
 from ..types import (
     JsonObject,
@@ -188,10 +189,12 @@ class ResourcesServer(Service):
         """Answer a request of a session, which must be open if the server keeps state."""
         if path == "/seed_session":
             try:
-                self.check_row(orjson.loads(raw))
+                later = self._check(orjson.loads(raw))
             except orjson.JSONDecodeError as error:
                 message = f"the row is not JSON: {error}"
                 raise TaskError(message, server=self.name) from None
+            if later is not None:
+                await later
             if self._needs_session:
                 self._sessions.begin(session.id)
         elif path == "/close_session":
@@ -261,9 +264,18 @@ class ResourcesServer(Service):
                 session.stats[VERIFIER] = self._identity["verifier"]
             return as_group_scores(found, request.members)
 
-    def row_check(self) -> Callable[[JsonObject], None] | None:
-        """`check_row` if that is all a session would do for this server, else None."""
-        return None if self._needs_session else self.check_row
+    def row_check(self) -> RowCheck | None:
+        """The check of a row, if that is all a session would do for this server, else None."""
+        return None if self._needs_session else self._check
+
+    def _check(self, row: JsonObject) -> Awaitable[None] | None:
+        self.check_row(row)
+        return self.check_later(row)
+
+    def check_later(self, row: JsonObject) -> Awaitable[None] | None:
+        """What of the check of a row takes a worker process, such as compiling its patterns; it
+        raises TaskError. None if nothing does."""
+        return None
 
     def check_row(self, row: JsonObject) -> None:
         """Raise TaskError if the verifier cannot accept this row with any response."""

@@ -46,6 +46,10 @@ class Transport(Protocol):
         ...
 
 
+RowCheck = Callable[[JsonObject], Awaitable[None] | None]
+"""Raises TaskError for a row that the server cannot take; the rest of the check is awaited."""
+
+
 class Peers:
     """Other servers by instance name."""
 
@@ -55,7 +59,7 @@ class Peers:
         self._transports = transports
         self._cassette = cassette
         self._descriptions: dict[str, JsonObject] = {}
-        self._row_checks: dict[str, Callable[[JsonObject], None] | None] = {}
+        self._row_checks: dict[str, RowCheck | None] = {}
 
     def with_others(self, transports: Mapping[str, Transport]) -> "Peers":
         """The same, with other ways to some of the servers."""
@@ -106,7 +110,7 @@ class Peers:
         except (TypeError, ValueError) as error:
             raise _unreadable(server, "/verify_group", error) from error
 
-    def row_check(self, server: str) -> Callable[[JsonObject], None] | None:
+    def row_check(self, server: str) -> RowCheck | None:
         """What checks a row in place of `/seed_session`; None if the server needs a session."""
         if server not in self._row_checks:
             transport = self.transport(server)
@@ -186,7 +190,7 @@ class Local:
         self._timeout_s = timeout_s
         self._round_trip = round_trip
 
-    def row_check(self) -> Callable[[JsonObject], None] | None:
+    def row_check(self) -> RowCheck | None:
         find = None if self._round_trip else getattr(self.service, "row_check", None)
         return find() if find else None
 

@@ -16,6 +16,7 @@ import resource
 import signal
 import socket
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +27,7 @@ PR_SET_NO_NEW_PRIVS = 38
 
 def main(file: str, function: str, max_memory_mb: str, is_confined: str, parent: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    warnings.simplefilter("ignore", FutureWarning)  # about patterns of rows
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGPROF])
     die_with(int(parent))

@@ -1,7 +1,12 @@
-"""The keys of a verifier that runs in worker processes."""
+"""Verifiers that run in worker processes: their keys, and the check of a row's patterns."""
+
+from collections.abc import Awaitable
+from typing import Any
 
 from pydantic import ConfigDict, Field
 
+from ...errors import TaskError
+from ...workers.pool import WorkerError
 from ..resources_server import ResourcesServerConfig
 from ..service import OPERATIONAL
 
@@ -27,3 +32,18 @@ class VerifyWorkersConfig(ResourcesServerConfig):
     num_verify_workers: int = Field(
         2, ge=1, json_schema_extra=OPERATIONAL, description="Most worker processes of the verifier."
     )
+
+
+async def check_patterns(call: Awaitable[Any]) -> None:
+    """Await a worker's call with the patterns of a row and an empty text. TaskError if the function
+    raised ValueError, or if compiling them takes too much time or memory."""
+    try:
+        await call
+    except WorkerError as error:
+        if error.kind != "ValueError":
+            raise
+        raise TaskError(f"the verifier cannot take this row: {error.message}") from None
+    except TimeoutError as error:
+        raise TaskError(
+            f"the verifier cannot take this row: compiling its patterns takes too much: {error}"
+        ) from None
