@@ -57,8 +57,7 @@ def judge_run(case: Case, run: SandboxRun) -> Judgement:
         said, problem = "", "Wrong Answer: nothing was returned"
     else:
         said = _show(run.value)
-        is_right = _are_equal(run.value, case.expected) or _is_close(run.number, case.expected)
-        problem = "" if is_right else "Wrong Answer"
+        problem = "" if _is_right(run, case.expected) else "Wrong Answer"
     if not problem:
         return Judgement(PASSED, {})
     details = {"output": _shorten(said), "error_code": WRONG, "error_message": problem}
@@ -85,6 +84,20 @@ def _are_equal_numbers(one: str, other: str) -> bool:
         return [Decimal(each) for each in one.split()] == [Decimal(each) for each in other.split()]
     except (InvalidOperation, ValueError):
         return False
+
+
+def _is_right(run: SandboxRun, expected: Any) -> bool:
+    """Judge one value: code that chooses `value` and `number` apart would have two guesses."""
+    if isinstance(run.value, dict) and run.number is not None:  # JSON has no word for it
+        return _is_close(run.number, expected)
+    return _are_equal(run.value, expected) or _is_close(_read_number(run.value), expected)
+
+
+def _read_number(value: Any) -> float | None:
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
 
 
 def _are_equal(value: Any, expected: Any) -> bool:

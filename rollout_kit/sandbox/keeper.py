@@ -17,7 +17,7 @@ import orjson
 
 from ..launch.process_tree import kill_family
 from .limits import End, SandboxError, SandboxLimits, SandboxRun
-from .pipes import Capture, nowhere, sealed
+from .pipes import Capture, sealed
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -95,13 +95,12 @@ class Zygote:
             with (
                 sealed(program) as source,
                 sealed(stdin) as given,
-                nowhere() as unread,
                 Capture(loop, limits.output_bytes, self._stop) as stdout,
                 Capture(loop, limits.output_bytes, self._stop) as answer,
             ):
-                sink = stdout.sink if with_stdout else unread
+                sinks = [stdout.sink, answer.sink] if with_stdout else [answer.sink]
                 request = orjson.dumps(limits.to_json())
-                socket.send_fds(self._control, [request], [source, given, sink, answer.sink])
+                socket.send_fds(self._control, [request], [source, given, *sinks])
                 stdout.begin()
                 answer.begin()
                 async with asyncio.timeout(limits.time_s + GRACE_S):
@@ -162,7 +161,7 @@ def _read_result(
     reply = decoded if isinstance(decoded, dict) else {}
     if report["fault"]:
         raise SandboxError(f"a run could not start: {report['fault']}")
-    error = str(reply.get("error", ""))
+    error = _read_error(reply)
     if stdout.is_full or answer.is_full:
         end: End = "output"
     else:
@@ -177,6 +176,11 @@ def _read_result(
         duration_s=report["duration_s"],
         cpu_s=report["cpu_s"],
     )
+
+
+def _read_error(reply: dict[str, Any]) -> str:
+    error = reply.get("error", "")  # not its `str`, which fails for a value of too many levels
+    return error if isinstance(error, str) else "an error that is no text"
 
 
 def _find_end(report: dict[str, Any], limits: SandboxLimits, *, has_raised: bool) -> End:

@@ -52,16 +52,17 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str
         raise OSError(error.errno, f"{error.strerror} ({target})") from None
 
 
-def bind_read_only(source: str, target: str) -> None:
-    """Mount `source`, a folder or a file, read-only at `target`."""
+def bind_read_only(source: str, target: str, *, is_device: bool = False) -> None:
+    """Mount `source`, a folder, a file or a device, read-only at `target`. What is written to a
+    device is taken all the same."""
     mount(source, target, flags=MS_BIND | MS_REC)
-    attributes = (ctypes.c_uint64 * 4)(MS_RDONLY | MS_NOSUID | MS_NODEV, 0, 0, 0)
+    wanted = MS_RDONLY | MS_NOSUID | (0 if is_device else MS_NODEV)
+    attributes = (ctypes.c_uint64 * 4)(wanted, 0, 0, 0)
     path, size = target.encode(), ctypes.sizeof(attributes)
     if libc.syscall(MOUNT_SETATTR, AT_FDCWD, path, AT_RECURSIVE, attributes, size) == 0:
         return
     kept = os.statvfs(target).f_flag & 0x40F  # a user namespace must keep the outer flags
-    flags = MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV | kept
-    mount("", target, flags=flags)
+    mount("", target, flags=MS_BIND | MS_REMOUNT | wanted | kept)
 
 
 def forbid_capabilities() -> None:

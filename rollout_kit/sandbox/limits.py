@@ -31,7 +31,9 @@ class SandboxLimits:
     """Limit on standard output and on the returned value; exceeding it ends the run."""
 
     def to_json(self) -> JsonObject:
-        return asdict(self)
+        """What the zygote is told, and so each run: not `output_bytes`, which may tell how long the
+        right output is."""
+        return {name: most for name, most in asdict(self).items() if name != "output_bytes"}
 
 
 End = Literal["finished", "raised", "time", "cpu", "memory", "output", "died", "left"]

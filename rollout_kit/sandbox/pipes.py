@@ -57,16 +57,6 @@ class Capture:
 
 
 @contextmanager
-def nowhere() -> Iterator[int]:
-    """A descriptor that discards what is written to it."""
-    descriptor = os.open(os.devnull, os.O_WRONLY)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
 def sealed(data: bytes) -> Iterator[int]:
     """A descriptor to read `data` from; it cannot be written to."""
     descriptor = os.memfd_create("run", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)

@@ -127,7 +127,8 @@ def build_root(folders: Iterable[str], packages: Iterable[str]) -> list[str]:
     os.mkdir("/dev")
     for name in DEVICES:
         os.close(os.open(f"/dev/{name}", os.O_CREAT | os.O_WRONLY, 0o644))
-        kernel.mount(f"{OLD}/dev/{name}", f"/dev/{name}", flags=kernel.MS_BIND)
+        # else a run could set the device's time of change, which all later ones would see
+        kernel.bind_read_only(f"{OLD}/dev/{name}", f"/dev/{name}", is_device=True)
     os.makedirs("/tmp")
     os.symlink("/tmp", "/dev/shm")
     os.symlink("/tmp/.stdin", "/dev/stdin")

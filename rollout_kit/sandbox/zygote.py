@@ -1,8 +1,9 @@
 """An isolated interpreter that forks itself for each run. Standard library only.
 
 `keeper` starts it with a socket as standard input. Each message has the limits of one run and its
-descriptors: program, standard input, standard output, answer. The zygote reads neither code nor
-results, because the memory of later runs is a copy of its own. It measures the memory of a run.
+descriptors: program, standard input, standard output if it is read, answer. The zygote reads
+neither code nor results, because the memory of later runs is a copy of its own. It measures the
+memory of a run.
 
 Processes: the one that was started, which waits outside; the zygote, first in its own process
 namespace; a run, first in a nested one. Each dies with its parent.
@@ -99,8 +100,8 @@ def main(kind: str, parent: str, task: str, *paths: str) -> None:
         if not message:
             return
         if message != STOP:
-            report = _run(maker, json.loads(message), descriptors, control, perform)
-            control.send(json.dumps(report).encode())
+            # not kept in a variable: the next run has a copy of all that is kept here
+            control.send(json.dumps(_run(maker, message, descriptors, control, perform)).encode())
 
 
 def _read_text(path: str) -> str:
@@ -241,13 +242,13 @@ def _list_children() -> list[int]:
 
 def _run(
     maker: Maker,
-    request: dict[str, Any],
+    message: bytes,
     descriptors: list[int],
     control: socket.socket,
     perform: Perform,
 ) -> dict[str, Any]:
     """Execute one run, wait for its last process, and report how it ended."""
-    began = time.monotonic()
+    request, began = json.loads(message), time.monotonic()
     with _Start() as start:
         child = maker.fork()
         if not child:
@@ -371,12 +372,12 @@ def _send_files(start: int) -> None:
 
 def _place_descriptors(descriptors: list[int]) -> tuple[bytes, int]:
     """Arrange the descriptors: 0 input, 1 output, 2 null device, 3 answer, 4 start; close all
-    others. Return the program and the last one."""
-    source, stdin, stdout, answers, start = descriptors
+    others. Return the program and the last one. Without one for the output, nobody reads it."""
+    source, stdin, *stdout, answers, start = descriptors
     with open(source, "rb") as file:
         raw = file.read()
     nothing = os.open(os.devnull, os.O_WRONLY)
-    for place, each in enumerate((stdin, stdout, nothing, answers, start)):
+    for place, each in enumerate((stdin, *(stdout or [nothing]), nothing, answers, start)):
         os.dup2(each, SPARE + place)
     for place in range(ANSWERS + 2):
         os.dup2(SPARE + place, place)
@@ -394,6 +395,8 @@ def _limit(request: dict[str, Any]) -> None:
         (resource.RLIMIT_NPROC, request["num_processes"]),
         (resource.RLIMIT_NOFILE, request["open_files"]),
         (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_NICE, 0),
+        (resource.RLIMIT_RTPRIO, 0),
         (resource.RLIMIT_MEMLOCK, 0),
         (resource.RLIMIT_MSGQUEUE, 0),
         (resource.RLIMIT_SIGPENDING, NUM_SIGNALS),
