@@ -135,7 +135,7 @@ def test_an_answer_does_not_say_how_the_run_ended(held: Shared, act: str) -> Non
     assert run.end in ("died", "raised", "output") and run.cpu_s > 0, run
 
 
-@pytest.mark.parametrize("depth", [*range(980, 1000), 30_000])
+@pytest.mark.parametrize("depth", [*range(988, 1000), 30_000])
 @pytest.mark.parametrize("name", ["value", "error", "number"])
 def test_an_answer_of_any_depth_is_read(held: Shared, name: str, depth: int) -> None:
     code = f"import os; os.write(3, b'{{\"{name}\": ' + b'[' * {depth} + b']' * {depth} + b'}}')"
@@ -518,7 +518,8 @@ FORGED = {
     "a child that says it": "import os\nif os.fork(): os.wait(); print('YES')\nelse: print('NO')",
     "a child after the end": "import os\nif os.fork() == 0:\n    while os.getppid(): pass\n"
     "    print('NO', flush=True)\nelse: print('YES', flush=True); os._exit(0)",
-    "the other tests": "import glob\nprint(glob.glob('/**/*verdict*', recursive=True) or 'YES')",
+    "the other tests": "import glob\nnames = ('/*/*verdict*', '/*/*/*/resources_servers')\n"
+    "print(sum(map(glob.glob, names), []) or 'YES')",
     "an answer": 'import os; print(\'YES\'); os.write(3, b\'{"value": "NO", "stdout": "NO"}\')',
     "a million lines": "print('YES\\n' * 200_000)",
     "no unicode": "import os; os.write(1, b'YES\\xff')",
