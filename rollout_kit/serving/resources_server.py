@@ -189,7 +189,7 @@ class ResourcesServer(Service):
         """Answer a request of a session, which must be open if the server keeps state."""
         if path == "/seed_session":
             try:
-                later = self._check(orjson.loads(raw))
+                later = self._begin_row_check(orjson.loads(raw))
             except orjson.JSONDecodeError as error:
                 message = f"the row is not JSON: {error}"
                 raise TaskError(message, server=self.name) from None
@@ -266,9 +266,9 @@ class ResourcesServer(Service):
 
     def row_check(self) -> RowCheck | None:
         """The check of a row, if that is all a session would do for this server, else None."""
-        return None if self._needs_session else self._check
+        return None if self._needs_session else self._begin_row_check
 
-    def _check(self, row: JsonObject) -> Awaitable[None] | None:
+    def _begin_row_check(self, row: JsonObject) -> Awaitable[None] | None:
         self.check_row(row)
         return self.check_later(row)
 

@@ -100,4 +100,4 @@ def test_a_row_without_patterns_starts_no_worker(server: Any) -> None:
     row = {**PROMPT, "expected_answer": "A"}
     servers = {"judge_model_server": JUDGE} if server is equivalence_llm_judge else {}
     made = making(load("resources_servers", server.__name__), **servers)(None, server.__name__)
-    assert made._check(orjson.loads(orjson.dumps(row))) is None
+    assert made._begin_row_check(orjson.loads(orjson.dumps(row))) is None
