@@ -136,7 +136,7 @@ class _Program(ctypes.Structure):
 
 def install() -> bool:
     """Refuse the calls for this process and its children; False for an unknown architecture."""
-    raw = _compiled(platform.machine())
+    raw = compile_filter()
     if raw is None:
         return False
     memory = ctypes.create_string_buffer(raw, len(raw))
@@ -153,8 +153,9 @@ def install() -> bool:
 
 
 @cache
-def _compiled(processor: str) -> bytes | None:
-    if (machine := MACHINES.get(processor)) is None:
+def compile_filter() -> bytes | None:
+    """The filter for this processor, None if it is unknown; a zygote calls it before it forks."""
+    if (machine := MACHINES.get(platform.machine())) is None:
         return None
     return b"".join(
         op.to_bytes(2, "little") + bytes((yes, no)) + value.to_bytes(4, "little")

@@ -90,6 +90,7 @@ def main(kind: str, parent: str, task: str, *paths: str) -> None:
     except (OSError, ImportError) as error:
         control.send(json.dumps({"error": str(error)}).encode())
         return
+    seccomp.compile_filter()
     gc.collect()
     gc.freeze()
     _hurry()

@@ -312,10 +312,9 @@ for pair in ring:
 """,
     "of many processes": """
 import os
-for _ in range(2): os.fork()
-for _ in range(3):
-    one, other = socket.socketpair()
-    send(one, [other.fileno(), 1, 3]); send(other, [one.fileno(), 1, 3])
+for _ in range(2): os.fork()  # all together send fewer descriptors than Linux lets be under way
+one, other = socket.socketpair()
+send(one, [other.fileno(), 1, 3]); send(other, [one.fileno(), 1, 3])
 """,
 }
 
