@@ -177,8 +177,11 @@ def test_null_options_of_columnar_data_sets_do_not_count_as_letters():
 def test_a_row_that_cannot_be_graded_is_refused_when_its_session_is_seeded(fields, complaint):
     async def run():
         server = Mcqa(Mcqa.Config(), None, "mcqa")
-        with entered(Session()):
-            await server.handle("/seed_session", orjson.dumps(row(**fields)))
+        try:
+            with entered(Session()):
+                await server.handle("/seed_session", orjson.dumps(row(**fields)))
+        finally:
+            await server.stop()
 
     with pytest.raises(TaskError) as caught:
         asyncio.run(run())
