@@ -68,7 +68,7 @@ def _run(figures: "Figures", name: str, number: int, parallel: int) -> Measured:
     if name == "grouped":
         argv = [word.replace(sides.ENVIRONMENTS["short"], "grouped.yaml") for word in argv]
     found = measure([*argv, f"+num_repeats={REPEATS}"], figures.folder, figures.port, Setting())
-    scores = output.with_name("rollouts_groups.jsonl")
+    scores = output.parent / "rollouts.d/groups.jsonl"
     _check(scores, number if name == "grouped" else 0)
     for path in output.parent.iterdir():
         path.unlink()

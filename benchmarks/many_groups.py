@@ -123,7 +123,7 @@ def watch(folder: Path, name: str, rows: Path, number: int, parallel: int) -> Sa
             samples.append((output.stat().st_size, held))
     size = output.stat().st_size
     lines = sum(1 for _ in output.open("rb"))
-    scores = output.with_name("rollouts_groups.jsonl")
+    scores = output.parent / "rollouts.d/groups.jsonl"
     scored = sum(1 for _ in scores.open("rb")) if scores.exists() else 0
     for path in output.parent.iterdir():
         path.unlink()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..errors import ConfigError
 from ..reading import open_file
-from ..store.files import SIDECARS, OutputPaths
+from ..store.files import FLAT, OutputPaths, main_of_sidecar
 from ..store.index.columns import Columns
 from ..store.index.records import RecordMaker
 from ..store.replacing import is_set_aside
@@ -45,10 +45,10 @@ def files_in(folder: Path) -> Iterator[tuple[str, Path]]:
     if folder.is_dir():
         found = set[Path]()
         for each in folder.rglob("*.jsonl"):
-            if not each.stem.endswith(SIDECARS):
+            if (main := main_of_sidecar(each)) is not None:
+                found.add(main)
+            elif not each.stem.endswith(FLAT):
                 found.add(each)
-            elif each.stem.endswith(("_unverified", "_failures")):
-                found.add(each.with_stem(each.stem.rpartition("_")[0]))
         for each in sorted(found):
             is_broken = each.is_symlink() and not each.exists()
             if not (is_broken or each.is_dir() or is_set_aside(each)):

@@ -1,4 +1,4 @@
-"""`<stem>_runs.ndjson`: where each run's rollouts come from. A run appends a line when it starts
+"""`<stem>.d/runs.ndjson`: where each run's rollouts come from. A run appends a line when it starts
 and one when it ends; nothing is ever changed, so a line without an end is a run that was killed.
 """
 

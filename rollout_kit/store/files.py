@@ -3,9 +3,9 @@
 import fcntl
 import os
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from errno import EINVAL, ENOLCK, ENOSYS, EOPNOTSUPP
 from pathlib import Path
 
@@ -15,8 +15,23 @@ from ..errors import ConfigError, OutputError
 from ..types import JsonObject
 from .replacing import aside, draft_of, open_draft
 
-SIDECARS = ("_unverified", "_failures", "_turns", "_runs", "_groups", "_labels", "_acks")
-"""Ends of the names of the JSONL files beside an output."""
+SIDECARS = (
+    "unverified.jsonl",
+    "failures.jsonl",
+    "turns.jsonl",
+    "groups.jsonl",
+    "labels.jsonl",
+    "acks.jsonl",
+    "run.json",
+    "runs.ndjson",
+    "torn.bin",
+    "shards",
+    "index.bin",
+)
+"""Names in the folder of an output."""
+
+FLAT = ("_unverified", "_failures", "_turns", "_runs", "_groups", "_labels", "_acks")
+"""Ends of the names of JSONL files beside an output that an earlier version began."""
 
 WITHOUT_FLOCK = frozenset({EINVAL, ENOLCK, ENOSYS, EOPNOTSUPP})
 """Errors of a file system that knows no `flock`."""
@@ -24,9 +39,26 @@ WITHOUT_FLOCK = frozenset({EINVAL, ENOLCK, ENOSYS, EOPNOTSUPP})
 
 @dataclass(frozen=True, slots=True)
 class OutputPaths:
-    """The main file and the files beside it."""
+    """The main file, and its sidecars in the folder `<stem>.d`.
+
+    An output that an earlier version began keeps its sidecars beside the main file, as
+    `<stem>_<name>`. OutputError if sidecars are in both places.
+    """
 
     main: Path
+    is_flat: bool = field(init=False, compare=False, repr=False)
+    """Whether the sidecars are beside the main file."""
+
+    def __post_init__(self) -> None:
+        caches = ("index.bin",)
+        flat = [self._flat(name) for name in SIDECARS if name not in caches]
+        held = [path for path in flat if os.path.lexists(path)]
+        object.__setattr__(self, "is_flat", bool(held))
+        if held and (inside := self._find_inside(caches)):
+            raise OutputError(
+                f"{self.main} has sidecars in two places, {held[0]} and {inside}: keep those that"
+                " belong to it, and move the others away"
+            )
 
     @classmethod
     def of(cls, path: Path) -> "OutputPaths":
@@ -40,7 +72,7 @@ class OutputPaths:
                 f"output_jsonl_fpath={path}: the name must end in .jsonl: write {path}.jsonl"
                 + (f" (and continue what is there after  mv {path} {path}.jsonl)" * path.is_file())
             )
-        if path.stem.endswith(SIDECARS):
+        if path.stem.endswith(FLAT) or main_of_sidecar(path) is not None:
             raise ConfigError(
                 f"output_jsonl_fpath={path}: this is the name of a file beside another output;"
                 " choose another name"
@@ -51,28 +83,60 @@ class OutputPaths:
         return self.main.with_name(self.main.name.removesuffix(".jsonl") + suffix)
 
     @property
+    def folder(self) -> Path:
+        """The folder of the sidecars."""
+        return self.beside(".d")
+
+    def sidecar(self, name: str) -> Path:
+        """The path of one of SIDECARS."""
+        return self._flat(name) if self.is_flat else self.folder / name
+
+    def make_folder(self) -> None:
+        """Make the folder of the sidecars; OutputError if that is not possible."""
+        if self.is_flat:
+            return
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            what = f"cannot make the folder {self.folder}: {error.strerror}"
+            raise OutputError(f"{what}; choose another output_jsonl_fpath") from None
+
+    def drop_folder(self) -> None:
+        """Remove the folder of the sidecars if it is empty."""
+        with suppress(OSError):
+            self.folder.rmdir()
+
+    def _flat(self, name: str) -> Path:
+        return self.beside(f"_{name}")
+
+    def _find_inside(self, caches: Sequence[str]) -> Path | None:
+        """A sidecar in the folder."""
+        paths = (self.folder / name for name in SIDECARS if name not in caches)
+        return next(filter(os.path.lexists, paths), None)
+
+    @property
     def unverified(self) -> Path:
-        return self.beside("_unverified.jsonl")
+        return self.sidecar("unverified.jsonl")
 
     @property
     def failures(self) -> Path:
-        return self.beside("_failures.jsonl")
+        return self.sidecar("failures.jsonl")
 
     @property
     def turns(self) -> Path:
-        return self.beside("_turns.jsonl")
+        return self.sidecar("turns.jsonl")
 
     @property
     def groups(self) -> Path:
-        return self.beside("_groups.jsonl")
+        return self.sidecar("groups.jsonl")
 
     @property
     def labels(self) -> Path:
-        return self.beside("_labels.jsonl")
+        return self.sidecar("labels.jsonl")
 
     @property
     def acks(self) -> Path:
-        return self.beside("_acks.jsonl")
+        return self.sidecar("acks.jsonl")
 
     @property
     def metrics(self) -> Path:
@@ -80,26 +144,26 @@ class OutputPaths:
 
     @property
     def manifest(self) -> Path:
-        return self.beside("_run.json")
+        return self.sidecar("run.json")
 
     @property
     def runs(self) -> Path:
-        """No `.jsonl`: `cat rollouts_*.jsonl` shall hold rollouts only."""
-        return self.beside("_runs.ndjson")
+        """No `.jsonl`: where it is beside the output, `cat rollouts_*.jsonl` leaves it out."""
+        return self.sidecar("runs.ndjson")
 
     @property
     def torn(self) -> Path:
-        return self.beside("_torn.bin")
+        return self.sidecar("torn.bin")
 
     @property
     def shards(self) -> Path:
         """A folder."""
-        return self.beside("_shards")
+        return self.sidecar("shards")
 
     @property
     def index(self) -> Path:
         """A cache: it is made again where it is missing or does not fit."""
-        return self.beside("_index.bin")
+        return self.sidecar("index.bin")
 
     def has(self, path: Path) -> bool:
         """Whether `path` is one of them, under any name."""
@@ -111,21 +175,21 @@ class OutputPaths:
         )
 
     def all(self) -> list[Path]:
-        return [
-            self.main,
-            self.unverified,
-            self.failures,
-            self.turns,
-            self.groups,
-            self.labels,
-            self.acks,
-            self.metrics,
-            self.manifest,
-            self.runs,
-            self.torn,
-            self.shards,
-            self.index,
-        ]
+        return [self.main, self.metrics, *map(self.sidecar, SIDECARS)]
+
+    def entries(self) -> list[Path]:
+        """What holds them all in the folder of the main file: to move, or to remove."""
+        return self.all() if self.is_flat else [self.main, self.metrics, self.folder]
+
+
+def main_of_sidecar(path: Path) -> Path | None:
+    """The output that a sidecar belongs to, by its name; None for another file."""
+    if path.parent.suffix == ".d" and path.name in SIDECARS:
+        return path.parent.with_suffix(".jsonl")
+    for end in ("_unverified", "_failures"):
+        if path.suffix == ".jsonl" and path.stem.endswith(end):
+            return path.with_stem(path.stem.removesuffix(end))
+    return None
 
 
 def check_apart(source: str, paths: OutputPaths) -> None:
@@ -137,12 +201,14 @@ def check_apart(source: str, paths: OutputPaths) -> None:
 def set_aside(paths: OutputPaths, *, is_dry: bool = False) -> list[Path]:
     """Rename the files of an earlier run with a timestamp, as those of one output; returns their
     new paths. In a dry run they stay."""
-    held = [path for path in paths.all() if path.exists() and path != paths.index]
+    held = [path for path in paths.entries() if path.exists() and path != paths.index]
     if not held:
         return []
     with lock(paths.main):
-        names = zip(paths.all(), OutputPaths(aside(paths.main)).all(), strict=True)
-        moved = {path: target for path, target in names if path in held}
+        before, after = (
+            path.name.removesuffix(".jsonl") for path in (paths.main, aside(paths.main))
+        )
+        moved = {path: path.with_name(after + path.name.removeprefix(before)) for path in held}
         if not is_dry:
             paths.index.unlink(missing_ok=True)
             for path, target in moved.items():

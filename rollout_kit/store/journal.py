@@ -64,6 +64,7 @@ class Journal:
             raise OutputError(f"{what}; choose another output_jsonl_fpath") from None
         self._lock = OutputLock(paths.main)
         try:
+            paths.make_folder()
             for path in (paths.main, paths.unverified, paths.failures):
                 self._hold(path)
             if paths.shards.is_dir():
@@ -119,7 +120,7 @@ class Journal:
     def _prove_doubtful(self) -> None:
         """Write again what an earlier run could not force to disk: it may be in memory only."""
         for name, start in read_doubts(self.paths.manifest).items():
-            if (file := self._files.get(self.paths.main.with_name(name))) is not None:
+            if (file := self._files.get(self.paths.main.parent / name)) is not None:
                 file.rewrite(int(start))
 
     def earlier_rows(self) -> Iterator[JsonObject]:
@@ -310,7 +311,10 @@ class Journal:
     def _note_doubts(self) -> None:
         """Have the next run write again what may be in memory only. The note itself may be so too:
         then both are there, or both are gone."""
-        starts = {each.path.name: each.doubtful_from for each in self._files.values()}
+        folder = self.paths.main.parent
+        starts = {
+            str(each.path.relative_to(folder)): each.doubtful_from for each in self._files.values()
+        }
         doubts = {name: start for name, start in starts.items() if start is not None}
         note_doubts(self.paths.manifest, doubts)
 
@@ -332,6 +336,7 @@ class Journal:
         for path, file in self._files.items():
             if file.is_made and file.size == 0:
                 path.unlink(missing_ok=True)
+        self.paths.drop_folder()
 
     def _close_files(self) -> None:
         self.index.close()

@@ -1,4 +1,4 @@
-"""`<stem>_run.json`: what was run into an output, and with which settings.
+"""`<stem>.d/run.json`: what was run into an output, and with which settings.
 
 Settings decide what is generated. Lines carry their fingerprint; the manifest keeps the settings
 behind each fingerprint, so that a difference can be shown in words.

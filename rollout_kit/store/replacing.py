@@ -39,7 +39,7 @@ def aside(path: Path) -> Path:
 def is_set_aside(path: Path) -> bool:
     """Whether the file has a name that `aside` gave, and the output that replaced it is there."""
     found = SET_ASIDE.fullmatch(path.name)
-    ends = (".jsonl", "_run.json")  # an output without a rollout has no main file
+    ends = (".jsonl", ".d", "_run.json")  # an output without a rollout has no main file
     return found is not None and any(path.with_name(found[1] + end).exists() for end in ends)
 
 

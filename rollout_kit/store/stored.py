@@ -20,7 +20,7 @@ from ..config.inputs import parse_only
 from ..errors import ConfigError, OutputError, number_of
 from ..reading import MAX_STORED, iterate_lines
 from ..types import JsonObject, Key
-from .files import OutputPaths, lock, write_atomically
+from .files import OutputPaths, lock, main_of_sidecar, write_atomically
 from .foreign.versions import FOREIGN, NEWER, kind_of, refuse_newer
 from .groups.scope import is_named
 from .input import plain_path
@@ -116,11 +116,8 @@ class StoredFile:
 
 def _collection_of(source: str) -> OutputPaths:
     """The output that a file of rollouts belongs to."""
-    name = plain_path(Path(source)).name
-    for suffix in ("_unverified.jsonl", "_failures.jsonl"):
-        if name.endswith(suffix):
-            name = name.removesuffix(suffix) + ".jsonl"
-    return OutputPaths(Path(source).with_name(name))
+    path = plain_path(Path(source))
+    return OutputPaths(main_of_sidecar(path) or Path(source).with_name(path.name))
 
 
 def _quote(agents: Iterable[str]) -> str:

@@ -268,7 +268,7 @@ def test_the_arms_of_one_file_are_compared(
     assert status == 0, said
     assert "a  reward 0.2222 over 9 rollouts" in said and "b  reward 1.0000" in said
     assert "The second is better: 2 of 9 against 9" in said
-    (tmp_path / "one_run.json").write_text('{"settings": {"b": {}, "a": {}}}')
+    write_jsonl(tmp_path / "one.d/run.json", ['{"settings": {"b": {}, "a": {}}}'])
     assert "The first is better: 9 of 9 against 2" in run(str(path), capsys=capsys)[1]
     path = write_jsonl(tmp_path / "one.jsonl", lines[::2])
     status, said = run(str(path), capsys=capsys)
@@ -285,7 +285,7 @@ def test_settings_are_listed_where_they_are_known_of_both_files(
         path = write_jsonl(tmp_path / f"{name}.jsonl", rows)
         if settings:
             content = {made: {"agent": {}, "arm": own} for made, own in settings.items()}
-            (tmp_path / f"{name}_run.json").write_text(json.dumps({"settings": content}))
+            write_jsonl(tmp_path / f"{name}.d/run.json", [{"settings": content}])
         return str(path)
 
     def settings(*paths: str) -> Any:

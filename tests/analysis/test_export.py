@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from exported import TOOLS, Place, line, tool_line
-from support import read_jsonl
+from support import read_jsonl, write_jsonl
 
 from rollout_kit.cli import export as command
 from rollout_kit.errors import OutputError
@@ -555,7 +555,7 @@ def test_an_export_is_replaced_by_the_next_one_until_it_is_collected_into(place:
     assert len(export(place, "trl_sft")[2]) == 4
     assert export(place, "parquet")[0] == 0, "both share a report"
     assert len(export(place, "rollouts", "+min_reward=1")[2]) == 2
-    (place.folder / "out_run.json").write_text("{}")
+    write_jsonl(place.folder / "out.d/run.json", [{}])
     assert export(place, "rollouts")[0] == 1
     assert len(read(place.folder / "out.jsonl")) == 2
 

@@ -238,8 +238,8 @@ def test_a_byte_order_mark_hides_no_line_beside_an_output(place: Place) -> None:
     assert status == 0 and "1 failed" in out.read_text(), said
     merged = place.folder / "merged.jsonl"
     status, said = place.run(merge.main, path, f"+output_jsonl_fpath={merged}")
-    assert len(read_jsonl(place.folder / "merged_failures.jsonl")) == 1, said
-    assert len(read_jsonl(place.folder / "merged_unverified.jsonl")) == 1, said
+    assert len(read_jsonl(place.folder / "merged.d/failures.jsonl")) == 1, said
+    assert len(read_jsonl(place.folder / "merged.d/unverified.jsonl")) == 1, said
 
 
 def test_a_user_without_a_home_folder_reads_a_large_file(
@@ -262,7 +262,7 @@ def test_fields_of_wrong_types_end_no_command(place: Place) -> None:
     lines[2]["usage"] = {"input_tokens": -3, "output_tokens": 1e30, "total_tokens": 2.0**70}
     path = write_jsonl(place.folder / "odd.jsonl", lines)
     failed = {**line(9, 0, "b", None), "kind": "failure", "failure": "a text"}
-    write_jsonl(place.folder / "odd_failures.jsonl", [failed])
+    write_jsonl(place.folder / "odd.d/failures.jsonl", [failed])
     for command, *words in (
         (report.main, f"+output_fpath={place.folder / 'out.html'}"),
         (view.main, f"+static={place.folder / 'view.html'}"),
@@ -272,7 +272,7 @@ def test_fields_of_wrong_types_end_no_command(place: Place) -> None:
     ):
         status, said = place.run(command, path, *words)
         assert status == 0 and "left out" not in said.partition("plain.jsonl")[0], said
-    (place.folder / "odd_unverified.jsonl").touch()
+    (place.folder / "odd.d/unverified.jsonl").touch()
     found = scan(OutputPaths(path))
     assert len(found.done) == 4 and not found.refused
 

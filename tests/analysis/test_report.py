@@ -55,9 +55,9 @@ def write(*words: str, main: Callable[[list[str]], None] = command.main) -> int:
 @pytest.fixture
 def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_jsonl(tmp_path / "a.jsonl", ANSWERS)
-    write_jsonl(tmp_path / "a_failures.jsonl", [failure(1, 0), failure(9, 0), failure(9, 0)])
+    write_jsonl(tmp_path / "a.d/failures.jsonl", [failure(1, 0), failure(9, 0), failure(9, 0)])
     starts = [{"git": {"commit": c * 40, "dirty": c == "b"}} for c in "aab"]
-    write_jsonl(tmp_path / "a_runs.ndjson", [*starts, {"event": "end"}, {"git": None}])
+    write_jsonl(tmp_path / "a.d/runs.ndjson", [*starts, {"event": "end"}, {"git": None}])
     write_jsonl(tmp_path / "b.jsonl", [line(task, 0, "It is.", 1.0) for task in (1, 2)])
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -149,9 +149,9 @@ def results(tmp_path: Path) -> Path:
         tool_line(3, 0, 1.0, ("price", '{"item": "tea"}')),
     ]
     write_jsonl(tmp_path / "a.jsonl", answers)
-    write_jsonl(tmp_path / "a_failures.jsonl", [failure(2, 0), failure(5, 0), failure(5, 0)])
+    write_jsonl(tmp_path / "a.d/failures.jsonl", [failure(2, 0), failure(5, 0), failure(5, 0)])
     waiting = {**line(6, 0, "It is 6.", None), "kind": "unverified"}
-    write_jsonl(tmp_path / "a_unverified.jsonl", [waiting])
+    write_jsonl(tmp_path / "a.d/unverified.jsonl", [waiting])
     write_jsonl(tmp_path / "sub.jsonl", [line(1, 0, "It is 7.", 0.0, answer="7")])
     write_jsonl(tmp_path / "tasks.jsonl", [{"responses_create_params": {"input": "hi"}}])
     return tmp_path
@@ -246,7 +246,7 @@ def test_arms_are_in_the_order_of_their_declaration_else_of_their_numbers(tmp_pa
     check(arms[1:])
     declared = ["b1.10", "arm_10", "arm_2"]
     content = {"settings": {f"made by {arm}": {} for arm in declared}}
-    (tmp_path / "arms_run.json").write_text(json.dumps(content))
+    write_jsonl(tmp_path / "arms.d/run.json", [content])
     check([*declared, "b", "b1.9"])
 
 
@@ -384,7 +384,7 @@ def test_an_output_that_appears_in_a_folder_is_shown(viewer: Viewer, results: Pa
 def test_failures_are_shown_though_no_rollout_has_left_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    write_jsonl(tmp_path / "none_failures.jsonl", [failure(1, 0), failure(2, 0)])
+    write_jsonl(tmp_path / "none.d/failures.jsonl", [failure(1, 0), failure(2, 0)])
     monkeypatch.chdir(tmp_path)
     viewer = Viewer(Dataset([name], is_kept=False), "")
     viewer.update()
@@ -428,7 +428,7 @@ def test_labels_are_kept_beside_the_output_and_the_last_one_counts(
     assert viewer.row(row)["labels"] == ["flaky", "bug"]
     found = viewer.reader.rollout(row)
     assert (found["labels"], found["task_labels"]) == ({"bug": "wrong unit"}, {"flaky": ""})
-    lines = read_jsonl(results / "a_labels.jsonl")
+    lines = read_jsonl(results / "a.d/labels.jsonl")
     assert {each["kind"] for each in lines} == {"label"}
     again = Viewer(Dataset([str(results / "a.jsonl")], is_kept=False), "")
     again.update()
@@ -443,7 +443,7 @@ def test_a_label_with_a_field_of_a_wrong_kind_is_refused(
 ) -> None:
     with pytest.raises(ConfigError):
         viewer.reader.set_label(0, {"label": "bug", **wrong})
-    assert not (results / "a_labels.jsonl").exists()
+    assert not (results / "a.d/labels.jsonl").exists()
 
 
 def test_a_label_for_a_row_that_is_another_rollout_by_now_is_refused(
@@ -466,7 +466,7 @@ def test_a_label_for_a_row_that_is_another_rollout_by_now_is_refused(
 def test_a_file_that_cannot_be_read_is_said_and_the_others_are_followed(
     viewer: Viewer, results: Path
 ) -> None:
-    before, labels = shown(viewer), results / "a_labels.jsonl"
+    before, labels = shown(viewer), results / "a.d/labels.jsonl"
     (results / "sub.jsonl").rename(results / "sub.txt")
     (results / "sub.jsonl").mkdir()
     labels.mkdir()
@@ -475,7 +475,7 @@ def test_a_file_that_cannot_be_read_is_said_and_the_others_are_followed(
     assert shown(viewer) == [*before, (80, 0)]
     problems = {each["name"]: each["problem"] for each in viewer.state()["files"]}
     assert problems["sub.jsonl"].endswith("sub.jsonl: cannot be read: Is a directory")
-    assert problems["a.jsonl"].endswith("a_labels.jsonl: cannot be read: Is a directory")
+    assert problems["a.jsonl"].endswith("a.d/labels.jsonl: cannot be read: Is a directory")
     with pytest.raises(ConfigError, match="cannot be read"):
         viewer.dataset.check_readable()
     labels.rmdir()
@@ -497,7 +497,7 @@ def test_labels_stay_where_their_file_can_no_longer_be_read(results: Path) -> No
 
 def test_a_label_behind_a_line_that_was_cut_is_kept(viewer: Viewer, results: Path) -> None:
     viewer.reader.set_label(0, {"label": "bug"})
-    with (results / "a_labels.jsonl").open("a") as stream:
+    with (results / "a.d/labels.jsonl").open("a") as stream:
         stream.write('{"kind":"label","task_')
     viewer.reader.set_label(0, {"label": "odd"})
     again = Labels.beside(results / "a.jsonl")
@@ -656,7 +656,7 @@ def test_group_scores_are_shown_and_filtered_by(results: Path) -> None:
     scores = [(each.key, GroupMemberScore(2.5 - at)) for at, each in enumerate(rollouts)]
     group = group_of(rollouts[0].key)
     scored = build_group_line(group, 1, digest, "v", scores, {"agreement": 0.5})
-    write_jsonl(results / "a_groups.jsonl", [scored])
+    write_jsonl(results / "a.d/groups.jsonl", [scored])
     viewer = Viewer(Dataset([str(results / "a.jsonl")], is_kept=False), "")
     viewer.update()
     assert shown(viewer, "group_reward > 1") == [(1, 0), (1, 1)]

@@ -227,7 +227,7 @@ def test_a_failure_names_its_arm_and_how_to_repeat_it(bench: Bench) -> None:
 
     bench.model = ScriptedModel(answer)
     assert run_virtual(bench.collect(ROWS, arms=ARMS)) == 2
-    [failure] = bench.lines("_failures")
+    [failure] = bench.lines("failures")
     task = failure["rollout"]["task_id"]
     assert failure["repro"].endswith(f"+only={task}:polite:0")
     bench.model = ScriptedModel(asked)
@@ -360,7 +360,7 @@ def test_a_row_needs_no_prompt_if_every_arm_has_one(bench: Bench) -> None:
 def test_a_row_that_lacks_a_field_of_an_arm_is_named(bench: Bench) -> None:
     rows = [*ROWS[:1], row("q1")]
     assert run_virtual(bench.collect(rows, arms=ARMS)) == 2
-    [failure] = bench.lines("_failures")
+    [failure] = bench.lines("failures")
     message = failure["failure"]["message"]
     assert failure["line"] == 2
     assert "arm 'polite': its prompt needs the field 'question', which the row lacks" in message
@@ -475,7 +475,7 @@ def test_each_arm_has_a_fingerprint_of_its_own(bench: Bench) -> None:
     run_virtual(bench.collect(ROWS[:1], arms=ARMS))
     settings = {line["rollout"]["scope"]: line["rollout"]["settings"] for line in bench.lines()}
     assert settings.keys() == {"arm=plain", "arm=polite"} and len(set(settings.values())) == 2
-    manifest = json.loads((bench.folder / "rollouts_run.json").read_text())
+    manifest = json.loads((bench.folder / "rollouts.d/run.json").read_text())
     known = {
         manifest["settings"][each]["arm"]["params"]["temperature"] for each in settings.values()
     }

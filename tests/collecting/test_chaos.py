@@ -132,7 +132,7 @@ def test_a_response_that_waits_is_accounted_for_but_not_beside_its_rollout(
 ) -> None:
     first, *others = collected.lines()
     parked = {k: v for k, v in first.items() if k != "reward"} | {"kind": "unverified"}
-    waiting = collected.folder / "rollouts_unverified.jsonl"
+    waiting = collected.folder / "rollouts.d/unverified.jsonl"
     write_jsonl(waiting, [parked])
     [finding] = check(collected).findings
     assert finding.invariant is Invariant.ONCE and "rollouts.jsonl:1" in finding.what
@@ -145,7 +145,7 @@ def test_a_response_that_waits_is_accounted_for_but_not_beside_its_rollout(
     [finding] = check(collected).findings
     assert finding.invariant is Invariant.HONEST and finding.path == waiting
     # killed in between, both files hold it: the next run puts that right
-    (collected.folder / "rollouts_run.json").unlink()
+    (collected.folder / "rollouts.d/run.json").unlink()
     write_jsonl(waiting, [parked])
     write_jsonl(collected.folder / "rollouts.jsonl", [first, *others])
     assert check(collected).holds
@@ -155,7 +155,7 @@ def test_a_failure_needs_a_reason_and_has_no_reward(collected: Bench) -> None:
     first, *others = collected.lines()
     write_jsonl(collected.folder / "rollouts.jsonl", others)
     identity = {name: first[name] for name in ("agent_ref", "rollout")}
-    failures = collected.folder / "rollouts_failures.jsonl"
+    failures = collected.folder / "rollouts.d/failures.jsonl"
     write_jsonl(failures, [{**identity, "failure": {"class": "ModelError", "message": "no"}}])
     report = check(collected)
     assert report.holds and report.notes[Invariant.ACCOUNTED].endswith("7 with a result, 1 failed")
@@ -168,7 +168,7 @@ def test_a_failure_needs_a_reason_and_has_no_reward(collected: Bench) -> None:
 def test_lines_that_are_no_tasks_must_have_been_named(bench: Bench) -> None:
     assert run_virtual(bench.collect([*ROWS, "{"], num_repeats=2)) == 2
     assert check(bench).holds
-    (bench.folder / "rollouts_failures.jsonl").unlink()
+    (bench.folder / "rollouts.d/failures.jsonl").unlink()
     [finding] = check(bench).findings
     assert finding.invariant is Invariant.ACCOUNTED and finding.line == 5
 

@@ -181,7 +181,7 @@ class Site:
     def num_on_disk(self) -> int:
         """Rollouts and responses whose line is whole."""
         keys = set()
-        for suffix in ("", "_unverified"):
+        for suffix in ("", ".d/unverified"):
             path = self.folder / f"out/rollouts{suffix}.jsonl"
             raw = path.read_bytes() if path.exists() else b""
             keys |= {json.loads(line)["rollout"]["task_id"] for line in raw.split(b"\n")[:-1]}
@@ -344,7 +344,7 @@ def test_long_rollouts_that_are_killed_are_not_paid_for_again(
     lines = read_jsonl(site.folder / "out/rollouts.jsonl")
     assert len(lines) == num_tasks == len({line["rollout"]["task_id"] for line in lines})
     assert {(line["reward"], line["rollout"]["num_turns"]) for line in lines} == {(31.0, 32)}
-    assert not (site.folder / "out/rollouts_turns.jsonl").exists()
+    assert not (site.folder / "out/rollouts.d/turns.jsonl").exists()
     planned = num_tasks * NUM_TURNS
     resumed = sum("resumed_turns" in line["rollout"] for line in lines)
     said = f"{num_calls:,} for {planned:,} planned ({num_calls / planned:.3f}), {resumed} continued"
@@ -397,7 +397,7 @@ def test_odd_huge_dropped_and_throttled_replies_are_paid_for_once(tmp_path: Path
         once = {question for question, number in model.saw.items() if number == 1}
         assert {f"q{number}" for number in range(40)} - once == {"q3", "q4"}, model.saw
         assert model.saw["q4"] == 11 and model.saw["q3"] <= 12
-        failed = {each["failure"]["message"] for each in place.lines("_failures")}
+        failed = {each["failure"]["message"] for each in place.lines("failures")}
         assert len(failed) == 2 and any("max_reply_mb=1" in message for message in failed), failed
         repaired = [line for line in place.lines() if "repaired" in line["rollout"]]
         assert len(repaired) == 2

@@ -291,7 +291,7 @@ def test_a_row_that_kills_its_worker_fails_and_no_other_does(site: Site) -> None
     status, said = site.collect(*PROCESSES, "+num_samples_in_parallel=32")
     assert status == 2 and "it ended with status 9" in said, said
     check_keys(site, 59)
-    [failure] = read_jsonl(site.folder / "out/rollouts_failures.jsonl")
+    [failure] = read_jsonl(site.folder / "out/rollouts.d/failures.jsonl")
     assert "workers were lost while they worked on it" in failure["failure"]["message"]
 
 
@@ -403,7 +403,7 @@ def test_a_worker_lost_while_it_scores_groups_costs_no_rollout_and_no_score(
     assert "12 of 12 groups scored" in said
     check_keys(site, 36)
     assert site.num_answered() == 36
-    groups = read_jsonl(site.folder / "out/rollouts_groups.jsonl")
+    groups = read_jsonl(site.folder / "out/rollouts.d/groups.jsonl")
     assert len({each["task_id"] for each in groups}) == len(groups) == 12
     assert not (site.folder / "out/rollouts_shards").exists()
 

@@ -82,7 +82,7 @@ def test_bad_lines_a_bad_row_and_a_failing_row_are_each_named_once(bench: Bench)
     rows = ["{not json", *ROWS, "[1, 2]", row("breaks"), no_answer]
     assert run_virtual(bench.collect(rows)) == 2
     assert len(bench.lines()) == 5
-    failures = bench.lines("_failures")
+    failures = bench.lines("failures")
     assert len(failures) == 4
     by_line = {failure["line"]: failure for failure in failures if "line" in failure}
     assert set(by_line) == {1, 7}
@@ -95,7 +95,7 @@ def test_bad_lines_a_bad_row_and_a_failing_row_are_each_named_once(bench: Bench)
     assert "+only=" in keyed["ModelError"]["repro"]
     # a second run tries the broken one again, and repeats no line about what is terminal
     assert run_virtual(bench.collect()) == 2
-    assert len(bench.lines("_failures")) == 5
+    assert len(bench.lines("failures")) == 5
 
 
 def test_rows_that_name_another_agent_are_told_of_once(bench: Bench) -> None:
@@ -124,7 +124,7 @@ def test_rows_that_no_agent_is_named_for_are_one_error_before_anything_is_writte
     # one row among others that say it is a malformed line like any
     named = [row("a", agent_ref={"name": "third_agent"}), row("b")]
     assert run_virtual(bench.collect(named)) == 2
-    assert len(bench.lines()) == len(bench.lines("_failures")) == 1
+    assert len(bench.lines()) == len(bench.lines("failures")) == 1
 
 
 def test_strict_input_stops_before_the_first_request(bench: Bench) -> None:
@@ -136,7 +136,7 @@ def test_strict_input_stops_before_the_first_request(bench: Bench) -> None:
 def test_a_slow_verdict_is_parked_first_and_frees_its_place(bench: Bench) -> None:
     class Slow(Echo):
         async def verify(self, body: VerifyRequest) -> VerifyResponse:
-            self_parked.append(len(bench.lines("_unverified")))
+            self_parked.append(len(bench.lines("unverified")))
             await asyncio.sleep(50)
             return body.scored(1.0)
 
@@ -150,7 +150,7 @@ def test_a_slow_verdict_is_parked_first_and_frees_its_place(bench: Bench) -> Non
 
     assert run_virtual(timed()) < 100  # not 500: the one place did not wait for verdicts
     assert self_parked[-1] >= 8
-    assert bench.lines("_unverified") == []
+    assert bench.lines("unverified") == []
     assert len(bench.lines()) == 10
 
 
@@ -168,7 +168,7 @@ def test_a_verdict_that_takes_long_has_its_response_on_disk_and_the_next_ones_fr
             return body.scored(1.0)
 
     def kept() -> list[dict[str, Any]]:
-        return bench.lines("_unverified")
+        return bench.lines("unverified")
 
     bench.verifier = making(Unsteady)
     rows = [row(f"q{number}") for number in range(5)]
@@ -191,8 +191,8 @@ def test_a_verifier_that_fails_leaves_responses_for_the_next_run(bench: Bench) -
 
     bench.verifier = making(Flaky)
     assert run_virtual(bench.collect(ROWS)) == 2
-    assert len(bench.lines("_unverified")) == 5 and bench.lines() == []
-    assert {each["failure"]["class"] for each in bench.lines("_failures")} == {"VerifyError"}
+    assert len(bench.lines("unverified")) == 5 and bench.lines() == []
+    assert {each["failure"]["class"] for each in bench.lines("failures")} == {"VerifyError"}
     assert bench.metrics()["metrics"] == {}  # an infrastructure failure is never a reward of 0
     assert "5 wait for their verdict" in bench.out.getvalue()
     down = False
@@ -200,7 +200,7 @@ def test_a_verifier_that_fails_leaves_responses_for_the_next_run(bench: Bench) -
     assert "0 done · 5 to verify only · 0 to collect" in bench.out.getvalue()
     assert len(bench.model.calls) == 5  # the policy was asked once for each
     assert [line["reward"] for line in bench.lines()] == [0.5] * 5
-    assert not (bench.folder / "rollouts_unverified.jsonl").exists()
+    assert not (bench.folder / "rollouts.d/unverified.jsonl").exists()
 
 
 def test_a_verifier_that_hangs_is_given_up_after_its_time(bench: Bench) -> None:
@@ -211,8 +211,8 @@ def test_a_verifier_that_hangs_is_given_up_after_its_time(bench: Bench) -> None:
 
     bench.verifier = making(Hanging)
     assert run_virtual(bench.collect(ROWS, verify_timeout_s=30)) == 2
-    assert len(bench.lines("_unverified")) == 5
-    [kind] = {each["failure"]["class"] for each in bench.lines("_failures")}
+    assert len(bench.lines("unverified")) == 5
+    [kind] = {each["failure"]["class"] for each in bench.lines("failures")}
     assert kind == "PeerTimeout"
 
 
@@ -227,7 +227,7 @@ def test_a_reward_that_is_no_finite_number_is_the_verifier_s_failure(
     bench.verifier = making(Odd)
     assert run_virtual(bench.collect(ROWS[:1])) == 2
     assert bench.lines() == []
-    [failure] = bench.lines("_failures")
+    [failure] = bench.lines("failures")
     assert "finite number" in failure["failure"]["message"]
 
 
@@ -240,11 +240,11 @@ def test_a_deterministic_refusal_after_generation_is_terminal_and_keeps_the_resp
 
     bench.verifier = making(Refusing)
     assert run_virtual(bench.collect(ROWS[:1])) == 2
-    [failure] = bench.lines("_failures")
+    [failure] = bench.lines("failures")
     assert failure["failure"]["terminal"] and failure["response"]["output"]
     assert run_virtual(bench.collect()) == 2
     assert len(bench.model.calls) == 1
-    assert len(bench.lines("_failures")) == 1
+    assert len(bench.lines("failures")) == 1
     task_id = failure["rollout"]["task_id"]
     bench.verifier = making(Echo)
     assert run_virtual(bench.collect(only=f"{task_id}:0")) == 0
@@ -261,7 +261,7 @@ def test_a_refusal_counts_for_the_settings_it_was_made_with(bench: Bench) -> Non
     wrong = {"responses_create_params": {"temperature": 9}}
     assert run_virtual(bench.collect(ROWS, **wrong)) == 2
     assert run_virtual(bench.collect(**wrong)) == 2
-    assert len(bench.model.calls) == len(bench.lines("_failures")) == 5
+    assert len(bench.model.calls) == len(bench.lines("failures")) == 5
     assert "5 failed permanently" in bench.out.getvalue()
     right = {"responses_create_params": {"temperature": 0.5}}
     assert run_virtual(bench.collect(**right)) == 0
@@ -300,7 +300,7 @@ def test_a_transient_failure_is_tried_again_in_a_fresh_session(bench: Bench) -> 
     bench.model = ScriptedModel(answer)
     assert run_virtual(bench.collect(ROWS[:1])) == 0
     assert bench.lines()[0]["rollout"]["attempt"] == 3
-    assert bench.lines("_failures") == []
+    assert bench.lines("failures") == []
 
 
 @pytest.mark.parametrize("status", [401, 403, 404])
@@ -382,7 +382,7 @@ def test_a_prompt_config_builds_the_input_and_names_missing_fields(bench: Bench)
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "Say hi"},
     ]
-    [failure] = bench.lines("_failures")
+    [failure] = bench.lines("failures")
     assert failure["line"] == 2 and "'expected'" in failure["failure"]["message"]
 
 
@@ -433,7 +433,7 @@ def test_the_rest_of_an_interrupted_input_can_be_given_as_another_input(bench: B
         "".join(json.dumps(line) + "\n" for line in bench.lines()[1:])
     )
     run_virtual(bench.collect(ROWS, input_jsonl_fpath=rest, limit=3))
-    assert "1 tasks of the earlier input" in bench.out.getvalue()
+    assert "1 task of the earlier input" in bench.out.getvalue()
 
 
 def test_a_long_input_is_counted_while_it_is_collected(
@@ -468,7 +468,7 @@ def test_a_quiet_minute_is_explained(bench: Bench) -> None:
 def test_a_rollout_that_takes_too_long_is_a_failure_that_says_where(bench: Bench) -> None:
     bench.model = ScriptedModel(asked, delay_s=10**6)
     assert run_virtual(bench.collect(ROWS[:1], rollout_timeout_s=100)) == 2
-    [failure] = bench.lines("_failures")
+    [failure] = bench.lines("failures")
     assert "rollout_timeout_s=100" in failure["failure"]["message"]
     assert "echo_agent /v1/responses" in failure["failure"]["message"]
 

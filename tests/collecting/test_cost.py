@@ -71,7 +71,7 @@ def test_each_line_says_its_cost_and_the_metrics_add_up(bench: Bench) -> None:
     assert (cost["usd"], cost["usd_per_rollout"], cost["unknown"]) == (40.0, 2.0, 0)
     assert (cost["run"]["usd"], cost["run"]["projected_usd"]) == (40.0, 40.0)
     assert cost["run"]["tokens"] == 40
-    manifest = json.loads((bench.folder / "rollouts_run.json").read_text())
+    manifest = json.loads((bench.folder / "rollouts.d/run.json").read_text())
     assert manifest["prices"] == {"echo_agent": {"standard": [[0, 1.0, 1.0, 1.0, 1.0]]}}
     assert "Cost: $40.00 in this run, $2.00 a rollout" in bench.out.getvalue()
 
@@ -116,7 +116,7 @@ def test_attempts_that_failed_are_paid_for_too(bench: Bench) -> None:
 
     bench.model, bench.verifier = PricedModel(), making(Moody)
     run_virtual(bench.collect(ROWS[:3]))
-    [failed] = bench.lines("_failures")
+    [failed] = bench.lines("failures")
     assert failed["cost_usd"] == 2.0
     assert bench.metrics()["cost"]["run"]["usd"] == 2.0 * len(bench.model.calls)
     assert sum(filter(None, costs(bench))) + 2.0 == 2.0 * len(bench.model.calls)
@@ -128,7 +128,7 @@ def test_a_failure_before_any_answer_says_nothing_of_money(bench: Bench) -> None
 
     bench.model = ScriptedModel(refuse)
     run_virtual(bench.collect(ROWS[:1]))
-    assert "cost_usd" not in bench.lines("_failures")[0]
+    assert "cost_usd" not in bench.lines("failures")[0]
 
 
 @pytest.mark.parametrize("over", OVERS)
@@ -224,7 +224,7 @@ def test_a_verdict_that_comes_in_a_later_run_keeps_what_the_response_cost(bench:
 
     bench.model, bench.verifier = PricedModel(), making(Broken)
     run_virtual(bench.collect(ROWS[:3]))
-    assert [line["rollout"]["cost_usd"] for line in bench.lines("_unverified")] == [2.0] * 3
+    assert [line["rollout"]["cost_usd"] for line in bench.lines("unverified")] == [2.0] * 3
     bench.verifier = making(Echo)
     assert run_virtual(bench.collect()) == 0
     assert costs(bench) == [2.0] * 3

@@ -107,7 +107,7 @@ def test_a_second_verdict_that_does_not_come_is_counted_and_costs_nothing(bench:
     bench.verifier = making(Once)
     assert run_virtual(bench.collect(ROWS[:10], audit_fraction=1)) == 0
     assert (audit(bench)["rollouts"], audit(bench)["failed"]) == (0, 10)
-    assert len(bench.lines()) == 10 and not bench.lines("_failures")
+    assert len(bench.lines()) == 10 and not bench.lines("failures")
 
 
 def test_a_run_that_does_nothing_keeps_what_the_last_one_found(bench: Bench) -> None:

@@ -70,7 +70,7 @@ def kill_and_check(
     lines = read_jsonl(output)
     keys = Counter((line["rollout"]["task_id"], line["_ng_rollout_index"]) for line in lines)
     assert len(keys) == len(lines) == wanted
-    groups = read_jsonl(folder / "out/rollouts_groups.jsonl")
+    groups = read_jsonl(folder / "out/rollouts.d/groups.jsonl")
     assert len(groups) == len({line["task_id"] for line in groups}) == num_tasks
     for rollout in load(output):  # the reader takes a score only if it is current
         assert rollout.group and rollout.group.figures == {"n": REPEATS}

@@ -96,7 +96,7 @@ def current(desk: Desk, file: str = "rollouts") -> dict[str, JsonObject]:
         for line in read_jsonl(desk.folder / f"{file}.jsonl")
     }
     return {
-        names[line["task_id"]]: line for line in read_jsonl(desk.folder / f"{file}_groups.jsonl")
+        names[line["task_id"]]: line for line in read_jsonl(desk.folder / f"{file}.d/groups.jsonl")
     }
 
 
@@ -109,7 +109,7 @@ def test_each_group_is_scored_once_over_every_transport(desk: Desk, over: Over) 
     desk.collects_over = over
     assert asyncio.run(desk.collect(rows(3), **KEYS)) == 0
     groups = current(desk)
-    assert len(desk.lines("_groups")) == 3 and len(Ranked.calls) == 3
+    assert len(desk.lines("groups")) == 3 and len(Ranked.calls) == 3
     assert [rewards(groups[f"q{n}"]) for n in range(3)] == [{0: 0, 1: 0.25, 2: 0.5, 3: 0.75}] * 3
     line = groups["q1"]
     assert line["kind"] == "group" and line["schema"] == 1 and line["scope"] == ""
@@ -128,9 +128,9 @@ def test_each_group_is_scored_once_over_every_transport(desk: Desk, over: Over) 
     assert found["metrics"] == {"longest": 6.0}
     assert "Group reward 0.375 · 3 of 3 groups scored" in desk.out.getvalue()
     # and again: nothing is asked, nothing is written, the figures are the same
-    before = (desk.folder / "rollouts_groups.jsonl").read_bytes()
+    before = (desk.folder / "rollouts.d/groups.jsonl").read_bytes()
     assert asyncio.run(desk.collect(**KEYS)) == 0 and len(Ranked.calls) == 3
-    assert (desk.folder / "rollouts_groups.jsonl").read_bytes() == before
+    assert (desk.folder / "rollouts.d/groups.jsonl").read_bytes() == before
     assert desk.metrics()["groups"] == found
     assert desk.metrics()["metrics"]["group_reward"] == 0.375
 
@@ -231,12 +231,12 @@ def test_more_repeats_make_the_scores_stale(desk: Desk) -> None:
     run_virtual(desk.collect(rows(5), **KEYS))
     first = current(desk)
     assert run_virtual(desk.collect(**{**KEYS, "num_repeats": 6})) == 0
-    assert len(desk.lines("_groups")) == 10 and len(desk.lines()) == 30
+    assert len(desk.lines("groups")) == 10 and len(desk.lines()) == 30
     for question, line in current(desk).items():
         assert len(line["members"]) == 6 and line["digest"] != first[question]["digest"]
     assert desk.metrics()["metrics"]["group_reward"] == pytest.approx(15 / 36)
     # fewer repeats: the group is what is on disk
-    assert run_virtual(desk.collect(**KEYS)) == 0 and len(desk.lines("_groups")) == 10
+    assert run_virtual(desk.collect(**KEYS)) == 0 and len(desk.lines("groups")) == 10
 
 
 def test_a_member_that_changes_makes_the_score_stale(desk: Desk) -> None:
@@ -278,7 +278,7 @@ def test_groups_are_scored_again_without_generating(desk: Desk) -> None:
     desk.model = None
     assert run_virtual(desk.reverify()) == 0
     old, new = current(desk), current(desk, "new")
-    assert old.keys() == new.keys() and len(desk.new("_groups")) == 4
+    assert old.keys() == new.keys() and len(desk.new("groups")) == 4
     for question, line in new.items():
         assert rewards(line) == {key: -(x or 0) for key, x in rewards(old[question]).items()}
         assert line["verifier"] != old[question]["verifier"]
@@ -355,7 +355,7 @@ def test_after_the_deadline_a_group_is_scored_as_it_is_and_again_when_it_is_whol
     desk.model = PatientModel(Numbered())
     keys = {**KEYS, "incomplete_groups": "partial", "group_deadline_s": 60}
     assert run_virtual(desk.collect(rows(2), **keys)) == 0
-    first, last = (line for line in desk.lines("_groups") if line["task_id"] == task_id(desk, "q0"))
+    first, last = (line for line in desk.lines("groups") if line["task_id"] == task_id(desk, "q0"))
     assert len(first["members"]) == 3 and len(last["members"]) == 4
     assert len(Ranked.calls) == 3 and desk.metrics()["groups"]["scored"] == 2
     assert desk.metrics()["metrics"]["group_reward"] == 0.375
@@ -385,7 +385,7 @@ def test_without_group_scores_there_is_no_file_and_no_figure(desk: Desk, tmp_pat
 
     desk.verifier = making(Alone)
     assert run_virtual(desk.collect(rows(2), **KEYS)) == 0
-    assert not (tmp_path / "rollouts_groups.jsonl").exists()
+    assert not (tmp_path / "rollouts.d/groups.jsonl").exists()
     assert "groups" not in desk.metrics() and "groups scored" not in desk.out.getvalue()
     (tmp_path / "skip").mkdir()
     desk = make_desk(tmp_path / "skip")
@@ -396,8 +396,8 @@ def test_without_group_scores_there_is_no_file_and_no_figure(desk: Desk, tmp_pat
 def test_a_new_start_moves_the_scores_aside_with_the_rest(desk: Desk) -> None:
     run_virtual(desk.collect(rows(2), **KEYS))
     run_virtual(desk.collect(**KEYS, resume="fresh"))
-    assert len(list(desk.folder.glob("rollouts.*_groups.jsonl"))) == 1
-    assert len(desk.lines("_groups")) == 2
+    assert len(list(desk.folder.glob("rollouts.*.d/groups.jsonl"))) == 1
+    assert len(desk.lines("groups")) == 2
 
 
 def test_the_server_of_the_guide_scores_groups(desk: Desk) -> None:
@@ -409,7 +409,7 @@ def test_the_server_of_the_guide_scores_groups(desk: Desk) -> None:
     desk.verifier = making(load_server("resources_servers", "majority", desk.folder))
     desk.model = ScriptedModel(lambda params: "ab"[params["seed"] > 2])
     assert run_virtual(desk.collect(rows(2), **KEYS)) == 0
-    for line in desk.lines("_groups"):
+    for line in desk.lines("groups"):
         assert rewards(line) == {0: 1, 1: 1, 2: 1, 3: 0} and line["group"] == {"agreement": 0.75}
 
 
@@ -435,10 +435,10 @@ def test_a_group_holds_all_repeats_of_all_arms(desk: Desk, over: Over) -> None:
     desk.collects_over, desk.verifier = over, making(Tagged)
     keys = {"num_repeats": 2, "max_attempts": 1}
     assert asyncio.run(desk.collect(rows(3), arms=ARMS, **keys)) == 0
-    assert len(desk.lines()) == 12 and len(desk.lines("_groups")) == 3
+    assert len(desk.lines()) == 12 and len(desk.lines("groups")) == 3
     plain, warm = ("plain", {"probe": "A"}, 1.0), ("warm", {}, 1.5)
     assert Tagged.seen == [[plain, plain, warm, warm]] * 3
-    members = desk.lines("_groups")[0]["members"]
+    members = desk.lines("groups")[0]["members"]
     slots = [(each["scope"], each["rollout_index"]) for each in members]
     assert slots == [("arm=plain", 0), ("arm=plain", 1), ("arm=warm", 0), ("arm=warm", 1)]
     assert [each["reward"] for each in members] == [0, 0.25, 0.5, 0.75]
@@ -447,11 +447,11 @@ def test_a_group_holds_all_repeats_of_all_arms(desk: Desk, over: Over) -> None:
     # one more arm: every group is scored again, over all members
     more = [*ARMS, {"id": "hot", "seed": 9, "temperature": 2}]
     assert asyncio.run(desk.collect(arms=more, **keys)) == 0
-    assert [len(line["members"]) for line in desk.lines("_groups")[3:]] == [6] * 3
-    assert asyncio.run(desk.collect(arms=more, **keys)) == 0 and len(desk.lines("_groups")) == 6
+    assert [len(line["members"]) for line in desk.lines("groups")[3:]] == [6] * 3
+    assert asyncio.run(desk.collect(arms=more, **keys)) == 0 and len(desk.lines("groups")) == 6
     assert asyncio.run(desk.reverify()) == 0
     scored = [[rewards_of(line) for line in lines] for lines in (
-        desk.lines("_groups")[3:], desk.new("_groups")
+        desk.lines("groups")[3:], desk.new("groups")
     )]  # fmt: skip
     assert sorted(scored[0]) == sorted(scored[1])
 
@@ -488,7 +488,7 @@ def test_scores_do_not_depend_on_order_restarts_or_retries(
     keys = {**KEYS, "num_samples_in_parallel": parallel, "stop_early": False}
     for _ in range(3):
         run_virtual(desk.collect(rows(4), **keys))
-        for name in ("rollouts.jsonl", "rollouts_groups.jsonl"):
+        for name in ("rollouts.jsonl", "rollouts.d/groups.jsonl"):
             path = desk.folder / name
             if tears and path.exists() and (size := path.stat().st_size):
                 with path.open("r+b") as stream:

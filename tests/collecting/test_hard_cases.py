@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import threading
 from collections import Counter
 from typing import Any
@@ -51,14 +52,14 @@ def verifying(raises: Any = None, returns: Any = None) -> Any:
 def test_a_verifier_that_exits_is_one_rollout_s_failure(bench: Bench, error: BaseException) -> None:
     bench.verifier = verifying(raises=error)
     assert run_virtual(bench.collect(ROWS)) == 2
-    assert len(bench.lines("_unverified")) == 5
-    assert type(error).__name__ in bench.lines("_failures")[0]["failure"]["message"]
+    assert len(bench.lines("unverified")) == 5
+    assert type(error).__name__ in bench.lines("failures")[0]["failure"]["message"]
 
 
 def test_a_score_that_is_no_json_is_one_rollout_s_failure(bench: Bench) -> None:
     bench.verifier = verifying(returns={"reward": 1.0, "said": "\ud800"})
     assert run_virtual(bench.collect(ROWS)) == 2
-    assert len(bench.lines("_failures")) == 5
+    assert len(bench.lines("failures")) == 5
 
 
 def test_a_verifier_cannot_change_what_a_rollout_is(bench: Bench) -> None:
@@ -103,7 +104,7 @@ def test_responses_in_hand_survive_the_run_s_sudden_end(bench: Bench) -> None:
     rows = [*ROWS[:3], *(row("refused", extra=number) for number in range(8))]
     with pytest.raises(StopRun, match="no such model"):
         run_virtual(bench.collect(rows, park_after_s=100, num_samples_in_parallel=20))
-    assert len(bench.lines("_unverified")) == 3
+    assert len(bench.lines("unverified")) == 3
     bench.verifier = making(Echo)
     run_virtual(bench.collect(ROWS[:3]))
     assert len(bench.lines()) == 3 and len(bench.model.calls) == 11
@@ -175,7 +176,7 @@ def test_a_plain_verifier_that_hangs_holds_up_nobody_and_not_the_end(bench: Benc
         assert run_virtual_once(lambda: len(bench.lines()) == len(ROWS), collecting) == 2
     finally:
         ended.set()
-    assert len(bench.lines()) == 5 and len(bench.lines("_unverified")) == 70
+    assert len(bench.lines()) == 5 and len(bench.lines("unverified")) == 70
 
 
 def test_a_pause_never_outlasts_the_rollout_and_the_real_error_is_told(bench: Bench) -> None:
@@ -189,7 +190,7 @@ def test_a_pause_never_outlasts_the_rollout_and_the_real_error_is_told(bench: Be
         return asyncio.get_running_loop().time()
 
     assert run_virtual(timed()) < 100
-    assert bench.lines("_failures")[0]["failure"]["status"] == 429
+    assert bench.lines("failures")[0]["failure"]["status"] == 429
 
 
 def test_a_session_lost_after_parking_waits_for_the_next_run(bench: Bench) -> None:
@@ -246,7 +247,7 @@ def test_a_session_lost_over_its_verdict_is_made_good_in_the_same_run(
     assert peak == 4
     assert Counter(map(asked, bench.model.calls)) == {f"q{n}": generations for n in range(20)}
     assert sorted(losses.values()) == [3] * 20 and len(bench.keys()) == 20
-    assert bench.lines("_unverified") == bench.lines("_failures") == []
+    assert bench.lines("unverified") == bench.lines("failures") == []
     regenerated = [line["rollout"].get("regenerated", False) for line in bench.lines()]
     assert regenerated == [reverify == "never" and verify_s > 0] * 20
 
@@ -318,8 +319,8 @@ def test_a_line_that_somebody_edited_is_left_alone_and_collected_again(
     path = bench.folder / "rollouts.jsonl"
     edited = json.dumps({**bench.lines()[0], **edit}) + "\n"
     path.write_text(edited)
-    (bench.folder / "rollouts_failures.jsonl").write_text('{"failure": "x", "line": "y"}\n')
-    (bench.folder / "rollouts_run.json").write_text('{"settings": null, "inputs": 5}')
+    (bench.folder / "rollouts.d/failures.jsonl").write_text('{"failure": "x", "line": "y"}\n')
+    (bench.folder / "rollouts.d/run.json").write_text('{"settings": null, "inputs": 5}')
     assert run_virtual(bench.collect()) == 0
     assert path.read_text().startswith(edited) and len(bench.lines()) == 2
     assert "are no rollouts of this kind" in bench.out.getvalue()
@@ -338,12 +339,12 @@ def test_a_run_of_one_rollout_leaves_the_run_s_own_figures(bench: Bench) -> None
     bench.verifier = making(Flaky)
     run_virtual(bench.collect(ROWS))
     before = bench.metrics()
-    manifest = (bench.folder / "rollouts_run.json").read_text()
+    manifest = (bench.folder / "rollouts.d/run.json").read_text()
     down = False
-    task_id = bench.lines("_failures")[0]["rollout"]["task_id"]
+    task_id = bench.lines("failures")[0]["rollout"]["task_id"]
     assert run_virtual(bench.collect(only=f"{task_id}:0")) == 0
     assert bench.metrics() == before
-    assert (bench.folder / "rollouts_run.json").read_text() == manifest
+    assert (bench.folder / "rollouts.d/run.json").read_text() == manifest
 
 
 def test_fresh_sets_sidecars_aside_even_where_there_is_no_main_file(bench: Bench) -> None:
@@ -355,7 +356,7 @@ def test_fresh_sets_sidecars_aside_even_where_there_is_no_main_file(bench: Bench
     with pytest.raises(OutputError):
         run_virtual(bench.collect(**warmer))
     assert run_virtual(bench.collect(**warmer, resume="fresh")) == 0
-    assert len(bench.lines()) == 5 and bench.lines("_failures") == []
+    assert len(bench.lines()) == 5 and bench.lines("failures") == []
 
 
 def test_files_that_were_moved_aside_are_one_output_which_a_folder_leaves_out(
@@ -368,14 +369,14 @@ def test_files_that_were_moved_aside_are_one_output_which_a_folder_leaves_out(
         run_virtual(bench.collect(resume="fresh"))
     assert len(bench.lines()) == 5
     moved = sorted(bench.folder.glob("rollouts.*.jsonl"))
-    assert len(moved) == 3 and sum("_failures" in each.name for each in moved) == 1
+    assert len(moved) == 1 and len(list(bench.folder.glob("rollouts.*.d/failures.jsonl"))) == 1
     here = [bench.folder / "rollouts.jsonl"]
     assert files_of([str(bench.folder)]) == expand([str(bench.folder / "roll*.jsonl")]) == here
     assert [shown for shown, _ in find_outputs([str(bench.folder)])] == ["rollouts.jsonl"]
-    [old] = [each for each in moved if "_" not in each.name]
+    [old] = moved
     assert files_of([str(old)]) == expand([str(old)]) == [old]
     here[0].rename(bench.folder / "kept.jsonl")
-    (bench.folder / "rollouts_run.json").unlink()
+    shutil.rmtree(bench.folder / "rollouts.d")
     assert old in files_of([str(bench.folder)])
 
 
@@ -428,9 +429,9 @@ def test_a_parked_response_that_is_refused_for_good_is_not_verified_again(bench:
     bench.verifier = making(Refusing)
     assert run_virtual(bench.collect(ROWS[:1])) == 2
     assert run_virtual(bench.collect()) == 2
-    assert len(bench.lines("_failures")) == len(bench.model.calls) == 1
+    assert len(bench.lines("failures")) == len(bench.model.calls) == 1
     assert "1 failed permanently" in bench.out.getvalue()
-    task_id = bench.lines("_failures")[0]["rollout"]["task_id"]
+    task_id = bench.lines("failures")[0]["rollout"]["task_id"]
     bench.verifier = making(Echo)
     assert run_virtual(bench.collect(only=f"{task_id}:0")) == 0
     assert len(bench.model.calls) == 1
@@ -443,7 +444,7 @@ def test_a_plain_verifier_that_finds_nothing_says_so_at_once(bench: Bench) -> No
 
     bench.verifier = making(Searching)
     assert asyncio.run(bench.collect(ROWS[:1], verify_timeout_s=20)) == 2
-    assert "StopIteration" in bench.lines("_failures")[0]["failure"]["message"]
+    assert "StopIteration" in bench.lines("failures")[0]["failure"]["message"]
 
 
 def test_only_files_that_a_run_made_itself_are_removed(bench: Bench) -> None:

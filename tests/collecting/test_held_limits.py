@@ -122,7 +122,7 @@ def test_no_limit_ends_while_a_required_version_is_waited_for(
         assert status == 0 and len(bench.lines()) == 2
     else:
         said = "version 2 of the weights did not come within 2400 s; in use is 1"
-        assert [said in str(line) for line in bench.lines("_failures")] == [True, True]
+        assert [said in str(line) for line in bench.lines("failures")] == [True, True]
 
 
 def test_a_required_version_is_waited_for_over_http_too(monkeypatch: pytest.MonkeyPatch) -> None:

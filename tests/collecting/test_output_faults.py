@@ -111,10 +111,10 @@ def test_a_file_changed_in_place_stops_the_run(bench: Bench) -> None:
 
 
 def test_a_sidecar_that_was_removed_is_there_again(bench: Bench) -> None:
-    bench.model = acting(12, (bench.folder / "rollouts_failures.jsonl").unlink)
-    with pytest.raises(OutputError, match=r"rollouts_failures.jsonl was removed"):
+    bench.model = acting(12, (bench.folder / "rollouts.d/failures.jsonl").unlink)
+    with pytest.raises(OutputError, match=r"rollouts.d/failures.jsonl was removed"):
         run_virtual(bench.collect(["no task", *ROWS], num_samples_in_parallel=4))
-    assert len(bench.lines("_failures")) == 1
+    assert len(bench.lines("failures")) == 1
 
 
 def test_no_second_collector_starts_where_the_file_was_moved(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_the_first_failed_fsync_stops_the_run(bench: Bench, monkeypatch: Any) ->
         run_virtual(bench.collect(ROWS, num_samples_in_parallel=4, fsync="second"))
     assert "rollouts.jsonl to disk" in str(it.value)
     assert len(bench.model.calls) < 24
-    manifest = json.loads((bench.folder / "rollouts_run.json").read_text())
+    manifest = json.loads((bench.folder / "rollouts.d/run.json").read_text())
     start = manifest["not_on_disk_from"]["rollouts.jsonl"]
     assert (
         start == sum(map(len, (bench.folder / "rollouts.jsonl").read_bytes().split(b"\n")[:8])) + 8
@@ -165,7 +165,7 @@ def test_the_first_failed_fsync_stops_the_run(bench: Bench, monkeypatch: Any) ->
     assert run_virtual(bench.collect()) == 0
     assert written == [start], "what may be in memory only is written again"
     assert sorted(line["expected"] for line in bench.lines()) == EXPECTED
-    assert "not_on_disk_from" not in json.loads((bench.folder / "rollouts_run.json").read_text())
+    assert "not_on_disk_from" not in json.loads((bench.folder / "rollouts.d/run.json").read_text())
 
 
 @pytest.mark.parametrize("when", ["row", "exit"])
@@ -228,10 +228,12 @@ def test_concatenated_files_hold_what_their_lines_say(bench: Bench) -> None:
     output = bench.folder / "all_0.jsonl"
     given = [*rows[:7], "no task", *rows[7:]]
     assert run_virtual(bench.collect(given, output_jsonl_fpath=output)) == 2
-    kinds = Counter(line["kind"] for line in lines_of(bench.folder, "all_"))
+    files = sorted([*bench.folder.glob("all_*.jsonl"), *bench.folder.glob("all_*.d/*.jsonl")])
+    lines = [line for path in files for line in read_jsonl(path)]
+    kinds = Counter(line["kind"] for line in lines)
     assert kinds == {"rollout": 9, "unverified": 1, "failure": 3, "malformed": 1}
-    assert {line["schema"] for line in lines_of(bench.folder, "all_")} == {1}
-    raw = b"".join(path.read_bytes() for path in sorted(bench.folder.glob("all_*.jsonl")))
+    assert {line["schema"] for line in lines} == {1}
+    raw = b"".join(path.read_bytes() for path in files)
     (bench.folder / "rollouts.jsonl").write_bytes(raw)
     is_mended, bench.model = True, ScriptedModel(asked)
     assert run_virtual(bench.collect(given)) == 2, "q3 is refused for good"
@@ -254,7 +256,7 @@ def test_files_of_an_earlier_version_are_told_apart_by_their_fields(bench: Bench
 
     bench.model = ScriptedModel(answer)
     assert run_virtual(bench.collect(ROWS[:4])) == 2
-    lines = [*bench.lines(), *bench.lines("_failures")]
+    lines = [*bench.lines(), *bench.lines("failures")]
     write_jsonl(bench.folder / "rollouts.jsonl", [old(line) for line in lines])
     bench.model = ScriptedModel(asked)
     assert run_virtual(bench.collect()) == 0
@@ -301,7 +303,7 @@ REFORMATTED: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("what", REFORMATTED)
-@pytest.mark.parametrize("suffix", ["", "_unverified"])
+@pytest.mark.parametrize("suffix", ["", ".d/unverified"])
 def test_a_reformatted_output_is_refused_before_the_first_request(
     bench: Bench, what: str, suffix: str
 ) -> None:
@@ -340,7 +342,7 @@ def test_white_space_between_lines_changes_nothing(bench: Bench, ending: bytes) 
     assert len(bench.model.calls) == 8
 
 
-@pytest.mark.parametrize("name", ["r", "r.json", "r_unverified.jsonl", "r_groups.jsonl"])
+@pytest.mark.parametrize("name", ["r", "r.json", "r.d/unverified.jsonl", "r.d/groups.jsonl"])
 def test_no_two_outputs_share_the_files_beside_them(bench: Bench, name: str) -> None:
     with pytest.raises(ConfigError, match=r"output_jsonl_fpath=.*(must end in .jsonl|beside)"):
         run_virtual(bench.collect(ROWS, output_jsonl_fpath=bench.folder / name))
@@ -348,7 +350,7 @@ def test_no_two_outputs_share_the_files_beside_them(bench: Bench, name: str) -> 
 
 
 def history(bench: Bench) -> list[JsonObject]:
-    return read_jsonl(bench.folder / "rollouts_runs.ndjson")
+    return read_jsonl(bench.folder / "rollouts.d/runs.ndjson")
 
 
 def test_each_run_is_in_the_history_and_an_idle_one_changes_no_time(bench: Bench) -> None:
@@ -362,12 +364,12 @@ def test_each_run_is_in_the_history_and_an_idle_one_changes_no_time(bench: Bench
     assert start["command"] and start["versions"]["rollout_kit"]
     assert start["verifiers"]["echo_agent"]["fingerprint"]
     assert (end["exit_status"], end["counts"]["rollouts"]) == (0, 2)
-    manifest = (bench.folder / "rollouts_run.json").read_bytes()
+    manifest = (bench.folder / "rollouts.d/run.json").read_bytes()
     assert run_virtual(bench.collect()) == 0
-    assert (bench.folder / "rollouts_run.json").read_bytes() == manifest
+    assert (bench.folder / "rollouts.d/run.json").read_bytes() == manifest
     assert [line["event"] for line in history(bench)] == ["start", "end"] * 2
     assert run_virtual(bench.collect(ROWS[:3])) == 0
-    assert (bench.folder / "rollouts_run.json").read_bytes() != manifest
+    assert (bench.folder / "rollouts.d/run.json").read_bytes() != manifest
 
 
 def test_a_run_that_fails_says_why_in_the_history(bench: Bench, monkeypatch: Any) -> None:
@@ -379,11 +381,11 @@ def test_a_run_that_fails_says_why_in_the_history(bench: Bench, monkeypatch: Any
     start, end = history(bench)
     assert "sha256" not in start["input"] and len(end["input"]["sha256"]) == 64
     assert end["exit_status"] == 1 and "changed by another program" in end["error"]
-    with (bench.folder / "rollouts_runs.ndjson").open("a") as stream:
+    with (bench.folder / "rollouts.d/runs.ndjson").open("a") as stream:
         stream.write('{"kind": "run", "torn')
     assert run_virtual(bench.collect(dry_run=True)) == 0
     assert run_virtual(bench.collect()) == 0
-    lines = (bench.folder / "rollouts_runs.ndjson").read_bytes().splitlines()
+    lines = (bench.folder / "rollouts.d/runs.ndjson").read_bytes().splitlines()
     assert [orjson.loads(raw)["event"] for raw in lines[3:]] == ["start", "end"]
 
 

@@ -137,7 +137,7 @@ def test_the_plan_the_metrics_and_the_summary_tell_what_changed(desk: Desk) -> N
     verdicts = desk.new_metrics()["verdicts"]
     assert (verdicts["compared"], verdicts["up"], verdicts["same"]) == (6, 1, 4)
     assert desk.new_metrics()["counts"]["planned"] == 6
-    assert json.loads((desk.folder / "new_run.json").read_text())["exit_status"] == 0
+    assert json.loads((desk.folder / "new.d/run.json").read_text())["exit_status"] == 0
 
 
 def test_responses_without_a_verdict_get_their_first_one(desk: Desk) -> None:
@@ -169,13 +169,13 @@ def test_parked_responses_and_refused_ones_are_taken_from_their_own_files(desk: 
     Failing._verify_request = EchoRequest
     desk.verifier, desk.model = making(Failing), ScriptedModel(answer)
     assert run_virtual(desk.collect([*ROWS, "{"])) == 2
-    collected = by_key(desk.lines("_unverified"))
+    collected = by_key(desk.lines("unverified"))
     desk.verifier = making(Echo)
-    parked = {"input_jsonl_fpath": str(desk.folder / "rollouts_unverified.jsonl")}
+    parked = {"input_jsonl_fpath": str(desk.folder / "rollouts.d/unverified.jsonl")}
     assert run_virtual(desk.reverify(**parked)) == 0
     assert by_key(desk.new()).keys() == collected.keys() == {("q2", 0), ("q3", 0), ("q4", 0)}
     assert not any("failure" in line for line in desk.new())
-    refused = {"input_jsonl_fpath": str(desk.folder / "rollouts_failures.jsonl")}
+    refused = {"input_jsonl_fpath": str(desk.folder / "rollouts.d/failures.jsonl")}
     assert run_virtual(desk.reverify(**refused)) == 0
     # q5, the malformed line, and three whose responses are in the other file
     assert "5 failures without a response" in desk.out.getvalue()
@@ -183,7 +183,7 @@ def test_parked_responses_and_refused_ones_are_taken_from_their_own_files(desk: 
     assert sorted(both) == [(f"q{number}", 0) for number in range(5)]
     for line in both.values():
         assert line["reward"] == 1.0 and line["rollout"]["settings"] and line["usage"]
-    assert by_key(desk.lines("_unverified")) == collected
+    assert by_key(desk.lines("unverified")) == collected
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
@@ -201,7 +201,7 @@ def test_packed_files_are_read_too(desk: Desk, suffix: str) -> None:
     packed = str(desk.folder / f"rollouts.jsonl{suffix}")
     assert run_virtual(desk.reverify(input_jsonl_fpath=packed)) == 0
     assert len(by_key(desk.new())) == 6
-    settings = json.loads((desk.folder / "new_run.json").read_text())["settings"]
+    settings = json.loads((desk.folder / "new.d/run.json").read_text())["settings"]
     assert settings.keys() == {line["rollout"]["settings"] for line in desk.new()}
 
 
@@ -213,17 +213,17 @@ def test_lines_of_others_are_named_once_and_stop_nothing(desk: Desk) -> None:
     answerless = {**desk.lines()[0], "response": None}
     write_jsonl(desk.folder / "rollouts.jsonl", [*foreign, *good, answerless, *good])
     assert run_virtual(desk.reverify(limit=2)) == 2
-    assert [failure["line"] for failure in desk.new("_failures")] == [1, 2, 3, 4, 5]
+    assert [failure["line"] for failure in desk.new("failures")] == [1, 2, 3, 4, 5]
     assert run_virtual(desk.reverify()) == 2
     assert len(by_key(desk.new())) == 6
-    failures = desk.new("_failures")
+    failures = desk.new("failures")
     assert [failure["line"] for failure in failures] == [1, 2, 3, 4, 5, 12]
     messages = [failure["failure"]["message"] for failure in failures]
     assert "not JSON" in messages[0] and "a task, without a response" in messages[2]
     assert "its 'reward' or 'usage' is not a number" in messages[4]
     assert "6 malformed lines" in desk.out.getvalue()
     assert run_virtual(desk.reverify()) == 2
-    assert len(desk.new("_failures")) == 6
+    assert len(desk.new("failures")) == 6
     assert run_virtual(desk.reverify(max_failed_fraction=0.5)) == 0
 
 
@@ -264,19 +264,19 @@ def test_a_verdict_that_does_not_come_is_a_failure_and_never_a_reward(desk: Desk
     assert by_key(desk.new()).keys() == {("q0", 0), ("q4", 0), ("q5", 0)}
     assert desk.new_metrics()["metrics"]["reward"] == 0.25
     assert desk.new_metrics()["counts"]["failed"] == 3
-    failures = {each["failure"]["class"]: each for each in desk.new("_failures")}
-    assert failures.keys() == {"PeerTimeout", "VerifyError"} and len(desk.new("_failures")) == 3
+    failures = {each["failure"]["class"]: each for each in desk.new("failures")}
+    assert failures.keys() == {"PeerTimeout", "VerifyError"} and len(desk.new("failures")) == 3
     assert "verify_timeout_s=5" in failures["PeerTimeout"]["failure"]["message"]
     said = desk.out.getvalue()
     assert "1 × echo: RuntimeError: the judge is down" in said and "ng_reverify" in said
-    assert desk.new("_unverified") == []  # the responses are in the input
+    assert desk.new("unverified") == []  # the responses are in the input
     broken = False
     [task_id] = {
         line["rollout"]["task_id"]
         for line in desk.lines()
         if asked(line["responses_create_params"]) == "q3"
     }
-    assert f"+only={task_id}:0" in " ".join(each["repro"] for each in desk.new("_failures"))
+    assert f"+only={task_id}:0" in " ".join(each["repro"] for each in desk.new("failures"))
     assert run_virtual(desk.reverify(only=f"{task_id}:0")) == 0
     assert len(desk.new()) == 4
     assert run_virtual(desk.reverify()) == 0
@@ -423,7 +423,8 @@ def test_an_output_of_another_agent_is_refused_before_anything_is_written(desk: 
     assert run_virtual(desk.reverify()) == 0
 
     def content() -> dict[Path, bytes]:
-        return {path: path.read_bytes() for path in desk.folder.iterdir()}
+        found = (each for each in desk.folder.rglob("*") if each.is_file())
+        return {path: path.read_bytes() for path in found}
 
     before = content()
     for dry_run in (True, False):
@@ -456,7 +457,7 @@ def test_parts_and_sidecars_of_one_collection_share_an_output(desk: Desk) -> Non
     assert run_virtual(desk.reverify(only=other)) == 0
     assert len(desk.new()) == 2
     assert run_virtual(desk.reverify(limit=1, resume="fresh")) == 0
-    parked = write_jsonl(desk.folder / "rollouts_unverified.jsonl", [third])
+    parked = write_jsonl(desk.folder / "rollouts.d/unverified.jsonl", [third])
     assert run_virtual(desk.reverify(input_jsonl_fpath=str(parked))) == 0
     more = write_jsonl(desk.folder / "more.jsonl", [fourth])  # another file with one of the agents
     assert run_virtual(desk.reverify(input_jsonl_fpath=str(more))) == 0
@@ -673,13 +674,13 @@ def test_what_is_no_stored_rollout_is_said_in_one_line(desk: Desk) -> None:
     empty.touch()
     assert "contains no rollout" in refused(empty)
     assert "line 1: not a stored rollout: a task, without a" in refused(desk.folder / "tasks.jsonl")
-    broken = write_jsonl(desk.folder / "f_failures.jsonl", [{"failure": {"class": "ModelError"}}])
+    broken = write_jsonl(desk.folder / "f.d/failures.jsonl", [{"failure": {"class": "ModelError"}}])
     assert "none carries a response" in refused(broken)
     rollouts = desk.folder / "rollouts.jsonl"
     assert "has no such rollout" in refused(rollouts, only="0123:0")
     assert "expected <task_id>:<rollout_index>" in refused(rollouts, only="x")
     assert "both input and output" in refused(rollouts, output_jsonl_fpath=rollouts)
-    parked = write_jsonl(desk.folder / "rollouts_unverified.jsonl", [])
+    parked = write_jsonl(desk.folder / "rollouts.d/unverified.jsonl", [])
     assert "both input and output" in refused(parked, output_jsonl_fpath=rollouts)
     assert "a file beside another output" in refused(rollouts, output_jsonl_fpath=parked)
     assert "output_jsonl_fpath is missing" in refused(rollouts, output_jsonl_fpath=None)
@@ -960,7 +961,7 @@ def test_what_is_left_for_later_names_the_command_that_does_it(
     name, *argv = shlex.split(output.rsplit("This verifies:\n", 1)[1].strip().splitlines()[0])
     status, output = here(capsys, *argv)
     assert name == "ng_reverify" and status == 0 and "First verdicts: 10" in output, output
-    assert len(by_key(workplace.lines("_reverified"))) == 10
+    assert len(by_key(new(workplace, "rollouts_reverified.jsonl"))) == 10
 
 
 @pytest.mark.parametrize(

@@ -192,7 +192,7 @@ def test_groups_of_workers_reach_a_trainer_epoch_after_epoch(bench: Bench, rows:
     policy, keys = BufferPolicy(batch=2, staleness=1), {"epochs": None, "num_repeats": 2}
     seen = feed(bench, policy, steps=5, **keys, **on_workers(rows))
     groups = check_groups(bench, seen)
-    acked = [line["key"] for line in bench.lines("_acks") if line["reason"] == "acked"]
+    acked = [line["key"] for line in bench.lines("acks") if line["reason"] == "acked"]
     assert sorted(acked) == sorted(group.key for group in groups)
 
 

@@ -140,7 +140,7 @@ def test_parallelism_is_raised_lowered_and_left_to_adapt(bench: Bench, clock: Vi
     assert bench.keys() == KEYS
     assert 50 < seen[0] <= 200 and 9 <= seen[1] <= 10 and 4 <= seen[2] <= 300
     assert [change.new for change in steered.control.changes] == [200, 10, "4-20-300", "auto"]
-    noted = json.loads((bench.folder / "rollouts_run.json").read_text())["steering"]
+    noted = json.loads((bench.folder / "rollouts.d/run.json").read_text())["steering"]
     assert [(each["what"], each["old"], each["new"]) for each in noted] == [
         ("parallelism", 50, 200),
         ("parallelism", 200, 10),
@@ -259,7 +259,7 @@ def test_a_cancelled_rollout_is_owed_and_a_dropped_one_is_not(
 
     collect(bench, clock, script)
     assert len(bench.keys()) == NUMBER - 2
-    [failure] = bench.lines("_failures")
+    [failure] = bench.lines("failures")
     assert failure["failure"]["class"] == "Dropped" and failure["failure"]["terminal"]
     assert "Still to come: 1 rollout." not in bench.out.getvalue()  # this test prints no report
     bench.model = SteadyModel()
@@ -284,7 +284,7 @@ def test_a_requeued_rollout_starts_again_in_the_same_run(bench: Bench, clock: Vi
 
     steered = collect(bench, clock, script)
     assert len(bench.keys()) == len(set(bench.keys())) == NUMBER - 1
-    [failure] = bench.lines("_failures")
+    [failure] = bench.lines("failures")
     assert failure["failure"]["class"] == "Dropped"
     assert len(steered.outcomes) == NUMBER
 
@@ -356,7 +356,7 @@ def test_a_wrong_request_changes_nothing(
         steered.run.interrupt()
 
     collect(bench, clock, script)
-    assert "steering" not in json.loads((bench.folder / "rollouts_run.json").read_text())
+    assert "steering" not in json.loads((bench.folder / "rollouts.d/run.json").read_text())
 
 
 def test_a_dry_run_says_what_it_would_change(bench: Bench, clock: VirtualTime) -> None:
@@ -450,7 +450,7 @@ def test_two_that_steer_at_once_are_both_recorded(bench: Bench) -> None:
         assert all(len(reply["changes"]) == 1 for reply in replies)
 
     collect_outside(bench, steer)
-    noted = json.loads((bench.folder / "rollouts_run.json").read_text())["steering"]
+    noted = json.loads((bench.folder / "rollouts.d/run.json").read_text())["steering"]
     assert sorted(each["new"] for each in noted) == list(range(101, 121))
     assert [each["old"] for each in noted] == [50, *(each["new"] for each in noted[:-1])]
     assert all(f"tool {each['new']}, pid {os.getpid()}" in each["by"] for each in noted)

@@ -64,7 +64,7 @@ def test_rows_that_fail_before_others_end_stop_nothing(bench: Bench, every: int)
 def test_few_rows_that_all_fail_are_failures_as_ever(bench: Bench) -> None:
     bench.model = ScriptedModel(refuse)
     assert run_virtual(bench.collect(ROWS[: MIN_ALIKE - 1])) == 2
-    assert len(bench.lines("_failures")) == MIN_ALIKE - 1
+    assert len(bench.lines("failures")) == MIN_ALIKE - 1
 
 
 def test_a_verifier_that_raises_each_time_stops_the_run_and_shows_its_traceback_once(
@@ -78,10 +78,10 @@ def test_a_verifier_that_raises_each_time_stops_the_run_and_shows_its_traceback_
     said = bench.out.getvalue()
     assert said.count("Traceback (most recent call last)") == 1
     assert "return body.scored(float({}[body.expected]))" in said
-    line = bench.lines("_failures")[0]
+    line = bench.lines("failures")[0]
     assert line["failure"]["traceback"].startswith("Traceback (most recent call last)")
     assert "KeyError: 'q" in line["failure"]["traceback"]
-    parked = {asked(line["responses_create_params"]) for line in bench.lines("_unverified")}
+    parked = {asked(line["responses_create_params"]) for line in bench.lines("unverified")}
     assert len(parked) >= MIN_ALIKE, "the responses are kept"
 
 
@@ -95,7 +95,7 @@ def test_some_rows_whose_verdict_fails_stop_nothing_in_a_later_run_either(bench:
     bench.verifier = making(Picky)
     for _ in range(2):
         assert run_virtual(bench.collect(ROWS, num_samples_in_parallel=1000)) == 2
-    assert len(bench.lines("_unverified")) == sum(each["expected"] < "q20" for each in ROWS)
+    assert len(bench.lines("unverified")) == sum(each["expected"] < "q20" for each in ROWS)
 
 
 class Misspelt(ResourcesServer):

@@ -118,7 +118,7 @@ def test_curves_the_table_and_files_reach_the_server(bench: Bench, server: Serve
     assert len(content["data"]) == len(ROWS)
     assert all(len(each) == len(content["columns"]) for each in content["data"])
     names = {path.name for path in (bench.folder / "artifacts").rglob("*") if path.is_file()}
-    assert {"rollouts.jsonl", "rollouts_run.json", "rollouts_aggregate_metrics.json"} <= names
+    assert {"rollouts.jsonl", "rollouts.d/run.json", "rollouts_aggregate_metrics.json"} <= names
 
 
 def test_killing_the_server_does_not_hold_the_collection_up(bench: Bench, server: Server) -> None:

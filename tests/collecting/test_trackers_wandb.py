@@ -82,7 +82,7 @@ def test_curves_the_table_and_files_are_kept_offline(bench: Bench, keys: dict[st
     sent = [each.artifact for each in found if each.WhichOneof("record_type") == "artifact"]
     [files] = [each for each in sent if each.type == "rollouts"]
     names = {each.path for each in files.manifest.contents}
-    assert {"rollouts.jsonl", "rollouts_run.json", "rollouts_aggregate_metrics.json"} <= names
+    assert {"rollouts.jsonl", "rollouts.d/run.json", "rollouts_aggregate_metrics.json"} <= names
     assert {name for name in names if not (bench.folder / name).exists()} == set()
     assert any(each.WhichOneof("record_type") == "exit" for each in found)
     [table] = bench.folder.glob("wandb/offline-run-*/files/media/table/samples/*.json")

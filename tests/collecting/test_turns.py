@@ -97,7 +97,7 @@ def collect(bench: Bench, policy: Policy, run: Any = asyncio.run, **keys: Any) -
 
 
 def turns_file(bench: Bench) -> Path:
-    return bench.folder / "rollouts_turns.jsonl"
+    return bench.folder / "rollouts.d/turns.jsonl"
 
 
 def test_a_run_that_broke_off_continues_after_the_last_stored_turn(
@@ -106,7 +106,7 @@ def test_a_run_that_broke_off_continues_after_the_last_stored_turn(
     adder.collects_over = over
     assert collect(adder, first := Policy(down_at=5)) == 2
     assert first.turns == [1, 2, 3, 4, 5]
-    stored = adder.lines("_turns")
+    stored = adder.lines("turns")
     assert [(line["kind"], line["schema"]) for line in stored] == [("turn", 1)] * 4
     assert collect(adder, second := Policy()) == 0
     assert second.turns == [5, 6] and not turns_file(adder).exists()
@@ -145,7 +145,7 @@ def test_a_slow_turn_is_stored_before_its_tools_run(
 ) -> None:
     monkeypatch.setattr(agents, "SHORT_S", 0)
     stored = []
-    Adder.breaks = staticmethod(lambda server: stored.append(len(adder.lines("_turns"))))
+    Adder.breaks = staticmethod(lambda server: stored.append(len(adder.lines("turns"))))
     assert collect(adder, Policy(3)) == 0
     assert stored == [1, 2]
 
@@ -164,7 +164,7 @@ def test_turns_are_stored_where_a_response_can_be_verified_again(
 ) -> None:
     adder.verifier = making(server)
     assert collect(adder, Policy(down_at=5), **keys) == 2
-    assert len(adder.lines("_turns")) == num_stored
+    assert len(adder.lines("turns")) == num_stored
 
 
 def test_save_turns_of_an_agent_that_does_not_report_them_is_refused(
@@ -212,7 +212,7 @@ def test_a_turn_in_another_file_is_not_a_rollout(adder: Bench) -> None:
 
 def test_turns_of_other_settings_are_not_used(adder: Bench) -> None:
     assert collect(adder, Policy(down_at=5)) == 2
-    lines = adder.lines("_turns")
+    lines = adder.lines("turns")
     for line in lines:
         line["turn"]["settings"] = "another"
     turns_file(adder).write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in lines))

@@ -522,7 +522,7 @@ def test_a_failure_that_an_agent_reports_is_no_rollout(place: Path, model: Endpo
     words = ["+agent_name=plain_counter_agent", "+max_failed_fraction=1"]
     found = collect(place, model, COUNTER, [counts(1, 4)], *words)
     assert found == []
-    [failure] = read_jsonl(place / "out/rollouts_failures.jsonl")
+    [failure] = read_jsonl(place / "out/rollouts.d/failures.jsonl")
     assert "/run reported: sandbox lost" in str(failure)
 
 

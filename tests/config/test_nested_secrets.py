@@ -157,10 +157,10 @@ def test_no_file_holds_an_escaped_echo(tmp_path: Path) -> None:
     assert "bad request: " in said and "bad request: " in later, said + later
     files = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "env.yaml"]
     names = {path.name for path in files}
-    assert {"rollouts_failures.jsonl", "calls.jsonl", "policy_model.log"} <= names, names
+    assert {"failures.jsonl", "calls.jsonl", "policy_model.log"} <= names, names
     texts = {str(path): path.read_text(errors="replace") for path in files} | {
         "said": said,
         "later": later,
     }
     assert not [place for place, text in texts.items() for r in readings(text) if KEY[:12] in r]
-    assert "bad request: <p>&quot;****" in texts[str(tmp_path / "out/rollouts_failures.jsonl")]
+    assert "bad request: <p>&quot;****" in texts[str(tmp_path / "out/rollouts.d/failures.jsonl")]

@@ -152,7 +152,7 @@ class Hang(ResourcesServer):
         rows = [{"responses_create_params": {"input": [{"role": "user", "content": "q"}]}}]
         write_jsonl(tmp_path / "tasks.jsonl", rows)
         process = place.start("collect_rollouts", *place.collect_argv("+drain_timeout_s=0.5"))
-        place.wait_for(1, "_unverified")
+        place.wait_for(1, "unverified")
         process.send_signal(signal.SIGINT)
         output, _ = process.communicate(timeout=HANG_S)
         assert process.returncode == 130, output

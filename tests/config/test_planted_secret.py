@@ -161,7 +161,7 @@ def test_no_secret_is_left_anywhere(workplace: Workplace, monkeypatch: pytest.Mo
     for given in ("env.yaml", "run.yaml"):
         del seen[str(workplace.folder / given)]
     assert any("careless.log" in place for place in seen), "the logs were looked at"
-    assert any("_failures.jsonl" in place for place in seen)
+    assert any("rollouts.d/failures.jsonl" in place for place in seen)
     assert "Incorrect API key provided: ****" in str(seen), "and the refusal came through"
     assert "the judge refuses ****" in str(seen)
     assert workplace.model.requests[0][1]["x-api-key"] == HEADER

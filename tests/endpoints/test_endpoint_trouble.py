@@ -94,7 +94,7 @@ def test_an_endpoint_that_is_gone_for_two_minutes_costs_time_and_no_rollout(
     with caplog.at_level(logging.WARNING):
         assert run_virtual(bench.collect(rows(number), num_samples_in_parallel=parallel)) == 0
     assert len(bench.keys()) == len(set(bench.keys())) == number
-    assert not bench.lines("_failures")
+    assert not bench.lines("failures")
     assert line.num_asked <= number + parallel + 30  # it is not run down meanwhile
     told = [record.message for record in caplog.records]
     assert len(told) == 2 and "policy_model is down; waiting until it answers: " in told[0]
@@ -106,7 +106,7 @@ def test_an_endpoint_that_is_gone_for_hours_is_given_up_in_the_end(bench: Bench)
     bench.model = behind(line)
     keys: dict[str, Any] = {"num_samples_in_parallel": 4, "rollout_timeout_s": 1800}
     assert run_virtual(bench.collect(rows(70), **keys)) == 2
-    failures = bench.lines("_failures")
+    failures = bench.lines("failures")
     assert len(bench.lines()) + len(failures) == 70 and failures
     assert all("cannot connect" in each["failure"]["message"] for each in failures)
     assert not any(each["failure"]["terminal"] for each in failures)
@@ -168,7 +168,7 @@ def test_a_set_up_that_is_wrong_stops_the_run_at_once_in_the_service_s_words(
     said = stopped(bench, behind(line, kind, **settings), num_samples_in_parallel=4)
     assert said == f"stopped: the first requests are {words}"
     assert line.num_asked <= 8 and not bench.lines()
-    told = [each["failure"] for each in bench.lines("_failures")]
+    told = [each["failure"] for each in bench.lines("failures")]
     assert told and not any(each["terminal"] for each in told)
     assert "sk-planted-0123" not in str(told)
 
@@ -284,7 +284,7 @@ def test_an_endpoint_that_only_throttles_is_bounded_by_the_rollout_s_time(bench:
     line = Line(lambda body, now: throttled(**THROTTLES))
     bench.model = behind(line)
     assert run_virtual(bench.collect(rows(9), rollout_timeout_s=1200)) == 2
-    [failure] = bench.lines("_failures")
+    [failure] = bench.lines("failures")
     assert failure["failure"]["elapsed_s"] <= 1200
     told = r"/v1/responses; waits for a rate limit took 1\d\d\d s$"
     assert re.search(told, failure["failure"]["message"])
@@ -331,7 +331,7 @@ NO_RESPONSES = {
 def test_a_reply_that_is_no_response_is_described(bench: Bench, expected: str) -> None:
     bench.model = behind(Line(lambda body, now: NO_RESPONSES[expected]), max_tries=1)
     assert run_virtual(bench.collect([row("q")], max_attempts=1)) == 2
-    [failure] = bench.lines("_failures")
+    [failure] = bench.lines("failures")
     assert expected in failure["failure"]["message"]
     assert len(failure["failure"]["message"]) < 250
 

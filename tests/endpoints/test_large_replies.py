@@ -35,7 +35,7 @@ def test_a_compressed_reply_is_refused_before_more_of_it_is_decompressed() -> No
 def test_a_whole_rollout_takes_little_more(case: str, tmp_path: Path) -> None:
     growth = measure_run(case, SIZE, tmp_path)
     assert growth < 3.2 * SIZE + ROOM, f"{growth / SIZE:.2f} times its size"
-    suffix = "" if case == "chat" else "_failures"
+    suffix = "" if case == "chat" else ".d/failures"
     assert (tmp_path / f"out/rollouts{suffix}.jsonl").read_bytes().count(b"\n") == 1
 
 

@@ -114,7 +114,7 @@ def test_what_is_no_json_at_all_is_still_no_answer(bench: Bench) -> None:
     line = Line(lambda body, now: Reply(200, Headers([]), b'{"output": [' + nest(200)))
     bench.model = behind(line)
     assert run_virtual(bench.collect([row("q")])) == 2
-    assert "not JSON, perhaps cut off" in bench.lines("_failures")[0]["failure"]["message"]
+    assert "not JSON, perhaps cut off" in bench.lines("failures")[0]["failure"]["message"]
 
 
 ROWS: dict[str, bytes] = {
@@ -135,7 +135,7 @@ def test_an_odd_row_is_named_and_the_others_are_collected(bench: Bench, why: str
     tasks.write_bytes(orjson.dumps(row("a")) + b"\n" + ROWS[why] + b"\n" + orjson.dumps(row("b")))
     assert run_virtual(bench.collect()) == 2
     assert len(bench.lines()) == 2
-    [failure] = bench.lines("_failures")
+    [failure] = bench.lines("failures")
     assert failure["line"] == 2 and failure["failure"]["message"].startswith(why)
     assert f"tasks.jsonl:2: {why}" in bench.out.getvalue()
     with pytest.raises(ConfigError, match=r"tasks.jsonl:2: "):

@@ -107,5 +107,5 @@ def write_scored(path: Path, lines: list[dict[str, Any]], of_member: Any) -> Pat
         digest = group_digest(sum(hold(key, each).digest for key, each in members))
         scores = [(key, GroupMemberScore(of_member(each))) for key, each in members]
         scored.append(build_group_line(group, 0, digest, "v", scores, {}))
-    write_jsonl(path.with_name(f"{path.stem}_groups.jsonl"), scored)
+    write_jsonl((path.parent / f"{path.stem}.d/groups.jsonl"), scored)
     return write_jsonl(path, lines)

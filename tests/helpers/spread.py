@@ -98,6 +98,6 @@ async def collect_spread(servers: Servers, config: Any, argv: Any, progress: Any
     """`collect_through` with two workers."""
     command = config.command
     paths = command.output_jsonl_fpath
-    shards = paths.with_name(f"{paths.stem}_shards") if command.rows == "shards" else None
+    shards = (paths.parent / f"{paths.stem}.d/shards") if command.rows == "shards" else None
     async with spread(servers, shards=shards) as found:
         return await collect_through(found, config, argv, progress)

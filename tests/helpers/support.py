@@ -112,8 +112,14 @@ def asked(params: dict[str, Any]) -> str:
     return params["input"][-1]["content"]
 
 
+def output_file(sidecar: str = "", stem: str = "rollouts") -> str:
+    """The name of the main file of an output, or of one of its sidecars."""
+    return f"{stem}.d/{sidecar}.jsonl" if sidecar else f"{stem}.jsonl"
+
+
 def write_jsonl(path: Path, rows: list[Any]) -> Path:
     lines = [each if isinstance(each, str) else json.dumps(each) for each in rows]
+    path.parent.mkdir(exist_ok=True)
     path.write_text("".join(line + "\n" for line in lines))
     return path
 
@@ -235,8 +241,8 @@ class Bench:
             config = config_of(self.folder, **keys)
             return await through(reached, config, ["+the=command"], progress)
 
-    def lines(self, suffix: str = "") -> list[dict[str, Any]]:
-        return read_jsonl(self.folder / f"rollouts{suffix}.jsonl")
+    def lines(self, sidecar: str = "") -> list[dict[str, Any]]:
+        return read_jsonl(self.folder / output_file(sidecar))
 
     def keys(self) -> list[tuple[str, int]]:
         """(question, rollout index) of every rollout on disk, sorted."""
@@ -272,8 +278,8 @@ class Desk(Bench):
             servers = Servers(peers, [], {}, {})
             return await reverify_through(servers, self.names, config, ["+the=command"], progress)
 
-    def new(self, suffix: str = "") -> list[JsonObject]:
-        return read_jsonl(self.folder / f"new{suffix}.jsonl")
+    def new(self, sidecar: str = "") -> list[JsonObject]:
+        return read_jsonl(self.folder / output_file(sidecar, "new"))
 
     def new_metrics(self) -> JsonObject:
         return json.loads((self.folder / "new_aggregate_metrics.json").read_text())

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from endpoint import Endpoint
-from support import HANG_S, asked, eventually, read_jsonl, write_jsonl
+from support import HANG_S, asked, eventually, output_file, read_jsonl, write_jsonl
 
 from rollout_kit.launch.sockets import bound_socket
 
@@ -97,8 +97,8 @@ class Workplace:
     def collect(self, *argv: str) -> tuple[int, str]:
         return self.run("collect_rollouts", *self.collect_argv(*argv))
 
-    def lines(self, suffix: str = "") -> list[dict[str, Any]]:
-        return read_jsonl(self.folder / f"out/rollouts{suffix}.jsonl")
+    def lines(self, sidecar: str = "") -> list[dict[str, Any]]:
+        return read_jsonl(self.folder / "out" / output_file(sidecar))
 
     def lines_so_far(self) -> list[dict[str, Any]]:
         """The same while a collector writes: what is half there does not count."""
@@ -108,8 +108,8 @@ class Workplace:
     def questions(self) -> list[str]:
         return sorted(asked(line["responses_create_params"]) for line in self.lines())
 
-    def wait_for(self, number: int, suffix: str = "") -> None:
-        path = self.folder / f"out/rollouts{suffix}.jsonl"
+    def wait_for(self, number: int, sidecar: str = "") -> None:
+        path = self.folder / "out" / output_file(sidecar)
         eventually(lambda: path.exists() and path.read_bytes().count(b"\n") >= number)
 
     @contextmanager

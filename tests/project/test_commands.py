@@ -171,7 +171,7 @@ def test_a_collector_killed_while_verdicts_are_out_has_the_responses_on_disk(
     questions = workplace.tasks(5)
     (workplace.folder / "slow_verdicts").touch()
     process = workplace.start("collect_rollouts", *workplace.collect_argv("+park_after_s=0.2"))
-    workplace.wait_for(5, "_unverified")
+    workplace.wait_for(5, "unverified")
     process.kill()
     process.communicate()
     (workplace.folder / "slow_verdicts").unlink()
@@ -205,13 +205,13 @@ def test_interrupted_twice_it_ends_at_once_and_keeps_what_it_has(workplace: Work
     (workplace.folder / "slow_verdicts").touch()
     never = ("+park_after_s=10000", "+drain_timeout_s=10000")
     process = workplace.start("collect_rollouts", *workplace.collect_argv(*never))
-    workplace.wait_for(20, "_unverified")
+    workplace.wait_for(20, "unverified")
     process.send_signal(signal.SIGTERM)
     said_until(process, "stopping: 20 in flight")
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=HANG_S)
     assert process.returncode == 130, output
-    assert len(workplace.lines("_unverified")) == 20
+    assert len(workplace.lines("unverified")) == 20
 
 
 def test_a_failure_s_repro_command_repeats_just_that_rollout(workplace: Workplace) -> None:
@@ -223,7 +223,7 @@ def test_a_failure_s_repro_command_repeats_just_that_rollout(workplace: Workplac
     (workplace.folder / "run.yaml").write_text(CONFIG + QUICK)
     status, output = workplace.collect("+max_attempts=1")
     assert status == 2, output
-    [failure] = workplace.lines("_failures")
+    [failure] = workplace.lines("failures")
     assert "engine on fire" in failure["failure"]["message"]
     before = workplace.model.saw.copy()
     workplace.model.behaviour = fine
@@ -269,7 +269,9 @@ def test_the_key_is_in_no_file_and_in_no_output(workplace: Workplace) -> None:
     (workplace.folder / "run.yaml").write_text(CONFIG + QUICK)
     _, output = workplace.collect("+max_attempts=1")
     assert "sk-planted" not in output
-    for path in (workplace.folder / "out").iterdir():
+    files = [path for path in (workplace.folder / "out").rglob("*") if path.is_file()]
+    assert "failures.jsonl" in {path.name for path in files}
+    for path in files:
         assert b"sk-planted" not in path.read_bytes(), path
 
 
@@ -278,7 +280,7 @@ def test_json_output_is_one_object_a_line(workplace: Workplace) -> None:
     status, output = workplace.collect("+json=true")
     assert status == 0
     events = [json.loads(line)["event"] for line in output.splitlines()]
-    assert events[0] == "plan" and "metrics" in events
+    assert events[:2] == ["agent", "plan"] and "metrics" in events
 
 
 def test_a_typo_is_refused_with_a_suggestion_before_anything_starts(workplace: Workplace) -> None:

@@ -255,7 +255,7 @@ def test_every_file_that_a_guide_names_exists() -> None:
         "resources_servers/my_env",
     )
     for document in WALKED.values():
-        for path in re.findall(r"(?<![\w/])[a-z_]\w*/[\w/]+\.(?:yaml|jsonl|py)\b", document):
+        for path in re.findall(r"(?<![\w/.])[a-z_]\w*/[\w/]+\.(?:yaml|jsonl|py)\b", document):
             assert (ROOT / path).exists() or path.startswith(elsewhere), path
 
 

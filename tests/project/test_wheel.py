@@ -135,7 +135,7 @@ def works_by_itself(place: Installed) -> None:
     assert {line["reward"] for line in place.lines()} == {0.0, 1.0}
     metrics = json.loads((place.folder / "results/rollouts_aggregate_metrics.json").read_text())
     assert metrics["counts"]["rollouts"] == 96
-    assert not (place.folder / "results/rollouts_failures.jsonl").exists()
+    assert not (place.folder / "results/rollouts.d/failures.jsonl").exists()
 
 
 def test_the_wheel_holds_what_runs_and_no_tests_or_leftovers(wheel: Path) -> None:

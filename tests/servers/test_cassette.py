@@ -162,7 +162,7 @@ def test_a_recorded_run_plays_back_without_a_call(studio: Studio, over: Over) ->
     status = studio.collect("played", over, replay=True)
     assert status == 0 and studio.rows("played") == live
     assert len(studio.model.calls) == asked and studio.server.executed == 0
-    refused = read_jsonl(studio.folder / "played_failures.jsonl")
+    refused = read_jsonl(studio.folder / "played.d/failures.jsonl")
     assert {line["failure"]["message"] for line in refused} == {"the prompt is too long"}
 
 
@@ -189,7 +189,7 @@ def test_what_is_missing_fails_or_with_record_goes_live_once(studio: Studio) -> 
     asked = len(studio.model.calls)
     assert studio.collect("sealed", replay=True) != 0
     assert len(studio.model.calls) == asked and len(studio.rows("sealed")) == 490
-    missing = read_jsonl(studio.folder / "sealed_failures.jsonl")[-1]["failure"]
+    missing = read_jsonl(studio.folder / "sealed.d/failures.jsonl")[-1]["failure"]
     assert "is not among those recorded" in missing["message"] and not missing["terminal"]
     assert studio.collect("sealed", replay=True, record=True) == 0
     assert len(studio.model.calls) == asked + 3 * NUM_REPEATS

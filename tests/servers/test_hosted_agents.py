@@ -79,7 +79,7 @@ def test_openai_agent_collects_with_the_key_of_env_yaml(tmp_path: Path) -> None:
     }
     path, headers, _ = hosted.requests[0]
     assert path == "/v1/responses" and headers["authorization"] == "Bearer sk-proj-planted"
-    assert "sk-proj-planted" not in (tmp_path / "rollouts_run.json").read_text() + said
+    assert "sk-proj-planted" not in (tmp_path / "rollouts.d/run.json").read_text() + said
 
 
 def test_azure_agent_collects_with_the_names_that_azure_users_know(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_azure_agent_collects_with_the_names_that_azure_users_know(tmp_path: Pat
     }
     path, headers, _ = hosted.requests[0]
     assert path == "/openai/v1/responses" and headers["api-key"] == "planted-azure-key"
-    assert "planted-azure-key" not in (tmp_path / "rollouts_run.json").read_text() + said
+    assert "planted-azure-key" not in (tmp_path / "rollouts.d/run.json").read_text() + said
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,7 @@ def test_a_rollout_that_is_cancelled_at_a_step_keeps_its_response(
 
     monkeypatch.setattr(Turns, "finish", finish_and_cancel)
     run_virtual(bench.collect([row("a"), row("b"), row("c")]))
-    kept = [*bench.lines(), *bench.lines("_unverified")]
+    kept = [*bench.lines(), *bench.lines("unverified")]
     found = {asked(each["responses_create_params"]) for each in kept}
     assert found == {"a", "b", "c"} and len(kept) == 3
     monkeypatch.undo()

@@ -231,7 +231,7 @@ def test_a_rollout_with_an_odd_verdict_keeps_its_response(placement: str, tmp_pa
         place.tasks(1)
         code, said = place.collect(f"+echo.resources_servers.echo.placement={placement}")
         what = "/verify returned details.items[3]=<object object at "
-        [failed], [kept] = place.lines("_failures"), place.lines("_unverified")
+        [failed], [kept] = place.lines("failures"), place.lines("unverified")
         for line in (failed, kept):
             assert line["failure"]["message"].startswith(what)
             assert line["failure"]["message"].endswith("of type object, which JSON does not have")
@@ -256,7 +256,7 @@ def test_an_agent_with_an_odd_response_is_named(
         (tmp_path / "run.yaml").write_text(text.replace("simple_agent:", "odd:"))
         place.tasks(1)
         place.collect(f"+echo_agent.responses_api_agents.odd.placement={placement}", *argv)
-    [line] = read_jsonl(tmp_path / "out/rollouts_failures.jsonl")
+    [line] = read_jsonl(tmp_path / "out/rollouts.d/failures.jsonl")
     assert line["failure"]["message"] == (
         f"/v1/responses returned details={{1, 2}}, of type set, {NO_TYPE}"
     )

@@ -283,7 +283,7 @@ def test_a_response_without_a_verdict_of_an_opaque_agent_is_kept_unverified(
     place = collected_by_foreign_agent(tmp_path, model, json.loads(block))
     assert place.status == 2, place.said
     assert place.lines() == []
-    [parked] = place.lines("_unverified")
+    [parked] = place.lines("unverified")
     assert parked["response"] == json.loads(block)["response"]
     assert "the judge did not answer" in place.said
 
@@ -329,7 +329,7 @@ def test_the_server_in_plain_python_is_collected_through(tmp_path: Path) -> None
     rewards = {line["number"]: line["reward"] for line in place.lines()}
     assert rewards == {number: float(number % 4 != 0) for number in range(20)}
     assert all(line["sum"] == int(output_of(line)["sum"]) for line in place.lines())
-    [failure] = read_jsonl(tmp_path / "out/rollouts_failures.jsonl")
+    [failure] = read_jsonl(tmp_path / "out/rollouts.d/failures.jsonl")
     assert failure["failure"]["class"] == "TaskError" and failure["failure"]["terminal"]
     assert "a row needs a number 'target'" in failure["failure"]["message"]
 
@@ -405,7 +405,7 @@ def test_a_resources_server_that_knows_only_nemo_gym_s_routes_is_collected_throu
     assert status == 2, said
     rewards = {line["number"]: line["reward"] for line in place.lines()}
     assert rewards == {number: float(number % 5 != 0) for number in range(30)}
-    [failure] = read_jsonl(tmp_path / "out/rollouts_failures.jsonl")
+    [failure] = read_jsonl(tmp_path / "out/rollouts.d/failures.jsonl")
     assert failure["failure"]["status"] == 422
 
 

@@ -150,7 +150,7 @@ def test_servers_killed_in_turn_cost_no_rollout_and_repeat_no_tool_call(
     assert {line["reward"] for line in workplace.lines()} == {1.0}
     executed = Counter((workplace.folder / "executed.log").read_text().splitlines())
     assert set(executed.values()) == {1}, "a tool call was executed twice in one attempt"
-    assert read_jsonl(workplace.folder / "out/rollouts_failures.jsonl") == []
+    assert read_jsonl(workplace.folder / "out/rollouts.d/failures.jsonl") == []
 
 
 @CHAOS
@@ -235,7 +235,7 @@ def test_rows_that_kill_their_server_fail_by_name_and_the_others_are_collected(
         assert code == 2, said
         assert {each["health"] for each in status(workplace, port)} == {"ok"}
         assert set(workplace.questions()) >= {f"q{n}" for n in range(20) if n % 5}, said
-        failed = read_jsonl(workplace.folder / "out/rollouts_failures.jsonl")
+        failed = read_jsonl(workplace.folder / "out/rollouts.d/failures.jsonl")
         assert {line["failure"]["class"] for line in failed} <= {"PeerLost", "SessionLost"}
 
 

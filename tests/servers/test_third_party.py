@@ -167,7 +167,7 @@ def test_rollouts_with_tools_keep_their_own_state_across_calls(
         assert line["reward"] == float(number % 4 != 0)
         assert line["num_items"] == number % 3 + 1
         assert f'{{"total":{spent}}}' in line["response"]["output"][-1]["content"][0]["text"]
-    assert not read_jsonl(tmp_path / "out/rollouts_failures.jsonl")
+    assert not read_jsonl(tmp_path / "out/rollouts.d/failures.jsonl")
 
 
 def test_a_row_that_it_cannot_take_and_a_session_that_it_does_not_know_are_failures(
@@ -182,6 +182,6 @@ def test_a_row_that_it_cannot_take_and_a_session_that_it_does_not_know_are_failu
         status, said = place.collect()
     assert status == 2, said
     assert [line["reward"] for line in place.lines()] == [1.0]
-    [failure] = read_jsonl(tmp_path / "out/rollouts_failures.jsonl")
+    [failure] = read_jsonl(tmp_path / "out/rollouts.d/failures.jsonl")
     assert (failure["failure"]["class"], failure["failure"]["status"]) == ("TaskError", 422)
     assert failure["response"]["output"], "the response is kept: it was paid for"

@@ -85,7 +85,7 @@ def test_only_tools_are_reached_by_name_when_collected_and_when_replayed(
 
     steps = ["/seed_session", "/add", "/verify", "/close_session"]
     assert asyncio.run(collected()) == steps
-    [parked] = read_jsonl(tmp_path / "rollouts_unverified.jsonl")
+    [parked] = read_jsonl(tmp_path / "rollouts.d/unverified.jsonl")
     assert asyncio.run(collected()) == steps
     [line] = read_jsonl(tmp_path / "rollouts.jsonl")
     assert line["response"] == parked["response"] and line["reward"] == 1.0

@@ -145,7 +145,7 @@ def test_an_edit_is_said_and_the_loaded_code_goes_on(workplace: Workplace) -> No
             workplace, port, 2
         )
     assert {line["rollout"]["verifier"] for line in workplace.lines()} == {before["verifier"]}
-    manifest = json.loads((workplace.folder / "out/rollouts_run.json").read_text())
+    manifest = json.loads((workplace.folder / "out/rollouts.d/run.json").read_text())
     assert manifest["verifier_parts"] == {before["verifier"]: before["verifier_parts"]}
 
 

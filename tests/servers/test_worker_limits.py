@@ -161,13 +161,13 @@ def test_a_verdict_that_is_late_leaves_the_rollout_unverified(file: Path, tmp_pa
     desk.verifier = making(Waiting)
     assert asyncio.run(desk.collect([row("q")])) == 2
     assert desk.lines() == []
-    [unverified], [failed] = desk.lines("_unverified"), desk.lines("_failures")
+    [unverified], [failed] = desk.lines("unverified"), desk.lines("failures")
     failure = failed["failure"]
     assert (failure["class"], failure["server"]) == ("VerifyError", "echo")
     assert "no answer within 0.3 s" in failure["message"]
     assert unverified["response"]["output"]
     Waiting.seconds = 0
-    source = str(tmp_path / "rollouts_unverified.jsonl")
+    source = str(tmp_path / "rollouts.d/unverified.jsonl")
     assert asyncio.run(desk.reverify(input_jsonl_fpath=source)) == 0
     assert [line["reward"] for line in desk.new()] == [1.0]
 

@@ -40,7 +40,7 @@ def write_scored(place: Place, lines: list[Any], scores: dict[tuple[int, int], A
         group = Group(f"{task:016x}", "solver", "")
         figures = {"s_end": task / 2}
         groups.append(build_group_line(group, task, group_digest(total), "v", members, figures))
-    place.write(groups, "rollouts_groups.jsonl")
+    place.write(groups, "rollouts.d/groups.jsonl")
     return path
 
 
@@ -82,7 +82,7 @@ def test_a_run_s_rollouts_have_their_group_s_rewards(tmp_path: Path) -> None:
 
 def test_a_server_s_later_score_replaces_the_earlier_one(place: Place) -> None:
     path = write_scored(place, LINES, SCORES)
-    groups = place.folder / "rollouts_groups.jsonl"
+    groups = place.folder / "rollouts.d/groups.jsonl"
     [old] = read_jsonl(groups)
     new = {**old, "members": [{**each, "reward": 7.0} for each in old["members"]]}
     stale = {**new, "digest": "0" * 32}
@@ -189,7 +189,7 @@ def test_the_digest_is_of_what_the_verifier_sees() -> None:
 )
 def test_an_edited_score_that_is_not_sound_does_not_count(place: Place, old: str, new: str) -> None:
     path = write_scored(place, LINES, SCORES)
-    groups = place.folder / "rollouts_groups.jsonl"
+    groups = place.folder / "rollouts.d/groups.jsonl"
     text = json.dumps(read_jsonl(groups)[0])
     assert old in text
     groups.write_text(text.replace(old, new) + "\n")

@@ -241,7 +241,7 @@ def test_an_output_is_known_by_any_of_its_names(tmp_path: Path) -> None:
     os.link(main, tmp_path / "hard")
     (tmp_path / "soft").symlink_to(main)
     paths = OutputPaths(main)
-    for name in ("hard", "soft", "../" + tmp_path.name + "/rollouts.jsonl", "rollouts_run.json"):
+    for name in ("hard", "soft", "../" + tmp_path.name + "/rollouts.jsonl", "rollouts.d/run.json"):
         assert paths.has(tmp_path / name), name
     assert not paths.has(tmp_path / "other.jsonl")
 

@@ -118,7 +118,7 @@ def test_a_pattern_takes_outputs_only_and_shards_that_lack_are_named(
     shards: list[Path], tmp_path: Path, run: Run
 ) -> None:
     for path in tmp_path.glob("s/r-2-of-3*"):
-        path.unlink()
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
     status, said = run(f"+inputs=[{tmp_path}/s/*.jsonl]", f"+output_jsonl_fpath={tmp_path}/m.jsonl")
     assert status == 2 and "no file of shard 2/3" in said and "Merged 2 files" in said
 
@@ -182,8 +182,10 @@ def test_files_without_sidecars_lack_nothing(shards: list[Path], tmp_path: Path,
     status, said = run(alone, second, f"+output_jsonl_fpath={tmp_path}/m.jsonl", "+json=true")
     report = json.loads(said)
     assert status == 2 and report["missing"] == ["no file of shard 1/3, 3/3"]
-    config = json.loads((tmp_path / "m_run.json").read_bytes())["config"]
-    assert config == json.loads(second.with_name(f"{second.stem}_run.json").read_bytes())["config"]
+    config = json.loads((tmp_path / "m.d/run.json").read_bytes())["config"]
+    assert (
+        config == json.loads((second.parent / f"{second.stem}.d/run.json").read_bytes())["config"]
+    )
     assert run(alone, f"+output_jsonl_fpath={tmp_path}/n.jsonl")[0] == 0
 
 
@@ -199,11 +201,11 @@ def test_odd_lines_and_manifests_are_no_bugs(shards: list[Path], tmp_path: Path,
         {"command": 7, "inputs": [{"shard": "auto/3", "planned": None}]},
     ]
     for path, manifest in zip(shards, broken, strict=True):
-        path.with_name(f"{path.stem}_run.json").write_text(json.dumps(manifest))
+        write_jsonl(path.parent / f"{path.stem}.d/run.json", [manifest])
     status, said = run(*shards, f"+output_jsonl_fpath={tmp_path}/m.jsonl")
     assert status == 2 and "Merged 3 files: 60 rollouts" in said and "Traceback" not in said
     status, said = run(*shards, "+output_jsonl_fpath=/proc/nothing/m.jsonl")
-    assert status == 1 and "cannot make the folder of /proc/nothing/m.jsonl" in said
+    assert status == 1 and "cannot make the folder /proc/nothing/m.d" in said
 
 
 def test_sidecars_come_along(shards: list[Path], tmp_path: Path, run: Run) -> None:
@@ -211,16 +213,16 @@ def test_sidecars_come_along(shards: list[Path], tmp_path: Path, run: Run) -> No
     done, [open_line, *_] = read_jsonl(first), read_jsonl(second)
     write_jsonl(second, read_jsonl(second)[1:])
     unverified = {**open_line, "kind": "unverified"}
-    write_jsonl(first.with_name("r-1-of-3_unverified.jsonl"), [{**done[0], "kind": "unverified"}])
-    write_jsonl(second.with_name("r-2-of-3_unverified.jsonl"), [unverified])
+    write_jsonl((first.parent / "r-1-of-3.d/unverified.jsonl"), [{**done[0], "kind": "unverified"}])
+    write_jsonl((second.parent / "r-2-of-3.d/unverified.jsonl"), [unverified])
     label = {"kind": "label", "schema": 1, "task_id": "x", "label": "bug"}
-    write_jsonl(second.with_name("r-2-of-3_labels.jsonl"), [label])
+    write_jsonl((second.parent / "r-2-of-3.d/labels.jsonl"), [label])
     merged = tmp_path / "m.jsonl"
     status, said = run(*shards, f"+output_jsonl_fpath={merged}")
     assert status == 2 and "Unverified: 1" in said and "1 of" in said
-    assert read_jsonl(tmp_path / "m_unverified.jsonl") == [unverified]
-    assert read_jsonl(tmp_path / "m_labels.jsonl") == [label]
-    runs = read_jsonl(tmp_path / "m_runs.ndjson")
+    assert read_jsonl(tmp_path / "m.d/unverified.jsonl") == [unverified]
+    assert read_jsonl(tmp_path / "m.d/labels.jsonl") == [label]
+    runs = read_jsonl(tmp_path / "m.d/runs.ndjson")
     assert [each["event"] for each in runs] == ["start", "end"] * 3
 
 
@@ -247,7 +249,7 @@ def test_what_cannot_be_merged_is_refused_in_a_line(
 def test_rows_that_are_not_in_a_file_yet_are_named(
     shards: list[Path], tmp_path: Path, run: Run
 ) -> None:
-    left = shards[0].with_name("r-1-of-3_shards")
+    left = shards[0].parent / "r-1-of-3.d/shards"
     left.mkdir()
     (left / "ab.jsonl").write_bytes(shards[0].read_bytes())
     words = [*shards, f"+output_jsonl_fpath={tmp_path}/all.jsonl"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from exported import line
-from support import Bench, Desk, read_jsonl, row, write_jsonl
+from support import Bench, Desk, output_file, read_jsonl, row, write_jsonl
 
 from rollout_kit.api.load import load
 from rollout_kit.cli import compare, export, merge, pairs, report, view
@@ -42,7 +42,8 @@ Run = Callable[..., tuple[int, str]]
 
 
 def content_of(folder: Path) -> dict[str, bytes]:
-    return {each.name: each.read_bytes() for each in folder.iterdir()}
+    found = (each for each in folder.rglob("*") if each.is_file())
+    return {str(each.relative_to(folder)): each.read_bytes() for each in found}
 
 
 def refused(start: Callable[[], object], folder: Path, where: str) -> str:
@@ -64,7 +65,7 @@ def test_a_collection_refuses_to_continue_what_a_newer_version_wrote(
         monkeypatch.setattr("rollout_kit.store.index.kept.SMALL", 0)
     bench = Bench(tmp_path)
     run_virtual(bench.collect(ROWS))
-    assert (tmp_path / "rollouts_index.bin").exists() == has_index
+    assert (tmp_path / "rollouts.d/index.bin").exists() == has_index
     lines = bench.lines()
     lines[at] |= LATER
     write_jsonl(tmp_path / "rollouts.jsonl", lines)
@@ -92,23 +93,23 @@ def test_an_index_that_a_newer_version_kept_hides_no_line(
         later.setattr("rollout_kit.store.index.file.MAGIC", b"rollout index 4 of schema 2\n")
         run_virtual(bench.collect(ROWS))
     assert {each["schema"] for each in bench.lines()} == {2}
-    assert (tmp_path / "rollouts_index.bin").stat().st_size > 100
+    assert (tmp_path / "rollouts.d/index.bin").stat().st_size > 100
     refused(lambda: run_virtual(bench.collect(ROWS)), tmp_path, "rollouts.jsonl:1")
 
 
-@pytest.mark.parametrize("suffix", ["_unverified", "_failures", "_turns", "_groups", "_acks"])
-def test_a_newer_line_beside_the_output_is_refused_too(tmp_path: Path, suffix: str) -> None:
+@pytest.mark.parametrize("sidecar", ["unverified", "failures", "turns", "groups", "acks"])
+def test_a_newer_line_beside_the_output_is_refused_too(tmp_path: Path, sidecar: str) -> None:
     bench = Bench(tmp_path)
     run_virtual(bench.collect(ROWS))
     lines = [{"kind": "failure", "schema": 1, "x": 1}, {"kind": "?", "schema": 2}]
-    write_jsonl(tmp_path / f"rollouts{suffix}.jsonl", lines)
-    refused(lambda: run_virtual(bench.collect(ROWS)), tmp_path, f"rollouts{suffix}.jsonl:2")
+    write_jsonl(tmp_path / output_file(sidecar), lines)
+    refused(lambda: run_virtual(bench.collect(ROWS)), tmp_path, f"{output_file(sidecar)}:2")
 
 
 def test_newer_lines_in_the_shards_of_a_killed_run_are_not_taken_over(tmp_path: Path) -> None:
     paths = OutputPaths(tmp_path / "rollouts.jsonl")
     write_jsonl(paths.main, [line(1, 0, "a", 1.0)])
-    paths.shards.mkdir()
+    paths.folder.mkdir()
     shard = write_jsonl(paths.shards / "w.jsonl", [line(2, 0, "a", 1.0) | LATER])
     before = paths.main.read_bytes(), shard.read_bytes()
     with pytest.raises(OutputError, match="a newer version wrote"):
@@ -128,16 +129,17 @@ def test_a_verification_refuses_a_newer_input_and_a_newer_output(tmp_path: Path)
     write_jsonl(tmp_path / "new.jsonl", [stale, lines[0] | LATER])
     refused(lambda: run_virtual(desk.reverify()), tmp_path, "new.jsonl:2")
     write_jsonl(tmp_path / "new.jsonl", [stale])
-    for suffix in ("_failures", "_turns"):
-        beside = write_jsonl(tmp_path / f"new{suffix}.jsonl", [lines[0] | LATER])
-        refused(lambda: run_virtual(desk.reverify()), tmp_path, f"{beside.name}:1")
+    for sidecar in ("failures", "turns"):
+        beside = write_jsonl(tmp_path / f"new.d/{sidecar}.jsonl", [lines[0] | LATER])
+        refused(lambda: run_virtual(desk.reverify()), tmp_path, f"new.d/{beside.name}:1")
         beside.unlink()
 
 
-@pytest.mark.parametrize("suffix", ["", "_unverified", "_failures", "_labels"])
+@pytest.mark.parametrize("suffix", ["", ".d/unverified", ".d/failures", ".d/labels"])
 def test_a_merge_refuses_a_newer_source(tmp_path: Path, run: Run, suffix: str) -> None:
     one = write_jsonl(tmp_path / "one.jsonl", [line(1, 0, "a", 1.0)])
     two = write_jsonl(tmp_path / "two.jsonl", [line(2, 0, "a", 1.0)])
+    (tmp_path / "two.d").mkdir()
     with (tmp_path / f"two{suffix}.jsonl").open("a") as stream:
         stream.write(json.dumps(line(3, 0, "a", 1.0) | LATER) + "\n")
     status, said = run(merge.main, one, two, f"+output_jsonl_fpath={tmp_path}/all.jsonl")

@@ -48,7 +48,7 @@ def test_all_but_the_training_runs_on_the_tiny_model(demo: Any, tmp_path: Path) 
     assert pairs and all(pair["chosen_reward"] > 1 for pair in pairs)  # of the group, not of one
     assert all(pair["margin"] > 0.01 for pair in pairs)
     assert {pair["rule"] for pair in pairs} <= {"correctness", "coherence"}
-    assert len(read_jsonl(tmp_path / "rollouts_groups.jsonl")) == 24
+    assert len(read_jsonl(tmp_path / "rollouts.d/groups.jsonl")) == 24
     greedy, _ = [each for command, each in said.items() if command.startswith("ng_compare")]
     assert "the second wins 0, loses 0, ties 16" in greedy  # the same model twice
 
@@ -67,7 +67,7 @@ def test_the_whole_loop_with_few_tasks(tmp_path: Path) -> None:
     assert dpo["base"]["digest"] == sft["digest"]  # each step begins with what the one before made
     for side, made in (("before", sft), ("after", dpo)):
         assert len(read_jsonl(tmp_path / f"{side}_greedy.jsonl")) == 16
-        settings = read_json(tmp_path / f"{side}_greedy_run.json")["settings"]
+        settings = read_json(tmp_path / f"{side}_greedy.d/run.json")["settings"]
         assert made["digest"] in json.dumps(settings)
 
 

@@ -87,7 +87,7 @@ def test_groups_reach_a_trainer_epoch_after_epoch(bench: Bench) -> None:
     groups = check_groups(bench, seen)
     epochs = Counter(parse_scope(line["rollout"].get("scope", "")).epoch for line in bench.lines())
     assert epochs[None] == epochs[1] == epochs[2] == 6
-    acked = [line for line in bench.lines("_acks") if line["reason"] == "acked"]
+    acked = [line for line in bench.lines("acks") if line["reason"] == "acked"]
     assert {line["key"] for line in acked} == {group.key for group in groups}
     assert len(acked) == 10
 
@@ -257,7 +257,7 @@ def test_a_program_collects_into_a_buffer(tmp_path: Path, monkeypatch: pytest.Mo
 
     asyncio.run(main())
     assert [len(found) for _, found in seen] == [3, 3]
-    acked = read_jsonl(Path("r_acks.jsonl"))
+    acked = read_jsonl(Path("r.d/acks.jsonl"))
     assert {line["key"] for line in acked} == {each.key for _, found in seen for each in found}
     with pytest.raises(ConfigError, match=r"epochs: .* give it to rollout_kit.rl.collect"):
         rk.collect(None, "tasks.jsonl", epochs=2)  # type: ignore[arg-type]
@@ -304,7 +304,7 @@ def test_groups_are_scored_and_put_while_the_program_is_busy(
     (tmp_path / "resources_servers/grouped/app.py").write_text(GROUPED)
     Path("grouped.yaml").write_text(GROUPED_YAML)
     Path("tasks.jsonl").write_text("".join(json.dumps(each) + "\n" for each in ROWS))
-    scores, seen = Path("r_groups.jsonl"), list[Any]()
+    scores, seen = Path("r.d/groups.jsonl"), list[Any]()
 
     async def main() -> None:
         async with rk.servers("grouped.yaml") as servers:
@@ -354,7 +354,7 @@ def test_a_lost_buffer_is_filled_from_the_output_and_the_acks(bench: Bench) -> N
     [(_, [left])] = second
     assert left.key not in used and left.rewards == [1.0]
     assert len(bench.lines()) == 3
-    assert len({line["key"] for line in bench.lines("_acks")}) == 3
+    assert len({line["key"] for line in bench.lines("acks")}) == 3
 
 
 def test_each_used_group_is_journalled_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -379,12 +379,12 @@ def test_each_used_group_is_journalled_once(bench: Bench, monkeypatch: pytest.Mo
 
         async with serve_buffer(buffer) as url:
             training = asyncio.create_task(train_slowly())
-            while len(bench.lines("_acks")) < len(ROWS):
+            while len(bench.lines("acks")) < len(ROWS):
                 assert await bench.collect(ROWS, buffer=url) == 0
             await training
 
     VirtualTime(monkeypatch).run(main())
-    assert len({line["key"] for line in bench.lines("_acks")}) == len(bench.lines("_acks")) == 3
+    assert len({line["key"] for line in bench.lines("acks")}) == len(bench.lines("acks")) == 3
 
 
 def test_a_group_with_a_failed_member_gives_its_place_back(bench: Bench) -> None:
@@ -478,7 +478,7 @@ def test_a_killed_collection_loses_and_repeats_no_group(
             assert time.monotonic() < give_up
             await asyncio.sleep(0.05)
 
-    acks = tmp_path / "rollouts_acks.jsonl"
+    acks = tmp_path / "rollouts.d/acks.jsonl"
     with redis_server(tmp_path) as url:
         asyncio.run(main(url))
     assert len(used) == number and set(used.values()) == {1}

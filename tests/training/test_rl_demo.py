@@ -29,7 +29,7 @@ def test_the_loop_goes_on_after_each_of_its_processes_was_killed(tmp_path: Path)
     versions = {each.versions for each in rollouts}
     assert None not in versions  # every turn says the weights that sampled it
     assert {first for first, _ in versions} >= set(range(5))
-    lines = (tmp_path / "rollouts_acks.jsonl").read_text().splitlines()
+    lines = (tmp_path / "rollouts.d/acks.jsonl").read_text().splitlines()
     acks = [json.loads(line) for line in lines]
     used = [ack["key"] for ack in acks if ack.get("reason") == "acked"]
     assert len(used) == len(set(used)) == 160

@@ -373,7 +373,7 @@ def test_one_of_two_replicas_is_killed_and_nothing_is_lost(tmp_path):
         rows = rows_of(out)
         keys = {(row["rollout"]["task_id"], row["rollout"]["rollout_index"]) for row in rows}
         assert len(rows) == len(keys) == 1024
-        assert not out.with_name(f"{out.stem}_failures.jsonl").exists()
+        assert not (out.parent / f"{out.stem}.d/failures.jsonl").exists()
         assert sum(row["tool_was_called"] for row in rows) / len(rows) > 0.9
         assert f"(pid {pid}) was killed by SIGKILL" in running.said()
         ends = time.monotonic() + READY_S

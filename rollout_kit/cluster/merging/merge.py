@@ -101,7 +101,7 @@ class Merge:
                     f" which takes them into {paths.main}"
                 )
         self._read()
-        _make_folder(output.main)
+        output.make_folder()
         with lock(output.main):
             _check_new(output)  # another program may have written it meanwhile
             try:
@@ -109,6 +109,7 @@ class Merge:
             except BaseException:
                 for path in output.all():
                     path.unlink(missing_ok=True)
+                output.drop_folder()
                 raise
 
     def _write_all(self, output: OutputPaths) -> JsonObject:
@@ -134,8 +135,8 @@ class Merge:
 
     def _read(self) -> None:
         for paths in self.sources:
-            for suffix in COPIED:
-                check_schema(paths.beside(suffix), is_output=False)
+            for name in COPIED:
+                check_schema(paths.sidecar(name), is_output=False)
             for group, scored in dict(read_scored(paths.groups)).items():
                 line = orjson.loads(_line(paths.groups, scored.offset))
                 self._scored.setdefault(group, (scored, line))
@@ -255,7 +256,7 @@ class Merge:
         asked = (last_input(each).get("num_repeats") for each in self._manifests)
         made = max(self._copied.indexes) + 1
         repeats = max((each for each in asked if isinstance(each, int)), default=made)
-        nothing = {"rollouts": 0, "output_tokens": 0, "elapsed_s": 0.0}
+        nothing = {"rollouts": 0, "output_tokens": 0, "elapsed_s": 0.0, "requests_429": 0}
         metrics = found.report(counts, nothing, repeats)
         metrics["throughput"] = {}
         if self._scored:
@@ -296,13 +297,6 @@ def _check_new(output: OutputPaths) -> None:
     for path in output.all():
         if path.exists() and path != output.index:
             raise ConfigError(f"{path} exists: remove it, or choose another output_jsonl_fpath")
-
-
-def _make_folder(output: Path) -> None:
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"cannot make the folder of {output}: {error.strerror}") from None
 
 
 def _line(path: Path, offset: int) -> bytes:

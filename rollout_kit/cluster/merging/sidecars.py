@@ -14,15 +14,15 @@ from ...types import JsonObject, Key
 from .findings import UNIONS
 
 COPIED = (
-    "_groups.jsonl",
-    "_labels.jsonl",
-    "_acks.jsonl",
-    "_runs.ndjson",
-    "_unverified.jsonl",
-    "_turns.jsonl",
-    "_failures.jsonl",
+    "groups.jsonl",
+    "labels.jsonl",
+    "acks.jsonl",
+    "runs.ndjson",
+    "unverified.jsonl",
+    "turns.jsonl",
+    "failures.jsonl",
 )
-"""Ends of the names of the files whose lines are copied."""
+"""The sidecars whose lines are copied."""
 
 
 def merge_sidecars(
@@ -33,18 +33,18 @@ def merge_sidecars(
     `done` are the keys of the main file.
     """
 
-    def copy(suffix: str, keeps: Callable[[Key], bool] | None = None) -> None:
-        lines = _lines([each.beside(suffix) for each in sources], keeps)
+    def copy(name: str, keeps: Callable[[Key], bool] | None = None) -> None:
+        lines = _lines([each.sidecar(name) for each in sources], keeps)
         if (first := next(lines, None)) is not None:
-            write_atomically(output.beside(suffix), chain([first], lines))
+            write_atomically(output.sidecar(name), chain([first], lines))
 
     waiting, failed = Keys(), Keys()
     keeps: dict[str, Callable[[Key], bool]] = {
-        "_unverified.jsonl": lambda key: key not in done and waiting.add(key),
-        "_turns.jsonl": lambda key: key not in done,
+        "unverified.jsonl": lambda key: key not in done and waiting.add(key),
+        "turns.jsonl": lambda key: key not in done,
     }
-    for suffix in COPIED:
-        copy(suffix, keeps.get(suffix))
+    for name in COPIED:
+        copy(name, keeps.get(name))
     for paths in sources:
         for _, raw in read_lines(paths.failures):
             key = key_of(parse_line(raw) or {})

@@ -1,4 +1,4 @@
-"""`<stem>_acks.jsonl`: the groups that have left the buffer, one line each. With the rollouts it
+"""`<stem>.d/acks.jsonl`: the groups that have left the buffer, one line each. With the rollouts it
 tells what a lost buffer held."""
 
 from collections.abc import Callable, Iterable

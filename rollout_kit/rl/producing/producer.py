@@ -2,7 +2,7 @@
 trainer has used.
 
 The rollouts are journalled as ever, before the buffer sees them. So a buffer that was lost is
-filled again from the output and from `<stem>_acks.jsonl`.
+filled again from the output and from `<stem>.d/acks.jsonl`.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""`<stem>_groups.jsonl`: one line per scored group, and which of them count.
+"""`<stem>.d/groups.jsonl`: one line per scored group, and which of them count.
 
 Lines are only appended. Of several lines of a group the last one counts, and only while its digest
 is that of the members in the rollouts file.

@@ -1,4 +1,4 @@
-"""Labels and notes that people set on rollouts and tasks: `<stem>_labels.jsonl`.
+"""Labels and notes that people set on rollouts and tasks: `<stem>.d/labels.jsonl`.
 
 A line sets or removes one label; the last line of a label counts. Lines are only appended, so
 several people can label the same output.
@@ -112,6 +112,7 @@ class Labels:
         raw = orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
         with self._lock:
             try:
+                self.path.parent.mkdir(exist_ok=True)
                 with self.path.open("a+b") as stream:
                     if stream.tell() and os.pread(stream.fileno(), 1, stream.tell() - 1) != b"\n":
                         raw = b"\n" + raw  # behind a line that was cut: both would be unreadable

@@ -1,4 +1,4 @@
-"""Rows that workers write themselves: files in the folder `<stem>_shards` beside the output.
+"""Rows that workers write themselves: files in the folder `<stem>.d/shards` beside the output.
 
 With `rows=shards` a worker appends the line of a rollout to a file of its own, on a disk that all
 nodes share, and tells the driver the head and the place. At the end of the run the lines go into
