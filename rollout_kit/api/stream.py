@@ -3,12 +3,14 @@
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from contextlib import suppress
 from typing import Any
 
 from ..collector.schedule import END, End, Later
 from ..collector.sources import TaskSource
 from ..errors import ConfigError
-from ..store.tasks import Malformed, Reading
+from ..store.compact import NumberTable
+from ..store.tasks import Malformed, Reading, task_id_of
 from ..types import Attempt, JsonObject
 
 UNKNOWN = 1 << 30
@@ -54,6 +56,16 @@ class StreamSource(TaskSource):
             self._error = error
         self.is_open_ended = False
         self._has_row.set()
+
+    async def _task_numbers(self) -> NumberTable:
+        """Those of the rows so far."""
+        found = NumberTable()
+        for number, position in self.reader.positions.items():
+            found.setdefault(number, position)
+        for row in self._waiting:
+            with suppress(AttributeError, TypeError):  # no task
+                found.setdefault(int(task_id_of(row), 16), 0)
+        return found
 
     def next(self) -> Attempt | Later | End:
         while not self._owed:

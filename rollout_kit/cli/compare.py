@@ -9,6 +9,5 @@ def main(words: list[str]) -> int:
     command = entry.parse_files(words, CompareConfig)
     from ..commands.compare import compare_files, format_comparison  # not needed for --help
 
-    found = compare_files(command)
-    entry.show(found, format_comparison, as_json=command.json_output)
+    entry.show_of_files(command, compare_files(command), format_comparison)
     return 0

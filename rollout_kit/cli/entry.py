@@ -75,7 +75,7 @@ EXAMPLES = {
     "ng_reverify": (
         'ng_reverify "+config_paths=[configs/quickstart.yaml]" +input_jsonl_fpath=rollouts.jsonl '
         "+output_jsonl_fpath=reverified.jsonl",
-        "ng_reverify +input_jsonl_fpath=rollouts_unverified.jsonl "
+        "ng_reverify +input_jsonl_fpath=rollouts.d/unverified.jsonl "
         "+output_jsonl_fpath=reverified.jsonl +num_samples_in_parallel=50",
     ),
     "ng_chaos": (
@@ -270,6 +270,18 @@ def _is_file(word: str) -> bool:
 def show(found: Any, format_text: Callable[[Any], str], *, as_json: bool) -> None:
     """Print a result as JSON, or as text for people."""
     print(json.dumps(found, ensure_ascii=False) if as_json else format_text(found))
+
+
+def show_of_files(command: Any, found: dict[str, Any], format_text: Callable[[Any], str]) -> None:
+    """Print a result over files of rollouts, and which of them hold tasks of earlier inputs."""
+    from ..api.outputs import files_of  # not needed for --help
+    from ..store.own_tasks import find_earlier_inputs
+
+    is_whole = command.input_jsonl_fpath is None
+    notes = list(find_earlier_inputs(files_of(command.inputs))) if is_whole else []
+    if command.json_output:
+        found = {**found, **({"earlier_inputs": notes} if notes else {})}
+    show(found, lambda it: "\n".join([*notes, format_text(it)]), as_json=command.json_output)
 
 
 def format_help(name: str) -> str:

@@ -10,5 +10,5 @@ def main(words: list[str]) -> int:
     from ..commands.export import export_pairs  # not needed for --help
     from ..export.report import format_report
 
-    entry.show(export_pairs(command), format_report, as_json=command.json_output)
+    entry.show_of_files(command, export_pairs(command), format_report)
     return 0

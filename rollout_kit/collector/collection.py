@@ -9,9 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
+from ..config.idle import Situation, find_idle
 from ..config.keys.commands import CollectConfig, ReverifyConfig, RolloutsCommand
 from ..config.keys.parallelism import Parallelism
 from ..config.load import Config
+from ..config.replaced import Replaced
 from ..endpoints.prices import Tariff
 from ..errors import ConfigError, OutputError, number_of
 from ..launch.reach import Servers
@@ -24,11 +26,13 @@ from ..store.manifest import Manifest, fingerprint_of
 from ..store.sidecars.sharded import ShardedJournal
 from ..store.sidecars.unwritten import AnyJournal, NoJournal
 from ..store.stored import StoredFile, drop_stale, survey
+from ..store.tasks import TaskReader
 from ..transport.http import max_connections
 from ..types import Key, Say
 from .history import History
 from .plan import (
     AgentPlan,
+    KnownAgent,
     check_prices,
     find_changed_code,
     find_wanted,
@@ -79,6 +83,8 @@ class Collection(Generic[AnyConfig, AnySource]):
     notes: list[str] = field(default_factory=list)
     """What people should know before the plan."""
     warmup: Warmup = Warmup()
+    replaced: Mapping[str, Replaced] = field(default_factory=dict)
+    """Dotted path of a value → what `env.yaml` or the command line has replaced there."""
     audit: tuple[float, int] = (0.0, 0)
     """Share of the verdicts that are made a second time, and the seed that draws them."""
     history: History = field(init=False)
@@ -93,6 +99,8 @@ class Collection(Generic[AnyConfig, AnySource]):
             counts = source.counts
             if not (source.is_open_ended or counts.to_collect or counts.to_verify + counts.to_copy):
                 self.manifest.keep_if_finished()
+            if entry := source.input_entry():
+                self.manifest.note_input(entry)
             self.manifest.write()
         verifiers = {
             agent: {"fingerprint": plan.verifier, **plan.verifier_parts}
@@ -150,16 +158,12 @@ async def open_collection(
         output, appends = str(command.output_jsonl_fpath), command.resume == "append"
         scopes = find_scopes(made_by(known), journal.contents, manifest, appends, output)
         journal.contents.keep_refused(partial(_fingerprints, plans))
-        verifiers = {plan.verifier: agent for agent, plan in plans.items() if plan.verifier}
-        manifest.begin(lines.again, mask(config.values, config.secrets), verifiers)
         tariffs = {agent: each.tariff for agent, each in known.items()}
         manifest.note_prices(tariffs)
-        for each in made_by(known):
-            manifest.know(fingerprint_of(each.settings), mask(each.settings, config.secrets))
-        for each in known.values():
-            manifest.know_verifier(each.verifier)
+        _note_settings(manifest, config, known, lines)
         notes += journal.notes + _older_verdicts(journal, plans, lines) + find_changed_code(known)
         notes += _few_files(command.num_samples_in_parallel)
+        notes += find_idle(_situation(config, reader, plans))
         wanted = find_wanted(command, scopes, reader.arms)
         notes += find_uncounted(journal.contents, list(plans), wanted.arm_ids)
         source = make_source(command, reader, wanted, journal, name=name, agents=plans, say=say)
@@ -181,8 +185,32 @@ async def open_collection(
         tariffs=tariffs,
         notes=notes,
         warmup=Warmup(command.warmup, command.responses_create_params),
+        replaced=_mask_values(config),
         audit=(command.audit_fraction, command.audit_seed),
     )
+
+
+def _note_settings(
+    manifest: Manifest,
+    config: Config[CollectConfig],
+    known: Mapping[str, KnownAgent],
+    lines: CommandLines,
+) -> None:
+    """Note in the manifest what the rollouts and the verdicts of this run are made with."""
+    plans = {agent: each.plan for agent, each in known.items()}
+    verifiers = {plan.verifier: agent for agent, plan in plans.items() if plan.verifier}
+    manifest.begin(lines.again, mask(config.values, config.secrets), verifiers)
+    for each in made_by(known):
+        manifest.know(fingerprint_of(each.settings), mask(each.settings, config.secrets))
+    for each in known.values():
+        manifest.know_verifier(each.verifier)
+
+
+def _mask_values(config: Config[Any]) -> dict[str, Replaced]:
+    return {
+        place: each._replace(value=mask(each.value, config.secrets))
+        for place, each in config.replaced.items()
+    }
 
 
 async def survey_stored(name: str, path: Path, command: ReverifyConfig) -> StoredFile:
@@ -259,6 +287,18 @@ def open_reverification(
     )
 
 
+def _situation(
+    config: Config[CollectConfig], reader: TaskReader, plans: Mapping[str, AgentPlan]
+) -> Situation:
+    places = {each.placement for each in config.instances.values()}
+    return Situation(
+        config.command,
+        has_arms=bool(reader.arms),
+        scores_groups=any(plan.verifies_groups for plan in plans.values()),
+        uses_ray=config.command.executor == "ray" or "ray" in places,
+    )
+
+
 def _open_journal(
     command: CollectConfig | ReverifyConfig, lines: CommandLines
 ) -> tuple[AnyJournal, list[str]]:
@@ -270,6 +310,7 @@ def _open_journal(
         if command.dry_run:  # show the plan as if they had been moved
             return NoJournal(), ["a real run would move the earlier files aside"]
         notes = [f"moved aside: {', '.join(map(str, moved))}"]
+        paths = output_paths(command)
     is_sharded = isinstance(command, CollectConfig) and command.rows == "shards"
     kind = ShardedJournal if is_sharded and not command.dry_run else Journal
     return kind(paths, fsync=command.fsync, command_line=lines.again), notes

@@ -97,6 +97,7 @@ def _measure(run: Run, lists_groups: bool) -> JsonObject:
             "rollouts": tally.rollouts,
             "output_tokens": tally.output_tokens if source.generates else 0,
             "elapsed_s": round(run.meter.elapsed_s, 3),
+            "requests_429": run.runner.bill.spent.throttled,
         },
         source.repeats,
         lists_groups=lists_groups,

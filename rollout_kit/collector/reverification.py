@@ -20,6 +20,7 @@ from ..metrics.summary import Metrics
 from ..metrics.tally import Tally
 from ..store.groups.scope import Group, arm_of_key, group_of, without_arm
 from ..store.lines import row_of
+from ..store.own_tasks import Others, OwnTasks
 from ..store.sidecars.unwritten import AnyJournal
 from ..store.stored import Line, Stored, StoredFile, read_stored_lines
 from ..store.tasks import BREATH, Malformed
@@ -132,6 +133,8 @@ class StoredSource:
     """
 
     on_task: OnTask | None = None
+    own: OwnTasks | None = None
+    others = Others(0, 0)
     is_open_ended = False
     generates = False
     lacks = "verdict"
@@ -176,6 +179,19 @@ class StoredSource:
     def take(self, outcome: Outcome) -> None:
         if isinstance(outcome, Rollout) and (found := self.survey.rows.get(outcome.key)):
             self.comparison.add(found.reward, outcome)
+
+    async def know_tasks(self) -> None:
+        """Learn which rollouts of the output are of tasks of the input, which a limit does not
+        narrow."""
+        survey, done = self.survey, self._journal.contents.done
+        if survey.only is not None:
+            return
+        own = OwnTasks.of(key.task_id for key in survey.rows)
+        if survey.limit and own.count_others(done, self.covers).rollouts:
+            lines = read_stored_lines(self.stored.path)
+            own = OwnTasks.of(line.key.task_id for line in lines if isinstance(line, Line))
+        self.others = own.count_others(done, self.covers)
+        self.own = own if self.others.rollouts else None
 
     def add_earlier(self, rollout: Rollout) -> None:
         self.take(rollout)

@@ -88,6 +88,9 @@ class Run:
         self._say, self._ends = say, ends
         self._write_metrics, self._on_counted = write_metrics, on_counted
         self._earlier = collection.journal.earlier_rows()
+        self._pending = collection.journal.contents.pending
+        self._undecided: list[Rollout] = []
+        """Rollouts that were pending, as long as it is not known of which input they are."""
         self.limits = RunLimits(command, runner.bill, say, self._reach_limit)
         is_whole = attempts is None and command.only is None
         self.groups = GroupScoring.of(collection, self.metrics, self.end_with, is_whole)
@@ -168,8 +171,10 @@ class Run:
             if self._fatal:
                 raise self._fatal
             self.collection.journal.finish()
-        for row in self._earlier:  # those that an interrupt left uncounted
-            self._add_earlier(row)
+        if not self.is_counted:  # an interrupt came first
+            await self._know_tasks()
+            for row in self._earlier:
+                self._add_earlier(row)
 
     def interrupt(self) -> None:
         """Let attempts in flight finish; called again, cancel them."""
@@ -184,7 +189,7 @@ class Run:
         warmup = self.collection.warmup
         params = {"input": "warm-up", "max_output_tokens": 16, **warmup.params}
         with entered(Session(spent=self.runner.bill.spent)):
-            for model in self._models():
+            for model in self.models():
                 for _ in range(warmup.number):
                     with suppress(RolloutError):
                         await self.runner.peers.call(model, "/v1/responses", params, dict)
@@ -194,7 +199,7 @@ class Run:
         source, contents = self.source, self.collection.journal.contents
         done = contents.done
         return GiveUp(
-            {*self._models(), *source.verifiers()},
+            {*self.models(), *source.verifiers()},
             self.limiter(),
             owed=lambda: source.num_owed,
             has_succeeded=any(source.covers(*which) for which in done.numbers()),
@@ -205,7 +210,8 @@ class Run:
             settled=lambda: self.schedule.num_settled,
         )
 
-    def _models(self) -> set[str]:
+    def models(self) -> set[str]:
+        """The model servers of this run's agents."""
         plans = self.runner.agents.values()
         return {plan.model_server for plan in plans if plan.model_server is not None}
 
@@ -219,7 +225,10 @@ class Run:
             num_final += self.tally.take(outcome)
             if isinstance(outcome, Rollout):
                 outcome.encoded = None  # it is written; an observer may keep the rollout
-                self.metrics.add(outcome)
+                if self.is_counted or outcome.key not in self._pending:
+                    self.metrics.add(outcome)
+                else:
+                    self._undecided.append(outcome)
             elif outcome.error is not None:
                 self._tracebacks.show(outcome.error)
                 is_overloaded |= isinstance(outcome, Failure) and outcome.error.status in OVERLOADED
@@ -242,7 +251,7 @@ class Run:
         ask = partial(self.runner.peers.call_each, path="/load")
         every_s = 0.0 if self.command.json_output else SAY_EVERY_S
         yield self.parallel.watch(
-            lambda limiter: Watch(limiter, self._models(), ask, self._say, every_s).watch()
+            lambda limiter: Watch(limiter, self.models(), ask, self._say, every_s).watch()
         )
 
     async def _tick(self) -> None:
@@ -301,8 +310,11 @@ class Run:
     async def _count_rest(self) -> None:
         """What can wait for the first requests: a long input, and the metrics of earlier rows."""
         await self.schedule.begun.wait()
-        if self.source.is_open_ended:
+        is_late = self.source.is_open_ended
+        if is_late:
             await self.source.count_rest()
+        await self._know_tasks()
+        if is_late:
             self._on_counted()
         for number, row in enumerate(self._earlier, 1):
             self._add_earlier(row)
@@ -310,6 +322,14 @@ class Run:
                 await asyncio.sleep(0)
         self.is_counted = True
         await self.groups.catch_up()
+
+    async def _know_tasks(self) -> None:
+        """From here on, what is not of this input's tasks is counted apart."""
+        if self.source.own is None:
+            await self.source.know_tasks()
+        self.metrics.own = self.source.own
+        while self._undecided:
+            self.metrics.add(self._undecided.pop())
 
     def _add_earlier(self, row: JsonObject) -> None:
         rollout = rollout_of(row)

@@ -15,8 +15,10 @@ from ..config.keys.commands import CollectConfig
 from ..errors import ConfigError, number_of
 from ..metrics.summary import Metrics
 from ..metrics.tally import Tally
+from ..store.compact import NumberTable
 from ..store.groups.scope import is_named
 from ..store.lines import row_of
+from ..store.own_tasks import Others, OwnTasks, read_task_numbers
 from ..store.sidecars.unwritten import AnyJournal
 from ..store.tasks import BREATH, NO_AGENT, Malformed, TaskReader, agent_name_of
 from ..types import Attempt, JsonObject, Key, Outcome, Rollout, Say, Task
@@ -42,6 +44,9 @@ class TaskSource:
 
     on_task: OnTask | None = None
     """Follows each task before its first attempt."""
+    own: OwnTasks | None = None
+    """The tasks of the input, once they are known; None if the output holds no others."""
+    others = Others(0, 0)
     generates = True
     """Whether its rollouts use tokens of the policy."""
     lacks = "result"
@@ -104,6 +109,29 @@ class TaskSource:
         self.counts = await self._count(self.reader.read())
         self.is_open_ended = False
         self.reader.leading.keep(self._journal.index, self.reader.mark())
+
+    async def know_tasks(self) -> None:
+        """Learn which rollouts on disk are of this input's tasks, which a limit does not narrow."""
+        contents = self._contents
+        held = contents.done.numbers()
+        num_waiting = sum(map(self.is_of_this_run, contents.pending))
+        is_mixed = sum(
+            number for which, number in held.items() if self.covers(*which)
+        ) > self.counts.done or num_waiting > len(self._to_verify)
+        if is_mixed and self.wanted.only is None:
+            self.own = OwnTasks(await self._task_numbers())
+            self.others = self.own.count_others(contents.done, self.covers)
+
+    async def _task_numbers(self) -> NumberTable:
+        """The ids of all tasks of the input."""
+        if not (self.reader.limit or self.is_open_ended):
+            return self.reader.positions
+        found = NumberTable()
+        for row, number in enumerate(read_task_numbers(self.reader.path), 1):
+            found.setdefault(number, 0)
+            if row % BREATH == 0:
+                await asyncio.sleep(0)
+        return found
 
     def take(self, outcome: Outcome) -> None:
         pending = self._contents.pending
@@ -200,8 +228,9 @@ class TaskSource:
             {"event": "renamed", "rows": number, "line": first.line, "agent": first.agent},
         )
 
-    def num_missing_of(self, entry: JsonObject) -> int:
-        """Tasks of an earlier input that neither the output nor this input has."""
+    def find_missing_of(self, entry: JsonObject) -> tuple[int, bool]:
+        """The number of tasks of an earlier input that neither the output nor this input has, and
+        whether this input is a part of it."""
         reader, done = self.reader.of_input(entry["path"], entry.get("limit")), self._contents.done
         lacking: set[str] = set()
         with suppress(ConfigError):  # an input that was removed cannot be collected anyway
@@ -210,11 +239,12 @@ class TaskSource:
                 for task in reader.read()
                 if isinstance(task, Task) and any(key not in done for key in self.wanted.keys(task))
             }
-        mine = self.reader.read() if lacking else iter(())
+        mine, is_part = self.reader.read() if lacking else iter(()), False
         while lacking and (task := next(mine, None)) is not None:
             if isinstance(task, Task):
                 lacking.discard(task.task_id)
-        return len(lacking)
+                is_part = is_part or int(task.task_id, 16) in reader.positions
+        return len(lacking), is_part
 
     def closing_lines(self) -> list[str]:
         """What people should know at the end."""

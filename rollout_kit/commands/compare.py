@@ -21,6 +21,9 @@ from ..types import JsonObject
 MAX_SETTINGS = 20
 """Different settings that are listed."""
 
+FEW_TASKS = 6
+"""With fewer, the exact tests have no p-value below 0.05, and the t-test rarely."""
+
 MAX_WIDTH = 120
 """Characters of a line about a file; pass@k and maj@k go to lines of their own beyond it."""
 
@@ -84,9 +87,9 @@ def read_files(command: CompareConfig) -> tuple[list[File], list[str]]:
     paths, again = distinct_files_of(command.inputs)
     with filtering(command.where) as keeps:
         if len(paths) == 1:
-            files = _read_arms(paths[0], keeps)
+            files = _read_arms(paths[0], keeps, command.input_jsonl_fpath)
         else:
-            files = [_read(path, keeps) for path in paths]
+            files = [_read(path, keeps, command.input_jsonl_fpath) for path in paths]
     if len(files) < 2:
         twice = f"{again[0]} is named twice; " if again else ""
         raise ConfigError(
@@ -116,8 +119,8 @@ def _choose(source: RolloutSource, keeps: Filter | None) -> Iterator[Candidate]:
             yield candidate
 
 
-def _read(path: Path, keeps: Filter | None) -> File:
-    found, source = File.create(str(path), path), RolloutSource([path])
+def _read(path: Path, keeps: Filter | None, tasks: Path | None) -> File:
+    found, source = File.create(str(path), path), RolloutSource([path], tasks=tasks)
     for candidate in _choose(source, keeps):
         parts = [found]
         if arm := arm_of_key(candidate.key):
@@ -127,10 +130,10 @@ def _read(path: Path, keeps: Filter | None) -> File:
     return found
 
 
-def _read_arms(path: Path, keeps: Filter | None) -> list[File]:
+def _read_arms(path: Path, keeps: Filter | None, tasks: Path | None) -> list[File]:
     """The arms of a single file, each as a file, in the order of the configuration."""
     arms: dict[str, File] = {}
-    source = RolloutSource([path])
+    source = RolloutSource([path], tasks=tasks)
     for candidate in _choose(source, keeps):
         arm = arm_of_key(candidate.key)
         _add([arms.setdefault(arm, File.create(arm or "(no arm)", path))], candidate)
@@ -220,6 +223,12 @@ def conclude(paired: Paired) -> str:
     else:
         what = f"{paired.means[0]:.4f} against {paired.means[1]:.4f}"
     p = "p < 0.0001" if paired.p < 0.0001 else f"p = {paired.p:.2g}"
+    if not paired.is_seen and paired.num_tasks < FEW_TASKS:
+        tasks = number_of(paired.num_tasks, "task")
+        return (
+            f"{tasks} cannot show a difference, whatever it is: {what}, {p} ({paired.test})."
+            f" Compare at least {FEW_TASKS}."
+        )
     if not paired.is_seen:
         return f"No difference can be seen: {what}, {p} ({paired.test})."
     better = "second" if paired.difference > 0 else "first"

@@ -18,7 +18,11 @@ MAX_REASONS = 5
 WORTH_SAYING = 0.01
 """Smaller shares of rollouts without an answer, or cut off, are in the metrics file only."""
 
-RATES = {"cut_off": "Cut off by the limit of tokens", "no_answer": "Without an answer"}
+RATES = {
+    "cut_off": "Cut off by the limit of tokens",
+    "max_steps": "Ended by the agent's limit of turns, its key max_steps",
+    "no_answer": "Without an answer",
+}
 
 MAX_WORST = 3
 """Tasks with the lowest reward that are listed."""
@@ -84,13 +88,26 @@ def _say_headline(run: Run, metrics: Mapping[str, Any], say: Say) -> None:
                 at_k += f" · {name}@{k} {value:.3f}"
                 at_k += f" ({number_of(behind, 'task')})" if behind < tasks else ""
     say(f"Reward {reward:.3f}{between} over {over}{at_k}")
+    _say_whole_file(run, metrics, say)
     _say_arms(metrics.get("arms", {}), say)
     for name, share in metrics["rates"].items():
-        if share >= WORTH_SAYING:
+        if share >= WORTH_SAYING or name == "max_steps":
             say(f"{RATES[name]}: {share:.1%} of the rollouts")
     if counts["rollouts"] < counts["planned"]:
         whole = f"{counts['planned']:,} rollouts of {number_of(counts['tasks'], 'task')}"
         say(f"This is a part of the plan, which is {whole}: the rest may change every figure")
+
+
+def _say_whole_file(run: Run, metrics: Mapping[str, Any], say: Say) -> None:
+    """The reward over all rollouts of the output, if it holds some of other inputs."""
+    if (found := metrics.get("whole_file")) is None:
+        return
+    others = metrics["counts"]["other_rollouts"]
+    over = f"{number_of(found['rollouts'], 'rollout')} of {number_of(found['tasks'], 'task')}"
+    shown = "no reward" if (reward := found.get("reward")) is None else f"reward {reward:.3f}"
+    say(
+        f"Whole file: {shown} over {over}, {others:,} of them not of the tasks of {run.source.name}"
+    )
 
 
 def _say_arms(arms: Mapping[str, Any], say: Say) -> None:

@@ -12,6 +12,8 @@ from ..collector.collection import Collection
 from ..collector.results import Status, write_metrics
 from ..collector.run import Run
 from ..collector.schedule import Later
+from ..config.replaced import explain
+from ..errors import number_of
 from ..live.control import Control
 from ..live.door import open_door
 from ..live.watcher import Reader, Watcher
@@ -21,6 +23,9 @@ from ..transport.loop import interrupts
 from ..types import Attempt, Say
 from .progress import Progress
 from .report import report
+
+MAX_AGENTS = 5
+"""Agents that are named before a run."""
 
 Ends = Sequence["asyncio.Task[str]"]
 
@@ -50,18 +55,56 @@ async def prepare(collection: Collection[Any, Any], progress: Progress) -> None:
     await source.count()
     for note in collection.notes:
         progress.say(note)
-    for text, fields in source.plan_notes():
-        progress.say(text, **fields)
+    _say_who_runs(collection, progress)
+    if not source.is_open_ended:
+        await source.know_tasks()
+    _say_plan(collection, progress)
     current = source.input_entry()
     for earlier in collection.manifest.earlier_inputs(current) if current else ():
-        if number := source.num_missing_of(earlier):
+        number, is_part = source.find_missing_of(earlier)
+        if number:
+            path, limit = earlier["path"], earlier.get("limit") or "none"
+            what = f"{number_of(number, 'task')} of the earlier input {path} (limit {limit})"
+            lost = (
+                f"warning: {source.name} is a part of {path} and leaves out what has no rollout: "
+            )
             progress.say(
-                f"{number:,} tasks of the earlier input {earlier['path']} (limit"
-                f" {earlier.get('limit') or 'none'}) are still missing; the same command with that"
-                " input collects them"
+                f"{lost * is_part}{what} still missing; the same command with"
+                f" +input_jsonl_fpath={path} collects what is missing"
             )
     if not collection.command.dry_run:
         collection.begin()
+
+
+def _say_who_runs(collection: Collection[Any, Any], progress: Progress) -> None:
+    """Each agent with its model and endpoint, and which of the configured values were replaced."""
+    plans = collection.runner.agents if collection.source.generates else {}
+    for agent, plan in list(plans.items())[:MAX_AGENTS]:
+        model = f": model {plan.model}" if plan.model else ""
+        hosts = f" at {', '.join(plan.hosts)}" if plan.hosts else ""
+        why = list(explain(collection.replaced, (agent, str(plan.model_server))))
+        text = f"Agent {agent}{model}{hosts}" + (f" ({'; '.join(why)})" if why else "")
+        about = {"agent": agent, "model": plan.model, "hosts": list(plan.hosts)}
+        progress.say(text, event="agent", **about)
+    if (more := len(plans) - MAX_AGENTS) > 0:
+        progress.say(f"… and {number_of(more, 'other agent')}")
+
+
+def _say_plan(collection: Collection[Any, Any], progress: Progress) -> None:
+    """The plan, and what the output holds of other inputs."""
+    for text, fields in collection.source.plan_notes():
+        progress.say(text, **fields)
+    others = collection.source.others
+    if not others.rollouts:
+        return
+    what = f"{number_of(others.rollouts, 'rollout')} of {number_of(others.tasks, 'task')}"
+    progress.say(
+        f"{collection.command.output_jsonl_fpath} also holds {what} that are not in"
+        f" {collection.source.name}: the figures of this run leave them out, and one line has those"
+        " of the whole file",
+        event="others",
+        **others._asdict(),
+    )
 
 
 def make_run(
@@ -118,8 +161,7 @@ def _show_total(collection: Collection[Any, Any], progress: Progress) -> None:
     if collection.source.is_open_ended:  # it has no end
         return
     progress.set_total(collection.source.counts.planned)
-    for text, fields in collection.source.plan_notes():
-        progress.say(text, **fields)
+    _say_plan(collection, progress)
 
 
 def show_first_request(collection: Collection[Any, Any], progress: Progress) -> Status:

@@ -5,7 +5,7 @@ types, dangling references, missing values. Nothing is printed; there is no glob
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -17,15 +17,17 @@ from ..errors import ConfigError, suggest
 from ..nemo_gym.adoption import place_data
 from ..nemo_gym.checkout import Gym
 from ..secrets import find_used, is_secret_key, mask, private_values, secret_values
+from ..serving.imported import look_again
 from ..serving.registry import TYPES
 from ..types import JsonObject
-from . import classify, fields, instances, interpolation, overrides, sources, verification
+from . import classify, fields, idle, instances, interpolation, overrides, sources, verification
 from .classify import PARAMS
 from .inputs import with_dataset
 from .instance_keys import CommonKeys
 from .instances import Block, Instance
 from .keys.commands import Command, HttpClientConfig, known_keys
 from .overrides import Override
+from .replaced import Replaced
 from .sources import COMMAND_LINE, ENV_FILE, Merged
 
 __all__ = ["Config", "Instance", "Sources", "load", "read"]
@@ -52,6 +54,8 @@ class Config(Generic[CommandT]):
     origins: dict[str, str]
     secrets: frozenset[str]
     warnings: tuple[str, ...] = ()
+    replaced: Mapping[str, Replaced] = field(default_factory=dict)
+    """Dotted path of a value → what `env.yaml` or the command line has replaced there."""
 
     def of_type(self, type_: str) -> list[Instance]:
         return [one for one in self.instances.values() if one.type == type_]
@@ -70,6 +74,7 @@ def load(
 ) -> Config[CommandT]:
     """The configuration of a command started with `words`; ConfigError names every problem."""
     cwd = cwd or Path.cwd()
+    look_again()
     given = read(words, command, cwd)
     resolved = interpolation.resolve(given.merged.tree)
     secrets = _find_secrets(given.merged, resolved.values)
@@ -133,7 +138,12 @@ def _check(
         values=resolved.values,
         origins=dict(merged.origins),
         secrets=secrets,
-        warnings=(*warnings, *_warnings(given.overrides, secrets)),
+        warnings=(
+            *warnings,
+            *idle.find_of_others(merged, command),
+            *_warnings(given.overrides, secrets),
+        ),
+        replaced=merged.find_beaten(),
     )
 
 

@@ -21,7 +21,9 @@ from ..nemo_gym import inheritance
 from ..nemo_gym.checkout import locate
 from ..serving import registry
 from ..types import JsonObject
+from . import interpolation
 from .overrides import CONFIG_PATHS, Override
+from .replaced import Replaced
 
 COMMAND_LINE = "command line"
 ENV_FILE = "env.yaml"
@@ -62,6 +64,8 @@ class Merged:
     """Top-level keys of files that the command line has changed."""
     replaced: JsonObject = field(default_factory=dict)
     """Values of such keys that are gone."""
+    beaten: dict[str, Replaced] = field(default_factory=dict)
+    """Dotted path of a leaf → what `env.yaml` or the command line has replaced there."""
 
     def add(self, layer: Layer) -> None:
         self._merge(self.tree, layer.tree, layer.origin, ())
@@ -121,8 +125,26 @@ class Merged:
                     self.origins.pop(".".join(path), None)
                 self._merge(into[key], value, origin, path)
             else:
+                self._note_beaten(into.get(key), value, origin, ".".join(path))
                 into[key] = deepcopy(value)
                 self._record(value, origin, path)
+
+    def _note_beaten(self, old: Any, new: Any, origin: str, place: str) -> None:
+        before = self.origins.get(place, "")
+        if old not in (None, "???", new) and before != origin in (ENV_FILE, COMMAND_LINE):
+            self.beaten[place] = Replaced(old, before, origin)
+
+    def find_beaten(self) -> dict[str, Replaced]:
+        """The same with the leaves that take such a value by `${…}`."""
+        found, users = dict(self.beaten), interpolation.users(self.tree)
+        left = list(found)
+        while left:
+            name = left.pop()
+            for path in users.get(name, ()):
+                if (place := ".".join(path)) not in found:
+                    found[place] = found[name]
+                    left.append(place)
+        return found
 
     def _record(self, value: Any, origin: str, path: tuple[str, ...]) -> None:
         self._forget(path)

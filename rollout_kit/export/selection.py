@@ -66,7 +66,8 @@ def select(
     """
     if not config.inputs:
         raise ConfigError("name one or more files of rollouts")
-    found = Selection(RolloutSource(files_of(config.inputs)), {}, {})
+    source = RolloutSource(files_of(config.inputs), tasks=config.input_jsonl_fpath)
+    found = Selection(source, {}, {})
     with_texts = with_texts or config.dedupe
     arms: set[str] = set()
     with filtering(config.where) as keeps:

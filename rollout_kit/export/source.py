@@ -22,12 +22,15 @@ from ..store.index.index import LineChanged, open_index
 from ..store.index.left_out import REPEATED, why_no_row
 from ..store.index.records import RecordMaker
 from ..store.input import number_lines
+from ..store.own_tasks import OwnTasks
 from ..store.scan import parse_line
 from ..store.sidecars.labels import find_labels
 from ..types import GroupScore, Key, Rollout
 from .filters.expression import Filter, fields_of, names_in
 from .filters.masks import mask_of, split, value_in
 from .grouped import is_group, read_group
+
+OF_OTHERS = "of no task of input_jsonl_fpath"
 
 
 class BareLine(Exception):
@@ -76,8 +79,16 @@ class Candidate:
 class RolloutSource:
     """The rollouts of several files, each key once; ConfigError if a file cannot be read."""
 
-    def __init__(self, paths: Sequence[str | Path], *, reads_all: bool = False) -> None:
-        """`reads_all`: each rollout is wanted, so an index would save nothing."""
+    def __init__(
+        self,
+        paths: Sequence[str | Path],
+        *,
+        reads_all: bool = False,
+        tasks: Path | None = None,
+    ) -> None:
+        """`reads_all`: each rollout is wanted, so an index would save nothing. `tasks`: a file of
+        tasks; rollouts of others are left out."""
+        self._own = OwnTasks.of_file(tasks) if tasks else None
         self.left_out = Counter[str]()
         """Reason → lines, once all candidates were taken."""
         self._files = [
@@ -89,14 +100,16 @@ class RolloutSource:
         """All rollouts, in the order of the files; each tells whether `keeps` keeps it."""
         seen, self.left_out = Keys(), Counter()
         for file in self._files:
-            num_repeated = 0
+            num_repeated = num_other = 0
             for each in file.candidates(keeps):
-                if seen.add(each.key):
+                if self._own is not None and each.key.task_id not in self._own:
+                    num_other += 1
+                elif seen.add(each.key):
                     yield each
                 else:
                     num_repeated += 1
             self.left_out += file.left_out()
-            self.left_out += Counter({REPEATED: num_repeated})
+            self.left_out += Counter({REPEATED: num_repeated, OF_OTHERS: num_other})
 
     def read(self, places: Sequence[int]) -> Iterator[Rollout]:
         """The rollouts at these places, which ascend."""

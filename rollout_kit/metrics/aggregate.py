@@ -51,6 +51,8 @@ class Aggregate:
     _votes: Votes = field(default_factory=Votes)
     _cut_off: int = 0
     """Rollouts whose last turn reached a limit of tokens."""
+    _at_max_steps: int = 0
+    """Rollouts that the agent's limit of turns ended."""
     _numbers: dict[str, Moments] = field(default_factory=dict)
     _usage: dict[str, float] = field(default_factory=dict)
     _cost_usd: float = 0.0
@@ -126,6 +128,7 @@ class Aggregate:
         self._cost_usd += sum(priced)
         self._unpriced += len(waiting) - len(priced)
         self._cut_off += sum(map(CUT_OFF.__contains__, reasons))
+        self._at_max_steps += reasons.count(MAX_STEPS)
         groups = self._groups
         if groups.whole is None:  # latencies are those of all arms
             for name, sketch in self._times.items():
@@ -189,6 +192,7 @@ class Aggregate:
         self._groups.merge(other._groups)
         self._votes.merge(other._votes)
         self._cut_off += other._cut_off
+        self._at_max_steps += other._at_max_steps
         for name, moments in other._numbers.items():
             self._numbers.setdefault(name, Moments()).merge(moments)
 
@@ -238,10 +242,12 @@ class Aggregate:
         return {str(k): sum(count >= k for count in counts) for k in ks}
 
     def rates(self) -> JsonObject:
-        """Shares of rollouts: cut off by a limit of tokens, and without an answer."""
-        no_answer = self.votes.no_answer()
-        cut_off = self._cut_off / self.rollouts if self.rollouts else None
-        return kept({"cut_off": cut_off, "no_answer": no_answer})
+        """Shares of rollouts: cut off by a limit of tokens, ended by the agent's limit of turns,
+        and without an answer."""
+        no_answer, number = self.votes.no_answer(), self.rollouts
+        cut_off = self._cut_off / number if number else None
+        max_steps = self._at_max_steps / number if self._at_max_steps else None
+        return kept({"cut_off": cut_off, MAX_STEPS: max_steps, "no_answer": no_answer})
 
     def pass_rate(self) -> float | None:
         """The share of verified rollouts that succeed; None if there is none."""
@@ -338,6 +344,9 @@ def _chance_of_none(n: int, successes: int, k: int) -> float:
 REWARDS = ("reward", "group_reward")
 
 TURNS, CALLS, ANSWER = "num_turns", "num_tool_calls", "extracted_answer"
+
+MAX_STEPS = "max_steps"
+"""Finish reason of a rollout that the agent's key of this name has ended."""
 
 CUT_OFF = ("max_output_tokens", "length", "max_tokens")
 """Finish reasons of a response that a limit of tokens has cut off."""

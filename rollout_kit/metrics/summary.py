@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..store.groups.scope import Group, parse_scope
+from ..store.own_tasks import OwnTasks
 from ..types import JsonObject, Rollout
 from .aggregate import CALLS, REWARDS, Aggregate, kept
 from .groups import Groups
@@ -27,6 +28,10 @@ class Metrics:
     agents: dict[str, Aggregate] = field(default_factory=dict)
     arms: dict[str, dict[str, Aggregate]] = field(default_factory=dict)
     """Arm → agent → its rollouts in this arm."""
+    own: OwnTasks | None = None
+    """The tasks that count; None for all."""
+    others: dict[str, Aggregate] = field(default_factory=dict)
+    """Agent → its rollouts of other tasks."""
     _of_scope: dict[tuple[str, str], list[Aggregate]] = field(default_factory=dict)
 
     @classmethod
@@ -36,11 +41,16 @@ class Metrics:
 
     def add(self, rollout: Rollout) -> None:
         key = rollout.info.key
-        for part in self._parts(key.agent, key.scope):
-            part.add(rollout)
+        if self.own is None or key.task_id in self.own:
+            for part in self._parts(key.agent, key.scope):
+                part.add(rollout)
+        elif self.covers(key.agent, key.scope):
+            self.others.setdefault(key.agent, Aggregate(self.pass_threshold)).add(rollout)
 
     def add_group(self, group: Group, line: JsonObject) -> None:
         """Count the rewards of a scored group, given as its line."""
+        if self.own is not None and group.task_id not in self.own:
+            return
         by_scope: defaultdict[str, list[float]] = defaultdict(list)
         for member in line["members"]:
             if (reward := member["reward"]) is not None:
@@ -89,13 +99,15 @@ class Metrics:
     ) -> JsonObject:
         """The content of the metrics file.
 
-        `counts` are those of the plan; `run` has `rollouts`, `output_tokens` and `elapsed_s` of
-        this run. Without the list of groups the report takes little memory and time.
+        `counts` are those of the plan; `run` has `rollouts`, `output_tokens`, `elapsed_s` and
+        `requests_429` of this run. Without the list of groups the report takes little memory and
+        time.
         """
         agents = self.agents
         whole = self._add_up(agents)
         elapsed_s = run["elapsed_s"] or math.inf
         means = {name: each.mean for name, each in whole.numbers.items()}
+        whole_file = self._measure_file(whole) if self.others else {}
         report = {
             "metrics": means,
             "intervals": kept({name: whole.interval(name) for name in REWARDS}),
@@ -103,7 +115,7 @@ class Metrics:
             "pass_at_k_tasks": whole.pass_at_k_tasks(),
             **(whole.votes.figures(whole.pass_at_k_tasks()) if lists_groups else {}),
             "rates": whole.rates(),
-            "counts": {**counts, "rollouts": whole.rollouts},
+            "counts": {**counts, "rollouts": whole.rollouts, **self._count_others()},
             "bracket": kept({"reward": whole.bracket(counts["planned"])}),
             "usage": whole.usage,
             **kept({"cost": whole.cost()}),
@@ -111,9 +123,11 @@ class Metrics:
                 "rollouts_per_s": run["rollouts"] / elapsed_s,
                 "output_tokens_per_s": run["output_tokens"] / elapsed_s,
                 "elapsed_s": run["elapsed_s"],
+                "requests_429": run["requests_429"],
             },
             "latency_s": {name: sketch.summary() for name, sketch in whole.times.items()},
             **({"arms": self._arm_entries(lists_groups)} if self.arms else {}),
+            **({"whole_file": whole_file} if whole_file else {}),
             "agents": [
                 part.agent_entry(agent, repeats if lists_groups else None)
                 for agent, part in agents.items()
@@ -122,6 +136,27 @@ class Metrics:
         headline = {"accuracy": whole.pass_rate(), **means, "avg_tool_calls": means.get(CALLS)}
         first = {name: value for name, value in headline.items() if name not in report}
         return {**kept({"reward": None, **first}), **report}
+
+    def _count_others(self) -> dict[str, int]:
+        """What the output holds of other inputs' tasks."""
+        if not (parts := self.others.values()):
+            return {}
+        return {
+            "other_rollouts": sum(each.rollouts for each in parts),
+            "other_tasks": sum(len(each.groups) for each in parts),
+        }
+
+    def _measure_file(self, own: Aggregate) -> JsonObject:
+        """Figures of all rollouts of the output, those of other inputs' tasks among them."""
+        whole = Aggregate(self.pass_threshold)
+        for part in (own, *self.others.values()):
+            whole.merge(part)
+        reward = whole.numbers.get("reward")
+        return {
+            "rollouts": whole.rollouts,
+            "tasks": len(whole.groups),
+            **kept({"reward": reward and reward.mean, "reward_interval": whole.interval("reward")}),
+        }
 
     def _arm_entries(self, with_votes: bool) -> JsonObject:
         """Arm → its figures."""

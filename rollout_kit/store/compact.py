@@ -69,6 +69,17 @@ class NumberTable:
             self._grow(shard)
         return value
 
+    def __contains__(self, key: int) -> bool:
+        shard = key & (_SHARDS - 1)
+        keys, values = self._keys[shard], self._values[shard]
+        mask = len(keys) - 1
+        at = (key >> 8) & mask
+        while values[at]:
+            if keys[at] == key:
+                return True
+            at = (at + 1) & mask
+        return False
+
     def items(self) -> Iterator[tuple[int, int]]:
         for keys, values in zip(self._keys, self._values, strict=True):
             for key, value in zip(compress(keys, values), filter(None, values), strict=True):
@@ -161,6 +172,11 @@ class Keys:
     def tasks(self, kind: tuple[str, str, int]) -> Container[int | str]:
         """The tasks, as `small` makes them, that have a key with (agent, scope, rollout index)."""
         return self._tasks.get(kind, ())
+
+    def by_scope(self) -> Iterator[tuple[tuple[str, str], Collection[int | str]]]:
+        """(agent, scope) and the tasks, as `small` makes them, of each rollout index."""
+        for (agent, scope, _), tasks in self._tasks.items():
+            yield (agent, scope), tasks
 
     def kinds(self) -> set[tuple[str, str]]:
         """The distinct (agent, scope) of the keys."""

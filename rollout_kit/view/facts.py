@@ -42,7 +42,7 @@ class Facts:
     failures: dict[str, list[JsonObject]] = field(default_factory=lambda: defaultdict(list))
     """Class of the error → the last failure line of each key without a result."""
     run: JsonObject = field(default_factory=dict)
-    """The content of `<stem>_run.json`, if it is there."""
+    """The content of `<stem>.d/run.json`, if it is there."""
     commits: list[str] = field(default_factory=list)
     """Git commits that its runs were started at, the first one first."""
     left_out: Counter[str] = field(default_factory=Counter)
@@ -64,14 +64,21 @@ class Facts:
         return ", ".join(what)
 
 
-def gather(name: str, path: Path, pass_threshold: float, keeps: Filter | None = None) -> Facts:
-    """Read a file and what is beside it; ConfigError if it cannot be read. With a filter, only the
-    rollouts that it keeps count, and none is missing."""
+def gather(
+    name: str,
+    path: Path,
+    pass_threshold: float,
+    keeps: Filter | None = None,
+    tasks: Path | None = None,
+) -> Facts:
+    """Read a file and what is beside it; ConfigError if it cannot be read. With a filter, or a
+    file of tasks, only the rollouts that it keeps count, and none is missing."""
+    is_whole = keeps is None and tasks is None
     facts = Facts(name, path, Aggregate(pass_threshold), sides=Sides.create(name))
     done = set[Key]()
     paths = OutputPaths(path)
-    has_failures = paths.failures.exists() and keeps is None
-    source = RolloutSource([path] if path.exists() else [], reads_all=True)
+    has_failures = paths.failures.exists() and is_whole
+    source = RolloutSource([path] if path.exists() else [], reads_all=True, tasks=tasks)
     for rollout in (each.rollout for each in source.candidates()):
         if keeps is None or keeps(rollout):
             _take(facts, rollout, pass_threshold)
@@ -88,7 +95,7 @@ def gather(name: str, path: Path, pass_threshold: float, keeps: Filter | None = 
     facts.run = read_object(paths.manifest)
     facts.commits = list(dict.fromkeys(_commits(paths.runs)))
     counts = read_object(paths.metrics).get("counts")
-    facts.counts = counts if isinstance(counts, dict) and keeps is None else {}
+    facts.counts = counts if isinstance(counts, dict) and is_whole else {}
     return facts
 
 

@@ -18,6 +18,7 @@ from ..metrics.paired import Side, compare
 from ..responses import content_texts
 from ..store.arms.order import ArmOrder
 from ..store.lines import now_text
+from ..store.own_tasks import find_earlier_inputs
 from ..types import Rollout
 from .dataset import find_outputs
 from .drawing import Whisker, draw_bars, draw_lines, draw_whiskers
@@ -62,7 +63,8 @@ def write_report(command: ReportConfig) -> str:
     check_page(target)
     threshold, outputs = command.pass_threshold, find_outputs(command.inputs)
     with filtering(command.where) as keeps:
-        found = [gather(name, path, threshold, keeps) for name, path in outputs]
+        tasks = command.input_jsonl_fpath
+        found = [gather(name, path, threshold, keeps, tasks) for name, path in outputs]
     files = [each for each in found if each.whole.rollouts or each.num_failed]
     if not files:
         which = f" for which this holds: {command.where}" if command.where else ""
@@ -74,7 +76,8 @@ def write_report(command: ReportConfig) -> str:
     write_page(target, build_page(files, command.title, command.where or ""))
     number = number_of(sum(each.whole.rollouts for each in files), "rollout")
     written = f"{target}: {number} of {number_of(len(files), 'file')}"
-    return "\n".join([written, *_left_out(found)])
+    others = () if tasks else find_earlier_inputs(path for _, path in outputs)
+    return "\n".join([written, *_left_out(found), *others])
 
 
 def build_page(files: Sequence[Facts], title: str, where: str = "") -> str:

@@ -50,7 +50,7 @@ def report(lines: list[dict[str, Any]], planned: int) -> dict[str, Any]:
     metrics = Metrics()
     for each in lines:
         metrics.add(rollout_of(each))
-    run = {"rollouts": 2, "output_tokens": 10, "elapsed_s": 4.0}
+    run = {"rollouts": 2, "output_tokens": 10, "elapsed_s": 4.0, "requests_429": 0}
     return metrics.report({"tasks": 2, "planned": planned}, run, 2)
 
 

@@ -18,7 +18,15 @@ class ReadingCommand(Command):
     )
 
 
-class CompareConfig(ReadingCommand):
+class OfInputCommand(ReadingCommand):
+    """Keys of the commands that can leave out the rollouts of other inputs."""
+
+    input_jsonl_fpath: Path | None = Field(
+        None, description="Tasks: only their rollouts count. An output may hold those of others."
+    )
+
+
+class CompareConfig(OfInputCommand):
     """ng_compare: compare files of rollouts task by task."""
 
     where: str | None = Field(
@@ -50,7 +58,7 @@ class ViewConfig(ReadingCommand):
     sort: str = Field("", description="Column to sort by; with a - in front, largest first.")
 
 
-class ReportConfig(ReadingCommand):
+class ReportConfig(OfInputCommand):
     """ng_report: write a page with figures and plots of rollouts."""
 
     output_fpath: Path = Field(Path("report.html"), description="The page to write.")
@@ -61,7 +69,7 @@ class ReportConfig(ReadingCommand):
     pass_threshold: float = Field(1.0, description="Lowest reward that counts as a success.")
 
 
-class SelectionConfig(ReadingCommand):
+class SelectionConfig(OfInputCommand):
     """Keys of the commands that write stored rollouts in another form."""
 
     output_fpath: Path | None = Field(None, description="File to write; a report goes beside it.")

@@ -42,7 +42,6 @@ class RunConfig(Command, HttpClientConfig, ServersConfig):
         default_factory=HeadServerConfig, description="Address of the head server."
     )
     default_host: str = Field("127.0.0.1", description="Default address that servers listen on.")
-    ready_timeout_s: float = Field(600, gt=0, description="Time for all servers to become ready.")
     request_timeout_s: float = Field(
         600, gt=0, description="Time limit of one request to a server, in seconds."
     )

@@ -68,6 +68,7 @@ class ServersConfig(CheckoutConfig):
         description="Give up on a server after this many failed starts in a row, or six times as"
         " many deaths just after a start; 0 = after the first.",
     )
+    ready_timeout_s: float = Field(600, gt=0, description="Time for all servers to become ready.")
     log_dir: Path | None = Field(
         Path("logs"), description="Folder with a log file of each server's output; null = no logs."
     )

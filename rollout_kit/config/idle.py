@@ -1,0 +1,99 @@
+"""Keys that were given and change nothing, so that a command can name them."""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from .fields import keys
+from .keys.command import Command
+from .keys.commands import CollectConfig, EstimateConfig, RunConfig
+from .keys.groups import GroupsConfig
+from .sources import COMMAND_LINE, ENV_FILE, Merged
+
+
+class Situation(NamedTuple):
+    """What a collection was given, and what its servers do."""
+
+    command: CollectConfig
+    has_arms: bool
+    scores_groups: bool
+    uses_ray: bool
+
+
+class Need(NamedTuple):
+    """What keys need to have an effect."""
+
+    keys: tuple[str, ...]
+    holds: Callable[[Situation], object]
+    without: str
+    """Why they have none otherwise, as the end of a sentence."""
+
+
+def _has_tracker(given: Situation) -> bool:
+    command = given.command
+    switches = (command.wandb.project, command.mlflow.experiment, command.otel.endpoint)
+    return any(each is not None for each in switches)
+
+
+NEEDS = (
+    Need(
+        ("num_canary", "canary_seed"),
+        lambda it: it.command.confirm or isinstance(it.command, EstimateConfig),
+        "it needs +confirm=true, or ng_estimate",
+    ),
+    Need(("confirm",), lambda it: not isinstance(it.command, EstimateConfig), "it asks nothing"),
+    Need(("arms_seed",), lambda it: it.has_arms, "it needs +arms=…"),
+    Need(("audit_seed",), lambda it: it.command.audit_fraction, "it needs +audit_fraction=…"),
+    Need(
+        ("audit_fraction", "park_after_s", "verify_timeout_s"),
+        lambda it: not it.command.skip_verification,
+        "skip_verification leaves nothing to verify",
+    ),
+    Need(
+        ("min_members",),
+        lambda it: it.command.incomplete_groups == "partial",
+        "it needs +incomplete_groups=partial",
+    ),
+    Need(tuple(keys(GroupsConfig)), lambda it: it.scores_groups, "no server here scores groups"),
+    Need(
+        ("worker_lease_s",),
+        lambda it: it.command.executor != "local",
+        "it needs +executor=processes or ray",
+    ),
+    Need(("ray_worker_cpus",), lambda it: it.command.executor == "ray", "it needs +executor=ray"),
+    Need(("ray_address",), lambda it: it.uses_ray, "nothing here runs on Ray"),
+    Need(("tracker_wait_s",), _has_tracker, "no tracker follows this run"),
+    Need(("wandb",), lambda it: it.command.wandb.project, "it needs wandb.project"),
+    Need(("mlflow",), lambda it: it.command.mlflow.experiment, "it needs mlflow.experiment"),
+    Need(("otel",), lambda it: it.command.otel.endpoint, "it needs otel.endpoint"),
+    Need(("upload_rollouts",), lambda it: not it.command.upload_rollouts, "nothing is uploaded"),
+)
+
+
+def find_idle(given: Situation) -> Iterator[str]:
+    """A warning for each key of a collection that was given in vain."""
+    for need in NEEDS:
+        named = [key for key in need.keys if key in given.command.model_fields_set]
+        if named and not need.holds(given):
+            yield f"warning: {' and '.join(named)} changes nothing here: {need.without}"
+
+
+PASSED = frozenset({"responses_create_params", "arms"})
+"""Keys of a collection that it takes from the configuration of a running `ng_run`."""
+
+
+def find_of_others(merged: Merged, command: type[Command]) -> Iterator[str]:
+    """A warning for each key in a YAML file that only the other one of ng_run and
+    ng_collect_rollouts has. `env.yaml` is for both."""
+    if command is RunConfig:
+        others, owner = keys(CollectConfig).keys() - PASSED, "ng_collect_rollouts"
+    elif command in (CollectConfig, EstimateConfig):
+        others, owner = keys(RunConfig).keys(), "ng_run"
+    else:
+        return
+    for key in sorted(others - keys(command).keys()):
+        origin = merged.origin(key) if key in merged.tree else COMMAND_LINE
+        if origin not in (COMMAND_LINE, ENV_FILE):
+            yield (
+                f"'{key}' in {origin} changes nothing here: {owner} has this key. Give it to that"
+                " command, or put it into env.yaml, which both read"
+            )
