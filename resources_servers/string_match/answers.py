@@ -15,7 +15,7 @@ NORMALISED_LIMIT = 5_000
 """Longer answers are not normalised."""
 
 NEARLY = 0.98
-"""Reward of a nearly correct number, and the required closeness."""
+"""Required closeness of a nearly correct number: within about one per cent."""
 
 FINAL_ANSWER = re.compile(r"(?:final\s+answer|answer)\s*[:：]\s*(.+)", re.IGNORECASE)
 BRACE = re.compile(r"\\boxed\{|[{}]")
@@ -54,9 +54,10 @@ def extract(text: str, mode: ExtractionMode) -> str | None:
     return text.strip() or None
 
 
-def grade(expected: str, answer: str) -> float:
-    """Return 1.0 if both are equal after a normalisation, 0.98 for a number within about one per
-    cent, else 0.0."""
+def grade(expected: str, answer: str, near_reward: float = 0.0) -> float:
+    """Return 1.0 if both are equal after a normalisation or are the same number, `near_reward` for
+    a number within about one per cent, else 0.0. A `near_reward` above 0 also counts for the same
+    number written otherwise, as in NeMo Gym."""
     expected, answer = _fold(expected), _fold(answer)
     if expected == answer:
         return 1.0
@@ -74,10 +75,13 @@ def grade(expected: str, answer: str) -> float:
     bare = [
         UNITS.sub("", _drop_latex(text).translate(TYPED)).strip() for text in (expected, answer)
     ]
-    near = _compute_closeness(expected, answer) > NEARLY
-    if not near and bare[0] == bare[1]:
+    closeness = _compute_closeness(expected, answer)
+    if closeness <= NEARLY and bare[0] == bare[1]:
         return 1.0
-    return NEARLY if near or _compute_closeness(*bare) > NEARLY else 0.0
+    closeness = max(closeness, _compute_closeness(*bare))
+    if closeness == 1.0 and not near_reward:
+        return 1.0
+    return near_reward if closeness > NEARLY else 0.0
 
 
 def collapse(text: str, *, case_sensitive: bool) -> str:

@@ -35,6 +35,13 @@ WORKER_MEMORY_MB = 1024
 class StringMatchConfig(ResourcesServerConfig):
     model_config = ConfigDict(extra="forbid")
 
+    near_number_reward: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Reward of a number within about one per cent of the expected one; NeMo Gym's"
+        " is 0.98.",
+    )
     regex_timeout_s: float = Field(
         1.0,
         gt=0,
@@ -65,7 +72,7 @@ class StringMatchRequest(VerifyRequest):
 
 
 class StringMatch(ResourcesServer):
-    """Reward 1.0 if the extracted answer matches; 0.98 for a nearly correct number."""
+    """Reward 1.0 if the extracted answer matches; `near_number_reward` for one nearly correct."""
 
     Config = StringMatchConfig
     reverify: ClassVar[Reverify | None] = "stateless"
@@ -92,7 +99,8 @@ class StringMatch(ResourcesServer):
         answer = extract(output_text(body.response)[-TEXT_LIMIT:], body.extraction_mode)
         reward, timed_out = 0.0, False
         if answer is not None and body.match_mode != "regex":
-            reward = max(_compare(body, expected, answer) for expected in body.answers)
+            near = self.config.near_number_reward
+            reward = max(_compare(body, expected, answer, near) for expected in body.answers)
         elif answer is not None:
             try:
                 arguments = body.answers, answer, body.case_sensitive
@@ -107,9 +115,9 @@ class StringMatch(ResourcesServer):
         )
 
 
-def _compare(task: StringMatchRequest, expected: str, answer: str) -> float:
+def _compare(task: StringMatchRequest, expected: str, answer: str, near_reward: float) -> float:
     if task.match_mode == "normalised" and not task.case_sensitive:
-        return grade(expected, answer)
+        return grade(expected, answer, near_reward)
     if task.match_mode == "contains":
         wanted, given = (
             collapse(text, case_sensitive=task.case_sensitive) for text in (expected, answer)

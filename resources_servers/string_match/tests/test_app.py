@@ -107,9 +107,28 @@ GRADES = [
 
 def test_answers_are_normalised_as_in_nemo_gym():
     pairs = [(row(expected, extraction_mode="full_response"), said) for expected, said, _ in GRADES]
-    found = [verdict.reward for verdict in verdicts(pairs)]
+    found = [verdict.reward for verdict in verdicts(pairs, near_number_reward=0.98)]
     wrong = [entry for entry, reward in zip(GRADES, found, strict=True) if entry[2] != reward]
     assert wrong == []
+
+
+NUMBERS = [
+    ("149", "148", 0),
+    ("100", "100.5", 0),
+    ("1234567", "1,234,567", 1),
+    ("90", "90°", 1),
+    ("5 km", "5", 1),
+    ("3.0", "3", 1),
+    ("0.5", "0.50000001", 0),
+]
+
+
+def test_a_number_is_right_or_wrong_unless_the_configuration_says_otherwise():
+    pairs = [
+        (row(expected, extraction_mode="full_response"), said) for expected, said, _ in NUMBERS
+    ]
+    found = [verdict.reward for verdict in verdicts(pairs)]
+    assert found == [reward for *_, reward in NUMBERS]
 
 
 @pytest.mark.parametrize(
