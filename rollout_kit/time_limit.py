@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from heapq import heappop, heappush
-from math import ceil
+from math import ceil, inf
 from typing import Protocol
 
 GRAIN_S = 1 / 32
@@ -32,6 +32,10 @@ class Extendable(Protocol):
     """Something that ends at a time."""
 
     def extend(self, seconds: float) -> None: ...
+
+    def left(self) -> float:
+        """Seconds until it ends; infinite for something without an end."""
+        ...
 
 
 class within:
@@ -95,13 +99,23 @@ class within:
     def extend(self, seconds: float) -> None:
         """End so much later."""
         if self._seconds is not None and not self.struck:
-            left = max(0.0, self._due * GRAIN_S - self._clock.loop.time())
+            left = self.left()
             self._clock.discard(self, self._due)
             self._due = self._clock.add(self, left + seconds)
+
+    def left(self) -> float:
+        if self._seconds is None:
+            return inf
+        return max(0.0, self._due * GRAIN_S - self._clock.loop.time())
 
     def strike(self) -> None:
         self.struck = True
         self._task.cancel()
+
+
+def time_left(limits: Iterable[Extendable]) -> float:
+    """Seconds until the first of the limits ends; infinite without any."""
+    return min((limit.left() for limit in limits), default=inf)
 
 
 def extend_all(limits: Iterable[Extendable], seconds: float) -> None:

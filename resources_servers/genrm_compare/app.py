@@ -53,8 +53,10 @@ class GenrmCompareConfig(JudgeModelConfig):
         1, ge=1, description="Every second judge sees the pair in the other order."
     )
     use_tiebreak: bool = Field(True, description="Of equal scores the ranking decides.")
-    default_score: float = Field(
-        3.0, description="Both scores of a comparison whose judge's answer cannot be read."
+    default_score: float | None = Field(
+        None,
+        description="Both scores of a comparison whose judge's answer cannot be read. null: then"
+        " the group has no score, and the same command judges it again.",
     )
     group_timeout_s: float = Field(
         600.0,
@@ -136,9 +138,11 @@ class GenrmCompare(ResourcesServer):
             principle=f"\nAbove all: {principle}\n" if principle else "",
         )
         _, response = await self._model.ask([{"role": "user", "content": text}])
-        found = read_judgement(output_text(response))
+        found = read_judgement(said := output_text(response))
         if found is None:
-            score = self.config.default_score
+            if (score := self.config.default_score) is None:
+                what = "gave no scores that can be read"
+                raise self._model.refuse(what, body=said, is_final=True)
             return Judgement(first, second, score, score, EVEN, is_parsed=False)
         one, two, ranking = found
         if is_swapped:

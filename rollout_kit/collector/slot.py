@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 from ..session import Spent
@@ -73,6 +74,9 @@ class HeldTime:
 
     def extend(self, seconds: float) -> None:
         self.seconds += seconds
+
+    def left(self) -> float:
+        return inf
 
 
 @dataclass(slots=True)

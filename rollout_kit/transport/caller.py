@@ -60,6 +60,9 @@ class Caller:
         if self._tell:
             self._tell(seconds)
 
+    def left(self) -> float:
+        return max(0.0, self.deadline - time.monotonic())
+
     async def check(self) -> None:
         """Raise CancelledError or PeerTimeout if the caller is gone."""
         if time.monotonic() >= self.deadline:

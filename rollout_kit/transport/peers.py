@@ -8,6 +8,7 @@ import asyncio
 import zlib
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from http.cookies import CookieError, SimpleCookie
+from math import inf
 from typing import Any, Protocol
 
 import orjson
@@ -23,7 +24,7 @@ from ..session import (
     TurnLog,
     current_session,
 )
-from ..time_limit import within
+from ..time_limit import time_left, within
 from ..types import JsonObject
 from .access import bearer
 from .bodies.encoding import NotJson, encode_reply
@@ -35,6 +36,9 @@ from .retry import RECONNECT, retry
 from .wire import RESERVED, Answers, TurnReader, decode, encode, read_scores
 
 UNNAMED = "a resources server in its own process reaches those that its keys name"
+
+LEEWAY = 1.05
+"""A server works a little longer than its caller waits, so that the caller's limit ends first."""
 
 LONG_AGO = "Thu, 01 Jan 1970"
 """Expiry of a cookie that a server deletes."""
@@ -306,7 +310,8 @@ class Http:
 
         def send() -> Awaitable[Reply]:
             url = self._url(session) + path
-            headers[DEADLINE_HEADER] = deadline_header(self._timeout_s)
+            left = LEEWAY * time_left(session.limits) if session else inf
+            headers[DEADLINE_HEADER] = deadline_header(min(self._timeout_s, left))
             if raw is None:
                 return self._client.get(url, headers=headers, timeout_s=self._timeout_s)
             return self._client.post(
