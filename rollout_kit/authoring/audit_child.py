@@ -109,8 +109,10 @@ class _Run:
             with within(self.timeout_s):
                 async with open_session(self.peers, self.name):
                     await self._call("/seed_session", row)
+                    await asyncio.sleep(0)  # sessions at the same time take turns
                     for call in function_calls(response["output"]) if self.has_state else ():
                         await self._tool(call)
+                        await asyncio.sleep(0)
                     request, began = {**row, "response": response}, perf_counter()
                     verdict = await self._call("/verify", request)
                     took = perf_counter() - began

@@ -25,6 +25,7 @@ from .audit import run_audit
 from .audit_report import summarize_audit
 from .audit_run import Stage
 from .examination import GOLD
+from .self_writes import find_self_writes
 
 
 async def audit(config: Config[AuditConfig], tell: Callable[[str], None]) -> JsonObject:
@@ -54,7 +55,8 @@ async def audit(config: Config[AuditConfig], tell: Callable[[str], None]) -> Jso
             timeout_s=command.verify_timeout_s,
         )
         found = summarize_audit(await run_audit(stage, answers, command.slow_s, tell))
-        return {**found, "verifier": verifier.name, "rows": len(rows)}
+        remarks = [*found["remarks"], *map(str, find_self_writes(server) if server else ())]
+        return {**found, "remarks": remarks, "verifier": verifier.name, "rows": len(rows)}
 
 
 def _select_verifier(config: Config[AuditConfig]) -> Instance:

@@ -28,6 +28,7 @@ from ..session import Session, entered
 from ..testing import OVERS, Over, ScriptedModel, making, mount
 from ..transport.peers import Peers
 from ..types import JsonObject
+from .self_writes import find_self_writes
 
 Fields = tuple[str, str]
 """Two fields of an example row: one with the text of a response, one with its items."""
@@ -46,10 +47,11 @@ A_MODEL = "responses_api_models/openai_model/configs/openai_model.yaml"
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """Result of one check; `problem` is empty if it passed."""
+    """Result of one check; `problem` is empty if it passed. A warning is no failure."""
 
     what: str
     problem: str = ""
+    warning: str = ""
 
 
 def examine(folder: Path) -> Iterator[CheckResult]:
@@ -64,6 +66,8 @@ def examine(folder: Path) -> Iterator[CheckResult]:
     for path in sorted((folder / "configs").glob("*.yaml")) or [folder / f"configs/{name}.yaml"]:
         yield CheckResult(f"configs/{path.name}", _check_config(path, kind))
     if kind == "resources_servers":
+        for each in find_self_writes(registry.load(kind, name)):
+            yield CheckResult("handlers", warning=str(each))
         yield from check_verdicts(folder, name)
     yield _run_own_tests(folder)
 
@@ -102,18 +106,64 @@ def compute_verdicts(
         async with mount({**make_judges(server), name: make_trusting(server)}, over) as peers:
             replays = (await peers.describe(name))["reverify"] == "replay"
             for row, response in pairs:
-                with entered(Session()):
-                    await peers.call(name, "/seed_session", row, dict)
-                    for call in function_calls(response["output"]) if replays else ():
-                        await peers.call(name, f"/{call['name']}", arguments_of(call), str)
-                    request = {**row, "response": response}
-                    verdict = await peers.call(name, "/verify", request, dict)
-                    measured = getattr(server, "measured", ())
-                    found.append({key: verdict[key] for key in verdict if key not in measured})
-                    await peers.call(name, "/close_session", {}, dict)
+                calls = function_calls(response["output"]) if replays else []
+                _, verdict = await _play_session(peers, name, row, response, calls)
+                found.append(_without_measured(server, verdict))
         return found
 
     return asyncio.run(main())
+
+
+async def _play_session(
+    peers: Peers, name: str, row: JsonObject, response: JsonObject, calls: list[JsonObject]
+) -> tuple[list[str], JsonObject]:
+    """The replies of the tools, and the verdict. Sessions at the same time take turns."""
+    replies = list[str]()
+    with entered(Session()):
+        await peers.call(name, "/seed_session", row, dict)
+        await asyncio.sleep(0)
+        for call in calls:
+            replies.append(await peers.call(name, f"/{call['name']}", arguments_of(call), str))
+            await asyncio.sleep(0)
+        verdict = await peers.call(name, "/verify", {**row, "response": response}, dict)
+        await peers.call(name, "/close_session", {}, dict)
+    return replies, verdict
+
+
+def _without_measured(server: type[Service], verdict: JsonObject) -> JsonObject:
+    measured = getattr(server, "measured", ())
+    return {key: verdict[key] for key in verdict if key not in measured}
+
+
+def _check_sessions(name: str, pairs: list[tuple[JsonObject, JsonObject]]) -> CheckResult:
+    """Sessions at the same time get the replies and verdicts that they get one by one."""
+    server = registry.load("resources_servers", name)
+    tools = getattr(server, "tools", {})
+
+    async def play(*, at_once: bool) -> list[tuple[list[str], JsonObject]]:
+        async with mount({**make_judges(server), name: make_trusting(server)}) as peers:
+            calls = [
+                [each for each in function_calls(response["output"]) if each["name"] in tools]
+                for _, response in pairs
+            ]
+            sessions = [
+                _play_session(peers, name, *pair, own)
+                for pair, own in zip(pairs, calls, strict=True)
+            ]
+            if at_once:
+                found = await asyncio.gather(*sessions)
+            else:
+                found = [await each for each in sessions]
+        return [(replies, _without_measured(server, verdict)) for replies, verdict in found]
+
+    what = f"{len(pairs):,} sessions at the same time, equal to one after the other"
+    try:
+        alone, together = (asyncio.run(play(at_once=at_once)) for at_once in (False, True))
+    except RolloutError as error:
+        return CheckResult(what, str(error))
+    differ = sum(one != other for one, other in zip(alone, together, strict=True))
+    problem = f"{differ:,} of them differ: does a handler write to self in place of self.state?"
+    return CheckResult(what, problem if differ else "")
 
 
 def make_trusting(server: type[Service]) -> Callable[[Peers, str], Service]:
@@ -180,6 +230,7 @@ def check_verdicts(folder: Path, name: str) -> Iterator[CheckResult]:
     same = found[0] == found[1] == found[2] and found[0][:once] == found[0][once:empty]
     what = f"equal verdicts when repeated, and over {', '.join(OVERS)}"
     yield CheckResult(what, "" if same else "verdicts differ")
+    yield _check_sessions(name, [*pairs[:once], *pairs])
 
 
 def _check_groups(name: str, gold: list[JsonObject], wrong: list[JsonObject]) -> CheckResult:

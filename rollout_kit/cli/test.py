@@ -25,8 +25,9 @@ def main(words: list[str]) -> int:
         )
     failed = 0
     for finding in examine(folder):
-        print(f"{'FAILED' if finding.problem else 'ok':<8}{finding.what}", flush=True)
-        for line in finding.problem.splitlines():
+        outcome = "FAILED" if finding.problem else "warning" if finding.warning else "ok"
+        print(f"{outcome:<8}{finding.what}", flush=True)
+        for line in (finding.problem or finding.warning).splitlines():
             print(f"          {line}")
         failed += bool(finding.problem)
     outcome = f"{number_of(failed, 'check')} failed" if failed else "all checks passed"
