@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 
 from ..errors import ConfigError, suggest
+from . import imported
 from .service import Service
 
 TYPES = ("responses_api_models", "resources_servers", "responses_api_agents")
@@ -97,7 +98,8 @@ def implementations(type_: str, cwd: Path | None = None) -> list[str]:
 
 
 def load(type_: str, implementation: str, cwd: Path | None = None) -> type[Service]:
-    """The server class of an implementation; the same object for the same folder."""
+    """The server class of an implementation; the same object for the same folder, as long as its
+    files are those that were loaded when the run began."""
     if type_ not in TYPES:
         raise ConfigError(f"unknown server type '{type_}'{suggest(type_, TYPES)}")
     folder = find(type_, implementation, cwd)
@@ -152,7 +154,9 @@ def _import(type_: str, implementation: str, folder: Path) -> ModuleType:
         package = f"{package}_{sha256(str(folder).encode()).hexdigest()[:12]}"
     name = f"{package}.app"
     if (module := sys.modules.get(name)) is not None:
-        return module
+        if not imported.has_changed(package):
+            return module
+        imported.forget(package)
     _add_package(PACKAGE, [])
     _add_package(f"{PACKAGE}.{type_}", [])
     _add_package(package, [str(folder)])
@@ -163,9 +167,9 @@ def _import(type_: str, implementation: str, folder: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        for key in [key for key in sys.modules if key == package or key.startswith(f"{package}.")]:
-            del sys.modules[key]
+        imported.forget(package)
         raise ConfigError(f"{app}: cannot be imported: {_reason(error)}") from error
+    imported.note(package, folder)
     return module
 
 
