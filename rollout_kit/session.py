@@ -28,7 +28,8 @@ HEADER = "x-rollout-session"
 """Name of the HTTP header that carries the session's id."""
 
 SPENT_HEADER = "x-rollout-spent"
-"""Name of the HTTP reply header with the usage: calls, tokens, US dollars, unpriced calls."""
+"""Name of the HTTP reply header with the usage: calls, tokens, US dollars, unpriced calls,
+refusals by a rate limit."""
 
 STATS_HEADER = "x-rollout-stats"
 """Name of the HTTP reply header with the statistics: a JSON object, in ASCII."""
@@ -54,12 +55,14 @@ LOST_CODE = -32041
 
 @dataclass(slots=True)
 class Spent:
-    """Running total of the model calls made. `unpriced` counts calls of unknown price."""
+    """Running total of the model calls made. `unpriced` counts calls of unknown price, `throttled`
+    the answers of an endpoint that refused a request because of its rate limit (429, 529)."""
 
     calls: int = 0
     tokens: int = 0
     usd: float = 0.0
     unpriced: int = 0
+    throttled: int = 0
 
     @property
     def cost_usd(self) -> float | None:
@@ -80,16 +83,18 @@ class Spent:
         self.tokens += other.tokens
         self.usd += other.usd
         self.unpriced += other.unpriced
+        self.throttled += other.throttled
 
     def to_header(self) -> str:
         """The value of the `SPENT_HEADER` header."""
-        return f"{self.calls} {self.tokens} {self.usd!r} {self.unpriced}"
+        return f"{self.calls} {self.tokens} {self.usd!r} {self.unpriced} {self.throttled}"
 
     def add_header(self, text: str) -> None:
         """Add the header of another process; ignore one that does not parse."""
         try:
-            calls, tokens, usd, unpriced = text.split()
-            self.add(Spent(int(calls), int(tokens), float(usd), int(unpriced)))
+            calls, tokens, usd, unpriced, *more = text.split()
+            throttled = int(more[0]) if more else 0
+            self.add(Spent(int(calls), int(tokens), float(usd), int(unpriced), throttled))
         except ValueError:
             return
 

@@ -4,7 +4,7 @@ import time
 
 from pydantic import ConfigDict, Field
 
-from rollout_kit.responses import function_call_output, input_items, message_item
+from rollout_kit.responses import function_call_output, function_calls, input_items, message_item
 from rollout_kit.serving.agent import Agent, AgentConfig, Turns
 from rollout_kit.serving.gymnasium import observation_item
 from rollout_kit.serving.service import ServerRef
@@ -32,6 +32,7 @@ class GymnasiumAgent(Agent):
         response: JsonObject = {}
         for _ in range(self.config.max_steps):
             response = await turns.ask({**params, "input": asked + output})
+            turns.num_calls += len(function_calls(response["output"]))
             output = output + (response["output"] or [message_item("")])  # an empty turn counts
             body = {"responses_create_params": params, "response": response}
             step = await self._play(turns, "/step", body)

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from rollout_kit.endpoints.patience import record_lost_time
 from rollout_kit.rl.partial import PartialTurns, name_request
 from rollout_kit.rl.weights.follower import Follower
-from rollout_kit.serving.model import Model, ScoreRequest
+from rollout_kit.serving.model import Model, ScoreRequest, host_of
 from rollout_kit.serving.service import Demands, get, post
 from rollout_kit.serving.weights import find_folder, find_in_hub
 from rollout_kit.session import current_session
@@ -69,6 +69,9 @@ class VllmModel(Model):
         if settings.get("base_url"):
             return Demands()
         return Demands(True, settings.get("ready_timeout_s", READY_S) + MARGIN_S)
+
+    def hosts(self) -> list[str]:
+        return [*map(host_of, self.config.urls)]
 
     async def start(self) -> None:
         config = self.config

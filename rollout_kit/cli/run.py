@@ -33,6 +33,7 @@ def main(words: list[str]) -> int:
 
 async def _serve(config: "Config[RunConfig]") -> int:
     from ..cluster.places import nodes_for
+    from ..config.replaced import explain
     from ..launch.head.server import HeadServer
     from ..launch.placement import placed
     from ..launch.run import RunIdentity
@@ -57,6 +58,8 @@ async def _serve(config: "Config[RunConfig]") -> int:
     run = RunIdentity.with_token(command.auth_token)
     shown = mask(config.values, config.secrets)
     console = Console()
+    for clause in explain(config.replaced, config.instances):
+        console.say(mask(clause, config.secrets))
     try:
         async with (
             HeadServer(run, command.head_server, shown, stop) as head,

@@ -217,13 +217,14 @@ def decode_error(found: JsonObject) -> RolloutError:
 
 
 def encode_spent(spent: Spent) -> list[float]:
-    return [spent.calls, spent.tokens, spent.usd, spent.unpriced]
+    return [spent.calls, spent.tokens, spent.usd, spent.unpriced, spent.throttled]
 
 
 def add_spent(found: list[Any], to: Spent) -> None:
     """Add what `encode_spent` has made."""
-    calls, tokens, usd, unpriced = found
+    calls, tokens, usd, unpriced, throttled = found
     to.calls += calls
     to.tokens += tokens
     to.usd += usd
     to.unpriced += unpriced
+    to.throttled += throttled

@@ -36,6 +36,8 @@ class AgentPlan:
     settings: str
     verifier: str
     model: str = ""
+    hosts: Sequence[str] = ()
+    """Hosts of the model's endpoints."""
     reverify: str = "stateless"
     needs_session: bool = True
     """Whether the resources server keeps something between `/seed_session` and the verdict."""
@@ -97,6 +99,7 @@ async def know_agent(
         model_server=model_name,
         settings=fingerprint_of(settings),
         model=str(model.get("model") or ""),
+        hosts=tuple(map(str, model.get("hosts") or ())),
         opaque=about.get("opaque", True),
         **read_verifier(verifier),
         arms={arm.id: fingerprint_of({**settings, "arm": arm.settings}) for arm in arms},

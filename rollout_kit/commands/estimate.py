@@ -8,18 +8,20 @@ import math
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
+from types import MappingProxyType
 from typing import NamedTuple
 
 from ..collector.collection import Collection
 from ..collector.results import Status, finish
-from ..collector.run import Ending
+from ..collector.run import Ending, Run
 from ..collector.schedule import Later
 from ..collector.sources import TaskSource
 from ..config.keys.commands import CollectConfig
 from ..endpoints.prices import TIERS, Tariff
-from ..errors import number_of
+from ..errors import RolloutError, number_of
 from ..metrics.intervals import MIN_DRAWN, Interval, share, total
 from ..pacing.bill import dollars
 from ..types import Attempt, Failure, JsonObject, Outcome, Rollout, RolloutInfo, Unverified
@@ -28,6 +30,8 @@ from .report import say_reasons
 from .run import Ends, drive, make_run, run_to_end
 
 Planned = Collection[CollectConfig, TaskSource]
+
+PACES = ("requests_per_minute", "tokens_per_minute")
 
 LARGE = 2
 """A run of fewer rollouts than this many canaries runs without a question."""
@@ -96,10 +100,23 @@ async def run_canary(collection: Planned, ends: Ends, progress: Progress) -> Sta
     kept = f"; kept in {collection.paths.main}" if collection.paths else ""
     progress.say(f"Canary: {what} (canary_seed={command.canary_seed}){kept}")
     say_reasons(run, progress.say)
-    found = canary.estimate(owed, run.limiter())
+    found = canary.estimate(owed, run.limiter(), await _read_paces(run))
     text = "\n".join([f"Estimate for all {owed:,}, with 95 % intervals:", *found.lines()])
     progress.say(text, event="estimate", drawn=len(attempts), **found.figures())
     return None
+
+
+async def _read_paces(run: Run) -> dict[str, float]:
+    """`requests_per_minute` and `tokens_per_minute` that the model servers of this run may use, as
+    far as a limit is known."""
+    paces = dict[str, float]()
+    for model in run.models():
+        with suppress(RolloutError):  # a foreign server may not tell
+            for load in await run.runner.peers.call_each(model, "/load"):
+                for name in PACES:
+                    if isinstance(pace := load.get(name), int | float) and pace > 0:
+                        paces[name] = paces.get(name, 0.0) + pace
+    return paces
 
 
 async def draw(source: TaskSource, number: int, seed: int) -> list[Attempt]:
@@ -126,6 +143,7 @@ class Sample(NamedTuple):
     seconds: float
     input_tokens: int
     output_tokens: int
+    requests: int
 
 
 @dataclass(slots=True)
@@ -143,14 +161,14 @@ class Canary:
             case Failure(attempts=tried, cost_usd=cost):
                 self.failed += 1
                 seconds = sum(each.get("elapsed_s", 0.0) for each in tried)
-                self.samples.append(Sample(cost or 0.0, seconds, 0, 0))
+                self.samples.append(Sample(cost or 0.0, seconds, 0, 0, len(tried)))
             case Unverified(error=None):
                 return  # its verdict is still to come
             case Rollout(info=info, line=line) | Unverified(info=info, line=line):
                 self.failed += isinstance(outcome, Unverified)
                 seconds = (info.duration_s or 0.0) + (info.queue_s or 0.0)
-                sample = Sample(info.cost_usd, seconds, info.input_tokens, info.output_tokens)
-                self.samples.append(sample)
+                tokens, turns = (info.input_tokens, info.output_tokens), info.num_turns
+                self.samples.append(Sample(info.cost_usd, seconds, *tokens, turns or 1))
                 self._add_tiers(info, line)
 
     def _add_tiers(self, info: RolloutInfo, line: JsonObject) -> None:
@@ -166,8 +184,11 @@ class Canary:
             would = usd - billed + tariff.cost(usage, tier, turns)
             self.tiers[tier] = self.tiers.get(tier, 0.0) + max(0.0, would)
 
-    def estimate(self, number: int, parallel: int) -> "Estimate":
-        """What all `number` rollouts will take, those of the canary included."""
+    def estimate(
+        self, number: int, parallel: int, paces: Mapping[str, float] = MappingProxyType({})
+    ) -> "Estimate":
+        """What all `number` rollouts will take, those of the canary included. `paces` are those of
+        PACES that a rate limit allows."""
         samples = self.samples
         costs = [each.usd for each in samples if each.usd is not None]
         cost = total(costs, number) if len(costs) == len(samples) else None
@@ -176,6 +197,19 @@ class Canary:
             tiers = {tier: cost.times(usd / sum(costs)) for tier, usd in self.tiers.items()}
         seconds = [each.seconds for each in samples]
         slots, longest = min(parallel, number), max(seconds)
+        tokens = total([each.input_tokens + each.output_tokens for each in samples], number)
+        requests = total([each.requests for each in samples], number)
+        limited = [
+            (60 * used.value / paces[name], used.times(60 / paces[name]), name)
+            for name, used in zip(PACES, (requests, tokens), strict=True)
+            if name in paces
+        ]
+        time = Interval(*(max(each / slots, longest) for each in total(seconds, number)))
+        slowest = max(limited, default=None)
+        limit = ""
+        if slowest and slowest[0] > time.value:
+            time = Interval(*map(max, slowest[1], time))
+            limit = f"{paces[slowest[2]]:,.0f} {slowest[2].replace('_per_', ' a ')}"
         return Estimate(
             number=number,
             parallel=slots,
@@ -184,8 +218,9 @@ class Canary:
             tiers={tier: tiers[tier] for tier in TIERS if tier in tiers},
             input_tokens=total([each.input_tokens for each in samples], number),
             output_tokens=total([each.output_tokens for each in samples], number),
-            tokens=total([each.input_tokens + each.output_tokens for each in samples], number),
-            seconds=Interval(*(max(each / slots, longest) for each in total(seconds, number))),
+            tokens=tokens,
+            seconds=time,
+            rate_limit=limit,
             failed=share(self.failed, len(samples)),
         )
 
@@ -204,6 +239,8 @@ class Estimate:
     tokens: Interval
     seconds: Interval
     failed: Interval
+    rate_limit: str = ""
+    """The limit that the time follows from; empty if the model is slower."""
 
     def lines(self) -> list[str]:
         """Text for people."""
@@ -211,6 +248,8 @@ class Estimate:
         parts = f"{_count(self.input_tokens.value)} in, {_count(self.output_tokens.value)} out"
         rows.append(_row("tokens", self.tokens, _count, parts))
         assumed = f"with {self.parallel:,} in flight, each as fast as in the canary"
+        if self.rate_limit:
+            assumed = f"at the rate limit of {self.rate_limit}"
         rows.append(_row("time", self.seconds, _duration, assumed))
         rows.append(_row("failures", self.failed, lambda part: f"{part:.1%}", ""))
         return rows
@@ -240,6 +279,7 @@ class Estimate:
             "output_tokens": [*self.output_tokens],
             "total_tokens": [*self.tokens],
             "seconds": [*self.seconds],
+            "rate_limit": self.rate_limit or None,
             "failed": [*self.failed],
         }
 

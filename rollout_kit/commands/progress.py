@@ -36,6 +36,7 @@ SPARED_FIRST = (
     "burn",
     "arms",
     "unverified",
+    "requests_429",
     "bottleneck",
     "failed",
     "cost",
@@ -171,6 +172,8 @@ class Progress:
         parts["failed" if tally.failed else "none_failed"] = f"failed={tally.failed}"
         if tally.unverified:
             parts["unverified"] = f"unverified={tally.unverified}"
+        if number := figures.requests_429:
+            parts["requests_429"] = f"429s={number}"
         if shown := self._shown_arms():
             parts["arms"] = shown
         if figures.bottleneck:
@@ -197,6 +200,7 @@ class Progress:
             **({} if limit is None else {"limit": limit}),
             "failed": tally.failed,
             "unverified": tally.unverified,
+            "requests_429": figures.requests_429,
             **({"arms": arms} if arms else {}),
             "bottleneck": figures.bottleneck.part if figures.bottleneck else None,
             **({"cost": cost} if cost else {}),

@@ -149,6 +149,10 @@ class Allowances:
         """Whether a limit is known or a request was ever refused."""
         return bool(self.buckets) or self.paused_until > 0
 
+    def paces(self) -> dict[str, float]:
+        """What is allowed a minute, as far as it is known: `requests_per_minute`, …"""
+        return {f"{unit}_per_minute": each.per_minute for unit, each in self.buckets.items()}
+
     def wait_s(self, now: float) -> float:
         """Seconds until the next request may be sent."""
         waits = [self.paused_until - now]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 
 from ..config.instance_keys import RAY, is_url
-from ..config.instances import AGENTS, MODELS
+from ..config.instances import AGENTS, MODELS, RESOURCES
 from ..config.load import Config, Instance
 from ..errors import ConfigError
 from ..nemo_gym.environments import interpreter_for
@@ -40,10 +40,15 @@ class HttpLimits:
     request_timeout_s: float = 600
     rollout_timeout_s: float = 3600
     max_reply_mb: float = MAX_REPLY_MB
+    verify_timeout_s: float = 0
 
     def timeout_s(self, server_type: str) -> float:
-        """Time limit of a request; one to an agent may take as long as a rollout."""
-        return self.rollout_timeout_s if server_type == AGENTS else self.request_timeout_s
+        """Time limit of a request; one to an agent may take as long as a rollout, one to a
+        resources server as long as a verdict."""
+        if server_type == AGENTS:
+            return self.rollout_timeout_s
+        longest = self.verify_timeout_s if server_type == RESOURCES else 0
+        return max(self.request_timeout_s, longest)
 
     def plan(self, instances: list[Instance]) -> JsonObject:
         """These limits in the plan of a server process."""

@@ -6,10 +6,13 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..config import fields
 from ..config.inputs import how_to_get
 from ..config.instances import AGENTS, MODELS
-from ..config.keys.commands import CollectConfig, ReverifyConfig, RunConfig
+from ..config.keys.commands import CollectConfig, HttpClientConfig, ReverifyConfig, RunConfig
 from ..config.load import Config
+from ..config.sources import ENV_FILE
+from ..endpoints.params import merge
 from ..errors import ConfigError, PeerError
 from ..launch.fleet import Upkeep
 from ..launch.placement import HttpLimits, Nodes, placed
@@ -25,6 +28,23 @@ from .head.client import HeadClient
 SPARE_CONNECTIONS = 1100
 """Connections beyond the rollouts in flight: parked verdicts, closing sessions, health."""
 
+
+OF_SERVERS = (
+    "record",
+    "replay",
+    "unsafe_code",
+    "max_restarts",
+    "ready_timeout_s",
+    "log_dir",
+    "nemo_gym",
+    "nemo_gym_code",
+    "nemo_gym_python",
+    "install",
+)
+"""Keys about servers that this command starts itself."""
+
+OF_BOTH = ("request_timeout_s", *fields.keys(HttpClientConfig))
+"""Keys about requests. Each side follows its own."""
 
 WATCH_S, MISSED_ANSWERS = 2.0, 3
 """Seconds between two looks at a running `ng_run`, and failed looks until it counts as gone."""
@@ -68,7 +88,7 @@ async def reach(
     if config.instances:
         where = _own_servers(config, say, host, elsewhere, nodes)
     else:
-        where = _servers_of_ng_run(config.command, say)
+        where = _servers_of_ng_run(config, say)
     async with where as servers:
         yield servers
 
@@ -87,7 +107,12 @@ async def _own_servers(
         default="local",
         host=host,
         limits=http_limits(command),
-        upkeep=Upkeep(max_restarts=command.max_restarts, log_dir=command.log_dir, tell=say),
+        upkeep=Upkeep(
+            ready_timeout_s=command.ready_timeout_s,
+            max_restarts=command.max_restarts,
+            log_dir=command.log_dir,
+            tell=say,
+        ),
         run=RunIdentity.with_token(command.auth_token),
         tapes=Tapes.at(command.record, command.replay),
         start=not command.dry_run,
@@ -106,11 +131,10 @@ async def _own_servers(
 
 @asynccontextmanager
 async def _servers_of_ng_run(
-    command: CollectConfig | ReverifyConfig, say: Say
+    config: Config[CollectConfig] | Config[ReverifyConfig], say: Say
 ) -> AsyncIterator[Servers]:
-    for name in ("record", "replay", "unsafe_code", "max_restarts", "log_dir"):
-        if name in command.model_fields_set:
-            raise ConfigError(f"{name}: the servers are those of an ng_run: give it to that")
+    command = config.command
+    _check_keys_of_servers(config)
     limits = http_limits(command)
     client = HttpClient(**limits.of_client())
     try:
@@ -126,9 +150,9 @@ async def _servers_of_ng_run(
             if each["state"] == "failed":
                 name = each["name"]
                 say(f"warning: the ng_run has given up server '{name}': its log says why")
-        for line in _shorter_limits(command, values):
+        for line in _find_partial(config, values):
             say(f"warning: {line}")
-        defaults = values.get("responses_create_params") or {}
+        defaults = merge(values.get("responses_create_params") or {}, config.default_params)
         guarded = [each["name"] for each in servers if each["asks_token"] and head.token]
         plan: JsonObject = {
             "urls": {each["name"]: each["urls"] for each in servers if each["urls"]},
@@ -144,16 +168,36 @@ async def _servers_of_ng_run(
         await client.close()
 
 
-def _shorter_limits(command: CollectConfig | ReverifyConfig, values: JsonObject) -> Iterator[str]:
-    """Time limits of this command that those of the `ng_run` make ineffective."""
-    for name in ("request_timeout_s", "global_aiohttp_client_timeout_s"):
-        own = getattr(command, name)
-        theirs = values.get(name) or RunConfig.model_fields[name].default
-        if name in command.model_fields_set and own and theirs and own > theirs:
+def _check_keys_of_servers(config: Config[CollectConfig] | Config[ReverifyConfig]) -> None:
+    """ConfigError for a key that only an `ng_run` could follow. One in `env.yaml` is meant for
+    that."""
+    for name in OF_SERVERS:
+        if name in config.command.model_fields_set and config.origins.get(name) != ENV_FILE:
+            raise ConfigError(f"{name}: the servers are those of an ng_run: give it to that")
+
+
+def _find_partial(
+    config: Config[CollectConfig] | Config[ReverifyConfig], values: JsonObject
+) -> Iterator[str]:
+    """Keys of this command that the `ng_run`, whose configuration has `values`, does not follow."""
+    command = config.command
+    for name in (*OF_SERVERS, *OF_BOTH):
+        own, default = getattr(command, name), RunConfig.model_fields[name].default
+        theirs = values.get(name, default)
+        if name not in command.model_fields_set or _spell(own) == _spell(theirs):
+            continue
+        if name in OF_SERVERS:
+            yield f"{name} in env.yaml has changed since the ng_run began: restart that"
+        else:
             yield (
-                f"{name}={own:g} holds for this command's requests only; between the servers it is"
-                f" {theirs:g}: give it to the ng_run too"
+                f"{name}={_spell(own)} holds for this command's own requests only; between the"
+                f" servers it is {_spell(theirs)}: give it to the ng_run too"
             )
+
+
+def _spell(value: Any) -> str:
+    """A value as it is compared and shown, whatever its type."""
+    return f"{value:g}" if isinstance(value, int | float) else str(value)
 
 
 async def _wait_until_gone(head: HeadClient, servers: list[JsonObject], peers: Peers) -> str:
@@ -184,4 +228,5 @@ def http_limits(command: CollectConfig | ReverifyConfig) -> HttpLimits:
         request_timeout_s=command.global_aiohttp_client_timeout_s or command.request_timeout_s,
         rollout_timeout_s=command.rollout_timeout_s,
         max_reply_mb=command.max_reply_mb,
+        verify_timeout_s=max(command.verify_timeout_s, command.verify_group_timeout_s),
     )

@@ -69,6 +69,12 @@ class RunFigures:
         return self.tally.reward / self.tally.scored if self.tally.scored else None
 
     @property
+    def requests_429(self) -> int:
+        """Requests of rollouts that have ended, refused by a rate limit."""
+        bill = self.run.runner.bill if self.run else self.bill
+        return bill.spent.throttled if bill else 0
+
+    @property
     def rollouts_per_s(self) -> float:
         return self.tally.rollouts / max(self.elapsed_s, 1e-6)
 

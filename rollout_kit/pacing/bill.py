@@ -19,8 +19,8 @@ class Bill:
 
     def add(self, spent: Spent) -> None:
         """Add a rollout that has ended."""
+        self.spent.add(spent)
         if spent.calls:
-            self.spent.add(spent)
             self.rollouts += 1
             self.usd_squared += spent.usd * spent.usd
             self.tokens_squared += spent.tokens * spent.tokens

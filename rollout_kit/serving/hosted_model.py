@@ -173,6 +173,7 @@ class HostedModel(Model):
             "waiting": self._open - self._running,
             "throttled": self._queue.is_throttled(),
             "num_429": self._num_429,
+            **self._queue.allowances.paces(),
             **({"endpoints_down": 1} if self._outage.is_on else {}),
         }
 
@@ -299,6 +300,8 @@ class HostedModel(Model):
             error.retryable = True
         elif error.status in THROTTLED and error.retryable:
             self._num_429 += 1
+            if session := current_session():
+                session.spent.throttled += 1
             allowances.record_refusal(now(), sent_at, error.retry_after_s)
             self._throttling.record_refusal(error, now())
         raise error

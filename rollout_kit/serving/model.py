@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field
@@ -264,6 +264,10 @@ class Model(Service):
         """The URL by which the price table recognizes the provider; empty if there is none."""
         return ""
 
+    def hosts(self) -> list[str]:
+        """The hosts that requests go to, with their ports; none if the model runs here."""
+        return [host_of(url)] if (url := self.endpoint()) else []
+
     def bill(self, response: JsonObject, spent: Spent) -> None:
         """Add the usage of a response to `spent`. Without `usage` its cost is unknown."""
         tariff, tokens = self._tariff(response.get("model") or self.model_name()), 0
@@ -294,7 +298,8 @@ class Model(Service):
         """The description; `prices` is the tariff, if it is known."""
         tariff = self._tariff(self.model_name())
         prices = {"prices": tariff.to_json()} if tariff else {}
-        return {**super().describe(), "model": self.model_name(), **prices}
+        known = {"model": self.model_name(), "hosts": self.hosts()}
+        return {**super().describe(), **known, **prices}
 
     async def _answer_client(self, path: str, raw: bytes) -> Any:
         """Answer a client without a session, as a stream if the request asks for one."""
@@ -314,6 +319,11 @@ class Model(Service):
             return EventStream.of(messages.message_events(answer))
         wants_usage = isinstance(options, dict) and bool(options.get("include_usage"))
         return EventStream.of(completion_events(answer, usage=wants_usage))
+
+
+def host_of(url: str) -> str:
+    """The host of a URL and its port, without what stands before an @."""
+    return urlsplit(url).netloc.rpartition("@")[2]
 
 
 def _versions(response: Mapping[str, Any]) -> JsonObject:

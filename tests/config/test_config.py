@@ -207,7 +207,7 @@ def test_a_mistake_in_yaml_is_refused_with_key_reason_and_origin(text, expected)
         ("+resume=maybe", "+resume=maybe: expected auto or append or fresh"),
         ("+num_repeats={a: x}", "num_repeats.a: must be a valid integer"),
         ("+head_server.prt=1", "+head_server.prt=1: unknown key (did you mean 'port'?)"),
-        ("+ready_timeout_s=3", "'ready_timeout_s' on the command line is a key of ng_run only"),
+        ("+reload=true", "'reload' on the command line is a key of ng_run only"),
         (
             "+policy_name=x",
             "'policy_name' on the command line (no server has it, and no ${policy_name} in the",
