@@ -49,11 +49,12 @@ def find_self_writes(server: type[Service]) -> Iterator[SelfWrite]:
     seen, found = set(left), list[SelfWrite]()
     while left:
         file, method = methods[left.pop()]
-        for node in ast.walk(method):
-            if not isinstance(node, ast.stmt | ast.expr):
-                continue
-            if (attribute := _written(node)) is not None and attribute != PER_SESSION:
-                found.append(SelfWrite(file, node.lineno, attribute))
+        for node in _walk(method):
+            found += (
+                SelfWrite(file, node.lineno, attribute)
+                for attribute in _written(node)
+                if attribute != PER_SESSION
+            )
             called = _attribute_of_self(node.func) if isinstance(node, ast.Call) else None
             if called in methods and called not in seen:
                 seen.add(called)
@@ -79,6 +80,17 @@ def _own_methods(server: type, folder: Path) -> dict[str, tuple[Path, Method]]:
     return found
 
 
+def _walk(node: ast.AST) -> Iterator[ast.stmt | ast.expr]:
+    """A node and those in it, but not what a lock of `self` guards: that is meant to be shared."""
+    guards = node.items if isinstance(node, ast.With | ast.AsyncWith) else []
+    if any(_attribute_of_self(each.context_expr) is not None for each in guards):
+        return
+    if isinstance(node, ast.stmt | ast.expr):
+        yield node
+    for child in ast.iter_child_nodes(node):
+        yield from _walk(child)
+
+
 def _is_route(method: Method) -> bool:
     decorators = (
         each.func if isinstance(each, ast.Call) else each for each in method.decorator_list
@@ -86,22 +98,22 @@ def _is_route(method: Method) -> bool:
     return any(isinstance(each, ast.Name) and each.id in DECORATORS for each in decorators)
 
 
-def _written(node: ast.AST) -> str | None:
-    """The attribute of `self` that a node changes; None if it changes none."""
-    targets: list[ast.expr] = []
+def _written(node: ast.AST) -> Iterator[str]:
+    """The attributes of `self` that a node changes."""
+    left: list[ast.expr] = []
     match node:
         case ast.Assign(targets=targets) | ast.Delete(targets=targets):
-            pass
+            left = [*targets]
         case ast.AugAssign(target=target) | ast.AnnAssign(target=target, value=ast.expr()):
-            targets = [target]
+            left = [target]
         case ast.Call(func=ast.Attribute(attr=name, value=changed)) if name in CHANGES:
-            targets = [changed]
-    parts = (
-        part
-        for target in targets
-        for part in (target.elts if isinstance(target, ast.Tuple | ast.List) else [target])
-    )
-    return next(filter(None, map(_root_of, parts)), None)
+            left = [changed]
+    while left:
+        part = left.pop(0)
+        if isinstance(part, ast.Tuple | ast.List):
+            left += part.elts
+        elif (root := _root_of(part)) is not None:
+            yield root
 
 
 def _root_of(node: ast.expr) -> str | None:
