@@ -113,6 +113,22 @@ class within:
         self._task.cancel()
 
 
+class Due:
+    """One of `limits` that ends nothing: it only tells how much time there is."""
+
+    __slots__ = ("_at", "_loop")
+
+    def __init__(self, seconds: float) -> None:
+        self._loop = running_loop()
+        self._at = self._loop.time() + seconds
+
+    def extend(self, seconds: float) -> None:
+        self._at += seconds
+
+    def left(self) -> float:
+        return max(0.0, self._at - self._loop.time())
+
+
 def time_left(limits: Iterable[Extendable]) -> float:
     """Seconds until the first of the limits ends; infinite without any."""
     return min((limit.left() for limit in limits), default=inf)

@@ -92,6 +92,7 @@ class Running(ABC):
         await self._wait_for_closing()
         closed = asyncio.Event()
         try:
+            await self._check_code()
             with await self._open() as collection:
                 await collection.source.count()
                 collection.begin()
@@ -112,6 +113,20 @@ class Running(ABC):
             self._run = None
             self._servers.closing.discard(closed)
             closed.set()
+
+    async def _check_code(self) -> None:
+        """ConfigError if the files of a running verifier have changed: its verdicts would be those
+        of the code that it began with."""
+        servers, peers = self._servers, self._servers.peers
+        peers.forget_descriptions()
+        for agent in servers.agents:
+            resources = (await peers.describe(agent)).get("resources_server")
+            about = await peers.describe(resources) if resources else {}
+            if changed := about.get("changed_files"):
+                raise ConfigError(
+                    f"{', '.join(changed)} of '{resources}' changed after it was started, and its"
+                    " verdicts would be those of the code before: start the servers again"
+                )
 
     def _make_run(self, collection: Collection[Any, Any]) -> Run:
         return Run(

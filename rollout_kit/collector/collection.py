@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
 from ..config.idle import Situation, find_idle
+from ..config.instances import UNSAFE_CODE
 from ..config.keys.commands import CollectConfig, ReverifyConfig, RolloutsCommand
 from ..config.keys.parallelism import Parallelism
 from ..config.load import Config
@@ -290,12 +291,18 @@ def open_reverification(
 def _situation(
     config: Config[CollectConfig], reader: TaskReader, plans: Mapping[str, AgentPlan]
 ) -> Situation:
-    places = {each.placement for each in config.instances.values()}
+    instances = config.instances.values()
+    places = {each.placement or ("process" if each.code else "local") for each in instances}
+    is_spread = config.command.executor != "local"
     return Situation(
         config.command,
         has_arms=bool(reader.arms),
         scores_groups=any(plan.verifies_groups for plan in plans.values()),
         uses_ray=config.command.executor == "ray" or "ray" in places,
+        over_http=is_spread or places != {"local"},  # without instances, those of an ng_run
+        is_beside=not instances,
+        runs_code=any(UNSAFE_CODE in each.settings for each in instances),
+        has_gym=any(each.code is not None for each in instances),
     )
 
 

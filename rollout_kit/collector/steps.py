@@ -33,7 +33,7 @@ from ..store.lines import (
     without_verdict,
 )
 from ..store.sidecars.failures import describe_error
-from ..time_limit import within
+from ..time_limit import Due, within
 from ..trajectory import versions_of
 from ..transport.bodies.encoding import NotJson, encode_reply
 from ..transport.loop import Begun, step
@@ -256,7 +256,8 @@ class Steps:
         """Wait for the verdict within the limits of the run."""
         limits, resources = self.shared.limits, self.agent.resources or ""
         self.slot.place.stage = f"{resources} /verify"
-        began = perf_counter()
+        began, due = perf_counter(), Due(limits.verify_timeout_s)  # a judge asks for the time left
+        self.slot.limits.append(due)
         try:
             await step
             began = perf_counter()
@@ -286,6 +287,8 @@ class Steps:
         except Exception as bug:
             log.exception("an unexpected error in a verification")
             error = VerifyError(f"{type(bug).__name__}: {bug}", retryable=False)
+        finally:
+            self.slot.limits.remove(due)
         return self._make_unverified(
             {**line, "failure": describe_error(error, perf_counter() - began)}, error
         )

@@ -17,6 +17,14 @@ class Situation(NamedTuple):
     has_arms: bool
     scores_groups: bool
     uses_ray: bool
+    over_http: bool
+    """Whether a server runs outside of this process."""
+    is_beside: bool
+    """Whether the servers are those of an `ng_run`."""
+    runs_code: bool
+    """Whether a server runs code of a model."""
+    has_gym: bool
+    """Whether a server is one of NeMo Gym's."""
 
 
 class Need(NamedTuple):
@@ -34,7 +42,26 @@ def _has_tracker(given: Situation) -> bool:
     return any(each is not None for each in switches)
 
 
+OF_PROCESSES = (
+    "global_aiohttp_connector_limit",
+    "global_aiohttp_connector_limit_per_host",
+    "max_reply_mb",
+    "max_restarts",
+    "ready_timeout_s",
+    "log_dir",
+    "auth_token",
+)
+"""Keys about servers in processes of their own, and about the connections to them."""
+
 NEEDS = (
+    Need(OF_PROCESSES, lambda it: it.over_http, "every server runs in this process"),
+    Need(("head_server",), lambda it: it.is_beside, "this command has servers of its own"),
+    Need(("unsafe_code",), lambda it: it.runs_code, "no server here runs code of a model"),
+    Need(
+        ("nemo_gym_code", "nemo_gym_python", "install"),
+        lambda it: it.has_gym,
+        "no server here has NeMo Gym's code",
+    ),
     Need(
         ("num_canary", "canary_seed"),
         lambda it: it.command.confirm or isinstance(it.command, EstimateConfig),
@@ -74,7 +101,8 @@ def find_idle(given: Situation) -> Iterator[str]:
     for need in NEEDS:
         named = [key for key in need.keys if key in given.command.model_fields_set]
         if named and not need.holds(given):
-            yield f"warning: {' and '.join(named)} changes nothing here: {need.without}"
+            change = "change" if len(named) > 1 else "changes"
+            yield f"warning: {', '.join(named)} {change} nothing here: {need.without}"
 
 
 PASSED = frozenset({"responses_create_params", "arms"})

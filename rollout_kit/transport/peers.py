@@ -153,6 +153,10 @@ class Peers:
             self._descriptions[server] = await self._ask_description(server)
         return self._descriptions[server]
 
+    def forget_descriptions(self) -> None:
+        """Have servers describe themselves anew."""
+        self._descriptions.clear()
+
     async def _ask_description(self, server: str) -> JsonObject:
         transport = self.transport(server)
         if isinstance(transport, Local):

@@ -185,8 +185,15 @@ def test_an_answer_that_was_cut_off_is_marked():
     cut = {**text_response("let me think"), "status": "incomplete"}
     issues = ["truncated_judge_output", "no_verdict"]
     assert read_verdict(cut, "[[A=B]]", "[[A!=B]]") == (None, issues)
-    [verdict] = Bench(cut).verdicts((row(), "It is Canberra."))
-    assert verdict["reward"] == 0.0 and verdict["judgement_parsing_issue"] == 1.0
+
+
+@pytest.mark.parametrize("over", OVERS)
+@pytest.mark.parametrize("said", ["", "Both are fine.", "[[A=B", "[[a=b]]"])
+def test_a_judge_that_cannot_be_read_gives_no_verdict(said, over):
+    with pytest.raises(VerifyError, match="judge 'judge_model' gave no verdict") as caught:
+        Bench(said, over=over).verdicts((row(), "It is Canberra."))
+    assert not caught.value.retryable and not caught.value.terminal
+    assert caught.value.body == said
 
 
 @pytest.mark.parametrize(

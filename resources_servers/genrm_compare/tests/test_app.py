@@ -91,6 +91,8 @@ def test_the_ranking_breaks_ties():
 def test_an_answer_that_cannot_be_read_is_counted(said):
     found, _, _ = compare(["a", "b"], lambda params: said, default_score=2.5)
     assert rewards(found) == [2.5, 2.5] and found["group"]["num_parse_failures"] == 2
+    with pytest.raises(VerifyError, match="gave no scores that can be read"):
+        compare(["a", "b"], lambda params: said)
 
 
 def test_the_last_object_counts():
