@@ -102,6 +102,7 @@ class SimulatedModel(Model):
             "waiting": self.stats.waiting,
             "throttled": False,
             "num_429": self.stats.by_status["429"],
+            **(limit.paces() if (limit := self.config.rate_limit) else {}),
             "server_load": self.stats.in_flight,
             **self.stats.engine_figures(),
         }

@@ -41,6 +41,11 @@ class RateLimit(BaseModel):
         60, gt=0, description="The buckets hold what this many seconds refill; they begin full."
     )
 
+    def paces(self) -> dict[str, float]:
+        """What is allowed a minute, by the names of these keys."""
+        found = self.model_dump(include={"requests_per_minute", "tokens_per_minute"})
+        return {name: pace for name, pace in found.items() if pace}
+
     @model_validator(mode="after")
     def _limits_something(self) -> "RateLimit":
         if self.requests_per_minute is None and self.tokens_per_minute is None:

@@ -10,8 +10,10 @@ WIRING = ("model_server.name", "resources_server.name")
 
 
 class Replaced(NamedTuple):
-    """A value that does not count, the source that it is from, and what replaced it."""
+    """A value that does not count, the source that it is from, and what replaced it. `key` is the
+    dotted path that both have."""
 
+    key: str
     value: Any
     origin: str
     by: str
@@ -20,10 +22,10 @@ class Replaced(NamedTuple):
 def explain(replaced: Mapping[str, Replaced], instances: Collection[str]) -> Iterator[str]:
     """A clause for each value that decides which agent, model or endpoint these instances are, or
     use. `replaced` has the dotted path of each."""
-    for place, (value, origin, by) in replaced.items():
+    for place, (name, value, origin, by) in replaced.items():
         owner, _, key = place.partition(".")
         is_target = not TARGETS.isdisjoint(key.rpartition(".")[2].split("_"))
         decides = owner in instances and (is_target or key.endswith(WIRING))
         if decides or place == "agent_name":
-            name = place.rpartition(".")[2]
-            yield f"{name} is from {by}, instead of {value} from {origin}"
+            source = by if by.endswith(".yaml") else f"the {by}"
+            yield f"{name} is from {source}, instead of {value} from {origin}"

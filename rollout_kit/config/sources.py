@@ -132,7 +132,7 @@ class Merged:
     def _note_beaten(self, old: Any, new: Any, origin: str, place: str) -> None:
         before = self.origins.get(place, "")
         if old not in (None, "???", new) and before != origin in (ENV_FILE, COMMAND_LINE):
-            self.beaten[place] = Replaced(old, before, origin)
+            self.beaten[place] = Replaced(place, old, before, origin)
 
     def find_beaten(self) -> dict[str, Replaced]:
         """The same with the leaves that take such a value by `${…}`."""

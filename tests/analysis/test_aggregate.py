@@ -222,3 +222,9 @@ def test_a_quantile_of_few_values_lies_between_its_neighbours() -> None:
     two = Sketch()
     two.extend([1.0, 2.0])
     assert two.quantile(0.5) == pytest.approx(1.5, rel=0.01)
+
+
+def test_the_share_that_max_steps_ended_is_told() -> None:
+    ends = ["max_steps", "stop", "max_steps", "max_output_tokens"]
+    found = report([line(task, 1.0, finish_reason=end) for task, end in enumerate(ends)], 4)
+    assert found["rates"] == {"cut_off": 0.25, "max_steps": 0.5}

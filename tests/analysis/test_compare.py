@@ -123,6 +123,25 @@ def test_drawn_votes_are_the_same_each_time_and_within_bounds(
     assert 0 <= maj_at(k, votes) <= 1
 
 
+@pytest.mark.parametrize("number", [2, 5, 6])
+@pytest.mark.parametrize("repeats", [1, 2])
+def test_few_tasks_are_said_to_be_too_few(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], number: int, repeats: int
+) -> None:
+    pairs = [(task, index) for task in range(number) for index in range(repeats)]
+    for name in ("one", "two"):
+        wins = [(name == "one") or index > 0 for _, index in pairs]
+        lines = [
+            line(task, float(win), index) for (task, index), win in zip(pairs, wins, strict=True)
+        ]
+        write_jsonl(tmp_path / f"{name}.jsonl", lines)
+    _, said = run(f"{tmp_path}/one.jsonl", f"{tmp_path}/two.jsonl", capsys=capsys)
+    if number < 6:
+        assert f"{number} tasks cannot show a difference" in said and "at least 6" in said
+    else:
+        assert "The first is better" in said
+
+
 def test_what_may_be_concluded_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ones = [line(task, float(task < 863)) for task in range(1209)]
     others = [line(task, float(4 <= task < 865), model="n") for task in range(1209)]

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given
@@ -24,6 +24,7 @@ from rollout_kit.errors import ModelError
 from rollout_kit.metrics.intervals import share, total
 from rollout_kit.responses import make_response, message_item
 from rollout_kit.serving.model import Model
+from rollout_kit.session import current_session
 from rollout_kit.testing import ScriptedModel, run_virtual
 
 NUM_RUNS, COVERED = 50, 45
@@ -306,3 +307,54 @@ def test_a_share_lies_between_0_and_1(drawn: int, data: st.DataObject) -> None:
     hits = data.draw(st.integers(0, drawn))
     value, low, high = share(hits, drawn)
     assert 0 <= low <= value + 1e-12 and value <= high + 1e-12 <= 1 + 1e-12
+
+
+class Limited(ScriptedModel):
+    """A model server that knows what its endpoint allows."""
+
+    paces: ClassVar[dict[str, float]] = {}
+
+    def load_figures(self) -> dict[str, Any]:
+        return {"running": 0, "waiting": 0, **self.paces}
+
+
+@pytest.mark.parametrize(
+    ("paces", "seconds", "shown"),
+    [
+        ({"requests_per_minute": 60.0}, 200.0, "at the rate limit of 60 requests a minute"),
+        ({"requests_per_minute": 6e6}, 2.0, "with 64 in flight"),
+        ({"tokens_per_minute": 6.0}, None, "at the rate limit of 6 tokens a minute"),
+        ({}, 2.0, "with 64 in flight"),
+    ],
+)
+def test_a_rate_limit_bounds_the_time(
+    bench: Bench, paces: dict[str, float], seconds: float | None, shown: str
+) -> None:
+    rows = [row(f"q{number}") for number in range(200)]
+    bench.model = Limited(asked, delay_s=0.5)
+    bench.model.paces = paces
+    keys = {"num_canary": 10, "json": True}
+    run_virtual(bench.collect(rows, through=estimate_through, **keys))
+    events = [json.loads(line) for line in bench.out.getvalue().splitlines()]
+    [found] = [each for each in events if each["event"] == "estimate"]
+    is_long = bool(found["rate_limit"])
+    assert not seconds or (found["seconds"][0] == pytest.approx(seconds, rel=0.3)) == is_long
+    assert bool(found["rate_limit"]) == ("rate limit" in shown)
+    run_virtual(bench.collect(through=estimate_through, num_canary=10))
+    assert shown in bench.out.getvalue()
+
+
+def test_the_refusals_of_a_rate_limit_are_counted(bench: Bench) -> None:
+    """Also those of rollouts that failed."""
+
+    def refuse(params: dict[str, Any]) -> str:
+        session = current_session()
+        assert session is not None
+        session.spent.throttled += 2
+        if asked(params) == "q1":
+            raise ModelError("no", retryable=False)
+        return asked(params)
+
+    bench.model = ScriptedModel(refuse)
+    run_virtual(bench.collect([row(f"q{number}") for number in range(5)]))
+    assert bench.metrics()["throughput"]["requests_429"] == 10

@@ -219,6 +219,21 @@ def test_the_follower_loads_what_is_there_at_its_start_and_what_comes(tmp_path: 
     asyncio.run(main())
 
 
+def test_all_who_may_read_a_folder_may_read_its_weights(tmp_path: Path) -> None:
+    """Another user's server loads them from a shared disk."""
+    for mask, mode in ((0o022, 0o644), (0o027, 0o640), (0o077, 0o600)):
+        before = os.umask(mask)
+        try:
+            folder = tmp_path / f"{mask}"
+            with CheckpointManager(folder).write(1) as step:
+                (step / "model.safetensors").write_bytes(b"weights")
+                (step / "model.safetensors").chmod(0o600)  # as safetensors does
+        finally:
+            os.umask(before)
+        modes = {path.stat().st_mode & 0o777 for path in (folder / "step_1").iterdir()}
+        assert modes == {mode}
+
+
 def test_a_checkpoint_appears_whole_and_the_last_ones_are_kept(tmp_path: Path) -> None:
     base = save(tmp_path / "base", {"weight": b"base"})
     (base / "tokenizer.json").write_text("{}")

@@ -13,7 +13,15 @@ from rollout_kit.serving import registry
 from rollout_kit.serving.gymnasium import GameRequest, GymnasiumServer, Step, actions
 from rollout_kit.serving.service import Service, post
 from rollout_kit.session import Session, entered
-from rollout_kit.testing import OVERS, Over, ScriptedModel, making, mount, text_response
+from rollout_kit.testing import (
+    OVERS,
+    Over,
+    ScriptedModel,
+    call_response,
+    making,
+    mount,
+    text_response,
+)
 from rollout_kit.types import JsonObject
 
 GymnasiumAgent = registry.load("responses_api_agents", "gymnasium_agent")
@@ -126,6 +134,12 @@ def test_it_says_why_it_ended(answers: Any, settings: JsonObject, reason: str) -
     assert stats["finish_reason"] == reason
     assert stats["num_turns"] == len(answers) and stats["num_tool_calls"] == 0
     assert stats["model_s"] >= 0 and stats["tool_s"] > 0
+
+
+def test_each_tool_call_of_a_turn_is_counted() -> None:
+    session = Session()
+    respond([call_response(("a", "{}"), ("b", "{}")), call_response(("a", "{}")), "1"], session)
+    assert (session.stats["num_turns"], session.stats["num_tool_calls"]) == (3, 3)
 
 
 def test_a_turn_without_a_word_is_a_turn_all_the_same() -> None:
