@@ -322,7 +322,7 @@ class Limited(ScriptedModel):
     ("paces", "seconds", "shown"),
     [
         ({"requests_per_minute": 60.0}, 200.0, "at the rate limit of 60 requests a minute"),
-        ({"requests_per_minute": 6e6}, 2.0, "with 64 in flight"),
+        ({"requests_per_minute": 6e9}, 2.0, "with 64 in flight"),
         ({"tokens_per_minute": 6.0}, None, "at the rate limit of 6 tokens a minute"),
         ({}, 2.0, "with 64 in flight"),
     ],
