@@ -79,7 +79,7 @@ class Template:
         message = {"type": "message", "role": "assistant", "content": [text]}
         line = {**head, "usage": usage, "rollout": {**block, "scores": []}}
         line["response"] = {"output": [message]}
-        about = {"spent": [1, 620, 0.0, 0], "limited_s": 0.0, "worked_s": 1.0}
+        about = {"spent": [1, 620, 0.0, 0, 0], "limited_s": 0.0, "worked_s": 1.0}
         told, line = write_event(self.LEASE, Rollout(info_of(line), line), **about)
         marks = rf"{self.LEASE}|{self.TASK}|{self.INDEX}|{self.ID}".encode()
         self._names = [each.decode() for each in re.findall(marks, told)]

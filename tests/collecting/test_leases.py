@@ -73,7 +73,7 @@ def done(lease: Lease) -> dict[str, Any]:
     line = line_of(lease.attempt)
     event = write_event(lease.number, Rollout(info_of(line), line))
     [found] = read_message(write_message(b'{"call":1}', [event]))["events"]
-    return {**found, "spent": [1, 10, 0.5, 0], "limited_s": 0.0}
+    return {**found, "spent": [1, 10, 0.5, 0, 0], "limited_s": 0.0}
 
 
 def parked(lease: Lease) -> dict[str, Any]:
@@ -278,12 +278,12 @@ def test_what_an_attempt_has_reached_and_spent_is_known_when_it_is_withdrawn() -
         holder = bench.leases.join("a", "worker 1")
         one, two = bench.leases.grant(holder, 2)
         turn = {"lease": two.number, "kind": "turn", "content": {"request": "r"}}
-        spent = {"spent": [1, 10, 0.5, 0]}
+        spent = {"spent": [1, 10, 0.5, 0, 0]}
         bench.leases.take(holder, [{**parked(one), **spent}, {**turn, **spent}])
         for task in bench.tasks:
             task.cancel()
         await asyncio.sleep(0)
-        more = {"kind": "cancelled", "spent": [1, 5, 0.25, 0]}
+        more = {"kind": "cancelled", "spent": [1, 5, 0.25, 0, 0]}
         bench.leases.take(holder, [{"lease": each.number, **more} for each in (one, two)])
         await asyncio.gather(*bench.tasks, return_exceptions=True)
         first, second = bench.slots
@@ -302,7 +302,7 @@ def test_a_cancelled_attempt_is_called_back_and_its_response_is_kept() -> None:
         await asyncio.sleep(0)
         assert holder.recalled == [lease.number]
         unverified = {**parked(lease), "kind": "unverified"}
-        bench.leases.take(holder, [{**unverified, "spent": [0, 0, 0, 0], "limited_s": 0}])
+        bench.leases.take(holder, [{**unverified, "spent": [0, 0, 0, 0, 0], "limited_s": 0}])
         assert isinstance((await bench.settled())[0], Unverified)
 
     with_bench(1, test)

@@ -1,0 +1,129 @@
+"""Our verdicts beside those of NeMo Gym 0.7.0's own servers, which run in `.peers/nemo-gym`:
+
+make peers-python
+python -m benchmarks.agreement.nemo_gym            the given cases, and 1,000 pairs a server
+python -m benchmarks.agreement.nemo_gym --only mcqa --pairs 200 --show 20
+"""
+
+import argparse
+import asyncio
+import json
+import random
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from rollout_kit.authoring.examination import make_judges, make_trusting
+from rollout_kit.errors import RolloutError
+from rollout_kit.responses import make_response, message_item
+from rollout_kit.serving import registry
+from rollout_kit.session import Session, entered
+from rollout_kit.testing import mount
+
+from ..measure import ROOT
+from .pairs import GENERATORS, Pair
+
+PYTHON = ROOT / ".peers/nemo-gym/bin/python"
+CHILD = Path(__file__).with_name("nemo_gym_child.py")
+MARK = "VERDICT "
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.agreement.nemo_gym",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--only", nargs="+", choices=GENERATORS, default=[*GENERATORS])
+    parser.add_argument("--pairs", type=int, default=1_000, help="generated pairs a server")
+    parser.add_argument("--show", type=int, default=5, help="differences shown of each kind")
+    args = parser.parse_args()
+    if not PYTHON.exists():
+        print("NeMo Gym is not installed: make peers-python")
+        return 1
+    print(f"{'':22}{'pairs':>7}{'equal':>7}{'stricter':>10}{'laxer':>7}{'no verdict':>12}")
+    for name in args.only:
+        given = [*read_cases(name)]
+        chance = random.Random(0)
+        made = [GENERATORS[name](chance) for _ in range(args.pairs)]
+        for kind, pairs in (("given", given), ("generated", made)):
+            if pairs:
+                show(name, kind, pairs, args.show)
+    return 0
+
+
+def read_cases(name: str) -> list[Pair]:
+    """The cases of our own tests."""
+    path = ROOT / f"resources_servers/{name}/tests/cases.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    found = map(json.loads, filter(None, lines))
+    return [Pair(each["about"], each["row"], each["answer"]) for each in found]
+
+
+def show(name: str, kind: str, pairs: list[Pair], number: int) -> None:
+    """A line of the table, and the first differences of each kind."""
+    ours, theirs = asyncio.run(verify(name, pairs)), verify_theirs(name, pairs)
+    counts: Counter[str] = Counter()
+    different: dict[tuple[str, str], list[str]] = {}
+    for pair, own, other in zip(pairs, ours, theirs, strict=True):
+        if isinstance(own, str) or isinstance(other, str):
+            which = "equal" if isinstance(own, str) and isinstance(other, str) else "no verdict"
+        else:
+            which = "equal" if own == other else "stricter" if own < other else "laxer"
+        counts[which] += 1
+        if which != "equal":
+            text = f"{shorten(pair.answer)}  for {shorten(json.dumps(pair.row))}: {own}, {other}"
+            different.setdefault((which, pair.kind), []).append(text)
+    figures = [counts[each] for each in ("equal", "stricter", "laxer", "no verdict")]
+    title = f"{name}, {kind}"
+    print(f"{title:34}"[:34] + f"{len(pairs):>7}" + "".join(f"{each:>9,}" for each in figures))
+    for (which, about), texts in sorted(different.items()):
+        print(f"    {len(texts)} × {which}: {about}")
+        for text in texts[:number]:
+            print(f"        {text}")
+
+
+def shorten(text: str) -> str:
+    text = text.replace("\n", "⏎")
+    return text if len(text) <= 90 else f"{text[:60]}…{text[-28:]}"
+
+
+async def verify(name: str, pairs: list[Pair]) -> list[float | str]:
+    """Our rewards; the reason where there is none."""
+    server = registry.load("resources_servers", name)
+    places = asyncio.Semaphore(16)
+
+    async def one(peers: Any, pair: Pair) -> float | str:
+        asked = {"input": [{"role": "user", "content": "?"}]}
+        row = {"responses_create_params": asked, **pair.row}
+        response = make_response("m", [message_item(pair.answer)] if pair.answer else [], None)
+        async with places:
+            try:
+                with entered(Session()):
+                    await peers.call(name, "/seed_session", row, dict)
+                    found = await peers.call(name, "/verify", {**row, "response": response}, dict)
+                return float(found["reward"])
+            except RolloutError as error:
+                return str(error)[:200]
+
+    async with mount({**make_judges(server), name: make_trusting(server)}) as peers:
+        return await asyncio.gather(*(one(peers, pair) for pair in pairs))
+
+
+def verify_theirs(name: str, pairs: list[Pair]) -> list[float | str]:
+    """The rewards of NeMo Gym's server; the reason where there is none."""
+    lines = [json.dumps({"server": name, "row": each.row, "answer": each.answer}) for each in pairs]
+    done = subprocess.run(
+        [PYTHON, CHILD], input="\n".join(lines), capture_output=True, text=True, cwd=CHILD.parent
+    )
+    said = [line for line in done.stdout.splitlines() if line.startswith(MARK)]
+    found = [json.loads(line.removeprefix(MARK)) for line in said]
+    if len(found) != len(pairs):
+        sys.exit(f"NeMo Gym's {name} ended after {len(found)} verdicts:\n{done.stderr[-2000:]}")
+    return [each.get("reward", each.get("error")) for each in found]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+"""Verdicts of NeMo Gym's own servers, for `nemo_gym.py`: runs under their interpreter.
+
+Reads lines of JSON with `server`, `row` and `answer` from standard input, and writes a line with
+the reward, or with the error, for each.
+"""
+
+import asyncio
+import importlib
+import json
+import sys
+from typing import Any
+from unittest.mock import MagicMock
+
+from nemo_gym.base_resources_server import SimpleResourcesServer
+from nemo_gym.server_utils import ServerClient
+
+FOLDERS = {"math_with_verify": "math_with_judge"}
+"""Our name → theirs, where they differ."""
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "math_with_verify": {
+        "judge_model_server": {"type": "responses_api_models", "name": "judge"},
+        "judge_responses_create_params": {"input": []},
+        "should_use_judge": False,
+    },
+    "code_gen": {"num_processes": 2, "unit_test_timeout_secs": 10, "debug": False},
+}
+
+
+def make(name: str) -> tuple[Any, Any]:
+    """A server, and the type of its requests."""
+    module = importlib.import_module(f"resources_servers.{FOLDERS.get(name, name)}.app")
+    own = [each for each in vars(module).values() if isinstance(each, type)]
+    own = [each for each in own if each.__module__ == module.__name__]
+    [server] = [each for each in own if issubclass(each, SimpleResourcesServer)]
+    config = server.model_fields["config"].annotation
+    found = {"host": "", "port": 0, "entrypoint": "", "name": name, **SETTINGS.get(name, {})}
+    request = server.verify.__annotations__["body"]
+    return server(config=config(**found), server_client=MagicMock(spec=ServerClient)), request
+
+
+def build_response(answer: str) -> dict[str, Any]:
+    content = [{"annotations": [], "text": answer, "type": "output_text"}]
+    message = {"id": "m", "role": "assistant", "status": "completed", "type": "message"}
+    return {
+        "id": "r",
+        "created_at": 0.0,
+        "model": "m",
+        "object": "response",
+        "output": [{**message, "content": content}],
+        "parallel_tool_calls": True,
+        "tool_choice": "auto",
+        "tools": [],
+    }
+
+
+async def main() -> None:
+    servers: dict[str, Any] = {}
+    for raw in sys.stdin:
+        case = json.loads(raw)
+        name = case["server"]
+        try:
+            if name not in servers:
+                servers[name] = make(name)
+            server, request = servers[name]
+            asked = {"responses_create_params": {"input": "?"}, "question": "?", **case["row"]}
+            body = request.model_validate({**asked, "response": build_response(case["answer"])})
+            found = await server.verify(body)
+            line: dict[str, Any] = {"reward": float(found.reward)}
+        except Exception as error:
+            line = {"error": f"{type(error).__name__}: {error}"[:300]}
+        print(f"VERDICT {json.dumps(line)}", flush=True)
+
+
+asyncio.run(main())
