@@ -92,9 +92,9 @@ class Spent:
     def add_header(self, text: str) -> None:
         """Add the header of another process; ignore one that does not parse."""
         try:
-            calls, tokens, usd, unpriced, *more = text.split()
-            throttled = int(more[0]) if more else 0
-            self.add(Spent(int(calls), int(tokens), float(usd), int(unpriced), throttled))
+            found = text.split()
+            calls, tokens, usd, unpriced, throttled = found if len(found) != 4 else (*found, "0")
+            self.add(Spent(int(calls), int(tokens), float(usd), int(unpriced), int(throttled)))
         except ValueError:
             return
 

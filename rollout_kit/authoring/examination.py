@@ -167,8 +167,9 @@ def _check_sessions(name: str, pairs: list[tuple[JsonObject, JsonObject]]) -> Ch
 
 
 def make_trusting(server: type[Service]) -> Callable[[Peers, str], Service]:
-    """Return a factory of the server, configured to run code without a sandbox."""
-    asked = {UNSAFE_CODE: True, "num_verify_workers": 1}
+    """Return a factory of the server, configured to run code without a sandbox, and to score what
+    its judge, which is replaced, says nothing about."""
+    asked = {UNSAFE_CODE: True, "num_verify_workers": 1, "default_score": 3.0}
     return making(server, **{key: asked[key] for key in asked if key in server.Config.model_fields})
 
 

@@ -253,6 +253,7 @@ def test_progress_counts_each_line_once(tmp_path: Path) -> None:
     progress = LineCounter(paths)
     assert progress.count() == 0
     paths.main.write_text("{}\n{}\n{")
+    paths.folder.mkdir()
     paths.failures.write_text("{}\n")
     assert progress.count() == 3
     with paths.main.open("a") as stream:

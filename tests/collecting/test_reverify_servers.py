@@ -46,7 +46,7 @@ def gold_of(row: JsonObject) -> list[list[JsonObject]]:
 
 def policy(rows: list[JsonObject]) -> Any:
     """Gives the gold answer first, and a wrong one when it is asked again. As a judge it finds no
-    two answers equal."""
+    two answers equal, and all as good."""
     gold = [(input_items(row["responses_create_params"]), gold_of(row)) for row in rows]
 
     def answer(params: JsonObject) -> JsonObject:
@@ -57,7 +57,8 @@ def policy(rows: list[JsonObject]) -> Any:
                 if params["seed"] != 0 or said >= len(turns):
                     return make_response("m", [message_item("I would rather not say.")], None)
                 return make_response("m", turns[said], None)
-        return make_response("m", [message_item("[[A!=B]]")], None)
+        found = '[[A!=B]] {"score_1": 3, "score_2": 3, "ranking": 3.5}'
+        return make_response("m", [message_item(found)], None)
 
     return answer
 

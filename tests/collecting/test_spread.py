@@ -227,7 +227,7 @@ def drop_times(found: Any) -> Any:
 def write_shard(folder: Path, number: int) -> Rollout:
     """A rollout whose line a worker has written."""
     info, line = made(Key(f"{number:016x}", "agent", "", 0), {"reward": 1.0, "response": {}})
-    shard = ShardFile(folder / "rollouts_shards", f"w{number % 2}")
+    shard = ShardFile(folder / "rollouts.d/shards", f"w{number % 2}")
     place = shard.append(dump_line(line))
     shard.close()
     return Rollout(info, line, raw=place)
@@ -247,7 +247,7 @@ def test_lines_are_in_the_output_once_however_often_they_are_gathered(tmp_path: 
     journal = ShardedJournal(paths, fsync="exit")
     for number in range(3):
         journal.append(write_shard(tmp_path, number))
-    shard = tmp_path / "rollouts_shards/w1.jsonl"
+    shard = tmp_path / "rollouts.d/shards/w1.jsonl"
     shard.rename(tmp_path / "away")
     with pytest.raises(OutputError):
         journal.gather()
@@ -277,8 +277,8 @@ def test_a_driver_killed_while_it_copies_lines_loses_and_repeats_none(
 
 
 def test_a_worker_writes_on_after_a_run_has_taken_its_file(tmp_path: Path) -> None:
-    shard = ShardFile(tmp_path / "rollouts_shards", "w")
+    shard = ShardFile(tmp_path / "rollouts.d/shards", "w")
     assert shard.append(b"{}\n").read() == b"{}\n"
-    shutil.rmtree(tmp_path / "rollouts_shards")
+    shutil.rmtree(tmp_path / "rollouts.d/shards")
     assert shard.append(b"[]\n").read() == b"[]\n"
     shard.close()

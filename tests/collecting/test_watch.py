@@ -12,6 +12,7 @@ from virtual_time import run_linked
 
 from rollout_kit.commands.progress import Progress
 from rollout_kit.launch.sockets import bound_socket, url_of
+from rollout_kit.pacing.bill import Bill
 from rollout_kit.pacing.limiter import Adaptive
 from rollout_kit.pacing.watch import SAY_EVERY_S, Watch, add_loads, load_of_server
 from rollout_kit.serving.service import get
@@ -169,6 +170,8 @@ def test_the_progress_line_shows_a_limit_that_moves() -> None:
     progress = Progress(err=io.StringIO(), in_flight=96)
     assert "in flight=96," in progress._postfix()
     metrics = SimpleNamespace(arm_rewards=dict)
-    progress.figures.run = SimpleNamespace(limiter=Adaptive(128, 128, 128), metrics=metrics)
+    progress.figures.run = SimpleNamespace(
+        limiter=Adaptive(128, 128, 128), metrics=metrics, runner=SimpleNamespace(bill=Bill())
+    )
     assert "in flight=96/128," in progress._postfix()
     assert progress._fields()["limit"] == 128

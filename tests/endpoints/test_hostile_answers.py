@@ -206,7 +206,7 @@ class Server(NamedTuple):
 def verifier(name: str, route: str = "/verify") -> Iterator[Verify]:
     """A server that lives through all calls."""
     server = registry.load("resources_servers", name)
-    limits = {**LIMITS, UNSAFE_CODE: True}
+    limits = {**LIMITS, UNSAFE_CODE: True, "default_score": 3.0}
     chosen = {key: limits[key] for key in limits if key in server.Config.model_fields}
     with asyncio.Runner() as runner:
         stack = AsyncExitStack()
