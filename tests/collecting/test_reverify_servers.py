@@ -44,6 +44,10 @@ def gold_of(row: JsonObject) -> list[list[JsonObject]]:
     return turns_of(row.get("gold_items") or [message_item(row.get("gold_output") or "none")])
 
 
+OF_A_JUDGE = '[[A!=B]] {"score_1": 3, "score_2": 3, "ranking": 3.5}'
+"""No two answers are equal, and all are as good."""
+
+
 def policy(rows: list[JsonObject]) -> Any:
     """Gives the gold answer first, and a wrong one when it is asked again. As a judge it finds no
     two answers equal, and all as good."""
@@ -57,8 +61,7 @@ def policy(rows: list[JsonObject]) -> Any:
                 if params["seed"] != 0 or said >= len(turns):
                     return make_response("m", [message_item("I would rather not say.")], None)
                 return make_response("m", turns[said], None)
-        found = '[[A!=B]] {"score_1": 3, "score_2": 3, "ranking": 3.5}'
-        return make_response("m", [message_item(found)], None)
+        return make_response("m", [message_item(OF_A_JUDGE)], None)
 
     return answer
 
@@ -91,7 +94,7 @@ def test_its_own_configuration_verifies_a_stored_run_to_the_same_rewards(
     argv = [
         f"+config_paths=[resources_servers/{name}/configs/{name}.yaml,{A_JUDGE}]",
         "++policy_model.responses_api_models.simulated_model.answer=text",
-        "++policy_model.responses_api_models.simulated_model.text='[[A!=B]]'",
+        f"++policy_model.responses_api_models.simulated_model.text='{OF_A_JUDGE}'",
         f"+input_jsonl_fpath={tmp_path / 'rollouts.jsonl'}",
         f"+output_jsonl_fpath={tmp_path / 'new.jsonl'}",
     ]
