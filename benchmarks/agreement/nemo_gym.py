@@ -116,7 +116,11 @@ def verify_theirs(name: str, pairs: list[Pair]) -> list[float | str]:
     """The rewards of NeMo Gym's server; the reason where there is none."""
     lines = [json.dumps({"server": name, "row": each.row, "answer": each.answer}) for each in pairs]
     done = subprocess.run(
-        [PYTHON, "-P", CHILD], input="\n".join(lines), capture_output=True, text=True, cwd=CHILD.parent
+        [PYTHON, "-P", CHILD],
+        input="\n".join(lines),
+        capture_output=True,
+        text=True,
+        cwd=CHILD.parent,
     )
     said = [line for line in done.stdout.splitlines() if line.startswith(MARK)]
     found = [json.loads(line.removeprefix(MARK)) for line in said]

@@ -27,14 +27,25 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-def make(name: str) -> tuple[Any, Any]:
+BY_CONFIG = "lenient_answer_colon_md"
+"""A mode that a row of theirs cannot ask for, but their configuration can."""
+
+
+def make(name: str, **more: Any) -> tuple[Any, Any]:
     """A server, and the type of its requests."""
     module = importlib.import_module(f"resources_servers.{FOLDERS.get(name, name)}.app")
     own = [each for each in vars(module).values() if isinstance(each, type)]
     own = [each for each in own if each.__module__ == module.__name__]
     [server] = [each for each in own if issubclass(each, SimpleResourcesServer)]
     config = server.model_fields["config"].annotation
-    found = {"host": "", "port": 0, "entrypoint": "", "name": name, **SETTINGS.get(name, {})}
+    found = {
+        "host": "",
+        "port": 0,
+        "entrypoint": "",
+        "name": name,
+        **SETTINGS.get(name, {}),
+        **more,
+    }
     request = server.verify.__annotations__["body"]
     return server(config=config(**found), server_client=MagicMock(spec=ServerClient)), request
 
@@ -55,15 +66,17 @@ def build_response(answer: str) -> dict[str, Any]:
 
 
 async def main() -> None:
-    servers: dict[str, Any] = {}
+    servers: dict[tuple[str, ...], Any] = {}
     for raw in sys.stdin:
         case = json.loads(raw)
-        name = case["server"]
+        name, row = case["server"], case["row"]
+        more = {"grading_mode": BY_CONFIG} if row.get("grading_mode") == BY_CONFIG else {}
         try:
-            if name not in servers:
-                servers[name] = make(name)
-            server, request = servers[name]
-            asked = {"responses_create_params": {"input": "?"}, "question": "?", **case["row"]}
+            if (name, *more) not in servers:
+                servers[name, *more] = make(name, **more)
+            server, request = servers[name, *more]
+            row = {key: value for key, value in row.items() if key not in more}
+            asked = {"responses_create_params": {"input": "?"}, "question": "?", **row}
             body = request.model_validate({**asked, "response": build_response(case["answer"])})
             found = await server.verify(body)
             line: dict[str, Any] = {"reward": float(found.reward)}

@@ -20,15 +20,30 @@ Options = list[dict[str, str | None]]
 BOX = "\\boxed{"
 BRACE = re.compile("[{}]")
 LONE_LETTER = re.compile(r"[^A-Za-z]*([A-Z])[^A-Za-z]*")
-LABELLED = re.compile(r"\s*([A-Z])\s*[:).\-]")
-TEXT_COMMAND = re.compile(r"\\text\{\s*(.*?)\s*\}", re.S)
-ANSWER_COLON = re.compile(r"answer\s*:\s*(.+)", re.I)
+NAMED = re.compile(r"^\W*(?:option|choice|answer|letter)\b\W*(?=[A-Z]\b)", re.I)
+LABELLED = re.compile(r"\s*[(\[]?([A-Z])\s*[:).\-\]]")
+COMMAND = re.compile(
+    r"\\(?:text(?:bf|it|rm|sf|tt|md|up|normal)?|emph|math(?:bf|it|rm|sf|tt|normal)|boldsymbol|bm"
+    r"|operatorname\*?|underline|uline|[mhf]box|text?color\{[^{}]*\}|color\{[^{}]*\})\s*(?=\{)"
+)
+"""Commands around text that change how it looks, and not what it says."""
 
-MARKED_ANSWER = re.compile(r"answer[*_]{0,2}\s*:[*_\s]{0,2}(.+)", re.I)
+SWITCH = re.compile(
+    r"\\(?:rm|bf|it|sf|tt|em|displaystyle|left|right|quad|qquad|large|Large|LARGE|huge|Huge"
+    r"|bfseries|itshape|ttfamily|sffamily|rmfamily)(?![A-Za-z])"
+)
+"""Commands of the same kind without braces of their own."""
+
+SPACES = re.compile(r"\\[ ,;:!]|~")
+ANSWER_COLON = re.compile(r"answer[*_]{0,2}\s*[:：][*_\s]{0,3}(.+)", re.I)
+
+MARKED_ANSWER = re.compile(r"answer[*_]{0,2}\s*[:：][*_\s]{0,2}(.+)", re.I)
 MARKS = "*_` \t\n\r.,;:"
 ONE_LETTER = re.compile(r"(?<![A-Za-z])[A-Za-z](?![A-Za-z])")
 FIRST_LETTER = re.compile(r"[A-Za-z](?![A-Za-z0-9])")
 STANDALONE = re.compile(r"\b[A-Z]\b")
+PRONOUN = re.compile(r"\bI\b(?=\s+[a-z]|['’][a-z])")
+DENIED = re.compile(r"\b(?:not|never|no|neither|nor|except|without|cannot|false)\b|n['’]t\b", re.I)
 SEPARATOR = re.compile(r"\s*[/|&,;]\s*|\s+(?:or|and)\s+|\s+", re.I)
 
 LOCAL_LETTERS = str.maketrans(dict(zip("أبجدঅবডঢ", "ABCDABCD", strict=True)))
@@ -47,6 +62,7 @@ def extract(text: str, options: Options, mode: GradingMode) -> str | None:
     box = find_last_box(text)
     if box is None:
         return None
+    box = _unwrap(box)
     letter = _read_letter(box, letters)
     if letter is None and mode == "lenient_boxed":
         letter = _find_only_option(box, options, letters)
@@ -105,42 +121,66 @@ def find_last_box(text: str) -> str | None:
 
 
 def _read_letter(box: str, letters: set[str]) -> str | None:
-    inner = _unwrap(box)
-    found = LONE_LETTER.fullmatch(inner) or LABELLED.match(inner)
+    box = NAMED.sub("", box)
+    found = LONE_LETTER.fullmatch(box) or LABELLED.match(box)
     return found[1] if found and found[1] in letters else None
 
 
 def _find_only_option(box: str, options: Options, letters: set[str]) -> str | None:
-    candidates = [_fold(box), _fold(_unwrap(box))]
+    """Return the option that the box is, or else the only one that it says among other words."""
+    if (letter := _find_option(box, options, letters)) is not None:
+        return letter
+    said = _fold(box)
     inside = {
-        letter
+        letter: wording
         for letter, wording in _each_option(options, letters)
-        if wording and any(wording in candidate for candidate in candidates)
+        if wording and _says(said, wording)
     }
-    return inside.pop() if len(inside) == 1 else None
+    if len(inside) != 1:
+        return None
+    [(letter, wording)] = inside.items()
+    return None if DENIED.search(said.replace(wording, " ")) else letter
+
+
+def _says(text: str, wording: str) -> bool:
+    """Whether the wording stands in the text, and not as a part of a word or of a number."""
+    bare = re.escape(wording)
+    return (
+        re.search(rf"(?<![\w^])(?<!\w[.,])(?<![-−+]){bare}(?![\w^²³])(?![.,/]\d)", text) is not None
+    )
 
 
 def _read_after_colon(text: str, options: Options, letters: set[str]) -> str | None:
-    found = ANSWER_COLON.search(text)
-    if found is None:
-        return None
-    answer = _unwrap(found[1]).strip()
-    if len(answer) == 1 and answer.upper() in letters:
-        return answer.upper()
-    return _find_option(answer, options, letters)
+    """Return the letter, or the option, that the last answer is, of those that are either."""
+    for given in reversed(ANSWER_COLON.findall(text)):
+        answer = _unwrap(given).strip().strip(MARKS)
+        bare = answer.strip("()[]{}$ ")
+        if len(bare) == 1 and bare.upper() in letters:
+            return bare.upper()
+        if (letter := _find_option(answer, options, letters)) is not None:
+            return letter
+    return None
 
 
 def _read_marked(answer: str, letters: set[str]) -> str | None:
     """Return the letter that `answer` begins with, otherwise its last one that stands alone; None
     if it lists several letters."""
-    answer = LOCAL_LETTER.sub(lambda one: f" {_to_latin(one[0])}", answer).strip().strip(MARKS)
-    found = [each for each in ONE_LETTER.finditer(answer) if each[0].upper() in letters]
+    answer = LOCAL_LETTER.sub(lambda one: f" {_to_latin(one[0])}", answer).strip()
+    answer = PRONOUN.sub(" ", _unwrap(answer)).strip().strip(MARKS)
+    found = [
+        each
+        for each in ONE_LETTER.finditer(answer)
+        if each[0].upper() in letters or each[0].isupper()
+    ]
     for one, other in pairwise(found):
         differ = one[0].upper() != other[0].upper()
         if differ and SEPARATOR.fullmatch(answer, one.end(), other.start()):
             return None
-    first, alone = FIRST_LETTER.match(answer), STANDALONE.findall(answer)
-    letter = (first[0] if first else alone[-1] if alone else answer).upper()
+    first = FIRST_LETTER.match(answer)
+    if first and first[0].upper() in letters:
+        return first[0].upper()
+    alone = [letter for letter in STANDALONE.findall(answer) if letter in letters]
+    letter = alone[-1] if alone else answer.upper()
     return letter if letter in letters else None
 
 
@@ -149,7 +189,7 @@ def _to_latin(letter: str) -> str:
 
 
 def _find_option(answer: str, options: Options, letters: set[str]) -> str | None:
-    wanted = _fold(answer)
+    wanted = _fold(_unwrap(answer))
     return next((letter for letter, text in _each_option(options, letters) if text == wanted), None)
 
 
@@ -166,13 +206,21 @@ def _each_option(options: Options, letters: set[str]) -> Iterator[tuple[str, str
     for option in options:
         for key, value in option.items():
             if value is not None and key.upper() in letters:
-                yield key.upper(), _fold(value)
+                yield key.upper(), _fold(_unwrap(value))
 
 
 def _unwrap(text: str) -> str:
-    while found := TEXT_COMMAND.fullmatch(text):
-        text = found[1]
-    return text
+    r"""Leave out commands such as `\textbf{…}`, but keep what they are about."""
+    if "\\" not in text:
+        return text
+    text = SPACES.sub(" ", SWITCH.sub(" ", text))
+    pieces, at = list[str](), 0
+    for command in COMMAND.finditer(text):
+        if command.start() < at:
+            continue
+        pieces.append(text[at : command.start()])
+        at = command.end()
+    return "".join([*pieces, text[at:]]).replace("{", "").replace("}", "").strip()
 
 
 def _fold(text: str) -> str:

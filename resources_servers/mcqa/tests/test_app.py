@@ -1,4 +1,5 @@
 import asyncio
+import json
 import time
 from pathlib import Path
 
@@ -65,6 +66,15 @@ def test_the_gold_output_of_each_example_scores_full_reward_and_nothing_scores_z
         (r"\boxed{C) London}", "C"),
         (r"\boxed{\text{C. London}}", "C"),
         (r"first \boxed{A}, no, \boxed{C}", "C"),
+        (r"\boxed{\textcolor{red}{\textbf{C}}}", "C"),
+        (r"\boxed{\large C}", "C"),
+        (r"\boxed{\left(\mathrm{C}\right)}", "C"),
+        (r"\boxed{\text{Option C}}", "C"),
+        (r"\boxed{(C) London}", "C"),
+        (r"\boxed{\mbox{C}: \text{London}}", "C"),
+        (r"\boxed{\vec{C}}", None),
+        (r"\boxed{\angle C}", None),
+        (r"\boxed{\mathbf{A} \cdot \mathbf{C}}", None),
         (r"\boxed{c}", None),
         (r"\boxed{London}", None),
         (r"\boxed{A city}", None),
@@ -87,7 +97,12 @@ def test_strict_mode_reads_one_letter_in_the_last_box(text, letter):
         (r"\boxed{\text{ LONDON }}", "C"),
         (r"\boxed{the city of London}", "C"),
         (r"\boxed{Paris or London}", None),
-        (r"\boxed{New York}", None),  # contains the options B and D
+        (r"\boxed{New York}", "B"),  # exactly, though it also contains the option D
+        (r"\boxed{in New York}", None),  # contains the options B and D
+        (r"\boxed{Londonderry}", None),
+        (r"\boxed{not London}", None),
+        (r"\boxed{It isn't London}", None),
+        (r"\boxed{\textbf{London}}", "C"),
         (r"\boxed{York}", "D"),
         ("London", None),
     ],
@@ -104,14 +119,30 @@ def test_lenient_boxed_also_takes_the_one_option_inside_the_box(text, letter):
         (r"answer: \text{C}", "C"),
         ("Answer: new york", "B"),
         ("Answer: London, of course", None),
-        ("Answer: A\nAnswer: C", "A"),
+        ("Answer: A\nAnswer: C", "C"),
+        ("Answer: A\nAnswer: unclear", "A"),
         ("Answer: E", None),
-        ("**Answer: C**", None),
+        ("**Answer: C**", "C"),
+        ("**Answer:** (C)", "C"),
+        ("Answer: London.", "C"),
+        (r"Answer: $\mathbf{C}$", "C"),
+        ("Answer: A or C", None),
         (r"\boxed{C}", None),
     ],
 )
 def test_answer_colon_takes_a_letter_or_exactly_an_option(text, letter):
     assert extracted(text, "lenient_answer_colon") == letter
+
+
+CASES = [
+    json.loads(line) for line in Path(__file__).with_name("cases.jsonl").read_text().splitlines()
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['about']}: {case['answer'][-40:]}")
+def test_answers_as_models_write_them(case):
+    asked = {"responses_create_params": {"input": "?"}}
+    assert verdict({**asked, **case["row"]}, case["answer"]).reward == case["reward"]
 
 
 @pytest.mark.parametrize(
@@ -215,6 +246,10 @@ def test_a_stored_response_can_be_verified_again():
         ("Answer: A, B", None),
         ("Answer: A and A", "A"),
         ("Answer: Z", None),
+        ("**Answer: D/H**", None),
+        ("Answer: I'd say C", "C"),
+        ("Answer: I am sure that it is D, not A. So D", "D"),
+        ("Answer： B", "B"),
         ("Answer: ب", "B"),
         ("The answer is C", None),
     ],
