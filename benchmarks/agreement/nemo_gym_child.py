@@ -5,9 +5,10 @@ the reward, or with the error, for each.
 """
 
 import asyncio
-import importlib
+import importlib.util
 import json
 import sys
+from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -33,7 +34,11 @@ BY_CONFIG = "lenient_answer_colon_md"
 
 def make(name: str, **more: Any) -> tuple[Any, Any]:
     """A server, and the type of its requests."""
-    module = importlib.import_module(f"resources_servers.{FOLDERS.get(name, name)}.app")
+    path = f"resources_servers.{FOLDERS.get(name, name)}.app"
+    spec = importlib.util.find_spec(path)
+    assert spec is not None and spec.origin is not None
+    sys.path.insert(0, str(Path(spec.origin).parent))  # they import their neighbours by name
+    module = importlib.import_module(path)
     own = [each for each in vars(module).values() if isinstance(each, type)]
     own = [each for each in own if each.__module__ == module.__name__]
     [server] = [each for each in own if issubclass(each, SimpleResourcesServer)]

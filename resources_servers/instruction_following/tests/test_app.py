@@ -69,6 +69,83 @@ def imported(name):
     return importlib.import_module(name)
 
 
+CASES = [
+    orjson.loads(line) for line in Path(__file__).with_name("cases.jsonl").read_bytes().splitlines()
+]
+
+OF_THE_SAME_KINDS = [
+    (
+        "length_constraints:nth_paragraph_first_word",
+        {"num_paragraphs": 2, "nth_paragraph": 2, "first_word": "In short"},
+        'One.\n\n \n\n"In short, two.',
+        True,
+    ),
+    (
+        "length_constraints:nth_paragraph_first_word",
+        {"num_paragraphs": 2, "nth_paragraph": 2, "first_word": "In short"},
+        "One.\n\nIn shortest, two.",
+        False,
+    ),
+    (
+        "length_constraints:nth_paragraph_first_word",
+        {"num_paragraphs": 2, "nth_paragraph": 2, "first_word": "two"},
+        "\n\nOne.\n\n\n\nTwo, three.\n\n",
+        True,
+    ),
+    (
+        "length_constraints:nth_paragraph_first_word",
+        {"num_paragraphs": 2, "nth_paragraph": 1, "first_word": "one"},
+        "One.",
+        False,
+    ),
+    ("change_case:english_capital", {}, "YES.", True),
+    ("change_case:english_capital", {}, "Yes.", False),
+    ("change_case:english_capital", {}, "ДА, СПАСИБО.", False),
+    (
+        "change_case:english_capital",
+        {},
+        "DAS EIS IST LEICHTER ALS DAS WASSER, WEIL ES SCHWIMMT.",
+        False,
+    ),
+    ("change_case:english_lowercase", {}, "thank you, anna", True),
+    (
+        "change_case:english_lowercase",
+        {},
+        "das eis ist leichter als das wasser, weil es schwimmt.",
+        False,
+    ),
+    ("language:response_language", {"language": "zh"}, "冰比水轻,因为它的分子彼此相距较远。", True),
+    (
+        "language:response_language",
+        {"language": "zh-cn"},
+        "冰比水轻,因为它的分子彼此相距较远。",
+        True,
+    ),
+    (
+        "language:response_language",
+        {"language": "zh"},
+        "氷は水よりも軽い。分子が離れているからです。",
+        False,
+    ),
+]
+
+
+def test_answers_as_models_write_them():
+    given = [
+        # model servers set the reasoning apart
+        (each["row"], re.sub("^<think>.*</think>", "", each["answer"]), each["reward"])
+        for each in CASES
+    ]
+    given += [
+        ({"instruction_id_list": [kind], "kwargs": [arguments]}, text, float(holds))
+        for kind, arguments, text, holds in OF_THE_SAME_KINDS
+    ]
+    asked = {"responses_create_params": {"input": "?"}}
+    found = verdicts([({**asked, **task}, answer) for task, answer, _ in given])
+    wrong = [each for each, verdict in zip(given, found, strict=True) if verdict.reward != each[2]]
+    assert wrong == []
+
+
 TABLE = [
     ("keywords:existence", {"keywords": ["tea", "cup"]}, "Cups of Tea", "Only tea"),
     ("keywords:existence", {"keywords": ["colou?r"]}, "The color", "The hue"),
