@@ -81,12 +81,14 @@ async def main() -> None:
                 servers[name, *more] = make(name, **more)
             server, request = servers[name, *more]
             row = {key: value for key, value in row.items() if key not in more}
-            asked = {"responses_create_params": {"input": "?"}, "question": "?", **row}
+            asked = {"responses_create_params": {"input": "?"}, "id": 1, "prompt": "?", **row}
+            asked = {"question": "?", **asked}
             body = request.model_validate({**asked, "response": build_response(case["answer"])})
             found = await server.verify(body)
             line: dict[str, Any] = {"reward": float(found.reward)}
         except Exception as error:
-            line = {"error": f"{type(error).__name__}: {error}"[:300]}
+            text = f"{type(error).__name__}: {error}".replace("\n", " ")
+            line = {"error": text[:200]}
         print(f"VERDICT {json.dumps(line)}", flush=True)
 
 
