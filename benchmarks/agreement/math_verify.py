@@ -2,13 +2,15 @@
 
 python -m benchmarks.agreement.math_verify [folder of its tests]
 
-Without a folder the tests are downloaded. They are read and not run. An answer without a mark that
-`math_with_verify` looks for is put into a box, because Math-Verify takes any formula of a text.
+Without a folder the tests are downloaded. They are read and not run. Math-Verify takes the last
+formula of any text, while `math_with_verify` looks for a box or "answer is". An answer with neither
+is put into a box: its last formula, or all of it.
 """
 
 import ast
 import asyncio
 import io
+import re
 import sys
 import tarfile
 import urllib.request
@@ -24,6 +26,8 @@ from rollout_kit.testing import making, mount
 
 COMMIT = "5d148cfaaf99214c2e4ffb4bc497ab042c592a7a"
 URL = f"https://github.com/huggingface/Math-Verify/archive/{COMMIT}.tar.gz"
+
+FORMULA = re.compile(r"\$\$(.+?)\$\$|\$((?:[^$\\]|\\.)+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 
 SERVER = "math_with_verify"
 
@@ -53,7 +57,10 @@ def main() -> int:
 
 
 def download(folder: Path) -> Path:
-    with urllib.request.urlopen(URL) as reply, tarfile.open(fileobj=io.BytesIO(reply.read())) as tar:
+    with (
+        urllib.request.urlopen(URL) as reply,
+        tarfile.open(fileobj=io.BytesIO(reply.read())) as tar,
+    ):
         tar.extractall(folder, filter="data")
     return folder
 
@@ -95,10 +102,15 @@ async def verify(pairs: list[Pair]) -> list[Verdict]:
             async with places:
                 found = await ask(pair.gold, pair.answer)
                 if found["extracted_answer"] is None:
-                    found = await ask(pair.gold, f"\\boxed{{{pair.answer}}}")
+                    found = await ask(pair.gold, f"\\boxed{{{find_formula(pair.answer)}}}")
             return Verdict(found["extracted_answer"], found["reward"] == 1.0)
 
         return await asyncio.gather(*map(one, pairs))
+
+
+def find_formula(text: str) -> str:
+    formulas = [next(filter(None, found)) for found in FORMULA.findall(text)]
+    return formulas[-1] if formulas else text
 
 
 def show(pairs: list[Pair], verdicts: list[Verdict]) -> None:

@@ -6,7 +6,7 @@ Pure functions on the standard library. They return None for comparisons that th
 import re
 from collections.abc import Iterator
 from fractions import Fraction
-from itertools import product
+from itertools import pairwise, product
 from typing import NamedTuple
 
 ANSWER_LIMIT = 2_000
@@ -29,7 +29,8 @@ TYPED = str.maketrans(
     {"−": "-", "½": r"\frac12", "⅓": r"\frac13", "⅔": r"\frac23", "¼": r"\frac14", "¾": r"\frac34"}
 )
 SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺"
-RAISED = re.compile(rf"(?<=[\dA-Za-z)}}\]])[{SUPERSCRIPTS}]+")
+RAISED = re.compile(rf"(?<=[\dA-Za-ln-z)}}\]])[{SUPERSCRIPTS}]+")
+"""Typed exponents, except of a unit, as in `5 m²`."""
 LOWERED = str.maketrans(SUPERSCRIPTS, "0123456789-+")
 
 NUMERAL = re.compile(
@@ -264,7 +265,7 @@ def _read_progression(items: list[str]) -> Progression | None:
         return None
     step = head[1] - head[0]
     steps = [head, tail]
-    if step == 0 or any(b - a != step for run in steps for a, b in zip(run, run[1:], strict=False)):
+    if step == 0 or any(b - a != step for run in steps for a, b in pairwise(run)):
         return None
     if "…" in items and not tail:
         return Progression(head[0], step, None)

@@ -15,6 +15,10 @@ PLACES = 6
 ROUNDED = 5e-4
 """Largest distance of a decimal relative to the value: four significant digits."""
 
+SMALL, TYPED = 1e-3, 2e-6
+"""Below the first, two decimals may differ by the second, relative to the value: as typed, they are
+not each other's rounded value."""
+
 COMPUTED = 1e-12
 """The same for expressions that contain decimals, and for values at sample points."""
 
@@ -42,14 +46,15 @@ def are_close(one: Any, other: Any, *_: Any) -> bool:
         bare = (one.args[0], other) if _is_percent(one) else (one, other.args[0])
         if all(isinstance(each, sympy.Integer) for each in bare) and bare[0] == bare[1]:
             return True
-    is_decimal = isinstance(one, sympy.Float) or isinstance(other, sympy.Float)
     one, other = _evaluate(one), _evaluate(other)
     if one == other:
         return True
     if one.free_symbols or other.free_symbols:
         return _vanishes(one - other) and _agree_at_samples(one, other)
-    if is_decimal:
-        return one.round(PLACES) == other.round(PLACES) and _is_near(one, other, ROUNDED)
+    decimals = [isinstance(each, sympy.Float) for each in (one, other)]
+    if any(decimals):
+        tolerance = TYPED if all(decimals) and abs(one) < SMALL else ROUNDED
+        return one.round(PLACES) == other.round(PLACES) and _is_near(one, other, tolerance)
     if one.has(sympy.Float) or other.has(sympy.Float):
         return _is_near(one, other, COMPUTED)
     return _is_zero(one - other)
@@ -71,7 +76,7 @@ def _is_percent(expr: Any) -> bool:
 
 
 def _is_zero(difference: Any) -> bool:
-    if difference.is_Rational or not difference.is_finite and difference.is_number:
+    if difference.is_Rational or difference.is_finite is False:
         return difference == 0
     try:
         return difference.evalf(5, maxn=DIGITS, strict=True) == 0

@@ -1,6 +1,7 @@
 """Find the answer in a text. Pure functions on the standard library."""
 
 import re
+from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -15,7 +16,9 @@ ANSWER_IS = re.compile(
 )
 """Before an answer: "answer is", "Answer:", or a heading "Final Answer" on a line of its own."""
 
-HOPE = re.compile(r"final answer is\b[\s:]*([^\n]{1,500}?)[.\s]*I hope it is correct", re.IGNORECASE)
+HOPE = re.compile(
+    r"final answer is\b[\s:]*([^\n]{1,500}?)[.\s]*I hope it is correct", re.IGNORECASE
+)
 """The last line that the prompt of Minerva asks for; it counts even after a box."""
 
 LEAD = re.compile(
@@ -32,10 +35,11 @@ JUDGED = re.compile(
 
 SENTENCE_END = re.compile(r"[.!?](?=\s|\*|<|$)")
 CLAUSE = re.compile(r",?\s+(?:if|when|where|since|because|as long as|so that)\b", re.IGNORECASE)
+SHORT = re.compile(r"[-+−]?[$€£]?[\d.,/^]+(?:\s[A-Za-z]+){0,2}")
 STATEMENT = re.compile(r"[A-Za-z][^\n]*\s(?:is|are|equals|equal to)\s+(?:equal to\s+)?([^\n]+)")
 """A sentence such as "The largest $n$ is 34"."""
 
-MATH = re.compile(r"\$\$(.+?)\$\$|\$([^$]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
+MATH = re.compile(r"\$\$(.+?)\$\$|\$((?:[^$\\]|\\.)+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 
 TRAILING = ".,;" + "".join(filter(str.isspace, map(chr, range(0x3001))))
 WRAPPERS = [("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"), ("**", "**"), ("`", "`")]
@@ -125,9 +129,7 @@ def _are_items(between: str) -> bool:
     """Whether boxes with this text between them are items of one list."""
     if RETRACTION.search(between):
         return False
-    return len(between) <= CLOSE or (
-        len(between) <= NEAR and SEPARATOR.search(between) is not None
-    )
+    return len(between) <= CLOSE or (len(between) <= NEAR and SEPARATOR.search(between) is not None)
 
 
 def _join(boxes: list[Box]) -> str | None:
@@ -138,10 +140,7 @@ def _join(boxes: list[Box]) -> str | None:
 
 
 def _find_last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
-    found = None
-    for found in pattern.finditer(text):
-        pass
-    return found
+    return deque(pattern.finditer(text), maxlen=1).pop() if pattern.search(text) else None
 
 
 def _find_stated(text: str) -> Iterator[str]:
@@ -162,8 +161,11 @@ def _read_sentence(rest: str) -> str:
         return _clean(next(filter(None, found.groups()))) + (after[0] if after else "")
     rest = rest.partition("\n")[0]
     end = SENTENCE_END.search(rest)
-    sentence = _clean(rest[: end.start()] if end else rest)
-    stated = STATEMENT.fullmatch(CLAUSE.split(sentence)[0])
+    sentence = _clean((rest[: end.start()] if end else rest).strip("*_ "))
+    main_clause = CLAUSE.split(sentence)[0]
+    if SHORT.fullmatch(main_clause):
+        return main_clause
+    stated = STATEMENT.fullmatch(main_clause)
     if stated and re.match(r"[-+−]?[\d.]|[$\\]", stated[1]):
         return _read_sentence(stated[1])
     return sentence

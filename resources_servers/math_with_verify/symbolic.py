@@ -287,9 +287,7 @@ def _parse(answer: str) -> list:
 
 def _to_latex(answer: str) -> str:
     answer = answer.translate(TYPED).translate(answers.TYPED)
-    answer = answers.RAISED.sub(
-        lambda found: f"^{{{found[0].translate(answers.LOWERED)}}}", answer
-    )
+    answer = answers.RAISED.sub(lambda found: f"^{{{found[0].translate(answers.LOWERED)}}}", answer)
     answer = SCIENTIFIC.sub(r"\1 \\times 10^{\2}", answer)
     answer = MIXED.sub(r"\\left(\1+\\frac{\2}{\3}\\right)", answer)
     answer = ROOT.sub(lambda found: f"\\sqrt{{{found[1] or found[2]}}}", answer)
