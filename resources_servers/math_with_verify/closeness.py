@@ -60,6 +60,27 @@ def are_close(one: Any, other: Any, *_: Any) -> bool:
     return _is_zero(one - other)
 
 
+def as_interval(expr: Any) -> Any:
+    """`x >= 3` as an interval, which sympy itself takes long to find; other expressions as they
+    are."""
+    if not isinstance(expr, _INEQUALITY):
+        return expr
+    relation = expr if expr.lhs.is_Symbol else expr.reversed
+    bound = relation.rhs
+    if not relation.lhs.is_Symbol or not bound.is_number or bound.is_real is not True:
+        return expr
+    match relation:
+        case sympy.Ge():
+            return sympy.Interval(bound, sympy.oo)
+        case sympy.Gt():
+            return sympy.Interval.open(bound, sympy.oo)
+        case sympy.Le():
+            return sympy.Interval(-sympy.oo, bound)
+        case _:
+            return sympy.Interval.open(-sympy.oo, bound)
+
+
+_INEQUALITY = (sympy.Ge, sympy.Gt, sympy.Le, sympy.Lt)
 _MATRIX = (sympy.MatrixBase, sympy.MatrixExpr)
 
 

@@ -276,6 +276,8 @@ def _compare_parsed(expected: str, answer: str) -> bool:
                 estimate_bits(parsed)
         except TooLarge:
             return any(each in other for each in one)
+        if any(isinstance(each, sympy.Set) for each in one):
+            other = [closeness.as_interval(each) for each in other]
         return bool(verify(one, other, allow_set_relation_comp=True, timeout_seconds=None))
     except Exception:  # sympy raises exceptions of any type on unusual input
         return False
