@@ -44,6 +44,7 @@ NUMERAL = re.compile(
         (?:[eE](?P<e>[-+]?\d{1,3})
         |\s*(?:\\times|\\cdot|[×·*])\s*10\s*\^\s*(?:\{\s*(?P<power>[-+]?\d{1,3})\s*\}
             |(?P<power1>[-+]?\d{1,3})))?)
+    (?:\s+(?P<scale>thousand|million|billion|trillion)\b)?
     \s*(?P<percent>\\?%|(?:percent(?:age)?|pct)\b)?
     (?P<unit>(?:\s+[A-Za-z]{2,}){0,3}|\s*\\(?:text|mathrm|textrm)\{[^{}]*\}(?:\^\{?[23]\}?)?
         |\s*(?:°|\^\{?\\circ\}?)\s*[CF]?)""",
@@ -89,12 +90,15 @@ NO_UNITS = frozenset(
 )
 """Words that are not units, because they change the number before them."""
 
+SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+
 PERCENT = re.compile(r"(.*?)\s*(?:\\?%|(?<![A-Za-z])(?:percent(?:age)?|pct))\s*", re.DOTALL)
 
 BASES = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 BASE = {word: number for number, word in enumerate(BASES, 2)} | {"sixteen": 16}
 BASED = re.compile(
-    r"(?:[A-Za-z]\s*=\s*)?\(?(?:\\(?:text|mathrm)\{)?(?P<digits>[0-9A-Z][0-9A-Z\s]*)\}?\)?"
+    r"(?:[A-Za-z]\s*=\s*)?\(?(?:\\(?:text|mathrm)\{)?(?P<digits>-?[0-9A-Z](?:[0-9A-Z\s]|\{,\})*"
+    r"(?:\.[0-9A-Z]+)?)\}?\)?"
     r"(?:_|\s*\(?(?=(?:in\s+)?base))(?:[{(\s]|\\(?:text|mathrm|textrm|rm)\b|in\b|base\b)*"
     rf"(?P<base>\d{{1,2}}|{'|'.join(BASE)})[\s)}}]*"
 )
@@ -143,7 +147,7 @@ def are_equal(expected: str, answer: str) -> bool | None:
         return one == other
     if one or other:
         based, text = (one, answer) if one else (other, expected)
-        return based is not None and based.digits == (re.sub(r"\s", "", text).lstrip("0") or "0")
+        return based is not None and based.digits == _strip_zeros(re.sub(r"[\s{,}]", "", text))
     left, right = parse_number(expected), parse_number(answer)
     if left is None or right is None:
         return None
@@ -171,7 +175,9 @@ def parse_number(text: str) -> Numeral | None:
     number = _read_fraction(found) or _read_power(found) or _read_decimal(found)
     if number is None:
         return None
-    value, unit = -number.value if found["sign"] == "-" else number.value, number.unit
+    factor = SCALES.get(found["scale"], 1)
+    value, unit = number.value * factor, number.unit * factor
+    value = -value if found["sign"] == "-" else value
     bare = Reading(value, unit)
     return Numeral((bare, Reading(value / 100, unit / 100)) if found["percent"] else (bare,))
 
@@ -208,11 +214,16 @@ def parse_based(text: str) -> Based | None:
     if len(text) > ANSWER_LIMIT or not (found := BASED.fullmatch(spell_out(text).strip())):
         return None
     base = int(BASE.get(found["base"], found["base"]))
-    digits = re.sub(r"\s", "", found["digits"])
-    is_sound = 2 <= base <= 36 and all(int(each, 36) < base for each in digits)
-    if not digits.isdigit() and not is_sound:
+    digits = re.sub(r"[\s{,}]", "", found["digits"])
+    numerals = re.sub(r"\W", "", digits)
+    is_sound = 2 <= base <= 36 and all(int(each, 36) < base for each in numerals)
+    if not numerals.isdigit() and not is_sound:
         return None
-    return Based(digits.lstrip("0") or "0", base)
+    return Based(_strip_zeros(digits), base)
+
+
+def _strip_zeros(digits: str) -> str:
+    return re.sub(r"^(-?)0+(?=[0-9A-Z])", r"\1", digits)
 
 
 def read_percent(expected: str, answer: str) -> Iterator[tuple[str, str]]:

@@ -152,13 +152,16 @@ logging.disable(logging.CRITICAL)
 
 TARGETS = (LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig())
 
+GREEK = "alpha,beta,gamma,delta,epsilon,zeta,eta,theta,iota,kappa,lambda,mu,nu,xi,,pi,rho,,sigma"
+GREEK += ",tau,upsilon,phi,chi,psi,omega"
+
 TYPED = str.maketrans(
     {
         "−": "-",
         "×": "\\times ",
         "·": "\\cdot ",
         "÷": "/",
-        "π": "\\pi ",
+        **{chr(ord("α") + at): f"\\{name} " for at, name in enumerate(GREEK.split(",")) if name},
         "°": "^\\circ",
         "∞": "\\infty ",
         "≤": "\\le ",
@@ -291,9 +294,15 @@ def _to_latex(answer: str) -> str:
     answer = answer.translate(TYPED).translate(answers.TYPED)
     answer = answers.RAISED.sub(lambda found: f"^{{{found[0].translate(answers.LOWERED)}}}", answer)
     answer = SCIENTIFIC.sub(r"\1 \\times 10^{\2}", answer)
-    answer = MIXED.sub(r"\\left(\1+\\frac{\2}{\3}\\right)", answer)
+    answer = MIXED.sub(_write_mixed, answer)
     answer = ROOT.sub(lambda found: f"\\sqrt{{{found[1] or found[2]}}}", answer)
     return WORD.sub(lambda found: NAMES[found[1]], answer)
+
+
+def _write_mixed(found: re.Match[str]) -> str:
+    whole, top, bottom = found.groups()
+    is_mixed = int(top) < int(bottom)
+    return f"\\left({whole}+\\frac{{{top}}}{{{bottom}}}\\right)" if is_mixed else found[0]
 
 
 # the parser builds tables at first use; do it before the first deadline starts
