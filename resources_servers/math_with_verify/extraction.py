@@ -17,7 +17,7 @@ ANSWER_IS = re.compile(
 """Before an answer: "answer is", "Answer:", or a heading "Final Answer" on a line of its own."""
 
 HOPE = re.compile(
-    r"final answer is\b[\s:]*([^\n]{1,500}?)[.\s]*I hope it is correct", re.IGNORECASE
+    r"final answer is\b[\s:]*([^\n]{1,200}?)[.\s]*I hope it is correct", re.IGNORECASE
 )
 """The last line that the prompt of Minerva asks for; it counts even after a box."""
 
