@@ -1,38 +1,51 @@
-"""Extract the answer from a text, and compare answers without algebra.
+"""Compare answers without algebra: as texts, numbers, numerals of a base and sequences.
 
 Pure functions on the standard library. They return None for comparisons that they cannot decide.
 """
 
 import re
+from collections.abc import Iterator
 from fractions import Fraction
+from itertools import pairwise, product
 from typing import NamedTuple
 
 ANSWER_LIMIT = 2_000
 """Longer answers are not parsed, because they are repetitions and not answers."""
 
-NUMBERS_DIFFER = Fraction(1, 10**5)
-"""Numbers with a larger difference also differ for math-verify, which rounds to six decimals."""
+MAX_DISTANCE = Fraction(1, 2_000_000)
+"""Decimals count as a rounded value up to this distance: six places, as in math-verify."""
 
-BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
-BARE_BOX = re.compile(r"\\boxed\s+([^\s$.,;{}]+)")
-HASHES = re.compile(r"####[ \t]*([^\n]+)")
-ANSWER_IS = re.compile(
-    r"answer(?: to [^.\n]{1,80}?)?[*_]*\s*(?:\bis\b|[:=])[\s:*_]*([^\n]+)", re.IGNORECASE
-)
-SENTENCE_END = re.compile(r"[.!?](?=\s|\*|$)")
-INLINE_MATH = re.compile(r"\$\$?([^$]+)\$\$?|\\\((.+?)\\\)|\\\[(.+?)\\\]")
+SAME, ROUNDED = Fraction(1, 10**6), Fraction(1, 2_000)
+"""Largest distance relative to the value, so that small numbers are not all equal. The second
+stands for four significant digits, and counts where a decimal is the other value rounded."""
 
-TRAILING = ".,;" + "".join(filter(str.isspace, map(chr, range(0x3001))))
-WRAPPERS = [("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"), ("**", "**"), ("`", "`")]
-SPACING = re.compile(r"\\(?:left|right|displaystyle|[,;:! ])(?![A-Za-z])|\\(?:quad|qquad)\b|~")
+NOTHING = re.compile(r"\\(?:left|right|displaystyle|!)(?![A-Za-z])")
+SPACE = re.compile(r"\\(?:[,;: ]|(?:quad|qquad)\b)|~")
 GAP = re.compile(r"(?<!\d)\s+|\s+(?!\d)")
 """White space, except between two digits: `4 2` is not `42`."""
-FRACTION = re.compile(r"\\[dt]frac(?![A-Za-z])")
+FRACTION = re.compile(r"\\[dtc]frac(?![A-Za-z])")
+
+TYPED = str.maketrans(
+    {"−": "-", "½": r"\frac12", "⅓": r"\frac13", "⅔": r"\frac23", "¼": r"\frac14", "¾": r"\frac34"}
+)
+SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺"
+RAISED = re.compile(rf"(?<=[\dA-Za-ln-z)}}\]])[{SUPERSCRIPTS}]+")
+"""Typed exponents, except of a unit, as in `5 m²`."""
+LOWERED = str.maketrans(SUPERSCRIPTS, "0123456789-+")
 
 NUMERAL = re.compile(
     r"""(?P<sign>[-+]?)\s*(?:\\?[$€£¥]\s*)?
-    (?P<whole>\d{1,3}(?:(?:,|\{,\}|\s)\d{3})+|\d+)?(?P<decimals>\.\d*)?
-    \s*(?P<percent>\\?%|percent\b)?
+    (?:(?:(?P<mixed>\d+)(?:\s+|(?=\\)))?
+        (?:\\frac\s*(?:\{\s*(?P<top>\d+)\s*\}|(?P<top1>\d))
+            \s*(?:\{\s*(?P<bottom>\d+)\s*\}|(?P<bottom1>\d))
+        |(?P<above>\d+)\s*/\s*(?P<below>\d+))
+    |10\s*\^\s*(?:\{\s*(?P<alone>[-+]?\d{1,3})\s*\}|(?P<alone1>\d{1,3}))
+    |(?P<whole>\d{1,3}(?:(?:,|\{\s*,\s*\}|\s)\d{3})+|\d+)?(?P<decimals>\.\d*)?
+        (?:[eE](?P<e>[-+]?\d{1,3})
+        |\s*(?:\\times|\\cdot|[×·*])\s*10\s*\^\s*(?:\{\s*(?P<power>[-+]?\d{1,3})\s*\}
+            |(?P<power1>[-+]?\d{1,3})))?)
+    (?:\s+(?P<scale>thousand|million|billion|trillion)\b)?
+    \s*(?P<percent>\\?%|(?:percent(?:age)?|pct)\b)?
     (?P<unit>(?:\s+[A-Za-z]{2,}){0,3}|\s*\\(?:text|mathrm|textrm)\{[^{}]*\}(?:\^\{?[23]\}?)?
         |\s*(?:°|\^\{?\\circ\}?)\s*[CF]?)""",
     re.VERBOSE,
@@ -56,6 +69,7 @@ NO_UNITS = frozenset(
         "billion",
         "trillion",
         "dozen",
+        "base",
         "pi",
         "sqrt",
         "sin",
@@ -76,100 +90,206 @@ NO_UNITS = frozenset(
 )
 """Words that are not units, because they change the number before them."""
 
+SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 
-def extract(text: str) -> str | None:
-    r"""Return the answer of a response, or None: its last `\boxed{…}`, otherwise the text after its
-    last `####`, otherwise after its last "answer is".
-    """
-    if (box := _find_last_box(text)) is not None:
-        return box
-    if found := _find_last(HASHES, text):
-        return _clean(found) or None
-    if found := _find_last(ANSWER_IS, text):
-        return _read_sentence(found) or None
-    return None
+PERCENT = re.compile(r"(.*?)\s*(?:\\?%|(?<![A-Za-z])(?:percent(?:age)?|pct))\s*", re.DOTALL)
+
+BASES = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+BASE = {word: number for number, word in enumerate(BASES, 2)} | {"sixteen": 16}
+BASED = re.compile(
+    r"(?:[A-Za-z]\s*=\s*)?\(?(?:\\(?:text|mathrm)\{)?(?P<digits>-?[0-9A-Z](?:[0-9A-Z\s]|\{,\})*"
+    r"(?:\.[0-9A-Z]+)?)\}?\)?"
+    r"(?:_|\s*\(?(?=(?:in\s+)?base))(?:[{(\s]|\\(?:text|mathrm|textrm|rm)\b|in\b|base\b)*"
+    rf"(?P<base>\d{{1,2}}|{'|'.join(BASE)})[\s)}}]*"
+)
+SUBSCRIPT = re.compile(r"(?<![A-Za-z\\}_])(\d[0-9A-Fa-f]*)_\{?(\d{1,2})(?!\d)\}?")
+"""A numeral of a base within a longer answer."""
+
+DOTS = re.compile(r"\\[lc]?dots[bcimo]?(?![A-Za-z])|…|⋯|\.\.\.+")
+ENDLESS = re.compile(rf"(\d\.\d+)\s*(?:{DOTS.pattern})")
+"""A decimal that goes on, as `0.333…`."""
+
+MAX_STEPS = 1_000_000
 
 
-def extract_expected(expected: str) -> str:
-    """Return the answer in `expected_answer`, which may be a worked solution."""
-    marked = "####" in expected or "\\boxed" in expected
-    return (extract(expected) if marked else None) or _clean(expected)
+class Reading(NamedTuple):
+    """A number, and one unit of the last place of a decimal; 0 for exact numbers."""
+
+    value: Fraction
+    unit: Fraction = Fraction(0)
+
+
+class Numeral(NamedTuple):
+    """A number as written; `50%` reads as 50 and 0.5."""
+
+    readings: tuple[Reading, ...]
+
+
+class Based(NamedTuple):
+    digits: str
+    base: int
+
+
+class Progression(NamedTuple):
+    """Integers `first`, `first + step`, … up to `last`, or without an end."""
+
+    first: int
+    step: int
+    last: int | None
 
 
 def are_equal(expected: str, answer: str) -> bool | None:
     """Whether two answers are equal as text or numbers; None if that needs algebra."""
-    if _fold(expected) == _fold(answer):
+    if fold(expected) == fold(answer):
         return True
+    one, other = parse_based(expected), parse_based(answer)
+    if one and other:
+        return one == other
+    if one or other:
+        based, text = (one, answer) if one else (other, expected)
+        return based is not None and based.digits == _strip_zeros(re.sub(r"[\s{,}]", "", text))
     left, right = parse_number(expected), parse_number(answer)
     if left is None or right is None:
         return None
-    distance = min(abs(a - b) for a in left.values for b in right.values)
-    if distance == 0:
-        return True
-    return False if distance > NUMBERS_DIFFER else None
+    pairs = list(product(left.readings, right.readings))
+    if len(pairs) == 4:  # percentages on both sides
+        pairs = pairs[:1]
+    return any(_are_close(*pair) for pair in pairs)
 
 
-class Numeral(NamedTuple):
-    """A number; `50%` has the values 50 and 0.5."""
-
-    values: tuple[Fraction, ...]
+def _are_close(one: Reading, other: Reading) -> bool:
+    distance, unit = abs(one.value - other.value), max(one.unit, other.unit)
+    if distance == 0 or unit == 0:
+        return distance == 0
+    size = max(abs(one.value), abs(other.value))
+    is_rounded = 2 * distance <= unit and distance <= ROUNDED * size
+    return distance <= MAX_DISTANCE and (is_rounded or distance <= SAME * size)
 
 
 def parse_number(text: str) -> Numeral | None:
-    """`1,234`, `$5.50`, `12 apples`, `30^\\circ` or `50%` as a number; None for other texts."""
-    found = NUMERAL.fullmatch(text.replace("−", "-")) if len(text) <= ANSWER_LIMIT else None
-    if found is None or not re.search(r"\d", (found["whole"] or "") + (found["decimals"] or "")):
+    """`1,234`, `$5.50`, `12 apples`, `30^\\circ`, `3e8`, `1 1/4` or `50%` as a number; None for
+    other texts."""
+    found = NUMERAL.fullmatch(spell_out(text)) if len(text) <= ANSWER_LIMIT else None
+    if found is None or NO_UNITS & set(re.findall(r"[a-z]+", (found["unit"] or "").lower())):
         return None
-    if NO_UNITS & set(re.findall(r"[a-z]+", found["unit"].lower()) if found["unit"] else ()):
+    number = _read_fraction(found) or _read_power(found) or _read_decimal(found)
+    if number is None:
         return None
-    whole = re.sub(r"\D", "", found["whole"] or "") or "0"
-    value = Fraction(whole + (found["decimals"] or "").rstrip("."))
+    factor = SCALES.get(found["scale"], 1)
+    value, unit = number.value * factor, number.unit * factor
     value = -value if found["sign"] == "-" else value
-    return Numeral((value, value / 100) if found["percent"] else (value,))
+    bare = Reading(value, unit)
+    return Numeral((bare, Reading(value / 100, unit / 100)) if found["percent"] else (bare,))
 
 
-def _find_last_box(text: str) -> str | None:
-    starts = [match.end() for match in BOX.finditer(text)]
-    for start in reversed(starts):
-        depth = 1
-        for brace in re.finditer(r"(?<!\\)[{}]", text[start:]):
-            depth += 1 if brace[0] == "{" else -1
-            if depth == 0:
-                return _clean(text[start:][: brace.start()]) or None
-        # the response was cut off in its last box; earlier boxes are not final
+def _read_fraction(found: re.Match[str]) -> Reading | None:
+    top = found["top"] or found["top1"] or found["above"]
+    bottom = found["bottom"] or found["bottom1"] or found["below"]
+    if not top or not bottom or int(bottom) == 0:
         return None
-    bare = _find_last(BARE_BOX, text)
-    return _clean(bare) if bare else None
+    value = Fraction(int(top), int(bottom))
+    if found["mixed"] is None:
+        return Reading(value)
+    return Reading(int(found["mixed"]) + value) if 0 < value < 1 else None
 
 
-def _find_last(pattern: re.Pattern[str], text: str) -> str | None:
-    found = None
-    for match in pattern.finditer(text):
-        found = match[1]
-    return found
+def _read_power(found: re.Match[str]) -> Reading | None:
+    power = found["alone"] or found["alone1"]
+    return Reading(Fraction(10) ** int(power)) if power else None
 
 
-def _read_sentence(rest: str) -> str:
-    rest = rest.strip().strip("*_ ")
-    if found := INLINE_MATH.match(rest):
-        return _clean(next(group for group in found.groups() if group))
-    end = SENTENCE_END.search(rest)
-    return _clean(rest[: end.start()] if end else rest)
+def _read_decimal(found: re.Match[str]) -> Reading | None:
+    whole = re.sub(r"\D", "", found["whole"] or "")
+    places = (found["decimals"] or "").removeprefix(".")
+    if not whole + places:
+        return None
+    exponent = int(found["e"] or found["power"] or found["power1"] or 0)
+    unit = Fraction(10) ** (exponent - len(places))
+    value = int(whole + places) * unit
+    return Reading(value, unit if found["decimals"] or exponent < 0 else Fraction(0))
 
 
-def _clean(text: str) -> str:
-    """Remove delimiters and the full stop around an answer."""
-    while True:
-        before = text
-        text = text.strip().rstrip(TRAILING)
-        for start, end in WRAPPERS:
-            inner = text[len(start) : len(text) - len(end)]
-            if text.startswith(start) and text.endswith(end) and start not in inner and inner:
-                text = inner
-        if text == before:
-            return text
+def parse_based(text: str) -> Based | None:
+    """`101_2` or `2A_{16}`; None for texts without a base."""
+    if len(text) > ANSWER_LIMIT or not (found := BASED.fullmatch(spell_out(text).strip())):
+        return None
+    base = int(BASE.get(found["base"], found["base"]))
+    digits = re.sub(r"[\s{,}]", "", found["digits"])
+    numerals = re.sub(r"\W", "", digits)
+    is_sound = 2 <= base <= 36 and all(int(each, 36) < base for each in numerals)
+    if not numerals.isdigit() and not is_sound:
+        return None
+    return Based(_strip_zeros(digits), base)
 
 
-def _fold(text: str) -> str:
-    text = FRACTION.sub(r"\\frac", SPACING.sub("", text.replace("−", "-")))
-    return GAP.sub("", text.strip())
+def _strip_zeros(digits: str) -> str:
+    return re.sub(r"^(-?)0+(?=[0-9A-Z])", r"\1", digits)
+
+
+def read_percent(expected: str, answer: str) -> Iterator[tuple[str, str]]:
+    """The pairs to compare: `50%` stands for 50 and 0.5, and percentages for themselves."""
+    one, other = PERCENT.fullmatch(expected), PERCENT.fullmatch(answer)
+    yield one[1] if one else expected, other[1] if other else answer
+    if one and not other:
+        yield f"\\frac{{{one[1]}}}{{100}}", answer
+    if other and not one:
+        yield expected, f"\\frac{{{other[1]}}}{{100}}"
+
+
+def pair_items(expected: str, answer: str) -> list[tuple[str, str]] | bool | None:
+    """How to compare sequences with dots: the pairs of items that must be equal, or the verdict.
+    None for answers without dots."""
+    expected, answer = ENDLESS.sub(r"\1", expected), ENDLESS.sub(r"\1", answer)
+    if not DOTS.search(expected) and not DOTS.search(answer):
+        return None
+    one, other = _split(expected), _split(answer)
+    left, right = _read_progression(one), _read_progression(other)
+    if left and right:
+        return left == right
+    if len(one) != len(other) or [each == "…" for each in one] != [each == "…" for each in other]:
+        return False
+    return [pair for pair in zip(one, other, strict=True) if pair != ("…", "…")]
+
+
+def _split(text: str) -> list[str]:
+    """The items of a sequence, with its signs of addition and its brackets as items."""
+    text = DOTS.sub("…", SPACE.sub(" ", NOTHING.sub("", text))).strip()
+    text = re.sub(r"^\\?\{(.*?)\\?\}$", r"\1", text, flags=re.DOTALL)
+    items, depth = [""], 0
+    for each in re.split(r"([,;+{}()\[\]…])", text):
+        depth += (each in "{([") - (each in "})]") if each else 0
+        if depth == 0 and each and each in ",;+":
+            items += ["+", ""] if each == "+" else [""]
+        else:
+            items[-1] += each
+    return [each for each in map(str.strip, items) if each]
+
+
+def _read_progression(items: list[str]) -> Progression | None:
+    """Integers with a common difference, with dots or in full; None for other sequences."""
+    at = items.index("…") if "…" in items else len(items)
+    texts = [each for each in items if each != "…"]
+    if len(items) - len(texts) > 1 or not all(re.fullmatch(r"-?\d{1,9}", each) for each in texts):
+        return None
+    head, tail = [int(each) for each in texts[:at]], [int(each) for each in texts[at:]]
+    if len(head) < (2 if tail else 3):
+        return None
+    step = head[1] - head[0]
+    steps = [head, tail]
+    if step == 0 or any(b - a != step for run in steps for a, b in pairwise(run)):
+        return None
+    if "…" in items and not tail:
+        return Progression(head[0], step, None)
+    gap = (tail[0] - head[-1]) if tail else step
+    is_whole = gap % step == 0 and gap // step >= 1
+    return Progression(head[0], step, (tail or head)[-1]) if is_whole else None
+
+
+def spell_out(text: str) -> str:
+    """The text with LaTeX for typed signs, and without commands that change only its look."""
+    text = RAISED.sub(lambda found: f"^{{{found[0].translate(LOWERED)}}}", text.translate(TYPED))
+    return FRACTION.sub(r"\\frac", SPACE.sub(" ", NOTHING.sub("", text))).strip()
+
+
+def fold(text: str) -> str:
+    return GAP.sub("", spell_out(text))

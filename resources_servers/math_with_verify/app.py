@@ -27,7 +27,8 @@ from rollout_kit.errors import how_to_install
 from rollout_kit.serving.fingerprint import find_versions
 from rollout_kit.serving.judge import issue_of, question_of
 
-from .answers import ANSWER_LIMIT, are_equal, extract, extract_expected
+from .answers import ANSWER_LIMIT, are_equal
+from .extraction import extract, extract_expected
 
 TEXT_LIMIT = 200_000
 """Only so many characters at the end of a response are searched for the answer."""
@@ -84,8 +85,8 @@ class MathWithVerify(ResourcesServer):
 
     async def verify(self, body: MathVerifyRequest) -> VerifyResponse:
         text = output_text(body.response)[-TEXT_LIMIT:]
-        answer = extract(text)
         expected = extract_expected(str(body.expected_answer))
+        answer = extract(text, expected)
         verdict, timed_out = False, False
         if answer is not None:
             decided = are_equal(expected, answer)

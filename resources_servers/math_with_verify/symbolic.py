@@ -10,6 +10,8 @@ math-verify and sympy hand plain numbers to sympy's parser, which has Python eva
 import logging
 import math
 import re
+import sys
+from pathlib import Path
 from typing import Any
 
 import sympy
@@ -136,13 +138,22 @@ sympy_parser.parse_expr = sympy.parsing.parse_expr = sympy.parse_expr = parse_nu
 from math_verify import (  # noqa: E402
     ExprExtractionConfig,
     LatexExtractionConfig,
+    grader,
     parse,
     verify,
 )
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+import answers  # noqa: E402
+import closeness  # noqa: E402
+
 logging.disable(logging.CRITICAL)
 
 TARGETS = (LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig())
+
+GREEK = "alpha,beta,gamma,delta,epsilon,zeta,eta,theta,iota,kappa,lambda,mu,nu,xi,,pi,rho,,sigma"
+GREEK += ",tau,upsilon,phi,chi,psi,omega"
 
 TYPED = str.maketrans(
     {
@@ -150,7 +161,7 @@ TYPED = str.maketrans(
         "×": "\\times ",
         "·": "\\cdot ",
         "÷": "/",
-        "π": "\\pi ",
+        **{chr(ord("α") + at): f"\\{name} " for at, name in enumerate(GREEK.split(",")) if name},
         "°": "^\\circ",
         "∞": "\\infty ",
         "≤": "\\le ",
@@ -220,13 +231,47 @@ def _check_size(bits: float) -> float:
 
 bound_integers()
 
+# math-verify drops what is below 1e-15, and rounds to six places
+grader.sympy_numeric_eq = closeness.are_close
+
 ROOT = re.compile(r"(?:(?<![\\A-Za-z])sqrt|√)\s*(?:\(([^()]*)\)|(\d+))")
 WORD = re.compile(r"(?<![\\A-Za-z])(pi|infinity|inf)(?![A-Za-z])")
 NAMES = {"pi": "\\pi ", "infinity": "\\infty ", "inf": "\\infty "}
+SCIENTIFIC = re.compile(r"(?<![A-Za-z\\\d.])(\d+\.?\d*)[eE]([-+]?\d{1,3})(?![\w.])")
+MIXED = re.compile(r"(?<![\w.)}\]^_/])(\d+)\s+(\d+)/(\d+)(?![\w.])")
 
 
 def are_equal(expected: str, answer: str) -> bool:
     """Whether two answers are equal; False if they cannot be parsed or compared."""
+    pairs = answers.pair_items(expected, answer)
+    if pairs is None:
+        return _compare(answers.ENDLESS.sub(r"\1", expected), answers.ENDLESS.sub(r"\1", answer))
+    if isinstance(pairs, bool):
+        return pairs
+    return all(_are_items_equal(*pair) for pair in pairs)
+
+
+def _are_items_equal(expected: str, answer: str) -> bool:
+    decided = answers.are_equal(expected, answer)
+    if decided is None and not answers.DOTS.search(expected + answer):
+        decided = _compare(expected, answer)
+    return bool(decided)
+
+
+def _compare(expected: str, answer: str) -> bool:
+    if answers.SUBSCRIPT.search(expected) and answers.SUBSCRIPT.search(answer):
+        expected, answer = _name_numerals(expected), _name_numerals(answer)
+    return any(_compare_parsed(*pair) for pair in answers.read_percent(expected, answer))
+
+
+def _name_numerals(answer: str) -> str:
+    """A name for each numeral, because math-verify ignores the base."""
+    return answers.SUBSCRIPT.sub(
+        lambda found: f"\\text{{n{found[1].lstrip('0').upper()}b{found[2]}}}", answer
+    )
+
+
+def _compare_parsed(expected: str, answer: str) -> bool:
     try:
         one, other = _parse(expected), _parse(answer)
         try:
@@ -234,7 +279,9 @@ def are_equal(expected: str, answer: str) -> bool:
                 estimate_bits(parsed)
         except TooLarge:
             return any(each in other for each in one)
-        return bool(verify(one, other, timeout_seconds=None))
+        if any(isinstance(each, sympy.Set) for each in one):
+            other = [closeness.as_interval(each) for each in other]
+        return bool(verify(one, other, allow_set_relation_comp=True, timeout_seconds=None))
     except Exception:  # sympy raises exceptions of any type on unusual input
         return False
 
@@ -244,9 +291,18 @@ def _parse(answer: str) -> list:
 
 
 def _to_latex(answer: str) -> str:
-    answer = answer.translate(TYPED)
+    answer = answer.translate(TYPED).translate(answers.TYPED)
+    answer = answers.RAISED.sub(lambda found: f"^{{{found[0].translate(answers.LOWERED)}}}", answer)
+    answer = SCIENTIFIC.sub(r"\1 \\times 10^{\2}", answer)
+    answer = MIXED.sub(_write_mixed, answer)
     answer = ROOT.sub(lambda found: f"\\sqrt{{{found[1] or found[2]}}}", answer)
     return WORD.sub(lambda found: NAMES[found[1]], answer)
+
+
+def _write_mixed(found: re.Match[str]) -> str:
+    whole, top, bottom = found.groups()
+    is_mixed = int(top) < int(bottom)
+    return f"\\left({whole}+\\frac{{{top}}}{{{bottom}}}\\right)" if is_mixed else found[0]
 
 
 # the parser builds tables at first use; do it before the first deadline starts

@@ -82,6 +82,24 @@ def test_without_the_rows_beside_it_repeats_of_a_request_are_one_task(theirs: Pa
     assert {line["agent_ref"]["name"] for line in lines} == {"nemo_gym"}
 
 
+@pytest.mark.parametrize("expected", [5, 5.0, 3e8, 1e-05, 0])
+def test_a_number_of_the_row_is_there_when_it_is_verified_again(
+    theirs: Path, expected: float
+) -> None:
+    theirs.with_name("theirs_materialized_inputs.jsonl").unlink()
+    [bare] = [rollout(0, 0, repr(expected), library_reward=0.0, level=3)]
+    agent = {"name": "math_with_verify_simple_agent"}
+    write_jsonl(theirs, [{**bare, "expected_answer": expected, "reward": 0.0, "agent_ref": agent}])
+    folder = "resources_servers/math_with_verify/configs/math_with_verify.yaml"
+    server = "++math_with_verify.resources_servers.math_with_verify"
+    argv = [f"+config_paths=[{folder}]", f"{server}.fast_mode=true"]
+    argv += [f"+input_jsonl_fpath={theirs}", "+output_jsonl_fpath=again.jsonl"]
+    assert status(reverify.main, *argv) == 0
+    [again] = read_jsonl(Path("again.jsonl"))
+    assert (again["reward"], again["library_reward"]) == (1.0, 1.0)
+    assert (again["expected_answer"], again["level"]) == (expected, 3)
+
+
 def test_a_changed_file_is_read_again_and_ours_is_left_alone(theirs: Path) -> None:
     first = as_ours(str(theirs))
     assert as_ours(first) == first, "the copy is a file of ours"

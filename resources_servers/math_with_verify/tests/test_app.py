@@ -21,6 +21,9 @@ ROWS = [
     orjson.loads(line)
     for line in (Path(__file__).parents[1] / "data" / "example.jsonl").read_bytes().splitlines()
 ]
+CASES = [
+    orjson.loads(line) for line in Path(__file__).with_name("cases.jsonl").read_bytes().splitlines()
+]
 HANG = r"(x+y+z+w)^{300}"
 """Four million terms, which sympy expands to compare them."""
 
@@ -78,6 +81,12 @@ def test_the_gold_outputs_score_full_reward_and_nothing_scores_zero():
     assert all(result.extracted_answer is None for result in results[len(ROWS) :])
 
 
+def test_each_case_has_its_reward():
+    found = verdicts([({**row(""), **case["row"]}, case["answer"]) for case in CASES])
+    judged = zip(CASES, found, strict=True)
+    assert [case for case, verdict in judged if verdict.reward != case["reward"]] == []
+
+
 EQUAL = [
     ("1/2", r"\frac{1}{2}"),
     (r"\frac12", "0.5"),
@@ -91,6 +100,12 @@ EQUAL = [
     ("5", "x = 5"),
     ("y=2x+1", "2x+1=y"),
     (r"x \le 3", "3 ≥ x"),
+    (r"(-\infty, 3]", "x ≤ 3"),
+    (r"(2, \infty)", "2 < x"),
+    (r"[-2, 7)", r"-2 \le x < 7"),
+    (r"x \ge 2", r"[2, \infty)"),
+    (r"\begin{pmatrix}0.5\\2\end{pmatrix}", r"\begin{pmatrix}\frac12\\2\end{pmatrix}"),
+    (r"\{\frac{1}{3}, 2\}", r"\{0.333333, 2\}"),
     (r"\text{Evelyn}", "Evelyn"),
     (r"\text{(C)}", "C"),
     ("10000", "10^4"),
@@ -105,6 +120,14 @@ DIFFERENT = [
     ("x+1", "x-1"),
     (r"\text{Monday}", "Tuesday"),
     ("C", "D"),
+    (r"(-\infty, 3]", "x < 3"),
+    (r"[2, \infty)", "x = 2"),
+    (r"[-2, 7)", r"-2 \le x \le 7"),
+    (r"\begin{pmatrix}0.5\\2\end{pmatrix}", r"\begin{pmatrix}0.25\\2\end{pmatrix}"),
+    (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix}1&2\end{pmatrix}"),
+    (r"(1.6 \times 10^{-19}, 1)", r"(1.7 \times 10^{-19}, 1)"),
+    (r"(0.0000001, 1)", r"(0.0000002, 1)"),
+    (r"\infty", r"-\infty"),
     ("5", "5 million"),
     ("42", "4 2"),
     ("5", "\\infty"),
@@ -140,6 +163,27 @@ def test_equal_values_in_other_notation_are_right_and_other_values_are_wrong():
         (r"\boxed{7} or rather \boxed{8", None),
         (r"\boxed{}", None),
         ("It might be 42", None),
+        ("Final Answer: The final answer is $x = 5$. I hope it is correct.", "x = 5"),
+        ("We get \\boxed{255}. The final answer is 10,455. I hope it is correct.", "10,455"),
+        ("The final answer is \\boxed{5}. I hope it is correct.", "5"),
+        ("The answer is 17. Wait, the answer is 18.", "18"),
+        ("The answer is 18. I checked: the answer is correct.", "18"),
+        ("Answer: there are 12 ways, since $12 = 3 \\cdot 4$.", "12 ways"),
+        ("Answer: The cost is $\\$5.50$.", "\\$5.50"),
+        ("Answer: Evelyn is the fastest.", "Evelyn is the fastest"),
+        ("The answer is **72**.", "72"),
+        ("The answer is about 72 km because of the wind.", "72 km"),
+        ("The answer is $50$ %.", "50 %"),
+        ("<answer>18</answer>", "18"),
+        ("<answer>The answer is 18.</answer>", "18"),
+        ("<think>\\boxed{17}</think>\n<answer>\n18\n</answer>", "18"),
+        ("<answer>17</answer> No: \\boxed{18}", "18"),
+        ("<answer></answer> #### 18", "18"),
+        ("<answer>18", None),
+        ("work\n\n**Final Answer**\n\n18 apples.\n", "18 apples"),
+        ("work\n## Answer\n\n$$\nx^2\n$$\n", "x^2"),
+        ("Answer $9$", "9"),
+        ("The final answer\nsurprises me", "surprises me"),
         ("", None),
     ],
 )
@@ -179,6 +223,26 @@ def test_the_answer_is_found_where_policies_put_it(text, answer):
 def test_text_and_plain_numbers_are_compared_without_a_worker(expected, answer, reward):
     [result] = verdicts([(row(expected), f"\\boxed{{{answer}}}")], fast_mode=True)
     assert result.reward == reward
+
+
+@pytest.mark.parametrize(
+    "expected, text, answer",
+    [
+        ("1, 2", r"$\boxed{1}$ and $\boxed{2}$", "1, 2"),
+        (r"\{1, 2\}", r"$x = \boxed{1}$ or $x = \boxed{2}$", "1, 2"),
+        (r"\pm 1", r"\boxed{1}, \boxed{-1}", "1, -1"),
+        (r"\boxed{1} and \boxed{2}", r"\boxed{1}\boxed{2}", "1, 2"),
+        ("1, 2", r"\boxed{1}, \boxed{2}, thus \boxed{2, 1}", "2, 1"),
+        ("1, 2", r"\boxed{1} or rather \boxed{2}", "2"),
+        ("1, 2", rf"\boxed{{1}} {'and so on ' * 10} \boxed{{2}}", "2"),
+        ("(1, 2)", r"\boxed{1}, \boxed{2}", "2"),
+        ("1,234", r"\boxed{1}, \boxed{234}", "234"),
+        ("2", r"\boxed{1} and \boxed{2}", "2"),
+    ],
+)
+def test_adjacent_boxes_are_a_list_where_the_expected_answer_is_one(expected, text, answer):
+    [result] = verdicts([(row(expected), text)], fast_mode=True)
+    assert result.extracted_answer == answer
 
 
 def test_the_result_keeps_the_row_and_says_what_was_found():

@@ -30,6 +30,9 @@ NEEDS_COPY = "rollouts of NeMo Gym are converted into a copy in the user's cache
 
 HOW_TO_PLACE = "Name a folder with enough room in the environment variable XDG_CACHE_HOME"
 
+VERSION = 2
+"""Of the copies; raise it when the same file is converted in another way."""
+
 OF_RESULT = frozenset({"response", "reward", "ng_trajectory", "ng_agent_observations"})
 
 OF_RUN = frozenset({"agent_ref", "skills_ref", "_ng_task_index", "_ng_rollout_index"})
@@ -43,7 +46,7 @@ def as_ours(path: str) -> str:
     status = given.stat()
     inputs = given.with_name(given.stem + INPUTS)
     beside = inputs.stat().st_mtime_ns if inputs.is_file() else 0
-    identity = repr((given.resolve(), status.st_size, status.st_mtime_ns, beside))
+    identity = repr((VERSION, given.resolve(), status.st_size, status.st_mtime_ns, beside))
     digest = hashlib.sha256(identity.encode()).hexdigest()[:16]
     if (folder := cache_folder()) is None:
         raise ConfigError(f"{path}: {NEEDS_COPY}, and there is no home folder. {HOW_TO_PLACE}")
@@ -105,8 +108,8 @@ def _convert(path: Path, tasks: dict[int, JsonObject]) -> Iterator[JsonObject]:
         agent = str(agent_name_of(row) or NO_AGENT)
         task_row = tasks.get(row.get("_ng_task_index", -1))
         fields = {name: row[name] for name in row if name not in OF_RUN | OF_RESULT}
+        id = task_id_of(_request(fields) if task_row is None else task_row)
         task_row, scores = _divide(task_row, fields)
-        id = task_id_of(task_row if tasks else _request(task_row))
         index = row.get("_ng_rollout_index", repeats[id, agent])
         repeats[id, agent] += 1
         position = row.get("_ng_task_index", positions.setdefault(id, len(positions)))
@@ -118,10 +121,10 @@ def _convert(path: Path, tasks: dict[int, JsonObject]) -> Iterator[JsonObject]:
 
 
 def _divide(task: JsonObject | None, fields: JsonObject) -> tuple[JsonObject, JsonObject]:
-    """The row, and what the verifier added; without the input nothing tells them apart."""
+    """The row, and what the verifier added. Without the input nothing tells them apart: then all
+    fields are the row's, so that it can be verified again, and numbers are also scores."""
     if task is None:
-        numbers = {k: v for k, v in fields.items() if isinstance(v, int | float)}
-        return {k: v for k, v in fields.items() if k not in numbers}, numbers
+        return fields, {k: v for k, v in fields.items() if isinstance(v, int | float)}
     return task, {k: v for k, v in fields.items() if k not in task}
 
 
