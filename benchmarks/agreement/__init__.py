@@ -1,0 +1,1 @@
+"""Agreement of our verifiers with the published ones, each by a command."""
