@@ -40,7 +40,7 @@ LATEX = re.compile(
     r"|(?P<space>\\[\s,;:]|\\q?quad(?![A-Za-z])|~)|\\(?P<plain>[%&#$_])|(?P<brace>[{}])"
 )
 
-LONE_LETTER = re.compile(r"[^A-Za-z\d+\-−±√/^¬!]*([A-Z])(?![\d^²³!/+−]|_[\w{]|-\d)[^A-Za-z]*")
+LONE_LETTER = re.compile(r"[^A-Za-z\d+\-−±√/^¬!]*([A-Z])(?![\d^²³/+−]|_[\w{]|-\d)[^A-Za-z]*")
 """One letter, unless it is part of a formula or a unit: `2B`, `B^2`, `-B`, `5 C`."""
 NOUN = (
     r"(?:the\s+)?(?:(?:correct|right|best|final)\s+)*(?:answer|option|choice|letter|one)\b"
@@ -74,7 +74,8 @@ MARKS = "*_` \t\n\r.,;:"
 LEAD_IN = re.compile(rf"^{NOUN}", re.I)
 EMPHASIS = re.compile(r"[*`]+|(?<!\w)_+|_+(?!\w)")
 BRACKETED = re.compile(r"(?<![A-Za-z\d\\])[(\[{\"“‘]{1,3}([A-Za-z])[)\]}\"”’]{1,3}")
-ONE_LETTER = re.compile(r"(?<![A-Za-z\d])(?<![A-Za-z]['’-])[A-Za-z](?![A-Za-z\d]|[-'’][a-z])")
+ONE_LETTER = re.compile(r"(?<![A-Za-z\d])(?<![A-Za-z]['’-])[A-Za-z](?![A-Za-z\d])")
+PART_OF_WORD = re.compile(r"[A-Za-z][-'’][a-z]")
 AFTER_LETTER = "is|was|because|since|as|due|and|or|nor|for|by|with|but|though|not|which|while"
 ARTICLE = re.compile(
     rf"[Aa] (?!(?:{AFTER_LETTER}|would|will|can|must|should|seems|fits|matches|follows|the|this"
@@ -296,11 +297,11 @@ def _read_prose(answer: str, options: Options) -> str | None:
 
 
 def _is_word(answer: str, letter: re.Match[str], options: Options) -> bool:
-    """Whether `letter` is the article `a` or the pronoun `I`, and not followed by its option."""
+    """Whether `letter` is an article, a pronoun or part of a word, and no label of its option."""
     start, end = letter.span()
-    if not (ARTICLE.match(answer, start) or PRONOUN.match(answer, start)):
+    if not any(word.match(answer, start) for word in (ARTICLE, PRONOUN, PART_OF_WORD)):
         return False
-    return bool(start) or _find_option(answer[end:], options) != letter[0].upper()
+    return bool(start) or _find_option(answer[end:].lstrip(" -"), options) != letter[0].upper()
 
 
 def _is_rejected(answer: str, letter: re.Match[str]) -> bool:

@@ -31,6 +31,7 @@ def test_each_case_has_its_reward(case):
     [
         (SPEEDS, r"\boxed{\textbf{(B)}}", "B"),
         (SPEEDS, r"\boxed{\mathbf{(B)}}", "B"),
+        (SPEEDS, r"\boxed{B!}", "B"),
         (SPEEDS, r"\boxed{\text{(B)}\ 8\text{ m/s}}", "B"),
         (SPEEDS, r"\boxed{(B) 8 m/s}", "B"),
         (SPEEDS, r"\boxed{\text{Option B}}", "B"),
@@ -235,6 +236,9 @@ def test_an_answer_in_prose_or_with_several_letters_is_not_exact(options, text):
     ("options", "text", "letter"),
     [
         (SPEEDS, "Answer: I think D", "D"),
+        (TRENDS, "Answer: B-decreases", "B"),
+        (TRENDS, "Answer: A increases", "A"),
+        (SPEEDS, "Answer: (C) I and II", "C"),
         (SPEEDS, "Answer： D", "D"),
         (SPEEDS, "Answer: I would pick B — a safe choice.", "B"),
         (SPEEDS, "Answer: D, I think", "D"),
@@ -300,6 +304,8 @@ def test_prose_after_the_last_answer_gives_its_letter(options, text, letter):
         (SPEEDS, "Answer: C, D"),
         (SPEEDS, "Answer: B\nAnswer: C or D"),
         (SPEEDS, "Answer: I"),
+        (SPEEDS, "Answer: B-cells"),
+        (TRENDS, "Answer: A stays the same"),
         (SPEEDS, "Answer: either C or D"),
         (SPEEDS, "Answer: C and/or D"),
         (SPEEDS, "Answer: C|D"),
