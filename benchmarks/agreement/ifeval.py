@@ -1,167 +1,192 @@
-"""Our checks on the assertions of IFEval's own tests:
+"""Our verdicts on the responses in IFEval's own tests.
 
     python -m benchmarks.agreement.ifeval instructions_test.py
 
-The file is `instruction_following_eval/instructions_test.py` of google-research/google-research.
-Kinds that IFEval tests but does not use in its prompts are left out.
+The file is in `instruction_following_eval/` of https://github.com/google-research/google-research.
+Its tests run with stand-ins for IFEval's checks, which record what each test expects. Then
+`instruction_following` verifies the same responses. Four checks of that file belong to no kind of
+instruction and are left out.
 """
 
-import argparse
-import importlib
+import asyncio
 import sys
-import types
-import unittest
 from collections import Counter
-from collections.abc import Callable, Mapping
-from functools import partialmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from types import ModuleType, SimpleNamespace
+from typing import Any, NamedTuple
+from unittest.mock import patch
 
-from ..measure import ROOT
+from rollout_kit.responses import make_response, message_item
+from rollout_kit.serving import registry
+from rollout_kit.testing import making, mount
+from rollout_kit.types import JsonObject
+
+SERVER = "instruction_following"
 
 KINDS = {
-    "BulletListChecker": "detectable_format:number_bullet_lists",
-    "CapitalLettersEnglishChecker": "change_case:english_capital",
-    "CapitalWordFrequencyChecker": "change_case:capital_word_frequency",
-    "CommaChecker": "punctuation:no_comma",
-    "ConstrainedResponseChecker": "detectable_format:constrained_response",
-    "EndChecker": "startend:end_checker",
-    "ForbiddenWords": "keywords:forbidden_words",
-    "HighlightSectionChecker": "detectable_format:number_highlighted_sections",
-    "JsonFormat": "detectable_format:json_format",
-    "KeywordChecker": "keywords:existence",
-    "KeywordFrequencyChecker": "keywords:frequency",
-    "LetterFrequencyChecker": "keywords:letter_frequency",
-    "LowercaseLettersEnglishChecker": "change_case:english_lowercase",
+    "ResponseLanguageChecker": "language:response_language",
     "NumberOfSentences": "length_constraints:number_sentences",
-    "NumberOfWords": "length_constraints:number_words",
     "ParagraphChecker": "length_constraints:number_paragraphs",
+    "NumberOfWords": "length_constraints:number_words",
     "ParagraphFirstWordCheck": "length_constraints:nth_paragraph_first_word",
     "PlaceholderChecker": "detectable_content:number_placeholders",
     "PostscriptChecker": "detectable_content:postscript",
-    "QuotationChecker": "startend:quotation",
-    "RepeatPromptThenAnswer": "combination:repeat_prompt",
-    "ResponseLanguageChecker": "language:response_language",
+    "BulletListChecker": "detectable_format:number_bullet_lists",
+    "ConstrainedResponseChecker": "detectable_format:constrained_response",
+    "HighlightSectionChecker": "detectable_format:number_highlighted_sections",
     "SectionChecker": "detectable_format:multiple_sections",
+    "JsonFormat": "detectable_format:json_format",
     "TitleChecker": "detectable_format:title",
+    "KeywordChecker": "keywords:existence",
+    "KeywordFrequencyChecker": "keywords:frequency",
+    "ForbiddenWords": "keywords:forbidden_words",
+    "LetterFrequencyChecker": "keywords:letter_frequency",
     "TwoResponsesChecker": "combination:two_responses",
+    "RepeatPromptThenAnswer": "combination:repeat_prompt",
+    "EndChecker": "startend:end_checker",
+    "QuotationChecker": "startend:quotation",
+    "CapitalLettersEnglishChecker": "change_case:english_capital",
+    "LowercaseLettersEnglishChecker": "change_case:english_lowercase",
+    "CapitalWordFrequencyChecker": "change_case:capital_word_frequency",
+    "CommaChecker": "punctuation:no_comma",
 }
-"""IFEval's class → the kind."""
+"""Class in IFEval → kind of instruction."""
 
 
-class Recorder(unittest.TestCase):
-    """In place of absl's TestCase: counts assertions about answers of our checks."""
+class Response(NamedTuple):
+    """A response that a test checks, and the instruction."""
 
-    found: ClassVar[Counter[tuple[str, bool]]] = Counter()
-    """(kind, whether it is as asserted) → number."""
-    wrong: ClassVar[list[str]] = []
-
-    def __init_subclass__(cls) -> None:
-        for name, method in list(vars(cls).items()):
-            for number, given in enumerate(getattr(method, "given", ())):
-                setattr(cls, f"{name}_{number}", partialmethod(method, **given))
-            if hasattr(method, "given"):
-                delattr(cls, name)
-
-    def assertTrue(self, expr: Any, msg: Any = None) -> None:
-        self._note(expr, True)
-
-    def assertFalse(self, expr: Any, msg: Any = None) -> None:
-        self._note(expr, False)
-
-    def assertEqual(self, first: Any, second: Any, msg: Any = None) -> None:
-        self._note(first, second)
-
-    def _note(self, answer: Any, expected: Any) -> None:
-        if isinstance(answer, Answer):
-            agrees = answer.follows == bool(expected)
-            self.found[answer.kind, agrees] += 1
-            if not agrees:
-                self.wrong.append(f"{answer.kind}: {answer.text[:70]!r}, expected {expected}")
-
-
-class Answer(NamedTuple):
-    """What our check says of a text."""
-
-    kind: str
-    follows: bool
+    kind: str | None
+    arguments: JsonObject
     text: str
 
 
-class Instruction:
-    """In place of IFEval's class for a kind."""
-
-    def __init__(self, kind: str, checks: Mapping[str, Any]) -> None:
-        self._kind, self._check = kind, checks[kind].check
-        self._arguments: dict[str, Any] = {}
-
-    def build_description(self, **arguments: Any) -> str:
-        self._arguments = arguments
-        return ""
-
-    def check_following(self, text: str) -> Answer:
-        return Answer(self._kind, bool(self._check(text, **self._arguments)), text)
+class Expected(NamedTuple):
+    response: Response
+    follows: bool
 
 
-def load_checks() -> Mapping[str, Any]:
-    """Kind → our check."""
-    sys.path.insert(0, str(ROOT / "resources_servers/instruction_following"))
-    importlib.import_module("checks")
-    importlib.import_module("nltk_checks")
-    return importlib.import_module("kinds").KINDS
+class Check:
+    """Stands for a check of IFEval."""
+
+    def __init__(self, kind: str | None) -> None:
+        self._kind = kind
+        self._arguments: JsonObject = {}
+
+    def build_description(self, **arguments: Any) -> None:
+        self._arguments = {
+            name: sorted(value) if isinstance(value, set) else value
+            for name, value in arguments.items()
+        }
+
+    def get_instruction_args(self) -> None:
+        return None
+
+    def check_following(self, text: str) -> Response:
+        return Response(self._kind, self._arguments, text)
 
 
-def stand_in(checks: Mapping[str, Any]) -> None:
-    """Give the tests modules that lead to our checks."""
-    instructions = types.ModuleType("instructions")
-    for name, kind in KINDS.items():
-        setattr(instructions, name, lambda _, kind=kind: Instruction(kind, checks))
-    vars(instructions)["_COMPARISON_RELATION"] = ("less than", "at least")
-    vars(instructions)["_POSTSCRIPT_MARKER"] = ("P.S.", "P.P.S")
+class Case:
+    """Stands for `absltest.TestCase`, and records what its assertions expect of a response."""
 
-    def named_parameters(*given: Any) -> Callable[[Any], Any]:
-        rows = given[0] if len(given) == 1 and isinstance(given[0], list) else given
+    def __init__(self) -> None:
+        self.expected: list[Expected] = []
 
-        def mark(method: Any) -> Any:
-            names = ("testcase_name",)
-            method.given = [
-                {key: value for key, value in row.items() if key not in names} for row in rows
-            ]
-            return method
+    def assertEqual(self, actual: object, expected: object) -> None:
+        if isinstance(actual, Response):
+            self.expected.append(Expected(actual, bool(expected)))
 
-        return mark
+    def assertTrue(self, actual: object) -> None:
+        self.assertEqual(actual, True)
 
-    testing, parameterized = types.ModuleType("testing"), types.ModuleType("parameterized")
-    vars(parameterized).update(TestCase=Recorder, named_parameters=named_parameters)
-    vars(testing).update(parameterized=parameterized, absltest=types.ModuleType("absltest"))
-    package = types.ModuleType("instruction_following_eval")
-    vars(package)["instructions"] = instructions
-    sys.modules |= {"absl": types.ModuleType("absl"), "absl.testing": testing}
-    sys.modules["instruction_following_eval"] = package
+    def assertFalse(self, actual: object) -> None:
+        self.assertEqual(actual, False)
+
+    def assertRaises(self, _: type[Exception]) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def subTest(self, _: str) -> AbstractContextManager[None]:
+        return nullcontext()
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.agreement.ifeval")
-    parser.add_argument("tests", type=Path, help="IFEval's instructions_test.py")
-    path = parser.parse_args().tests
-    if not path.is_file():
-        print(f"{path}: no such file; it is in google-research/google-research on GitHub")
-        return 1
-    stand_in(load_checks())
-    tests = types.ModuleType("tests")
-    exec(compile(path.read_text(), str(path), "exec"), vars(tests))
-    result = unittest.TestResult()
-    unittest.defaultTestLoader.loadTestsFromModule(tests).run(result)
-    for kind in sorted({kind for kind, _ in Recorder.found}):
-        right, wrong = Recorder.found[kind, True], Recorder.found[kind, False]
-        print(f"{kind:50}{right:>4} of {right + wrong}")
-    right = sum(number for (_, agrees), number in Recorder.found.items() if agrees)
-    print(f"{'all':50}{right:>4} of {sum(Recorder.found.values())}")
-    print("\n".join(Recorder.wrong))
-    others = [test.id().rpartition(".")[2] for test, _ in result.errors]
-    print(f"left out, as IFEval's prompts do not use them: {', '.join(sorted(set(others)))}")
-    return 0
+def main() -> None:
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    expected = list(read_expected(Path(sys.argv[1])))
+    ours = [each for each in expected if each.response.kind]
+    agrees = asyncio.run(verify(ours))
+    total = Counter(each.response.kind for each in ours)
+    right = Counter(each.response.kind for each, agree in zip(ours, agrees, strict=True) if agree)
+    for kind, number in sorted(total.items()):
+        print(f"{kind:<48} {right[kind]:>3} of {number}")
+    print(f"{'all':<48} {right.total():>3} of {total.total()}")
+    print(f"{len(expected) - len(ours)} responses belong to no kind of instruction.")
+    for each in (each for each, agree in zip(ours, agrees, strict=True) if not agree):
+        print(f"differs: {each}")
+
+
+def read_expected(path: Path) -> Iterator[Expected]:
+    """Run the tests in `path` with stand-ins and yield what they expect."""
+    scope: JsonObject = {"__name__": "instructions_test"}
+    with _replaced_modules():
+        exec(compile(path.read_text("utf-8"), path, "exec"), scope)
+    case = scope["InstructionsTest"]()
+    for name in dir(case):
+        if name.startswith("test_"):
+            getattr(case, name)()
+    yield from case.expected
+
+
+async def verify(expected: Sequence[Expected]) -> list[bool]:
+    """Whether the verdict of our server on each response is the expected one."""
+    agrees: list[bool] = []
+    async with mount({SERVER: making(registry.load("resources_servers", SERVER))}) as peers:
+        for (kind, arguments, text), follows in expected:
+            body = {
+                "responses_create_params": {"input": "?"},
+                "instruction_id_list": [kind],
+                "kwargs": [arguments],
+                "response": make_response("model", [message_item(text)], None),
+            }
+            verdict = await peers.call(SERVER, "/verify", body, dict)
+            agrees.append((verdict["reward"] == 1.0) == follows)
+    return agrees
+
+
+@contextmanager
+def _replaced_modules() -> Iterator[None]:
+    """Provide the modules that the tests import."""
+    instructions = ModuleType("instruction_following_eval.instructions")
+    instructions.__dict__.update(
+        _COMPARISON_RELATION=("less than", "at least"),
+        _POSTSCRIPT_MARKER=("P.S.", "P.P.S"),
+        langdetect=ModuleType("langdetect"),
+        __getattr__=lambda name: lambda _: Check(KINDS.get(name)),
+    )
+    absltest, parameterized = ModuleType("absl.testing.absltest"), ModuleType("parameterized")
+    parameterized.__dict__.update(TestCase=Case, named_parameters=_run_with_each)
+    modules = {
+        "absl": ModuleType("absl"),
+        "absl.testing": SimpleNamespace(absltest=absltest, parameterized=parameterized),
+        "instruction_following_eval": SimpleNamespace(instructions=instructions),
+        "instructions": instructions,  # as copies of the tests import it
+    }
+    with patch.dict(sys.modules, modules):
+        yield
+
+
+def _run_with_each(parameters: Sequence[JsonObject]) -> Callable[..., Callable[[Case], None]]:
+    def decorate(test: Callable[..., None]) -> Callable[[Case], None]:
+        def run(case: Case) -> None:
+            for each in parameters:
+                test(case, **{name: each[name] for name in each if name != "testcase_name"})
+
+        return run
+
+    return decorate
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

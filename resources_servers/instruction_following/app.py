@@ -27,6 +27,9 @@ from rollout_kit import (
 GradingMode = Literal["binary", "fraction"]
 Instruction = tuple[str, JsonObject]
 
+FIELDS = {"instruction_id_list", "kwargs", "grading_mode"}
+"""Fields of a row that count in `verifier_metadata`, if they are there too."""
+
 
 class InstructionFollowingConfig(VerifyWorkersConfig):
     grading_mode: GradingMode | None = Field(
@@ -45,7 +48,9 @@ class Instructions(RunRequest):
     @classmethod
     def _lifted(cls, row: Any) -> Any:
         metadata = row.get("verifier_metadata") if isinstance(row, dict) else None
-        return {**metadata, **row} if isinstance(metadata, dict) else row
+        if not isinstance(metadata, dict):
+            return row
+        return {**metadata, **row, **{field: metadata[field] for field in FIELDS & metadata.keys()}}
 
     @model_validator(mode="after")
     def _one_each(self) -> "Instructions":

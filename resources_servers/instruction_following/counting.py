@@ -33,6 +33,12 @@ RULES = [
 RULES = [(re.compile(pattern), becomes) for pattern, becomes in RULES]
 
 
+QUOTES = re.compile(r"^'*\"*")
+PUNCTUATION = re.compile(r"""[.,?!'"—]""")
+"""Ends the first word of a paragraph in IFEval, except the dash."""
+EDGES = re.compile(r"^[\W_]+|[\W_]+$")
+
+
 def split_sentences(text: str) -> list[str]:
     """Split by the simple rules of Open-Instruct."""
     text = f" {text}  ".replace("\n", " ")
@@ -40,6 +46,23 @@ def split_sentences(text: str) -> list[str]:
         text = pattern.sub(becomes, text)
     sentences = [part.strip() for part in text.replace(PERIOD, ".").split(STOP)]
     return sentences if sentences[-1] else sentences[:-1]
+
+
+def split_paragraphs(text: str) -> list[str]:
+    """Split at empty lines, and leave out paragraphs without text."""
+    return re.split(r"\n\s*\n", text.strip())
+
+
+def begins_with(text: str, words: str) -> bool:
+    """Whether the first words of `text` are `words`, without case and punctuation around them."""
+    wanted = words.lower().split()
+    found = text.lower().split(maxsplit=len(wanted))[: len(wanted)]
+    return len(found) == len(wanted) and all(map(_is_word, found, wanted))
+
+
+def _is_word(found: str, wanted: str) -> bool:
+    bare = QUOTES.sub("", found)
+    return wanted in (found, PUNCTUATION.split(bare)[0], EDGES.sub("", found))
 
 
 def count_words(text: str) -> int:

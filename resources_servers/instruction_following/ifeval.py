@@ -2,20 +2,40 @@
 
 import json
 import re
-import unicodedata
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
 from typing import Annotated
 
 import counting
-import langdetect
 from kinds import Count, Pattern, Place, Relation, Text, Words, compare, count_matches, kind
-from pydantic import Field
+from langdetect import PROFILES_DIRECTORY, DetectorFactory, LangDetectException
+from pydantic import AfterValidator, Field
 
-langdetect.DetectorFactory.seed = 0  # otherwise langdetect is random
+DetectorFactory.seed = 0  # otherwise langdetect is random
+
+LANGUAGES = {path.name for path in Path(PROFILES_DIRECTORY).iterdir()}
+
+LIKELY = 0.9999
+"""Probability of English before the text is read, where English is asked for. Few words give
+langdetect little evidence. It stops at 0.99999, so that a higher value would decide alone."""
+
+
+def _find_language(code: str) -> str:
+    """Return langdetect's code, without a region that it does not know (`pt-BR`)."""
+    code = code.strip().lower().replace("_", "-")
+    main = code.partition("-")[0]
+    if code in LANGUAGES:
+        return code
+    if not any(main == known.partition("-")[0] for known in LANGUAGES):
+        raise ValueError(f"langdetect does not know the language '{code}'")
+    return main
+
+
+Language = Annotated[Text, AfterValidator(_find_language)]
+"""A language that langdetect knows, by its ISO 639-1 code."""
 
 OPTIONS = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
-MIN_WORDS = 5
-"""With fewer words, langdetect's answer is chance."""
-
 STARS = r"\s?\*\*\*\s?"
 
 
@@ -45,7 +65,7 @@ def letter_frequency(
 
 
 @kind("language:response_language")
-def response_language(text: str, language: Text) -> bool:
+def response_language(text: str, language: Language) -> bool:
     return _is_in(text, language)
 
 
@@ -70,16 +90,10 @@ def number_words(text: str, num_words: Count, relation: Relation) -> bool:
 def nth_paragraph_first_word(
     text: str, num_paragraphs: Count, nth_paragraph: Place, first_word: Text
 ) -> bool:
-    paragraphs = [part for part in text.split("\n\n") if part.strip()]
-    wanted = first_word.lower().split()
-    if len(paragraphs) != num_paragraphs or nth_paragraph > num_paragraphs:
+    paragraphs = counting.split_paragraphs(text)
+    if not nth_paragraph <= len(paragraphs) == num_paragraphs:
         return False
-    words = paragraphs[nth_paragraph - 1].lower().split()[: len(wanted)]
-    if not (words and wanted):
-        return False
-    words[0] = words[0].lstrip("'").lstrip('"')
-    words[-1] = re.split(r"""[.,?!'"]""", words[-1])[0]
-    return words == wanted
+    return counting.begins_with(paragraphs[nth_paragraph - 1], first_word)
 
 
 @kind("detectable_content:number_placeholders")
@@ -161,12 +175,12 @@ def capital_word_frequency(text: str, capital_frequency: int, capital_relation: 
 
 @kind("change_case:english_capital")
 def english_capital(text: str) -> bool:
-    return text.isupper() and _is_english(text)
+    return text.isupper() and _is_in(text, "en", _expect("en"))
 
 
 @kind("change_case:english_lowercase")
 def english_lowercase(text: str) -> bool:
-    return text.islower() and _is_english(text)
+    return text.islower() and _is_in(text, "en", _expect("en"))
 
 
 @kind("punctuation:no_comma")
@@ -174,18 +188,26 @@ def no_comma(text: str) -> bool:
     return "," not in text
 
 
-def _is_english(text: str) -> bool:
-    """The language of a few words cannot be told: then Latin letters are enough. langdetect has
-    learnt from ordinary texts, so it is asked about small letters."""
-    if len(text.split()) < MIN_WORDS:
-        return all("LATIN" in unicodedata.name(one, "") for one in text if one.isalpha())
-    return _is_in(text.lower(), "en")
-
-
-def _is_in(text: str, language: str) -> bool:
-    """Whether a text is in a language; `zh` stands for both ways of writing it."""
+def _is_in(text: str, language: str, prior: Mapping[str, float] | None = None) -> bool:
+    """Whether langdetect finds `language`; `zh` is any of its variants."""
+    detector = _load_profiles().create()
+    if prior:
+        detector.set_prior_map(prior)
+    detector.append(text.lower() if text.isupper() else text)
     try:
-        found = langdetect.detect(text)
-        return language in (found, found.partition("-")[0])
-    except langdetect.LangDetectException:
+        found = detector.detect()
+    except LangDetectException:
         return True  # as in IFEval: text without letters is in any language
+    return language in (found, found.partition("-")[0])
+
+
+def _expect(language: str) -> dict[str, float]:
+    other = (1 - LIKELY) / (len(LANGUAGES) - 1)
+    return dict.fromkeys(LANGUAGES, other) | {language: LIKELY}
+
+
+@cache
+def _load_profiles() -> DetectorFactory:
+    factory = DetectorFactory()
+    factory.load_profile(PROFILES_DIRECTORY)
+    return factory

@@ -118,18 +118,18 @@ def paragraphs(text: str) -> bool:
 
 @kind("paragraphs:paragraphs2")
 def paragraphs2(text: str) -> bool:
-    return counting.count_parts(text, r"\n\n") == 2
+    return len(counting.split_paragraphs(text)) == 2
 
 
 @kind("first_word:first_word_sent")
 def first_word_sent(text: str, first_word: Word) -> bool:
-    wanted = get_only(first_word).lower()
-    return all(each.split()[0].lower() == wanted for each in counting.split_sentences(text))
+    wanted = get_only(first_word)
+    return all(counting.begins_with(each, wanted) for each in counting.split_sentences(text))
 
 
 @kind("first_word:first_word_answer")
 def first_word_answer(text: str, first_word: Text) -> bool:
-    return text.split()[0].lower() == first_word.strip().lower()
+    return counting.begins_with(text, first_word)
 
 
 @kind("last_word:last_word_sent")

@@ -23,7 +23,7 @@ from rollout_kit import (
 from rollout_kit.serving.service import OPERATIONAL
 from rollout_kit.serving.verdicts.workers import check_patterns
 
-from .grading import GradingMode, Options, extract, read_patterns
+from .grading import GradingMode, Options, extract, read_patterns, read_prefix
 
 TEXT_LIMIT = 200_000
 """Only so many characters at the end of a response are read, because the answer is at the end and
@@ -59,8 +59,9 @@ class McqaVerifyRequest(VerifyRequest):
 
     @field_validator("template_metadata")
     @classmethod
-    def _regex_is_text(cls, value: JsonObject | None) -> JsonObject | None:
+    def _holds_texts(cls, value: JsonObject | None) -> JsonObject | None:
         read_patterns(value)
+        read_prefix(value)
         return value
 
 
@@ -97,7 +98,8 @@ class Mcqa(ResourcesServer):
             except TimeoutError:
                 timed_out = True
         if extracted is None:
-            extracted = extract(text, options, self.config.grading_mode or body.grading_mode)
+            mode = self.config.grading_mode or body.grading_mode
+            extracted = extract(text, options, mode, read_prefix(body.template_metadata))
         return body.scored(
             reward=float(extracted == expected),
             extracted_answer=extracted,

@@ -69,83 +69,6 @@ def imported(name):
     return importlib.import_module(name)
 
 
-CASES = [
-    orjson.loads(line) for line in Path(__file__).with_name("cases.jsonl").read_bytes().splitlines()
-]
-
-OF_THE_SAME_KINDS = [
-    (
-        "length_constraints:nth_paragraph_first_word",
-        {"num_paragraphs": 2, "nth_paragraph": 2, "first_word": "In short"},
-        'One.\n\n \n\n"In short, two.',
-        True,
-    ),
-    (
-        "length_constraints:nth_paragraph_first_word",
-        {"num_paragraphs": 2, "nth_paragraph": 2, "first_word": "In short"},
-        "One.\n\nIn shortest, two.",
-        False,
-    ),
-    (
-        "length_constraints:nth_paragraph_first_word",
-        {"num_paragraphs": 2, "nth_paragraph": 2, "first_word": "two"},
-        "\n\nOne.\n\n\n\nTwo, three.\n\n",
-        True,
-    ),
-    (
-        "length_constraints:nth_paragraph_first_word",
-        {"num_paragraphs": 2, "nth_paragraph": 1, "first_word": "one"},
-        "One.",
-        False,
-    ),
-    ("change_case:english_capital", {}, "YES.", True),
-    ("change_case:english_capital", {}, "Yes.", False),
-    ("change_case:english_capital", {}, "ДА, СПАСИБО.", False),
-    (
-        "change_case:english_capital",
-        {},
-        "DAS EIS IST LEICHTER ALS DAS WASSER, WEIL ES SCHWIMMT.",
-        False,
-    ),
-    ("change_case:english_lowercase", {}, "thank you, anna", True),
-    (
-        "change_case:english_lowercase",
-        {},
-        "das eis ist leichter als das wasser, weil es schwimmt.",
-        False,
-    ),
-    ("language:response_language", {"language": "zh"}, "冰比水轻,因为它的分子彼此相距较远。", True),
-    (
-        "language:response_language",
-        {"language": "zh-cn"},
-        "冰比水轻,因为它的分子彼此相距较远。",
-        True,
-    ),
-    (
-        "language:response_language",
-        {"language": "zh"},
-        "氷は水よりも軽い。分子が離れているからです。",
-        False,
-    ),
-]
-
-
-def test_answers_as_models_write_them():
-    given = [
-        # model servers set the reasoning apart
-        (each["row"], re.sub("^<think>.*</think>", "", each["answer"]), each["reward"])
-        for each in CASES
-    ]
-    given += [
-        ({"instruction_id_list": [kind], "kwargs": [arguments]}, text, float(holds))
-        for kind, arguments, text, holds in OF_THE_SAME_KINDS
-    ]
-    asked = {"responses_create_params": {"input": "?"}}
-    found = verdicts([({**asked, **task}, answer) for task, answer, _ in given])
-    wrong = [each for each, verdict in zip(given, found, strict=True) if verdict.reward != each[2]]
-    assert wrong == []
-
-
 TABLE = [
     ("keywords:existence", {"keywords": ["tea", "cup"]}, "Cups of Tea", "Only tea"),
     ("keywords:existence", {"keywords": ["colou?r"]}, "The color", "The hue"),
@@ -300,6 +223,103 @@ TABLE = [
 ]
 
 
+NTH = "length_constraints:nth_paragraph_first_word"
+SECOND_OF_THREE = {"num_paragraphs": 3, "nth_paragraph": 2, "first_word": "beta"}
+SECOND_OF_TWO = {"num_paragraphs": 2, "nth_paragraph": 2, "first_word": "In conclusion"}
+CHINESE = "水结冰时分子之间的距离变大，所以冰比水轻。"
+
+SHORT_ENGLISH = (
+    "best regards, anna",
+    "thank you, anna",
+    "kind regards, tom",
+    "good morning",
+    "happy birthday, maria",
+    "dear john, i am fine",
+    "it depends on you",
+    "open the door",
+    "buy milk and eggs",
+)
+SHORT_OTHER = (
+    "nein, danke",
+    "mit freundlichen grüßen, anna",
+    "cordiali saluti",
+    "bonjour monsieur",
+    "no, gracias",
+    "guten morgen",
+    "ik weet het niet",
+    "jag vet inte",
+    "por favor",
+    "das ist gut",
+)
+
+RELATIVES = [
+    (NTH, SECOND_OF_THREE, "\n\nalpha\n\nbeta\n\ngamma\n\n\n", 1),
+    (NTH, SECOND_OF_THREE, "alpha\n \nbeta\n\n\t\n\ngamma", 1),
+    (NTH, SECOND_OF_THREE, "alpha\r\n\r\nBeta: two\r\n\r\ngamma", 1),
+    (NTH, SECOND_OF_THREE, "alpha\n\n**Beta** two\n\ngamma", 1),
+    (NTH, SECOND_OF_THREE, "alpha\n\n“Beta” — two\n\ngamma", 1),
+    (NTH, SECOND_OF_THREE, "alpha\n\n\n\ngamma\n\nbeta", 0),
+    (NTH, SECOND_OF_THREE, "alpha\n\nbeta\n\n \n\n", 0),
+    (NTH, SECOND_OF_THREE, "alpha\n\nbeta-blocker\n\ngamma", 0),
+    (NTH, SECOND_OF_THREE, "alpha\n\nbetas\n\ngamma", 0),
+    (NTH, SECOND_OF_THREE, "alpha\nbeta\n\ngamma\ndelta", 0),
+    (NTH, SECOND_OF_TWO, "alpha\n\n“In conclusion: two", 1),
+    (NTH, SECOND_OF_TWO, "alpha\n\nIn  Conclusion,\ntwo", 1),
+    (NTH, SECOND_OF_TWO, "alpha\n\nIn", 0),
+    (NTH, SECOND_OF_TWO, "alpha\n\nIn short conclusion", 0),
+    (NTH, SECOND_OF_TWO, "alpha\n\nIn conclusions", 0),
+    (NTH, {**SECOND_OF_TWO, "first_word": "Dr."}, "alpha\n\nDr. Who", 1),
+    (NTH, {**SECOND_OF_TWO, "first_word": "It's"}, "alpha\n\nIt's two", 1),
+    (NTH, {**SECOND_OF_TWO, "first_word": "It's"}, "alpha\n\nIt is two", 0),
+    ("paragraphs:paragraphs2", {}, "a\n\n\n\nb", 1),
+    ("paragraphs:paragraphs2", {}, "a\n\nb\n \nc", 0),
+    ("first_word:first_word_answer", {"first_word": "So"}, "So, it is", 1),
+    ("first_word:first_word_answer", {"first_word": "of course"}, "Of course! It is", 1),
+    ("first_word:first_word_answer", {"first_word": "So"}, "Some do", 0),
+    ("first_word:first_word_sent", {"first_word": "so"}, "So, it is. So: be it.", 1),
+    ("change_case:english_capital", {}, "THANK YOU VERY MUCH!", 1),
+    ("change_case:english_capital", {}, "MERRY CHRISTMAS", 1),
+    ("change_case:english_capital", {}, "NO, thanks.", 0),
+    ("change_case:english_capital", {}, "NEIN, DANKE.", 0),
+    ("change_case:english_capital", {}, "BONJOUR MONSIEUR", 0),
+    ("change_case:english_capital", {}, "JE NE SAIS PAS", 0),
+    ("change_case:english_lowercase", {}, "hola, gracias", 0),
+    ("language:response_language", {"language": "fr"}, "BONJOUR MONSIEUR", 1),
+    ("language:response_language", {"language": "zh"}, CHINESE, 1),
+    ("language:response_language", {"language": "zh-cn"}, CHINESE, 1),
+    ("language:response_language", {"language": "ZH_Hans"}, CHINESE, 1),
+    ("language:response_language", {"language": "zh-tw"}, CHINESE, 0),
+    ("language:response_language", {"language": "ja"}, CHINESE, 0),
+    ("language:response_language", {"language": "zh"}, ENGLISH, 0),
+    ("language:response_language", {"language": "en-US"}, ENGLISH, 1),
+    (
+        "language:response_language",
+        {"language": "zh"},
+        "氷は水よりも軽い。分子が離れているからです。",
+        0,
+    ),
+    (NTH, {**SECOND_OF_TWO, "first_word": "In short"}, 'One.\n\n \n\n"In short, two.', 1),
+    (NTH, {**SECOND_OF_TWO, "first_word": "In short"}, "One.\n\nIn shortest, two.", 0),
+    (NTH, {**SECOND_OF_TWO, "first_word": "two"}, "\n\nOne.\n\n\n\nTwo, three.\n\n", 1),
+    (NTH, {**SECOND_OF_TWO, "nth_paragraph": 1, "first_word": "one"}, "One.", 0),
+    ("change_case:english_capital", {}, "ДА, СПАСИБО.", 0),
+    (
+        "change_case:english_capital",
+        {},
+        "DAS EIS IST LEICHTER ALS DAS WASSER, WEIL ES SCHWIMMT.",
+        0,
+    ),
+    *(("change_case:english_lowercase", {}, text, 1) for text in SHORT_ENGLISH),
+    *(("change_case:english_capital", {}, text.upper(), 1) for text in SHORT_ENGLISH),
+    *(("change_case:english_lowercase", {}, text, 0) for text in SHORT_OTHER),
+    *(("change_case:english_capital", {}, text.upper(), 0) for text in SHORT_OTHER),
+]
+
+CASES = [
+    orjson.loads(line) for line in Path(__file__).with_name("cases.jsonl").read_bytes().splitlines()
+]
+
+
 def every_kind(*, by_nltk=True):
     """A row with an instruction of each kind."""
     kinds = imported("kinds").KINDS
@@ -312,6 +332,36 @@ def test_each_kind_tells_a_response_that_follows_from_one_that_does_not():
     found = [verdict.reward for verdict in verdicts(pairs)]
     rewards = zip(TABLE, found[::2], found[1::2], strict=True)
     assert [entry for entry, *both in rewards if both != [1.0, 0.0]] == []
+
+
+def received(answer):
+    """An answer as model servers return it, with its reasoning as an item."""
+    thought, closed, said = answer.removeprefix("<think>").partition("</think>")
+    return [reasoning_item(thought), message_item(said)] if closed else answer
+
+
+def test_each_case_has_its_reward():
+    fields = {"responses_create_params": {"input": "Write."}}
+    found = verdicts([({**fields, **case["row"]}, received(case["answer"])) for case in CASES])
+    wrong = [
+        case["answer"]
+        for case, verdict in zip(CASES, found, strict=True)
+        if verdict.reward != case["reward"]
+    ]
+    assert wrong == []
+
+
+def test_relatives_of_the_cases_have_their_rewards():
+    found = verdicts([(row((id, given)), said) for id, given, said, _ in RELATIVES])
+    rewards = zip(RELATIVES, found, strict=True)
+    assert [entry for entry, verdict in rewards if verdict.reward != entry[3]] == []
+
+
+def test_fields_in_verifier_metadata_count_if_both_places_have_them():
+    task = row(("punctuation:no_comma", {}))
+    other = {"instruction_id_list": ["startend:quotation"], "kwargs": [{}]}
+    [verdict] = verdicts([({**task, "verifier_metadata": other}, '"a, b"')])
+    assert verdict.reward == 1.0
 
 
 def test_an_empty_response_follows_nothing():
@@ -378,6 +428,7 @@ REFUSED = [
         row(("length_constraints:number_words", {"num_words": 3, "relation": "about"})),
         "relation: Input should be 'at least' or 'less than'",
     ),
+    (row(("language:response_language", {"language": "la"})), "does not know the language 'la'"),
     (row(("punctuation:no_comma", {}), kwargs=[]), "kwargs has 0 entries for 1 instructions"),
     (row(), "instruction_id_list"),
     (row(("punctuation:no_comma", {}), grading_mode="all"), "grading_mode"),

@@ -97,8 +97,8 @@ def test_strict_mode_reads_one_letter_in_the_last_box(text, letter):
         (r"\boxed{\text{ LONDON }}", "C"),
         (r"\boxed{the city of London}", "C"),
         (r"\boxed{Paris or London}", None),
-        (r"\boxed{New York}", "B"),  # exactly, though it also contains the option D
-        (r"\boxed{in New York}", None),  # contains the options B and D
+        (r"\boxed{New York}", "B"),  # although it contains the option D
+        (r"\boxed{in New York}", "B"),
         (r"\boxed{Londonderry}", None),
         (r"\boxed{not London}", None),
         (r"\boxed{It isn't London}", None),
@@ -139,7 +139,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['about']}: {case['answer'][-40:]}")
+@pytest.mark.parametrize("case", CASES, ids=[case["answer"][-60:] for case in CASES])
 def test_answers_as_models_write_them(case):
     asked = {"responses_create_params": {"input": "?"}}
     assert verdict({**asked, **case["row"]}, case["answer"]).reward == case["reward"]
