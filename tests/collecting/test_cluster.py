@@ -17,6 +17,7 @@ from test_chaos_suite import FILES, Note, Site
 from workplace import said_until
 
 from rollout_kit.launch.sockets import bound_socket
+from rollout_kit.store.files import OutputPaths
 
 PROCESSES = ["+executor=processes", "+num_workers=2"]
 
@@ -139,7 +140,7 @@ def test_workers_that_write_rows_themselves_leave_one_output(
     words = [*workers, "+rows=shards", "+num_samples_in_parallel=64"]
     driver = site.collecting(*words)
     wait_for_workers(site, driver)
-    shards = site.folder / "out/rollouts_shards"
+    shards = OutputPaths(site.folder / "out/rollouts.jsonl").shards
 
     def written() -> int:
         return sum(path.read_bytes().count(b"\n") for path in shards.glob("*.jsonl"))
@@ -405,7 +406,7 @@ def test_a_worker_lost_while_it_scores_groups_costs_no_rollout_and_no_score(
     assert site.num_answered() == 36
     groups = read_jsonl(site.folder / "out/rollouts.d/groups.jsonl")
     assert len({each["task_id"] for each in groups}) == len(groups) == 12
-    assert not (site.folder / "out/rollouts_shards").exists()
+    assert not (OutputPaths(site.folder / "out/rollouts.jsonl").shards).exists()
 
 
 JUDGED = """
