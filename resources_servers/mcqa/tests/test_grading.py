@@ -1,15 +1,22 @@
 r"""Texts as models write them: the letter that is read, or None where it would be a guess."""
 
+import importlib
+
 import pytest
 
-from resources_servers.mcqa.grading import Options, extract, match_patterns
+from rollout_kit.serving.registry import load
 
-SPEEDS: Options = [{"A": "4 m/s"}, {"B": "8 m/s"}, {"C": "16 m/s"}, {"D": "32 m/s"}]
-TRENDS: Options = [{"A": "increases"}, {"B": "decreases"}, {"C": "stays the same"}, {"D": "none"}]
-NUMBERS: Options = [{"A": "4"}, {"B": "40"}, {"C": "5"}, {"D": "7"}]
-SIGNED: Options = [{"A": "3"}, {"B": "-3"}, {"C": "1/3"}]
-CITIES: Options = [{"A": "Paris"}, {"B": "New York"}, {"C": "London"}, {"D": "York"}]
-TEN: Options = [{letter: f"option text {letter}"} for letter in "ABCDEFGHIJ"]
+grading = importlib.import_module(
+    ".grading", load("resources_servers", "mcqa").__module__.rpartition(".")[0]
+)
+extract, match_patterns = grading.extract, grading.match_patterns
+
+SPEEDS = [{"A": "4 m/s"}, {"B": "8 m/s"}, {"C": "16 m/s"}, {"D": "32 m/s"}]
+TRENDS = [{"A": "increases"}, {"B": "decreases"}, {"C": "stays the same"}, {"D": "none"}]
+NUMBERS = [{"A": "4"}, {"B": "40"}, {"C": "5"}, {"D": "7"}]
+SIGNED = [{"A": "3"}, {"B": "-3"}, {"C": "1/3"}]
+CITIES = [{"A": "Paris"}, {"B": "New York"}, {"C": "London"}, {"D": "York"}]
+TEN = [{letter: f"option text {letter}"} for letter in "ABCDEFGHIJ"]
 
 
 @pytest.mark.parametrize(
@@ -345,7 +352,7 @@ def test_prose_gives_no_letter_of_a_list_a_word_or_a_rejected_option(options, te
 
 
 def test_a_label_that_begins_the_text_of_an_option_is_no_label():
-    options: Options = [{"A": "E. coli"}, {"E": "yeast"}]
+    options = [{"A": "E. coli"}, {"E": "yeast"}]
     assert extract(r"\boxed{E. coli}", options, "strict_single_letter_boxed") is None
     assert extract(r"\boxed{E. coli}", options, "lenient_boxed") == "A"
     assert extract(r"\boxed{E. yeast}", options, "strict_single_letter_boxed") == "E"
