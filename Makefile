@@ -166,6 +166,9 @@ peers-python: .peers/nemo-gym/.ready  ## NeMo Gym 0.7.0 in an environment of its
 	.peers/nemo-gym/bin/python -m pip install --quiet --disable-pip-version-check \
 		--ignore-requires-python nemo-gym==0.7.0 openapi-schema-validator==0.6.3 tomli-w==1.2.0 \
 		xmltodict==1.0.2 tiktoken msgspec defusedxml math-verify==0.8.0
+	-.peers/nemo-gym/bin/python -m pip install --quiet --disable-pip-version-check \
+		git+https://github.com/abukharin-nv/verifiable-instructions.git  # for instruction_following
+	-.peers/nemo-gym/bin/python -m nltk.downloader -q punkt_tab  # for its number_sentences
 	@touch $@
 
 clean:

@@ -3,6 +3,9 @@
 make peers-python
 python -m benchmarks.agreement.nemo_gym            the given cases, and 1,000 pairs a server
 python -m benchmarks.agreement.nemo_gym --only mcqa --pairs 200 --show 20
+
+NeMo Gym counts sentences with tables of nltk. `make peers-python` downloads them where it can. Without
+them NeMo Gym fails every `number_sentences`, and those pairs are listed as laxer.
 """
 
 import argparse
