@@ -137,10 +137,10 @@ class CodeGen(ResourcesServer):
         return {**super().describe(), "sandbox": self._sandbox.protections.holding}
 
     async def verify(self, body: CodeGenRequest) -> VerifyResponse:
-        text = output_text(body.response)
+        text, tests = output_text(body.response), body.verifier_metadata.unit_tests
         found: JsonObject = {
             "extracted_model_output": text or None,
-            "extracted_model_code": extract_code(text) or None,
+            "extracted_model_code": extract_code(text, tests.fn_name) or None,
             "result": None,
             "metadata": None,
             "unit_tests_time_taken": 0.0,
@@ -150,7 +150,7 @@ class CodeGen(ResourcesServer):
         code = found["extracted_model_code"]
         if code is None:
             return body.scored(reward=0.0, **found)
-        cases = await read_cases(body.verifier_metadata.unit_tests)
+        cases = await read_cases(tests)
         if self.config.fast_mode:
             cases = cases[: self.config.num_fast_tests]
         began = time.perf_counter()

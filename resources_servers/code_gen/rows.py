@@ -10,6 +10,7 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from rollout_kit import TaskError
+from rollout_kit.sandbox.limits import read_integer
 
 
 class UnitTests(BaseModel):
@@ -80,7 +81,8 @@ def _build_cases(inputs: list[str], outputs: list[str], function: str | None) ->
     for number, (given, wanted) in enumerate(zip(inputs, outputs, strict=True)):
         try:
             arguments = [json.loads(line) for line in given.split("\n")]
-            cases.append(Case(given, wanted, function, arguments, json.loads(wanted)))
+            expected = json.loads(wanted, parse_int=read_integer)
+            cases.append(Case(given, wanted, function, arguments, expected))
         except (ValueError, RecursionError) as error:
             raise ValueError(
                 f"test {number} of a function must be JSON, one argument per line: {error}"

@@ -1,14 +1,13 @@
 """Decide whether a test passed, from the output of the sandbox, by LiveCodeBench's rules.
 
 Output is compared line by line, ignoring white space around the text and each line. Lines are also
-equal if they are numbers of equal value (`1.0` and `1`), without rounding. Returned values are
-compared as JSON; a single number may differ a little, and be a text.
+equal if they are numbers of equal value (`1.0` and `1`). Returned values are compared as JSON. In
+both, floats may differ a little, and integers may not.
 """
 
-import json
 import math
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any
 
 from rollout_kit import JsonObject, SandboxRun
@@ -22,7 +21,13 @@ SHOWN = 300
 """Characters of inputs and outputs quoted in a verdict."""
 
 ABSOLUTE, RELATIVE = 1e-8, 1e-5
-"""Allowed difference of returned numbers; LiveCodeBench has none, NeMo Gym these."""
+"""Allowed difference of returned floats; LiveCodeBench has none, NeMo Gym these."""
+
+PRINTED = Decimal("1e-6")
+"""Allowed difference of printed floats, absolute or relative, as in NeMo Gym."""
+
+ANSWERS = ("yes", "no")
+"""Lines that may be in capitals, as in NeMo Gym."""
 
 ENDS = {
     "raised": "Runtime Error",
@@ -70,7 +75,7 @@ def describe_difference(said: str, expected: str) -> str:
     if len(lines) != len(wanted):
         return "Wrong answer: mismatched output length"
     for number, (one, other) in enumerate(zip(lines, wanted, strict=True)):
-        if one != other and not _are_equal_numbers(one, other):
+        if one != other and not _are_alike(one, other):
             return f"Wrong answer at output_line_idx={number}: {_shorten(one)} != {_shorten(other)}"
     return ""
 
@@ -79,43 +84,71 @@ def _split_lines(text: str) -> list[str]:
     return [line.strip() for line in text.strip().split("\n")]
 
 
-def _are_equal_numbers(one: str, other: str) -> bool:
+def _are_alike(line: str, expected: str) -> bool:
+    if (answer := expected.lower()) in ANSWERS:
+        return line.lower() == answer
+    numbers, wanted = line.split(), expected.split()
     try:
-        return [Decimal(each) for each in one.split()] == [Decimal(each) for each in other.split()]
-    except (InvalidOperation, ValueError):
+        return len(numbers) == len(wanted) and all(map(_is_printed, numbers, wanted))
+    except (ArithmeticError, ValueError):  # not numbers, or of exponents without bounds
         return False
+
+
+def _is_printed(text: str, expected: str) -> bool:
+    """Whether two numbers are equal, or nearly so if one is a float.
+
+    For an expected integer the difference is absolute: 1000000006.0 is not 1000000007.
+    """
+    number, wanted = Decimal(text), Decimal(expected)
+    if number == wanted:
+        return "_" not in text
+    is_float = _is_float(expected)
+    if not (is_float or _is_float(text)) or not (number.is_finite() and wanted.is_finite()):
+        return False
+    return abs(number - wanted) <= PRINTED * (max(abs(wanted), 1) if is_float else 1)
+
+
+def _is_float(text: str) -> bool:
+    return "." in text or "e" in text.lower()
 
 
 def _is_right(run: SandboxRun, expected: Any) -> bool:
     """Judge one value: code that chooses `value` and `number` apart would have two guesses."""
     if isinstance(run.value, dict) and run.number is not None:  # JSON has no word for it
         return _is_close(run.number, expected)
-    return _are_equal(run.value, expected) or _is_close(_read_number(run.value), expected)
-
-
-def _read_number(value: Any) -> float | None:
     try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
-        return None
-
-
-def _are_equal(value: Any, expected: Any) -> bool:
-    try:
-        return value == expected or json.dumps(value) == json.dumps(expected)  # NaN equals NaN
+        return run.value == expected or _are_close(run.value, expected)
     except RecursionError:
         return False
 
 
-def _is_close(number: float | None, expected: Any) -> bool:
-    """Whether numbers are equal by the default tolerances of numpy's `allclose`."""
+def _are_close(value: Any, expected: Any) -> bool:
+    """Whether values are equal except for small differences of floats, at any depth."""
+    if isinstance(expected, list):
+        is_list = isinstance(value, list) and len(value) == len(expected)
+        return is_list and all(map(_are_close, value, expected))
+    if isinstance(expected, dict):
+        is_object = isinstance(value, dict) and value.keys() == expected.keys()
+        return is_object and all(_are_close(value[name], expected[name]) for name in expected)
+    return value == expected or _is_close(value, expected)
+
+
+def _is_close(value: Any, expected: Any) -> bool:
+    """Whether two numbers, at least one of them a float, are equal by the default tolerances of
+    numpy's `allclose`. One may be a text. For an expected integer the difference is absolute."""
+    pair = (value, expected)
+    if not any(isinstance(each, float) for each in pair):
+        return False
+    if not all(type(each) in (int, float, str) for each in pair):
+        return False
     try:
-        wanted = float(expected)
+        number, wanted = map(float, pair)
     except (TypeError, ValueError, OverflowError):
         return False
-    if number is None or not math.isfinite(wanted):
-        return number == wanted
-    return abs(number - wanted) <= ABSOLUTE + RELATIVE * abs(wanted)
+    if not (math.isfinite(number) and math.isfinite(wanted)):
+        return number == wanted or (math.isnan(number) and math.isnan(wanted))
+    scale = min(abs(wanted), 1.0) if isinstance(expected, int) else abs(wanted)
+    return abs(number - wanted) <= ABSOLUTE + RELATIVE * scale
 
 
 def _show(value: Any) -> str:

@@ -1,22 +1,22 @@
-"""Parse text by its format and validate it against a JSON schema; runs in a worker process.
-
-References to other documents are not resolved.
-"""
+"""Parse text by its format and validate it against a JSON schema; runs in a worker process."""
 
 import csv
 import io
 import json
+import math
 import sys
-from collections.abc import Iterator
+from decimal import Decimal
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jsonschema
-from referencing import Registry
 
 sys.path.insert(0, str(Path(__file__).parent))  # a worker runs this file by its path
 
+from conversion import Converter, Csv
 from parsing import load_toml, load_xml, load_yaml
+from schemas import build_validator, prepare
 
 MESSAGE_LIMIT = 200
 
@@ -31,19 +31,17 @@ def examine(schema_str: str, format: str, coerce_xml: bool, said: str | None) ->
     argument KEY, or all arguments if KEY is empty.
     """
     try:
-        schema = json.loads(schema_str)
-        strictify(schema)
+        validator = load_schema(schema_str)
         if said is None:
-            if not isinstance(schema, dict):
+            if not isinstance(validator.schema, dict):
                 raise ValueError("it is not a JSON object")
-            jsonschema.Draft202012Validator.check_schema(schema)
             return None, None
     except (ValueError, TypeError, RecursionError, jsonschema.SchemaError) as error:
         return _make_error("schema_error", error)
     if format.startswith("tool_call:"):
         key = format.partition(":")[2]
         try:
-            found = json.loads(said)
+            found = load_json(said)
         except (ValueError, RecursionError) as error:
             return _make_error("tool_arguments_parse_error", error)
         if key and (not isinstance(found, dict) or key not in found):
@@ -56,10 +54,9 @@ def examine(schema_str: str, format: str, coerce_xml: bool, said: str | None) ->
             return _make_error("parse_error", error)
     try:
         if format == "xml" and coerce_xml:
-            found = convert_xml(found, schema)
+            found = Converter(validator, is_xml=True).convert(found, validator.schema)
         elif format == "csv":
-            found = convert_csv(found, schema)
-        validator = VALIDATOR(schema, registry=Registry())
+            found = Converter(validator, is_xml=False).convert_table(found, validator.schema)
         first = next(validator.iter_errors(found), None)
     except Exception as error:  # validators too
         return _make_error("validation_error", error)
@@ -68,43 +65,12 @@ def examine(schema_str: str, format: str, coerce_xml: bool, said: str | None) ->
     return "validation_error", _shorten(f"{first.json_path}: {first.message}")
 
 
-def check_unique(validator: Any, wanted: Any, found: Any, schema: Any) -> Iterator[Any]:
-    """`uniqueItems`, in one pass; jsonschema compares each object with all others."""
-    if not (wanted and validator.is_type(found, "array")):
-        return
-    seen = set()
-    for item in found:
-        key = _key_of(item)
-        if key in seen:
-            yield jsonschema.ValidationError("it has non-unique elements")
-            return
-        seen.add(key)
-
-
-def _key_of(value: Any) -> Any:
-    """A hashable that is equal for equal values of JSON: 1 equals 1.0, and not true."""
-    if isinstance(value, dict):
-        return "object", frozenset((_key_of(name), _key_of(each)) for name, each in value.items())
-    if isinstance(value, list | tuple):
-        return "array", tuple(map(_key_of, value))
-    if isinstance(value, set):
-        return "set", frozenset(map(_key_of, value))
-    return (type(value), value) if isinstance(value, bool) else value
-
-
-VALIDATOR = jsonschema.validators.extend(
-    jsonschema.Draft202012Validator, {"uniqueItems": check_unique}
-)
-
-
-def strictify(schema: Any) -> None:
-    """Require every property and allow no others, also in schemas nested in mappings."""
-    if isinstance(schema, dict):
-        if "properties" in schema:
-            schema["required"] = list(schema["properties"])
-            schema["additionalProperties"] = False
-        for value in schema.values():
-            strictify(value)
+@lru_cache(maxsize=64)
+def load_schema(text: str) -> Any:
+    """Return the validator of a schema; all rollouts of a task share it."""
+    schema = json.loads(text)
+    prepare(schema)
+    return build_validator(schema)
 
 
 def _make_error(kind: str, error: Exception) -> Verdict:
@@ -116,82 +82,30 @@ def _shorten(message: str) -> str:
     return message[:MESSAGE_LIMIT].encode(errors="backslashreplace").decode()
 
 
-class Csv(NamedTuple):
-    header: list[str]
-    rows: list[dict[str, Any]]
-
-
 def load_csv(text: str) -> Csv:
     reader = csv.DictReader(io.StringIO(text))
     rows = list(reader)
     return Csv(list(reader.fieldnames or ()), rows)
 
 
+def load_json(text: str) -> Any:
+    """Refuse `NaN` and `Infinity`, which Python reads and JSON does not have."""
+    return json.loads(text, parse_constant=_refuse_constant, parse_float=_read_float)
+
+
+def _read_float(text: str) -> float | Decimal:
+    number = float(text)
+    return number if math.isfinite(number) else Decimal(text)
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
 PARSERS = {
-    "json": json.loads,
+    "json": load_json,
     "yaml": load_yaml,
     "xml": load_xml,
     "toml": load_toml,
     "csv": load_csv,
 }
-
-
-def convert_xml(found: Any, schema: Any) -> Any:
-    """Convert texts of XML to numbers, booleans and lists if the schema requires them."""
-    wanted = schema.get("type") if isinstance(schema, dict) else None
-    if wanted == "object" and isinstance(found, dict):
-        properties = schema.get("properties", {})
-        return {
-            name: convert_xml(value, properties[name]) if name in properties else value
-            for name, value in found.items()
-        }
-    if wanted == "array":
-        if isinstance(found, dict) and len(found) == 1:  # <tags><tag>a</tag><tag>b</tag></tags>
-            [found] = found.values()
-        items = found if isinstance(found, list) else [] if found is None else [found]
-        return [convert_xml(item, schema.get("items", {})) for item in items]
-    if found is None and wanted == "string":
-        return ""
-    return convert(found, wanted) if isinstance(found, str) else found
-
-
-def convert_csv(table: Csv, schema: Any) -> list[dict[str, Any]]:
-    """Convert cells to the types in the schema. Raise ValueError for a header with other columns,
-    because the schema itself accepts any header if no row follows."""
-    properties = schema.get("items", schema).get("properties", {})
-    if set(table.header) != set(properties) and properties:
-        raise ValueError(f"the columns are {', '.join(table.header)}, not {', '.join(properties)}")
-    wanted = {name: each.get("type", "string") for name, each in properties.items()}
-    return [
-        {name: _convert_cell(value, wanted.get(name, "string")) for name, value in row.items()}
-        for row in table.rows
-    ]
-
-
-def _convert_cell(value: Any, wanted: Any) -> Any:
-    if isinstance(wanted, list):
-        if not value and "null" in wanted:
-            return None
-        return next(_convert_to_each(value, wanted), value)
-    return convert(value, wanted) if isinstance(value, str) and value else value
-
-
-def _convert_to_each(value: Any, wanted: list[Any]) -> Iterator[Any]:
-    for each in wanted:
-        if each != "null":
-            found = _convert_cell(value, each)
-            if not isinstance(found, str) or each == "string":
-                yield found
-
-
-def convert(text: str, wanted: Any) -> Any:
-    """Convert text to a JSON type; return it unchanged if that fails."""
-    try:
-        if wanted == "integer":
-            return int(text)
-        if wanted == "number":
-            return float(text)
-    except ValueError:
-        return text
-    truth = {"true": True, "1": True, "false": False, "0": False}
-    return truth.get(text.lower(), text) if wanted == "boolean" else text

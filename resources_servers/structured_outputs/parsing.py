@@ -26,6 +26,8 @@ SEXAGESIMAL_LIMIT = 2_400
 """Maximum number of digits in an integer of YAML such as `1:30:00`. Python converts no decimal
 integer of more than 4,300 digits, which are as many."""
 
+MERGE = "tag:yaml.org,2002:merge"
+
 TAG_LIMIT = 100
 """Maximum number of `%TAG` lines; libyaml compares each with all others."""
 
@@ -48,13 +50,20 @@ TAG = re.compile(r"^%TAG\b", re.MULTILINE)
 
 
 class YamlLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Values of safe types; it counts the pairs of merged mappings."""
+    """Values of safe types; it counts the pairs of merged mappings, and refuses a key that a
+    mapping has twice."""
 
-    num_merged = 0
+    def __init__(self, stream: Any) -> None:
+        super().__init__(stream)
+        self.num_merged = 0
+        self._flat: set[Any] = set()
 
     def flatten_mapping(self, node: Any) -> None:
+        if node not in self._flat:  # later it also has the merged keys
+            self._flat.add(node)
+            _check_keys(node)
         for key, value in list(node.value):
-            if key.tag == "tag:yaml.org,2002:merge":
+            if key.tag == MERGE:
                 merged = [value] if isinstance(value, yaml.MappingNode) else value.value
                 for each in merged:
                     if isinstance(each, yaml.MappingNode):
@@ -68,6 +77,12 @@ class YamlLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore
         if self.construct_scalar(node).count(":") > SEXAGESIMAL_LIMIT:
             raise ValueError(f"an integer has more than {SEXAGESIMAL_LIMIT:,} digits in base 60")
         return super().construct_yaml_int(node)
+
+
+def _check_keys(node: Any) -> None:
+    keys = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.tag != MERGE]
+    if len({(key.tag, key.value) for key in keys}) < len(keys):
+        raise ValueError("a mapping has a key twice")
 
 
 YamlLoader.add_constructor("tag:yaml.org,2002:int", YamlLoader.construct_yaml_int)

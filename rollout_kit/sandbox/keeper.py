@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 
 from ..launch.process_tree import kill_family
-from .limits import End, SandboxError, SandboxLimits, SandboxRun
+from .limits import End, SandboxError, SandboxLimits, SandboxRun, read_integer
 from .pipes import Capture, sealed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -157,7 +157,7 @@ def _read_result(
 ) -> SandboxRun:
     decoded: Any = None
     with suppress(ValueError, RecursionError):  # json, because orjson rejects infinity and 2**100
-        decoded = json.loads(bytes(answer.data))
+        decoded = json.loads(bytes(answer.data), parse_int=read_integer)
     reply = decoded if isinstance(decoded, dict) else {}
     if report["fault"]:
         raise SandboxError(f"a run could not start: {report['fault']}")

@@ -23,6 +23,9 @@ TASK = "sandbox_task"
 RECURSION_LIMIT = 50_000
 """The limit that LiveCodeBench sets."""
 
+MAX_DIGITS = 1 << 20
+"""Digits of an integer that code may print or read, as in NeMo Gym; Python's default is 4,300."""
+
 STARTER = (
     *("string", "re", "datetime", "collections", "heapq", "bisect", "copy", "math", "random"),
     *("statistics", "itertools", "functools", "operator", "io", "sys", "json"),
@@ -84,6 +87,7 @@ def _perform_code(request: dict[str, Any], report: Any, names: dict[str, Any]) -
     _open_streams(code)
     sys.argv = ["solution.py"]
     sys.setrecursionlimit(RECURSION_LIMIT)
+    sys.set_int_max_str_digits(MAX_DIGITS)
     try:
         exec(compile(code, "solution.py", "exec"), module.__dict__)
         if function is not None:
@@ -153,9 +157,8 @@ def _to_json(value: Any) -> Any:
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, numbers.Number) and not isinstance(value, complex):
-        for kind in (int, float):
-            if kind(value) == value:  # type: ignore[call-overload]
-                return kind(value)  # type: ignore[call-overload]
+        whole = int(value)  # type: ignore[call-overload]
+        return whole if whole == value else float(value)  # type: ignore[arg-type]
     return {f"not JSON: {type(value).__name__}": repr(value)[:200]}
 
 

@@ -82,7 +82,7 @@ TABLE = [
      [True, True]),
     (SUM, fenced("print(Counter([3, 3]).most_common(1)[0][0])"), [True, -2]),
     (SUM, fenced("print(3)\nprint(4)"), [-2]),
-    (SUM, fenced("print(3.0000001)"), [-2]),
+    (SUM, fenced("print(3.00001)"), [-2]),
     (SUM, fenced("print('three')"), [-2]),
     (SUM, fenced("print('sNaN')"), [-2]),
     (SUM, fenced("pass"), [-2]),
@@ -90,7 +90,7 @@ TABLE = [
     (SUM, fenced("print(3); import os; os._exit(1)"), [-4]),
     (SUM, fenced("print(3"), [-4]),
     (HALF, fenced("print('0.50', 1000)\nprint('yes')"), [True]),
-    (HALF, fenced("print('0.50', 1000)\nprint('Yes')"), [-2]),
+    (HALF, fenced("print('0.50', 1000)\nprint('Yes')"), [True]),
     # functions
     (TWICE, fenced("def twice(xs): return [2 * x for x in xs]"), [True, True]),
     (TWICE, fenced("class Solution:\n    def twice(self, xs: List[int]) -> List[int]:\n"
@@ -103,6 +103,25 @@ TABLE = [
     (POINT, fenced("def point(a, b): return a, b"), [True, True]),
     (POINT, fenced("def point(a): return [1, 2]"), [-4]),
     (NOTHING, fenced("def nothing(x): pass"), [True, True]),
+    # printed numbers
+    (row([""], ["0.333333333333 2\n"]), fenced("print(1 / 3, 2.0000001)"), [True]),
+    (row([""], ["0.333333333333\n"]), fenced("print(0.33333)"), [-2]),
+    (row([""], ["0.333333333333 2\n"]), fenced("print(1 / 3)"), [-2]),
+    (row([""], ["1e-7\n"]), fenced("print(0)"), [True]),
+    (row([""], ["123456789.123\n"]), fenced("print(123456789.12)"), [True]),
+    (row([""], ["123456789.123\n"]), fenced("print(123457789.12)"), [-2]),
+    (row([""], ["1000000007\n"]), fenced("print(1000000006.0)"), [-2]),
+    (row([""], ["50000000000000001\n"]), fenced("print(50000000000000000)"), [-2]),
+    (row([""], ["0.5\n"]), fenced("print('nan')"), [-2]),
+    (row([""], ["0.5\n"]), fenced("print('inf')"), [-2]),
+    (row([""], ["1e999999999999\n"]), fenced("print(0.5)"), [-2]),
+    (row([""], ["10\n"]), fenced("print('1_0')"), [-2]),
+    (row([""], ["1" + 5000 * "0"]), fenced("print(10**5000)"), [True]),
+    (row([""], ["1" + 5000 * "0"]), fenced("print(10**5000 + 1)"), [-2]),
+    (row(["1" + 5000 * "0"], ["2" + 5000 * "0"]), fenced("print(2 * int(input()))"), [True]),
+    (row([""], ["YES\nNo"]), fenced("print('yes')\nprint('NO')"), [True]),
+    (row([""], ["YES 1"]), fenced("print('yes 1')"), [-2]),
+    (row([""], ["Alice"]), fenced("print('alice')"), [-2]),
     # which code
     (SUM, "```python\nprint(3)\n```\nNo:\n```\nprint(sum(map(int, input().split())))\n```",
      [True, True]),
@@ -119,6 +138,18 @@ def test_the_table() -> None:
     for (_, text, wanted), verdict in zip(TABLE, found, strict=True):
         assert verdict["result"] == wanted, (text, verdict["metadata"])
         assert verdict["reward"] == float(wanted is not None and set(wanted) == {True})
+
+
+CASES = [
+    json.loads(line) for line in Path(__file__).with_name("cases.jsonl").read_text().splitlines()
+]
+
+
+def test_the_cases() -> None:
+    asked = {"responses_create_params": {"input": "?"}}
+    found = verdicts([({**asked, **case["row"]}, case["answer"]) for case in CASES])
+    for case, verdict in zip(CASES, found, strict=True):
+        assert verdict["reward"] == case["reward"], (case["about"], verdict["metadata"])
 
 
 FORGED = [
@@ -405,9 +436,29 @@ def test_a_returned_value_with_too_many_levels_is_wrong() -> None:
         ("0.1 + 0.2", "0.3", True),
         ("3.00001", "3", True),
         ("3.0001", "3", False),
-        ("[0.1 + 0.2]", "[0.3]", False),  # only a single number may differ
-        ("'3.0'", "3", True),
-        ("3", '"3"', True),
+        ("[0.1 + 0.2]", "[0.3]", True),
+        ("[[0.1 + 0.2], [1.0]]", "[[0.3], [1]]", True),
+        ("[[0.1 + 0.2], [1.001]]", "[[0.3], [1]]", False),
+        ("[0.1 + 0.2, 1]", "[0.3]", False),
+        ("[0.1 + 0.2, '1']", "[0.3, 1]", False),
+        ("[0.1 + 0.2, True]", "[0.3, 0.9999999999]", False),
+        ("{'a': [0.1 + 0.2]}", '{"a": [0.3]}', True),
+        ("{'b': [0.1 + 0.2]}", '{"a": [0.3]}', False),
+        ("[float('nan'), 0.1 + 0.2]", "[NaN, 0.3]", True),
+        ("[float('inf'), 0.1 + 0.2]", "[Infinity, 0.3]", True),
+        ("[float('inf'), 0.1 + 0.2]", "[-Infinity, 0.3]", False),
+        ("__import__('fractions').Fraction(1, 3), 1", "[0.3333333, 1]", True),
+        ("[10**9 + 6, 0.1 + 0.2]", "[1000000007, 0.3]", False),
+        ("[10**9 + 6.0, 0.1 + 0.2]", "[1000000007, 0.3]", False),
+        ("None", "0.0", False),
+        ("'3.0'", "3", False),
+        ("'3.0'", "3.0", True),
+        ("3", '"3"', False),
+        ("3.0", '"3"', True),
+        ("10**5000", "1" + 5000 * "0", True),
+        ("[-10**5000]", f"[-1{5000 * '0'}]", True),
+        ("10**5000 + 1", "1" + 5000 * "0", False),
+        ("1e308 * 10", "1" + 5000 * "0", False),
         ("'three'", '"three"', True),
         ("float('nan')", "NaN", True),
         ("[float('nan')]", "[NaN]", True),
@@ -416,7 +467,7 @@ def test_a_returned_value_with_too_many_levels_is_wrong() -> None:
         ("[(1, 2)]", "[[1, 2]]", True),
         ("{1: 2}", '{"1": 2}', True),
         ("{1, 2}", "[1, 2]", False),
-        ("10**15 + 1", "1" + 15 * "0", True),
+        ("10**15 + 1", "1" + 15 * "0", False),
         ("__import__('fractions').Fraction(1, 3)", "0.3333333", True),
     ],
 )

@@ -163,6 +163,146 @@ def test_texts_right_wrong_malformed_and_adversarial():
     ] == []
 
 
+def has(schema, **more):
+    """An object with the property `a`."""
+    return {"type": "object", "properties": {"a": schema}, **more}
+
+
+def column(schema):
+    return {"type": "array", "items": {**has(schema), "additionalProperties": False}}
+
+
+NUMBER, WHOLE, NULLABLE = {"type": "number"}, {"type": "integer"}, {"type": ["integer", "null"]}
+TEXT, TRUTH = {"type": "string"}, {"type": "boolean"}
+DRAFT_7 = {"$schema": "http://json-schema.org/draft-07/schema#"}
+PAIR = {"type": "array", "items": [WHOLE, TEXT], "additionalItems": False}
+REF = {"$ref": "#/$defs/d"}
+TREE = has(WHOLE) | {"properties": {"a": WHOLE, "next": {"anyOf": [REF, {"type": "null"}]}}}
+MATRIX = {"type": "array", "items": {"type": "array", "items": WHOLE}}
+SHAPES = [has(WHOLE, required=["a"]), {"properties": {"b": TEXT}, "required": ["b"]}]
+
+RULES = [
+    # numbers of each format
+    ("json", has(NUMBER), '{"a": %s}', "1 -1.5e3 1E400", "NaN Infinity -Infinity 1_000 0x1 01 .5"),
+    ("yaml", has(NUMBER), "a: %s", "1 -1.5e+3 0x1f 1_000", ".nan .inf -.inf NaN Infinity 1e"),
+    ("toml", has(NUMBER), "a = %s", "1 -1.5e3 0x1f 1_000", "nan inf -inf NaN 1__0"),
+    ("xml", has(NUMBER), "<a>%s</a>", "1 -1.5e3 .5 +2 1.", "NaN nan INF -inf infinity 1_0 0x1 ١"),
+    ("xml", has(WHOLE), "<a>%s</a>", "1 -20 +3", "1_0 1.5 0x1 ١ one nan"),
+    ("csv", column(NUMBER), "a\n%s\n", "1 -1.5e3", "NaN inf 1_0 0x1 ١"),
+    ("csv", column(WHOLE), "a\n%s\n", "1 -20", "1_0 1.5 0x1 ١"),
+    ("csv", column(NULLABLE), "a\n%s\n", '1 ""', "1_0 null x"),
+    ("csv", column({"anyOf": [WHOLE, {"type": "null"}]}), "a\n%s\n", '1 ""', "1_0 x"),
+    ("csv", column({"enum": [1, "x"]}), "a\n%s\n", "1 x", "2 y"),
+    ("csv", column({"type": "array"}), "a\n%s\n", "", '1 ""'),
+    # properties named like keywords
+    *[
+        ("json", {"type": "object", "properties": {name: TEXT}}, '{"' + name + '": %s}', '"x"', "1")
+        for name in ("properties", "required", "items", "type", "$ref", "pattern", "enum")
+    ],
+    ("json", has(has(TEXT)), '{"a": %s}', '{"a":"x"}', "{}"),
+    ("json", has({"const": {"properties": {"b": 1}}}), '{"a": %s}', '{"properties":{"b":1}}', "{}"),
+    ("json", has(TEXT, default={"properties": 7}), '{"a": %s}', '"x"', "7"),
+    # drafts
+    ("json", has(PAIR, **DRAFT_7), '{"a": %s}', '[1,"x"] [1]', '["x",1] [1,"x",2]'),
+    ("json", has(PAIR), '{"a": %s}', '[1,"x"]', '["x",1] [1,"x",2]'),
+    ("json", has({"prefixItems": [WHOLE, TEXT]}), '{"a": %s}', '[1,"x"]', '["x",1]'),
+    ("json", has({"definitions": {}, **WHOLE}, **DRAFT_7), '{"a": %s}', "1 1.0", "1.5"),
+    ("xml", has({"type": "object", "properties": {"b": PAIR}}, **DRAFT_7), "<a>%s</a>",
+     "<b>1</b><b>x</b>", "<b>x</b><b>1</b>"),
+    ("json", has({"exclusiveMinimum": True, "minimum": 1},
+                 **{"$schema": "http://json-schema.org/draft-04/schema#"}), '{"a": %s}', "2", "1"),
+    ("json", has({"exclusiveMinimum": 1, "type": "object", "properties": {}},
+                 **{"$schema": "http://json-schema.org/draft-04/schema#"}), '{"a": %s}', "{}", "2"),
+    ("json", has(has({}), **{"$schema": "http://json-schema.org/draft-03/schema#"}), '{"a": %s}',
+     '{"a":1}', "{}"),
+    ("xml", has(WHOLE, **{"$schema": "https://spec.openapis.org/oas/3.1/dialect/base"}),
+     "<a>%s</a>", "1", "x"),
+    # patterns
+    ("json", has({"pattern": "^\\d+$"}), '{"a": %s}', '"12"', '"12\\n" "1x" "١"'),
+    ("json", has({"pattern": "^[\\d$]+$"}), '{"a": %s}', '"12$"', '"12\\n" "x"'),
+    ("json", has({"pattern": "^\\w\\$$"}), '{"a": %s}', '"a$"', '"a" "é$" "a$\\n"'),
+    ("json", has({"pattern": "^a.c\\s$"}), '{"a": %s}', '"abc\\t" "abc\\n"', '"a\\rc\\t" "abc"'),
+    ("json", has({"pattern": "^(?<y>[^]])\\k<y>$"}), '{"a": %s}', "", '"ab]"'),
+    ("json", has({"pattern": "^(?<y>.)\\k<y>$"}), '{"a": %s}', '"aa"', '"ab" "aa\\n"'),
+    ("json", {"patternProperties": {"^x$": WHOLE}, "additionalProperties": False}, '{%s: 1}',
+     '"x"', '"x\\n" "y"'),
+    # multiples
+    ("json", has({"multipleOf": 0.01}), '{"a": %s}', "19.99 0.07 1 -4.35 1e22", "19.995 0.001"),
+    ("json", has({"multipleOf": 0.1}), '{"a": %s}', "0.3 1.1 0", "0.35 0.30000000000000004"),
+    ("json", has({"multipleOf": 3}), '{"a": %s}', '9 9.0 "x" true', "10 9.5"),
+    ("json", has({"type": "number", "minimum": 0.1}), '{"a": %s}', "0.1 1", "0.09 true"),
+    # XML
+    ("xml", has(NULLABLE), "%s", "<a>1</a> <a/> <a></a>", "<a>x</a> <a>null</a> <a>1.5</a>"),
+    ("xml", has({"anyOf": [WHOLE, {"type": "null"}]}), "%s", "<a>1</a> <a/>", "<a>x</a>"),
+    ("xml", has({"oneOf": [WHOLE, TRUTH]}), "<a>%s</a>", "7 true", "x"),
+    ("xml", has({"type": ["integer", "string"], "enum": ["1", 2]}), "<a>%s</a>", "1 2", "3"),
+    ("xml", has({"enum": [1, 2.5, True, "x"]}), "<a>%s</a>", "1 2.5 true x", "2 false y"),
+    ("xml", has({"const": 3}), "<a>%s</a>", "3", "4 three"),
+    ("xml", has({"type": "integer", "enum": [1, 2]}), "<a>%s</a>", "1", "3"),
+    ("xml", has({"allOf": [WHOLE, {"minimum": 2}]}), "<a>%s</a>", "2", "1 x"),
+    ("xml", has(REF, **{"$defs": {"d": has(WHOLE)}}), "<a>%s</a>", "<a>1</a>", "<a>x</a> <b>1</b>"),
+    ("xml", {**REF, "$defs": {"d": has(WHOLE)}}, "%s", "<a>1</a>", "<a>x</a>"),
+    ("xml", has(REF, **{"$defs": {"d": REF}}), "<a>%s</a>", "", "1"),
+    ("xml", has(REF, **{"$defs": {"d": TREE}}), "<a>%s</a>",
+     "<a>1</a><next><a>2</a><next/></next> <a>1</a><next/>",
+     "<a>1</a> <a>1</a><next><a>x</a></next>"),
+    ("xml", has({"anyOf": SHAPES}), "<a>%s</a>", "<a>1</a> <b>1</b>", "<a>x</a>"),
+    ("xml", has({"type": "object"}), "%s", "<a/> <a><b>1</b></a>", "<a>1</a>"),
+    ("xml", has({"type": "object", "patternProperties": {"^n": WHOLE}}), "<a>%s</a>",
+     "<n1>1</n1> <n1>1</n1><n2>2</n2>", "<n1>x</n1>"),
+    ("xml", has({"type": "object", "additionalProperties": WHOLE}), "<a>%s</a>",
+     "<n>1</n>", "<n>x</n>"),
+    ("xml", has(TRUTH), "<a>%s</a>", "true false 1 0", "yes 2 t"),
+    # lists of XML
+    ("xml", has(has({"type": "array", "items": WHOLE})), "<a>%s</a>",
+     "<a>1</a> <a>1</a><a>2</a> <a><i>1</i></a> <a><i>1</i><i>2</i></a> <a/>",
+     "<a>x</a> <a><i>1</i><i>x</i></a> <a><i>1</i><j>2</j></a>"),
+    ("xml", has(has({"type": "array", "items": has(WHOLE)})), "<a>%s</a>",
+     "<a><a>1</a></a> <a><a>1</a></a><a><a>2</a></a> <a><i><a>1</a></i></a>",
+     "<a><a>x</a></a> <a><b>1</b></a>"),
+    ("xml", has(has(MATRIX)), "<a>%s</a>",
+     "<a><r><c>1</c><c>2</c></r></a> <a><r><c>1</c></r><r><c>2</c></r></a> <a>1</a>",
+     "<a><r><c>x</c></r></a>"),
+    ("xml", has(has({"type": ["array", "null"], "items": WHOLE})), "<a>%s</a>",
+     "<a>1</a> <a/>", "<a>x</a>"),
+    # keys that are there twice
+    ("yaml", has(WHOLE), "a: 1\n%s: 2", "", "a"),
+    ("yaml", has({}), "a: {<<: {b: 1}, %s: 2}", "b c", ""),
+    ("toml", has(WHOLE), "a = 1\n%s = 2", "", "a"),
+    ("csv", column(WHOLE), "a%s\n1\n", "", ",a ,b"),
+]  # fmt: skip
+
+
+def test_each_rule_takes_what_it_should():
+    pairs, expected = [], []
+    for format, schema, frame, *lists in RULES:
+        for texts, reward in zip(lists, (1.0, 0.0), strict=True):
+            for text in texts.split():
+                pairs.append((row(format, schema), frame.replace("%s", text)))
+                expected.append(reward)
+    found = verdicts(pairs)
+    for (task, said), verdict, reward in zip(pairs, found, expected, strict=True):
+        assert verdict.reward == reward, (task["schema_str"], said, verdict.error_message)
+
+
+@pytest.mark.parametrize("text", ["NaN", '{"payload": -Infinity}'])
+def test_arguments_of_a_call_are_json(text):
+    [found] = verdicts([(row("json", ANY, response_mode="tool_call"), [call(text)])])
+    assert found.error_type == "tool_arguments_parse_error"
+
+
+CASES = [
+    json.loads(line) for line in Path(__file__).with_name("cases.jsonl").read_text().splitlines()
+]
+
+
+def test_the_cases():
+    asked = {"responses_create_params": {"input": "?"}}
+    found = verdicts([({**asked, **case["row"]}, case["answer"]) for case in CASES])
+    for case, verdict in zip(CASES, found, strict=True):
+        assert verdict.reward == case["reward"], (case["about"], verdict.error_message)
+
+
 def call(arguments, name="save"):
     text = arguments if isinstance(arguments, str) else json.dumps(arguments)
     return function_call_item(name, text)
@@ -338,9 +478,10 @@ def test_a_package_that_is_missing_is_named_with_what_installs_it(monkeypatch):
 
 REFUSED = [
     ({"schema_str": "{"}, "schema_str: JSONDecodeError"),
-    ({"schema_str": "[1]"}, "it is not a JSON object"),
+    ({"schema_str": "true"}, "it is not a JSON object"),
+    ({"schema_str": "[1]"}, "schema_str: SchemaError"),
     ({"schema_str": '{"type": "text"}'}, "schema_str: SchemaError"),
-    ({"schema_str": '{"properties": 7}'}, "schema_str: TypeError"),
+    ({"schema_str": '{"properties": 7}'}, "schema_str: SchemaError"),
     ({"schema_str": '{"pattern": "("}'}, "schema_str: SchemaError"),
     ({"schema_type": "ini"}, "schema_type"),
     ({"response_mode": "voice"}, "response_mode"),
