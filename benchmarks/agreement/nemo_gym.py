@@ -123,7 +123,7 @@ def verify_theirs(name: str, pairs: list[Pair]) -> list[float | str]:
         input="\n".join(lines),
         capture_output=True,
         text=True,
-        cwd=CHILD.parent,
+        cwd=PYTHON.parent,  # NeMo Gym imports from there first
     )
     said = [line for line in done.stdout.splitlines() if line.startswith(MARK)]
     found = [json.loads(line.removeprefix(MARK)) for line in said]
