@@ -44,53 +44,22 @@ NUMERAL = re.compile(
         (?:[eE](?P<e>[-+]?\d{1,3})
         |\s*(?:\\times|\\cdot|[×·*])\s*10\s*\^\s*(?:\{\s*(?P<power>[-+]?\d{1,3})\s*\}
             |(?P<power1>[-+]?\d{1,3})))?)
-    (?:\s+(?P<scale>thousand|million|billion|trillion)\b)?
+    (?:\s*(?:\\(?:text|mathrm|textrm)\{\s*|(?<=\s))
+        (?P<scale>hundred|dozen|thousand|million|billion|trillion)\b\s*\}?)?
     \s*(?P<percent>\\?%|(?:percent(?:age)?|pct)\b)?
     (?P<unit>(?:\s+[A-Za-z]{2,}){0,3}|\s*\\(?:text|mathrm|textrm)\{[^{}]*\}(?:\^\{?[23]\}?)?
         |\s*(?:°|\^\{?\\circ\}?)\s*[CF]?)""",
     re.VERBOSE,
 )
 NO_UNITS = frozenset(
-    (
-        "and",
-        "or",
-        "to",
-        "if",
-        "not",
-        "plus",
-        "minus",
-        "times",
-        "over",
-        "point",
-        "percent",
-        "hundred",
-        "thousand",
-        "million",
-        "billion",
-        "trillion",
-        "dozen",
-        "base",
-        "pi",
-        "sqrt",
-        "sin",
-        "cos",
-        "tan",
-        "cot",
-        "sec",
-        "csc",
-        "log",
-        "ln",
-        "exp",
-        "mod",
-        "choose",
-        "factorial",
-        "squared",
-        "cubed",
-    )
+    "and or to if not plus minus times over point percent hundred thousand million billion trillion"
+    " dozen base pi sqrt sin cos tan cot sec csc log ln exp mod choose factorial squared"
+    " cubed".split()
 )
 """Words that are not units, because they change the number before them."""
 
-SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+SCALES = {"dozen": 12, "hundred": 10**2, "thousand": 10**3, "million": 10**6}
+SCALES |= {"billion": 10**9, "trillion": 10**12}
 
 PERCENT = re.compile(r"(.*?)\s*(?:\\?%|(?<![A-Za-z])(?:percent(?:age)?|pct))\s*", re.DOTALL)
 

@@ -135,6 +135,7 @@ def parse_numbers(text: str, *_: Any, evaluate: bool = True, **__: Any) -> sympy
 # both names, and before math-verify takes one of them
 sympy_parser.parse_expr = sympy.parsing.parse_expr = sympy.parse_expr = parse_numbers
 
+from latex2sympy2_extended import math_normalization  # noqa: E402
 from math_verify import (  # noqa: E402
     ExprExtractionConfig,
     LatexExtractionConfig,
@@ -233,6 +234,11 @@ bound_integers()
 
 # math-verify drops what is below 1e-15, and rounds to six places
 grader.sympy_numeric_eq = closeness.are_close
+
+# math-verify drops as a unit what stands between the first text and the end
+math_normalization.unit_superscript_regex = re.compile(
+    r"\\(?:text|mbox)\{[^{}]*\}(?:\^\d|\{\^\d\})?$"
+)
 
 ROOT = re.compile(r"(?:(?<![\\A-Za-z])sqrt|√)\s*(?:\(([^()]*)\)|(\d+))")
 WORD = re.compile(r"(?<![\\A-Za-z])(pi|infinity|inf)(?![A-Za-z])")
