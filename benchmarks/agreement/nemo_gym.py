@@ -80,7 +80,7 @@ def show(name: str, kind: str, pairs: list[Pair], number: int) -> None:
     title = f"{name}, {kind}"
     print(f"{title:34}"[:34] + f"{len(pairs):>7}" + "".join(f"{each:>9,}" for each in figures))
     for (which, about), texts in sorted(different.items()):
-        print(f"    {len(texts)} × {which}: {about}")
+        print(f"    {len(texts)} × {which}: {shorten(about)}")
         for text in texts[:number]:
             print(f"        {text}")
 
