@@ -157,6 +157,9 @@ dpo-demo: .dpo/.ready  ## a LoRA, rollouts, pairs, DPO, evaluation with a tiny m
 
 peers-python: .peers/nemo-gym/.ready  ## NeMo Gym 0.7.0 in an environment of its own: 1.4 GB, Python 3.13
 
+# Not on the registry. Without GitHub: make peers-python VERIFIABLE_INSTRUCTIONS=folder
+VERIFIABLE_INSTRUCTIONS ?= git+https://github.com/abukharin-nv/verifiable-instructions.git
+
 # It asks for a later Python 3.13 than most machines have, and runs on 3.13.0; the others are what its
 # verifiers need. The newest interpreter of this machine: from uv, pyenv, or the path.
 .peers/nemo-gym/.ready:
@@ -166,9 +169,10 @@ peers-python: .peers/nemo-gym/.ready  ## NeMo Gym 0.7.0 in an environment of its
 	.peers/nemo-gym/bin/python -m pip install --quiet --disable-pip-version-check \
 		--ignore-requires-python nemo-gym==0.7.0 openapi-schema-validator==0.6.3 tomli-w==1.2.0 \
 		xmltodict==1.0.2 tiktoken msgspec defusedxml math-verify==0.8.0
-	-.peers/nemo-gym/bin/python -m pip install --quiet --disable-pip-version-check \
-		git+https://github.com/abukharin-nv/verifiable-instructions.git  # for instruction_following
-	-.peers/nemo-gym/bin/python -m nltk.downloader -q punkt_tab  # for its number_sentences
+	.peers/nemo-gym/bin/python -m pip install --quiet --disable-pip-version-check \
+		"$(VERIFIABLE_INSTRUCTIONS)" \
+		|| echo "instruction_following will not be compared: set VERIFIABLE_INSTRUCTIONS"
+	-.peers/nemo-gym/bin/python -m nltk.downloader -q punkt_tab  # for number_sentences
 	@touch $@
 
 clean:

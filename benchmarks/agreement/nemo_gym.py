@@ -5,7 +5,7 @@ python -m benchmarks.agreement.nemo_gym            the given cases, and 1,000 pa
 python -m benchmarks.agreement.nemo_gym --only mcqa --pairs 200 --show 20
 
 NeMo Gym counts sentences with tables of nltk. `make peers-python` downloads them where it can. Without
-them NeMo Gym fails every `number_sentences`, and those pairs are listed as laxer.
+them it has no verdict on `number_sentences`.
 """
 
 import argparse
@@ -83,7 +83,7 @@ def show(name: str, kind: str, pairs: list[Pair], number: int) -> None:
     title = f"{name}, {kind}"
     print(f"{title:34}"[:34] + f"{len(pairs):>7}" + "".join(f"{each:>9,}" for each in figures))
     for (which, about), texts in sorted(different.items()):
-        print(f"    {len(texts)} × {which}: {about}")
+        print(f"    {len(texts)} × {which}: {shorten(about)}")
         for text in texts[:number]:
             print(f"        {text}")
 

@@ -5,7 +5,9 @@ the reward, or with the error, for each.
 """
 
 import asyncio
+import contextlib
 import importlib.util
+import io
 import json
 import sys
 from pathlib import Path
@@ -27,6 +29,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "code_gen": {"num_processes": 2, "unit_test_timeout_secs": 10, "debug": False},
 }
 
+
+REQUIRED = {"responses_create_params": {"input": "?"}, "id": 0, "question": "?", "prompt": "?"}
+"""Fields that their rows must have and that do not affect a verdict."""
+
+UNREAD = "Error processing instruction"
+"""What `instruction_following` prints when a check fails, for example without nltk's data. The
+instruction then counts as not followed."""
 
 BY_CONFIG = "lenient_answer_colon_md"
 """A mode that a row of theirs cannot ask for, but their configuration can."""
@@ -81,11 +90,13 @@ async def main() -> None:
                 servers[name, *more] = make(name, **more)
             server, request = servers[name, *more]
             row = {key: value for key, value in row.items() if key not in more}
-            asked = {"responses_create_params": {"input": "?"}, "id": 1, "prompt": "?", **row}
-            asked = {"question": "?", **asked}
+            asked = {**REQUIRED, **row}
             body = request.model_validate({**asked, "response": build_response(case["answer"])})
-            found = await server.verify(body)
+            with contextlib.redirect_stdout(io.StringIO()) as printed:
+                found = await server.verify(body)
             line: dict[str, Any] = {"reward": float(found.reward)}
+            if UNREAD in printed.getvalue():
+                line = {"error": " ".join(printed.getvalue().split())[:300]}
         except Exception as error:
             text = f"{type(error).__name__}: {error}".replace("\n", " ")
             line = {"error": text[:200]}

@@ -14,6 +14,12 @@ class Pair(NamedTuple):
     answer: str
 
 
+MODES = (
+    "strict_single_letter_boxed",
+    "lenient_boxed",
+    "lenient_answer_colon",
+    "lenient_answer_colon_md",
+)
 OPTIONS = ("4 m/s", "8 m/s", "16 m/s", "A cat", "none of the above", "Paris", "x = 2", "42")
 BOXES = (
     r"{}",
@@ -29,6 +35,12 @@ BOXES = (
     r"\mathbf{{({})}}",
     r"\text{{ {} }}",
     " {} ",
+    r"\Delta {}",
+    r"{}^2",
+    "1{text}",
+    "-{text}",
+    "not {text}",
+    "It is {text}",
 )
 LINES = (
     "Answer: {}",
@@ -41,6 +53,12 @@ LINES = (
     "The answer is {}.",
     "Answer: I think {}",
     "Answer: {}/{other}",
+    "Answer: {}/Z",
+    "Answer: {} or {other}",
+    "Answer: not {}",
+    "Answer：{}",
+    "Answer: {other}\nNo, that is wrong.\nAnswer: {}",
+    "Answer: {}\nAnswer: I am sure.",
     "Final Answer: {}",
 )
 
@@ -51,11 +69,12 @@ def choose(chance: Random) -> Pair:
     letters = "ABCD"
     options = [{letter: text} for letter, text in zip(letters, texts, strict=True)]
     said = chance.randrange(4)
-    mode = chance.choice(("strict_single_letter_boxed", "lenient_boxed", "lenient_answer_colon"))
+    mode = chance.choice(MODES)
+    in_line = mode.startswith("lenient_answer_colon")
     words = {"text": texts[said], "other": letters[(said + 1) % 4]}
-    form = chance.choice(LINES if mode == "lenient_answer_colon" else BOXES)
+    form = chance.choice(LINES if in_line else BOXES)
     inner = form.format(letters[said], **words)
-    shown = inner if mode == "lenient_answer_colon" else rf"So it is \boxed{{{inner}}}"
+    shown = inner if in_line else rf"So it is \boxed{{{inner}}}"
     row = {"options": options, "expected_answer": chance.choice(letters), "grading_mode": mode}
     if chance.random() < 0.7:
         row["expected_answer"] = letters[said]
@@ -190,6 +209,7 @@ def follow(chance: Random) -> Pair:
     text = chance.choice(
         (text, text, text.lower(), text.upper(), f'"{text}"', f"<<{text}>>\n{text}")
     )
+    text = chance.choice(("", "", "", "\n\n")) + text
     text += chance.choice(("", "", ", " + chance.choice(WORDS), " [name]", '\n{"a": 1}'))
     row = {"instruction_id_list": [name], "kwargs": [make(chance)], "grading_mode": "binary"}
     return Pair(name, row, text)

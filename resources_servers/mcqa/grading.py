@@ -41,9 +41,9 @@ LATEX = re.compile(
 )
 
 LONE_LETTER = re.compile(
-    r"[^A-Za-z\d+\-−±√/^¬!]*([A-Z])(?![\d^²³/+−%]|_[\w{]|-\d|(?<!['‘].)['’′])[^A-Za-z]*"
+    r"[^A-Za-z\d+\-−±√/^¬!|]*([A-Z])(?![\d^²³/+−%]|_[\w{]|-\d|(?<!['‘].)['’′])[^A-Za-z]*"
 )
-"""One letter, unless it is part of a formula or a unit: `2B`, `B^2`, `B'`, `-B`, `5 C`."""
+"""One letter, unless it is part of a formula or a unit: `2B`, `B^2`, `B'`, `-B`, `|B|`, `5 C`."""
 NOUN = (
     r"(?:the\s+)?(?:(?:correct|right|best|final)\s+)*(?:answer|option|choice|letter|one)\b"
     r"(?:\s+(?:is|would be|must be))?\s*:?\s*"
@@ -57,13 +57,14 @@ OTHER_LABEL = re.compile(
 NEGATES = re.compile(
     r"\b(?:not|never|no|neither|nor|cannot|without|except|opposite|instead|rather|unlike|false"
     r"|wrong|incorrect|hardly|barely|scarcely|unlikely|excluding|anything but|other than|far from"
-    r")\b|n['’]t\b"
+    r"|fail(?:s|ed)?)\b|n['’]t\b"
 )
 QUANTIFIES = re.compile(
     r"[\d+\-−±*×·÷/^_√%\\<>≤≥]|\b(?:half|twice|double|triple|times|hundred|thousand|million"
     r"|billion|more|less|fewer|greater|least|most|above|below|over|under|squared|cubed)\b"
 )
-"""Turns a number next to it into another number."""
+"""Turns a number or a formula next to it into another one."""
+WORD = re.compile(r"[^\W\d_]{2}")
 JOINS_BEFORE = re.compile(r"[^\W\u3040-\u9fff\uac00-\ud7af]|[\^_\\.\-−–]")
 """Belongs to the same word or number as the text after it; Chinese, Japanese and Korean put no
 spaces between words."""
@@ -87,7 +88,7 @@ ARTICLE = re.compile(
 )
 PRONOUN = re.compile(rf"[Ii] (?!(?:{AFTER_LETTER})\b)[a-z]")
 REJECTED_BEFORE = re.compile(
-    r"(?:\b(?:not|cannot|neither|nor|than|instead of|unlike|except|eliminated?|excluded?"
+    r"(?:\b(?:not|cannot|neither|nor|than|doubt|instead of|unlike|except|eliminated?|excluded?"
     r"|rul(?:e|ed|ing) out)|n['’]t)(?: (?:be|choose|pick|option|choice|answer|the))* $|\d ?$",
     re.I,
 )
@@ -257,13 +258,18 @@ def _find_only_option(box: str, options: Options) -> str | None:
     """Return the option whose text `box` is, or else the only one that it names."""
     if (letter := _find_option(box, options)) is not None:
         return letter
-    rest, named, has_number = _fold(box), set[str](), False
+    rest, named, is_value = _fold(box), set[str](), False
     for letter, text in sorted(_each_option(options), key=lambda option: -len(option[1])):
         if text and (left := _cut_out(rest, text)) != rest:
-            rest, has_number = left, has_number or any(map(str.isdigit, text))
+            rest, is_value = left, is_value or _is_value(text)
             named.add(letter)
-    differs = NEGATES.search(rest) or (has_number and QUANTIFIES.search(rest))
+    differs = NEGATES.search(rest) or (is_value and QUANTIFIES.search(rest))
     return named.pop() if len(named) == 1 and not differs else None
+
+
+def _is_value(text: str) -> bool:
+    """Whether an option is a number or a formula."""
+    return any(map(str.isdigit, text)) or not WORD.search(text)
 
 
 def _cut_out(text: str, part: str) -> str:
@@ -375,5 +381,5 @@ def _fold(text: str) -> str:
 
 
 def _close_up(text: str) -> str:
-    """Remove spaces between a number and its unit or its sign."""
-    return re.sub(r"(?<=\d) (?=[^\W\d])|(?<=^-) (?=\d)", "", text)
+    """Remove spaces between a number and its unit, and around signs."""
+    return re.sub(r"(?<=\d) (?=[^\W\d])|(?<=[-+*/=<>]) | (?=[-+*/=<>])", "", text)

@@ -14,6 +14,7 @@ extract, match_patterns = grading.extract, grading.match_patterns
 SPEEDS = [{"A": "4 m/s"}, {"B": "8 m/s"}, {"C": "16 m/s"}, {"D": "32 m/s"}]
 TRENDS = [{"A": "increases"}, {"B": "decreases"}, {"C": "stays the same"}, {"D": "none"}]
 NUMBERS = [{"A": "4"}, {"B": "40"}, {"C": "5"}, {"D": "7"}]
+FORMULAS = [{"A": "x+1"}, {"B": "x-1"}, {"C": "(x+1)(x-1)"}, {"D": "x"}]
 SIGNED = [{"A": "3"}, {"B": "-3"}, {"C": "1/3"}]
 CITIES = [{"A": "Paris"}, {"B": "New York"}, {"C": "London"}, {"D": "York"}]
 TEN = [{letter: f"option text {letter}"} for letter in "ABCDEFGHIJ"]
@@ -101,6 +102,7 @@ def test_a_box_gives_its_letter_in_any_formatting(options, text, letter):
         (SPEEDS, r"\boxed{A\,B}"),
         (SPEEDS, r"\boxed{\text{BC}}"),
         (SPEEDS, r"\boxed{B'}"),
+        (SPEEDS, r"\boxed{|B|}"),
         (SPEEDS, r"\boxed{B\%}"),
         (SPEEDS, r"\boxed{25 \mathrm{C}}"),
         (SPEEDS, r"\boxed{20^\circ\text{C}}"),
@@ -141,6 +143,9 @@ def test_a_box_gives_no_letter_of_a_list_a_formula_or_a_word(options, text):
         (CITIES, r"\boxed{the city of New York}", "B"),
         (CITIES, r"\boxed{York}", "D"),
         (SIGNED, r"\boxed{−3}", "B"),
+        (FORMULAS, r"\boxed{x - 1}", "B"),
+        (FORMULAS, r"\boxed{(x + 1)(x - 1)}", "C"),
+        (FORMULAS, r"\boxed{x}", "D"),
         (SIGNED, r"\boxed{- 3}", "B"),
         (SIGNED, r"\boxed{3}", "A"),
         (SIGNED, r"\boxed{1/3}", "C"),
@@ -188,6 +193,10 @@ def test_a_lenient_box_gives_the_option_that_it_names(options, text, letter):
         (NUMBERS, r"\boxed{7/2}"),
         (NUMBERS, r"\boxed{7!}"),
         (NUMBERS, r"\boxed{7\%}"),
+        (FORMULAS, r"\boxed{x+10}"),
+        (FORMULAS, r"\boxed{2x}"),
+        (FORMULAS, r"\boxed{x - 2}"),
+        (TRENDS, r"\boxed{fails to increases}"),
         (NUMBERS, r"\boxed{1{,}7}"),
         (NUMBERS, r"\boxed{7e5}"),
         (NUMBERS, r"\boxed{\log 7}"),
@@ -333,6 +342,7 @@ def test_prose_after_the_last_answer_gives_its_letter(options, text, letter):
         (SPEEDS, "Answer: A detailed look shows the second"),
         (SPEEDS, "Answer: neither A nor B"),
         (SPEEDS, "Answer: C++"),
+        (SPEEDS, "Answer: I doubt B"),
         (SPEEDS, "Answer: D > A"),
         (SPEEDS, "Answer: **A** and **D**"),
         (SPEEDS, "Answer: It can't be B"),
