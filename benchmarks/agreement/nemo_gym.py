@@ -4,8 +4,8 @@ make peers-python
 python -m benchmarks.agreement.nemo_gym            the given cases, and 1,000 pairs a server
 python -m benchmarks.agreement.nemo_gym --only mcqa --pairs 200 --show 20
 
-NeMo Gym counts sentences with tables of nltk. `make peers-python` downloads them where it can. Without
-them it has no verdict on `number_sentences`.
+NeMo Gym counts sentences with tables of nltk, which `make peers-python` downloads where it can.
+Without them NeMo Gym has no verdict on `number_sentences`.
 """
 
 import argparse

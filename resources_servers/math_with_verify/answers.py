@@ -52,9 +52,12 @@ NUMERAL = re.compile(
     re.VERBOSE,
 )
 NO_UNITS = frozenset(
-    "and or to if not plus minus times over point percent hundred thousand million billion trillion"
-    " dozen base pi sqrt sin cos tan cot sec csc log ln exp mod choose factorial squared"
-    " cubed".split()
+    re.findall(
+        r"\w+",
+        "and or to if not plus minus times over point percent hundred thousand million billion"
+        " trillion dozen base pi sqrt sin cos tan cot sec csc log ln exp mod choose factorial"
+        " squared cubed",
+    )
 )
 """Words that are not units, because they change the number before them."""
 
