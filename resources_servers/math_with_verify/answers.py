@@ -74,7 +74,9 @@ BASED = re.compile(
     r"(?:_|\s*\(?(?=(?:in\s+)?base))(?:[{(\s]|\\(?:text|mathrm|textrm|rm)\b|in\b|base\b)*"
     rf"(?P<base>\d{{1,2}}|{'|'.join(BASE)})[\s)}}]*"
 )
-SUBSCRIPT = re.compile(r"(?<![A-Za-z\\}_])(\d[0-9A-Fa-f]*)_\{?(\d{1,2})(?!\d)\}?")
+SUBSCRIPT = re.compile(
+    r"(?<![A-Za-z\\}_.])(\d[0-9A-Fa-f]*)_(\{[^{}]*(?:\{[^{}]*\}[^{}]*)?\}|\\(?:text|mathrm)\{\w+\}|\w+)"
+)
 """A numeral of a base within a longer answer."""
 
 DOTS = re.compile(r"\\[lc]?dots[bcimo]?(?![A-Za-z])|…|⋯|\.\.\.+")

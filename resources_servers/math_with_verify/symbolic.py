@@ -151,7 +151,8 @@ import closeness  # noqa: E402
 
 logging.disable(logging.CRITICAL)
 
-TARGETS = (LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig())
+LATEX, NUMBER = LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig()
+"""What math-verify finds in an answer: a formula, or the last number of a text."""
 
 GREEK = "alpha,beta,gamma,delta,epsilon,zeta,eta,theta,iota,kappa,lambda,mu,nu,xi,,pi,rho,,sigma"
 GREEK += ",tau,upsilon,phi,chi,psi,omega"
@@ -243,6 +244,7 @@ math_normalization.unit_superscript_regex = re.compile(
 ROOT = re.compile(r"(?:(?<![\\A-Za-z])sqrt|√)\s*(?:\(([^()]*)\)|(\d+))")
 WORD = re.compile(r"(?<![\\A-Za-z])(pi|infinity|inf)(?![A-Za-z])")
 NAMES = {"pi": "\\pi ", "infinity": "\\infty ", "inf": "\\infty "}
+COMMAND = re.compile(r"\\[A-Za-z]")
 SCIENTIFIC = re.compile(r"(?<![A-Za-z\\\d.])(\d+\.?\d*)[eE]([-+]?\d{1,3})(?![\w.])")
 MIXED = re.compile(r"(?<![\w.)}\]^_/])(\d+)\s+(\d+)/(\d+)(?![\w.])")
 
@@ -272,9 +274,12 @@ def _compare(expected: str, answer: str) -> bool:
 
 def _name_numerals(answer: str) -> str:
     """A name for each numeral, because math-verify ignores the base."""
-    return answers.SUBSCRIPT.sub(
-        lambda found: f"\\text{{n{found[1].lstrip('0').upper()}b{found[2]}}}", answer
-    )
+    return answers.SUBSCRIPT.sub(_write_name, answer)
+
+
+def _write_name(found: re.Match[str]) -> str:
+    base = re.sub(r"\W|text|mathrm|rm", "", found[2]).lower()
+    return f"N_{{{found[1].lstrip('0').upper()}b{answers.BASE.get(base, base)}}}"
 
 
 def _compare_parsed(expected: str, answer: str) -> bool:
@@ -293,7 +298,10 @@ def _compare_parsed(expected: str, answer: str) -> bool:
 
 
 def _parse(answer: str) -> list:
-    return parse("\\boxed{" + _to_latex(answer) + "}", TARGETS, parsing_timeout=None)
+    latex = _to_latex(answer)
+    # the last number of a formula that cannot be parsed is not its value
+    targets = (LATEX,) if COMMAND.search(latex) else (LATEX, NUMBER)
+    return parse(f"\\boxed{{{latex}}}", targets, parsing_timeout=None)
 
 
 def _to_latex(answer: str) -> str:
