@@ -88,6 +88,7 @@ def test_a_program_reads_and_writes(held: Held) -> None:
         ("def f(): return 1e400", [], float("inf")),
         ("from fractions import Fraction\ndef f(): return Fraction(1, 2)", [], 0.5),
         ("from decimal import Decimal\ndef f(): return [Decimal(2)]", [], [2]),
+        ("from decimal import Decimal\ndef f(): return Decimal('0.1')", [], 0.1),
         ("def f(): return 2 ** 100", [], 2**100),
         ("def f(): return [None, True, 'ä', {'a': 1.5}]", [], [None, True, "ä", {"a": 1.5}]),
         ("def f():\n    print('noise' * 100_000)\n    return 5", [], 5),
@@ -106,7 +107,7 @@ def test_a_function_returns_a_value(
     [
         ("{1, 2}", [1, 2]),
         ("{(1, 2): 3}", {"[1, 2]": 3}),
-        ("__import__('decimal').Decimal('0.1')", 0.1),
+        ("3 + 0j", 3),
         ("type('Any', (), {'__eq__': lambda *_: True})()", 5),
     ],
 )
