@@ -5,6 +5,7 @@ python -m benchmarks.journal short 50000    # prints all three
 """
 
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -60,7 +61,7 @@ def main() -> None:
             _append(journal, rollouts, number)
             indexes_s.append(used - (time.process_time() - began))
             for each in Path(name).iterdir():
-                each.unlink()
+                shutil.rmtree(each) if each.is_dir() else each.unlink()
         descriptor = os.open(Path(name) / "bare.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         began = time.perf_counter()
         for index in range(number):
