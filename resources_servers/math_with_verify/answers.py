@@ -4,6 +4,7 @@ Pure functions on the standard library. They return None for comparisons that th
 """
 
 import re
+import unicodedata
 from collections.abc import Iterator
 from fractions import Fraction
 from itertools import pairwise, product
@@ -25,13 +26,25 @@ GAP = re.compile(r"(?<!\d)\s+|\s+(?!\d)")
 """White space, except between two digits: `4 2` is not `42`."""
 FRACTION = re.compile(r"\\[dtc]frac(?![A-Za-z])")
 
+FRACTIONS = "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅐⅛⅜⅝⅞⅑⅒"
 TYPED = str.maketrans(
-    {"−": "-", "½": r"\frac12", "⅓": r"\frac13", "⅔": r"\frac23", "¼": r"\frac14", "¾": r"\frac34"}
+    {
+        "−": "-",
+        **{
+            each: r"\frac{{{}}}{{{}}}".format(*unicodedata.normalize("NFKD", each).split("⁄"))
+            for each in FRACTIONS
+        },
+    }
 )
 SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺"
 RAISED = re.compile(rf"(?<=[\dA-Za-ln-z)}}\]])[{SUPERSCRIPTS}]+")
 """Typed exponents, except of a unit, as in `5 m²`."""
 LOWERED = str.maketrans(SUPERSCRIPTS, "0123456789-+")
+
+REPEATING = re.compile(r"(\d*)\.(\d{0,9})\\(?:overline|bar|dot)\s*(?:\{(\d{1,9})\}|(\d))(?!\s*_)")
+"""A decimal whose last digits repeat."""
+
+TEXT = re.compile(r"\\(?:text|mathrm|textrm|mbox)\s*\{([^{}]*)\}")
 
 NUMERAL = re.compile(
     r"""(?P<sign>[-+]?)\s*(?:\\?[$€£¥]\s*)?
@@ -44,10 +57,10 @@ NUMERAL = re.compile(
         (?:[eE](?P<e>[-+]?\d{1,3})
         |\s*(?:\\times|\\cdot|[×·*])\s*10\s*\^\s*(?:\{\s*(?P<power>[-+]?\d{1,3})\s*\}
             |(?P<power1>[-+]?\d{1,3})))?)
-    (?:\s*(?:\\(?:text|mathrm|textrm)\{\s*|(?<=\s))
-        (?P<scale>hundred|dozen|thousand|million|billion|trillion)\b\s*\}?)?
+    (?:\s+(?P<scale>hundred|dozen|thousand|million|billion|trillion)\b)?
     \s*(?P<percent>\\?%|(?:percent(?:age)?|pct)\b)?
     (?P<unit>(?:\s+[A-Za-z]{2,}){0,3}|\s*\\(?:text|mathrm|textrm)\{[^{}]*\}(?:\^\{?[23]\}?)?
+        |\s*(?:[ckm]?m|ft|mi|k?g|m?L|[JNC]|[A-Za-z]{2,})/(?:s|h|kg|L|[A-Za-z]{2,})(?:\^\{?2\}?)?
         |\s*(?:°|\^\{?\\circ\}?)\s*[CF]?)""",
     re.VERBOSE,
 )
@@ -64,7 +77,9 @@ NO_UNITS = frozenset(
 SCALES = {"dozen": 12, "hundred": 10**2, "thousand": 10**3, "million": 10**6}
 SCALES |= {"billion": 10**9, "trillion": 10**12}
 
-PERCENT = re.compile(r"(.*?)\s*(?:\\?%|(?<![A-Za-z])(?:percent(?:age)?|pct))\s*", re.DOTALL)
+SCALE = re.compile(rf"\b(?:{'|'.join(SCALES)})\b", re.IGNORECASE)
+
+PERCENT = re.compile(r"(.*=)?(.*?)\s*(?:\\?%|(?<![A-Za-z])(?:percent(?:age)?|pct))\s*", re.DOTALL)
 
 BASES = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 BASE = {word: number for number, word in enumerate(BASES, 2)} | {"sixteen": 16}
@@ -83,7 +98,13 @@ DOTS = re.compile(r"\\[lc]?dots[bcimo]?(?![A-Za-z])|…|⋯|\.\.\.+")
 ENDLESS = re.compile(rf"(\d\.\d+)\s*(?:{DOTS.pattern})")
 """A decimal that goes on, as `0.333…`."""
 
-MAX_STEPS = 1_000_000
+CLOCK = re.compile(r"(\d{1,2})(?::(\d\d))?\s*([ap])\.?\s?m\b\.?", re.IGNORECASE)
+
+CONGRUENCE = re.compile(
+    r"(?:[A-Za-z]\s*(?:\\equiv|≡|=)\s*)?(-?\d{1,18}(?:\s*(?:,|\bor\b|\band\b)\s*-?\d{1,18})*)"
+    r"\s*[,(]?\s*\\?[pb]?mod\s*\{?\s*(\d{1,18})\s*\}?\s*\)?"
+)
+"""Residues and their modulus."""
 
 
 class Reading(NamedTuple):
@@ -94,7 +115,7 @@ class Reading(NamedTuple):
 
 
 class Numeral(NamedTuple):
-    """A number as written; `50%` reads as 50 and 0.5."""
+    """A number as written; `50%` reads as 50 and 0.5, and `0.5%` as 0.005 only."""
 
     readings: tuple[Reading, ...]
 
@@ -116,12 +137,12 @@ def are_equal(expected: str, answer: str) -> bool | None:
     """Whether two answers are equal as text or numbers; None if that needs algebra."""
     if fold(expected) == fold(answer):
         return True
-    one, other = parse_based(expected), parse_based(answer)
-    if one and other:
-        return one == other
-    if one or other:
-        based, text = (one, answer) if one else (other, expected)
-        return based is not None and based.digits == _strip_zeros(re.sub(r"[\s{,}]", "", text))
+    if (decided := _compare_based(expected, answer)) is not None:
+        return decided
+    for read in (_read_clock, _read_residues):
+        one, other = read(unwrap(expected)), read(unwrap(answer))
+        if one and other:
+            return one == other
     left, right = parse_number(expected), parse_number(answer)
     if left is None or right is None:
         return None
@@ -129,6 +150,18 @@ def are_equal(expected: str, answer: str) -> bool | None:
     if len(pairs) == 4:  # percentages on both sides
         pairs = pairs[:1]
     return any(_are_close(*pair) for pair in pairs)
+
+
+def _compare_based(expected: str, answer: str) -> bool | None:
+    one, other = parse_based(expected), parse_based(answer)
+    if one and not other:
+        other = parse_based(answer.upper()) if one.base > 10 else None
+    if one and other:
+        return one == other
+    if one or other:
+        based, text = (one, answer) if one else (other, expected)
+        return based is not None and based.digits == _strip_zeros(re.sub(r"[\s{,}]", "", text))
+    return None
 
 
 def _are_close(one: Reading, other: Reading) -> bool:
@@ -143,7 +176,8 @@ def _are_close(one: Reading, other: Reading) -> bool:
 def parse_number(text: str) -> Numeral | None:
     """`1,234`, `$5.50`, `12 apples`, `30^\\circ`, `3e8`, `1 1/4` or `50%` as a number; None for
     other texts."""
-    found = NUMERAL.fullmatch(spell_out(text)) if len(text) <= ANSWER_LIMIT else None
+    plain = unwrap(text).lower() if SCALE.search(text) else spell_out(text)
+    found = NUMERAL.fullmatch(plain) if len(text) <= ANSWER_LIMIT else None
     if found is None or NO_UNITS & set(re.findall(r"[a-z]+", (found["unit"] or "").lower())):
         return None
     number = _read_fraction(found) or _read_power(found) or _read_decimal(found)
@@ -152,8 +186,10 @@ def parse_number(text: str) -> Numeral | None:
     factor = SCALES.get(found["scale"], 1)
     value, unit = number.value * factor, number.unit * factor
     value = -value if found["sign"] == "-" else value
-    bare = Reading(value, unit)
-    return Numeral((bare, Reading(value / 100, unit / 100)) if found["percent"] else (bare,))
+    bare, hundredth = Reading(value, unit), Reading(value / 100, unit / 100)
+    if not found["percent"]:
+        return Numeral((bare,))
+    return Numeral((bare, hundredth) if abs(value) >= 1 else (hundredth,))
 
 
 def _read_fraction(found: re.Match[str]) -> Reading | None:
@@ -185,7 +221,7 @@ def _read_decimal(found: re.Match[str]) -> Reading | None:
 
 def parse_based(text: str) -> Based | None:
     """`101_2` or `2A_{16}`; None for texts without a base."""
-    if len(text) > ANSWER_LIMIT or not (found := BASED.fullmatch(spell_out(text).strip())):
+    if len(text) > ANSWER_LIMIT or not (found := BASED.fullmatch(unwrap(text))):
         return None
     base = int(BASE.get(found["base"], found["base"]))
     digits = re.sub(r"[\s{,}]", "", found["digits"])
@@ -200,14 +236,30 @@ def _strip_zeros(digits: str) -> str:
     return re.sub(r"^(-?)0+(?=[0-9A-Z])", r"\1", digits)
 
 
+def _read_clock(text: str) -> tuple[int, int, str] | None:
+    """The hour, the minute, and `a` or `p`, of a time such as `7:30 p.m.`."""
+    found = CLOCK.fullmatch(text)
+    return (int(found[1]), int(found[2] or 0), found[3].lower()) if found else None
+
+
+def _read_residues(text: str) -> tuple[int, set[int]] | None:
+    """The modulus, and the residues modulo it, of a congruence."""
+    found = CONGRUENCE.fullmatch(text) if len(text) <= ANSWER_LIMIT else None
+    modulus = int(found[2]) if found else 0
+    if not found or not modulus:
+        return None
+    return modulus, {int(each) % modulus for each in re.findall(r"-?\d+", found[1])}
+
+
 def read_percent(expected: str, answer: str) -> Iterator[tuple[str, str]]:
     """The pairs to compare: `50%` stands for 50 and 0.5, and percentages for themselves."""
     one, other = PERCENT.fullmatch(expected), PERCENT.fullmatch(answer)
-    yield one[1] if one else expected, other[1] if other else answer
+    bare = [(each[1] or "") + each[2] if each else None for each in (one, other)]
+    yield bare[0] or expected, bare[1] or answer
     if one and not other:
-        yield f"\\frac{{{one[1]}}}{{100}}", answer
+        yield f"{one[1] or ''}\\frac{{{one[2]}}}{{100}}", answer
     if other and not one:
-        yield expected, f"\\frac{{{other[1]}}}{{100}}"
+        yield expected, f"{other[1] or ''}\\frac{{{other[2]}}}{{100}}"
 
 
 def pair_items(expected: str, answer: str) -> list[tuple[str, str]] | bool | None:
@@ -259,8 +311,26 @@ def _read_progression(items: list[str]) -> Progression | None:
     return Progression(head[0], step, (tail or head)[-1]) if is_whole else None
 
 
+def unwrap(text: str) -> str:
+    """The text as `spell_out` returns it, with plain words for those in `\\text`."""
+    return TEXT.sub(r" \1 ", spell_out(text)).strip()
+
+
+def write_repeating(text: str) -> str:
+    """A fraction for each decimal whose last digits repeat."""
+    return REPEATING.sub(_write_fraction, text)
+
+
+def _write_fraction(found: re.Match[str]) -> str:
+    start, repeated = found[1] + found[2], found[3] or found[4]
+    top = int(start + repeated) - int(start or 0)
+    bottom = (10 ** len(repeated) - 1) * 10 ** len(found[2])
+    return f"\\frac{{{top}}}{{{bottom}}}"
+
+
 def spell_out(text: str) -> str:
     """The text with LaTeX for typed signs, and without commands that change only its look."""
+    text = write_repeating(text)
     text = RAISED.sub(lambda found: f"^{{{found[0].translate(LOWERED)}}}", text.translate(TYPED))
     return FRACTION.sub(r"\\frac", SPACE.sub(" ", NOTHING.sub("", text))).strip()
 

@@ -244,6 +244,8 @@ math_normalization.unit_superscript_regex = re.compile(
 ROOT = re.compile(r"(?:(?<![\\A-Za-z])sqrt|√)\s*(?:\(([^()]*)\)|(\d+))")
 WORD = re.compile(r"(?<![\\A-Za-z])(pi|infinity|inf)(?![A-Za-z])")
 NAMES = {"pi": "\\pi ", "infinity": "\\infty ", "inf": "\\infty "}
+PRIMES = re.compile(r"(?<=[A-Za-z])'+(?!\w)")
+"""Of derivatives and of points, which math-verify drops."""
 COMMAND = re.compile(r"\\[A-Za-z]")
 SCIENTIFIC = re.compile(r"(?<![A-Za-z\\\d.])(\d+\.?\d*)[eE]([-+]?\d{1,3})(?![\w.])")
 MIXED = re.compile(r"(?<![\w.)}\]^_/])(\d+)\s+(\d+)/(\d+)(?![\w.])")
@@ -305,7 +307,8 @@ def _parse(answer: str) -> list:
 
 
 def _to_latex(answer: str) -> str:
-    answer = answer.translate(TYPED).translate(answers.TYPED)
+    answer = answers.write_repeating(answer).translate(TYPED).translate(answers.TYPED)
+    answer = PRIMES.sub(lambda found: f"_{{{len(found[0]) * 'p'}}}", answer)
     answer = answers.RAISED.sub(lambda found: f"^{{{found[0].translate(answers.LOWERED)}}}", answer)
     answer = SCIENTIFIC.sub(r"\1 \\times 10^{\2}", answer)
     answer = MIXED.sub(_write_mixed, answer)
