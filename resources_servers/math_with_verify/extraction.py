@@ -10,7 +10,7 @@ BARE_BOX = re.compile(r"\\boxed\s+([^\s$.,;{}]+)")
 TAG = re.compile(r"<answer>([^<]*(?:<(?!/?answer>)[^<]*)*)</answer>", re.IGNORECASE)
 HASHES = re.compile(r"####[ \t]*([^\n]+)")
 ANSWER_IS = re.compile(
-    r"answer(?: to [^.\n]{1,80}?)?[*_]*\s*(?:\bis\b|[:=])[\s:*_]*"
+    r"answers?(?: to [^.\n]{1,80}?)?[*_]*\s*(?:\b(?:is|are)\b|[:=])[\s:*_]*"
     r"|^[ \t#*_]*(?:the[ \t]+)?(?:final[ \t]+)?answer[ \t*_]*(?:\n\s*|(?=\$|\\[(\[]))",
     re.IGNORECASE | re.MULTILINE,
 )
@@ -22,24 +22,37 @@ HOPE = re.compile(
 """The last line that the prompt of Minerva asks for; it counts even after a box."""
 
 LEAD = re.compile(
-    r"(?:(?:therefore|thus|hence|so|then|now|simply|just|exactly|approximately|about|equal to)\b"
+    r"(?:(?:therefore|thus|hence|so|then|now|simply|just|exactly|approximately|about|equal to"
+    r"|clearly|indeed|actually|really|still|definitely)\b"
     r"|[:=≈,]|\\approx)\s*",
     re.IGNORECASE,
 )
 JUDGED = re.compile(
     r"(?:indeed |now |also |thus |therefore )?(?:correct|incorrect|right|wrong|clear|obvious"
-    r"|verified|confirmed|consistent|reasonable|valid|complete|above|below)\b",
+    r"|verified|confirmed|consistent|reasonable|valid|complete|above|below"
+    r"|(?:obtained|found|given|derived|computed|calculated) (?:by|as|from|in|with|using))\b",
     re.IGNORECASE,
 )
 """What a text says about its answer, as in "so the answer is correct"."""
 
 SENTENCE_END = re.compile(r"[.!?](?=\s|\*|<|$)")
-CLAUSE = re.compile(r",?\s+(?:if|when|where|since|because|as long as|so that)\b", re.IGNORECASE)
+CLAUSE = re.compile(
+    r",?\s+(?:if|when|where|since|because|as long as|so that|not|rather than|instead of)\b",
+    re.IGNORECASE,
+)
 SHORT = re.compile(r"[-+−]?[$€£]?[\d.,/^]+(?:\s[A-Za-z]+){0,2}")
-STATEMENT = re.compile(r"[A-Za-z][^\n]*\s(?:is|are|equals|equal to)\s+(?:equal to\s+)?([^\n]+)")
+STATEMENT = re.compile(
+    r"[A-Za-z][^\n]*\s(?:is|are|equals|equal to|has|have|costs?)\s+"
+    r"(?:(?:equal to|about|approximately|exactly)\s+)?([^\n]+)"
+)
 """A sentence such as "The largest $n$ is 34"."""
 
 MATH = re.compile(r"\$\$(.+?)\$\$|\$((?:[^$\\]|\\.)+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
+
+PERCENT = re.compile(r"\s*(?:\\?%|percent)")
+JOINT = re.compile(r"\s*(?:,\s*(?:and\b|or\b)?|and\b|or\b|=)\s*(?=[$\\\d+−-])")
+"""Between two formulas of a list or of an equation."""
+PLAIN = re.compile(r"[-+−]?\d[\d.,/^]*\b")
 
 TRAILING = ".,;" + "".join(filter(str.isspace, map(chr, range(0x3001))))
 WRAPPERS = [("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"), ("**", "**"), ("`", "`")]
@@ -74,7 +87,7 @@ def extract(text: str, expected: str = "") -> str | None:
     """
     tag = _find_last(TAG, text)
     if tag and tag[1].strip() and not BOX.search(text, tag.end()):
-        return extract(tag[1], expected) or _clean(tag[1]) or None
+        return extract(tag[1], expected) or _read_tag(tag[1]) or None
     boxes = _find_boxes(text)
     if boxes is None:
         return None
@@ -152,13 +165,18 @@ def _find_stated(text: str) -> Iterator[str]:
             yield found
 
 
+def _read_tag(text: str) -> str:
+    """A text that is all answer; of a sentence, what it states."""
+    text = _clean(text)
+    return _read_sentence(text) if STATEMENT.fullmatch(text) else text
+
+
 def _read_sentence(rest: str) -> str:
     rest = rest.strip().strip("*_ ")
     while lead := LEAD.match(rest):
         rest = rest[lead.end() :].lstrip("*_ ")
     if found := MATH.match(rest):
-        after = re.match(r"\s*(?:\\?%|percent)", rest[found.end() :])
-        return _clean(next(filter(None, found.groups()))) + (after[0] if after else "")
+        return _read_formulas(found, rest[found.end() :])
     rest = rest.partition("\n")[0]
     end = SENTENCE_END.search(rest)
     sentence = _clean((rest[: end.start()] if end else rest).strip("*_ "))
@@ -169,6 +187,21 @@ def _read_sentence(rest: str) -> str:
     if stated and re.match(r"[-+−]?[\d.]|[$\\]", stated[1]):
         return _read_sentence(stated[1])
     return sentence
+
+
+def _read_formulas(first: re.Match[str], rest: str) -> str:
+    """A formula, with its sign of percent, and the formulas that go on a list or an equation."""
+    formula = _clean(next(filter(None, first.groups())))
+    if after := PERCENT.match(rest):
+        return formula + after[0]
+    joined = JOINT.match(rest)
+    following = MATH.match(rest, joined.end()) if joined else None
+    if joined and following:
+        sign = "=" if "=" in joined[0] else ","
+        return f"{formula} {sign} {_read_formulas(following, rest[following.end() :])}"
+    if joined and (number := PLAIN.match(rest, joined.end())):
+        return f"{formula} = {number[0]}" if "=" in joined[0] else formula
+    return formula
 
 
 def _clean(text: str) -> str:

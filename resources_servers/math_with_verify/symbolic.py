@@ -236,6 +236,18 @@ bound_integers()
 # math-verify drops what is below 1e-15, and rounds to six places
 grader.sympy_numeric_eq = closeness.are_close
 
+
+def solve(*args: Any) -> Any:
+    """In place of sympy's: an error if there is no solution, because math-verify takes equations
+    without one as equal."""
+    solutions = sympy.solve(*args)
+    if solutions == []:
+        raise ValueError("no solution")
+    return solutions
+
+
+grader.solve = solve
+
 # math-verify drops as a unit what stands between the first text and the end
 math_normalization.unit_superscript_regex = re.compile(
     r"\\(?:text|mbox)\{[^{}]*\}(?:\^\d|\{\^\d\})?$"
