@@ -107,6 +107,11 @@ CONGRUENCE = re.compile(
 """Residues and their modulus."""
 
 
+CONDITION = re.compile(
+    r"[\s,;(]*\b(?:if|when|whenever|for|where|provided)\b(?:\s+that\b)?(?=[^A-Za-z]*[A-Za-z])"
+)
+
+
 class Reading(NamedTuple):
     """A number, and one unit of the last place of a decimal; 0 for exact numbers."""
 
@@ -262,6 +267,13 @@ def read_percent(expected: str, answer: str) -> Iterator[tuple[str, str]]:
         yield expected, f"{other[1] or ''}\\frac{{{other[2]}}}{{100}}"
 
 
+def split_condition(text: str) -> tuple[str, str]:
+    """A value, and the condition under which it holds; an empty one if it always does."""
+    value, *conditions = CONDITION.split(unwrap(text), maxsplit=1)
+    condition = "".join(conditions)
+    return value if condition else text, re.sub(r"[\s{}().,]", "", condition).lower()
+
+
 def pair_items(expected: str, answer: str) -> list[tuple[str, str]] | bool | None:
     """How to compare sequences with dots: the pairs of items that must be equal, or the verdict.
     None for answers without dots."""
@@ -272,9 +284,31 @@ def pair_items(expected: str, answer: str) -> list[tuple[str, str]] | bool | Non
     left, right = _read_progression(one), _read_progression(other)
     if left and right:
         return left == right
+    if _is_continued(one, other) or _is_continued(other, one):
+        return True
     if len(one) != len(other) or [each == "…" for each in one] != [each == "…" for each in other]:
         return False
     return [pair for pair in zip(one, other, strict=True) if pair != ("…", "…")]
+
+
+def _is_continued(short: list[str], long: list[str]) -> bool:
+    """Whether the second sequence spells out more integers before its dots, by the rule of both:
+    a common ratio, or common second differences."""
+    if short.count("…") != 1 or long.count("…") != 1:
+        return False
+    head, full = short[: short.index("…")], long[: long.index("…")]
+    is_longer = 3 <= len(head) < len(full) and full[: len(head)] == head
+    if not is_longer or short[len(head) :] != long[len(full) :]:
+        return False
+    if not all(re.fullmatch(r"-?\d{1,9}", each) for each in full):
+        return False
+    numbers = list(map(int, full))
+    ratios = [a * c == b * b for a, b, c in zip(numbers, numbers[1:], numbers[2:], strict=False)]
+    if all(numbers) and all(ratios[: len(head) - 2]):
+        return all(ratios)
+    steps = [b - a for a, b in pairwise(numbers)]
+    is_one_way = min(steps) > 0 or max(steps) < 0
+    return is_one_way and len({b - a for a, b in pairwise(steps)}) == 1
 
 
 def _split(text: str) -> list[str]:

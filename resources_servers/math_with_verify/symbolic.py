@@ -281,6 +281,9 @@ def _are_items_equal(expected: str, answer: str) -> bool:
 
 
 def _compare(expected: str, answer: str) -> bool:
+    (value, condition), (other, under) = map(answers.split_condition, (expected, answer))
+    if condition and under:
+        return condition == under and _compare(value, other)
     if answers.SUBSCRIPT.search(expected) and answers.SUBSCRIPT.search(answer):
         expected, answer = _name_numerals(expected), _name_numerals(answer)
     return any(_compare_parsed(*pair) for pair in answers.read_percent(expected, answer))
