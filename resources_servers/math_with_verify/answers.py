@@ -159,8 +159,10 @@ def are_equal(expected: str, answer: str) -> bool | None:
 
 def _compare_based(expected: str, answer: str) -> bool | None:
     one, other = parse_based(expected), parse_based(answer)
-    if one and not other:
-        other = parse_based(answer.upper()) if one.base > 10 else None
+    if one and not other and one.base > 10:
+        other = parse_based(unwrap(answer).upper())
+    if other and not one and other.base > 10:
+        one = parse_based(unwrap(expected).upper())
     if one and other:
         return one == other
     if one or other:
