@@ -41,7 +41,9 @@ RAISED = re.compile(rf"(?<=[\dA-Za-ln-z)}}\]])[{SUPERSCRIPTS}]+")
 """Typed exponents, except of a unit, as in `5 m²`."""
 LOWERED = str.maketrans(SUPERSCRIPTS, "0123456789-+")
 
-REPEATING = re.compile(r"(\d*)\.(\d{0,9})\\(?:overline|bar|dot)\s*(?:\{(\d{1,9})\}|(\d))(?!\s*_)")
+REPEATING = re.compile(
+    r"(?<!\d)(\d{0,18})\.(\d{0,9})\\(?:overline|bar|dot)\s*(?:\{(\d{1,9})\}|(\d))(?!\s*_)"
+)
 """A decimal whose last digits repeat."""
 
 TEXT = re.compile(r"\\(?:text|mathrm|textrm|mbox)\s*\{([^{}]*)\}")

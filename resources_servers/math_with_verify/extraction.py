@@ -35,6 +35,8 @@ JUDGED = re.compile(
 )
 """What a text says about its answer, as in "so the answer is correct"."""
 
+SENTENCE_LIMIT = 2_000
+"""Only so many characters after "answer is" are read."""
 SENTENCE_END = re.compile(r"[.!?](?=\s|\*|<|$)")
 CLAUSE = re.compile(
     r",?\s+(?:if|when|where|since|because|as long as|so that|not|rather than|instead of)\b",
@@ -159,7 +161,7 @@ def _find_last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
 def _find_stated(text: str) -> Iterator[str]:
     """What follows "answer is", from the last one back."""
     for match in reversed(list(ANSWER_IS.finditer(text))):
-        rest = text[match.end() : match.end() + 2_000]
+        rest = text[match.end() : match.end() + SENTENCE_LIMIT]
         found = "" if JUDGED.match(rest) else _read_sentence(rest)
         if found:
             yield found
@@ -168,7 +170,8 @@ def _find_stated(text: str) -> Iterator[str]:
 def _read_tag(text: str) -> str:
     """A text that is all answer; of a sentence, what it states."""
     text = _clean(text)
-    return _read_sentence(text) if STATEMENT.fullmatch(text) else text
+    is_sentence = len(text) <= SENTENCE_LIMIT and STATEMENT.fullmatch(text)
+    return _read_sentence(text) if is_sentence else text
 
 
 def _read_sentence(rest: str) -> str:

@@ -303,8 +303,10 @@ def test_many_answers_at_once_are_all_judged():
 def test_an_endless_answer_costs_nothing():
     started = time.monotonic()
     texts = [r"\boxed{" + "1+" * 1_000_000 + "1}", r"\boxed{" * 300_000, "answer is " * 300_000]
+    texts += [r"\boxed{" + "1" * 190_000 + "}", "<answer>" + "A is " * 39_000 + "\n</answer>"]
+    texts += [r"\boxed{" + r"\text{" * 30_000 + "}" * 30_000 + "}", "answer is " + "$1$," * 40_000]
     results = verdicts([(row("5"), text) for text in texts], fast_mode=True)
-    assert [result.reward for result in results] == [0.0] * 3
+    assert [result.reward for result in results] == [0.0] * len(texts)
     assert time.monotonic() - started < HANG_S  # going over it again for each brace takes hours
 
 
