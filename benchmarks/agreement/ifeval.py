@@ -18,12 +18,9 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from rollout_kit.responses import make_response, message_item
-from rollout_kit.serving import registry
-from rollout_kit.testing import making, mount
 from rollout_kit.types import JsonObject
 
-SERVER = "instruction_following"
+from .ours import require, verify
 
 KINDS = {
     "ResponseLanguageChecker": "language:response_language",
@@ -116,7 +113,7 @@ def main() -> None:
         sys.exit(__doc__)
     expected = list(read_expected(Path(sys.argv[1])))
     ours = [each for each in expected if each.response.kind]
-    agrees = asyncio.run(verify(ours))
+    agrees = asyncio.run(judge(ours))
     total = Counter(each.response.kind for each in ours)
     right = Counter(each.response.kind for each, agree in zip(ours, agrees, strict=True) if agree)
     for kind, number in sorted(total.items()):
@@ -139,20 +136,17 @@ def read_expected(path: Path) -> Iterator[Expected]:
     yield from case.expected
 
 
-async def verify(expected: Sequence[Expected]) -> list[bool]:
+async def judge(expected: Sequence[Expected]) -> list[bool]:
     """Whether the verdict of our server on each response is the expected one."""
-    agrees: list[bool] = []
-    async with mount({SERVER: making(registry.load("resources_servers", SERVER))}) as peers:
-        for (kind, arguments, text), follows in expected:
-            body = {
-                "responses_create_params": {"input": "?"},
-                "instruction_id_list": [kind],
-                "kwargs": [arguments],
-                "response": make_response("model", [message_item(text)], None),
-            }
-            verdict = await peers.call(SERVER, "/verify", body, dict)
-            agrees.append((verdict["reward"] == 1.0) == follows)
-    return agrees
+    asked = [
+        ({"instruction_id_list": [kind], "kwargs": [arguments]}, text)
+        for (kind, arguments, text), _ in expected
+    ]
+    found = map(require, await verify("instruction_following", asked))
+    return [
+        (verdict["reward"] == 1.0) == each.follows
+        for verdict, each in zip(found, expected, strict=True)
+    ]
 
 
 @contextmanager

@@ -18,18 +18,17 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from rollout_kit.responses import make_response, message_item
-from rollout_kit.serving import registry
-from rollout_kit.testing import making, mount
+from .ours import require, shorten, verify
 
 COMMIT = "5d148cfaaf99214c2e4ffb4bc497ab042c592a7a"
 URL = f"https://github.com/huggingface/Math-Verify/archive/{COMMIT}.tar.gz"
 
 FORMULA = re.compile(r"\$\$(.+?)\$\$|\$((?:[^$\\]|\\.)+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 
-SERVER = "math_with_verify"
+SHOWN = 40, 79
+"""Characters of the start and the end of a text."""
 
 
 class Pair(NamedTuple):
@@ -51,7 +50,7 @@ def main() -> int:
     if not pairs:
         print(f"no pairs of gold and answer in {given}")
         return 1
-    verdicts = asyncio.run(verify(pairs))
+    verdicts = asyncio.run(judge(pairs))
     show(pairs, verdicts)
     return 0
 
@@ -88,24 +87,21 @@ def _read_rows(test: str, fields: list[str], rows: list[ast.expr]) -> Iterator[P
         yield Pair(test, values["gold"], values["pred"], bool(wanted))
 
 
-async def verify(pairs: list[Pair]) -> list[Verdict]:
-    server = registry.load("resources_servers", SERVER)
-    places = asyncio.Semaphore(16)
-    async with mount({SERVER: making(server, verify_timeout_s=30)}) as peers:
+async def judge(pairs: list[Pair]) -> list[Verdict]:
+    """Our verdicts; where no answer is found, those on the answer in a box."""
+    verdicts = await _ask([(each.gold, each.answer) for each in pairs])
+    unread = [at for at, verdict in enumerate(verdicts) if verdict.extracted is None]
+    boxes = [f"\\boxed{{{find_formula(pairs[at].answer)}}}" for at in unread]
+    again = await _ask([(pairs[at].gold, box) for at, box in zip(unread, boxes, strict=True)])
+    for at, verdict in zip(unread, again, strict=True):
+        verdicts[at] = verdict
+    return verdicts
 
-        async def ask(gold: str, text: str) -> dict[str, Any]:
-            row = {"responses_create_params": {"input": "?"}, "expected_answer": gold}
-            response = make_response("m", [message_item(text)] if text else [], None)
-            return await peers.call(SERVER, "/verify", {**row, "response": response}, dict)
 
-        async def one(pair: Pair) -> Verdict:
-            async with places:
-                found = await ask(pair.gold, pair.answer)
-                if found["extracted_answer"] is None:
-                    found = await ask(pair.gold, f"\\boxed{{{find_formula(pair.answer)}}}")
-            return Verdict(found["extracted_answer"], found["reward"] == 1.0)
-
-        return await asyncio.gather(*map(one, pairs))
+async def _ask(asked: list[tuple[str, str]]) -> list[Verdict]:
+    rows = [({"expected_answer": gold}, answer) for gold, answer in asked]
+    found = map(require, await verify("math_with_verify", rows, verify_timeout_s=30))
+    return [Verdict(each["extracted_answer"], each["reward"] == 1.0) for each in found]
 
 
 def find_formula(text: str) -> str:
@@ -124,14 +120,9 @@ def show(pairs: list[Pair], verdicts: list[Verdict]) -> None:
     for pair, verdict in judged:
         if pair.wanted != verdict.is_right:
             print(f"{'refused' if pair.wanted else 'rewarded'}  {pair.test}")
-            print(f"    gold    {shorten(pair.gold)}")
-            print(f"    answer  {shorten(pair.answer)}")
-            print(f"    found   {shorten(verdict.extracted or '')}")
-
-
-def shorten(text: str) -> str:
-    text = text.replace("\n", "⏎")
-    return text if len(text) <= 120 else f"{text[:40]}…{text[-79:]}"
+            print(f"    gold    {shorten(pair.gold, *SHOWN)}")
+            print(f"    answer  {shorten(pair.answer, *SHOWN)}")
+            print(f"    found   {shorten(verdict.extracted or '', *SHOWN)}")
 
 
 if __name__ == "__main__":

@@ -16,16 +16,11 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
-from rollout_kit.authoring.examination import make_judges, make_trusting
 from rollout_kit.errors import RolloutError
-from rollout_kit.responses import make_response, message_item
-from rollout_kit.serving import registry
-from rollout_kit.session import Session, entered
-from rollout_kit.testing import mount
 
 from ..measure import ROOT
+from .ours import shorten, verify
 from .pairs import GENERATORS, Pair
 
 PYTHON = ROOT / ".peers/nemo-gym/bin/python"
@@ -67,7 +62,7 @@ def read_cases(name: str) -> list[Pair]:
 
 def show(name: str, kind: str, pairs: list[Pair], number: int) -> None:
     """A line of the table, and the first differences of each kind."""
-    ours, theirs = asyncio.run(verify(name, pairs)), verify_theirs(name, pairs)
+    ours, theirs = verify_ours(name, pairs), verify_theirs(name, pairs)
     counts: Counter[str] = Counter()
     different: dict[tuple[str, str], list[str]] = {}
     for pair, own, other in zip(pairs, ours, theirs, strict=True):
@@ -88,31 +83,13 @@ def show(name: str, kind: str, pairs: list[Pair], number: int) -> None:
             print(f"        {text}")
 
 
-def shorten(text: str) -> str:
-    text = text.replace("\n", "⏎")
-    return text if len(text) <= 90 else f"{text[:60]}…{text[-28:]}"
-
-
-async def verify(name: str, pairs: list[Pair]) -> list[float | str]:
+def verify_ours(name: str, pairs: list[Pair]) -> list[float | str]:
     """Our rewards; the reason where there is none."""
-    server = registry.load("resources_servers", name)
-    places = asyncio.Semaphore(16)
-
-    async def one(peers: Any, pair: Pair) -> float | str:
-        asked = {"input": [{"role": "user", "content": "?"}]}
-        row = {"responses_create_params": asked, **pair.row}
-        response = make_response("m", [message_item(pair.answer)] if pair.answer else [], None)
-        async with places:
-            try:
-                with entered(Session()):
-                    await peers.call(name, "/seed_session", row, dict)
-                    found = await peers.call(name, "/verify", {**row, "response": response}, dict)
-                return float(found["reward"])
-            except RolloutError as error:
-                return str(error)[:200]
-
-    async with mount({**make_judges(server), name: make_trusting(server)}) as peers:
-        return await asyncio.gather(*(one(peers, pair) for pair in pairs))
+    found = asyncio.run(verify(name, [(each.row, each.answer) for each in pairs]))
+    return [
+        str(each)[:200] if isinstance(each, RolloutError) else float(each["reward"])
+        for each in found
+    ]
 
 
 def verify_theirs(name: str, pairs: list[Pair]) -> list[float | str]:

@@ -50,4 +50,4 @@ def test_ifevals_tests_are_read_and_verified(tmp_path: Path) -> None:
         *["length_constraints:number_words"] * 2,
         None,
     ]
-    assert asyncio.run(ifeval.verify(found[:3])) == [False, True, True]
+    assert asyncio.run(ifeval.judge(found[:3])) == [False, True, True]
