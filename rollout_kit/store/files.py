@@ -3,7 +3,7 @@
 import fcntl
 import os
 import socket
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from errno import EINVAL, ENOLCK, ENOSYS, EOPNOTSUPP
@@ -15,7 +15,7 @@ from ..errors import ConfigError, OutputError
 from ..types import JsonObject
 from .replacing import aside, draft_of, open_draft
 
-SIDECARS = (
+KEPT = (
     "unverified.jsonl",
     "failures.jsonl",
     "turns.jsonl",
@@ -26,9 +26,11 @@ SIDECARS = (
     "runs.ndjson",
     "torn.bin",
     "shards",
-    "index.bin",
 )
 """Names in the folder of an output."""
+
+SIDECARS = (*KEPT, "index.bin")
+"""The same with the cache, which does not tell where the others are."""
 
 FLAT = ("_unverified", "_failures", "_turns", "_runs", "_groups", "_labels", "_acks")
 """Ends of the names of JSONL files beside an output that an earlier version began."""
@@ -50,13 +52,11 @@ class OutputPaths:
     """Whether the sidecars are beside the main file."""
 
     def __post_init__(self) -> None:
-        caches = ("index.bin",)
-        flat = [self._flat(name) for name in SIDECARS if name not in caches]
-        held = [path for path in flat if os.path.lexists(path)]
-        object.__setattr__(self, "is_flat", bool(held))
-        if held and (inside := self._find_inside(caches)):
+        flat = _find_first(map(self._flat, KEPT))
+        object.__setattr__(self, "is_flat", flat is not None)
+        if flat and (inside := _find_first(self.folder / name for name in KEPT)):
             raise OutputError(
-                f"{self.main} has sidecars in two places, {held[0]} and {inside}: keep those that"
+                f"{self.main} has sidecars in two places, {flat} and {inside}: keep those that"
                 " belong to it, and move the others away"
             )
 
@@ -108,11 +108,6 @@ class OutputPaths:
 
     def _flat(self, name: str) -> Path:
         return self.beside(f"_{name}")
-
-    def _find_inside(self, caches: Sequence[str]) -> Path | None:
-        """A sidecar in the folder."""
-        paths = (self.folder / name for name in SIDECARS if name not in caches)
-        return next(filter(os.path.lexists, paths), None)
 
     @property
     def unverified(self) -> Path:
@@ -180,6 +175,10 @@ class OutputPaths:
     def entries(self) -> list[Path]:
         """What holds them all in the folder of the main file: to move, or to remove."""
         return self.all() if self.is_flat else [self.main, self.metrics, self.folder]
+
+
+def _find_first(paths: Iterable[Path]) -> Path | None:
+    return next(filter(os.path.lexists, paths), None)
 
 
 def main_of_sidecar(path: Path) -> Path | None:

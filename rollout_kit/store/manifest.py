@@ -186,6 +186,13 @@ def versions() -> dict[str, str]:
     }
 
 
+def last_input(manifest: JsonObject) -> JsonObject:
+    """The latest input of a run; empty if its manifest has none."""
+    inputs = manifest.get("inputs")
+    last = inputs[-1] if isinstance(inputs, list) and inputs else None
+    return last if isinstance(last, dict) else {}
+
+
 def note_doubts(path: Path, doubts: JsonObject) -> None:
     """Note from where on each file may not be on disk; this note itself may not be either."""
     with suppress(OutputError):

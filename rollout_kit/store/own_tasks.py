@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Container, Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..errors import number_of
 from .compact import Keys, NumberTable, small
 from .files import OutputPaths
 from .input import number_lines
+from .manifest import last_input
 from .scan import parse_line, read_object
 from .tasks import task_id_of
 
@@ -25,15 +26,14 @@ class Others(NamedTuple):
 class OwnTasks:
     """Contains the ids of an input's tasks."""
 
-    def __init__(self, numbers: Container[int], others: Container[str] = ()) -> None:
-        self._numbers, self._others = numbers, others
-        """Ids as `small` makes them."""
+    def __init__(self, numbers: Container[int], names: Container[str] = ()) -> None:
+        self._numbers, self._names = numbers, names
+        """Ids as `small` makes them: numbers, and the names of foreign tasks."""
 
     @classmethod
     def of(cls, task_ids: Iterable[str]) -> "OwnTasks":
-        found = {*map(small, task_ids)}
-        names = {each for each in found if isinstance(each, str)}
-        return cls({each for each in found if isinstance(each, int)}, names)
+        found: set[Any] = {*map(small, task_ids)}
+        return cls(found, found)
 
     @classmethod
     def of_file(cls, path: Path) -> "OwnTasks":
@@ -48,7 +48,7 @@ class OwnTasks:
 
     def has(self, task: int | str) -> bool:
         """The same for an id as `small` makes it."""
-        return task in self._numbers if isinstance(task, int) else task in self._others
+        return task in self._numbers if isinstance(task, int) else task in self._names
 
     def count_others(self, done: Keys, covers: Covers) -> Others:
         """What is done of other tasks."""
@@ -74,10 +74,9 @@ def find_earlier_inputs(paths: Iterable[Path]) -> Iterator[str]:
         if path.suffix != ".jsonl":
             continue
         manifest = read_object(OutputPaths(path).manifest)
-        counts, inputs = manifest.get("counts"), manifest.get("inputs")
+        counts, name = manifest.get("counts"), last_input(manifest).get("path")
         number = counts.get("other_tasks") if isinstance(counts, dict) else None
-        if isinstance(number, int) and isinstance(inputs, list) and inputs:
-            name = inputs[-1].get("path")
+        if isinstance(number, int) and name:
             yield (
                 f"{path}: {number_of(number, 'task')} of an earlier input, not of {name}:"
                 f" +input_jsonl_fpath={name} leaves them out"

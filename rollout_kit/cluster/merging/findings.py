@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from ...config.shard import Shard
 from ...store.files import OutputPaths
+from ...store.manifest import last_input
 from ...store.scan import read_object
 from ...types import JsonObject
 
@@ -149,13 +150,6 @@ def _keep_numbers(found: JsonObject) -> JsonObject:
     except ValueError:
         kept.pop("shard", None)
     return kept
-
-
-def last_input(manifest: JsonObject) -> JsonObject:
-    """The latest input of a run; empty if its manifest has none."""
-    inputs = manifest.get("inputs")
-    last = inputs[-1] if isinstance(inputs, list) and inputs else None
-    return last if isinstance(last, dict) else {}
 
 
 def _spell(counted: Counter[tuple[str, int]], files: Sequence[OutputPaths]) -> str:

@@ -27,13 +27,14 @@ from ...store.groups.scores import Scored, read_scored
 from ...store.index.index import BATCH
 from ...store.index.kept import KeptIndex, WrongIndex
 from ...store.input import number_lines
+from ...store.manifest import last_input
 from ...store.replacing import is_set_aside
 from ...store.scan import check_form, check_schema, line_at, parse_line
 from ...store.tasks import task_id_of
 from ...types import JsonObject
 from .copied import CopiedLines
 from .counting import Counted, beside, count, until_orphaned
-from .findings import Findings, last_input, read_sound
+from .findings import Findings, read_sound
 from .reading import FoundLine, read_source, split_rows
 from .sidecars import COPIED, merge_manifests, merge_sidecars
 
