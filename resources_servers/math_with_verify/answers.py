@@ -108,7 +108,6 @@ CONGRUENCE = re.compile(
 )
 """Residues and their modulus."""
 
-
 CONDITION = re.compile(
     r"[\s,;(]*\b(?:if|when|whenever|for|where|provided)\b(?:\s+that\b)?(?=[^A-Za-z]*[A-Za-z])"
 )
@@ -339,8 +338,7 @@ def _read_progression(items: list[str]) -> Progression | None:
     if len(head) < (2 if tail else 3):
         return None
     step = head[1] - head[0]
-    steps = [head, tail]
-    if step == 0 or any(b - a != step for run in steps for a, b in pairwise(run)):
+    if step == 0 or any(b - a != step for run in (head, tail) for a, b in pairwise(run)):
         return None
     if "…" in items and not tail:
         return Progression(head[0], step, None)

@@ -155,7 +155,8 @@ def _join(boxes: list[Box]) -> str | None:
 
 
 def _find_last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
-    return deque(pattern.finditer(text), maxlen=1).pop() if pattern.search(text) else None
+    found = deque(pattern.finditer(text), maxlen=1)
+    return found[0] if found else None
 
 
 def _find_stated(text: str) -> Iterator[str]:

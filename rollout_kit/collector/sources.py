@@ -115,9 +115,8 @@ class TaskSource:
         contents = self._contents
         held = contents.done.numbers()
         num_waiting = sum(map(self.is_of_this_run, contents.pending))
-        is_mixed = sum(
-            number for which, number in held.items() if self.covers(*which)
-        ) > self.counts.done or num_waiting > len(self._to_verify)
+        num_held = sum(number for which, number in held.items() if self.covers(*which))
+        is_mixed = num_held > self.counts.done or num_waiting > len(self._to_verify)
         if is_mixed and self.wanted.only is None:
             self.own = OwnTasks(await self._task_numbers())
             self.others = self.own.count_others(contents.done, self.covers)

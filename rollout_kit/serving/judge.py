@@ -149,10 +149,11 @@ class JudgeModel:
         self, why: str, error: RolloutError | None = None, *, body: str = "", is_final: bool
     ) -> VerifyError:
         """What leaves a response without a verdict, which `ng_reverify` asks for again."""
-        is_known = error is not None and not is_final  # else the row would count as refused
+        # with the status of a final error the row would count as refused
+        status = None if error is None or is_final else error.status
         return VerifyError(
             f"the judge '{self._server}' {why}",
-            status=error.status if error and is_known else None,
+            status=status,
             body=body,
             retryable=not is_final,
             retry_after_s=error.retry_after_s if error else None,

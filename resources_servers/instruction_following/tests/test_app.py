@@ -334,7 +334,7 @@ def test_each_kind_tells_a_response_that_follows_from_one_that_does_not():
     assert [entry for entry, *both in rewards if both != [1.0, 0.0]] == []
 
 
-def received(answer):
+def split_thought(answer):
     """An answer as model servers return it, with its reasoning as an item."""
     thought, closed, said = answer.removeprefix("<think>").partition("</think>")
     return [reasoning_item(thought), message_item(said)] if closed else answer
@@ -342,7 +342,7 @@ def received(answer):
 
 def test_each_case_has_its_reward():
     fields = {"responses_create_params": {"input": "Write."}}
-    found = verdicts([({**fields, **case["row"]}, received(case["answer"])) for case in CASES])
+    found = verdicts([({**fields, **case["row"]}, split_thought(case["answer"])) for case in CASES])
     wrong = [
         case["answer"]
         for case, verdict in zip(CASES, found, strict=True)
