@@ -67,7 +67,11 @@ NEEDS = (
         lambda it: it.command.confirm or isinstance(it.command, EstimateConfig),
         "it needs +confirm=true, or ng_estimate",
     ),
-    Need(("confirm",), lambda it: not isinstance(it.command, EstimateConfig), "it asks nothing"),
+    Need(
+        ("confirm",),
+        lambda it: not isinstance(it.command, EstimateConfig),
+        "ng_estimate asks no question",
+    ),
     Need(("arms_seed",), lambda it: it.has_arms, "it needs +arms=…"),
     Need(("audit_seed",), lambda it: it.command.audit_fraction, "it needs +audit_fraction=…"),
     Need(
