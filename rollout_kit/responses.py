@@ -7,7 +7,7 @@ malformed items are ignored.
 import json
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, TypeGuard
 from uuid import uuid4
@@ -35,6 +35,18 @@ NO_DETAILS: JsonObject = {
 
 OF_USAGE = frozenset({*USAGE_COUNTS, *USAGE_DETAILS})
 """Fields of a usage that this program knows."""
+
+PROVIDER_DATA, ENCRYPTED = "provider_data", "encrypted_content"
+"""Fields of an item that only the endpoint which attached them can read; see
+`endpoints.provider_data`."""
+
+CUT_OFF, FILTERED = "max_output_tokens", "content_filter"
+"""Values of `incomplete_details.reason` in the Responses API; others are finish reasons that an
+endpoint made up."""
+
+OPAQUE = frozenset({PROVIDER_DATA, ENCRYPTED})
+
+WHOLE_NUMBER = re.compile(r"\d{1,16}(\.0*)?", re.ASCII)
 
 MOST_TOKENS = 1 << 53
 """Larger numbers lose digits in programs that read all numbers as floats."""
@@ -94,6 +106,40 @@ def output_items(response: Mapping[str, Any]) -> list[Item]:
     """The items of a response."""
     found = response.get("output")
     return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
+
+
+def without_fields(tree: Any, names: Container[str]) -> Any:
+    """A copy of a JSON value without the fields of these names, at any depth."""
+    if isinstance(tree, dict):
+        return {
+            key: without_fields(value, names) for key, value in tree.items() if key not in names
+        }
+    return [without_fields(each, names) for each in tree] if isinstance(tree, list) else tree
+
+
+def has_provider_data(raw: bytes) -> bool:
+    """Whether JSON may hold what an endpoint has attached to a turn."""
+    return b'"provider_data"' in raw or b'"encrypted_content"' in raw
+
+
+def provider_data_in(response: Any) -> list[JsonObject]:
+    """What an endpoint has attached to the items of a response."""
+    items = output_items(as_object(response))
+    return [{name: item[name] for name in OPAQUE & item.keys()} for item in items]
+
+
+def without_provider_data(response: JsonObject) -> JsonObject:
+    """A copy of a response for readers other than its endpoint."""
+    items = response.get("output")
+    if not isinstance(items, list):
+        return response
+    output = [
+        {name: value for name, value in item.items() if name not in OPAQUE}
+        if isinstance(item, dict)
+        else item
+        for item in items
+    ]
+    return {**response, "output": output}
 
 
 def function_calls(items: Iterable[Item]) -> list[Item]:
@@ -168,17 +214,24 @@ def _add_numbers(total: JsonObject, more: Mapping[str, Any]) -> None:
 
 
 def mend_usage(usage: Any) -> JsonObject | None:
-    """The usage without known counts and details of wrong types; None if it is no object."""
+    """The usage with its counts as whole numbers, without known counts and details of wrong types;
+    None if it is no object."""
     if not isinstance(usage, dict):
         return None
     if _is_sound(usage):
         return usage
-    mended = {name: value for name, value in usage.items() if _fits(name, value)}
+    mended = _mend_counts(usage, USAGE_COUNTS)
     for details, names in USAGE_DETAILS.items():
-        for name in names:
-            if name in (counted := mended.get(details) or {}) and not is_count(counted[name]):
-                mended[details] = {key: each for key, each in counted.items() if key != name}
+        if isinstance(found := mended.get(details), dict):
+            mended[details] = _mend_counts(found, names)
+        elif found is not None:
+            del mended[details]
     return mended
+
+
+def _mend_counts(fields: Mapping[str, Any], names: Container[str]) -> JsonObject:
+    read = {name: read_count(value) if name in names else value for name, value in fields.items()}
+    return {name: value for name, value in read.items() if value is not None or name not in names}
 
 
 def _is_sound(usage: Mapping[str, Any]) -> bool:
@@ -197,21 +250,25 @@ def _is_sound(usage: Mapping[str, Any]) -> bool:
     return True
 
 
-def _fits(name: str, value: Any) -> bool:
-    if name in USAGE_DETAILS:
-        return isinstance(value, dict | None)
-    return name not in USAGE_COUNTS or is_count(value)
-
-
 def is_count(value: Any) -> TypeGuard[int]:
     """Whether the value can be a number of tokens."""
     return isinstance(value, int) and 0 <= value < MOST_TOKENS
 
 
+def read_count(value: Any) -> int | None:
+    """A number of tokens, which some endpoints write as a float or as a text; None if it is
+    none."""
+    if isinstance(value, str) and WHOLE_NUMBER.fullmatch(value):
+        value = float(value)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return value if is_count(value) else None
+
+
 def count(usage: Any, name: str) -> int:
     """This number of tokens; 0 if it is missing or none."""
     found = as_object(usage).get(name)
-    return found if is_count(found) else 0
+    return (found if is_count(found) else read_count(found)) or 0
 
 
 def as_object(value: Any) -> Mapping[str, Any]:

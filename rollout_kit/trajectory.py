@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from itertools import chain, groupby
 from typing import Any, NamedTuple
 
+from .responses import without_fields
 from .types import JsonObject
 
 PROMPT, SUFFIX, RESTART = "prompt_token_ids", "prompt_suffix_token_ids", "prompt_restart"
@@ -32,11 +33,7 @@ TOKEN_FIELDS = frozenset(
 
 def without_tokens(tree: Any) -> Any:
     """A copy of a response, or of anything that holds one, without token ids and log-probs."""
-    if isinstance(tree, dict):
-        return {
-            name: without_tokens(value) for name, value in tree.items() if name not in TOKEN_FIELDS
-        }
-    return [without_tokens(value) for value in tree] if isinstance(tree, list) else tree
+    return without_fields(tree, TOKEN_FIELDS)
 
 
 class Versions(NamedTuple):

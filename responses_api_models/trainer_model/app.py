@@ -6,8 +6,9 @@ from typing import Any
 
 from pydantic import Field
 
-from rollout_kit.endpoints.chat import RAW, from_chat
+from rollout_kit.endpoints.chat import RAW
 from rollout_kit.endpoints.params import find_problems
+from rollout_kit.endpoints.replies import from_chat
 from rollout_kit.errors import ModelError, TaskError
 from rollout_kit.responses import find_tool_calls, message_item
 from rollout_kit.rl.adapters.engine import SAMPLING, Sampled, TrainerEngine

@@ -10,14 +10,19 @@ from typing import Any
 
 import orjson
 
+from rollout_kit.endpoints.provider_data import origin_of, tag
 from rollout_kit.endpoints.raw import as_chat, raw_text
 from rollout_kit.endpoints.refusals import (
+    incomplete_response,
     is_context_overflow,
-    overflow_response,
+    is_filtered,
     read_reply,
+    read_response,
     wait_s,
 )
+from rollout_kit.endpoints.replies import UnknownFinishes
 from rollout_kit.errors import ModelError, PeerError, PeerTimeout, PeerUnreachable, summary
+from rollout_kit.responses import CUT_OFF, FILTERED
 from rollout_kit.rl.suffix import Restart
 from rollout_kit.serving.model import ScoreRequest
 from rollout_kit.trajectory import RESTART, Versions, span_versions, stamp_tokens
@@ -78,6 +83,8 @@ class Asking:
         if config.return_token_ids:
             self._lowest["return_token_ids"] = True
         self._told: set[str] = set()
+        url = next(iter(config.urls), "http://vllm")
+        self._origin, self._finishes = origin_of(url, config.served_name), UnknownFinishes(name)
         self.resuming = Resuming()
 
     @property
@@ -96,8 +103,8 @@ class Asking:
         if (text := raw_text(params)) is not None:
             return turns.continue_text(params, text, lowest)
         if self._config.upstream_api == "responses":
-            return turns.pass_on(params, lowest, reasoning=self._reasoning)
-        return turns.asked(params, lowest, reasoning=self._reasoning)
+            return turns.pass_on(params, lowest, reasoning=self._reasoning, origin=self._origin)
+        return turns.asked(params, lowest, reasoning=self._reasoning, origin=self._origin)
 
     async def answer(self, endpoint: Endpoint, asked: turns.Asked, ends: float) -> JsonObject:
         """The response; ModelError if vLLM refuses or does not answer. `ends` is the deadline on
@@ -122,6 +129,7 @@ class Asking:
         if endpoint.num_spoiled != spoiled:
             why = f"an update of the weights failed at {endpoint.url} during the request"
             raise ModelError(why, status=503, retryable=True)
+        self._finishes.look(response)
         if versions := span_versions(asked.spans):
             versions.stamp(response["output"])
         stamp_tokens(response["output"], asked.token_versions)
@@ -173,13 +181,15 @@ class Asking:
         payload = read_reply(reply.raw)
         if reply.status == 200 and isinstance(payload, dict) and not payload.get("error"):
             return self._response(payload, asked, **told)
+        if is_filtered(reply.status, payload):
+            return incomplete_response(FILTERED, asked.params, self._config.served_name)
         if not _may_be_of_length(reply, payload):
             raise await self._handle_refusal(endpoint, reply)
         room = await self._room(endpoint, asked, ends)
         if room is not None and 0 < room < (asked.max_tokens or 0):
             return await self._ask_text(endpoint, asked.shorten(room), ends, **told)
         if room == 0 or is_context_overflow(reply.status, payload):
-            return overflow_response(asked.params, self._config.served_name)
+            return incomplete_response(CUT_OFF, asked.params, self._config.served_name)
         raise await self._handle_refusal(endpoint, reply)
 
     def _response(self, payload: JsonObject, asked: turns.Asked, **told: Any) -> JsonObject:
@@ -187,9 +197,9 @@ class Asking:
             return turns.answer(as_chat(payload), asked, self._config.served_name, **told)
         if self._config.upstream_api == "chat_completions":
             return turns.answer(payload, asked, self._config.served_name, **told)
-        if not isinstance(payload.get("output"), list):
-            raise ModelError("vLLM's answer has no 'output'", retryable=True)
-        return payload
+        response = read_response(payload)
+        tag(response["output"], asked.origin)
+        return response
 
     async def _with_token_ids(
         self, endpoint: Endpoint, asked: turns.Asked, ends: float
@@ -253,14 +263,16 @@ class Asking:
         if refused.reply.status == 400 and not endpoint.max_model_len:
             await self._room(endpoint, asked, ends)
         if 0 < endpoint.max_model_len <= refused.num_prompt_tokens:
-            return overflow_response(asked.params, self._config.served_name)
+            return incomplete_response(CUT_OFF, asked.params, self._config.served_name)
         raise await self._handle_refusal(endpoint, refused.reply)
 
     async def _room(self, endpoint: Endpoint, asked: turns.Asked, ends: float) -> int | None:
         """Tokens of the context that the conversation leaves free; None if unknown."""
         chat = asked.body
         if not asked.is_completion:
-            chat = turns.body(asked.params, self._lowest, reasoning=self._reasoning)
+            chat = turns.body(
+                asked.params, self._lowest, reasoning=self._reasoning, origin=self._origin
+            )
         prompt = {key: chat[key] for key in OF_PROMPT if key in chat}
         reply = await self._send(endpoint, "/tokenize", orjson.dumps(prompt), ends)
         told = read_reply(reply.raw)
@@ -317,7 +329,7 @@ class Asking:
     def _refusal(self, endpoint: Endpoint, payload: Any, reply: Reply) -> ModelError:
         status, text = reply.status, reply.text()
         said = summary(payload, text)
-        retry_after_s = wait_s(reply)
+        retry_after_s = wait_s(reply, payload)
         if status == 429:
             self.num_429 += 1
             pause_s = THROTTLED_S if retry_after_s is None else retry_after_s

@@ -6,10 +6,11 @@ from typing import Any
 
 import orjson
 
-from rollout_kit.endpoints.chat import RAW, from_chat, to_chat
-from rollout_kit.endpoints.completions import LOGPROBS
+from rollout_kit.endpoints.chat import LOGPROBS, RAW, sound_call, to_chat
+from rollout_kit.endpoints.provider_data import untag
 from rollout_kit.endpoints.raw import to_completion
 from rollout_kit.endpoints.refusals import extra_body
+from rollout_kit.endpoints.replies import from_chat
 from rollout_kit.errors import ModelError, TaskError
 from rollout_kit.responses import Item, input_items
 from rollout_kit.rl.partial import PartialTurn
@@ -57,6 +58,8 @@ class Asked:
     """Versions of the weights that wrote it, filled while it is asked."""
     token_versions: list[int | None] = field(default_factory=list)
     """The same of each token, where vLLM tells."""
+    origin: str = ""
+    """What names the endpoint that answers, for `provider_data`."""
     partial: PartialTurn | None = None
     """The tokens that it has already; None if stopped turns are not resumed."""
 
@@ -83,10 +86,12 @@ class Asked:
         return replace(self, body=body, raw=orjson.dumps(body))
 
 
-def asked(params: Mapping[str, Any], lowest: JsonObject, *, reasoning: bool) -> Asked:
+def asked(
+    params: Mapping[str, Any], lowest: JsonObject, *, reasoning: bool, origin: str = ""
+) -> Asked:
     """The request to vLLM's Chat Completions; see `body`."""
-    made = body(params, lowest, reasoning=reasoning)
-    plain = Asked(params, made, orjson.dumps(made))
+    made = body(params, lowest, reasoning=reasoning, origin=origin)
+    plain = Asked(params, made, orjson.dumps(made), origin=origin)
     if not plain.wants_token_ids:
         return plain
     items = input_items(params)
@@ -105,7 +110,10 @@ def asked(params: Mapping[str, Any], lowest: JsonObject, *, reasoning: bool) -> 
     thought = _thought(items[: last + 1])[-len(before.turns) :]
     later = LaterTurn(
         made,
-        {**body(until_last, lowest, reasoning=reasoning), "add_generation_prompt": False},
+        {
+            **body(until_last, lowest, reasoning=reasoning, origin=origin),
+            "add_generation_prompt": False,
+        },
         body(params, lowest, reasoning=False) if any(thought) else made,
         before.turns,
         thought,
@@ -125,7 +133,9 @@ def continue_text(params: Mapping[str, Any], text: str, lowest: JsonObject) -> A
     return Asked(params, made, orjson.dumps(made), is_completion=True)
 
 
-def pass_on(params: Mapping[str, Any], lowest: JsonObject, *, reasoning: bool) -> Asked:
+def pass_on(
+    params: Mapping[str, Any], lowest: JsonObject, *, reasoning: bool, origin: str = ""
+) -> Asked:
     """The request to vLLM's own Responses API, which returns no token ids."""
     row = {
         key: value
@@ -141,12 +151,12 @@ def pass_on(params: Mapping[str, Any], lowest: JsonObject, *, reasoning: bool) -
     extra = extra_body(row)
     if isinstance(row.get("input"), list):
         row["input"] = [
-            {name: value for name, value in item.items() if name not in OURS}
-            for item in row["input"]
+            sound_call({name: value for name, value in item.items() if name not in OURS})
+            for item in untag(row["input"], origin)
             if reasoning or item.get("type") != "reasoning"
         ]
     made = {**lowest, **row, **extra}
-    return Asked(params, made, orjson.dumps(made))
+    return Asked(params, made, orjson.dumps(made), origin=origin)
 
 
 def _is_assistant_s(item: Item) -> bool:
@@ -167,10 +177,13 @@ def _thought(items: list[Item]) -> list[bool]:
     return found
 
 
-def body(params: Mapping[str, Any], lowest: JsonObject, *, reasoning: bool) -> JsonObject:
+def body(
+    params: Mapping[str, Any], lowest: JsonObject, *, reasoning: bool, origin: str = ""
+) -> JsonObject:
     """The chat request. The row replaces values of `lowest`, its `metadata.extra_body` both.
 
     With `reasoning`, earlier turns keep their reasoning; the chat template decides what to use.
+    Those of this `origin` go back under the names that they came with.
     """
     row = {key: value for key, value in params.items() if value is not None}
     wants_token_ids = row.pop("return_token_ids", lowest.get("return_token_ids", False))
@@ -178,7 +191,12 @@ def body(params: Mapping[str, Any], lowest: JsonObject, *, reasoning: bool) -> J
     extra = extra_body(row)
     # vLLM before 0.6.4 has no max_completion_tokens
     thoughts = "reasoning" if reasoning else None
-    chat = to_chat(row, reasoning_field=thoughts, max_tokens_field="max_tokens")
+    chat = to_chat(
+        row,
+        reasoning_field=thoughts,
+        max_tokens_field="max_tokens",
+        endpoint=origin if reasoning else "",
+    )
     made = {**lowest, **chat, **extra}
     made["messages"] = with_system(made["messages"])
     if "chat_template_kwargs" in lowest:
@@ -219,13 +237,9 @@ def answer(
     default; `restart` is why earlier turns were not continued."""
     choice = completion["choices"][0]
     check_ended(choice)
-    response = from_chat(completion, {"model": model, **asked.params})
+    response = from_chat(completion, {"model": model, **asked.params}, asked.origin)
     output = response["output"]
     given = (choice.get("logprobs") or {}).get("content") or []
-    if LOGPROBS in (asked.params.get("include") or ()) and [i["type"] for i in output] == [
-        "message"
-    ]:
-        output[0]["content"][0]["logprobs"] = given
     if (generated := choice.get("token_ids")) is not None:
         log_probs = [each["logprob"] for each in given]
         if len(log_probs) != len(generated):

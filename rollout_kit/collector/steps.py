@@ -16,7 +16,13 @@ import orjson
 
 from ..errors import PeerTimeout, RolloutError, SessionLost, VerifyError
 from ..pacing.bill import Bill
-from ..responses import function_calls, pair_calls, total_tokens
+from ..responses import (
+    function_calls,
+    has_provider_data,
+    pair_calls,
+    total_tokens,
+    without_provider_data,
+)
 from ..serving.agent import open_session
 from ..serving.tools import NO_TOOL, arguments_of, is_callable, refusal_text
 from ..serving.verdicts.rollouts import finite_reward
@@ -294,13 +300,16 @@ class Steps:
         )
 
     def _encode(self, response: JsonObject) -> JsonObject | orjson.Fragment:
-        """The response for a request: as JSON, unless it is large. That would be in memory twice,
-        so it is encoded when it is needed."""
+        """The response for a verifier, without provider data: as JSON, unless it is large. That
+        would be in memory twice, so it is encoded when it is needed."""
         encoded = encode(response)
-        if len(encoded) > LARGE:
-            return response
-        self.encoded = encoded
-        return orjson.Fragment(encoded)
+        is_large = len(encoded) > LARGE
+        if not is_large:
+            self.encoded = encoded
+        if has_provider_data(encoded):
+            response = without_provider_data(response)
+            encoded = b"" if is_large else encode(response)
+        return response if is_large else orjson.Fragment(encoded)
 
     async def _wait_for_verdict(
         self,

@@ -1,8 +1,7 @@
-"""Translate Responses requests to Chat Completions, and chat completions to responses.
+"""Translate Responses requests to Chat Completions.
 
 `to_chat` raises TaskError for what Chat Completions cannot express, and drops nothing silently.
-`from_chat` makes a response that the OpenAI SDK's `Response` accepts. Keys that have the same name
-in both APIs are passed on, and so are an endpoint's own parameters.
+Keys that have the same name in both APIs are passed on, and so are an endpoint's own parameters.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,21 +9,10 @@ from typing import Any, Literal
 
 import orjson
 
-from ..errors import ModelError, TaskError
-from ..responses import (
-    Item,
-    as_object,
-    content_texts,
-    count,
-    function_call_item,
-    input_items,
-    make_response,
-    message_item,
-    new_id,
-    quote_json,
-    reasoning_item,
-)
+from ..errors import TaskError
+from ..responses import Item, content_texts, input_items
 from ..types import JsonObject
+from .provider_data import data_for, put_call_data
 
 ReasoningField = Literal["reasoning_content", "reasoning"]
 MaxTokensField = Literal["max_completion_tokens", "max_tokens"]
@@ -54,10 +42,11 @@ WITHOUT_MEANING = frozenset(
 SERVER_SIDE = ("previous_response_id", "conversation", "prompt")
 """Keys that refer to data stored by a Responses server, without which the request is incomplete."""
 
-INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
-"""`finish_reason` → `incomplete_details.reason`."""
+LOGPROBS = "message.output_text.logprobs"
+"""Entry of the create param `include`: the log-prob of each token of the answer."""
 
-THINK, END_THINK = "<think>", "</think>"
+MALFORMED = "malformed_arguments"
+"""Name under which arguments that are no JSON object are shown to the model again."""
 
 
 def to_chat(
@@ -65,11 +54,13 @@ def to_chat(
     *,
     reasoning_field: ReasoningField | None = None,
     max_tokens_field: MaxTokensField = "max_completion_tokens",
+    endpoint: str = "",
 ) -> JsonObject:
     """Responses create params as a chat completion request.
 
-    Reasoning items of the input become the field `reasoning_field` of their assistant message;
-    without that name they are dropped.
+    Reasoning items of the input become the field `reasoning_field` of their assistant message.
+    Those that come from this `endpoint` go back to it under the names that they came with, and so
+    does what it attached to them. Without any name they are dropped.
     """
     given = {key: value for key, value in params.items() if value is not None}
     for key in SERVER_SIDE:
@@ -81,7 +72,7 @@ def to_chat(
         raise TaskError("n: a rollout has one response; use num_repeats for several")
     handled = TRANSLATED | WITHOUT_MEANING
     body: JsonObject = {key: value for key, value in given.items() if key not in handled}
-    body["messages"] = _messages(given, reasoning_field)
+    body["messages"] = _messages(given, reasoning_field, endpoint)
     if "max_output_tokens" in given:
         body[max_tokens_field] = given["max_output_tokens"]
     if tools := given.get("tools"):
@@ -98,48 +89,23 @@ def to_chat(
         body["response_format"] = response_format
     if text.get("verbosity") is not None:
         body["verbosity"] = text["verbosity"]
+    if "top_logprobs" in given or LOGPROBS in given.get("include", ()):
+        body["logprobs"] = True
     if "top_logprobs" in given:
-        body |= {"logprobs": True, "top_logprobs": given["top_logprobs"]}
+        body["top_logprobs"] = given["top_logprobs"]
     return body
 
 
-def from_chat(completion: Any, params: Mapping[str, Any]) -> JsonObject:
-    """A chat completion as a response to `params`; ModelError if it is not a completion."""
-    choice = _only_choice(completion)
-    message = choice.get("message")
-    if not isinstance(message, dict):
-        raise _garbage("its choice has no message", completion)
-    reason = INCOMPLETE.get(choice.get("finish_reason") or "")
-    if not isinstance(message.get("content"), str | list | None):
-        raise _garbage("its content is no text", completion)
-    text, reasoning = _text_and_reasoning(message, is_raw=bool(params.get(RAW)))
-    asked = message.get("tool_calls") or []
-    if not isinstance(asked, list):
-        raise _garbage("its tool calls are no list", completion)
-    calls = [_function_call(call, completion) for call in asked]
-    output: list[Item] = [reasoning_item(reasoning)] if reasoning else []
-    refusal = message.get("refusal")
-    if text or refusal or not (calls or reason):
-        output.append(_message(text, refusal, incomplete=reason is not None))
-    response = make_response(
-        str(completion.get("model") or params.get("model") or ""),
-        output + calls,
-        _usage(completion.get("usage")),
-        incomplete_reason=reason,
-        params={key: value for key, value in params.items() if value is not None},
-    )
-    tier = completion.get("service_tier")
-    return {**response, "service_tier": tier} if isinstance(tier, str) else response
-
-
-def _messages(given: Mapping[str, Any], reasoning_field: ReasoningField | None) -> list[JsonObject]:
-    messages = _Messages(reasoning_field)
+def _messages(
+    given: Mapping[str, Any], reasoning_field: ReasoningField | None, endpoint: str
+) -> list[JsonObject]:
+    messages = _Messages(reasoning_field, endpoint)
     if instructions := given.get("instructions"):
         messages.add({"role": "system", "content": instructions})
     for item in input_items(given):
         match item.get("type", "message"):
             case "message" if item.get("role") == "assistant":
-                messages.add_text(*_assistant_content(item.get("content")))
+                messages.add_text(item)
             case "message":
                 messages.add({"role": item.get("role"), "content": _content(item.get("content"))})
             case "function_call":
@@ -156,50 +122,95 @@ def _messages(given: Mapping[str, Any], reasoning_field: ReasoningField | None) 
                 messages.add_reasoning(item)
             case other:
                 raise TaskError(f"input: a Chat Completions endpoint cannot take a '{other}' item")
-    return messages.done
+    return messages.finish()
 
 
 class _Messages:
     """Builds chat messages: the items of one assistant turn become one message."""
 
-    def __init__(self, reasoning_field: ReasoningField | None) -> None:
-        self.done: list[JsonObject] = []
-        self._reasoning_field = reasoning_field
-        self._reasoning: list[str] = []
+    def __init__(self, reasoning_field: ReasoningField | None, endpoint: str) -> None:
+        self._done: list[JsonObject] = []
+        self._reasoning_field, self._endpoint = reasoning_field, endpoint
+        self._reasoning: dict[str, list[str]] = {}
+        """Field of the message that comes → texts of the reasoning items before it."""
+        self._attached: JsonObject = {}
+        self._to_attach: list[tuple[JsonObject, JsonObject]] = []
+
+    def finish(self) -> list[JsonObject]:
+        """All messages, with what the endpoint has attached to them."""
+        for message, fields in self._to_attach:
+            message |= fields
+        return self._done
 
     def add(self, message: JsonObject) -> None:
         self._reasoning.clear()
-        self.done.append(message)
+        self._attached = {}
+        self._done.append(message)
 
-    def add_text(self, content: str, refusal: str) -> None:
+    def add_text(self, item: Item) -> None:
+        self._attached |= data_for(item, self._endpoint).get("message", {})
         # a message beside the calls of its turn must not come between the calls and their outputs
         message = self._open(lambda last: last.get("content") is None and "tool_calls" in last)
-        message["content"] = content
+        message["content"], refusal = _assistant_content(item.get("content"))
         if refusal:
             message["refusal"] = refusal
 
     def add_call(self, item: Item) -> None:
+        data = data_for(item, self._endpoint)
+        self._attached |= data.get("message", {})
         message = self._open(lambda last: True)
         message.setdefault("content", None)
-        function = {"name": item.get("name"), "arguments": item.get("arguments") or ""}
+        function = {"name": item.get("name"), "arguments": sound_arguments(item.get("arguments"))}
         call = {"id": item.get("call_id"), "type": "function", "function": function}
+        if attached := data.get("call"):
+            put_call_data(call, attached)
         message.setdefault("tool_calls", []).append(call)
 
     def add_reasoning(self, item: Item) -> None:
+        data = data_for(item, self._endpoint)
+        self._attached |= data.get("message", {})
+        names = data.get("text_in", ())
+        if self._reasoning_field and not (names and "endpoint" in data):
+            names = (self._reasoning_field,)
         texts = content_texts(item.get("content")) or content_texts(item.get("summary"))
-        self._reasoning += texts
+        for name in names:
+            self._reasoning.setdefault(name, []).extend(texts)
 
     def _open(self, may_join: Callable[[JsonObject], bool]) -> JsonObject:
         """The assistant message of this turn: the last message if it fits, else a new one."""
-        last = self.done[-1] if self.done else {}
+        last = self._done[-1] if self._done else {}
         if last.get("role") != "assistant" or not may_join(last):
             last = {"role": "assistant"}
-            self.done.append(last)
-        if self._reasoning and self._reasoning_field:
-            earlier = [last[self._reasoning_field]] if self._reasoning_field in last else []
-            last[self._reasoning_field] = "\n".join([*earlier, *self._reasoning])
+            self._done.append(last)
+        for name, texts in self._reasoning.items():
+            earlier = [last[name]] if name in last else []
+            last[name] = "\n".join([*earlier, *texts])
         self._reasoning.clear()
+        if self._attached:
+            self._to_attach.append((last, self._attached))
+            self._attached = {}
         return last
+
+
+def sound_arguments(given: Any) -> str:
+    """The arguments of an earlier call as a JSON object. Servers that parse them for their chat
+    template would refuse the whole conversation for a mistake of the model."""
+    text = given if isinstance(given, str) else ""
+    if not text.strip():
+        return "{}"
+    try:
+        if isinstance(orjson.loads(text), dict):
+            return text
+    except orjson.JSONDecodeError:
+        pass
+    return orjson.dumps({MALFORMED: text}).decode()
+
+
+def sound_call(item: Any) -> Any:
+    """The item, with sound arguments if it is a call."""
+    if not isinstance(item, dict) or item.get("type") != "function_call":
+        return item
+    return {**item, "arguments": sound_arguments(item.get("arguments"))}
 
 
 def _assistant_content(content: Any) -> tuple[str, str]:
@@ -283,68 +294,3 @@ def _response_format(wanted: JsonObject | None) -> JsonObject | None:
     keys = ("name", "description", "schema", "strict")
     schema = {key: wanted[key] for key in keys if wanted.get(key) is not None}
     return {"type": "json_schema", "json_schema": schema}
-
-
-def _only_choice(completion: Any) -> JsonObject:
-    choices = completion.get("choices") if isinstance(completion, dict) else None
-    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-        raise _garbage("it has no choices", completion)
-    if len(choices) > 1:
-        raise TaskError(f"n: the model answered {len(choices)} times; a rollout has one response")
-    return choices[0]
-
-
-def _text_and_reasoning(message: JsonObject, *, is_raw: bool) -> tuple[str, str]:
-    """The answer and the reasoning, which the endpoint may not have separated; a raw completion is
-    one text."""
-    content = message.get("content")
-    text = "".join(content_texts(content))
-    if is_raw:
-        return text, ""
-    for field in ("reasoning_content", "reasoning"):
-        if isinstance(message.get(field), str) and message[field]:
-            return text, message[field]
-    start = text.lstrip()
-    thought, closed, said = start.removeprefix(THINK).partition(END_THINK)
-    # a chat template may write the opening tag itself; without both tags there is no reasoning
-    if closed or start.startswith(THINK):
-        return said.lstrip("\n") if closed else "", thought.strip("\n")
-    return text, ""
-
-
-def _message(text: str, refusal: Any, *, incomplete: bool) -> Item:
-    item = message_item(text)
-    if incomplete:
-        item["status"] = "incomplete"
-    if refusal:
-        said = item["content"] if text else []
-        item["content"] = [*said, {"type": "refusal", "refusal": str(refusal)}]
-    return item
-
-
-def _function_call(call: Any, completion: Any) -> Item:
-    function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        raise _garbage("one of its tool calls names no function", completion)
-    arguments = function.get("arguments")
-    if not isinstance(arguments, str):  # some endpoints return an object
-        arguments = orjson.dumps(arguments or {}).decode()
-    return function_call_item(function["name"], arguments, call.get("id") or new_id("call"))
-
-
-def _usage(given: Any) -> JsonObject:
-    usage = as_object(given)
-    read, written = count(usage, "prompt_tokens"), count(usage, "completion_tokens")
-    cached = count(usage.get("prompt_tokens_details"), "cached_tokens")
-    thought = count(usage.get("completion_tokens_details"), "reasoning_tokens")
-    return {
-        "input_tokens": read,
-        "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
-        "output_tokens": written,
-        "output_tokens_details": {"reasoning_tokens": thought},
-        "total_tokens": count(usage, "total_tokens") or read + written,
-    }
-
-
-def _garbage(what: str, completion: Any) -> ModelError:
-    return ModelError(f"not a chat completion: {what}", body=quote_json(completion), retryable=True)

@@ -8,9 +8,26 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..errors import TaskError
-from ..responses import Item, content_texts, function_calls, output_text, reasoning_item
+from ..responses import (
+    CUT_OFF,
+    FILTERED,
+    PROVIDER_DATA,
+    Item,
+    content_texts,
+    function_calls,
+    output_text,
+    reasoning_item,
+)
 from ..types import JsonObject
-from .chat import INCOMPLETE
+from .chat import LOGPROBS
+from .provider_data import (
+    OF_MESSAGE,
+    attached,
+    call_data,
+    keep,
+    put_call_data,
+    put_message_data,
+)
 
 RENAMED = {
     "max_completion_tokens": "max_output_tokens",
@@ -36,9 +53,11 @@ TRANSLATED = frozenset(
 REFUSED = ("functions", "function_call", "audio")
 """Keys that no model server accepts; the first two are older names of `tools` and `tool_choice`."""
 
-FINISH = {reason: name for name, reason in INCOMPLETE.items()}
+FINISH = {CUT_OFF: "length", FILTERED: "content_filter"}
+"""`incomplete_details.reason` → `finish_reason`; others are the same."""
 
-LOGPROBS = "message.output_text.logprobs"
+SHOWN_AS = ("reasoning_content", "reasoning")
+"""Fields in which clients return the reasoning of an assistant message."""
 
 
 def as_params(request: Mapping[str, Any]) -> JsonObject:
@@ -95,12 +114,14 @@ def as_completion(response: Mapping[str, Any]) -> JsonObject:
         message["reasoning_content"] = thought
     if calls:
         message["tool_calls"] = calls
-    reason = (response.get("incomplete_details") or {}).get("reason")
+    for item in output:
+        if data := item.get(PROVIDER_DATA):
+            put_message_data(message, data, thought)
     choice: JsonObject = {
         "index": 0,
         "message": message,
         "logprobs": _logprobs(texts),
-        "finish_reason": FINISH.get(reason or "") or ("tool_calls" if calls else "stop"),
+        "finish_reason": finish_reason(response) or ("tool_calls" if calls else "stop"),
     }
     made: JsonObject = {
         "id": f"chatcmpl-{response.get('id', '')}",
@@ -118,22 +139,16 @@ def as_completion(response: Mapping[str, Any]) -> JsonObject:
     return made
 
 
+def finish_reason(response: Mapping[str, Any]) -> str:
+    """Why a response is not whole, in the words of Chat Completions; empty if it is."""
+    reason = str((response.get("incomplete_details") or {}).get("reason") or "")
+    return FINISH.get(reason, reason)
+
+
 def _items(message: JsonObject) -> Iterator[Item]:
     match message.get("role"):
         case "assistant":
-            for field in ("reasoning_content", "reasoning"):
-                if message.get(field):
-                    yield reasoning_item(message[field])
-                    break
-            if content := _said(message):
-                yield {"type": "message", "role": "assistant", "content": content}
-            for call in message.get("tool_calls") or ():
-                yield {
-                    "type": "function_call",
-                    "call_id": call.get("id"),
-                    "name": call["function"].get("name"),
-                    "arguments": call["function"].get("arguments") or "",
-                }
+            yield from _turn(message)
         case "tool":
             output = "\n".join(content_texts(message.get("content")))
             call_id = message.get("tool_call_id")
@@ -142,6 +157,29 @@ def _items(message: JsonObject) -> Iterator[Item]:
             yield {"role": role, "content": _content(message.get("content"))}
         case other:
             raise bad_request(f"messages: there is no role {other!r}")
+
+
+def _turn(message: JsonObject) -> list[Item]:
+    """The items of an assistant message, with what the client got attached to it."""
+    texts = {name: message[name] for name in SHOWN_AS if isinstance(message.get(name), str)}
+    thought = next(filter(None, texts.values()), "")
+    items: list[Item] = [reasoning_item(thought)] if thought else []
+    if content := _said(message):
+        items.append({"type": "message", "role": "assistant", "content": content})
+    for call in message.get("tool_calls") or ():
+        item: Item = {
+            "type": "function_call",
+            "call_id": call.get("id"),
+            "name": call["function"].get("name"),
+            "arguments": call["function"].get("arguments") or "",
+        }
+        keep(item, "", call=call_data(call))
+        items.append(item)
+    if items:
+        text_in = [name for name, text in texts.items() if text and text == thought]
+        fields = attached(message, {*OF_MESSAGE, "name", *text_in})
+        keep(items[0], "", text_in=text_in, message=fields)
+    return items
 
 
 def _said(message: JsonObject) -> list[JsonObject]:
@@ -205,7 +243,9 @@ def _text_format(wanted: JsonObject) -> JsonObject:
 
 def _call(item: Item) -> JsonObject:
     function = {"name": item.get("name"), "arguments": item.get("arguments") or ""}
-    return {"id": item.get("call_id"), "type": "function", "function": function}
+    call = {"id": item.get("call_id"), "type": "function", "function": function}
+    put_call_data(call, item.get(PROVIDER_DATA, {}).get("call", {}))
+    return call
 
 
 def _refusal(messages: list[Item]) -> str | None:

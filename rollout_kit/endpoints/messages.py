@@ -12,6 +12,7 @@ import orjson
 from ..responses import Item, content_texts, output_text, reasoning_item
 from ..types import JsonObject
 from .completions import bad_request
+from .provider_data import seal, unpack, unseal
 
 RENAMED = {"max_tokens": "max_output_tokens", "stop_sequences": "stop"}
 
@@ -33,7 +34,7 @@ def as_params(request: Mapping[str, Any]) -> JsonObject:
         system = "\n".join(content_texts(_blocks(given.get("system", ""))))
         params["input"] = [{"role": "system", "content": system}] if system else []
         for message in given["messages"]:
-            params["input"] += _items(message)
+            params["input"] += _turn(message)
         if given.get("tools"):
             params["tools"] = [_tool(tool) for tool in given["tools"]]
         params |= _tool_choice(given.get("tool_choice"))
@@ -46,6 +47,12 @@ def as_params(request: Mapping[str, Any]) -> JsonObject:
 def as_message(response: Mapping[str, Any]) -> JsonObject:
     """A response as a message."""
     content = [block for item in response["output"] for block in _content_of(item)]
+    if signature := seal(response["output"]):
+        thoughts = [block for block in content if block["type"] == "thinking"]
+        if thoughts:
+            thoughts[0]["signature"] = signature
+        else:
+            content.insert(0, {"type": "redacted_thinking", "data": signature})
     reason = (response.get("incomplete_details") or {}).get("reason")
     calls = any(block["type"] == "tool_use" for block in content)
     usage = response.get("usage") or {}
@@ -56,7 +63,7 @@ def as_message(response: Mapping[str, Any]) -> JsonObject:
         "role": "assistant",
         "model": response.get("model") or "",
         "content": content,
-        "stop_reason": STOPS.get(reason or "") or ("tool_use" if calls else "end_turn"),
+        "stop_reason": STOPS.get(reason or "", reason) or ("tool_use" if calls else "end_turn"),
         "stop_sequence": None,
         "usage": {
             "input_tokens": max((usage.get("input_tokens") or 0) - cached, 0),
@@ -79,25 +86,43 @@ def _told(message: JsonObject) -> Iterator[tuple[str, JsonObject]]:
     begun = {**message, "content": [], "stop_reason": None, "usage": {**usage, "output_tokens": 0}}
     yield "message_start", {"message": begun}
     for index, block in enumerate(message["content"]):
-        empty, delta = _in_parts(block)
+        empty, deltas = _in_parts(block)
         yield "content_block_start", {"index": index, "content_block": empty}
-        yield "content_block_delta", {"index": index, "delta": delta}
+        for delta in deltas:
+            yield "content_block_delta", {"index": index, "delta": delta}
         yield "content_block_stop", {"index": index}
     end = {key: message[key] for key in ("stop_reason", "stop_sequence")}
     yield "message_delta", {"delta": end, "usage": {"output_tokens": usage["output_tokens"]}}
     yield "message_stop", {}
 
 
-def _in_parts(block: JsonObject) -> tuple[JsonObject, JsonObject]:
+def _in_parts(block: JsonObject) -> tuple[JsonObject, list[JsonObject]]:
     match block["type"]:
         case "tool_use":
             text = orjson.dumps(block["input"]).decode()
-            return {**block, "input": {}}, {"type": "input_json_delta", "partial_json": text}
+            return {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": text}]
         case "thinking":
-            delta = {"type": "thinking_delta", "thinking": block["thinking"]}
-            return {**block, "thinking": ""}, delta
+            deltas = [{"type": "thinking_delta", "thinking": block["thinking"]}]
+            if block["signature"]:
+                deltas.append({"type": "signature_delta", "signature": block["signature"]})
+            return {**block, "thinking": "", "signature": ""}, deltas
+        case "redacted_thinking":
+            return block, []
         case _:
-            return {**block, "text": ""}, {"type": "text_delta", "text": block["text"]}
+            return {**block, "text": ""}, [{"type": "text_delta", "text": block["text"]}]
+
+
+def _turn(message: JsonObject) -> list[Item]:
+    """The items of a message, with the provider data that its client kept as a signature."""
+    items = list(_items(message))
+    if message["role"] != "assistant":
+        return items
+    sealed = [
+        unseal(block.get("signature") or block.get("data"))
+        for block in _blocks(message["content"])
+        if block.get("type") in ("thinking", "redacted_thinking")
+    ]
+    return unpack(items, [each for each in sealed if each])
 
 
 def _items(message: JsonObject) -> Iterator[Item]:

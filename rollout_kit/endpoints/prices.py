@@ -4,6 +4,7 @@ A price comes from the model server's `prices` or from the table of the package 
 which works offline. The package is imported only when a hosted model needs a price.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
@@ -217,3 +218,14 @@ def _at(quoted: Any, start: int) -> float:
     if steps is None:
         return float(quoted or 0)
     return float(next((each.price for each in reversed(steps) if start >= each.start), quoted.base))
+
+
+def billed_cost(usage: Any) -> float | None:
+    """The US dollars that the endpoint itself names, as OpenRouter does; None if it names none. A
+    key of the user's own is billed by somebody else."""
+    if not isinstance(usage, dict) or usage.get("is_byok"):
+        return None
+    cost = usage.get("cost")
+    if isinstance(cost, bool) or not isinstance(cost, int | float):
+        return None
+    return float(cost) if 0 <= cost < math.inf else None

@@ -10,8 +10,8 @@ from typing import Any
 from ..errors import ModelError, TaskError
 from ..responses import content_texts, input_items, output_text, quote_json
 from ..types import JsonObject
-from .chat import RAW
-from .completions import FINISH, LOGPROBS
+from .chat import LOGPROBS, RAW
+from .completions import finish_reason
 
 PATH = "/completions"
 
@@ -95,14 +95,13 @@ def read_request(request: Mapping[str, Any]) -> JsonObject:
 
 def answer_request(response: Mapping[str, Any]) -> JsonObject:
     """A response as the answer of `/completions`."""
-    reason = (response.get("incomplete_details") or {}).get("reason")
     usage = response.get("usage") or {}
     read, written = usage.get("input_tokens") or 0, usage.get("output_tokens") or 0
     choice: JsonObject = {
         "index": 0,
         "text": output_text(response),
         "logprobs": None,
-        "finish_reason": FINISH.get(reason or "") or "stop",
+        "finish_reason": finish_reason(response) or "stop",
     }
     last = response["output"][-1] if response["output"] else {}
     if "generation_token_ids" in last:  # with vLLM's names

@@ -9,7 +9,14 @@ from typing import Any
 import orjson
 
 from ..errors import ModelError, TaskError, on_one_line, summary
-from ..responses import make_response, mend_usage, quote_json
+from ..responses import (
+    CUT_OFF,
+    FILTERED,
+    as_object,
+    make_response,
+    mend_usage,
+    quote_json,
+)
 from ..session import note_repair
 from ..transport.http import Reply
 from ..transport.retry import retry_after_s
@@ -25,8 +32,39 @@ CHAT_ONLY = (
 QUOTED = 100
 """Characters quoted of a body that is no JSON."""
 
-PENDING, FAILED = ("queued", "in_progress"), ("failed", "cancelled")
+PENDING, FAILED = ("queued", "in_progress"), ("failed", "cancelled", "error", "expired")
 """Values of `status` in a response that has no answer."""
+
+FILTER_CODES = frozenset(
+    {
+        "content_filter",
+        "content_policy_violation",
+        "ResponsibleAIPolicyViolation",
+        "data_inspection_failed",
+        "DataInspectionFailed",
+        "1301",
+    }
+)
+"""Codes and types of errors about the content of a row."""
+
+FILTER_MESSAGES = ("Content Exists Risk",)
+
+UNITS_S = {
+    "ms": 0.001,
+    **dict.fromkeys(("", "s", "sec", "secs", "second", "seconds"), 1.0),
+    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60.0),
+    **dict.fromkeys(("h", "hour", "hours"), 3600.0),
+    **dict.fromkeys(("d", "day", "days"), 86400.0),
+}
+DURATION = re.compile(
+    r"(\d{1,9}(?:\.\d{1,9})?) ?(ms|s(?:ec(?:ond)?s?)?|m(?:in(?:ute)?s?)?|h(?:ours?)?|d(?:ays?)?|)",
+    re.IGNORECASE | re.ASCII,
+)
+TRY_AGAIN = re.compile(
+    r"(?:try again|retry|wait)\b[^.;\d]{0,40}((?: ?\d{1,9}(?:\.\d{1,9})? ?[a-z]{1,7})+)",
+    re.IGNORECASE | re.ASCII,
+)
+"""A pause in words: "Please try again in 2m59.56s"."""
 
 NAMES_MODEL = re.compile("model|deployment", re.IGNORECASE)
 
@@ -54,6 +92,13 @@ def take_reply(reply: Reply) -> Any:
     return payload
 
 
+def is_stream(reply: Reply) -> bool:
+    """Whether the body is a stream of events that has arrived as a whole."""
+    if reply.raw[:1] in (b"{", b"[", b""):
+        return False
+    return reply.headers.get("content-type").startswith("text/event-stream")
+
+
 def describe_no_json(text: str) -> str:
     """What a body is that should be a JSON object; a page that is no JSON at all is quoted."""
     if not text.strip():
@@ -74,12 +119,14 @@ def read_response(payload: Any) -> JsonObject:
     usage = payload.get("usage")
     mended = None if usage is None else mend_usage(usage)
     if mended is not usage and mended != usage:
-        note_repair("usage that is none → left out")
+        note_repair("counts of usage that are no numbers → read as numbers, or left out")
         payload = {**payload, "usage": mended}
     details = payload.get("incomplete_details")
     if details is not None and not isinstance(details, dict):
         note_repair("incomplete_details that are no object → text")
         payload = {**payload, "incomplete_details": {"reason": str(details)}}
+    elif payload.get("status") == "incomplete" and not (details and details.get("reason")):
+        payload = {**payload, "incomplete_details": {"reason": "incomplete"}}
     return payload
 
 
@@ -155,17 +202,36 @@ def is_context_overflow(status: int, payload: Any) -> bool:
     return inner.get("code") == "context_length_exceeded" or is_vllms
 
 
-def overflow_response(params: Mapping[str, Any], model: str) -> JsonObject:
-    """The empty response to an input that fills the whole context."""
+def is_filtered(status: int, payload: Any) -> bool:
+    """Whether a filter refused the row, by the codes of OpenAI, Azure, Moonshot, Alibaba, Zhipu
+    and OpenRouter, and by DeepSeek's words."""
+    inner = payload.get("error", payload) if isinstance(payload, dict) else None
+    if not isinstance(inner, dict) or not 400 <= status < 500:
+        return False
+    deeper = (as_object(inner.get(name)) for name in ("innererror", "metadata"))
+    codes = {str(each.get(name)) for each in (inner, *deeper) for name in ("code", "type")}
+    is_moderated = status == 403 and bool(as_object(inner.get("metadata")).get("reasons"))
+    return bool(codes & FILTER_CODES) or is_moderated or inner.get("message") in FILTER_MESSAGES
+
+
+def incomplete_by_refusal(status: int, payload: Any) -> str | None:
+    """Why a refusal is a verdict about the row, and not about the request: the
+    `incomplete_details.reason` of its empty response."""
+    if is_context_overflow(status, payload):
+        return CUT_OFF
+    return FILTERED if is_filtered(status, payload) else None
+
+
+def incomplete_response(reason: str, params: Mapping[str, Any], model: str) -> JsonObject:
+    """The empty response to a row that the model does not answer."""
     given = {key: value for key, value in params.items() if value is not None}
     named = str(given.get("model") or model)
-    return make_response(named, [], None, incomplete_reason="max_output_tokens", params=given)
+    return make_response(named, [], None, incomplete_reason=reason, params=given)
 
 
 def is_wrong_key(payload: Any) -> bool:
     """Whether Google refused the key: it answers 400, as for an invalid request."""
-    told = payload[0] if isinstance(payload, list) and payload else payload
-    inner = told.get("error") if isinstance(told, dict) else None
+    inner = as_object(_first(payload)).get("error")
     details = inner.get("details") if isinstance(inner, dict) else None
     return isinstance(details, list) and any(
         isinstance(each, dict) and each.get("reason") == "API_KEY_INVALID" for each in details
@@ -189,12 +255,39 @@ def is_out_of_money(payload: Any) -> bool:
     return "insufficient_quota" in (inner.get("code"), inner.get("type"))
 
 
-def wait_s(reply: Reply) -> float | None:
-    """The pause (s) that a refusal asks for, by `retry-after-ms` or `retry-after`."""
-    milliseconds = reply.headers.get("retry-after-ms")
-    if milliseconds.isdigit():
-        return int(milliseconds) / 1000
-    return retry_after_s(reply.headers.get("retry-after"), time.time())
+def wait_s(reply: Reply, payload: Any) -> float | None:
+    """The pause (s) that a refusal asks for: by `retry-after-ms` or `retry-after`, else in its
+    body, as Google's `retryDelay` or in words."""
+    milliseconds = retry_after_s(reply.headers.get("retry-after-ms"), time.time())
+    if milliseconds is not None:
+        return milliseconds / 1000
+    told = retry_after_s(reply.headers.get("retry-after"), time.time())
+    return _told_pause_s(payload) if told is None else told
+
+
+def _told_pause_s(payload: Any) -> float | None:
+    inner = as_object(_first(payload)).get("error")
+    details = as_object(inner).get("details")
+    for each in details if isinstance(details, list) else ():
+        if (seconds := duration_s(str(as_object(each).get("retryDelay") or ""))) is not None:
+            return seconds
+    said = summary(payload, "")
+    asked = TRY_AGAIN.search(said)
+    return duration_s(asked[1].replace(" ", "")) if asked else None
+
+
+def duration_s(text: str) -> float | None:
+    """Seconds of a duration such as `2m59.56s`, `120ms`, `6 seconds` or `3`; None if it is
+    none."""
+    parts = list(DURATION.finditer(text))
+    if not parts or "".join(part[0] for part in parts) != text:
+        return None
+    return sum(float(part[1]) * UNITS_S[part[2].lower()] for part in parts)
+
+
+def _first(payload: Any) -> Any:
+    """An error; Google's are lists of one."""
+    return payload[0] if isinstance(payload, list) and payload else payload
 
 
 def read_refusal(payload: Any, url: str, reply: Reply, model: str) -> ModelError:
@@ -216,5 +309,5 @@ def read_refusal(payload: Any, url: str, reply: Reply, model: str) -> ModelError
         body=text,
         retryable=not is_out_of_money(payload)
         and (status in (408, 409, 425, 429) or status >= 500),
-        retry_after_s=wait_s(reply),
+        retry_after_s=wait_s(reply, payload),
     )

@@ -16,7 +16,7 @@ import orjson
 
 from ..endpoints.events import response_events
 from ..errors import THROTTLED, PeerError, RolloutError, TaskError
-from ..responses import function_calls, sum_usage
+from ..responses import function_calls, sum_usage, without_provider_data
 from ..session import LOST_TIMES, Session, current_session, entered
 from ..time_limit import running_loop, within
 from ..transport.peers import Peers
@@ -145,8 +145,10 @@ class Agent(Service):
                 return {**row, "response": response, "verify_error": str(error)}
             response = await self.respond(params)
             answered = {**row, "response": response}
+            asked = {**row, "response": without_provider_data(response)}
             try:
-                return await self.peers.call(self.resources, "/verify", answered, dict)
+                verified = await self.peers.call(self.resources, "/verify", asked, dict)
+                return {**verified, "response": response}
             except RolloutError as error:
                 return {**answered, "verify_error": str(error)}
 

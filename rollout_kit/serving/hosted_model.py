@@ -6,7 +6,7 @@ endpoint's own status and message. An infrastructure failure is never returned a
 """
 
 import asyncio
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
@@ -15,10 +15,11 @@ import orjson
 from pydantic import ConfigDict, Field
 
 from ..endpoints.addresses import HeaderValue
-from ..endpoints.chat import RAW, MaxTokensField, from_chat, to_chat
-from ..endpoints.events import CompletionAssembly, ResponseAssembly
+from ..endpoints.assembly import Assembly, CompletionAssembly, ResponseAssembly
+from ..endpoints.chat import RAW, MaxTokensField, sound_call, to_chat
 from ..endpoints.outage import GONE, Outage
 from ..endpoints.patience import Throttling, Waited, lose_to_outage
+from ..endpoints.provider_data import origin_of, tag, untag
 from ..endpoints.rate_limit import HEADER_PREFIX, Allowances, RequestQueue
 from ..endpoints.raw import PATH as COMPLETION_PATH
 from ..endpoints.raw import as_chat, raw_text, to_completion
@@ -26,12 +27,14 @@ from ..endpoints.refusals import (
     QUOTED,
     describe_no_json,
     extra_body,
-    is_context_overflow,
-    overflow_response,
+    incomplete_by_refusal,
+    incomplete_response,
+    is_stream,
     read_refusal,
     read_response,
     take_reply,
 )
+from ..endpoints.replies import UnknownFinishes, from_chat
 from ..errors import (
     THROTTLED,
     ModelError,
@@ -145,8 +148,12 @@ class HostedModel(Model):
             self._lowest["service_tier"] = config.service_tier
         self._lowest |= config.extra_body
         self._delivery: JsonObject = {"stream": True} if config.stream else {}
-        if config.stream and self._is_chat:
-            self._delivery["stream_options"] = {"include_usage": True}
+        if self._is_chat:  # some endpoints stream unless they are told not to
+            options = {"stream_options": {"include_usage": True}} if config.stream else {}
+            self._delivery = {"stream": config.stream, **options}
+        for key in config.unsupported_params:
+            self._delivery.pop(key, None)
+        self._finishes = UnknownFinishes(name)
 
     def url(self, model: str) -> str:
         """The URL for requests to this model."""
@@ -238,12 +245,17 @@ class HostedModel(Model):
         """The request body. The row replaces configured values, the row's `extra_body` both."""
         row = {key: value for key, value in params.items() if value is not None}
         extra = extra_body(row)
+        model = str({**self._lowest, **row, **extra}["model"])
         if self._drops_reasoning and isinstance(row.get("input"), list):
             row["input"] = [item for item in row["input"] if item.get("type") != "reasoning"]
         if (text := raw_text(row)) is not None:
             row = to_completion(row, text)
         elif self._is_chat:
-            row = to_chat(row, max_tokens_field=self.config.max_tokens_field)
+            field, origin = self.config.max_tokens_field, origin_of(self.url(model), model)
+            row = to_chat(row, max_tokens_field=field, endpoint=origin)
+        elif isinstance(row.get("input"), list):
+            items = untag(row["input"], origin_of(self.url(model), model))
+            row["input"] = [sound_call(item) for item in items]
         for key in self._not_sent:
             row.pop(key, None)
         return {**self._lowest, **row, **extra, **({} if text is not None else self._delivery)}
@@ -256,7 +268,7 @@ class HostedModel(Model):
         allowances, now, assembly = self._queue.allowances, clock.now, None
         if self._is_streaming and not asked.is_completion:
             clock.begin()
-            assembly = (CompletionAssembly if self._is_chat else ResponseAssembly)(clock.hear)
+            assembly = self._assembly(clock.hear)
         url, headers = self.url(asked.model), await self.headers()
         if asked.is_completion:
             url = url.replace(PATHS[self.config.upstream_api], COMPLETION_PATH)
@@ -271,7 +283,7 @@ class HostedModel(Model):
                 arrived=assembly.feed if assembly else None,
             )
         except PeerError as error:
-            if assembly is None or assembly.whole() is None:
+            if assembly is None or assembly.whole(is_broken=True) is None:
                 failed = ModelError(error.message, status=error.status, retryable=error.retryable)
                 if isinstance(error, PeerUnreachable | PeerLost):
                     is_sent = isinstance(error, PeerLost)
@@ -283,16 +295,19 @@ class HostedModel(Model):
         await step
         if reply.status not in GONE:
             self._outage.record_answer(sent_at)
+        if is_stream(reply) and not asked.is_completion:  # though none was asked for
+            assembly = self._assembly()
+            assembly.feed(reply.raw)
         streamed = assembly is not None and assembly.has_begun
         payload = assembly.whole() if assembly and streamed else take_reply(reply)
         allowances.read_headers(now(), reply.headers.starting_with(HEADER_PREFIX))
         if reply.status == 200 and not (isinstance(payload, dict) and payload.get("error")):
-            response = self._answer(payload, url, reply, asked.params, streamed)
+            response = self._answer(payload, url, reply, asked, streamed)
             allowances.record_answer(now(), expected, total_tokens(response))
             self._throttling.record_answer()
             return response
-        if is_context_overflow(reply.status, payload):
-            return overflow_response(asked.params, self.model_name())
+        if reason := incomplete_by_refusal(reply.status, payload):
+            return incomplete_response(reason, asked.params, self.model_name())
         error = read_refusal(payload, url, reply, asked.model)
         if reply.status in GONE:
             self._outage.record_failure(error, asked.row, is_sent=True)
@@ -306,6 +321,9 @@ class HostedModel(Model):
             self._throttling.record_refusal(error, now())
         raise error
 
+    def _assembly(self, heard: Callable[[], None] = lambda: None) -> Assembly:
+        return (CompletionAssembly if self._is_chat else ResponseAssembly)(heard)
+
     async def _answers(self) -> bool:
         """Whether the endpoint answers a request that carries no row."""
         assert self._http, "start() opens the connection pool"
@@ -317,19 +335,24 @@ class HostedModel(Model):
         return reply.status not in GONE
 
     def _answer(
-        self, payload: Any, url: str, reply: Reply, params: JsonObject, streamed: bool
+        self, payload: Any, url: str, reply: Reply, asked: "_Request", streamed: bool
     ) -> JsonObject:
         if payload is None:
             what = describe_no_json(reply.text())
             if streamed:
                 what = "a stream that ended before its answer was whole"
             raise ModelError(f"{url} answered 200: {what}", body=reply.text(), retryable=True)
-        is_completion = params.get(RAW)
+        origin = origin_of(url, asked.model)
         try:
-            if not (self._is_chat or is_completion):
-                return read_response(payload)
-            completion = as_chat(payload) if is_completion else payload
-            return from_chat(completion, {"model": self.model_name(), **params})
+            if not (self._is_chat or asked.is_completion):
+                response = read_response(payload)
+                tag(response["output"], origin)
+            else:
+                completion = as_chat(payload) if asked.is_completion else payload
+                given = {"model": self.model_name(), **asked.params}
+                response = from_chat(completion, given, origin)
+            self._finishes.look(response)
+            return response
         except ModelError as error:
             begins = on_one_line(error.body, QUOTED)
             error.message = f"{url} answered 200: {error.message}; it begins with {begins}"

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from ..endpoints import messages, raw
 from ..endpoints.completions import as_completion, as_params
 from ..endpoints.events import completion_events, response_events
-from ..endpoints.prices import FREE, Prices, Tariff, tariff_of
+from ..endpoints.prices import FREE, Prices, Tariff, billed_cost, tariff_of
 from ..errors import ModelError, RolloutError
 from ..responses import total_tokens
 from ..session import Spent, current_session
@@ -159,7 +159,7 @@ class Model(Service):
     @post(CHAT)
     async def chat_completions(self, params: JsonObject) -> JsonObject:
         """The same for a Chat Completions request."""
-        response = await self.responses(as_params(params))
+        response = self._mask_reply(await self.responses(as_params(params)))
         return as_completion(response) | _versions(response)
 
     @post(COMPLETIONS)
@@ -171,7 +171,9 @@ class Model(Service):
     @post(MESSAGES)
     async def messages(self, params: JsonObject) -> JsonObject:
         """The same for a request of Anthropic's Messages API."""
-        return messages.as_message(await self.responses(messages.as_params(params)))
+        # provider data is packed for the client, and could not be masked there
+        response = self._mask_reply(await self.responses(messages.as_params(params)))
+        return messages.as_message(response)
 
     @get("/weight_version")
     async def weight_version(self) -> JsonObject:
@@ -272,6 +274,8 @@ class Model(Service):
         """Add the usage of a response to `spent`. Without `usage` its cost is unknown."""
         tariff, tokens = self._tariff(response.get("model") or self.model_name()), 0
         cost = 0.0 if tariff is FREE or not response.get("output") else None
+        if cost is None and getattr(self.config, "prices", None) is None:
+            cost = billed_cost(response.get("usage"))
         try:
             tokens = total_tokens(response)
             if tariff and tokens and cost is None:

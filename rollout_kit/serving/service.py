@@ -21,6 +21,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, PrivateAttr
 
 from ..errors import ConfigError, RolloutError, boundary, how_to_install
+from ..responses import provider_data_in
 from ..secrets import echoes, mask, mask_echo, secret_values
 from ..session import current_session
 from ..trajectory import without_tokens
@@ -227,6 +228,14 @@ class Service:
         tree = parse_leniently(orjson.loads, raw)
         if (masked := mask_echo(tree, self.secrets())) == tree:
             return reply
+        if provider_data_in(masked) != provider_data_in(tree):
+            # masked, the endpoint would refuse it; as it is, it would be stored
+            raise RolloutError(
+                "what the endpoint attached to its answer, for the next request, contains a secret"
+                " of this server's configuration",
+                server=self.name,
+                retryable=False,
+            )
         if session := current_session():
             session.stats["masked"] = True
         return without_tokens(masked)

@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 from openai.types.chat import ChatCompletion
 from openai.types.responses import Response
 
-from rollout_kit.endpoints.chat import from_chat, to_chat
+from rollout_kit.endpoints.chat import to_chat
+from rollout_kit.endpoints.replies import from_chat
 from rollout_kit.errors import ModelError, TaskError
 from rollout_kit.responses import (
     function_call_item,
@@ -335,7 +336,7 @@ def test_what_is_no_completion_is_the_models_error_and_may_be_tried_again(reply)
     [
         [1],
         "many",
-        {"prompt_tokens": "2", "completion_tokens": [1], "total_tokens": -3},
+        {"prompt_tokens": "x", "completion_tokens": [1], "total_tokens": -3},
         {"prompt_tokens_details": 5, "completion_tokens_details": {"reasoning_tokens": "x"}},
     ],
 )

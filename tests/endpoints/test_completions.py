@@ -3,8 +3,9 @@
 import pytest
 from openai.types.chat import ChatCompletion
 
-from rollout_kit.endpoints.chat import from_chat, to_chat
+from rollout_kit.endpoints.chat import to_chat
 from rollout_kit.endpoints.completions import as_completion, as_params
+from rollout_kit.endpoints.replies import from_chat
 from rollout_kit.errors import TaskError
 from rollout_kit.responses import (
     function_call_item,

@@ -11,13 +11,9 @@ from hosted import Endpoint, asks, with_model
 from support import Bench, asked, row
 from test_endpoint_trouble import Line, behind
 
+from rollout_kit.endpoints.assembly import CompletionAssembly, ResponseAssembly
 from rollout_kit.endpoints.completions import as_completion
-from rollout_kit.endpoints.events import (
-    CompletionAssembly,
-    ResponseAssembly,
-    completion_events,
-    response_events,
-)
+from rollout_kit.endpoints.events import completion_events, response_events
 from rollout_kit.errors import ConfigError, ModelError
 from rollout_kit.serving import registry
 from rollout_kit.serving.agent import Agent

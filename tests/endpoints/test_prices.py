@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from rollout_kit.endpoints.chat import from_chat
 from rollout_kit.endpoints.prices import FREE, Prices, Tariff, tariff_of
+from rollout_kit.endpoints.replies import from_chat
 from rollout_kit.responses import make_response
 from rollout_kit.serving.model import Model
 from rollout_kit.session import Session, Spent
