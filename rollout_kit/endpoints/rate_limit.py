@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..time_limit import running_loop
+from .refusals import duration_s
 
 HEADROOM = 0.97
 """Share of the allowed pace to use, because clocks differ and requests overtake each other."""
@@ -31,6 +32,9 @@ CUT = 0.8
 GROWTH, GROWTH_EVERY_S = 1.03, 5.0
 """Factor by which the request rate grows, once in this many seconds, while nothing is refused."""
 
+FAST_GROWTH, CALM_S = 1.2, 60.0
+"""Factor after this many seconds (s) without a refusal."""
+
 MANY = 0.15
 """With a larger share of refused requests, the pace is always regarded as the cause."""
 
@@ -39,6 +43,12 @@ ENOUGH = 3
 
 HEADER_PREFIX = "x-ratelimit-"
 """Prefix of the reply headers that name the endpoint's limits."""
+
+LONGEST_RESET_S = 61.0
+"""A limit of a minute is free again within this time (s)."""
+
+IN_SPITE, FORGIVEN = 3, 0.05
+"""So many more refusals than this share of the answers refute a limit in the headers."""
 
 UNITS = ("requests", "tokens")
 
@@ -87,18 +97,46 @@ class Guess:
     _cut_from: float = 0.0
     """The pace before the last cut."""
     _grown_at: float = 0.0
+    _refused_at: float = 0.0
+    """When the current period began: at the last refusal of a request that was sent after the
+    refusal before."""
+    _sent_since: int = 0
+    _period_s: float = 0.0
+    _sent_in_period: int = 0
+    """Those of the period before; 0 if it is settled."""
+    _refused_in_period: int = 0
 
     def record_sent(self, now: float) -> float:
         """Count a request that is sent; return the factor by which the pace may grow."""
         if self.first_sent is None:
             self.first_sent = now
         self.num_sent += 1
+        self._sent_since += 1
         if not self.is_in_use or now - self._grown_at < GROWTH_EVERY_S:
             return 1.0
         self._grown_at = now
-        return GROWTH
+        return FAST_GROWTH if now - self._refused_at > CALM_S else GROWTH
+
+    def end_period(self, now: float) -> None:
+        """The first of the requests sent since the last call is refused."""
+        began = self.first_sent if not self._refused_at else self._refused_at
+        self._period_s = now - (now if began is None else began)
+        self._sent_in_period, self._refused_in_period = self._sent_since, 0
+        self._sent_since, self._refused_at = 0, now
+
+    def settle(self) -> float | None:
+        """What the endpoint has taken a minute in the period before, once all its refusals are
+        known: between two refusals that is its limit. None if it took nothing or most of them, or
+        if this was asked before."""
+        refused, taken = self._refused_in_period, self._sent_in_period - self._refused_in_period
+        self._sent_in_period = 0
+        if refused < ENOUGH or not 0 < taken <= refused:
+            return None
+        return 60 * taken / max(1.0, self._period_s)
 
     def record_refusal(self, sent_at: float) -> None:
+        if sent_at <= self._refused_at:
+            self._refused_in_period += 1
         if sent_at < self._cut_at:
             self._refused_before += 1
         else:
@@ -137,6 +175,10 @@ class Allowances:
     _refusals: int = 0
     """Refusals in a row."""
     _refused_at: float = 0.0
+    _disbelieved: set[str] = field(default_factory=set)
+    """Units whose headers count a longer time than a minute."""
+    _in_spite: float = 0.0
+    """Refusals, less a part of the answers since."""
     _guess: Guess = field(default_factory=Guess)
 
     def __post_init__(self) -> None:
@@ -165,6 +207,8 @@ class Allowances:
         """Count a request that is sent; return the tokens that it is expected to use."""
         if (factor := self._guess.record_sent(now)) > 1:
             self.buckets["requests"].per_minute *= factor
+        if self._guess.is_in_use and (taken := self._guess.settle()) is not None:
+            self._slow_down_to(now, max(1.0, taken))
         for unit, bucket in self.buckets.items():
             bucket.refill(now)
             bucket.left -= self._cost(unit)
@@ -177,16 +221,27 @@ class Allowances:
     def record_answer(self, now: float, expected: float, used: float) -> None:
         """Count an answered request that used `used` tokens."""
         self._refusals = 0
+        self._in_spite = max(0.0, self._in_spite - FORGIVEN)
         self.tokens_each = used if not self.tokens_each else 0.9 * self.tokens_each + 0.1 * used
         if tokens := self.buckets.get("tokens"):
             tokens.refill(now)
             tokens.left -= used - expected
 
     def read_headers(self, now: float, headers: Mapping[str, str]) -> None:
-        """Adopt the limits in the `x-ratelimit-*` headers of a reply, as OpenAI spells them."""
+        """Adopt the limits in the `x-ratelimit-*` headers of a reply, as OpenAI spells them.
+
+        The headers do not say what time a limit counts. One that is free again within a minute is
+        taken for one of a minute, until requests are refused in spite of it.
+        """
         for unit in UNITS if headers else ():
             limit = _number(headers.get(f"{HEADER_PREFIX}limit-{unit}", ""))
-            if not limit:
+            if not limit or unit in self._disbelieved:
+                continue
+            reset_s = duration_s(headers.get(f"{HEADER_PREFIX}reset-{unit}", ""))
+            if reset_s is None:
+                continue
+            if reset_s > LONGEST_RESET_S:
+                self._disbelieve(unit)
                 continue
             allowed = HEADROOM * min(limit, self.configured.get(unit) or limit)
             if unit == "requests":
@@ -211,9 +266,22 @@ class Allowances:
         if pause is None:
             pause = min(MAX_PAUSE_S, UNTOLD_PAUSE_S * 2.0 ** (min(self._refusals, 10) - 1))
         self.paused_until = max(self.paused_until, now + pause)
+        if is_news:
+            self._guess.end_period(now)
         self._guess.record_refusal(sent_at)
+        if is_news:
+            self._in_spite += 1
+            if self._in_spite >= IN_SPITE and not self._guess.is_in_use:
+                self._disbelieve("requests")
         if is_news and ("requests" not in self.buckets or self._guess.is_in_use):
             self._slow_down(now)
+
+    def _disbelieve(self, unit: str) -> None:
+        """Use the limit in the headers no longer: it counts an hour or a day, say."""
+        self._disbelieved.add(unit)
+        self.buckets.pop(unit, None)
+        if configured := self.configured.get(unit):
+            self.buckets[unit] = Bucket(HEADROOM * configured, self._refused_at)
 
     def _slow_down(self, now: float) -> None:
         """Reduce the pace that was refused; the endpoint names no limit."""
@@ -225,6 +293,13 @@ class Allowances:
         guess.cut(now, bucket.per_minute)
         bucket.per_minute = max(1.0, CUT * bucket.per_minute)
         bucket.left = min(bucket.left, 1.0)
+
+    def _slow_down_to(self, now: float, per_minute: float) -> None:
+        """Use the pace that the endpoint has taken, if it is slower."""
+        bucket = self.buckets["requests"]
+        if per_minute < bucket.per_minute:
+            self._guess.cut(now, per_minute)
+            bucket.per_minute, bucket.left = per_minute, min(bucket.left, 1.0)
 
 
 class RequestQueue:

@@ -172,3 +172,78 @@ def test_refusals_of_the_same_moment_count_once() -> None:
     allowances.send(1.6)
     allowances.record_refusal(1.7, 1.6, None)
     assert allowances.paused_until == pytest.approx(3.7)
+
+
+class Groq:
+    """Takes `per_minute` requests, at a steady pace or in each minute; its headers count a day."""
+
+    def __init__(self, per_minute: int, *, is_steady: bool) -> None:
+        self.limiter = Limiter(RateLimit(requests_per_minute=per_minute, burst_s=60))
+        self.per_minute, self.is_steady = per_minute, is_steady
+        self.minute, self.left = -1, 0
+        self.asked = self.taken = 0
+
+    def ask(self, now: float) -> float | None:
+        """Seconds to wait; None if it takes the request."""
+        self.asked += 1
+        if self.is_steady:
+            short = self.limiter.take(1, now)
+            wait_s = short[1] if short else None
+        else:
+            if int(now // 60) != self.minute:
+                self.minute, self.left = int(now // 60), self.per_minute
+            wait_s = None if self.left else 60 - now % 60
+            self.left = max(0, self.left - 1)
+        self.taken += wait_s is None
+        return wait_s
+
+    def headers(self) -> dict[str, str]:
+        return {
+            "x-ratelimit-limit-requests": "14400",
+            "x-ratelimit-remaining-requests": str(14400 - self.taken),
+            "x-ratelimit-reset-requests": f"{self.taken * 6 // 60}m{self.taken * 6 % 60}.56s",
+        }
+
+
+@pytest.mark.parametrize("is_steady", [True, False])
+@pytest.mark.parametrize("tells_pause", [True, False])
+def test_a_limit_of_a_day_is_not_taken_for_one_of_a_minute(
+    is_steady: bool, tells_pause: bool
+) -> None:
+    endpoint = Groq(30, is_steady=is_steady)
+
+    async def main() -> float:
+        turns, loop = RequestQueue(Allowances()), asyncio.get_running_loop()
+        free = asyncio.Semaphore(32)
+
+        async def one() -> None:
+            async with free:
+                number = turns.number()
+                while True:
+                    expected, sent_at = await turns.wait(number), loop.time()
+                    await asyncio.sleep(0.2)
+                    wait_s = endpoint.ask(loop.time())
+                    turns.allowances.read_headers(loop.time(), endpoint.headers())
+                    if wait_s is None:
+                        await asyncio.sleep(1)
+                        return turns.allowances.record_answer(loop.time(), expected, 100)
+                    told = wait_s if tells_pause else None
+                    turns.allowances.record_refusal(loop.time(), sent_at, told)
+
+        began = loop.time()
+        await asyncio.gather(*(one() for _ in range(240)))
+        return loop.time() - began
+
+    took_s = run_virtual(main())
+    assert took_s < 1.15 * (240 - 30) * 2 + 60
+    assert endpoint.asked < (1.3 if tells_pause else 2.5) * 240
+
+
+def test_a_limit_without_the_time_of_its_reset_is_not_believed() -> None:
+    allowances = Allowances()
+    allowances.read_headers(0.0, {"x-ratelimit-limit-requests": "60"})
+    assert not allowances.is_limited
+    allowances.read_headers(
+        0.0, {"x-ratelimit-limit-requests": "60", "x-ratelimit-reset-requests": "1s"}
+    )
+    assert allowances.paces() == {"requests_per_minute": HEADROOM * 60}

@@ -13,6 +13,7 @@ from zlib import crc32
 
 import orjson
 
+from ...responses import has_provider_data, without_provider_data
 from ...types import JsonObject, Key
 from ..lines import BOOKKEEPING, row_of
 
@@ -82,7 +83,10 @@ def hold(key: Key, line: JsonObject, encoded: bytes | None = None) -> HeldMember
     seen: JsonObject = {"arm": "", "tags": {}, "response": response, "verdict": verdict}
     if isinstance(arm, dict):
         seen |= {"arm": str(arm.get("id") or ""), "tags": arm.get("tags") or {}}
-    return HeldMember(key, orjson.dumps(seen), line.get("responses_create_params") or {})
+    raw = orjson.dumps(seen)
+    if has_provider_data(raw):
+        raw = orjson.dumps({**seen, "response": without_provider_data(line["response"])})
+    return HeldMember(key, raw, line.get("responses_create_params") or {})
 
 
 def hold_line(key: Key, line: JsonObject) -> HeldMember:
