@@ -190,13 +190,14 @@ class CompletionAssembly(Assembly):
 
 def _is_another(known: JsonObject, piece: JsonObject, told: JsonObject) -> bool:
     """Whether a fragment begins another call than the one that has its index. Some endpoints give
-    all calls one index, or each fragment another id, or repeat the name."""
+    all calls one index, or each fragment another id, or repeat the name without an id."""
     name, before, call_id = told.get("name"), known["function"], piece.get("id")
     if not name or not before["name"] or (call_id and call_id == known["id"]):
         return False
-    if not before["arguments"]:
-        return bool(call_id and known["id"]) and name != before["name"]
-    return _is_json(before["arguments"]) or name != before["name"]
+    if call_id and known["id"]:
+        return True
+    given = before["arguments"]
+    return bool(given) and (_is_json(given) or name != before["name"])
 
 
 def _is_json(text: str) -> bool:
