@@ -144,9 +144,30 @@ def _check_not_failed(choice: JsonObject, completion: JsonObject) -> None:
     raise ModelError(
         f"the endpoint failed while it answered, as its choice has {what}",
         status=status,
-        body=quote_json(completion),
+        body=_quote(completion),
         retryable=True,
     )
+
+
+def _quote(completion: Any) -> str:
+    """A completion for an error, without what only its endpoint can read."""
+    shown = dict(as_object(completion))
+    if not isinstance(choices := shown.get("choices"), list):
+        return quote_json(completion)
+    shown["choices"] = [
+        {**choice, "message": _known_fields(choice["message"])}
+        if isinstance(as_object(choice).get("message"), dict)
+        else choice
+        for choice in choices
+    ]
+    return quote_json(shown)
+
+
+def _known_fields(message: JsonObject) -> JsonObject:
+    known = {name: message[name] for name in OF_MESSAGE & message.keys()}
+    if isinstance(calls := known.get("tool_calls"), list):
+        known["tool_calls"] = [as_object(call).get("function") for call in calls]
+    return known
 
 
 def _finish(choice: JsonObject) -> str:
@@ -214,7 +235,7 @@ def _read_content(said: _Said, content: Any, completion: JsonObject) -> None:
     said.is_plain = not (unread or found["thought"])
     if unread and not any(found.values()):
         what = f"not a chat completion: its content has no text, but {', '.join(unread)}"
-        raise ModelError(what, body=quote_json(completion), retryable=False)
+        raise ModelError(what, body=_quote(completion), retryable=False)
 
 
 def _parts(content: Any) -> Iterator[tuple[Kind, str]]:
@@ -351,4 +372,4 @@ def read_usage(given: Any) -> JsonObject | None:
 
 
 def _garbage(what: str, completion: Any) -> ModelError:
-    return ModelError(f"not a chat completion: {what}", body=quote_json(completion), retryable=True)
+    return ModelError(f"not a chat completion: {what}", body=_quote(completion), retryable=True)
