@@ -4,7 +4,13 @@ import time
 
 from pydantic import ConfigDict, Field
 
-from rollout_kit.responses import function_call_output, function_calls, input_items, message_item
+from rollout_kit.responses import (
+    function_call_output,
+    function_calls,
+    input_items,
+    message_item,
+    without_provider_data,
+)
 from rollout_kit.serving.agent import Agent, AgentConfig, Turns
 from rollout_kit.serving.gymnasium import observation_item
 from rollout_kit.serving.service import ServerRef
@@ -34,7 +40,8 @@ class GymnasiumAgent(Agent):
             response = await turns.ask({**params, "input": asked + output})
             turns.num_calls += len(function_calls(response["output"]))
             output = output + (response["output"] or [message_item("")])  # an empty turn counts
-            body = {"responses_create_params": params, "response": response}
+            shown = without_provider_data(response)
+            body = {"responses_create_params": params, "response": shown}
             step = await self._play(turns, "/step", body)
             output = output + _items(step)
             if step.get("terminated") or step.get("truncated"):

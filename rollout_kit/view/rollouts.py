@@ -7,6 +7,7 @@ import orjson
 from ..errors import ConfigError
 from ..export.conversation import digest, said_by
 from ..export.filters.masks import rows_of_task, status_of
+from ..responses import OPAQUE, has_provider_data, without_fields
 from ..store.index.index import LineChanged
 from ..store.lines import rollout_of
 from ..store.scan import parse_line
@@ -50,7 +51,7 @@ class Reader:
             "labels": dict(labels.on(Labelled(*key))),
             "task_labels": dict(labels.on(Labelled.task(key.task_id))),
             "size": len(raw),
-            "line": _cut(orjson.loads(raw)),
+            "line": _cut(without_fields(orjson.loads(raw), OPAQUE)),
             "failures": self._failures_of(number, row),
         }
 
@@ -69,10 +70,12 @@ class Reader:
         return str(failure.get("message"))[:MAX_PREVIEW] if isinstance(failure, dict) else None
 
     def raw(self, row_id: int) -> tuple[str, bytes]:
-        """A name for the download, and the line as it stands in the file."""
+        """A name for the download, and the line as it stands in the file, without provider data."""
         _, part, row = self._dataset.locate(row_id)
-        key = part.index.key(row)
-        return f"{key.task_id}-{key.rollout_index}.json", part.index.line(row)
+        key, raw = part.index.key(row), part.index.line(row)
+        if has_provider_data(raw):
+            raw = orjson.dumps(without_fields(orjson.loads(raw), OPAQUE))
+        return f"{key.task_id}-{key.rollout_index}.json", raw
 
     def group(self, row_id: int) -> JsonObject:
         """All rollouts of the task in the same file."""
