@@ -26,7 +26,9 @@ from .simulation import Decision, Simulation
 from .stats import Stats
 from .wire import listening
 
-COUNTING = frozenset({"rate_limit", "faults", "endpoint_port", "max_concurrent_requests"})
+COUNTING = frozenset(
+    {"rate_limit", "faults", "endpoint_port", "max_concurrent_requests", "refuse_above"}
+)
 """Settings by which one answer depends on other requests."""
 
 LOOPBACK = "127.0.0.1"
@@ -102,6 +104,8 @@ class SimulatedModel(Model):
             "waiting": self.stats.waiting,
             "throttled": False,
             "num_429": self.stats.by_status["429"],
+            "answered": self.stats.whole_s.number,
+            "answered_s": round(self.stats.whole_s.total, 3),
             **(limit.paces() if (limit := self.config.rate_limit) else {}),
             "server_load": self.stats.in_flight,
             **self.stats.engine_figures(),
@@ -128,7 +132,7 @@ class SimulatedModel(Model):
         self.stats.begin(dialect, loop.time())
         outcome, fault = "abandoned", ""
         try:
-            decision = self.simulation.decide(dialect, params, loop.time())
+            decision = self.simulation.decide(dialect, params, loop.time(), self.stats.in_flight)
             fault = str(decision.fault.kind) if decision.fault else ""
             await self._pass(decision)
             answer = self._outcome(decision)

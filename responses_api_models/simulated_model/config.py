@@ -132,6 +132,9 @@ class SimulatedModelConfig(ModelConfig):
     latency_s: float | LogNormal = _operational(0.0, "From a request's turn to its first token.")
     per_output_token_s: float = _operational(0.0, "For each token of the answer, on top.", ge=0)
     rate_limit: RateLimit | None = _operational(None, "What gets a 429; clients are not told.")
+    refuse_above: int | None = _operational(
+        None, "More requests than this at a time get a 429.", ge=1
+    )
     faults: list[Fault] = _operational([], "The first that strikes a request is taken.")
     endpoint_port: int | None = _operational(
         None, "One more port on loopback, shared by all workers.", ge=1, le=65535

@@ -133,7 +133,8 @@ class Exchange:
             raise TaskError(f"the body is not JSON: {error}", status=400) from None
         if not isinstance(body, dict):
             raise TaskError("the body must be a JSON object", status=400)
-        return self._model.simulation.decide(self._request.path, body, self._began)
+        in_flight = self._model.stats.in_flight
+        return self._model.simulation.decide(self._request.path, body, self._began, in_flight)
 
     def _deliver(self, decision: Decision) -> None:
         self._first_at = self._loop.time()

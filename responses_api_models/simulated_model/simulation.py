@@ -44,6 +44,11 @@ class Refusal:
 BROKEN = Refusal(500, "simulated fault: internal server error", "server_error")
 
 
+FULL = Refusal(
+    429, "too many requests at the same time", "requests", code="concurrency_limit_exceeded"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """The outcome of a request; times are seconds from its arrival.
@@ -78,11 +83,14 @@ class Simulation:
         self._num_requests = 0
         self._first_at = 0.0
 
-    def decide(self, dialect: str, body: JsonObject, now: float) -> Decision:
-        """Decide a request that arrives `now`, on a monotonic clock; TaskError if it is invalid."""
+    def decide(self, dialect: str, body: JsonObject, now: float, in_flight: int = 1) -> Decision:
+        """Decide a request that arrives `now`, on a monotonic clock, as the last of `in_flight`;
+        TaskError if it is invalid."""
         asked = read(dialect, body)
         draws = self._arrival(asked, now)
         fault = self._fault(draws, now)
+        if in_flight > (self._config.refuse_above or in_flight):
+            return Decision(asked, refusal=FULL)
         if fault and (refusal := _at_once(fault)):
             return Decision(asked, refusal=refusal, fault=fault)
         if refusal := self._overflow(asked, fault):

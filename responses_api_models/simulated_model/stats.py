@@ -22,6 +22,10 @@ class Histogram:
         self.counts[bisect_left(BOUNDS_S, value)] += 1
         self.total += value
 
+    @property
+    def number(self) -> int:
+        return sum(self.counts)
+
     def lines(self, name: str, labels: str) -> Iterator[str]:
         running = 0
         for bound, count in zip((*BOUNDS_S, "+Inf"), self.counts, strict=True):
@@ -29,6 +33,13 @@ class Histogram:
             yield f'{name}_bucket{{{labels},le="{bound}"}} {running}'
         yield f"{name}_sum{{{labels}}} {self.total:.6f}"
         yield f"{name}_count{{{labels}}} {running}"
+
+
+USED = 0.85
+"""Share of the key-value cache that full slots use: the limiter would cut at a full one."""
+
+BLOCKS, BLOCK_SIZE = 2048, 16
+"""The cache of one slot in `/metrics`, in blocks of so many tokens."""
 
 
 @dataclass(slots=True)
@@ -94,15 +105,20 @@ class Stats:
     def waiting(self) -> int:
         return self.in_flight - self.running
 
+    @property
+    def cache_use(self) -> float:
+        return USED * self.running / self.num_slots if self.num_slots else 0.0
+
     def engine_figures(self) -> JsonObject:
         """Metrics that vLLM would report; empty if the concurrency is unlimited."""
         if not self.num_slots:
             return {}
         return {
-            "kv_cache": round(self.running / self.num_slots, 4),
+            "kv_cache": round(self.cache_use, 4),
             "engine_running": self.running,
             "engine_waiting": self.waiting,
             "preemptions": 0,
+            "max_sequences": self.num_slots,
         }
 
     def report(self, now: float) -> JsonObject:
@@ -128,11 +144,10 @@ class Stats:
     def metrics(self) -> str:
         """Prometheus text with the names of vLLM's metrics."""
         labels = f'engine="0",model_name="{self.model}"'
-        used = self.running / self.num_slots if self.num_slots else 0.0
         single: list[tuple[str, str, float]] = [
             ("num_requests_running", "gauge", self.running),
             ("num_requests_waiting", "gauge", self.waiting),
-            ("kv_cache_usage_perc", "gauge", round(used, 4)),
+            ("kv_cache_usage_perc", "gauge", round(self.cache_use, 4)),
             ("num_preemptions_total", "counter", 0),
             ("prefix_cache_queries_total", "counter", 0),
             ("prefix_cache_hits_total", "counter", 0),
@@ -140,6 +155,10 @@ class Stats:
             ("generation_tokens_total", "counter", self.generated_tokens),
         ]
         lines = []
+        if self.num_slots:
+            blocks = f'block_size="{BLOCK_SIZE}",num_gpu_blocks="{BLOCKS * self.num_slots}"'
+            lines += ["# TYPE vllm:cache_config_info gauge"]
+            lines += [f'vllm:cache_config_info{{{blocks},engine="0"}} 1.0']
         for name, kind, value in single:
             family = name.removesuffix("_total")
             lines += [f"# TYPE vllm:{family} {kind}", f"vllm:{name}{{{labels}}} {value}"]

@@ -29,6 +29,7 @@ from .endpoints import Endpoint, Endpoints
 from .engine import Engine
 from .following import Observer, Replicas
 from .gate import Gate
+from .metrics import SEQUENCES
 from .options import adapter_names, adapter_places
 from .replicas import replicas
 from .turns import Asked
@@ -62,6 +63,8 @@ class VllmModel(Model):
         self._gate = Gate()
         self._replicas: Replicas | None = None
         self._open = 0
+        self._context = 0
+        """Context length; 0 before it was looked up, −1 if it is unknown."""
         self._partial_turns = PartialTurns() if config.resume_turns else None
 
     @classmethod
@@ -181,9 +184,19 @@ class VllmModel(Model):
 
     @get("/load")
     async def load(self) -> JsonObject:
-        """`load_figures`, and the figures of each endpoint."""
-        told = [each.to_json() for each in self._endpoints.all] if self._endpoints else []
-        return {**self.load_figures(), "endpoints": told}
+        """The same with what the engines hold, and the figures of each endpoint."""
+        endpoints = self._endpoints
+        if endpoints is None:
+            return {**await super().load(), "endpoints": []}
+        if not self._context and endpoints.capacity().num_engines:
+            given = self.config.get("max_model_len")
+            self._context = given if isinstance(given, int) else await endpoints.context() or -1
+        most = self.config.get("max_num_seqs") or SEQUENCES
+        return {
+            **await super().load(),
+            **endpoints.capacity().figures(most, max(0, self._context)),
+            "endpoints": [each.to_json() for each in endpoints.all],
+        }
 
     async def responses(self, params: JsonObject) -> JsonObject:
         request = name_request(params) if self._partial_turns else ""

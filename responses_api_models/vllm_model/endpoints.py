@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import orjson
+
 from rollout_kit.errors import ModelError, PeerError
 from rollout_kit.time_limit import within
 from rollout_kit.transport.http import HttpClient
@@ -39,6 +41,7 @@ class Endpoint:
     ejected_for: str = ""
     """Why the server is left out; empty while it is healthy."""
     figures: dict[str, float] = field(default_factory=dict)
+    capacity: metrics.Capacity = metrics.UNKNOWN
     max_model_len: int = 0
     """Context length, if it was needed already."""
     is_suspect: bool = False
@@ -134,6 +137,24 @@ class Endpoints:
             whole["kv_cache"] = round(max(each.get("kv_cache", 0.0) for each in told), 4)
         return whole
 
+    def capacity(self) -> metrics.Capacity:
+        """What the engines of all healthy servers hold."""
+        return sum((each.capacity for each in self.well()), metrics.UNKNOWN)
+
+    async def context(self) -> int:
+        """Context length of the model, as its servers list it; 0 if none tells it."""
+        for endpoint in self.well():
+            try:
+                reply = await self._http.get(
+                    f"{endpoint.url}/v1/models", headers=self._headers, timeout_s=PROBE_TIMEOUT_S
+                )
+                entries = orjson.loads(reply.raw)["data"]
+                lengths = [int(each.get("max_model_len") or 0) for each in entries]
+            except (PeerError, ValueError, KeyError, TypeError, AttributeError):
+                continue
+            return max(lengths, default=0)
+        return 0
+
     def _best(self, session: str | None) -> Endpoint | None:
         known = self._sessions.get(session) if session is not None else None
         if known is not None and not known.ejected_for:
@@ -170,7 +191,9 @@ class Endpoints:
                 except PeerError:
                     continue  # failing requests show whether the server is healthy
                 if reply.status == 200 and not endpoint.ejected_for:
-                    endpoint.figures = metrics.read(reply.raw.decode("utf-8", "replace"))
+                    text = reply.raw.decode("utf-8", "replace")
+                    endpoint.figures = metrics.read(text)
+                    endpoint.capacity = metrics.read_capacity(text)
             was_busy = busy
             await asyncio.sleep(METRICS_S)
 

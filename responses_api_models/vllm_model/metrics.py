@@ -1,6 +1,10 @@
-"""The Prometheus metrics of vLLM that show how busy an engine is."""
+"""The Prometheus metrics of vLLM that show how busy an engine is, and what it holds."""
 
+import re
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from rollout_kit.types import JsonObject
 
 WANTED: dict[str, tuple[str, Callable[[Iterable[float]], float]]] = {
     "vllm:num_requests_running": ("engine_running", sum),
@@ -25,3 +29,64 @@ def read(text: str) -> dict[str, float]:
         except (ValueError, IndexError):
             continue
     return {WANTED[name][0]: WANTED[name][1](values) for name, values in found.items()}
+
+
+CACHE = "vllm:cache_config_info{"
+
+LABEL = re.compile(r'(\w+)="([^"]*)"')
+
+SEQUENCES = 256
+"""vLLM's `max_num_seqs` where it is not given; it takes more on the largest GPUs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What the engines behind one URL hold, and what they have answered so far."""
+
+    cache_tokens: int = 0
+    num_engines: int = 0
+    generated: float = 0.0
+    answered: float = 0.0
+
+    def __add__(self, other: "Capacity") -> "Capacity":
+        return Capacity(
+            self.cache_tokens + other.cache_tokens,
+            self.num_engines + other.num_engines,
+            self.generated + other.generated,
+            self.answered + other.answered,
+        )
+
+    def figures(self, max_num_seqs: int, max_model_len: int) -> JsonObject:
+        """The figures of `/load`; empty if vLLM does not tell its cache."""
+        if not self.num_engines:
+            return {}
+        found: JsonObject = {
+            "max_sequences": max_num_seqs * self.num_engines,
+            "kv_cache_tokens": self.cache_tokens,
+        }
+        if max_model_len:
+            found["max_model_len"] = max_model_len
+        if self.answered:
+            found["output_tokens_each"] = round(self.generated / self.answered, 1)
+        return found
+
+
+UNKNOWN = Capacity()
+
+
+def read_capacity(text: str) -> Capacity:
+    """The capacity that the text tells; data-parallel engines have a cache each."""
+    caches: dict[str, int] = {}
+    sums = {"vllm:generation_tokens_total": 0.0, "vllm:request_success_total": 0.0}
+    for line in text.splitlines():
+        if line.startswith(CACHE):
+            told = dict(LABEL.findall(line))
+            size, number = told.get("block_size", ""), told.get("num_gpu_blocks", "")
+            if size.isdecimal() and number.isdecimal():
+                caches[told.get("engine", "")] = int(size) * int(number)
+        elif (name := line.partition("{")[0]) in sums:
+            try:
+                sums[name] += float(line.rpartition("}")[2].split()[0])
+            except (ValueError, IndexError):
+                continue
+    return Capacity(sum(caches.values()), len(caches), *sums.values())

@@ -17,6 +17,7 @@ from ..errors import OutputError, RolloutError, StopRun
 from ..metrics.summary import Metrics
 from ..metrics.tally import Tally
 from ..pacing.budget import within
+from ..pacing.capacity import Size
 from ..pacing.give_up import GiveUp
 from ..pacing.limiter import Limiter
 from ..pacing.meter import Meter
@@ -42,6 +43,9 @@ METRICS_EVERY_S = 60.0
 
 QUIET_S = 60.0
 """After this time without an outcome, a line says what the attempts in flight wait for."""
+
+NUM_SIZED = 8
+"""Rollouts whose rows tell the size of requests."""
 
 OVERLOADED = frozenset({429, 503, 529})
 """Statuses after which an adaptive limit is cut."""
@@ -248,11 +252,28 @@ class Run:
         yield self._tick()
         yield self._watch_servers()
         yield self.groups.watch()
-        ask = partial(self.runner.peers.call_each, path="/load")
-        every_s = 0.0 if self.command.json_output else SAY_EVERY_S
-        yield self.parallel.watch(
-            lambda limiter: Watch(limiter, self.models(), ask, self._say, every_s).watch()
+        yield self.parallel.watch(self._watch_models)
+
+    async def _watch_models(self, limiter: Limiter) -> None:
+        """Show the limiter and the meter the loads of the model servers."""
+        schedule = self.schedule
+        watch = Watch(
+            limiter,
+            self.models(),
+            partial(self.runner.peers.call_each, path="/load"),
+            self._say,
+            0.0 if self.command.json_output else SAY_EVERY_S,
+            in_flight=lambda: schedule.in_flight,
+            size=self._size,
+            take=self.meter.take_load,
+            refresh=schedule.refresh,
         )
+        await watch.watch()
+
+    def _size(self) -> Size | None:
+        """The size of requests, from the first rollouts in flight."""
+        slots = islice(self.schedule.slots.values(), NUM_SIZED)
+        return Size.of(slot.attempt.task.row for slot in slots if slot.attempt)
 
     async def _tick(self) -> None:
         """Each second force lines to disk; now and then write metrics, or report a silence."""

@@ -6,7 +6,9 @@ The second kind is judged first, because it lengthens every time measured in tha
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..errors import number_of
 from ..types import JsonObject
@@ -64,6 +66,13 @@ MIN_SEEN = 3
 SHORT_S = 1.0
 """A shorter run in which not even each slot had a rollout says nothing about the process."""
 
+REACHED = 0.85
+"""Share of the sent requests in the engine below which the others are reported to wait before it;
+one that is fed without delay has 0.97 and more."""
+
+MIN_LOADS, MIN_SENT = 3, 4
+"""Loads with as many requests sent that are needed for that."""
+
 STARVED = 0.1
 """Share of the time without a core from which the sentence mentions it."""
 
@@ -72,13 +81,18 @@ STARVED = 0.1
 class Growth:
     """How a part's time grows with the number in flight, measured while the slots first fill.
 
-    The n-th rollout starts with n − 1 in flight. If its time is the same as with all slots full,
-    the part has spare capacity; if times grow in proportion, more slots only lengthen its queue.
+    The n-th rollout starts with n − 1 in flight. If times grow in proportion, more slots only
+    lengthen the part's queue. If its time is the same as with all slots full, the part has spare
+    capacity; but that only shows where the slots were not full while it went on.
     """
 
     limit: int
     early: list[tuple[float, float]] = field(default_factory=list)
     """(log of the rollouts in flight at the start, log of the seconds)."""
+    middles: list[float] = field(default_factory=list)
+    """When each of `early` was half done."""
+    full_at: float = math.inf
+    """When the slots were full."""
     count: int = 0
     total: float = 0.0
     squares: float = 0.0
@@ -89,14 +103,23 @@ class Growth:
         """Whether further rollouts would tell nothing more."""
         return self.count >= MAX_FULL
 
-    def add(self, in_flight: int, seconds: float) -> None:
+    @property
+    def shows_room(self) -> bool:
+        """Whether the part was seen with few in flight, and not only begun so."""
+        return sum(middle < self.full_at for middle in self.middles) >= MIN_SEEN
+
+    def add(self, in_flight: int, seconds: float, began: float = -math.inf) -> None:
+        """Add a rollout that began with so many in flight, at `began` (s)."""
         if in_flight > 0.8 * self.limit:
+            if math.isfinite(began):
+                self.full_at = min(self.full_at, began)
             value = math.log(max(seconds, 1e-6))
             self.count += 1
             self.total += value
             self.squares += value * value
         elif self.limit < 8 * in_flight <= 4 * self.limit and len(self.early) < MAX_EARLY:
             self.early.append((math.log(in_flight), math.log(max(seconds, 1e-6))))
+            self.middles.append(began + seconds / 2)
 
     def exponent(self) -> float | None:
         """Power of the number in flight that the time grows with, at least: two standard errors
@@ -134,12 +157,28 @@ class SlotTime:
     """Available slot seconds if the limit changes; else 0, and limit times elapsed time is used."""
     trainer: float = 0.0
     """Seconds of the run in which nothing was in flight, as the trainer had to be waited for."""
+    sent: float = 0.0
+    in_engine: float = 0.0
+    """Requests that were sent to vLLM, and those in its engine, summed over `num_loads`."""
+    num_loads: int = 0
     growth: dict[str, Growth] = field(init=False)
 
     def __post_init__(self) -> None:
         self.growth = {
             part: Growth(self.limit) for part in ("model", "tools", "verification", "agent")
         }
+
+    def take_load(self, load: Mapping[str, Any]) -> None:
+        """Note how many of the requests sent to an engine are in it, as running or queued."""
+        if (sent := load.get("engine_sent", 0)) >= MIN_SENT:
+            self.sent += sent
+            self.in_engine += load["engine_running"] + load.get("engine_waiting", 0)
+            self.num_loads += 1
+
+    @property
+    def reached(self) -> float | None:
+        """Share of the requests sent that are in the engine; None if too little was seen."""
+        return self.in_engine / self.sent if self.num_loads >= MIN_LOADS else None
 
     def shares(self) -> dict[str, float]:
         """Shares of the slots' time, the largest first."""
@@ -196,6 +235,8 @@ class Bottleneck:
     parallelism: int
     gain: float | None
     sentence: str
+    reached: float | None = None
+    """Share of the requests sent that are in vLLM's engine, if that is known."""
 
     def short(self) -> str:
         """`model 93%`: for the progress line."""
@@ -214,6 +255,8 @@ class Bottleneck:
             "gain_of_twice_the_parallelism": self.gain and round(self.gain, 2),
             "sentence": self.sentence,
         }
+        if self.reached is not None:
+            found["engine_reached"] = round(self.reached, 4)
         if (load := self.client.workers) is not None:
             found["workers_busy"] = round(load.busy, 4)
             found["workers_cpu"] = round(load.cpu_s / self.client.elapsed_s, 4)
@@ -251,7 +294,7 @@ def verdict(spent: SlotTime, client: Client) -> Bottleneck | None:
         f"Bottleneck: {PARTS[part]}, {_percent(share)} of the slots' time ({', '.join(rest)});"
         f" {full}: {why}"
     )
-    return Bottleneck(part, share, shares, client, spent.limit, gain, sentence)
+    return Bottleneck(part, share, shares, client, spent.limit, gain, sentence, spent.reached)
 
 
 def _judge_workers(client: Client, load: WorkerLoad) -> tuple[str, float, str]:
@@ -309,7 +352,8 @@ def _judge_client(client: Client) -> tuple[str, float, str]:
 def _gain(part: str, share: float, spent: SlotTime, client: Client) -> tuple[float | None, str]:
     """Highest speed-up at MORE times the parallelism, and its wording.
 
-    It is a bound, not a forecast: each observed limit lowers it, and none is guessed.
+    It is a bound, not a forecast: each observed limit lowers it, and none is guessed. Where the run
+    did not show that the part has room, there is none.
     """
     if part == "failed":
         return 1.0, "raising parallelism fixes no failures; retry_s of each line is their time"
@@ -321,6 +365,12 @@ def _gain(part: str, share: float, spent: SlotTime, client: Client) -> tuple[flo
     if spent.rate_limit >= LIMITED * spent.slots:
         reached = "" if part == "rate_limit" else "the rate limit is reached already, so "
         return 1.0, f"{reached}raising parallelism gains nothing"
+    if part == "model" and spent.reached is not None and spent.reached < REACHED:
+        return 1.0, (
+            f"vLLM's engine had {_percent(spent.reached)} of the requests that were sent to it. The"
+            " others wait before the engine, in vLLM's API process: raising parallelism gains"
+            " nothing; try more API processes (api_server_count: 2 or more of the vllm_model)"
+        )
     if spent.outcomes <= spent.limit:
         ended = f"{number_of(spent.outcomes, 'rollout')} ended in {spent.limit:,} slots"
         return None, f"{ended}, too few to tell what more would gain"
@@ -339,8 +389,8 @@ def _gain(part: str, share: float, spent: SlotTime, client: Client) -> tuple[flo
     reason = min(bounds, key=bounds.__getitem__) if gain < 0.95 * MORE else ""
     if gain <= NO_GAIN:
         return gain, f"raising parallelism gains nothing, {reason}"
-    if not reason and exponent is None and growth:
-        reason = f"if {PARTS[part]} has the capacity, which was not measured"
+    if growth is None or not growth.shows_room:
+        return None, "what more parallelism would gain was not measured"
     text = f"twice the parallelism would gain up to {math.floor(gain * 10) / 10:.1f}x"
     return gain, f"{text}, {reason}" if reason else text
 

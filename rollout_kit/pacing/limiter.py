@@ -7,16 +7,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from ..config.keys.parallelism import Parallelism
+from ..config.keys.parallelism import AUTO, Parallelism
+from ..errors import number_of
 from ..types import JsonObject
+from .capacity import find_capacity, find_width
 from .knee import EXPLORED, Times
-
-FIRST = 8
-"""Initial limit of `Adaptive`; a larger `start` is reached by doubling."""
+from .signs import Answers, Refusals
 
 STEEP, GROWTH = 1.5, 1.2
-"""Growth factors per turnover (as many completions as the limit) once `start` is reached: STEEP
+"""Growth factors per turnover (as many completions as the limit) once the limit is open: STEEP
 until the first sign of overload, then GROWTH."""
+
+FEW = 8
+"""A shorter queue is no reason for a cut."""
+
+ADMITTED_S = 2.0
+"""While an engine has started more requests within this time, its queue is still being read."""
 
 CUT = 0.8
 """Factor applied to the limit on overload."""
@@ -60,7 +66,7 @@ class Limiter(Protocol):
         ...
 
     def record_load(self, now: float, load: Mapping[str, Any]) -> None:
-        """A model server reported its load."""
+        """The model servers reported their load; `in_flight` in it are this run's rollouts."""
         ...
 
 
@@ -99,19 +105,23 @@ class Change(NamedTuple):
 class Adaptive:
     """A limit between `floor` and `ceiling` that follows the capacity of the models.
 
-    It grows while it is fully used without a sign of overload. It is cut, at most once per
-    COOLDOWN_S, when the endpoint throttles, when vLLM runs out of cache, or when response times
-    grow in proportion to the number in flight: then only the queue grows.
+    It begins at `start`. With `seeks` that is only until an engine reports what it holds or an
+    endpoint its rate. Without either the limit doubles with each turnover of answered requests,
+    until the first sign of overload. After that it grows with finished rollouts while it is fully
+    used. It is cut when the endpoint refuses requests, when vLLM runs out of cache, or when
+    response times grow in proportion to the number in flight: then only the queue grows.
     """
 
     floor: int
     start: int
     ceiling: int
+    seeks: bool = False
     limit: float = field(init=False)
     changes: deque[Change] = field(default_factory=lambda: deque(maxlen=MAX_CHANGES))
     """Cuts, and increases by the factor REPORT."""
     num_changes: int = 0
-    _is_doubling: bool = True
+    _doubles_to: float = 0.0
+    """The limit doubles up to here."""
     _is_steep: bool = True
     _quiet_until: float = -math.inf
     _hold: str = ""
@@ -123,24 +133,38 @@ class Adaptive:
     _has_engine_figures: bool = False
     _counted: dict[str, float] = field(default_factory=dict)
     """Counters of the last recorded load."""
+    _answers: Answers = field(default_factory=Answers)
+    _refusals: Refusals = field(default_factory=Refusals)
+    _loaded_at: float | None = None
+    _most_running: float = 0.0
+    _admitted_at: float = -math.inf
+    """When the engine last ran more requests than ever before."""
     _began: float | None = None
     _reported: int = 0
 
     def __post_init__(self) -> None:
-        self.limit = float(max(self.floor, min(self.start, FIRST)))
-        self._is_doubling = self.limit < self.start
+        self.limit = float(self.start)
+        self._doubles_to = self.ceiling if self.seeks else 0.0
         self._reported = int(self.limit)
 
     def __call__(self) -> int:
         return int(self.limit)
 
+    @property
+    def is_opening(self) -> bool:
+        """Whether the limit doubles, so that loads are worth more than one look a second."""
+        return self.limit < self._doubles_to
+
     def record_outcomes(self, now: float, number: int, in_flight: int, *, overloaded: bool) -> None:
         self._begin(now)
         if overloaded:
             self._cut(now, CUT * self.limit, "a rollout was throttled")
-        elif now >= self._quiet_until and in_flight >= FULL * int(self.limit):
-            for _ in range(number):
-                self._grow(now)
+        elif self.is_opening and self._answers.are_counted:
+            return
+        else:
+            self._answers.due += number
+            if not self._answers.are_counted:
+                self._grow(now, in_flight, math.inf)
 
     def record_time(self, now: float, in_flight: int, seconds: float) -> None:
         self._begin(now)
@@ -151,20 +175,69 @@ class Adaptive:
 
     def record_load(self, now: float, load: Mapping[str, Any]) -> None:
         self._begin(now)
-        self._hold = ""
+        since = 0.0 if self._loaded_at is None else now - self._loaded_at
+        self._loaded_at, self._hold = now, ""
         if refused := self._count_new("num_429", load):
             self._hold = f"{refused:.0f} requests were refused"
+            self._refuse(now, load, refused)
+        if down := load.get("endpoints_down"):
+            self._hold = f"{number_of(down, 'endpoint')} cannot be reached"
         running, waiting = load.get("running", 0), load.get("waiting", 0)
         if load.get("throttled") and waiting > max(2, 0.1 * running):
             self._hold = "the rate limit is reached"
-            if waiting > max(FIRST, running):
+            if waiting > max(FEW, running):
                 wanted = self.limit - 0.75 * waiting
                 self._cut(now, wanted, f"{waiting} requests wait for the rate limit")
         if "kv_cache" in load:
             self._judge_engine(now, load)
         if self._hold:
-            self._is_steep = False
+            self._is_steep, self._doubles_to = False, 0.0
         self._learn(now)
+        self._open(now, load, since)
+
+    def _open(self, now: float, load: Mapping[str, Any], since: float) -> None:
+        """Go to what is known to fit, and grow with the requests that were answered meanwhile."""
+        answers = self._answers
+        if "answered" in load:
+            number, seconds = self._count_new("answered", load), self._count_new("answered_s", load)
+            answers.are_counted = True
+            if self.is_opening:
+                answers.add(number, seconds, self.limit)
+            if answers.are_slower:
+                self._doubles_to = 0.0
+        if self.seeks and self.is_opening:
+            self._seek(now, load)
+        if answers.are_counted:
+            self._grow(now, load.get("in_flight", int(self.limit)), since)
+
+    def _seek(self, now: float, load: Mapping[str, Any]) -> None:
+        """Open to the capacity of the engine or to the rate of the endpoint, once either is known.
+        The limit may still double from there: what fits was estimated."""
+        room, answer_s = find_capacity(load), self._answers.mean_s
+        if room is not None:
+            wanted, why = room, f"the engine has room for about {room:,.0f}"
+        elif answer_s and (width := find_width(load, answer_s)):
+            wanted, why = width, f"the rate limit allows about {width:,.0f}"
+        else:
+            return
+        self.seeks = False
+        if room is not None or wanted > self.limit:
+            self.limit = max(float(self.floor), min(wanted, self.ceiling, self._top))
+            self._report(now, why)
+
+    def _refuse(self, now: float, load: Mapping[str, Any], refused: float) -> None:
+        """Close to what the endpoint holds: what was in flight, without what it refused."""
+        in_flight = load.get("in_flight", int(self.limit))
+        if not self._refusals.add(now, refused, in_flight, int(self.limit)):
+            return
+        excess = max(self._refusals.number, load.get("waiting", 0))
+        held = max(load.get("running", 0), self._refusals.in_flight - excess)
+        if held < self.limit:
+            self._quiet_until = -math.inf
+            self._cut(
+                now, held, f"of {self._refusals.in_flight} in flight {excess:.0f} were refused"
+            )
+        self._quiet_until = max(self._quiet_until, now + self._refusals.calm_s)
 
     def _judge_engine(self, now: float, load: Mapping[str, Any]) -> None:
         """Judge vLLM's own figures, which are more precise than response times."""
@@ -175,7 +248,9 @@ class Adaptive:
             wanted, why = CUT * self.limit, f"{preempted:.0f} preemptions"
         elif cache >= KV_FULL:
             wanted, why = CUT * self.limit, f"kv cache {cache:.2f}"
-        if queued > max(2, 0.25 * load.get("engine_running", 0)):
+        if (running := load.get("engine_running", 0)) > self._most_running:
+            self._most_running, self._admitted_at = running, now
+        if queued > max(2, 0.25 * running) and now - self._admitted_at >= ADMITTED_S:
             left = max(self.limit / 2, self.limit - 0.75 * queued)
             if left < wanted:
                 wanted, why = left, f"{queued:.0f} wait in vLLM's queue"
@@ -191,14 +266,17 @@ class Adaptive:
         before, self._counted[counter] = self._counted.get(counter, value), value
         return max(0.0, value - before)
 
-    def _grow(self, now: float) -> None:
-        if self._hold:
+    def _grow(self, now: float, in_flight: int, since: float) -> None:
+        """Grow by what has ended, spread over the time of an answer: what was begun together ends
+        together, and more is not begun together."""
+        number = self._answers.take(self.limit, since)
+        if self._hold or now < self._quiet_until or in_flight < FULL * int(self.limit):
             return
-        if self._is_doubling:
-            grown = self.limit + 1
-            self._is_doubling = grown < self.start
+        if self.is_opening:
+            grown = self.limit + number
         else:
-            grown = self.limit * (STEEP if self._is_steep else GROWTH) ** (1 / int(self.limit))
+            factor = STEEP if self._is_steep else GROWTH
+            grown = self.limit * factor ** (number / int(self.limit))
         self.limit = min(self.ceiling, max(self.limit, min(grown, self._top)))
         if self.limit >= REPORT * self._reported or self.limit == self.ceiling:
             self._report(now, "the whole limit was in flight")
@@ -222,7 +300,7 @@ class Adaptive:
     def _cut(self, now: float, wanted: float, why: str) -> None:
         if now < self._quiet_until:
             return
-        self._is_doubling = self._is_steep = False
+        self._is_steep, self._doubles_to = False, 0.0
         self._quiet_until = now + COOLDOWN_S
         self.limit = max(float(self.floor), min(self.limit - 1, wanted))
         self._report(now, why)
@@ -232,7 +310,7 @@ class Adaptive:
         self.floor, self.start, self.ceiling = asked.floor, asked.start, asked.ceiling
         self._begin(now)
         self.limit = float(max(self.floor, min(limit, self.ceiling)))
-        self._is_doubling = self.limit < self.start
+        self._doubles_to = self.start
         self._report(now, f"parallelism was set to {asked.spell()}")
 
     def history(self) -> JsonObject:
@@ -256,7 +334,7 @@ def limiter_of(asked: Parallelism) -> Limiter:
     """The limiter for `num_samples_in_parallel`."""
     if asked.fixed:
         return Fixed(asked.fixed)
-    return Adaptive(asked.floor, asked.start, asked.ceiling)
+    return Adaptive(asked.floor, asked.start, asked.ceiling, seeks=asked == AUTO)
 
 
 def steer(current: Limiter, now: float, asked: Parallelism) -> Limiter:

@@ -4,11 +4,11 @@ The outcome has the duration of each part of a rollout; the meter adds how long 
 and how busy the process was.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter, process_time
-from typing import Protocol
+from typing import Any, Protocol
 
 from ..errors import THROTTLED
 from ..time_limit import running_loop
@@ -127,10 +127,14 @@ class Meter:
                 self.limiter.record_time(running_loop().time(), in_flight, waited)
             growth = spent.growth
             if not growth["model"].is_known:
-                growth["model"].add(in_flight, first_turn)
-                growth["tools"].add(in_flight, tools)
-                growth["verification"].add(in_flight, verify)
-                growth["agent"].add(in_flight, agent)
+                growth["model"].add(in_flight, first_turn, began)
+                growth["tools"].add(in_flight, tools, began)
+                growth["verification"].add(in_flight, verify, began)
+                growth["agent"].add(in_flight, agent, began)
+
+    def take_load(self, load: Mapping[str, Any]) -> None:
+        """Take a load of the model servers."""
+        self.spent.take_load(load)
 
     def switch(self, limiter: Limiter) -> None:
         """Measure under another limiter from now on."""

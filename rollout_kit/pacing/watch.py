@@ -7,9 +7,11 @@ from typing import Any
 
 from ..errors import RolloutError
 from ..types import JsonObject, Say
-from .limiter import Adaptive, Change
+from .capacity import Size
+from .limiter import Adaptive, Change, Limiter
 
-EVERY_S = 1.0
+EVERY_S, OPENING_S = 1.0, 0.25
+"""Pauses between loads, and while the limit doubles."""
 
 PATIENCE_S = 5.0
 """Time for one answer; a server that needs longer is asked again later."""
@@ -20,20 +22,31 @@ SAY_EVERY_S = 10.0
 UNKNOWN = frozenset({404, 405, 501})
 """Statuses of a server without a `/load` route."""
 
-OF_THE_ENGINE = ("kv_cache", "engine_running", "engine_waiting", "preemptions")
+OF_THE_ENGINE = (
+    *("kv_cache", "engine_running", "engine_waiting", "preemptions"),
+    *("max_sequences", "kv_cache_tokens", "max_model_len", "output_tokens_each"),
+)
 """Figures that all workers of a server get from the same engine."""
+
+NOT_ADDED = frozenset({"kv_cache", "throttled", "max_model_len", "output_tokens_each"})
+"""Figures whose maximum counts where there are several servers."""
 
 
 @dataclass(slots=True)
 class Watch:
-    """`ask(server)` returns the load of each worker of a model server."""
+    """`ask(server)` returns the load of each worker of a model server. Each load goes to `take` and
+    to the limiter; `refresh` is called when the limit has grown."""
 
-    limiter: Adaptive
+    limiter: Limiter
     models: Collection[str]
     ask: Callable[[str], Awaitable[list[Any]]]
     say: Say
     say_every_s: float = SAY_EVERY_S
     """0 reports each change on its own."""
+    in_flight: Callable[[], int] | None = None
+    size: Callable[[], Size | None] = lambda: None
+    take: Callable[[JsonObject], object] = lambda load: None
+    refresh: Callable[[], object] = lambda: None
     _last: dict[str, JsonObject] = field(default_factory=dict)
     """The last load of each server, kept while a server does not answer."""
     _without_load: set[str] = field(default_factory=set)
@@ -47,11 +60,27 @@ class Watch:
             while True:
                 asked = set(self.models) - self._without_load
                 await asyncio.gather(*(self._ask(name) for name in asked))
-                self.limiter.record_load(loop.time(), add_loads(list(self._last.values())))
+                self._record(loop.time())
                 self.report(loop.time())
-                await asyncio.sleep(EVERY_S)
+                await asyncio.sleep(OPENING_S if self._is_opening else EVERY_S)
         finally:
             self.report(loop.time())
+
+    def _record(self, now: float) -> None:
+        load, before = add_loads(list(self._last.values())), self.limiter()
+        if self.in_flight is not None:
+            load["in_flight"] = self.in_flight()
+        if isinstance(self.limiter, Adaptive) and self.limiter.seeks and (size := self.size()):
+            load["tokens_each"] = size.tokens(load)
+        engines = [each for each in self._last.values() if "engine_running" in each]
+        self.take({**load, "engine_sent": sum(each.get("running", 0) for each in engines)})
+        self.limiter.record_load(now, load)
+        if self.limiter() > before:
+            self.refresh()
+
+    @property
+    def _is_opening(self) -> bool:
+        return isinstance(self.limiter, Adaptive) and self.limiter.is_opening
 
     async def _ask(self, name: str) -> None:
         try:
@@ -67,6 +96,8 @@ class Watch:
 
     def report(self, now: float) -> None:
         """Report the changes since the last report, unless that was a moment ago."""
+        if not isinstance(self.limiter, Adaptive):
+            return
         number = self.limiter.num_changes - self._num_said
         if not number or now - self._said_at < self.say_every_s:
             return
@@ -94,11 +125,11 @@ def load_of_server(workers: list[JsonObject]) -> JsonObject:
 
 
 def add_loads(loads: list[JsonObject]) -> JsonObject:
-    """Sums over several servers; of `kv_cache` and `throttled` the maximum."""
+    """Sums over several servers; of the figures that do not add up the maximum."""
     whole: JsonObject = {}
     for load in loads:
         for name, value in load.items():
-            if name in ("kv_cache", "throttled"):
+            if name in NOT_ADDED:
                 whole[name] = max(whole.get(name, 0), value)
             else:
                 whole[name] = whole.get(name, 0) + value

@@ -21,7 +21,7 @@ from ..endpoints.prices import FREE, Prices, Tariff, billed_cost, tariff_of
 from ..errors import ModelError, RolloutError
 from ..responses import total_tokens
 from ..session import Spent, current_session
-from ..time_limit import holding
+from ..time_limit import holding, running_loop
 from ..trajectory import VERSION_FIRST, VERSION_LAST
 from ..transport.wire import EventStream
 from ..types import JsonObject
@@ -42,6 +42,7 @@ VERSION_TIMEOUT_S = 600.0
 
 RESPONSES, CHAT, COMPLETIONS = "/v1/responses", "/v1/chat/completions", "/v1/completions"
 MESSAGES = "/v1/messages"
+ANSWERING = frozenset({RESPONSES, CHAT, COMPLETIONS, MESSAGES})
 MODELS = "/v1/models"
 OF_MODEL = f"{MODELS}/"
 
@@ -114,6 +115,8 @@ class Model(Service):
         super().__init__(config, peers, name)
         self._tariffs: dict[str, Tariff | None] = {}
         self._weights = ""
+        self._num_answered = 0
+        self._answered_s = 0.0
 
     async def identify(self) -> None:
         """Find out which weights the model has, without starting it. ConfigError or OSError if they
@@ -146,9 +149,16 @@ class Model(Service):
             return self._model_entry(unquote(path.removeprefix(OF_MODEL)))
         if session is None and path in (RESPONSES, CHAT, MESSAGES) and b'"stream' in raw:
             return await self._answer_client(path, raw)
+        if session is None:
+            return await super().handle(path, raw)
+        now = running_loop().time
+        began = now()
         reply = await super().handle(path, raw)
-        if session is not None and path == RESPONSES and isinstance(reply, dict):
-            self.bill(reply, session.spent)
+        if path in ANSWERING:
+            self._num_answered += 1
+            self._answered_s += now() - began
+            if path == RESPONSES and isinstance(reply, dict):
+                self.bill(reply, session.spent)
         return reply
 
     @post(RESPONSES)
@@ -220,12 +230,14 @@ class Model(Service):
 
     @get("/load")
     async def load(self) -> JsonObject:
-        """The `load_figures` of the model."""
-        return self.load_figures()
+        """The `load_figures` of the model, and the requests `answered` so far in `answered_s`."""
+        answered = {"answered": self._num_answered, "answered_s": round(self._answered_s, 3)}
+        return {**answered, **self.load_figures()}
 
     def load_figures(self) -> JsonObject:
         """Requests `running` and `waiting`, whether `throttled`, 429s so far; vLLM's own figures,
-        if known: `kv_cache`, `engine_running`, `engine_waiting`, `preemptions` so far."""
+        if known: `kv_cache`, `engine_running`, `engine_waiting`, `preemptions` so far; what it
+        holds: `max_sequences`, `kv_cache_tokens`, `max_model_len`, `output_tokens_each`."""
         return {"running": 0, "waiting": 0, "throttled": False, "num_429": 0}
 
     @get(MODELS)

@@ -2,11 +2,10 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from contextlib import AsyncExitStack
 from typing import Any
 
 from ...config.keys.parallelism import Parallelism
-from ...pacing.limiter import Adaptive, Limiter, limiter_of, steer
+from ...pacing.limiter import Limiter, limiter_of, steer
 from ...pacing.meter import Meter
 from ...transport.loop import beside
 
@@ -31,13 +30,11 @@ class ParallelLimit:
         self.meter.switch(self.limiter)
         self._changed.set()
 
-    async def watch(self, follow: Callable[[Adaptive], Coroutine[Any, Any, None]]) -> None:
-        """Have `follow` feed the limiter with loads while it adapts; until cancelled."""
+    async def watch(self, follow: Callable[[Limiter], Coroutine[Any, Any, None]]) -> None:
+        """Have `follow` feed each limiter with loads while it is in use; until cancelled."""
         while True:
             followed = self.limiter
-            async with AsyncExitStack() as stack:
-                if isinstance(followed, Adaptive):
-                    await stack.enter_async_context(beside(follow(followed)))
+            async with beside(follow(followed)):
                 while self.limiter is followed:
                     self._changed.clear()
                     await self._changed.wait()

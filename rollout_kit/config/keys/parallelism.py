@@ -55,4 +55,5 @@ class Parallelism:
         )
 
 
-AUTO = Parallelism(1, 32, 4096)
+AUTO = Parallelism(1, 8, 4096)
+"""It begins with few until it is known what the model holds."""
