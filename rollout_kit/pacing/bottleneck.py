@@ -390,7 +390,9 @@ def _gain(part: str, share: float, spent: SlotTime, client: Client) -> tuple[flo
     if gain <= NO_GAIN:
         return gain, f"raising parallelism gains nothing, {reason}"
     if growth is None or not growth.shows_room:
-        return None, "what more parallelism would gain was not measured"
+        if not reason:
+            return None, "what more parallelism would gain was not measured"
+        return gain, f"twice the parallelism would gain less than {gain:.1f}x, {reason}"
     text = f"twice the parallelism would gain up to {math.floor(gain * 10) / 10:.1f}x"
     return gain, f"{text}, {reason}" if reason else text
 

@@ -31,7 +31,8 @@ COOLDOWN_S = 15.0
 """After a cut, the limit neither shrinks nor grows for this many seconds."""
 
 FULL = 0.9
-"""The limit grows only while at least this share of it is in flight."""
+"""The limit grows only while at least this share of it is in flight, and not much more, as after a
+cut."""
 
 ROOM = 1.2
 """Highest limit as a multiple of the measured knee; above 1, so that the model is never idle."""
@@ -270,7 +271,8 @@ class Adaptive:
         """Grow by what has ended, spread over the time of an answer: what was begun together ends
         together, and more is not begun together."""
         number = self._answers.take(self.limit, since)
-        if self._hold or now < self._quiet_until or in_flight < FULL * int(self.limit):
+        is_full = FULL * int(self.limit) <= in_flight <= int(self.limit) / FULL
+        if self._hold or now < self._quiet_until or not is_full:
             return
         if self.is_opening:
             grown = self.limit + number

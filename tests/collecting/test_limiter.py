@@ -4,7 +4,7 @@ clock, through the schedule that obeys it."""
 import asyncio
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from statistics import mean
 
@@ -101,15 +101,26 @@ class Run:
         return mean(limit for at, limit in self.limits if at > after)
 
 
-STARTS = [slow(1), 1000]
-"""Limits that the search begins with; from below it takes minutes of simulated time more."""
+def auto() -> Adaptive:
+    """As `num_samples_in_parallel=auto` makes it."""
+    return Adaptive(1, 8, 4000, seeks=True)
 
 
-@pytest.mark.parametrize("start", STARTS)
+def beginning_at(start: int) -> Callable[[], Adaptive]:
+    return partial(Adaptive, 1, start, 4000)
+
+
+STARTS = [slow(beginning_at(1)), auto]
+"""Beginnings of the search; from below it takes minutes of simulated time more."""
+
+
+@pytest.mark.parametrize("make", STARTS)
 @pytest.mark.parametrize("per_minute", [60, 500, slow(5000)])
-def test_a_hidden_rate_is_reached_with_hardly_a_refusal(per_minute: float, start: int) -> None:
+def test_a_hidden_rate_is_reached_with_hardly_a_refusal(
+    per_minute: float, make: Callable[[], Adaptive]
+) -> None:
     endpoint = Endpoint(requests_per_minute=per_minute, burst_s=2)
-    run = Run(Adaptive(1, start, 4000), endpoint)
+    run = Run(make(), endpoint)
     seconds = 1200 if per_minute < 5000 else 240
     run_virtual(run.drive(seconds))
     assert len(endpoint.passed) >= 0.9 * per_minute * seconds / 60
@@ -119,7 +130,7 @@ def test_a_hidden_rate_is_reached_with_hardly_a_refusal(per_minute: float, start
 
 def test_a_hidden_limit_of_tokens() -> None:
     endpoint = Endpoint(tokens_per_minute=50_000, burst_s=2)
-    run = Run(Adaptive(1, 1000, 4000), endpoint)
+    run = Run(auto(), endpoint)
     run_virtual(run.drive(1200))
     assert len(endpoint.passed) >= 0.9 * 500 * 20
     assert len(endpoint.refused) < 0.02 * run.sent
@@ -142,13 +153,15 @@ class Busy(Endpoint):
         return None, {}
 
 
-@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize("make", [*STARTS, beginning_at(1000)])
 @pytest.mark.parametrize(
     ("capacity", "sigma"), [(20, 0.0), (20, 0.5), slow(100, 0.0), slow(100, 0.5)]
 )
-def test_a_hidden_capacity_is_found(capacity: int, sigma: float, start: int) -> None:
+def test_a_hidden_capacity_is_found(
+    capacity: int, sigma: float, make: Callable[[], Adaptive]
+) -> None:
     endpoint = Busy(capacity, sigma)
-    run = Run(Adaptive(1, start, 4000), endpoint)
+    run = Run(make(), endpoint)
     run_virtual(run.drive(900))
     assert run.settled(450) == pytest.approx(capacity, rel=0.25), [*map(str, run.limiter.changes)]
     best = 450 * capacity / math.exp(sigma**2 / 2)
@@ -171,10 +184,12 @@ class ManyTurns(Run):
         return DONE
 
 
-@pytest.mark.parametrize("start", [1, 1000])
-def test_agents_with_many_turns_keep_the_model_busy_and_no_more(start: int) -> None:
+@pytest.mark.parametrize("make", [beginning_at(1), auto])
+def test_agents_with_many_turns_keep_the_model_busy_and_no_more(
+    make: Callable[[], Adaptive],
+) -> None:
     endpoint = Busy(20, 0.3)
-    run = ManyTurns(Adaptive(1, start, 4000), endpoint)
+    run = ManyTurns(make(), endpoint)
     run_virtual(run.drive(1200))
     best = 600 * 20 / math.exp(0.3**2 / 2)
     assert sum(at > 600 for at in endpoint.passed) >= 0.9 * best
@@ -192,10 +207,10 @@ class Soft(Endpoint):
         return None, {}
 
 
-@pytest.mark.parametrize("start", [32, slow(1), slow(1000)])
-def test_a_server_that_slows_down_softly_is_not_starved(start: int) -> None:
+@pytest.mark.parametrize("make", [auto, slow(beginning_at(1)), slow(beginning_at(1000))])
+def test_a_server_that_slows_down_softly_is_not_starved(make: Callable[[], Adaptive]) -> None:
     endpoint = Soft(requests_per_minute=1e9)
-    run = Run(Adaptive(1, start, 4000), endpoint)
+    run = Run(make(), endpoint)
     run_virtual(run.drive(900))
     best = 450 / 0.02 / math.exp(0.3**2 / 2)
     late = sum(at > 450 for at in endpoint.passed)
@@ -243,8 +258,12 @@ def test_a_rollout_that_was_refused_cuts_once_for_each_time() -> None:
     assert limiter() == 51
 
 
-def test_a_start_is_approached_by_doubling() -> None:
-    limiter, turnovers = Adaptive(1, 1000, 1000), 0
+def test_a_start_that_is_given_is_where_it_starts() -> None:
+    assert Adaptive(1, 1000, 4000)() == 1000
+
+
+def test_without_one_the_limit_doubles_with_each_turnover() -> None:
+    limiter, turnovers = auto(), 0
     while limiter() < 1000:
         turnovers += 1
         for _ in range(limiter()):
