@@ -137,6 +137,8 @@ class Adaptive:
     _answers: Answers = field(default_factory=Answers)
     _refusals: Refusals = field(default_factory=Refusals)
     _loaded_at: float | None = None
+    _ran: float = 0.0
+    """Requests that ran at the last load."""
     _most_running: float = 0.0
     _admitted_at: float = -math.inf
     """When the engine last ran more requests than ever before."""
@@ -186,11 +188,12 @@ class Adaptive:
         running, waiting = load.get("running", 0), load.get("waiting", 0)
         if load.get("throttled") and waiting > max(2, 0.1 * running):
             self._hold = "the rate limit is reached"
-            if waiting > max(FEW, running):
+            if waiting > max(FEW, running) and self._is_drained(load):
                 wanted = self.limit - 0.75 * waiting
                 self._cut(now, wanted, f"{waiting} requests wait for the rate limit")
         if "kv_cache" in load:
             self._judge_engine(now, load)
+        self._ran = running
         if self._hold:
             self._is_steep, self._doubles_to = False, 0.0
         self._learn(now)
@@ -231,8 +234,9 @@ class Adaptive:
         in_flight = load.get("in_flight", int(self.limit))
         if not self._refusals.add(now, refused, in_flight, int(self.limit)):
             return
-        excess = max(self._refusals.number, load.get("waiting", 0))
-        held = max(load.get("running", 0), self._refusals.in_flight - excess)
+        excess = max(min(self._refusals.number, in_flight), load.get("waiting", 0))
+        ran = max(load.get("running", 0), self._ran)  # a pause after a refusal lets few run
+        held = max(ran, self._refusals.in_flight - excess)
         if held < self.limit:
             self._quiet_until = -math.inf
             self._cut(
@@ -251,14 +255,19 @@ class Adaptive:
             wanted, why = CUT * self.limit, f"kv cache {cache:.2f}"
         if (running := load.get("engine_running", 0)) > self._most_running:
             self._most_running, self._admitted_at = running, now
-        if queued > max(2, 0.25 * running) and now - self._admitted_at >= ADMITTED_S:
-            left = max(self.limit / 2, self.limit - 0.75 * queued)
+        is_waiting = queued > max(2, 0.25 * running) and self._is_drained(load)
+        if is_waiting and now - self._admitted_at >= ADMITTED_S:
+            left = load.get("in_flight", self.limit) - queued + 0.1 * running
             if left < wanted:
                 wanted, why = left, f"{queued:.0f} wait in vLLM's queue"
         if why:
             self._cut(now, wanted, why)
         if cache >= KV_HIGH or queued > 0:
             self._hold = self._hold or f"kv cache {cache:.2f}, {queued:.0f} queued"
+
+    def _is_drained(self, load: Mapping[str, Any]) -> bool:
+        """Whether no more is in flight than the limit allows since its last cut."""
+        return load.get("in_flight", 0) <= int(self.limit) / FULL
 
     def _count_new(self, counter: str, load: Mapping[str, Any]) -> float:
         """Increase of a counter since the last load; 0 after a server restart."""
@@ -287,7 +296,8 @@ class Adaptive:
         """Bound the limit by the knee, with a margin; cut it if it is clearly above."""
         self._times.forget(now, self.limit)
         knee = self._times.knee()
-        if knee is None or self._has_engine_figures:
+        is_early = self.is_opening and self._answers.are_counted  # their times end the doubling
+        if knee is None or self._has_engine_figures or (is_early and not knee.is_sure):
             self._top = math.inf
         elif not knee.is_sure:
             self._top = REPORT * EXPLORED * knee.at

@@ -114,12 +114,13 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     return Run(Desk(tmp_path), VirtualTime(monkeypatch))
 
 
-def test_a_slow_model_with_room_would_gain_from_more(run: Run) -> None:
+def test_a_slow_model_whose_room_was_not_seen_promises_nothing(run: Run) -> None:
+    """All slots are filled at once, so that nobody saw the model with fewer requests."""
     run.model["latency_s"] = 0.2
     found = run.collect(128, 16)
     assert found["name"] == "model" and found["share"] > 0.8, found
-    assert found["gain_of_twice_the_parallelism"] > 1.4, found
-    assert "twice the parallelism would gain up to" in found["sentence"]
+    assert found["gain_of_twice_the_parallelism"] is None, found
+    assert found["sentence"].endswith("what more parallelism would gain was not measured")
 
 
 def test_a_model_that_only_makes_a_longer_queue_gains_nothing(run: Run) -> None:
@@ -317,7 +318,7 @@ def test_a_rate_limit_that_is_reached_leaves_nothing_to_gain() -> None:
     assert found and (found.part, found.gain) == ("model", 1.0)
     assert "the rate limit is reached already" in found.sentence
     barely = verdict(spent(rate_limit=40.0), CALM)
-    assert barely and barely.gain == 2.0
+    assert barely and barely.gain is None
 
 
 @pytest.mark.parametrize(
@@ -354,7 +355,6 @@ def test_a_run_that_is_over_at_once_says_nothing_about_the_process(
 @pytest.mark.parametrize(
     "client, longest, most, why",
     [
-        (CALM, 2.0, 2.0, "up to 2.0x"),
         (Client(100.0, busy=0.65, cpu=0.6, journal=0.0), 2.0, 1.54, "busy all the time"),
         (CALM, 80.0, 1.25, "the longest rollout"),
         (CALM, 99.0, 1.01, "gains nothing, as the longest rollout"),
@@ -386,7 +386,46 @@ def test_growth_of_which_too_little_was_seen_is_not_known() -> None:
         growth.add(in_flight, 1.0)
     assert growth.exponent() is None
     found = verdict(spent(), CALM)
-    assert found and "if the model has the capacity, which was not measured" in found.sentence
+    assert found and found.gain is None and "up to" not in found.sentence
+
+
+@pytest.mark.parametrize("fill_s", [0.0, 60.0])
+def test_a_gain_is_one_that_was_seen_while_the_slots_filled(fill_s: float) -> None:
+    """The sixteenth rollout begins `fill_s` after the first one; each takes a second."""
+    sums = replace(spent(), limit=16)
+    for number in range(1, 200):
+        began = 100.0 + fill_s * min(number, 16) / 16
+        sums.growth["model"].add(min(number, 16), 1.0, began)
+    found = verdict(sums, CALM)
+    assert found and found.gain == (2.0 if fill_s else None), found
+    assert ("would gain up to 2.0x" in found.sentence) is bool(fill_s)
+
+
+def engine(running: int, waiting: int = 0, sent: int = 256) -> JsonObject:
+    return {"engine_sent": sent, "engine_running": running, "engine_waiting": waiting}
+
+
+@pytest.mark.parametrize(
+    ("loads", "is_named"),
+    [
+        ([engine(166)] * 3, True),
+        ([engine(166)] * 2, False),
+        ([engine(252)] * 3, False),
+        ([engine(166, 90)] * 3, False),
+        ([engine(1, sent=3)] * 3, False),
+        ([{"running": 256}] * 3, False),
+    ],
+)
+def test_requests_that_wait_before_the_engine_are_named(
+    loads: list[JsonObject], is_named: bool
+) -> None:
+    sums = spent()
+    for load in loads:
+        sums.take_load(load)
+    found = verdict(sums, CALM)
+    assert found and ("65 % of the requests" in found.sentence) is is_named
+    assert ("api_server_count" in found.sentence) is is_named
+    assert found.part == "model" and found.gain == (1.0 if is_named else None)
 
 
 def test_nothing_is_said_of_a_run_that_did_nothing() -> None:

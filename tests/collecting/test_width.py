@@ -85,7 +85,10 @@ def wide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Wide:
     return Wide(Desk(tmp_path), VirtualTime(monkeypatch))
 
 
-TURNS = [pytest.param({"latency_s": 20.0}, id="1 turn"), {"latency_s": 1.0, "num_tool_turns": 19}]
+TURNS: list[Any] = [
+    pytest.param({"latency_s": 20.0}, id="1 turn"),
+    pytest.param({"latency_s": 1.0, "num_tool_turns": 19}, id="20 turns"),
+]
 
 
 @pytest.mark.parametrize("turns", TURNS)
@@ -111,7 +114,6 @@ def test_with_nothing_known_ten_requests_durations_are_enough(
 @pytest.mark.parametrize("hosted", [None, {}], ids=["direct", "hosted"])
 def test_an_endpoint_that_holds_less_refuses_few(wide: Wide, hosted: JsonObject | None) -> None:
     wide.collect(2000, "auto", hosted=hosted, latency_s=20.0, refuse_above=64)
-    print(wide.refused)
     assert wide.refused <= 0.05 * 2000
     assert wide.reached(0.95 * 64) <= 200
 
@@ -122,6 +124,5 @@ def test_a_start_that_is_too_much_closes(
     wide: Wide, hosted: JsonObject | None, turns: JsonObject
 ) -> None:
     found = wide.collect(600, "4-256-1024", hosted=hosted, **turns, refuse_above=64)
-    print(found["parallelism"], wide.refused)
     first = next(change for change in found["parallelism"]["changes"] if change[2] <= 70)
     assert first[0] <= 2 * turns["latency_s"]
