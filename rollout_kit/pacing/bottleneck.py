@@ -170,9 +170,11 @@ class SlotTime:
 
     def take_load(self, load: Mapping[str, Any]) -> None:
         """Note how many of the requests sent to an engine are in it, as running or queued."""
-        if (sent := load.get("engine_sent", 0)) >= MIN_SENT:
+        inside = load.get("engine_running", 0) + load.get("engine_waiting", 0)
+        # an engine without requests is one whose figures are of the time before
+        if inside and (sent := load.get("engine_sent", 0)) >= MIN_SENT:
             self.sent += sent
-            self.in_engine += load["engine_running"] + load.get("engine_waiting", 0)
+            self.in_engine += inside
             self.num_loads += 1
 
     @property
