@@ -21,6 +21,9 @@ VllmModel = registry.load("responses_api_models", "vllm_model")
 LABELS = 'engine="0",model_name="simulated"'
 
 
+UNEVEN_S = {"median": 2.0, "sigma": 0.5}
+
+
 class Vllm(SimulatedModel):  # type: ignore[misc, valid-type]
     """An endpoint with vLLM's metrics; a share of the requests has reached its engine."""
 
@@ -67,7 +70,7 @@ class Collected:
             return await self.desk.collect(rows, num_samples_in_parallel=parallel)
 
 
-def vllm_with(latency_s: float, **figures: Any) -> Vllm:
+def vllm_with(latency_s: Any, **figures: Any) -> Vllm:
     settings = {"answer": "text", "latency_s": latency_s}
     made = Vllm(SimulatedModel.Config.model_validate(settings), None, "endpoint")
     for name, value in figures.items():
@@ -101,7 +104,7 @@ def test_a_run_opens_at_what_the_engine_runs_less_what_others_use(collected: Col
 
 
 def test_the_line_of_a_run_whose_requests_wait_before_the_engine(collected: Collected) -> None:
-    found = collected.run(vllm_with(2.0, reached=0.65), 400, 64)["bottleneck"]
+    found = collected.run(vllm_with(UNEVEN_S, reached=0.65), 600, 64)["bottleneck"]
     assert found["name"] == "model" and found["gain_of_twice_the_parallelism"] == 1.0
     assert found["engine_reached"] == pytest.approx(0.65, abs=0.05)
     assert "wait before the engine" in found["sentence"]
@@ -109,7 +112,7 @@ def test_the_line_of_a_run_whose_requests_wait_before_the_engine(collected: Coll
 
 
 def test_an_engine_that_is_fed_is_not_named(collected: Collected) -> None:
-    found = collected.run(vllm_with(2.0), 400, 64)["bottleneck"]
+    found = collected.run(vllm_with(UNEVEN_S), 600, 64)["bottleneck"]
     assert found["engine_reached"] > 0.9 and "api_server_count" not in found["sentence"]
 
 
