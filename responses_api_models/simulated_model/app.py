@@ -104,8 +104,6 @@ class SimulatedModel(Model):
             "waiting": self.stats.waiting,
             "throttled": False,
             "num_429": self.stats.by_status["429"],
-            "answered": self.stats.whole_s.number,
-            "answered_s": round(self.stats.whole_s.total, 3),
             **(limit.paces() if (limit := self.config.rate_limit) else {}),
             "server_load": self.stats.in_flight,
             **self.stats.engine_figures(),
@@ -120,8 +118,9 @@ class SimulatedModel(Model):
         self.stats.whole_s.add(whole_s)
 
     def spent_on(self, decision: Decision) -> Spent:
-        """The usage of an answer, for a peer."""
+        """The usage of an answer to a peer, which is counted."""
         assert decision.answer
+        self.count_answer(decision.end_s)
         spent, usage = Spent(), bodies.usage(decision.asked, decision.answer)
         self.bill({"usage": usage}, spent)
         return spent

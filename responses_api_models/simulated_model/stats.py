@@ -22,10 +22,6 @@ class Histogram:
         self.counts[bisect_left(BOUNDS_S, value)] += 1
         self.total += value
 
-    @property
-    def number(self) -> int:
-        return sum(self.counts)
-
     def lines(self, name: str, labels: str) -> Iterator[str]:
         running = 0
         for bound, count in zip((*BOUNDS_S, "+Inf"), self.counts, strict=True):

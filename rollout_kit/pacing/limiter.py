@@ -12,7 +12,7 @@ from ..errors import number_of
 from ..types import JsonObject
 from .capacity import find_capacity, find_width
 from .knee import EXPLORED, Times
-from .signs import Answers, Refusals
+from .signs import AnswerTimes, Refusals
 
 STEEP, GROWTH = 1.5, 1.2
 """Growth factors per turnover (as many completions as the limit) once the limit is open: STEEP
@@ -125,6 +125,8 @@ class Adaptive:
     """The limit doubles up to here."""
     _is_steep: bool = True
     _quiet_until: float = -math.inf
+    _calm_until: float = -math.inf
+    """When more than an endpoint held may be tried again."""
     _hold: str = ""
     """Why the limit may not grow now; empty if it may."""
     _top: float = math.inf
@@ -134,9 +136,11 @@ class Adaptive:
     _has_engine_figures: bool = False
     _counted: dict[str, float] = field(default_factory=dict)
     """Counters of the last recorded load."""
-    _answers: Answers = field(default_factory=Answers)
+    _answers: AnswerTimes = field(default_factory=AnswerTimes)
     _refusals: Refusals = field(default_factory=Refusals)
     _loaded_at: float | None = None
+    _is_watched: bool = False
+    """Whether loads come with what is in flight: then the limit grows with them, and evenly."""
     _ran: float = 0.0
     """Requests that ran at the last load."""
     _most_running: float = 0.0
@@ -162,11 +166,9 @@ class Adaptive:
         self._begin(now)
         if overloaded:
             self._cut(now, CUT * self.limit, "a rollout was throttled")
-        elif self.is_opening and self._answers.are_counted:
-            return
-        else:
+        elif not (self.is_opening and self._answers.are_counted):
             self._answers.due += number
-            if not self._answers.are_counted:
+            if not self._is_watched:
                 self._grow(now, in_flight, math.inf)
 
     def record_time(self, now: float, in_flight: int, seconds: float) -> None:
@@ -202,17 +204,22 @@ class Adaptive:
     def _open(self, now: float, load: Mapping[str, Any], since: float) -> None:
         """Go to what is known to fit, and grow with the requests that were answered meanwhile."""
         answers = self._answers
-        if "answered" in load:
+        if "answered" not in load:
+            for counter in ("answered", "answered_s"):
+                self._counted[counter] = 0.0  # a server does not report it before the first answer
+        else:
             number, seconds = self._count_new("answered", load), self._count_new("answered_s", load)
             answers.are_counted = True
+            answers.add(number, seconds, self.limit)
             if self.is_opening:
-                answers.add(number, seconds, self.limit)
+                answers.due += number
             if answers.are_slower:
                 self._doubles_to = 0.0
         if self.seeks and self.is_opening:
             self._seek(now, load)
-        if answers.are_counted:
-            self._grow(now, load.get("in_flight", int(self.limit)), since)
+        if (in_flight := load.get("in_flight")) is not None:
+            self._is_watched = True
+            self._grow(now, in_flight, since)
 
     def _seek(self, now: float, load: Mapping[str, Any]) -> None:
         """Open to the capacity of the engine or to the rate of the endpoint, once either is known.
@@ -242,7 +249,7 @@ class Adaptive:
             self._cut(
                 now, held, f"of {self._refusals.in_flight} in flight {excess:.0f} were refused"
             )
-        self._quiet_until = max(self._quiet_until, now + self._refusals.calm_s)
+        self._calm_until = now + self._refusals.calm_s
 
     def _judge_engine(self, now: float, load: Mapping[str, Any]) -> None:
         """Judge vLLM's own figures, which are more precise than response times."""
@@ -281,7 +288,7 @@ class Adaptive:
         together, and more is not begun together."""
         number = self._answers.take(self.limit, since)
         is_full = FULL * int(self.limit) <= in_flight <= int(self.limit) / FULL
-        if self._hold or now < self._quiet_until or not is_full:
+        if self._hold or now < max(self._quiet_until, self._calm_until) or not is_full:
             return
         if self.is_opening:
             grown = self.limit + number

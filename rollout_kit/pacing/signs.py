@@ -20,7 +20,7 @@ CALM_S, CALMEST_S = 30.0, 600.0
 
 
 @dataclass(slots=True)
-class Answers:
+class AnswerTimes:
     """Answered requests, or finished rollouts where requests are not counted."""
 
     are_counted: bool = False
@@ -35,8 +35,7 @@ class Answers:
     _seconds: float = 0.0
 
     def add(self, number: float, seconds: float, limit: float) -> None:
-        """Count answers, and compare their times once there are enough."""
-        self.due += number
+        """Compare the times of answers, once there are enough."""
         self._number += number
         self._seconds += seconds
         if not self._number:

@@ -155,11 +155,15 @@ class Model(Service):
         began = now()
         reply = await super().handle(path, raw)
         if path in ANSWERING:
-            self._num_answered += 1
-            self._answered_s += now() - began
+            self.count_answer(now() - began)
             if path == RESPONSES and isinstance(reply, dict):
                 self.bill(reply, session.spent)
         return reply
+
+    def count_answer(self, seconds: float) -> None:
+        """Count an answer to a peer for `/load`."""
+        self._num_answered += 1
+        self._answered_s += seconds
 
     @post(RESPONSES)
     async def responses(self, params: JsonObject) -> JsonObject:
@@ -230,9 +234,11 @@ class Model(Service):
 
     @get("/load")
     async def load(self) -> JsonObject:
-        """The `load_figures` of the model, and the requests `answered` so far in `answered_s`."""
+        """The `load_figures` of the model, and what was `answered` so far, in `answered_s`."""
+        if not self._num_answered:
+            return self.load_figures()
         answered = {"answered": self._num_answered, "answered_s": round(self._answered_s, 3)}
-        return {**answered, **self.load_figures()}
+        return {**self.load_figures(), **answered}
 
     def load_figures(self) -> JsonObject:
         """Requests `running` and `waiting`, whether `throttled`, 429s so far; vLLM's own figures,

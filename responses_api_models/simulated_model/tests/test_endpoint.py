@@ -443,8 +443,6 @@ def test_stats_count_what_came_and_can_begin_anew():
         "waiting": 0,
         "throttled": False,
         "num_429": 1,
-        "answered": 2,
-        "answered_s": 0.0,
         "server_load": 0,
     }
     assert json.loads(anew)["requests"] == 0
