@@ -145,7 +145,7 @@ class Adaptive:
     """Requests that ran at the last load."""
     _most_running: float = 0.0
     _admitted_at: float = -math.inf
-    """When the engine last ran more requests than ever before."""
+    """When the engine last had no queue, or ran more requests than ever before."""
     _began: float | None = None
     _reported: int = 0
 
@@ -253,15 +253,17 @@ class Adaptive:
 
     def _judge_engine(self, now: float, load: Mapping[str, Any]) -> None:
         """Judge vLLM's own figures, which are more precise than response times."""
-        self._has_engine_figures = True
         cache, queued = load["kv_cache"], load.get("engine_waiting", 0)
+        running = load.get("engine_running", 0)
+        if not (self._has_engine_figures and queued) or running > self._most_running:
+            self._admitted_at = now
+        self._has_engine_figures = True
+        self._most_running = max(self._most_running, running)
         wanted, why = self.limit, ""
         if preempted := self._count_new("preemptions", load):
             wanted, why = CUT * self.limit, f"{preempted:.0f} preemptions"
         elif cache >= KV_FULL:
             wanted, why = CUT * self.limit, f"kv cache {cache:.2f}"
-        if (running := load.get("engine_running", 0)) > self._most_running:
-            self._most_running, self._admitted_at = running, now
         is_waiting = queued > max(2, 0.25 * running) and self._is_drained(load)
         if is_waiting and now - self._admitted_at >= ADMITTED_S:
             left = load.get("in_flight", self.limit) - queued + 0.1 * running

@@ -21,7 +21,7 @@ from rollout_kit.endpoints.rate_limit import Allowances, RequestQueue
 from rollout_kit.pacing.limiter import Adaptive, Fixed, limiter_of
 from rollout_kit.store.sidecars.unwritten import NoJournal
 from rollout_kit.testing import run_virtual
-from rollout_kit.types import Attempt, Key, Rollout, Task
+from rollout_kit.types import Attempt, JsonObject, Key, Rollout, Task
 
 TASK = Task("0" * 16, 0, 1, "agent", {})
 
@@ -256,6 +256,85 @@ def test_a_rollout_that_was_refused_cuts_once_for_each_time() -> None:
     for second in range(10):
         limiter.record_outcomes(second, 1, 64, overloaded=True)
     assert limiter() == 51
+
+
+class Watched:
+    """A limiter that is shown a load a second, with what is in flight."""
+
+    def __init__(self, start: int) -> None:
+        self.limiter, self.now, self.refused = Adaptive(1, start, 4000), 0.0, 0
+
+    def load(self, refused: int = 0, **figures: float) -> int:
+        self.refused += refused
+        self.limiter.record_load(self.now, {"num_429": self.refused, **figures})
+        self.now += 1
+        return self.limiter()
+
+
+def test_refusals_cut_to_what_is_held_and_what_was_begun_before_counts_once() -> None:
+    run = Watched(256)
+    run.load(in_flight=256, running=256)
+    run.now += 10
+    run.load(in_flight=256, running=64)
+    assert run.load(100, in_flight=256, running=64) == 156
+    assert run.load(92, in_flight=256, running=64) == 64
+    for _ in range(20):
+        assert run.load(64, in_flight=200, running=64) == 64
+
+
+def test_an_endpoint_that_refuses_in_any_case_does_not_bring_the_limit_to_nothing() -> None:
+    run = Watched(100)
+    run.load(in_flight=100, running=100)
+    for _ in range(3000):
+        limit = run.load(2, in_flight=run.limiter(), running=run.limiter() - 5)
+    assert 80 <= limit < 100
+
+
+def test_more_is_tried_again_later_and_later() -> None:
+    run, limits = Watched(64), []
+    run.load(in_flight=64, running=64)
+    for _ in range(2000):
+        in_flight = run.limiter()
+        run.limiter.record_outcomes(run.now, 3, in_flight, overloaded=False)
+        limits.append(run.load(max(0, in_flight - 64), in_flight=in_flight, running=64))
+    tries = [at for at, (one, other) in enumerate(itertools.pairwise(limits)) if one < other]
+    pauses = [after - before for before, after in itertools.pairwise(tries)]
+    long = [pause for pause in pauses if pause > 20]
+    assert 4 <= len(long) <= 7 and long == sorted(long), long
+    assert max(limits) <= 1.1 * 64
+
+
+def test_an_engine_s_queue_cuts_to_what_runs_once_it_is_not_being_read() -> None:
+    run = Watched(1000)
+    queue: JsonObject = {"kv_cache": 0.5, "in_flight": 1000}
+    assert run.load(**queue, engine_running=0, engine_waiting=1000) == 1000
+    assert run.load(**queue, engine_running=100, engine_waiting=900) == 1000
+    assert run.load(**queue, engine_running=256, engine_waiting=744) == 1000, "it is being read"
+    run.now += 2
+    assert run.load(**queue, engine_running=256, engine_waiting=744) == 281
+    run.now += 20
+    assert run.load(**queue, engine_running=256, engine_waiting=744) == 281, (
+        "they were begun before"
+    )
+
+
+def test_an_endpoint_that_is_away_holds_the_limit() -> None:
+    limiter = auto()
+    for now in range(20):
+        load = {"in_flight": 8, "answered": 8 * now, "answered_s": 8.0 * now, "endpoints_down": 1}
+        limiter.record_load(now, load)
+    assert limiter() == 8 and not limiter.is_opening
+
+
+def test_answers_that_take_twice_as_long_end_the_doubling() -> None:
+    limiter, answered, answered_s = auto(), 0.0, 0.0
+    for quarter in range(400):
+        each_s = max(1.0, limiter() / 20)  # twenty at a time
+        answered += limiter() / each_s / 4
+        answered_s += limiter() / 4
+        load = {"in_flight": limiter(), "answered": answered, "answered_s": answered_s}
+        limiter.record_load(quarter / 4, load)
+    assert not limiter.is_opening and 40 <= limiter() <= 64
 
 
 def test_a_start_that_is_given_is_where_it_starts() -> None:

@@ -385,6 +385,27 @@ def test_the_engine_s_own_figures_are_in_the_load(fakes):
     fakes.run(use)
 
 
+def test_the_capacity_of_data_parallel_engines_adds_up():
+    text = """\
+vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="1000",sliding_window="None"} 1.0
+vllm:cache_config_info{block_size="16",engine="1",num_gpu_blocks="1000",sliding_window="None"} 1.0
+vllm:cache_config_info{block_size="16",engine="2",num_gpu_blocks="None"} 1.0
+vllm:generation_tokens_total{engine="0"} 300.0
+vllm:generation_tokens_total{engine="1"} 100.0
+vllm:request_success_total{engine="0",finished_reason="stop"} 3.0
+vllm:request_success_total{engine="1",finished_reason="length"} 1.0
+"""
+    metrics = importlib.import_module(f"{PARTS}.metrics")
+    found = metrics.read_capacity(text)
+    assert (found + found).figures(64, 4096) == {
+        "max_sequences": 4 * 64,
+        "kv_cache_tokens": 64_000,
+        "max_model_len": 4096,
+        "output_tokens_each": 100.0,
+    }
+    assert metrics.read_capacity("# nothing").figures(64, 4096) == {}
+
+
 def ng_run(fakes, *words):
     """An ng_run with nothing but a vllm_model; its output is in `ng_run.txt`."""
     (fakes.folder / "vllm.yaml").write_text(
