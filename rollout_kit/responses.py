@@ -128,9 +128,9 @@ def provider_data_in(response: Any) -> list[JsonObject]:
     return [{name: item[name] for name in OPAQUE & item.keys()} for item in items]
 
 
-def without_provider_data(response: JsonObject) -> JsonObject:
-    """A copy of a response for readers other than its endpoint."""
-    items = response.get("output")
+def without_provider_data(response: JsonObject, where: str = "output") -> JsonObject:
+    """A copy of a response, or of create params, for readers other than its endpoint."""
+    items = response.get(where)
     if not isinstance(items, list):
         return response
     output = [
@@ -139,7 +139,7 @@ def without_provider_data(response: JsonObject) -> JsonObject:
         else item
         for item in items
     ]
-    return {**response, "output": output}
+    return {**response, where: output}
 
 
 def function_calls(items: Iterable[Item]) -> list[Item]:

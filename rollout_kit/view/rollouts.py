@@ -7,7 +7,7 @@ import orjson
 from ..errors import ConfigError
 from ..export.conversation import digest, said_by
 from ..export.filters.masks import rows_of_task, status_of
-from ..responses import OPAQUE, has_provider_data, without_fields
+from ..responses import has_provider_data, without_provider_data
 from ..store.index.index import LineChanged
 from ..store.lines import rollout_of
 from ..store.scan import parse_line
@@ -51,7 +51,7 @@ class Reader:
             "labels": dict(labels.on(Labelled(*key))),
             "task_labels": dict(labels.on(Labelled.task(key.task_id))),
             "size": len(raw),
-            "line": _cut(without_fields(orjson.loads(raw), OPAQUE)),
+            "line": _cut(_shown(raw)),
             "failures": self._failures_of(number, row),
         }
 
@@ -74,7 +74,7 @@ class Reader:
         _, part, row = self._dataset.locate(row_id)
         key, raw = part.index.key(row), part.index.line(row)
         if has_provider_data(raw):
-            raw = orjson.dumps(without_fields(orjson.loads(raw), OPAQUE))
+            raw = orjson.dumps(_shown(raw))
         return f"{key.task_id}-{key.rollout_index}.json", raw
 
     def group(self, row_id: int) -> JsonObject:
@@ -175,3 +175,16 @@ def _cut(value: Any, level: int = 0) -> Any:
     if isinstance(value, dict):
         return {name: _cut(each, level + 1) for name, each in value.items()}
     return value
+
+
+def _shown(raw: bytes) -> Any:
+    """A line for people: without what only an endpoint can read."""
+    line = orjson.loads(raw)
+    if not has_provider_data(raw):
+        return line
+    response, params = line.get("response"), line.get("responses_create_params")
+    if isinstance(response, dict):
+        line["response"] = without_provider_data(response)
+    if isinstance(params, dict):
+        line["responses_create_params"] = without_provider_data(params, "input")
+    return line

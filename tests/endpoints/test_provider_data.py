@@ -3,6 +3,7 @@ it, as the real ones do."""
 
 import asyncio
 import base64
+import io
 import json
 import signal
 import subprocess
@@ -17,18 +18,31 @@ import orjson
 import pytest
 from aiohttp import web
 from hosted import Endpoint, asks, gives, listening, with_model
-from support import HANG_S, read_jsonl, write_jsonl
+from support import HANG_S, config_of, read_jsonl, row, write_jsonl
 
+from rollout_kit.cli import export
+from rollout_kit.commands.collect import collect_through
+from rollout_kit.commands.progress import Progress
 from rollout_kit.endpoints.completions import as_completion, as_params
 from rollout_kit.endpoints.events import completion_events, response_events
 from rollout_kit.endpoints.messages import as_message, message_events
 from rollout_kit.endpoints.messages import as_params as params_of_messages
 from rollout_kit.endpoints.provider_data import LEFT_OUT, origin_of
 from rollout_kit.errors import RolloutError
-from rollout_kit.responses import function_call_item, function_call_output, make_response
+from rollout_kit.launch.reach import Servers
+from rollout_kit.responses import (
+    function_call_item,
+    function_call_output,
+    make_response,
+    message_item,
+)
 from rollout_kit.serving.registry import load
+from rollout_kit.serving.resources_server import ResourcesServer
 from rollout_kit.session import Session
-from rollout_kit.types import JsonObject
+from rollout_kit.testing import ScriptedModel, making, mount
+from rollout_kit.types import JsonObject, VerifyRequest
+from rollout_kit.view.dataset import Dataset
+from rollout_kit.view.rollouts import Reader
 
 ROOT = Path(__file__).resolve().parents[2]
 OpenAIModel = load("responses_api_models", "openai_model")
@@ -326,3 +340,48 @@ def test_what_a_client_attaches_itself_survives_a_stream() -> None:
         raw = b"".join(completion_events(as_completion(response), usage=False))
         assert signature(1).encode() in raw or b"Thought 1" in raw
         assert response_events(response)
+
+
+def test_a_verifier_gets_none_of_it_and_the_line_keeps_all(tmp_path: Path) -> None:
+    seen: list[Any] = []
+
+    class Checker(ResourcesServer):
+        async def verify(self, body: VerifyRequest) -> JsonObject:
+            seen.append(body.model_dump()["response"]["output"])
+            return {**body.model_dump(), "reward": 1.0}
+
+    thought = {**ENCRYPTED, "provider_data": {"endpoint": "e m", "message": {"x": signature(1)}}}
+    response = make_response("m", [thought, message_item("Hi")], None)
+    simple = load("responses_api_agents", "simple_agent")
+    wiring = {"resources_server": {"name": "checker"}, "model_server": {"name": "policy_model"}}
+    servers = {
+        "policy_model": lambda peers, name: ScriptedModel(lambda params: response),
+        "checker": making(Checker),
+        "agent": making(simple, **wiring),
+    }
+    write_jsonl(tmp_path / "tasks.jsonl", [row("Hi?")])
+
+    async def main() -> JsonObject:
+        async with mount(servers) as peers:
+            reached = Servers(peers, ["agent"], {}, {})
+            progress = Progress(out=io.StringIO(), err=io.StringIO())
+            await collect_through(reached, config_of(tmp_path), ["+the=command"], progress)
+            return await peers.call("agent", "/run", row("Hi?"), dict)
+
+    verified = asyncio.run(main())
+    [line] = read_jsonl(tmp_path / "rollouts.jsonl")
+    for output in (line["response"]["output"], verified["response"]["output"]):
+        assert output[0] == thought
+    assert len(seen) == 2
+    assert not any({"provider_data", "encrypted_content"} & item.keys() for [item, _] in seen)
+    dataset = Dataset([str(tmp_path / "rollouts.jsonl")], is_kept=False)
+    dataset.update()
+    reader = Reader(dataset)
+    assert signature(1) not in json.dumps(reader.rollout(0)) + reader.raw(0)[1].decode()
+    for name in ("trl_sft", "trl_prompt_completion", "otlp", "grouped"):
+        exported = tmp_path / f"{name}.jsonl"
+        words = [str(tmp_path / "rollouts.jsonl"), f"+format={name}", f"+output_fpath={exported}"]
+        with pytest.raises(SystemExit) as ended:
+            export.main(words)
+        assert not ended.value.code
+        assert "Hi" in exported.read_text() and signature(1) not in exported.read_text()
