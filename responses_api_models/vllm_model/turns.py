@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from rollout_kit.endpoints.chat import LOGPROBS, RAW, sound_call, to_chat
+from rollout_kit.endpoints.chat import LOGPROBS, RAW, sound_calls, to_chat
 from rollout_kit.endpoints.provider_data import untag
 from rollout_kit.endpoints.raw import to_completion
 from rollout_kit.endpoints.refusals import extra_body
@@ -151,8 +151,8 @@ def pass_on(
     extra = extra_body(row)
     if isinstance(row.get("input"), list):
         row["input"] = [
-            sound_call({name: value for name, value in item.items() if name not in OURS})
-            for item in untag(row["input"], origin)
+            {name: value for name, value in item.items() if name not in OURS}
+            for item in untag(sound_calls(row["input"]), origin)
             if reasoning or item.get("type") != "reasoning"
         ]
     made = {**lowest, **row, **extra}
@@ -190,6 +190,8 @@ def body(
     wants_logprobs = wants_token_ids or LOGPROBS in row.get("include", ())
     extra = extra_body(row)
     # vLLM before 0.6.4 has no max_completion_tokens
+    if isinstance(row.get("input"), list):
+        row["input"] = sound_calls(row["input"])
     thoughts = "reasoning" if reasoning else None
     chat = to_chat(
         row,

@@ -4,7 +4,7 @@
 Keys that have the same name in both APIs are passed on, and so are an endpoint's own parameters.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 import orjson
@@ -160,7 +160,7 @@ class _Messages:
         self._attached |= data.get("message", {})
         message = self._open(lambda last: True)
         message.setdefault("content", None)
-        function = {"name": item.get("name"), "arguments": sound_arguments(item.get("arguments"))}
+        function = {"name": item.get("name"), "arguments": item.get("arguments") or ""}
         call = {"id": item.get("call_id"), "type": "function", "function": function}
         if attached := data.get("call"):
             put_call_data(call, attached)
@@ -206,11 +206,14 @@ def sound_arguments(given: Any) -> str:
     return orjson.dumps({MALFORMED: text}).decode()
 
 
-def sound_call(item: Any) -> Any:
-    """The item, with sound arguments if it is a call."""
-    if not isinstance(item, dict) or item.get("type") != "function_call":
-        return item
-    return {**item, "arguments": sound_arguments(item.get("arguments"))}
+def sound_calls(items: Iterable[Any]) -> list[Any]:
+    """The items of a request, its calls with sound arguments."""
+    return [
+        {**item, "arguments": sound_arguments(item.get("arguments"))}
+        if isinstance(item, dict) and item.get("type") == "function_call"
+        else item
+        for item in items
+    ]
 
 
 def _assistant_content(content: Any) -> tuple[str, str]:

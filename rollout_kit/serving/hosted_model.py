@@ -16,7 +16,7 @@ from pydantic import ConfigDict, Field
 
 from ..endpoints.addresses import HeaderValue
 from ..endpoints.assembly import Assembly, CompletionAssembly, ResponseAssembly
-from ..endpoints.chat import RAW, MaxTokensField, sound_call, to_chat
+from ..endpoints.chat import RAW, MaxTokensField, sound_calls, to_chat
 from ..endpoints.outage import GONE, Outage
 from ..endpoints.patience import Throttling, Waited, lose_to_outage
 from ..endpoints.provider_data import origin_of, tag, untag
@@ -248,14 +248,15 @@ class HostedModel(Model):
         model = str({**self._lowest, **row, **extra}["model"])
         if self._drops_reasoning and isinstance(row.get("input"), list):
             row["input"] = [item for item in row["input"] if item.get("type") != "reasoning"]
+        if isinstance(row.get("input"), list):
+            row["input"] = sound_calls(row["input"])
         if (text := raw_text(row)) is not None:
             row = to_completion(row, text)
         elif self._is_chat:
             field, origin = self.config.max_tokens_field, origin_of(self.url(model), model)
             row = to_chat(row, max_tokens_field=field, endpoint=origin)
         elif isinstance(row.get("input"), list):
-            items = untag(row["input"], origin_of(self.url(model), model))
-            row["input"] = [sound_call(item) for item in items]
+            row["input"] = list(untag(row["input"], origin_of(self.url(model), model)))
         for key in self._not_sent:
             row.pop(key, None)
         return {**self._lowest, **row, **extra, **({} if text is not None else self._delivery)}

@@ -9,10 +9,10 @@ from typing import Any
 import orjson
 import pytest
 from aiohttp import web
-from hosted import RESPONSE, Endpoint, asks, events_of, gives, refuses, streams, with_model
+from hosted import CHAT, RESPONSE, Endpoint, asks, events_of, gives, refuses, streams, with_model
 
 from rollout_kit.endpoints.assembly import CompletionAssembly
-from rollout_kit.endpoints.chat import MALFORMED, to_chat
+from rollout_kit.endpoints.chat import MALFORMED
 from rollout_kit.endpoints.replies import from_chat
 from rollout_kit.errors import ModelError
 from rollout_kit.responses import function_call_item, function_calls, output_text
@@ -268,17 +268,25 @@ def test_an_answer_without_any_text_is_an_error_that_is_not_paid_twice() -> None
     assert len(endpoint.bodies) == 1 and not caught.value.retryable
 
 
+def sent(arguments: Any) -> list[str]:
+    """The arguments of an earlier call as both APIs get them."""
+    params = {"input": [function_call_item("add", arguments, "c")]}
+    chat, own = Endpoint(gives(CHAT)), Endpoint(gives(RESPONSE))
+    ask(chat, params=params)
+    ask(own, params=params, upstream_api="responses")
+    [message] = chat.bodies[0]["messages"]
+    [item] = own.bodies[0]["input"]
+    return [message["tool_calls"][0]["function"]["arguments"], item["arguments"]]
+
+
 @pytest.mark.parametrize("raw", ['{"a": 17,}', '{}""', "[1]", "x"])
 def test_malformed_arguments_go_to_servers_as_an_object_that_says_so(raw: str) -> None:
-    [message] = to_chat({"input": [function_call_item("add", raw, "c")]})["messages"]
-    given = message["tool_calls"][0]["function"]["arguments"]
-    assert orjson.loads(given) == {MALFORMED: raw}
+    assert [orjson.loads(each) for each in sent(raw)] == [{MALFORMED: raw}] * 2
 
 
 @pytest.mark.parametrize("raw", ["", " ", None])
 def test_blank_arguments_are_none(raw: Any) -> None:
-    [message] = to_chat({"input": [function_call_item("add", raw, "c")]})["messages"]
-    assert message["tool_calls"][0]["function"]["arguments"] == "{}"
+    assert sent(raw) == ["{}", "{}"]
 
 
 def test_log_probs_of_a_chat_endpoint_are_asked_for_and_kept() -> None:
