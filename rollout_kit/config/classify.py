@@ -8,6 +8,8 @@ from typing import Any
 from ..endpoints.params import TYPO, find_problems
 from ..errors import suggest
 from ..nemo_gym.checkout import Gym
+from ..nemo_gym.environment_servers import ROUTES
+from ..nemo_gym.environment_servers import TYPE as ENVIRONMENTS
 from ..serving import registry
 from ..types import JsonObject
 from . import fields, instances, interpolation
@@ -37,7 +39,7 @@ def classify(
     problems += _check_params(values.get(PARAMS) or {}, merged)
     for key, value in values.items():
         typed = merged.set_by(key, COMMAND_LINE)
-        if key in own or (key in anyones and not typed):
+        if key in own or key == ROUTES or (key in anyones and not typed):
             continue
         if key in anyones:
             problems.append(f"'{key}' on the command line is a key of {_owners(key)} only")
@@ -46,6 +48,8 @@ def classify(
         known = not typed or key in merged.overridden
         if isinstance(block, Block) and not known and (close := suggest(key, filed)):
             problems.append(f"no instance is called '{key}' in the files{close}")
+        elif isinstance(block, Block) and block.type == ENVIRONMENTS:
+            blocks.append(block)
         elif isinstance(block, Block):
             adopted, wrong = instances.adopt(block, gym)
             blocks.append(adopted)
