@@ -25,6 +25,7 @@ from rollout_kit.transport.http import HttpClient, Reply
 from rollout_kit.types import JsonObject
 
 from . import token_in, turns
+from .adapted import adapt
 from .config import VllmModelConfig
 from .distribution import Distributions
 from .endpoints import Endpoint, Endpoints
@@ -77,6 +78,11 @@ class Asking:
             self._lowest["chat_template_kwargs"] = config.chat_template_kwargs
         if config.return_token_ids:
             self._lowest["return_token_ids"] = True
+        self._adapts = bool(
+            config.sampling_overrides
+            or config.continue_final_assistant_message
+            or config.use_completions_api
+        )
         self._told: set[str] = set()
         self.resuming = Resuming()
 
@@ -93,6 +99,7 @@ class Asking:
         return self._build(params, self._lowest)
 
     def _build(self, params: JsonObject, lowest: JsonObject) -> turns.Asked:
+        params = adapt(params, self._config) if self._adapts else params
         if (text := raw_text(params)) is not None:
             return turns.continue_text(params, text, lowest)
         if self._config.upstream_api == "responses":

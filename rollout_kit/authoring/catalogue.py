@@ -28,12 +28,15 @@ PLACES = ("resources_servers/*/configs", "benchmarks", "environments", "response
 """Folders of a checkout with YAML files of servers."""
 
 VALUE = re.compile(
-    r"\$\{([\w.:]+)[^}]*\} has no value|^(\S+) is mandatory"
-    r"|^(\S+) \(\w+\): (?:\w*_url|\w*_key|\w*_model): (?:is required|must start with|is not a URL)",
+    r"\$\{([\w.:]+)[^}]*\}\S* has no value|^(\S+) is mandatory"
+    r"|^(\S+) \(\w+\): (?:\w*_url|\w*_key|\w*_model|model_name|resources_server):"
+    r" (?:is required|must start with|is not a URL)",
     re.MULTILINE,
 )
-SERVER = re.compile(r"no instance '([^']+)'|inherits from (\w+), but there is no")
-CODE = re.compile(r"no implementation '(\w+)'")
+SERVER = re.compile(
+    r"no instance '([^']+)'|inherits from (\w+), but there is no|_delete_key names '(\w+)', which"
+)
+CODE = re.compile(r"no implementation '(\w+)'|^'(\w+)' in .* no server here runs", re.MULTILINE)
 
 VALID, NEEDS, REFUSED = "valid", "needs", "refused"
 
@@ -138,7 +141,7 @@ def _check(path: Path, policy: Path, gym: Gym) -> tuple[str, str]:
 def _explain(problem: str) -> tuple[str, str]:
     values = sorted({"".join(groups) for groups in VALUE.findall(problem)})
     servers = sorted({"".join(groups) for groups in SERVER.findall(problem)})
-    code = sorted({*CODE.findall(problem)})
+    code = sorted({"".join(groups) for groups in CODE.findall(problem)})
     lines = [line for line in problem.splitlines() if not _is_lack(line)]
     if lines:
         return REFUSED, lines[0]

@@ -23,6 +23,10 @@ NEMO_GYM_KEYS = frozenset({"head_server_deps", "disallowed_ports", "token_id_cap
 """Top-level lists and mappings of NeMo Gym that are ignored."""
 
 
+SANDBOX = "sandbox"
+"""The top-level mapping that only NeMo Gym's own servers read."""
+
+
 def classify(
     values: JsonObject, merged: Merged, command: type[Command], cwd: Path
 ) -> tuple[list[Block], list[str], list[str]]:
@@ -135,6 +139,11 @@ def describe_unknown(key: str, typed: bool, merged: Merged, known: list[str], cw
         return f"'{key}' is a server, and no key: set one of its keys, as in +{place}.<key>=<value>"
     else:
         where = "on the command line"
+    if key == SANDBOX:
+        return (
+            f"'{key}' {where} configures NeMo Gym's sandboxes, and no server here runs NeMo Gym's"
+            " code: add the file of the agent that works in one to config_paths, or leave it out"
+        )
     if key == "defaults" and "arms" in merged.tree:
         return f"unknown key 'defaults' {where}: write  arms: {{defaults: …, arms: […]}}"
     words = [word for word in known if word != key]

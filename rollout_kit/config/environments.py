@@ -132,7 +132,8 @@ def _find_dangling(
             yield f"{title}: no instance '{reference.name}'{hint}; {wanted}: {known} [{origin}]"
         elif actual != wanted or reference.type not in ("", wanted):
             said = actual if actual != wanted else reference.type
-            yield f"{title}: '{reference.name}' is one of the {said}, not of the {wanted} [{origin}]"
+            what = f"'{reference.name}' is one of the {said}, not of the {wanted}"
+            yield f"{title}: {what} [{origin}]"
 
 
 def _tell_unused(block: Block, settings: LegacyAgent, merged: Merged) -> Iterator[str]:
@@ -147,8 +148,8 @@ def _tell_unused(block: Block, settings: LegacyAgent, merged: Merged) -> Iterato
     if changed:
         has = "have" if len(changed) > 1 else "has"
         yield (
-            f"{block.name} (legacy_agent): {', '.join(changed)} {has} no effect: the agent keeps its"
-            " own limits. Give rollout_timeout_s and num_samples_in_parallel to the command"
+            f"{block.name} (legacy_agent): {', '.join(changed)} {has} no effect: the agent keeps"
+            " its own limits. Give rollout_timeout_s and num_samples_in_parallel to the command"
             f" [{merged.origin(*block.path)}]"
         )
 
@@ -183,4 +184,3 @@ def _check_routes(routes: Any, names: Iterable[str], merged: Merged) -> Iterator
                 f"{ROUTES}.{taskset}: no environment server is called '{name}'{hint}; there are:"
                 f" {known} [{origin}]"
             )
-

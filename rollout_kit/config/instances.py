@@ -186,6 +186,7 @@ def check(block: Block, merged: Merged, cwd: Path) -> CheckedBlock:
         except ConfigError as error:
             if not (elsewhere and isinstance(error.__cause__, ImportError)):
                 lines.append(f"{block.name}: {error} [{merged.origin(*block.path)}]")
+                problems = [each for each in problems if each.path != ("entrypoint",)]
         else:
             settings = _likely_meant(own, config)
             problems += fields.find_misplaced_booleans(config, settings)

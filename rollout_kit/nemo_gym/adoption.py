@@ -33,7 +33,7 @@ class Adopted:
 def adopt(name: str, type_: str, implementation: str, given: JsonObject, gym: Gym) -> Adopted:
     """Our implementation runs where there is one, unless the command prefers NeMo Gym's."""
     theirs = gym.find(type_, implementation)
-    ours = models.NAMES.get((type_, implementation), implementation)
+    ours = models.name_ours(type_, implementation, given)
     is_ours = registry.find(type_, ours, gym.cwd) is not None
     if theirs and (not is_ours or gym.prefers(name, implementation)):
         return Adopted(implementation, given, theirs)
