@@ -11,7 +11,7 @@ from operator import is_not
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeGuard
 
 import orjson
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from .errors import OutputError, RolloutError
 
@@ -23,6 +23,9 @@ JsonObject = dict[str, Any]
 
 
 MISSING = object()
+
+METADATA = "verifier_metadata"
+"""Field of a row in which NeMo Gym's rows may have what the verifier reads."""
 
 VERDICT = ("responses_create_params", "response", "reward")
 
@@ -40,6 +43,20 @@ class RunRequest(Wire):
     """A task: the create params for the policy, and any fields that the verifier needs."""
 
     responses_create_params: JsonObject
+
+    @model_validator(mode="before")
+    @classmethod
+    def _splice_metadata(cls, row: Any) -> Any:
+        """A field that a verifier names may also lie in `verifier_metadata`, as in NeMo Gym's
+        rows. With two values it is an error."""
+        inner = row.get(METADATA) if isinstance(row, dict) else None
+        if not isinstance(inner, dict) or METADATA in cls.model_fields:
+            return row
+        found = {name: inner[name] for name in cls.model_fields if name in inner}
+        for name, value in found.items():
+            if name in row and row[name] != value:
+                raise ValueError(f"{name} has two values, one of them in {METADATA}")
+        return {**row, **found} if found else row
 
 
 class SeedSessionResponse(Wire):
