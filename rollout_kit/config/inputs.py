@@ -18,11 +18,11 @@ CommandT = TypeVar("CommandT", bound=Command)
 def choose_agent(agents: Sequence[str], values: JsonObject, command: CollectConfig) -> str | None:
     """The agent that every row runs with; None if the rows name their agents."""
     asked = command.agent_name
-    agents = [*agents, *(name for name in find_environment_servers(values) if asked == name)]
     if asked is None:
         listing = _datasets(values, None).get(command.dataset or "", {})
         candidates = list(listing) or agents
         return candidates[0] if len(candidates) == 1 else None
+    agents = list(dict.fromkeys([*agents, *find_environment_servers(values)]))
     if asked not in agents:
         known = ", ".join(agents) or "none"
         raise ConfigError(

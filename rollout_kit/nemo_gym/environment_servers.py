@@ -53,6 +53,10 @@ KINDS: dict[str, type[LegacyAgent]] = {
 }
 
 
+TAKE_ROWS = ("legacy_agent", "single_agent_turn_legacy")
+"""Kinds whose `/run` takes a row, as an agent's does."""
+
+
 class EnvironmentServer(NamedTuple):
     """A name, the agent that it leads to, and what verifies its rollouts if it names that."""
 
