@@ -361,6 +361,17 @@ def test_its_collector_finds_the_environment_server_where_the_agent_is(work: Pat
     assert own["agent_server"]["name"] == "mcqa_simple_agent"
 
 
+def test_a_rollout_ends_at_the_limit_of_its_environment_server(work: Path, model: Endpoint) -> None:
+    model.num_answered = 0
+    text = BASE + TURN.replace("KIND", "single_agent_turn").replace("21600", "0.05")
+    write(work, text, model.url)
+    write_jsonl(work / "tasks.jsonl", [question("B")])
+    words = ["+input_jsonl_fpath=tasks.jsonl", "+output_jsonl_fpath=rollouts.jsonl"]
+    run(collect_rollouts.main, "+config_paths=[their.yaml]", *words, "+agent_name=mcqa_turn")
+    [failure] = read_jsonl(work / "rollouts.d/failures.jsonl")
+    assert "did not end within default_episode_timeout_seconds=0.05" in str(failure)
+
+
 def of(kind: str, **settings: Any) -> str:
     """A block of this kind."""
     agent = {"agent_server": {"type": "responses_api_agents", "name": "mcqa_simple_agent"}}
@@ -464,7 +475,7 @@ def test_an_unknown_name_in_the_command_suggests_an_environment_server(
 
 
 def test_every_yaml_of_a_checkout_is_looked_up_there_first(work: Path) -> None:
-    """A wheel's file of a name that this toolkit ships too is the one that the wheel's files mean."""
+    """This toolkit ships a file of the same name."""
     root = work / "site-packages"
     for place, text in {
         "nemo_gym/__init__.py": "",
