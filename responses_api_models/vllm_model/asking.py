@@ -82,6 +82,7 @@ class Asking:
             config.sampling_overrides
             or config.continue_final_assistant_message
             or config.use_completions_api
+            or config.preserve_reasoning_in_assistant_content
         )
         self._told: set[str] = set()
         self.resuming = Resuming()

@@ -106,6 +106,10 @@ class VllmModelConfig(VllmOptions):  # type: ignore[misc, valid-type]
         False,
         description="Where the input ends with an assistant's message, continue that message.",
     )
+    preserve_reasoning_in_assistant_content: bool = Field(
+        False,
+        description="Send the reasoning of earlier turns as <think>…</think> in their text.",
+    )
     use_completions_api: bool = Field(
         False,
         description="Send every input as a raw prompt: one user message, with or without a system"

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..config.instances import BLOCK_TYPES
 from ..config.keys.authoring import ListConfig
 from ..config.keys.commands import ValidateConfig
 from ..config.load import load
@@ -24,12 +25,12 @@ MODEL_YAMLS = [
     f"responses_api_models/{name}/configs/{name}.yaml" for name in ("openai_model", "vllm_model")
 ]
 
-PLACES = ("resources_servers/*/configs", "benchmarks", "environments", "responses_api_*/*/configs")
+PLACES = ("*_servers/*/configs", "benchmarks", "environments", "responses_api_*/*/configs")
 """Folders of a checkout with YAML files of servers."""
 
 VALUE = re.compile(
     r"\$\{([\w.:]+)[^}]*\}\S* has no value|^(\S+) is mandatory"
-    r"|^(\S+) \(\w+\): (?:\w*_url|\w*_key|\w*_model|model_name|resources_server):"
+    r"|^(\S+) \(\w+\): (?:\w*_url|\w*_key|\w*_model|model_name|\w+_server):"
     r" (?:is required|must start with|is not a URL)",
     re.MULTILINE,
 )
@@ -118,7 +119,7 @@ def check_files(gym: Gym) -> Iterator[Checked]:
         policy = Path(folder) / "policy.yaml"
         policy.write_text(POLICY)
         for path in sorted(files):
-            if re.search(r"^ {2}(responses_api_\w+|resources_servers):", path.read_text(), re.M):
+            if re.search(rf"^ {{2}}({'|'.join(BLOCK_TYPES)}):", path.read_text(), re.M):
                 status, reason = _check(path, policy, gym)
                 yield Checked(str(path.relative_to(gym.root)), status, reason)
 

@@ -44,12 +44,11 @@ REFUSED = {
     "default_headers": "only openai_model sends headers, as openai_default_headers",
     "audio_root": "audio is not read from files here: write it into the rows as data URIs",
     "sequential_reasoning_allowed": "leave it out: reasoning after reasoning is allowed here",
-    "preserve_reasoning_in_assistant_content": "leave it out: reasoning has its own field here",
     "render_chat_template": RENDERED,
     "endpoint_file": "name the server that runs, base_url: http://…, or leave both out to start"
     " vLLM here, which is restarted",
-    "supply_prefix_token_ids": "leave it out: with return_token_ids a later turn is asked for by"
-    " the tokens of the turns before it",
+    "supply_prefix_token_ids": "needs return_token_id_information: true, with which a later turn is"
+    " asked for by the tokens of the turns before it",
     "forward_request_chat_template_kwargs": "leave it out: a row's chat_template_kwargs always win"
     " here",
     "forward_session_id_as_conversation_id": "leave it out: a rollout stays at one endpoint here,"
@@ -88,6 +87,7 @@ def _vllm(given: Given) -> Given:
     ids = given.pop("return_token_id_information", None)
     if ids or given.pop("request_prompt_and_generation_token_ids", None):
         given["return_token_ids"] = True
+        given.pop("supply_prefix_token_ids", None)
     if given.pop("uses_interleaved_reasoning", True) is False:
         given["drop_input_reasoning_items"] = True
     if given.pop("is_responses_native", False):

@@ -283,12 +283,16 @@ def test_keys_of_its_model_servers_that_ours_have_too_are_taken(place: Path) -> 
         "sampling_overrides: {top_p: 1}": {"sampling_overrides": {"top_p": 1}},
         "sampling_overrides: null": {},
         "continue_final_assistant_message: true": {"continue_final_assistant_message": True},
+        "preserve_reasoning_in_assistant_content: true": {
+            "preserve_reasoning_in_assistant_content": True
+        },
         "use_completions_api: true": {"use_completions_api": True},
         "endpoint_file: null, endpoint_stale_grace_s: 300.0, endpoint_connection_retries: 8,"
         " endpoint_check_interval_s: 10.0": {},
         "use_completions_api: false, render_chat_template: true, tokenizer: t": {
             "use_completions_api": False
         },
+        "supply_prefix_token_ids: true": {},  # with token ids, as in this block
         "supply_prefix_token_ids: false": {},
     }
     bare = dump("models.yaml", models=THEIR_MODELS).instances["policy_model"].settings
@@ -307,7 +311,6 @@ def test_keys_of_its_model_servers_that_ours_have_too_are_taken(place: Path) -> 
 REFUSED_KEYS = {
     "render_chat_template: true\n      use_completions_api: true": "render_chat_template: leave it",
     "endpoint_file: /shared/url": "endpoint_file: name the server that runs",
-    "supply_prefix_token_ids: true": "supply_prefix_token_ids: leave it out",
     "use_completions_api: true\n      continue_final_assistant_message: true": "a raw prompt is no",
     "sampling_override: {top_p: 1}": "unknown key 'sampling_override'",
 }

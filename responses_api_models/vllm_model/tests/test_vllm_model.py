@@ -509,6 +509,24 @@ def test_a_final_message_of_the_assistant_is_continued(fakes):
     assert second == {"model": "org/m", "messages": [user]}
 
 
+def test_reasoning_of_earlier_turns_may_be_sent_in_their_text(fakes):
+    thought = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}]}
+    said = {"role": "assistant", "content": [{"type": "output_text", "text": "Yes."}]}
+    call = {"type": "function_call", "call_id": "c", "name": "add", "arguments": "{}"}
+    output = {"type": "function_call_output", "call_id": "c", "output": "3"}
+    user = {"role": "user", "content": "Hi"}
+
+    async def use(model):
+        await model.responses({"input": [user, thought, said, user, thought, call, output]})
+
+    fakes.run(use, preserve_reasoning_in_assistant_content=True)
+    [asked] = fakes.seen("asked")
+    [_, first, _, second, _] = asked["body"]["messages"]
+    assert first == {"role": "assistant", "content": "<think>Hm.</think>Yes."}
+    assert second["content"] == "<think>Hm.</think>"
+    assert second["tool_calls"][0]["function"]["name"] == "add"
+
+
 def test_every_input_may_be_sent_as_a_raw_prompt(fakes):
     system, user = {"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}
     parts = [{"type": "input_text", "text": "Hi"}, {"type": "input_text", "text": "!"}]
