@@ -357,6 +357,32 @@ def test_a_folder_of_the_checkout_does_not_shadow_ours_silently(
     assert load(["+config_paths=[mcqa.yaml]"], ValidateConfig).instances["mine"].code is None
 
 
+METADATA = """Metadata-Version: 2.4
+Name: nemo-gym
+Requires-Python: >=3.13.14
+Requires-Dist: fastapi
+Requires-Dist: ray[default]>=2.58.0; python_version < "3.15"
+Provides-Extra: sandbox
+Requires-Dist: tenacity>=9.1.4; extra == "sandbox"
+
+NeMo Gym. Requires-Dist: nothing
+"""
+
+
+def test_a_wheel_says_in_its_metadata_what_a_clone_says_in_its_project(place: Path) -> None:
+    root = place.parent / "Gym"
+    (root / "pyproject.toml").unlink()
+    (root / "nemo_gym-0.7.0.dist-info").mkdir()
+    (root / "nemo_gym-0.7.0.dist-info/METADATA").write_text(METADATA)
+    server = Gym.of({"nemo_gym": "../Gym"}, place).find("resources_servers", "counter")
+    assert server is not None
+    (server.folder / "requirements.txt").write_text("-e nemo-gym[dev,sandbox] @ ../../\nsix==1\n")
+    found = environment_of(server)
+    ray = 'ray[default]>=2.58.0; python_version < "3.15"'
+    assert found.requirements == ("fastapi", ray, "tenacity>=9.1.4", "six==1")
+    assert found.python == "3.13"
+
+
 UV = """#!{python}
 import pathlib, sys
 words = sys.argv[1:]
