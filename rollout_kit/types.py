@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress, repeat
 from operator import is_not
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeGuard
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self, TypeGuard
 
 import orjson
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict
 
 from .errors import OutputError, RolloutError
 
@@ -44,20 +44,6 @@ class RunRequest(Wire):
 
     responses_create_params: JsonObject
 
-    @model_validator(mode="before")
-    @classmethod
-    def _splice_metadata(cls, row: Any) -> Any:
-        """A field that a verifier names may also lie in `verifier_metadata`, as in NeMo Gym's
-        rows. With two values it is an error."""
-        inner = row.get(METADATA) if isinstance(row, dict) else None
-        if not isinstance(inner, dict) or METADATA in cls.model_fields:
-            return row
-        found = {name: inner[name] for name in cls.model_fields if name in inner}
-        for name, value in found.items():
-            if name in row and row[name] != value:
-                raise ValueError(f"{name} has two values, one of them in {METADATA}")
-        return {**row, **found} if found else row
-
 
 class SeedSessionResponse(Wire):
     """Reply of `/seed_session`; a server may add fields of its own."""
@@ -65,6 +51,10 @@ class SeedSessionResponse(Wire):
 
 class VerifyRequest(RunRequest):
     """A task with the response to be scored (a Responses-API object)."""
+
+    reads_metadata: ClassVar[bool] = False
+    """Whether a subclass looks into the row's `verifier_metadata` itself. Otherwise a field that it
+    names may lie there too."""
 
     response: JsonObject
 
