@@ -42,6 +42,8 @@ class GymServer:
     folder: Path
     root: Path
     type: str
+    further: tuple[str, ...] = ()
+    """What it needs besides what its folder says."""
 
     @cached_property
     def sources(self) -> dict[str, str]:
@@ -77,7 +79,7 @@ class GymServer:
         """What its code needs besides NeMo Gym, and which extras of NeMo Gym."""
         extras: list[str] = []
         wanted: list[str] = []
-        for line in self._lines():
+        for line in (*self._lines(), *self.further):
             if match := OF_ITSELF.fullmatch(line):
                 extras += [each.strip() for each in (match["extras"] or "").split(",")]
             else:

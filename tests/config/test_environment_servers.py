@@ -14,6 +14,7 @@ from rollout_kit.authoring.catalogue import check_files
 from rollout_kit.cli import collect_rollouts, reverify, validate
 from rollout_kit.config.keys.commands import ValidateConfig
 from rollout_kit.config.load import Config, load
+from rollout_kit.data.entries import list_datasets
 from rollout_kit.errors import ConfigError
 from rollout_kit.nemo_gym.checkout import Gym
 from rollout_kit.nemo_gym.handover import with_addresses
@@ -301,6 +302,14 @@ def test_datasets_may_lie_with_any_server(work: Path, model: Endpoint) -> None:
     assert [names(line) for line in found] == [("mcqa_turn", "mcqa_simple_agent")]
     named = collect(work, model, text + LEGACY, [question("B")], "+dataset=one", output="n.jsonl")
     assert [names(line) for line in named] == [("mcqa_simple_agent", None)]
+
+
+def test_datasets_of_any_server_are_prepared(work: Path) -> None:
+    entry = "{name: one, type: example, jsonl_fpath: tasks.jsonl, taskset: t, license: x}"
+    text = BASE.replace("grading_mode: null}", f"datasets: [{entry}]}}")
+    config = dump(text + TURN.replace("KIND", "single_agent_turn"))
+    listed = [(each.agent, each.entry.name, each.entry.taskset) for each in list_datasets(config)]
+    assert listed == [("mcqa_simple_agent", "example", None), ("mcqa_turn", "one", "t")]
 
 
 def test_tools_of_a_turn_reach_the_resources_server(work: Path, model: Endpoint) -> None:
