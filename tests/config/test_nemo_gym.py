@@ -132,6 +132,32 @@ def test_sessions_of_a_stateful_server_reach_it_through_both_agents(
     assert json.loads(outputs[-1]) == {"count": found[0]["count"]}
 
 
+ITS_FRONT = """
+config_paths: [resources_servers/counter/configs/counter.yaml]
+counter_environment_server:
+  environment_servers:
+    KIND
+      agent_server: {type: responses_api_agents, name: plain_counter_agent}
+"""
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "legacy_agent:",
+        "single_agent_turn:\n      resources_server: {type: resources_servers, name: counter}",
+    ],
+)
+def test_an_environment_server_may_lead_to_an_agent_of_the_checkout(
+    place: Path, model: Endpoint, kind: str
+) -> None:
+    (place / "front.yaml").write_text(ITS_FRONT.replace("KIND", kind))
+    name = "counter_environment_server"
+    found = collect(place, model, "front.yaml", [counts(4, 7)], f"+agent_name={name}")
+    assert [(line["agent_ref"]["name"], line["reward"]) for line in found] == [(name, 1.0)]
+    assert found[0]["rollout"]["agent"] == "plain_counter_agent"
+
+
 OURS_BEHIND_ITS_AGENT = """
 ours: {resources_servers: {example_session_state_mgmt: {}}}
 their_agent:
