@@ -168,7 +168,7 @@ VERIFIABLE_INSTRUCTIONS ?= git+https://github.com/abukharin-nv/verifiable-instru
 		~/.pyenv/versions/3.13*/bin/python 2>/dev/null | tail -1) -m venv .peers/nemo-gym
 	.peers/nemo-gym/bin/python -m pip install --quiet --disable-pip-version-check \
 		--ignore-requires-python nemo-gym==0.7.0 openapi-schema-validator==0.6.3 tomli-w==1.2.0 \
-		xmltodict==1.0.2 tiktoken msgspec defusedxml math-verify==0.8.0
+		xmltodict==1.0.2 tiktoken msgspec reasoning-gym==0.1.25 defusedxml math-verify==0.8.0
 	.peers/nemo-gym/bin/python -m pip install --quiet --disable-pip-version-check \
 		"$(VERIFIABLE_INSTRUCTIONS)" \
 		|| echo "instruction_following will not be compared: set VERIFIABLE_INSTRUCTIONS"

@@ -28,7 +28,10 @@ class Player:
         if start not in self.turns and known:
             start = known[int(sha256(start.encode()).hexdigest(), 16) % len(known)]
         turns = self.turns.get(start) or [[message("I do not know.")]]
-        said = split(items)
+        return self.reply(turns, split(items))
+
+    def reply(self, turns: Turns, said: Turns) -> Json:
+        """The turn that follows those that were said."""
         turn = turns[min(len(said), len(turns) - 1)]
         output = [{**each, "id": f"{each['type']}_{len(said)}_{n}"} for n, each in enumerate(turn)]
         usage: Json = {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress, repeat
 from operator import is_not
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeGuard
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self, TypeGuard
 
 import orjson
 from pydantic import BaseModel, ConfigDict
@@ -23,6 +23,9 @@ JsonObject = dict[str, Any]
 
 
 MISSING = object()
+
+METADATA = "verifier_metadata"
+"""Field of a row in which NeMo Gym's rows may have what the verifier reads."""
 
 VERDICT = ("responses_create_params", "response", "reward")
 
@@ -48,6 +51,10 @@ class SeedSessionResponse(Wire):
 
 class VerifyRequest(RunRequest):
     """A task with the response to be scored (a Responses-API object)."""
+
+    reads_metadata: ClassVar[bool] = False
+    """Whether a subclass looks into the row's `verifier_metadata` itself. Otherwise a field that it
+    names may lie there too."""
 
     response: JsonObject
 

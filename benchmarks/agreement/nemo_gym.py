@@ -3,6 +3,10 @@
 make peers-python
 python -m benchmarks.agreement.nemo_gym            the given cases, and 1,000 pairs a server
 python -m benchmarks.agreement.nemo_gym --only mcqa --pairs 200 --show 20
+python -m benchmarks.agreement.nemo_gym --collect  50 rollouts of each of eight environments
+
+`--collect` runs `ng_collect_rollouts` with NeMo Gym's YAML and rows, and asks NeMo Gym's verifier
+about the same responses. `--gym` names another checkout or unpacked wheel than that of `.peers/`.
 
 NeMo Gym counts sentences with tables of nltk, which `make peers-python` downloads where it can.
 Without them NeMo Gym has no verdict on `number_sentences`.
@@ -16,10 +20,12 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from rollout_kit.errors import RolloutError
 
 from ..measure import ROOT
+from .collected import ENVIRONMENTS, collect, explain
 from .ours import shorten, verify
 from .pairs import GENERATORS, Pair
 
@@ -37,10 +43,14 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=GENERATORS, default=[*GENERATORS])
     parser.add_argument("--pairs", type=int, default=1_000, help="generated pairs a server")
     parser.add_argument("--show", type=int, default=5, help="differences shown of each kind")
+    parser.add_argument("--collect", nargs="*", choices=ENVIRONMENTS, metavar="environment")
+    parser.add_argument("--gym", type=Path, help="a checkout or unpacked wheel of NeMo Gym")
     args = parser.parse_args()
     if not PYTHON.exists():
         print("NeMo Gym is not installed: make peers-python")
         return 1
+    if args.collect is not None:
+        return compare_collected(args.collect or [*ENVIRONMENTS], args.gym or find_gym(), args.show)
     print(f"{'':22}{'pairs':>7}{'equal':>7}{'stricter':>10}{'laxer':>7}{'no verdict':>12}")
     for name in args.only:
         given = [*read_cases(name)]
@@ -50,6 +60,38 @@ def main() -> int:
             if pairs:
                 show(name, kind, pairs, args.show)
     return 0
+
+
+def find_gym() -> Path:
+    """The installed NeMo Gym, which is as good as a checkout."""
+    return next(PYTHON.parents[1].glob("lib/python3*/site-packages"))
+
+
+def compare_collected(names: list[str], gym: Path, number: int) -> int:
+    """A line of the table for each environment. The exit status is 1 if a difference has no known
+    reason."""
+    columns = ("rollouts", "reward", "equal", "explained", "other")
+    print(f"{'':24}" + "".join(f"{each:>11}" for each in columns))
+    num_others = 0
+    for name in names:
+        environment = ENVIRONMENTS[name]
+        found = collect(environment, gym.expanduser().resolve())
+        theirs = ask_theirs(environment.server, [environment.case(each) for each in found])
+        pairs = zip(found, theirs, strict=True)
+        different = [(each, other) for each, other in pairs if other != each.reward]
+        reasons = [explain(name, each, other) for each, other in different]
+        known = Counter(filter(None, reasons))
+        mean, others = sum(each.reward for each in found) / len(found), reasons.count(None)
+        counts = (len(found) - len(different), known.total(), others)
+        figures = f"{len(found):>11}{mean:>11.3f}" + "".join(f"{each:>11}" for each in counts)
+        print(f"{name:24}{figures}", flush=True)
+        for about, times in known.items():
+            print(f"    {times} × {about}")
+        unknown = [pair for pair, why in zip(different, reasons, strict=True) if why is None]
+        for each, other in unknown[:number]:
+            print(f"    {each.reward}, {other}: {shorten(each.text, 200, 80)}")
+        num_others += others
+    return 1 if num_others else 0
 
 
 def read_cases(name: str) -> list[Pair]:
@@ -94,7 +136,13 @@ def verify_ours(name: str, pairs: list[Pair]) -> list[float | str]:
 
 def verify_theirs(name: str, pairs: list[Pair]) -> list[float | str]:
     """The rewards of NeMo Gym's server; the reason where there is none."""
-    lines = [json.dumps({"server": name, "row": each.row, "answer": each.answer}) for each in pairs]
+    cases = [{"server": name, "row": each.row, "answer": each.answer} for each in pairs]
+    return ask_theirs(name, cases)
+
+
+def ask_theirs(name: str, cases: list[dict[str, Any]]) -> list[float | str]:
+    """The same for cases as `nemo_gym_child.py` reads them."""
+    lines = list(map(json.dumps, cases))
     done = subprocess.run(
         [PYTHON, "-P", CHILD],
         input="\n".join(lines),
@@ -104,7 +152,7 @@ def verify_theirs(name: str, pairs: list[Pair]) -> list[float | str]:
     )
     said = [line for line in done.stdout.splitlines() if line.startswith(MARK)]
     found = [json.loads(line.removeprefix(MARK)) for line in said]
-    if len(found) != len(pairs):
+    if len(found) != len(cases):
         sys.exit(f"NeMo Gym's {name} ended after {len(found)} verdicts:\n{done.stderr[-2000:]}")
     return [each.get("reward", each.get("error")) for each in found]
 

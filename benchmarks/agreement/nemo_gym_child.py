@@ -1,7 +1,8 @@
 """Verdicts of NeMo Gym's own servers, for `nemo_gym.py`: runs under their interpreter.
 
 Reads lines of JSON with `server`, `row` and `answer` from standard input, and writes a line with
-the reward, or with the error, for each.
+the reward, or with the error, for each. A line may have a whole `response` in place of the answer,
+and `settings` of the server.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import importlib.util
 import io
 import json
 import sys
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -29,6 +31,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "code_gen": {"num_processes": 2, "unit_test_timeout_secs": 10, "debug": False},
 }
 
+
+SESSION = "s"
 
 REQUIRED = {"responses_create_params": {"input": "?"}, "id": 0, "question": "?", "prompt": "?"}
 """Fields that their rows must have and that do not affect a verdict."""
@@ -64,6 +68,13 @@ def make(name: str, **more: Any) -> tuple[Any, Any]:
     return server(config=config(**found), server_client=MagicMock(spec=ServerClient)), request
 
 
+def asked_with(verify: Any) -> dict[str, Any]:
+    """The request around the body, where a server wants its session."""
+    has_request = "request" in verify.__annotations__
+    request = MagicMock(session=defaultdict(lambda: SESSION))
+    return {"request": request} if has_request else {}
+
+
 def build_response(answer: str) -> dict[str, Any]:
     content = [{"annotations": [], "text": answer, "type": "output_text"}]
     message = {"id": "m", "role": "assistant", "status": "completed", "type": "message"}
@@ -84,16 +95,19 @@ async def main() -> None:
     for raw in sys.stdin:
         case = json.loads(raw)
         name, row = case["server"], case["row"]
-        more = {"grading_mode": BY_CONFIG} if row.get("grading_mode") == BY_CONFIG else {}
+        more = dict(case.get("settings") or {})
+        if row.get("grading_mode") == BY_CONFIG:
+            more["grading_mode"] = BY_CONFIG
         try:
             if (name, *more) not in servers:
                 servers[name, *more] = make(name, **more)
             server, request = servers[name, *more]
             row = {key: value for key, value in row.items() if key not in more}
             asked = {**REQUIRED, **row}
-            body = request.model_validate({**asked, "response": build_response(case["answer"])})
+            response = case.get("response") or build_response(case["answer"])
+            body = request.model_validate({**asked, "response": response})
             with contextlib.redirect_stdout(io.StringIO()) as printed:
-                found = await server.verify(body)
+                found = await server.verify(**asked_with(server.verify), body=body)
             line: dict[str, Any] = {"reward": float(found.reward)}
             if UNREAD in printed.getvalue():
                 line = {"error": " ".join(printed.getvalue().split())[:300]}

@@ -88,8 +88,8 @@ class CodeGenConfig(ResourcesServerConfig):
     )
 
 
-class CodeGenRequest(VerifyRequest):
-    verifier_metadata: Metadata
+class CodeGenRequest(Metadata, VerifyRequest):
+    """A row with its response."""
 
 
 class CodeGen(ResourcesServer):
@@ -137,7 +137,7 @@ class CodeGen(ResourcesServer):
         return {**super().describe(), "sandbox": self._sandbox.protections.holding}
 
     async def verify(self, body: CodeGenRequest) -> VerifyResponse:
-        text, tests = output_text(body.response), body.verifier_metadata.unit_tests
+        text, tests = output_text(body.response), body.unit_tests
         found: JsonObject = {
             "extracted_model_output": text or None,
             "extracted_model_code": extract_code(text, tests.fn_name) or None,
@@ -145,7 +145,7 @@ class CodeGen(ResourcesServer):
             "metadata": None,
             "unit_tests_time_taken": 0.0,
             "reasoning_format_violation_rate": 0.0,
-            "difficulty": body.verifier_metadata.difficulty,
+            "difficulty": body.difficulty,
         }
         code = found["extracted_model_code"]
         if code is None:

@@ -63,7 +63,7 @@ def _unpack(packed: str, function: str | None) -> list[Case]:
         inputs, outputs = found["inputs"], found["outputs"]
         _check(inputs, outputs, function)
     except (ValueError, zlib.error, KeyError, TypeError) as error:
-        raise TaskError(f"verifier_metadata.unit_tests.packed has no tests: {error!r}") from None
+        raise TaskError(f"unit_tests.packed has no tests: {error!r}") from None
     return _build_cases(inputs, outputs, function)
 
 

@@ -74,6 +74,8 @@ class Instructions(RunRequest):
 class InstructionsRequest(Instructions, VerifyRequest):
     """A row with its response."""
 
+    reads_metadata: ClassVar[bool] = True
+
 
 class InstructionFollowing(ResourcesServer):
     """Reward 1.0 if every instruction is followed; with `fraction`, the share that is followed."""

@@ -30,6 +30,7 @@ from rollout_kit.transport.http import HttpClient, Reply
 from rollout_kit.types import JsonObject
 
 from . import token_in, turns
+from .adapted import adapt
 from .config import VllmModelConfig
 from .distribution import Distributions
 from .endpoints import Endpoint, Endpoints
@@ -82,6 +83,12 @@ class Asking:
             self._lowest["chat_template_kwargs"] = config.chat_template_kwargs
         if config.return_token_ids:
             self._lowest["return_token_ids"] = True
+        self._adapts = bool(
+            config.sampling_overrides
+            or config.continue_final_assistant_message
+            or config.use_completions_api
+            or config.preserve_reasoning_in_assistant_content
+        )
         self._told: set[str] = set()
         url = next(iter(config.urls), "http://vllm")
         self._origin, self._finishes = origin_of(url, config.served_name), UnknownFinishes(name)
@@ -100,6 +107,7 @@ class Asking:
         return self._build(params, self._lowest)
 
     def _build(self, params: JsonObject, lowest: JsonObject) -> turns.Asked:
+        params = adapt(params, self._config) if self._adapts else params
         if (text := raw_text(params)) is not None:
             return turns.continue_text(params, text, lowest)
         if self._config.upstream_api == "responses":

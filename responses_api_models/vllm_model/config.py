@@ -99,6 +99,23 @@ class VllmModelConfig(VllmOptions):  # type: ignore[misc, valid-type]
         False, description="Send earlier turns to the model without their reasoning."
     )
 
+    sampling_overrides: JsonObject = Field(
+        {}, description="Parameters of every request, in place of what a row or an agent sets."
+    )
+    continue_final_assistant_message: bool = Field(
+        False,
+        description="Where the input ends with an assistant's message, continue that message.",
+    )
+    preserve_reasoning_in_assistant_content: bool = Field(
+        False,
+        description="Send the reasoning of earlier turns as <think>…</think> in their text.",
+    )
+    use_completions_api: bool = Field(
+        False,
+        description="Send every input as a raw prompt: one user message, with or without a system"
+        " message before it.",
+    )
+
     weight_sync: WeightSync | None = Field(None, description="Follow the weights of a trainer.")
     rl: bool = Field(
         False,
@@ -139,6 +156,23 @@ class VllmModelConfig(VllmOptions):  # type: ignore[misc, valid-type]
         if self.return_token_ids and self.upstream_api == "responses":
             raise ValueError("return_token_ids: vLLM's /v1/responses returns none")
         return self
+
+    @model_validator(mode="after")
+    def _asks_one_api(self) -> Self:
+        of_chats = self.continue_final_assistant_message
+        if self.use_completions_api and (of_chats or self.upstream_api == "responses"):
+            other = "continue_final_assistant_message" if of_chats else "upstream_api: responses"
+            raise ValueError(f"use_completions_api: a raw prompt is no chat: leave out {other}")
+        if of_chats and self.upstream_api == "responses":
+            raise ValueError(
+                "continue_final_assistant_message: needs upstream_api: chat_completions"
+            )
+        return self
+
+    @field_validator("sampling_overrides", mode="before")
+    @classmethod
+    def _null_is_none(cls, value: Any) -> Any:
+        return {} if value is None else value
 
     @field_validator("base_url")
     @classmethod

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..config.instances import BLOCK_TYPES
 from ..config.keys.authoring import ListConfig
 from ..config.keys.commands import ValidateConfig
 from ..config.load import load
@@ -24,16 +25,19 @@ MODEL_YAMLS = [
     f"responses_api_models/{name}/configs/{name}.yaml" for name in ("openai_model", "vllm_model")
 ]
 
-PLACES = ("resources_servers/*/configs", "benchmarks", "environments", "responses_api_*/*/configs")
+PLACES = ("*_servers/*/configs", "benchmarks", "environments", "responses_api_*/*/configs")
 """Folders of a checkout with YAML files of servers."""
 
 VALUE = re.compile(
-    r"\$\{([\w.:]+)[^}]*\} has no value|^(\S+) is mandatory"
-    r"|^(\S+) \(\w+\): (?:\w*_url|\w*_key|\w*_model): (?:is required|must start with|is not a URL)",
+    r"\$\{([\w.:]+)[^}]*\}\S* has no value|^(\S+) is mandatory"
+    r"|^(\S+) \(\w+\): (?:\w*_url|\w*_key|\w*_model|model_name|\w+_server):"
+    r" (?:is required|must start with|is not a URL)",
     re.MULTILINE,
 )
-SERVER = re.compile(r"no instance '([^']+)'|inherits from (\w+), but there is no")
-CODE = re.compile(r"no implementation '(\w+)'")
+SERVER = re.compile(
+    r"no instance '([^']+)'|inherits from (\w+), but there is no|_delete_key names '(\w+)', which"
+)
+CODE = re.compile(r"no implementation '(\w+)'|^'(\w+)' in .* no server here runs", re.MULTILINE)
 
 VALID, NEEDS, REFUSED = "valid", "needs", "refused"
 
@@ -115,7 +119,7 @@ def check_files(gym: Gym) -> Iterator[Checked]:
         policy = Path(folder) / "policy.yaml"
         policy.write_text(POLICY)
         for path in sorted(files):
-            if re.search(r"^ {2}(responses_api_\w+|resources_servers):", path.read_text(), re.M):
+            if re.search(rf"^ {{2}}({'|'.join(BLOCK_TYPES)}):", path.read_text(), re.M):
                 status, reason = _check(path, policy, gym)
                 yield Checked(str(path.relative_to(gym.root)), status, reason)
 
@@ -138,7 +142,7 @@ def _check(path: Path, policy: Path, gym: Gym) -> tuple[str, str]:
 def _explain(problem: str) -> tuple[str, str]:
     values = sorted({"".join(groups) for groups in VALUE.findall(problem)})
     servers = sorted({"".join(groups) for groups in SERVER.findall(problem)})
-    code = sorted({*CODE.findall(problem)})
+    code = sorted({"".join(groups) for groups in CODE.findall(problem)})
     lines = [line for line in problem.splitlines() if not _is_lack(line)]
     if lines:
         return REFUSED, lines[0]

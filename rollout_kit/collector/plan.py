@@ -11,6 +11,7 @@ from ..config.keys.commands import CollectConfig
 from ..endpoints.prices import Tariff
 from ..errors import ConfigError
 from ..launch.reach import Servers
+from ..nemo_gym.environment_servers import find_sources
 from ..serving import registry
 from ..serving.model import REQUIRE_VERSION
 from ..store.arms.arm import Arm, with_overrides
@@ -50,6 +51,12 @@ class AgentPlan:
     """What the fingerprint of the verifier covers, such as versions of libraries, if it says so."""
     arms: Mapping[str, str] = field(default_factory=dict)
     """Arm → the fingerprint of its settings."""
+    server: str = ""
+    """The agent's server; empty if it has the name that the keys have."""
+    agent: str = ""
+    """The agent behind the keys' name, if that is the name of an environment server."""
+    timeout_s: float | None = None
+    """A limit of one rollout, in addition to that of the run."""
 
     def settings_of(self, key: Key) -> str:
         """The fingerprint of the settings that a rollout is generated with."""
@@ -78,8 +85,8 @@ async def know_agent(
     command: CollectConfig,
     arms: Sequence[Arm] = (),
 ) -> KnownAgent:
-    """Ask an agent and its servers to describe themselves; `generation` holds the settings that
-    the command adds, before those of each arm."""
+    """Ask the agent of a server and what it uses to describe themselves; `generation` holds the
+    settings that the command adds, before those of each arm."""
     about = await peers.describe(name)
     model_name, resources = about.get("model_server"), about.get("resources_server")
     model = await peers.describe(model_name) if model_name else {}
@@ -152,10 +159,15 @@ def task_reader(command: CollectConfig, servers: Servers, path: Path) -> TaskRea
     is_given = "arms" in command.model_fields_set
     given = command.arms if is_given else servers.values.get("arms")
     arms = read_arms(given, registry.resolve_path)
+    chosen = choose_agent(servers.agents, servers.values, command)
+    # rows may name an environment server in place of its agent
+    is_open = command.agent_name is None and servers.environments
     return TaskReader(
         path=path,
-        agents=frozenset(servers.agents),
-        agent_name=choose_agent(servers.agents, servers.values, command),
+        agents=frozenset(servers.callable_agents),
+        sources=find_sources(servers.values),
+        agent_name=None if is_open else chosen,
+        default_agent=chosen if is_open else None,
         default_params=servers.default_params,
         override_params=command.responses_create_params,
         prompt=prompt,
@@ -188,11 +200,20 @@ async def know_agents(
         generation["prompt_config"] = reader.prompt.settings()
     if command.num_repeats_add_seed:
         generation["num_repeats_add_seed"] = True
-    names = [reader.agent_name] if reader.agent_name else servers.agents
-    return {
-        name: await know_agent(servers.peers, name, generation, command, reader.arms)
-        for name in names
-    }
+    names = [reader.agent_name] if reader.agent_name else servers.callable_agents
+    environments, known = servers.environments, {}
+    for name in names:
+        environment = environments.get(name)
+        server = environment.agent if environment and name not in servers.agents else name
+        found = await know_agent(servers.peers, server, generation, command, reader.arms)
+        if environment:
+            behind = "" if server == name else server
+            plan = replace(
+                found.plan, server=behind, agent=environment.agent, timeout_s=environment.timeout_s
+            )
+            found = replace(found, plan=plan)
+        known[name] = found
+    return known
 
 
 def made_by(known: Mapping[str, KnownAgent]) -> list[Made]:

@@ -18,6 +18,7 @@ from ..launch.reach import Servers, reach
 from ..metrics.comparison import Comparison
 from ..metrics.summary import Metrics
 from ..metrics.tally import Tally
+from ..nemo_gym.environment_servers import find_environment_servers
 from ..store.groups.scope import Group, arm_of_key, group_of, without_arm
 from ..store.lines import row_of
 from ..store.own_tasks import Others, OwnTasks
@@ -49,6 +50,8 @@ async def reach_verifiers(
     that they refer to, or those of a running `ng_run`."""
     if config.instances:
         names = {each.name: verifier_of(each) for each in config.of_type(AGENTS)}
+        for one in find_environment_servers(config.values).values():
+            names.setdefault(one.name, one.resources or names.get(one.agent))
         servers = select_needed(config.instances, {names.get(agent) or "" for agent in agents})
         if not servers:
             raise ConfigError("\n".join(_unknown(agent, names) for agent in agents))
@@ -61,7 +64,7 @@ async def reach_verifiers(
 
 async def verifiers_of(servers: Servers, agents: Collection[str]) -> Verifiers:
     """Who verifies the rollouts of these agents, among servers that run."""
-    known: dict[str, str | None] = dict.fromkeys(servers.agents)
+    known: dict[str, str | None] = dict.fromkeys(servers.callable_agents)
     names = known | {name: await _verifier_name(servers, name) for name in known if name in agents}
     return await know_verifiers(servers, names, agents)
 
@@ -113,6 +116,8 @@ def _unknown(agent: str, names: Mapping[str, str | None]) -> str:
 
 async def _verifier_name(servers: Servers, agent: str) -> str | None:
     """The resources server of a running agent: from the configuration, or from the agent."""
+    if agent not in servers.agents and (environment := servers.environments.get(agent)):
+        return environment.resources or await _verifier_name(servers, environment.agent)
     blocks = servers.values.get(agent)
     kinds = blocks.get(AGENTS) if isinstance(blocks, dict) else None
     settings = next(iter(kinds.values()), None) if isinstance(kinds, dict) else blocks

@@ -17,6 +17,7 @@ from ..store.sidecars.failures import describe_error
 from ..time_limit import within
 from ..transport.retry import ATTEMPT, LOST_ATTEMPT, delay_s
 from ..types import Attempt, Failure, JsonObject, Outcome, Rollout, StoredTurn, Unverified
+from .plan import AgentPlan
 from .slot import HeldTime, Keep, Slot
 from .steps import Equipment, Refused, Steps
 
@@ -56,8 +57,8 @@ class Runner(Equipment):
     async def outcome_of(self, attempt: Attempt, slot: Slot) -> Outcome:
         """Try until a try ends it, or the limits are reached."""
         agent = self.agents[attempt.key.agent]
-        began = perf_counter()
-        ends = began + self.limits.rollout_timeout_s
+        began, limit_s = perf_counter(), self._limit_s(agent)
+        ends = began + limit_s
         slot.limits.append(held := HeldTime())
         tried: list[JsonObject] = []
         lost = throttled = 0
@@ -71,7 +72,7 @@ class Runner(Equipment):
             if tried:
                 attempt = attempt._replace(number=len(tried) + 1)
             started, num_turns = perf_counter() if tried else began, len(slot.turns)
-            left_s = ends + held.seconds - started if tried else self.limits.rollout_timeout_s
+            left_s = ends + held.seconds - started if tried else limit_s
             answered: JsonObject | None = None
             try:
                 with within(left_s, slot.limits):
@@ -162,14 +163,26 @@ class Runner(Equipment):
             verifier=agent.verifier,
         )
 
+    def _limit_s(self, agent: AgentPlan) -> float:
+        """Seconds that a rollout of this agent may take."""
+        own = agent.timeout_s
+        return (
+            self.limits.rollout_timeout_s
+            if own is None
+            else min(own, self.limits.rollout_timeout_s)
+        )
+
     def _timeout(self, attempt: Attempt, slot: Slot) -> RolloutError:
         lost = [
             f"; {words} took {seconds:.0f} s"
             for name, words in LOSSES.items()
             if (seconds := slot.stats.get(name, 0.0)) >= 1
         ]
+        limit_s = self._limit_s(self.agents[attempt.key.agent])
+        is_of_run = limit_s == self.limits.rollout_timeout_s
+        limit = "rollout_timeout_s" if is_of_run else "default_episode_timeout_seconds"
         return PeerTimeout(
-            f"the rollout did not end within rollout_timeout_s={self.limits.rollout_timeout_s:g}"
+            f"the rollout did not end within {limit}={limit_s:g}"
             f" while it was waiting for: {slot.place.stage}{''.join(lost)}",
             server=attempt.key.agent,
             retryable=False,

@@ -137,7 +137,7 @@ class Steps:
         started_at, began = now_text(), perf_counter()
         params = row["responses_create_params"]
         log = TurnLog(tuple(self.slot.turns), self._store_turn) if self.agent.saves_turns else None
-        response = await self._call(self.attempt.key.agent, "/v1/responses", params, log)
+        response = await self._call(self._server, "/v1/responses", params, log)
         duration_s = perf_counter() - began
         make_line = partial(self._line, response, session.stats, started_at, duration_s)
         try:
@@ -153,7 +153,7 @@ class Steps:
 
     async def _collect_opaque(self) -> Outcome:
         """An agent with its own loop: its `/run` returns the verdict, or the reason for none."""
-        task, agent = self.attempt.task, self.attempt.key.agent
+        task, agent = self.attempt.task, self._server
         started_at, began = now_text(), perf_counter()
         session = self._new_session()
         with entered(session):
@@ -204,6 +204,11 @@ class Steps:
             different += not _is_same_answer(stored, answer)
         return different
 
+    @property
+    def _server(self) -> str:
+        """The agent's server."""
+        return self.agent.server or self.attempt.key.agent
+
     def _open_session(self, resources: str) -> open_session:
         session, closes = self._new_session(), self.agent.needs_session
         return open_session(self.shared.peers, resources, session, closes=closes)
@@ -250,6 +255,8 @@ class Steps:
             known["regenerated"] = True
         if self.attempt.arm is not None:
             known["arm"] = self.attempt.arm
+        if self.agent.agent:
+            known["agent"] = self.agent.agent
         ledger = self.slot.ledger
         if not (ledger.spent.calls or self.attempt.turns):
             # a foreign agent, whose reply reports no model calls

@@ -78,7 +78,8 @@ async def prepare(collection: Collection[Any, Any], progress: Progress) -> None:
 
 def _say_who_runs(collection: Collection[Any, Any], progress: Progress) -> None:
     """Each agent with its model and endpoint, and which of the configured values were replaced."""
-    plans = collection.runner.agents if collection.source.generates else {}
+    known = collection.runner.agents if collection.source.generates else {}
+    plans = {name: plan for name, plan in known.items() if plan.server not in known}
     for agent, plan in list(plans.items())[:MAX_AGENTS]:
         model = f": model {plan.model}" if plan.model else ""
         hosts = f" at {', '.join(plan.hosts)}" if plan.hosts else ""

@@ -8,6 +8,8 @@ from typing import Any
 from ..endpoints.params import TYPO, find_problems
 from ..errors import suggest
 from ..nemo_gym.checkout import Gym
+from ..nemo_gym.environment_servers import ROUTES
+from ..nemo_gym.environment_servers import TYPE as ENVIRONMENTS
 from ..serving import registry
 from ..types import JsonObject
 from . import fields, instances, interpolation
@@ -19,6 +21,10 @@ PARAMS = "responses_create_params"
 
 NEMO_GYM_KEYS = frozenset({"head_server_deps", "disallowed_ports", "token_id_capture"})
 """Top-level lists and mappings of NeMo Gym that are ignored."""
+
+
+SANDBOX = "sandbox"
+"""The top-level mapping that only NeMo Gym's own servers read."""
 
 
 def classify(
@@ -37,7 +43,7 @@ def classify(
     problems += _check_params(values.get(PARAMS) or {}, merged)
     for key, value in values.items():
         typed = merged.set_by(key, COMMAND_LINE)
-        if key in own or (key in anyones and not typed):
+        if key in own or key == ROUTES or (key in anyones and not typed):
             continue
         if key in anyones:
             problems.append(f"'{key}' on the command line is a key of {_owners(key)} only")
@@ -46,6 +52,8 @@ def classify(
         known = not typed or key in merged.overridden
         if isinstance(block, Block) and not known and (close := suggest(key, filed)):
             problems.append(f"no instance is called '{key}' in the files{close}")
+        elif isinstance(block, Block) and block.type == ENVIRONMENTS:
+            blocks.append(block)
         elif isinstance(block, Block):
             adopted, wrong = instances.adopt(block, gym)
             blocks.append(adopted)
@@ -131,6 +139,11 @@ def describe_unknown(key: str, typed: bool, merged: Merged, known: list[str], cw
         return f"'{key}' is a server, and no key: set one of its keys, as in +{place}.<key>=<value>"
     else:
         where = "on the command line"
+    if key == SANDBOX:
+        return (
+            f"'{key}' {where} configures NeMo Gym's sandboxes, and no server here runs NeMo Gym's"
+            " code: add the file of the agent that works in one to config_paths, or leave it out"
+        )
     if key == "defaults" and "arms" in merged.tree:
         return f"unknown key 'defaults' {where}: write  arms: {{defaults: …, arms: […]}}"
     words = [word for word in known if word != key]

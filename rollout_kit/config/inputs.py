@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from ..errors import ConfigError, suggest
+from ..nemo_gym.environment_servers import find_environment_servers, list_datasets
 from ..serving import registry
 from ..types import JsonObject
-from .instances import AGENTS
 from .keys.command import Command
 from .keys.commands import CollectConfig, ReverifyConfig
 
@@ -22,6 +22,7 @@ def choose_agent(agents: Sequence[str], values: JsonObject, command: CollectConf
         listing = _datasets(values, None).get(command.dataset or "", {})
         candidates = list(listing) or agents
         return candidates[0] if len(candidates) == 1 else None
+    agents = list(dict.fromkeys([*agents, *find_environment_servers(values)]))
     if asked not in agents:
         known = ", ".join(agents) or "none"
         raise ConfigError(
@@ -54,16 +55,7 @@ def with_dataset(command: CommandT, values: JsonObject) -> CommandT:
 
 def _entries(values: JsonObject, agent: str | None) -> list[JsonObject]:
     """The datasets of an agent, or of all."""
-    kinds = [
-        block.get(AGENTS)
-        for name, block in values.items()
-        if isinstance(block, dict) and agent in (None, name)
-    ]
-    found = [settings for each in kinds if isinstance(each, dict) for settings in each.values()]
-    listed = [
-        entry for each in found if isinstance(each, dict) for entry in each.get("datasets") or ()
-    ]
-    return [entry for entry in listed if isinstance(entry, dict)]
+    return [entry for _, entry in list_datasets(values, agent)]
 
 
 def how_to_get(agent: str | None) -> str:
@@ -131,13 +123,10 @@ def _datasets(
     """Dataset → agent → path, for one agent or for all: those with a file of tasks, or those that
     ng_prepare_data must turn into tasks first."""
     listed: dict[str, dict[str, str]] = {}
-    for name, block in values.items():
-        kinds = block.get(AGENTS) if isinstance(block, dict) and agent in (None, name) else None
-        for settings in (kinds or {}).values():
-            for dataset in settings.get("datasets") or ():
-                path, is_raw = dataset.get("jsonl_fpath"), bool(dataset.get("mapping"))
-                if bool(path) and not is_raw if as_tasks else is_raw or not path:
-                    listed.setdefault(str(dataset.get("name")), {})[name] = str(path)
+    for runs, dataset in list_datasets(values, agent):
+        path, is_raw = dataset.get("jsonl_fpath"), bool(dataset.get("mapping"))
+        if bool(path) and not is_raw if as_tasks else is_raw or not path:
+            listed.setdefault(str(dataset.get("name")), {})[runs] = str(path)
     return listed
 
 

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 from ..errors import ConfigError, suggest
 from ..nemo_gym import adoption
 from ..nemo_gym.checkout import Gym, GymServer
+from ..nemo_gym.environment_servers import TYPE as ENVIRONMENTS
 from ..serving import registry
 from ..serving.service import ServerConfig, ServerRef
 from ..types import JsonObject
@@ -23,6 +24,9 @@ from .instance_keys import APP, CommonKeys, clashes, is_url, name_stray, split_k
 from .sources import Merged
 
 MODELS, RESOURCES, AGENTS = registry.TYPES
+
+BLOCK_TYPES = (*registry.TYPES, ENVIRONMENTS)
+"""Keys under which a mapping at the top describes a server, or is a name of one."""
 
 POLICY = "policy_model"
 """References to this name mean the only model server if no server has the name."""
@@ -105,12 +109,12 @@ def find_block(name: str, value: Any, cwd: Path) -> Block | fields.Problem | Non
     """The instance that a top-level key describes; a problem if it is nearly one; else None."""
     if not isinstance(value, dict):
         return None
-    types = [key for key in value if key in registry.TYPES]
+    types = [key for key in value if key in BLOCK_TYPES]
     if types:
         return _read_nested(name, value, types)
     owners = [type_ for type_ in registry.TYPES if registry.find(type_, name, cwd)]
     for key, inner in value.items():
-        close = get_close_matches(key, registry.TYPES, n=1, cutoff=0.75)
+        close = get_close_matches(key, BLOCK_TYPES, n=1, cutoff=0.75)
         if close and isinstance(inner, dict) and all(isinstance(v, dict) for v in inner.values()):
             reason = f"unknown server type '{key}' (did you mean '{close[0]}'?)"
             return fields.Problem((name, key), reason)
@@ -182,6 +186,7 @@ def check(block: Block, merged: Merged, cwd: Path) -> CheckedBlock:
         except ConfigError as error:
             if not (elsewhere and isinstance(error.__cause__, ImportError)):
                 lines.append(f"{block.name}: {error} [{merged.origin(*block.path)}]")
+                problems = [each for each in problems if each.path != ("entrypoint",)]
         else:
             settings = _likely_meant(own, config)
             problems += fields.find_misplaced_booleans(config, settings)
@@ -191,7 +196,7 @@ def check(block: Block, merged: Merged, cwd: Path) -> CheckedBlock:
                 problems += fields.problems(error, config, CommonKeys.model_fields)
     for problem in problems:
         origin = merged.origin(*block.path, *problem.path)
-        lines.append(_line(title, problem, origin))
+        lines.append(describe_problem(title, problem, origin))
     return CheckedBlock(
         Instance(
             block.name,
@@ -277,7 +282,7 @@ def _likely_meant(own: JsonObject, config: type[BaseModel]) -> JsonObject:
     }
 
 
-def _line(title: str, problem: fields.Problem, origin: str) -> str:
+def describe_problem(title: str, problem: fields.Problem, origin: str) -> str:
     place = ".".join(problem.path)
     where = f" [{origin}]" if origin else ""
     if problem.is_unknown:

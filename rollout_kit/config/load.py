@@ -18,13 +18,22 @@ from ..nemo_gym.adoption import place_data
 from ..nemo_gym.checkout import Gym
 from ..secrets import find_used, is_secret_key, mask, private_values, secret_values
 from ..serving.imported import look_again
-from ..serving.registry import TYPES
 from ..types import JsonObject
-from . import classify, fields, idle, instances, interpolation, overrides, sources, verification
+from . import (
+    classify,
+    environments,
+    fields,
+    idle,
+    instances,
+    interpolation,
+    overrides,
+    sources,
+    verification,
+)
 from .classify import PARAMS
 from .inputs import with_dataset
 from .instance_keys import CommonKeys
-from .instances import Block, Instance
+from .instances import BLOCK_TYPES, Block, Instance
 from .keys.commands import Command, HttpClientConfig, known_keys
 from .overrides import Override
 from .replaced import Replaced
@@ -96,7 +105,7 @@ def _find_secrets(merged: Merged, values: JsonObject) -> frozenset[str]:
 
 def _is_block(value: Any) -> bool:
     """Whether it configures a server."""
-    return isinstance(value, dict) and not {*TYPES}.isdisjoint(value)
+    return isinstance(value, dict) and not {*BLOCK_TYPES}.isdisjoint(value)
 
 
 def _check(
@@ -115,9 +124,11 @@ def _check(
     problems += interpolation.messages(unresolved, merged.tree)
     if problems:
         raise ConfigError("\n".join(problems))
+    wired = environments.wire(blocks, resolved.values, merged)
+    problems += wired.problems
     found, validated = {}, None
     try:
-        found = instances.check_all(blocks, merged, cwd, with_policy=command.asks_policy)
+        found = instances.check_all(wired.blocks, merged, cwd, with_policy=command.asks_policy)
     except ConfigError as error:
         problems.append(str(error))
     try:
@@ -140,6 +151,7 @@ def _check(
         secrets=secrets,
         warnings=(
             *warnings,
+            *wired.warnings,
             *idle.find_of_others(merged, command),
             *_warnings(given.overrides, secrets),
         ),

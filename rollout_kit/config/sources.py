@@ -196,8 +196,11 @@ class _Files:
     seen: set[str] = field(default_factory=set)
     layers: list[Layer] = field(default_factory=list)
 
-    def collect(self, path: str, asked_by: str) -> None:
-        found = registry.resolve_path(path, self.cwd, self.checkout)
+    def collect(self, path: str, asked_by: str, beside: Path | None = None) -> None:
+        """Read a file and those that it includes. `beside` is the file that asks for it: what a
+        file of the checkout includes is looked for there first."""
+        found = self._in_checkout(path, beside)
+        found = found or registry.resolve_path(path, self.cwd, self.checkout)
         if found is None:
             looked = registry.places(path, self.cwd, self.checkout)
             raise ConfigError(_not_found(path, asked_by, looked))
@@ -206,8 +209,15 @@ class _Files:
         self.seen.add(real)
         tree = _read(found, path)
         for own in _own_paths(tree, path):
-            self.collect(own, path)
+            self.collect(own, path, found)
         self.layers.append(Layer(path, tree))
+
+    def _in_checkout(self, path: str, beside: Path | None) -> Path | None:
+        if self.checkout is None or beside is None or Path(path).is_absolute():
+            return None
+        is_of_checkout = beside.resolve().is_relative_to(self.checkout.resolve())
+        place = self.checkout / path
+        return place if is_of_checkout and place.exists() else None
 
 
 def _own_paths(tree: JsonObject, origin: str) -> list[str]:

@@ -7,10 +7,11 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from ..config.fields import problems, show_value
-from ..config.instances import AGENTS, Instance
+from ..config.instances import AGENTS, RESOURCES, Instance
 from ..config.load import Config
 from ..config.verification import verifier_of
 from ..errors import ConfigError
+from ..nemo_gym.environment_servers import find_sources
 from .mapping import Mapping, get_shape
 
 
@@ -41,6 +42,9 @@ class Entry(BaseModel):
     mapping: Mapping | None = None
     prompt_config: str | None = None
     prepare_script: str | None = None
+    prepare_dependencies: list[str] = Field([], description="What the script needs besides.")
+    agent: str | None = Field(None, description="The agent that runs the rows.")
+    taskset: str | None = Field(None, description="A name that environment_server_routes knows.")
 
     @field_validator("mapping", mode="before")
     @classmethod
@@ -75,16 +79,26 @@ def list_datasets(config: Config) -> list[ListedDataset]:
     """Return all entries of all agents; raise ConfigError with one line per problem."""
     found: list[ListedDataset] = []
     wrong: list[str] = []
-    for agent in config.of_type(AGENTS):
-        verifier = config.instances.get(verifier_of(agent) or "")
-        for given in agent.datasets:
+    for name, verifier, datasets in _servers_with_datasets(config):
+        for given in datasets:
             try:
-                found.append(ListedDataset(Entry.model_validate(given), agent.name, verifier))
+                found.append(ListedDataset(Entry.model_validate(given), name, verifier))
             except ValidationError as error:
-                wrong += _describe_problems(f"{agent.name}: datasets", given, error)
+                wrong += _describe_problems(f"{name}: datasets", given, error)
     if wrong:
         raise ConfigError("\n".join(wrong))
     return found
+
+
+def _servers_with_datasets(
+    config: Config,
+) -> Iterator[tuple[str, Instance | None, list[dict[str, Any]]]]:
+    """The agent that runs the rows, its verifier, and the datasets of each server."""
+    for agent in config.of_type(AGENTS):
+        yield agent.name, config.instances.get(verifier_of(agent) or ""), agent.datasets
+    sources = find_sources(config.values)
+    for server in config.of_type(RESOURCES):
+        yield sources.get(server.name, [server.name])[0], server, server.datasets
 
 
 def _describe_problems(where: str, given: dict[str, Any], error: ValidationError) -> Iterator[str]:

@@ -68,15 +68,16 @@ def prepare_benchmark(config: Config[PrepareDataConfig], say: Callable[[str], No
     """Run the scripts of the datasets of type benchmark."""
     command = config.command
     found = [each.entry for each in list_datasets(config) if each.entry.type == "benchmark"]
-    scripts = dict.fromkeys(each.prepare_script for each in found if each.prepare_script)
+    scripts = {each.prepare_script: each.prepare_dependencies for each in found}
+    scripts.pop(None, None)
     if not scripts:
         raise ConfigError(f"benchmark: {command.benchmark} lists no dataset with a prepare_script")
-    for script in scripts:
-        path = registry.resolve_path(script)
+    for script, needs in scripts.items():
+        path = registry.resolve_path(str(script))
         if path is None:
             raise ConfigError(f"benchmark: there is no {script}")
         given, install = command.nemo_gym_python, command.install
-        run_script(path, config.values, given=given, install=install, say=say)
+        run_script(path, config.values, given=given, install=install, say=say, needs=needs)
 
 
 @dataclass(frozen=True, slots=True)

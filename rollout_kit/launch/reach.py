@@ -17,6 +17,7 @@ from ..errors import ConfigError, PeerError
 from ..launch.fleet import Upkeep
 from ..launch.placement import HttpLimits, Nodes, placed
 from ..launch.run import RunIdentity
+from ..nemo_gym.environment_servers import EnvironmentServer, find_environment_servers
 from ..transport.access import token_for
 from ..transport.cassette import Tapes
 from ..transport.http import HttpClient
@@ -69,6 +70,17 @@ class Servers:
     """What makes a runner that has workers run the attempts; None without workers."""
     plan: JsonObject = field(default_factory=dict)
     """What another process needs to reach them: their URLs, tokens and time limits."""
+
+    @property
+    def environments(self) -> dict[str, EnvironmentServer]:
+        """Further names of the agents; without those that are agents of their own."""
+        found = find_environment_servers(self.values)
+        return {name: each for name, each in found.items() if each.agent in self.agents}
+
+    @property
+    def callable_agents(self) -> list[str]:
+        """The names that rows and commands may give: those of the agents, and the further ones."""
+        return list(dict.fromkeys([*self.agents, *self.environments]))
 
 
 @asynccontextmanager

@@ -8,6 +8,7 @@ from ..serving import registry
 from ..types import JsonObject
 from . import models
 from .checkout import Gym, GymServer
+from .environment_servers import LISTS_DATASETS, implementations
 
 NAMES_FILES = ("_fpath", "_path", "_paths", "prompt_config", "prepare_script")
 """Endings of keys whose values are files."""
@@ -32,7 +33,7 @@ class Adopted:
 def adopt(name: str, type_: str, implementation: str, given: JsonObject, gym: Gym) -> Adopted:
     """Our implementation runs where there is one, unless the command prefers NeMo Gym's."""
     theirs = gym.find(type_, implementation)
-    ours = models.NAMES.get((type_, implementation), implementation)
+    ours = models.name_ours(type_, implementation, given)
     is_ours = registry.find(type_, ours, gym.cwd) is not None
     if theirs and (not is_ours or gym.prefers(name, implementation)):
         return Adopted(implementation, given, theirs)
@@ -50,10 +51,10 @@ def place_data(tree: JsonObject, gym: Gym) -> None:
     """Give the files of tasks and prompts in `tree` the place that they have in the checkout."""
     tree |= place_files({key: tree[key] for key in OF_TASKS if key in tree}, gym)
     for block in tree.values():
-        kinds = block.get("responses_api_agents") if isinstance(block, dict) else None
-        for settings in kinds.values() if isinstance(kinds, dict) else ():
-            if isinstance(settings, dict) and isinstance(settings.get("datasets"), list):
-                settings["datasets"] = place_files({"": settings["datasets"]}, gym)[""]
+        for type_ in LISTS_DATASETS:
+            for _, settings in implementations(block, type_):
+                if isinstance(settings.get("datasets"), list):
+                    settings["datasets"] = place_files({"": settings["datasets"]}, gym)[""]
 
 
 def place_files(given: JsonObject, gym: Gym, *beside: Path) -> JsonObject:

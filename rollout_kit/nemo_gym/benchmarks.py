@@ -4,7 +4,7 @@ checkout, and most of them download."""
 import os
 import re
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import orjson
@@ -52,11 +52,13 @@ def run_script(
     given: str | None,
     install: bool,
     say: Callable[[str], None],
+    needs: Sequence[str] = (),
 ) -> None:
-    """Run the `prepare` of a script; ConfigError with its last words if it fails."""
+    """Run the `prepare` of a script, which `needs` further packages; ConfigError with its last
+    words if it fails."""
     script = script.resolve()
     root = next((folder for folder in script.parents if is_checkout(folder)), script.parent)
-    server = GymServer(script.parent, root, "benchmarks")
+    server = GymServer(script.parent, root, "benchmarks", tuple(needs))
     version = values.get("python_version")
     python = interpreter_for(
         script.parent.name, server, given, install=install, python=version, say=say

@@ -5,6 +5,7 @@ import re
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from email import message_from_string
 from functools import cached_property
 from pathlib import Path
 from typing import Self
@@ -25,6 +26,9 @@ OF_ITSELF = re.compile(
 ALL = "all"
 """In place of names: every server for which the checkout has code."""
 
+OF_EXTRA = re.compile(r"(?P<what>.*);\s*extra == ['\"](?P<extra>[\w-]+)['\"]")
+"""A requirement in the metadata of a wheel that belongs to an extra."""
+
 UNUSED_EXTRAS = frozenset({"dev"})
 
 STATE = ("seed_session", ".post(", ".api_route(", ".add_api_route(")
@@ -38,6 +42,8 @@ class GymServer:
     folder: Path
     root: Path
     type: str
+    further: tuple[str, ...] = ()
+    """What it needs besides what its folder says."""
 
     @cached_property
     def sources(self) -> dict[str, str]:
@@ -73,7 +79,7 @@ class GymServer:
         """What its code needs besides NeMo Gym, and which extras of NeMo Gym."""
         extras: list[str] = []
         wanted: list[str] = []
-        for line in self._lines():
+        for line in (*self._lines(), *self.further):
             if match := OF_ITSELF.fullmatch(line):
                 extras += [each.strip() for each in (match["extras"] or "").split(",")]
             else:
@@ -125,6 +131,24 @@ def read_project(path: Path) -> Project:
         raise ConfigError(f"{path}: not readable as TOML: {error}") from None
     sources = tree.get("tool", {}).get("uv", {}).get("sources", {})
     return Project(tree.get("project", {}), sources)
+
+
+def read_gym_project(root: Path) -> Project:
+    """What NeMo Gym itself needs: from its pyproject.toml, or from the metadata of its wheel."""
+    metadata = next(iter(sorted(root.glob("nemo_gym-*.dist-info/METADATA"))), None)
+    if metadata is None or (root / "pyproject.toml").is_file():
+        return read_project(root / "pyproject.toml")
+    told = message_from_string(metadata.read_text("utf-8", "replace"))
+    needed: list[str] = []
+    extras: dict[str, list[str]] = {}
+    for requirement in told.get_all("Requires-Dist") or ():
+        if match := OF_EXTRA.fullmatch(requirement):
+            extras.setdefault(match["extra"], []).append(match["what"].strip())
+        else:
+            needed.append(requirement)
+    python = told.get("Requires-Python", "")
+    table = {"dependencies": needed, "optional-dependencies": extras, "requires-python": python}
+    return Project(table, {})
 
 
 @dataclass(frozen=True)

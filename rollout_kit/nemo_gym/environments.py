@@ -18,7 +18,7 @@ import orjson
 
 from ..errors import ConfigError, how_to_install
 from ..serving.registry import is_checkout
-from .checkout import GymServer, read_project
+from .checkout import GymServer, read_gym_project
 
 READY = "rollout_kit.json"
 """File that an environment has once it is complete."""
@@ -73,7 +73,7 @@ class Environment:
 
 def environment_of(server: GymServer, python: str | None = None) -> Environment:
     """The environment of a server, which may not exist yet."""
-    project = read_project(server.root / "pyproject.toml")
+    project = read_gym_project(server.root)
     own, extras = server.requirements
     requirements = (*project.dependencies(*extras), *own)
     python = python or project.python or f"{sys.version_info[0]}.{sys.version_info[1]}"

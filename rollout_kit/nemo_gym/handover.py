@@ -12,6 +12,7 @@ from ..transport import peer_user
 from ..types import JsonObject
 from . import bootstrap, game_routes
 from .checkout import GymServer
+from .environment_servers import TAKE_ROWS, TYPE, find_environment_servers, implementations
 
 SCRIPT = Path(bootstrap.__file__)
 
@@ -42,7 +43,18 @@ def with_addresses(
         given = values.get(name) or {}
         inner = next(iter((given.get(type_) or {}).values()), {}) if type_ in given else given
         blocks[name] = (type_, implementation, inner or {})
-    return {**config_for(values, blocks, urls), "head_server": _address(urls["head_server"])}
+    found = {**config_for(values, blocks, urls), "head_server": _address(urls["head_server"])}
+    return found | _environment_servers(values, urls)
+
+
+def _environment_servers(values: JsonObject, urls: Mapping[str, Any]) -> JsonObject:
+    """The environment servers that take a row at `/run`, with the addresses of their agents."""
+    found: JsonObject = {}
+    for name, one in find_environment_servers(values).items():
+        for kind, settings in implementations(values[name], TYPE):
+            if kind in TAKE_ROWS and name not in urls:
+                found[name] = {TYPE: {kind: {**settings, **_address(urls.get(one.agent))}}}
+    return found
 
 
 def _address(urls: Any) -> JsonObject:

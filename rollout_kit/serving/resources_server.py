@@ -41,7 +41,7 @@ from .open_sessions import OpenSessions
 from .service import OPERATIONAL, ServerConfig, Service, get, invoke, post
 from .tools import Tool, find_tools, tool
 from .verdicts.groups import GroupScores, as_group_scores, parse_group
-from .verdicts.rollouts import as_verdict, find_request_type, parse_request
+from .verdicts.rollouts import as_verdict, find_request_type, parse_request, splice_metadata
 
 __all__ = ["ResourcesServer", "ResourcesServerConfig", "tool"]
 
@@ -282,12 +282,14 @@ class ResourcesServer(Service):
         wanted = self._verify_request or VerifyRequest
         with self._boundary:
             try:
-                wanted.model_validate({"response": {}, **row})
+                wanted.model_validate(splice_metadata({"response": {}, **row}, wanted))
             except ValidationError as error:
                 if any(problem["loc"][:1] != ("response",) for problem in error.errors()):
                     raise TaskError(
                         f"the verifier cannot take this row: {validation_summary(error)}"
                     ) from None
+            except ValueError as error:
+                raise TaskError(f"the verifier cannot take this row: {error}") from None
 
     @property
     def verifies_groups(self) -> bool:

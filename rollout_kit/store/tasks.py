@@ -18,6 +18,7 @@ import orjson
 from .. import __version__
 from ..endpoints.params import find_problems, merge
 from ..errors import suggest
+from ..nemo_gym.rows import SOURCE, flatten, has_container
 from ..responses import DEEPEST, is_too_deep
 from ..types import JsonObject, Task
 from .arms.arm import Arm
@@ -28,7 +29,11 @@ from .index.leading import Leading
 from .input import number_lines
 
 IGNORED_IN_IDENTITY = "_ng_"
-"""A task's id ignores fields with this prefix, and `agent_ref`: they record a row's origin."""
+"""A task's id ignores fields with this prefix, and those of `OF_ROUTE`: they record a row's
+origin."""
+
+OF_ROUTE = ("agent_ref", SOURCE)
+"""Fields that say which agent runs a row."""
 
 BREATH = 1_000
 """Rows to read before other work on the event loop gets a turn: about 20 ms."""
@@ -62,6 +67,7 @@ class TaskReader:
     agents: Collection[str]
     """Agents that rows may name."""
     agent_name: str | None
+    """The agent of every row; None if rows name their agents."""
     default_params: JsonObject
     override_params: JsonObject
     prompt: Prompt | None = None
@@ -75,6 +81,10 @@ class TaskReader:
     positions: NumberTable = field(default_factory=NumberTable)
     """Position of each distinct task, shared by all passes over the input."""
     leading: Leading = field(default_factory=Leading)
+    default_agent: str | None = None
+    """The agent of rows that name none, or one that is not known."""
+    sources: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """What a row's `task_source` may say → the agents that it can mean."""
 
     def read(self) -> "Iterator[Task | Malformed]":
         """Yield the tasks of the file in input order, malformed lines among them."""
@@ -133,13 +143,28 @@ class TaskReader:
         return replace(self, path=Path(path), limit=limit, **own)
 
     def agent_of(self, row: JsonObject) -> str:
-        agent = self.agent_name or agent_name_of(row)
+        agent = self.agent_name or agent_name_of(row) or self._agent_of_source(row)
+        if self.default_agent is not None and agent not in self.agents:
+            return self.default_agent
         if agent is None:
             raise ValueError(NO_AGENT)
         if agent not in self.agents:
             hint = suggest(agent, self.agents)
             raise ValueError(f"agent_ref names an unknown agent '{agent}'{hint}")
         return agent
+
+    def _agent_of_source(self, row: JsonObject) -> str | None:
+        """The agent that a row's `task_source` leads to; ValueError if that is unclear."""
+        source = row.get(SOURCE)
+        if not isinstance(source, str):
+            return None
+        found = self.sources.get(source, ())
+        if len(found) == 1:
+            return found[0]
+        if not found and self.default_agent is not None:
+            return None
+        hint = f": it can mean {', '.join(found)}" if found else suggest(source, self.sources)
+        raise ValueError(f"{SOURCE} '{source}' leads to no single agent{hint}; add +agent_name=…")
 
     def row_to_send(self, row: JsonObject) -> JsonObject:
         """The row with the command's prompt and create params merged in; ValueError if it is not a
@@ -182,6 +207,7 @@ class Reading:
         reader = self._reader
         try:
             row = _parse(given if isinstance(given, bytes) else _encode(given))
+            row = flatten(row) if has_container(row) else row
             agent = reader.agent_of(row)
             sent = reader.row_to_send(row)
         except ValueError as error:
@@ -254,7 +280,7 @@ def task_id_of(row: Mapping[str, Any]) -> str:
     content = {
         key: value
         for key, value in row.items()
-        if key != "agent_ref" and not key.startswith(IGNORED_IN_IDENTITY)
+        if key not in OF_ROUTE and not key.startswith(IGNORED_IN_IDENTITY)
     }
     canonical = orjson.dumps(content, option=orjson.OPT_SORT_KEYS)
     return hashlib.blake2b(canonical, digest_size=8).hexdigest()

@@ -17,7 +17,7 @@ from ..errors import TaskError
 from ..responses import is_too_deep
 from ..session import note_repair
 from ..time_limit import Extendable, extend_all
-from ..types import MISSING, JsonObject, VerifyResponse
+from ..types import METADATA, MISSING, JsonObject, VerifyResponse
 from .bodies.encoding import encode, write
 from .connection import Headers
 from .http import Reply
@@ -124,11 +124,14 @@ def read_scores(request: JsonObject, reply: Any) -> JsonObject:
 
 def scores_of(request: Mapping[str, Any], verdict: Mapping[str, Any]) -> JsonObject:
     """What the verifier set: fields that the request does not have, or has with another value."""
-    return {
+    found = {
         name: value
         for name, value in verdict.items()
         if name not in RECEIVED and request.get(name, MISSING) != value
     }
+    if found and isinstance(inner := request.get(METADATA), dict):
+        return {name: value for name, value in found.items() if inner.get(name, MISSING) != value}
+    return found
 
 
 def decode(raw: bytes, wanted: Any) -> Any:

@@ -132,6 +132,32 @@ def test_sessions_of_a_stateful_server_reach_it_through_both_agents(
     assert json.loads(outputs[-1]) == {"count": found[0]["count"]}
 
 
+ITS_FRONT = """
+config_paths: [resources_servers/counter/configs/counter.yaml]
+counter_environment_server:
+  environment_servers:
+    KIND
+      agent_server: {type: responses_api_agents, name: plain_counter_agent}
+"""
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "legacy_agent:",
+        "single_agent_turn:\n      resources_server: {type: resources_servers, name: counter}",
+    ],
+)
+def test_an_environment_server_may_lead_to_an_agent_of_the_checkout(
+    place: Path, model: Endpoint, kind: str
+) -> None:
+    (place / "front.yaml").write_text(ITS_FRONT.replace("KIND", kind))
+    name = "counter_environment_server"
+    found = collect(place, model, "front.yaml", [counts(4, 7)], f"+agent_name={name}")
+    assert [(line["agent_ref"]["name"], line["reward"]) for line in found] == [(name, 1.0)]
+    assert found[0]["rollout"]["agent"] == "plain_counter_agent"
+
+
 OURS_BEHIND_ITS_AGENT = """
 ours: {resources_servers: {example_session_state_mgmt: {}}}
 their_agent:
@@ -272,9 +298,68 @@ def test_its_model_servers_and_their_keys_become_ours(place: Path) -> None:
 
 
 def test_a_model_key_without_a_counterpart_is_refused_with_its_reason(place: Path) -> None:
-    text = THEIR_MODELS.replace("extra_body: null", "sampling_overrides: {top_p: 1}")
-    with pytest.raises(ConfigError, match=r"policy_model .*sampling_overrides: give \+responses_"):
-        dump("models.yaml", models=text)
+    for key, expected in REFUSED_KEYS.items():
+        text = THEIR_MODELS.replace("extra_body: null", key)
+        with pytest.raises(ConfigError, match=rf"policy_model .*{expected}"):
+            dump("models.yaml", models=text)
+
+
+def test_keys_of_its_model_servers_that_ours_have_too_are_taken(place: Path) -> None:
+    keys = {
+        "sampling_overrides: {top_p: 1}": {"sampling_overrides": {"top_p": 1}},
+        "sampling_overrides: null": {},
+        "continue_final_assistant_message: true": {"continue_final_assistant_message": True},
+        "preserve_reasoning_in_assistant_content: true": {
+            "preserve_reasoning_in_assistant_content": True
+        },
+        "use_completions_api: true": {"use_completions_api": True},
+        "endpoint_file: null, endpoint_stale_grace_s: 300.0, endpoint_connection_retries: 8,"
+        " endpoint_check_interval_s: 10.0": {},
+        "use_completions_api: false, render_chat_template: true, tokenizer: t": {
+            "use_completions_api": False
+        },
+        "supply_prefix_token_ids: true": {},  # with token ids, as in this block
+        "supply_prefix_token_ids: false": {},
+    }
+    bare = dump("models.yaml", models=THEIR_MODELS).instances["policy_model"].settings
+    for given, settings in keys.items():
+        lines = given.replace(", ", "\n      ") if "{" not in given else given
+        text = THEIR_MODELS.replace("extra_body: null", lines)
+        found = dump("models.yaml", models=text).instances["policy_model"]
+        assert found.settings == {**bare, **settings}, given
+    tries = THEIR_MODELS.replace(
+        "inference_provider: {base_url: http://x/v1, api_key: k, model: j,",
+        "openai_model: {openai_base_url: http://x/v1, openai_api_key: k, openai_model: j,",
+    ).replace("num_concurrent_requests: 3}", "max_http_attempts: 1800}")
+    assert dump("models.yaml", models=tries).instances["judge"].settings["max_tries"] == 1800
+
+
+REFUSED_KEYS = {
+    "render_chat_template: true\n      use_completions_api: true": "render_chat_template: leave it",
+    "endpoint_file: /shared/url": "endpoint_file: name the server that runs",
+    "use_completions_api: true\n      continue_final_assistant_message: true": "a raw prompt is no",
+    "sampling_override: {top_p: 1}": "unknown key 'sampling_override'",
+}
+"""A key in a block → what its refusal says."""
+
+
+def test_an_agent_that_executes_no_tools_is_the_one_that_asks_once(place: Path) -> None:
+    agent = """
+user:
+  responses_api_agents:
+    simple_agent:
+      entrypoint: app.py
+      resources_server: {type: resources_servers, name: math}
+      model_server: {type: responses_api_models, name: judge}
+      max_steps: 1
+      execute_tools: EXECUTES
+"""
+    found = dump("models.yaml", models=THEIR_MODELS + agent.replace("EXECUTES", "false"))
+    assert found.instances["user"].implementation == "non_executing_simple_agent"
+    assert "max_steps" not in found.instances["user"].settings
+    found = dump("models.yaml", models=THEIR_MODELS + agent.replace("EXECUTES", "true"))
+    assert found.instances["user"].implementation == "simple_agent"
+    assert found.instances["user"].settings["max_steps"] == 1
 
 
 def test_a_folder_of_the_checkout_does_not_shadow_ours_silently(
@@ -296,6 +381,32 @@ def test_a_folder_of_the_checkout_does_not_shadow_ours_silently(
     os.chdir(place.parent / "Gym")  # the working directory is a checkout
     (Path("mcqa.yaml")).write_text("mine: {resources_servers: {mcqa: {}}}")
     assert load(["+config_paths=[mcqa.yaml]"], ValidateConfig).instances["mine"].code is None
+
+
+METADATA = """Metadata-Version: 2.4
+Name: nemo-gym
+Requires-Python: >=3.13.14
+Requires-Dist: fastapi
+Requires-Dist: ray[default]>=2.58.0; python_version < "3.15"
+Provides-Extra: sandbox
+Requires-Dist: tenacity>=9.1.4; extra == "sandbox"
+
+NeMo Gym. Requires-Dist: nothing
+"""
+
+
+def test_a_wheel_says_in_its_metadata_what_a_clone_says_in_its_project(place: Path) -> None:
+    root = place.parent / "Gym"
+    (root / "pyproject.toml").unlink()
+    (root / "nemo_gym-0.7.0.dist-info").mkdir()
+    (root / "nemo_gym-0.7.0.dist-info/METADATA").write_text(METADATA)
+    server = Gym.of({"nemo_gym": "../Gym"}, place).find("resources_servers", "counter")
+    assert server is not None
+    (server.folder / "requirements.txt").write_text("-e nemo-gym[dev,sandbox] @ ../../\nsix==1\n")
+    found = environment_of(server)
+    ray = 'ray[default]>=2.58.0; python_version < "3.15"'
+    assert found.requirements == ("fastapi", ray, "tenacity>=9.1.4", "six==1")
+    assert found.python == "3.13"
 
 
 UV = """#!{python}

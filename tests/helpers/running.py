@@ -12,11 +12,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @contextmanager
-def ng_run(folder: Path, *words: str) -> Iterator[str]:
-    """Context in which the servers of `configs/demo.yaml` run; the URL of their head server."""
+def ng_run(folder: Path, *words: str, config: str = "configs/demo.yaml") -> Iterator[str]:
+    """Context in which the servers of a configuration run; the URL of their head server."""
     command = [
         str(Path(sys.executable).with_name("ng_run")),
-        "+config_paths=[configs/demo.yaml]",
+        f"+config_paths=[{config}]",
         "+head_server.port=0",
         f"+log_dir={folder / 'logs'}",
         *words,

@@ -499,6 +499,74 @@ def test_a_raw_prompt_is_continued_without_a_chat_template(fakes):
     assert overflowed["output"] == []
 
 
+def test_the_block_s_sampling_overrides_win_over_everything(fakes):
+    async def use(model):
+        extra = '{"top_k": 5, "min_p": 0.2}'
+        asked = {"input": "Hi", "temperature": 0.3, "max_output_tokens": 9}
+        await model.responses({**asked, "metadata": {"extra_body": extra, "row": "1"}})
+        await model.responses({"input": "Hi", "raw_prompt": True, "temperature": 0.3})
+
+    fakes.run(use, sampling_overrides={"temperature": 1.0, "top_k": -1, "max_tokens": 7})
+    [chat, raw] = [each["body"] for each in fakes.seen("asked")]
+    messages = [{"role": "user", "content": "Hi"}]
+    sampling = {"temperature": 1.0, "top_k": -1, "max_tokens": 7}
+    metadata = {"metadata": {"row": "1"}}
+    assert chat == {"model": "org/m", "messages": messages, "min_p": 0.2, **sampling, **metadata}
+    assert raw == {"model": "org/m", "prompt": "Hi", **sampling}
+
+
+def test_a_final_message_of_the_assistant_is_continued(fakes):
+    user = {"role": "user", "content": "Say it."}
+    prefix = {"role": "assistant", "content": "The answer is"}
+
+    async def use(model):
+        await model.responses({"input": [user, prefix]})
+        await model.responses({"input": [user]})
+
+    fakes.run(use, continue_final_assistant_message=True)
+    [first, second] = [each["body"] for each in fakes.seen("asked")]
+    assert first["messages"] == [user, prefix]
+    assert (first["continue_final_message"], first["add_generation_prompt"]) == (True, False)
+    assert second == {"model": "org/m", "messages": [user]}
+
+
+def test_reasoning_of_earlier_turns_may_be_sent_in_their_text(fakes):
+    thought = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}]}
+    said = {"role": "assistant", "content": [{"type": "output_text", "text": "Yes."}]}
+    call = {"type": "function_call", "call_id": "c", "name": "add", "arguments": "{}"}
+    output = {"type": "function_call_output", "call_id": "c", "output": "3"}
+    user = {"role": "user", "content": "Hi"}
+
+    async def use(model):
+        await model.responses({"input": [user, thought, said, user, thought, call, output]})
+
+    fakes.run(use, preserve_reasoning_in_assistant_content=True)
+    [asked] = fakes.seen("asked")
+    [_, first, _, second, _] = asked["body"]["messages"]
+    assert first == {"role": "assistant", "content": "<think>Hm.</think>Yes."}
+    assert second["content"] == "<think>Hm.</think>"
+    assert second["tool_calls"][0]["function"]["name"] == "add"
+
+
+def test_every_input_may_be_sent_as_a_raw_prompt(fakes):
+    system, user = {"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}
+    parts = [{"type": "input_text", "text": "Hi"}, {"type": "input_text", "text": "!"}]
+
+    async def use(model):
+        for asked in ("Hi", [user], [system, user], [{"role": "user", "content": parts}]):
+            await model.responses({"input": asked})
+        await model.responses({"input": [user], "instructions": "Be brief."})
+        for wrong in ([user, user], [user, {"role": "assistant", "content": "x"}], [system]):
+            with pytest.raises(TaskError, match="raw_prompt: the input must be one text"):
+                await model.responses({"input": wrong})
+        with pytest.raises(TaskError, match="raw_prompt: a raw completion cannot call tools"):
+            await model.responses({"input": [user], "tools": [ADD]})
+
+    fakes.run(use, use_completions_api=True)
+    prompts = [each["body"]["prompt"] for each in fakes.seen("asked")]
+    assert prompts == ["Hi", "Hi", "Be brief.\n\nHi", "Hi!", "Be brief.\n\nHi"]
+
+
 def test_a_raw_prompt_is_one_text_without_tools(fakes):
     async def use(model):
         for more in ({"tools": [ADD]}, {"instructions": "x"}, {"input": []}):

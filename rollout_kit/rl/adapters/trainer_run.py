@@ -22,6 +22,7 @@ from ...api.runs import collect
 from ...api.servers import servers
 from ...errors import ConfigError, StopRun
 from ...launch.reach import Servers
+from ...nemo_gym.rows import flatten
 from ...store.tasks import agent_name_of, task_id_of
 from ...trajectory import TokenSequence, sequences
 from ...transport.peers import Local
@@ -65,7 +66,7 @@ class TrainerRun:
 
     async def roll_out(self, row: JsonObject) -> Rollout:
         """The verified rollout of a task; StopRun if it failed or has no verdict."""
-        row = orjson.loads(orjson.dumps(row))
+        row = flatten(orjson.loads(orjson.dumps(row)))
         agent = self._keys.get("agent_name") or agent_name_of(row)
         if self._serving is None:
             self._serving = asyncio.create_task(self._serve())

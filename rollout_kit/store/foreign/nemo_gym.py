@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 
 from ...errors import ConfigError
+from ...nemo_gym.rows import flatten
 from ...types import JsonObject, Key, Task
 from ..index.file import cache_folder
 from ..input import number_lines
@@ -93,9 +94,12 @@ def _parse(raw: bytes) -> JsonObject | None:
     return row if is_one and isinstance(params, dict) else None
 
 
-def _read_tasks(inputs: Path) -> Iterator[tuple[int, JsonObject]]:
-    for _, raw in number_lines(inputs):
-        row = orjson.loads(raw)
+def _read_tasks(inputs: Path) -> Iterator[tuple[Any, JsonObject]]:
+    for number, raw in number_lines(inputs):
+        try:
+            row = flatten(orjson.loads(raw))
+        except ValueError as error:
+            raise ConfigError(f"{inputs}:{number}: {error}") from None
         yield row.get("_ng_task_index"), {k: row[k] for k in row if k not in OF_RUN}
 
 
