@@ -66,6 +66,14 @@ TRY_AGAIN = re.compile(
 )
 """A pause in words: "Please try again in 2m59.56s"."""
 
+OF_ITEM = re.compile(r"\bItem with id\b|\bItems are not persisted\b")
+"""What OpenAI says of an item of an earlier turn that it has not stored."""
+
+NOT_STORED = (
+    "an endpoint that stores nothing needs its own thoughts back: add include:"
+    " [reasoning.encrypted_content] to responses_create_params"
+)
+
 NAMES_MODEL = re.compile("model|deployment", re.IGNORECASE)
 
 
@@ -299,9 +307,12 @@ def read_refusal(payload: Any, url: str, reply: Reply, model: str) -> ModelError
     said = summary(payload, text)
     if 300 <= status < 400 and (target := reply.headers.get("location")):
         said = f"redirects to {target}; configure the address that answers"
-    if status == 404 and model not in said:
+    if status == 404 and OF_ITEM.search(text):
+        said += f"; {NOT_STORED}"
+    elif status == 404 and model not in said:
         said = f"{said} (asked for the model '{model}')"
-    if status in (404, 405) and not ("/completions" in url or NAMES_MODEL.search(text)):
+    is_of_path = not ("/completions" in url or NAMES_MODEL.search(text) or OF_ITEM.search(text))
+    if status in (404, 405) and is_of_path:
         said += f"; {CHAT_ONLY}"
     return ModelError(
         f"{url} answered {reply.status}: {said}",
