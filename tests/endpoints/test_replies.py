@@ -387,6 +387,6 @@ def test_fragments_of_calls_find_their_call(
 
 def test_a_thought_that_is_not_stored_names_the_remedy() -> None:
     said = "Item with id 'rs_1' not found. Items are not persisted when `store` is set to false."
-    with pytest.raises(ModelError, match="reasoning.encrypted_content") as caught:
+    with pytest.raises(ModelError, match=r"reasoning\.encrypted_content") as caught:
         ask(Endpoint(refuses(404, said)), upstream_api="responses")
     assert "upstream_api" not in caught.value.message
