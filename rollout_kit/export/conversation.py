@@ -164,12 +164,18 @@ def said_by(rollout: Rollout) -> list[tuple[Any, ...]]:
         (
             item.get("type", "message"),
             item.get("role"),
-            item.get("name"),
-            item.get("arguments"),
-            *("".join(content_texts(item.get(name))) for name in ("content", "output", "summary")),
+            *("".join(content_texts(item.get(name))) for name in ("content", "summary")),
+            *(text_of(item.get(name)) for name in OF_TOOLS),
         )
         for item in output_items(rollout.response)
     ]
+
+
+OF_TOOLS = (
+    *("name", "arguments", "input", "code", "queries", "action", "operation", "server_label"),
+    *("output", "outputs", "results", "result", "error"),
+)
+"""Fields that hold what a tool is asked and returns, of functions and of an endpoint's own."""
 
 
 def digest(value: Any) -> bytes:

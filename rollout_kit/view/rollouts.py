@@ -160,7 +160,8 @@ class Reader:
 
 
 def _cut(value: Any, level: int = 0) -> Any:
-    """The value with long texts and deep levels cut; an image in a data URL stays whole."""
+    """The value with long texts and deep levels cut; an image, as a data URL or as the result of a
+    generation, stays whole."""
     if isinstance(value, str):
         if len(value) <= MAX_TEXT or value.startswith("data:image/"):
             return value
@@ -170,5 +171,9 @@ def _cut(value: Any, level: int = 0) -> Any:
     if isinstance(value, list):
         return [_cut(each, level + 1) for each in value]
     if isinstance(value, dict):
-        return {name: _cut(each, level + 1) for name, each in value.items()}
+        is_image = value.get("type") == "image_generation_call"
+        return {
+            name: each if is_image and name == "result" else _cut(each, level + 1)
+            for name, each in value.items()
+        }
     return value
