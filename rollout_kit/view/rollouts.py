@@ -13,6 +13,7 @@ from ..store.scan import parse_line
 from ..store.sidecars.labels import Labelled
 from ..types import JsonObject
 from .dataset import ROW_BITS, Dataset, Part
+from .unfinished import describe_unfinished
 
 MAX_TEXT = 100_000
 """Characters of a text that a page shows at first; the rest is in the download."""
@@ -41,16 +42,19 @@ class Reader:
         output = self._dataset.output_of(number)
         labels, rewards = output.labels, output.group_rewards()
         score = rewards.of(key) if rewards else None
+        line = orjson.loads(raw)
+        is_whole = isinstance(line.get("response"), dict)
         return {
             "id": row_id,
             "file": output.name,
+            "unfinished": None if is_whole else _cut(describe_unfinished(output, key, line)),
             "status": status_of(part.index.columns, row),
             "key": key._asdict(),
             "group": score._asdict() if score else None,
             "labels": dict(labels.on(Labelled(*key))),
             "task_labels": dict(labels.on(Labelled.task(key.task_id))),
             "size": len(raw),
-            "line": _cut(orjson.loads(raw)),
+            "line": _cut(line),
             "failures": self._failures_of(number, row),
         }
 
