@@ -200,7 +200,7 @@ def shown(tmp_path: Path) -> Path:
     write_jsonl(tmp_path / "two.jsonl", [rollout(each, 0.5, 40 * each, each) for each in (1, 2, 3)])
     write_jsonl(tmp_path / "tasks.jsonl.input", [{"other": 1}, row])
     sidecars = tmp_path / "one.d"
-    write_jsonl(sidecars / "failures.jsonl", [failed(1, 5), lost, failed(13, 1)])
+    write_jsonl(sidecars / "failures.jsonl", [failed(1, 5), lost, failed(40, 1)])
     (sidecars / "run.json").write_text(
         json.dumps({"inputs": [{"path": str(tmp_path / "tasks.jsonl.input")}]})
     )

@@ -21,7 +21,7 @@ export async function begin(modules, executablePath, url, { failsOnConsole = fal
 
   async function open(address, colorScheme = "light") {
     const page = await browser.newPage({ viewport: { width: 1280, height: 800 }, colorScheme });
-    page.setDefaultTimeout(120_000);
+    page.setDefaultTimeout(60_000);
     page.on("pageerror", (error) => problems.push(`error on the page: ${error.message}`));
     page.on("dialog", (dialog) => problems.push(`a dialog opened: ${dialog.message()}`) && dialog.dismiss());
     page.on("request", (request) => {
