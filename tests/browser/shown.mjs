@@ -167,15 +167,14 @@ const steps = {
       await settle(page);
       const total = await page.locator(PRESSED).count();
       for (let at = 0; at < total; at += 1) {
+        await page.goto(`${url}${address}`);
+        await page.locator(PRESSED).nth(at).waitFor({ state: "attached" });
         const pressed = page.locator(PRESSED).nth(at);
-        if ((await pressed.count()) && (await pressed.isVisible())) {
-          const what = await pressed.evaluate((each) => each.outerHTML.slice(0, 120));
-          await pressed.click();
-          await settle(page);
-          assert.deepEqual(problems, [], `${what} on the page ${name}`);
-        }
-        if (page.url() !== `${url}${address}`) await page.goto(`${url}${address}`);
+        await pressed.evaluate((each) => !each.matches("summary") && each.closest("details")?.setAttribute("open", ""));
+        const what = await pressed.evaluate((each) => each.outerHTML.slice(0, 120));
+        await pressed.click();
         await settle(page);
+        assert.deepEqual(problems, [], `${what} on the page ${name}`);
       }
     }
   },
