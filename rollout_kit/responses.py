@@ -7,6 +7,7 @@ malformed items are ignored.
 import json
 import re
 import time
+from collections import deque
 from collections.abc import Container, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, TypeGuard
@@ -146,16 +147,38 @@ def function_calls(items: Iterable[Item]) -> list[Item]:
     return [item for item in items if item.get("type") == "function_call"]
 
 
+def pair_outputs(items: Iterable[Item]) -> list[tuple[Item, Item | None]]:
+    """The function calls, in order, each with its output item; None for a call that was not
+    executed. Some endpoints give several calls one id: the nth of them has the nth output."""
+    items = list(items)
+    outputs: dict[Any, deque[Item]] = {}
+    for item in items:
+        if item.get("type") == "function_call_output":
+            outputs.setdefault(item.get("call_id"), deque()).append(item)
+    found = ((call, outputs.get(call.get("call_id"))) for call in function_calls(items))
+    return [(call, waiting.popleft() if waiting else None) for call, waiting in found]
+
+
 def pair_calls(items: Iterable[Item]) -> list[tuple[Item, str]]:
     """The function calls that were executed, in order, each with its output text."""
-    items = list(items)
-    outputs = {
-        item.get("call_id"): "\n".join(content_texts(item.get("output")))
-        for item in items
-        if item.get("type") == "function_call_output"
-    }
-    calls = [call for call in function_calls(items) if call.get("call_id") in outputs]
-    return [(call, outputs[call.get("call_id")]) for call in calls]
+    return [
+        (call, "\n".join(content_texts(output.get("output"))))
+        for call, output in pair_outputs(items)
+        if output is not None
+    ]
+
+
+def offered_tools(params: Mapping[str, Any], response: Mapping[str, Any]) -> list[Item]:
+    """The tools of a request: those of the row's create params as they are, and what the agent has
+    added, such as the tools of the resources server. A response says which were sent."""
+    given = (each.get("tools") for each in (params, response))
+    own, sent = (each if isinstance(each, list) else [] for each in given)
+    names = {tool.get("name") for tool in own if isinstance(tool, dict)} - {None}
+    return own + [
+        tool
+        for tool in sent
+        if isinstance(tool, dict) and tool not in own and tool.get("name") not in names
+    ]
 
 
 def output_text(response: Mapping[str, Any]) -> str:

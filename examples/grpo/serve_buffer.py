@@ -10,7 +10,8 @@ from contextlib import suppress
 from rollout_kit.rl import open_buffer, serve_buffer
 
 VISIBILITY_S = 60
-"""A batch of a trainer that was killed is handed out again after this time."""
+"""A batch is handed out again after this time. One of a trainer that was killed here comes back at
+once."""
 
 
 async def serve(args: argparse.Namespace) -> None:

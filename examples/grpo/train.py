@@ -189,13 +189,12 @@ async def train(args: argparse.Namespace) -> None:
                 if groups:
                     break
                 await buffer.ack(batch.lease)
-            got_s = time.perf_counter() - began
             optimizers.begin(step)
             records = [read_group(group.rollouts, group.rewards) for group in groups]
             rows = [row for record in records for row in record.rows if row.advantage]
             rng = random.Random(f"{args.seed} {step}")
             figures = await asyncio.to_thread(update, model, optimizers, rows, rng)
-            figures |= measure_batch(records, version=step - 1, seconds=got_s)
+            figures |= measure_batch(records, version=step - 1)
             figures["time/step_s"] = time.perf_counter() - began
             trained = {group.key for group in groups}
             state = {"trained": sorted(trained)}

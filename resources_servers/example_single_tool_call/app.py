@@ -16,6 +16,7 @@ from rollout_kit import (
     output_items,
     tool,
 )
+from rollout_kit.responses import pair_outputs
 
 
 class ExampleSingleToolCallConfig(ResourcesServerConfig):
@@ -52,15 +53,15 @@ def _make_report(city: str) -> WeatherReport:
 
 def _find_first_output(output: list[Item]) -> int | None:
     """Return the position of the first correct output of a `get_weather` call, or None."""
-    wanted: dict[str, WeatherReport] = {}
+    asked = {
+        id(answer): _read_city(call.get("arguments"))
+        for call, answer in pair_outputs(output)
+        if call.get("name") == "get_weather"
+    }
     for position, item in enumerate(output):
-        if item.get("type") == "function_call" and item.get("name") == "get_weather":
-            if (city := _read_city(item.get("arguments"))) is not None:
-                wanted[str(item.get("call_id"))] = _make_report(city)
-        elif item.get("type") == "function_call_output":
-            report = wanted.get(str(item.get("call_id")))
-            if report and _holds(item.get("output"), report):
-                return position
+        city = asked.get(id(item))
+        if city is not None and _holds(item.get("output"), _make_report(city)):
+            return position
     return None
 
 

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from uuid import uuid4
 
 from .checkpoint import required
 from .lora import FILES as ADAPTER_FILES
@@ -45,8 +46,8 @@ def converted(
     from .convert import convert  # imported late: ctranslate2.specs imports torch if installed
 
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix=".converting-", dir=target.parent))
+        scratch = target.with_name(f".converting-{uuid4().hex}")
+        scratch.mkdir(parents=True)
     except OSError:
         with _convert_for_now(checkpoint, adapter) as folder:
             yield folder

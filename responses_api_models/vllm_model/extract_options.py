@@ -2,8 +2,8 @@
 
     ~/vllm/bin/python -I extract_options.py > vllm_options.json
 
-Names and kinds are those of the argument parser of `vllm serve`. The types are the annotations of
-its dataclasses, for people to read.
+Names and kinds are those of the argument parser of `vllm serve`, without those that its build
+cannot use. The types are the annotations of its dataclasses, for people to read.
 """
 
 import argparse
@@ -39,8 +39,21 @@ def extract() -> dict[str, object]:
         for long in action.option_strings
         if long.startswith("--") and not long.startswith("--no-") and long != "--help"
     }
+    if not _can_sleep():  # it has the option, and does not start with it
+        options.pop("enable_sleep_mode", None)
     version = vllm.__version__.partition("+")[0]
     return {"vllm_version": version, "options": dict(sorted(options.items()))}
+
+
+def _can_sleep() -> bool:
+    """Whether this build of vLLM can release a device's memory; one for CPUs or TPUs cannot. On a
+    machine without a device the build does not tell."""
+    from vllm.platforms import current_platform
+
+    try:
+        return current_platform.is_unspecified() or current_platform.is_sleep_mode_available()
+    except AttributeError:  # an older release
+        return not current_platform.is_cpu()
 
 
 def _first_of(names: tuple[str, ...]) -> Any:

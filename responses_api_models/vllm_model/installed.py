@@ -9,11 +9,16 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+from rollout_kit.errors import OutputError
+from rollout_kit.store.files import write_atomically
+
 EXTRACT = Path(__file__).with_name("extract_options.py")
+
+LAYOUT = "2"
+"""Part of the cache key; increment it if the same vLLM would tell other options."""
 
 TIMEOUT_S = 180.0
 """Importing vLLM takes ten seconds, and more from a cold disk."""
@@ -39,7 +44,7 @@ def options(executable: str) -> Options | None:
         return None
     if (told := _asked(python)) is None:
         return None
-    with suppress(OSError):
+    with suppress(OSError, OutputError):
         _keep(_kept(executable), told)
     return json.loads(told)["options"]
 
@@ -76,7 +81,7 @@ def _kept(executable: str) -> Path:
     """The cache key: path, size and time of the executable, which change with each installation."""
     path = Path(executable).resolve()
     about = path.stat()
-    named = f"{path}:{about.st_mtime_ns}:{about.st_size}"
+    named = f"{LAYOUT}:{path}:{about.st_mtime_ns}:{about.st_size}"
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     digest = hashlib.blake2b(named.encode(), digest_size=8).hexdigest()
     return home / "rollout_kit/vllm_options" / f"{digest}.json"
@@ -84,6 +89,4 @@ def _kept(executable: str) -> Path:
 
 def _keep(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
-        file.write(text)
-    os.replace(file.name, path)
+    write_atomically(path, text.encode())

@@ -62,6 +62,8 @@ def _options(config: VllmModelConfig) -> JsonObject:
         implied["enable_lora"] = True
     if config.weight_sync and config.weight_sync.mode == "lora_dir":
         implied |= {"enable_lora": True, "max_loras": NUM_ADAPTERS}
+    if config.rl:
+        implied["enable_sleep_mode"] = True  # or /sleep releases nothing
     if config.return_token_ids:  # log-probs after temperature, top-k and top-p
         implied["logprobs_mode"] = "processed_logprobs"
         implied["enable_scale_out"] = True  # later turns are sent as token ids

@@ -169,6 +169,10 @@ class _Files:
         self._is_raw = is_raw
         return as_texts(row) if is_raw and not self.form.is_bare else row
 
+    def note_tools(self, read: Conversation) -> None:
+        """Count a row that cannot say which tools the model had."""
+        self.report.without_tools += bool(read.tools) and not self.form.takes_tools
+
     @contextmanager
     def leaving_out_unfit(self) -> Iterator[None]:
         """Count what the format cannot express."""
@@ -258,6 +262,7 @@ def _write_group(
                 members.append(read(rollout))
         if members:
             files.note_fields(members[0])
+            files.note_tools(members[0])
             file.write(build_group(members, config.label_key, config.pass_threshold))
             for each in members:
                 _count(files, each.rollout)
@@ -286,13 +291,16 @@ def _rows(
     form = files.form
     if form.of_line is not None:
         return list(form.of_line(rollout, context))
-    if form.of_task is not None:
-        return [files.fit(form.of_task(each := read(rollout), context), each.is_raw)]
-    assert form.of_rollout is not None
-    own = {} if form.is_bare else identify(rollout, context.score)
-    if context.method is not None:
-        own["advantage"] = context.advantage()
-    return [{**files.fit(form.of_rollout(each := read(rollout), context), each.is_raw), **own}]
+    build, own = form.of_task, {}
+    if build is None:
+        build = form.of_rollout
+        own = {} if form.is_bare else identify(rollout, context.score)
+        if context.method is not None:
+            own["advantage"] = context.advantage()
+    assert build is not None
+    row = files.fit(build(each := read(rollout), context), each.is_raw)
+    files.note_tools(each)
+    return [{**row, **own}]
 
 
 def _count(files: _Files, rollout: Rollout) -> None:
@@ -335,6 +343,7 @@ def _pair(
 def _write_pair(files: _Files, build: Callable[[Pair], JsonObject], pair: Pair) -> None:
     key = pair.chosen.rollout.key
     row = files.fit(build(pair), pair.is_raw)
+    files.note_tools(pair.chosen)
     files.of(key.task_id).write({**row, **pair.identify()})
     chosen, rejected = (len(e.rollout.text.split()) for e in (pair.chosen, pair.rejected))
     files.report.rules[pair.rule] += 1

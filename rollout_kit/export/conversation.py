@@ -14,7 +14,7 @@ import orjson
 
 from ..endpoints.chat import RAW, to_chat
 from ..errors import TaskError
-from ..responses import content_texts, output_items
+from ..responses import content_texts, offered_tools, output_items
 from ..store.lines import row_of
 from ..types import JsonObject, Rollout
 
@@ -36,7 +36,8 @@ class Unfit(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """One rollout. `tools` are chat's function tools."""
+    """One rollout. `tools` are chat's function tools, those of the row and those that the agent has
+    added."""
 
     rollout: Rollout
     prompt: list[JsonObject]
@@ -77,7 +78,8 @@ def read_conversation(
     params = rollout.line.get("responses_create_params") or {}
     output = output_items(rollout.response) if is_answered else []
     try:
-        asked = to_chat({**params, "n": 1}, reasoning_field=_REASONING)
+        sent = {**params, "n": 1, "tools": offered_tools(params, rollout.response)}
+        asked = to_chat(sent, reasoning_field=_REASONING)
         said = to_chat({"input": output}, reasoning_field=_REASONING)
     except TaskError as error:
         raise Unfit(error.message) from None
@@ -162,12 +164,18 @@ def said_by(rollout: Rollout) -> list[tuple[Any, ...]]:
         (
             item.get("type", "message"),
             item.get("role"),
-            item.get("name"),
-            item.get("arguments"),
-            *("".join(content_texts(item.get(name))) for name in ("content", "output", "summary")),
+            *("".join(content_texts(item.get(name))) for name in ("content", "summary")),
+            *(text_of(item.get(name)) for name in OF_TOOLS),
         )
         for item in output_items(rollout.response)
     ]
+
+
+OF_TOOLS = (
+    *("name", "arguments", "input", "code", "queries", "action", "operation", "server_label"),
+    *("output", "outputs", "results", "result", "error"),
+)
+"""Fields that hold what a tool is asked and returns, of functions and of an endpoint's own."""
 
 
 def digest(value: Any) -> bytes:

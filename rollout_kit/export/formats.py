@@ -42,6 +42,8 @@ class Format:
     companion: Companion | None = None
     label: str | None = None
     """Column that says whether a rollout is right."""
+    takes_tools: bool = True
+    """Whether its rows have a place for the tools that the model was offered."""
     takes_text: bool = False
     """Whether prompts and completions may be plain texts, which get no chat template."""
 
@@ -100,6 +102,7 @@ FORMATS: Mapping[str, Format] = {
         "TRL KTOTrainer: prompt, completion, label",
         of_rollout=trainers.trl_kto,
         label="label",
+        takes_tools=False,
         takes_text=True,
     ),
     "trl_grpo": Format(
@@ -115,16 +118,21 @@ FORMATS: Mapping[str, Format] = {
         "TRL RewardTrainer: chosen, rejected", of_pair=preferences.trl_reward, takes_text=True
     ),
     "openrlhf_sft": Format(
-        "OpenRLHF SFT: input, output", of_rollout=trainers.openrlhf_sft, takes_text=True
+        "OpenRLHF SFT: input, output",
+        of_rollout=trainers.openrlhf_sft,
+        takes_tools=False,
+        takes_text=True,
     ),
     "openrlhf_dpo": Format(
         "OpenRLHF DPO and reward model: prompt, chosen, rejected",
         of_pair=preferences.openrlhf_dpo,
+        takes_tools=False,
         takes_text=True,
     ),
     "openrlhf_prompts": Format(
         "OpenRLHF PPO: input, label, datasource",
         of_task=trainers.openrlhf_prompts,
+        takes_tools=False,
         takes_text=True,
     ),
     "verl_rl": Format(
@@ -165,10 +173,18 @@ FORMATS: Mapping[str, Format] = {
     "axolotl_dpo": Format(
         "Axolotl DPO, chat_template.default, with its YAML",
         of_pair=preferences.axolotl_dpo,
+        takes_tools=False,
         companion=write_axolotl_yaml,
     ),
-    "nemo_rl_pref": Format("NeMo-RL DPO: context, completions", of_pair=preferences.nemo_rl_pref),
-    "text_pairs": Format("pairs of plain texts", of_pair=preferences.text_pair, takes_text=True),
+    "nemo_rl_pref": Format(
+        "NeMo-RL DPO: context, completions", of_pair=preferences.nemo_rl_pref, takes_tools=False
+    ),
+    "text_pairs": Format(
+        "pairs of plain texts",
+        of_pair=preferences.text_pair,
+        takes_tools=False,
+        takes_text=True,
+    ),
     "parquet": Format(
         "one row per rollout, for DuckDB and pandas",
         of_rollout=trainers.parquet,
@@ -176,7 +192,9 @@ FORMATS: Mapping[str, Format] = {
         is_bare=True,
         takes_text=True,
     ),
-    "grouped": Format("one line per question with all its answers", of_group=True),
+    "grouped": Format(
+        "one line per question with all its answers", of_group=True, takes_tools=False
+    ),
     "otlp": Format("OpenTelemetry traces: OTLP JSON, or +otel.endpoint=…", of_line=trainers.otlp),
     "rollouts": Format("stored rollouts, as other commands read them", of_line=trainers.ours),
 }

@@ -66,6 +66,8 @@ class ExportReport:
     numbers: dict[str, Figures] = field(default_factory=dict)
     labels: Counter[bool] = field(default_factory=Counter)
     """Whether rows are right → how many, in formats that say it."""
+    without_tools: int = 0
+    """Rows of rollouts that had tools, in formats that cannot say which."""
 
     def add(self, task_id: str, **figures: float | None) -> None:
         """Count a row."""
@@ -79,6 +81,8 @@ class ExportReport:
         if self.rules:
             found["rules"] = dict(self.rules.most_common())
         found |= {name: each.to_json() for name, each in self.numbers.items()}
+        if self.without_tools:
+            found["without_tools"] = self.without_tools
         found["left_out"] = {name: n for name, n in self.left_out.most_common() if n}
         return found
 
@@ -109,6 +113,9 @@ def _lines(found: JsonObject) -> Iterator[str]:
         yield f"  labels: {labels['right']:,} right ({bound}), {labels['wrong']:,} wrong"
         if not (labels["right"] and labels["wrong"]):
             yield "  all labels are the same, so nothing is learned: choose another +pass_threshold"
+    if number := found.get("without_tools"):
+        rows = number_of(number, what)
+        yield f"  tools: left out of {rows}, as the format {found['format']} has no place for them"
     for reason, number in found["left_out"].items():
         yield f"  left out: {number:,} ({reason})"
 

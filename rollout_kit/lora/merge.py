@@ -16,7 +16,7 @@ from ..config.keys.lora import MergeLoraConfig
 from ..errors import ConfigError, OutputError
 from ..serving.weights import digest_of
 from ..store.files import sync_folder, write_json
-from ..store.replacing import draft_of, lock_draft
+from ..store.replacing import draft_of, lock_draft, share_files
 from ..types import JsonObject
 from . import weights
 from .adapter import WEIGHTS, Adapter, check_base, open_adapter
@@ -150,6 +150,7 @@ def _draft(output: Path) -> Iterator[Path]:
             left.callback(os.close, descriptor)
             lock_draft(descriptor)
             yield draft
+            share_files(draft)
             for path in draft.iterdir():
                 with path.open("rb") as file:
                     os.fsync(file.fileno())

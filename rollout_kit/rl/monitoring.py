@@ -4,6 +4,7 @@ Both work on plain numbers. Send the figures to any tracker, beside the trainer'
 `policy/entropy`, `policy/clip_fraction`): the alarms read those too.
 """
 
+import math
 import statistics
 import sys
 from collections import Counter
@@ -17,8 +18,12 @@ from .rows import GroupRecord
 def measure_batch(
     groups: Sequence[GroupRecord], *, version: int | None = None, seconds: float | None = None
 ) -> dict[str, float]:
-    """The figures of a batch. `version` is the trainer's, `seconds` the time that the batch took to
-    sample. What is unknown is left out."""
+    """The figures of a batch. `version` is the trainer's. What is unknown is left out.
+
+    Throughput counts the seconds in which at least one rollout of the batch was sampled, as their
+    lines say. The wait for a batch is no such time: a batch that was ready takes none. `seconds` is
+    used where the lines do not say it.
+    """
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     found: dict[str, float] = {"group/n": len(groups), "rollout/n": len(rollouts)}
     found |= _spread("reward", [each.reward for each in rollouts if each.reward is not None])
@@ -36,10 +41,22 @@ def measure_batch(
     found |= _mean("length/mean", lengths)
     found |= _mean("length/truncated_frac", [each.finish_reason != "stop" for each in rollouts])
     found |= _mean("logprob/mean_nll", [-each for turn in turns for each in turn.log_probs])
-    if seconds:
+    if seconds := _measure_sampling([each.sampled_s for each in rollouts]) or seconds:
         found["throughput/tokens_per_sec"] = sum(lengths) / seconds
         found["throughput/rollouts_per_sec"] = len(rollouts) / seconds
     return found | _measure_memory()
+
+
+def _measure_sampling(spans: Sequence[tuple[float, float] | None]) -> float | None:
+    """Seconds in which at least one rollout was sampled; None if one of them does not say when."""
+    known = sorted(span for span in spans if span is not None)
+    if not known or len(known) < len(spans):
+        return None
+    total, until = 0.0, -math.inf
+    for begin, end in known:
+        total += max(0.0, end - max(begin, until))
+        until = max(until, end)
+    return total
 
 
 def _measure_versions(groups: Sequence[GroupRecord], version: int | None) -> dict[str, float]:

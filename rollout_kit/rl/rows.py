@@ -4,6 +4,7 @@ A row is one token sequence: turns whose prompts continue each other share one, 
 one. Nothing is computed again: token ids, log-probs and versions are those of the sampler.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -11,6 +12,7 @@ from typing import Any
 
 from ..metrics.advantages import Method, advantages
 from ..store.groups.scope import group_of
+from ..store.index.packing import seconds_of
 from ..store.lines import rollout_of
 from ..trajectory import (
     GENERATION,
@@ -74,6 +76,8 @@ class RolloutRecord:
     versions: Versions | None
     turns: list[TurnRecord]
     sequences: list[TokenSequence]
+    sampled_s: tuple[float, float] | None = None
+    """When its response began and ended, in seconds since 1970; None if its line does not say."""
 
     @property
     def rows(self) -> list[TrainingRow]:
@@ -156,7 +160,15 @@ def _read(rollout: Rollout, name: str, score: float | None, advantage: float) ->
         rollout.versions,
         list(_read_turns(found, output)),
         found,
+        _read_span(rollout.line["rollout"]),
     )
+
+
+def _read_span(block: Mapping[str, Any]) -> tuple[float, float] | None:
+    began, taken = seconds_of(str(block.get("started_at") or "")), block.get("duration_s")
+    if math.isnan(began) or not isinstance(taken, int | float):
+        return None
+    return began, began + taken - (block.get("verify_s") or 0)
 
 
 def _read_turns(

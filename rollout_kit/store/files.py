@@ -13,6 +13,7 @@ import orjson
 
 from ..errors import ConfigError, OutputError
 from ..types import JsonObject
+from .processes import may_run, read_start
 from .replacing import aside, draft_of, open_draft
 
 KEPT = (
@@ -366,7 +367,7 @@ def is_still(path: Path, descriptor: int) -> bool:
 
 def _signature() -> bytes:
     pid = os.getpid()
-    return orjson.dumps({"pid": pid, "host": socket.gethostname(), "began": _began(pid)})
+    return orjson.dumps({"pid": pid, "host": socket.gethostname(), "began": read_start(pid)})
 
 
 def _owner(path: Path) -> JsonObject | None:
@@ -381,17 +382,4 @@ def _runs(owner: JsonObject) -> bool:
     """Whether the owner may still run; of another machine nothing is known."""
     if owner["host"] != socket.gethostname():
         return True
-    try:
-        os.kill(owner["pid"], 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return _began(owner["pid"]) == owner.get("began")
-
-
-def _began(pid: int) -> str | None:
-    """When a process began, in ticks: a later process may have the same id."""
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19]
-    return None
+    return may_run(owner["pid"], owner.get("began"))

@@ -66,6 +66,15 @@ def open_draft(draft: Path) -> BinaryIO:
     return stream
 
 
+def share_files(folder: Path) -> None:
+    """Let all who may read a folder read its files. safetensors and `tempfile` make files that only
+    their owner may read."""
+    mode = folder.stat().st_mode & 0o666
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            path.chmod(mode)
+
+
 def lock_draft(descriptor: int) -> None:
     """Have processes of other machines leave a draft alone until it is closed."""
     with suppress(OSError):  # a file system without locks

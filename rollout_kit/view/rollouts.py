@@ -14,6 +14,7 @@ from ..store.scan import parse_line
 from ..store.sidecars.labels import Labelled
 from ..types import JsonObject
 from .dataset import ROW_BITS, Dataset, Part
+from .unfinished import describe_unfinished
 
 MAX_TEXT = 100_000
 """Characters of a text that a page shows at first; the rest is in the download."""
@@ -42,16 +43,19 @@ class Reader:
         output = self._dataset.output_of(number)
         labels, rewards = output.labels, output.group_rewards()
         score = rewards.of(key) if rewards else None
+        line = _shown(raw)
+        is_whole = isinstance(line.get("response"), dict)
         return {
             "id": row_id,
             "file": output.name,
+            "unfinished": None if is_whole else _cut(describe_unfinished(output, key, line)),
             "status": status_of(part.index.columns, row),
             "key": key._asdict(),
             "group": score._asdict() if score else None,
             "labels": dict(labels.on(Labelled(*key))),
             "task_labels": dict(labels.on(Labelled.task(key.task_id))),
             "size": len(raw),
-            "line": _cut(_shown(raw)),
+            "line": _cut(line),
             "failures": self._failures_of(number, row),
         }
 
@@ -163,7 +167,8 @@ class Reader:
 
 
 def _cut(value: Any, level: int = 0) -> Any:
-    """The value with long texts and deep levels cut; an image in a data URL stays whole."""
+    """The value with long texts and deep levels cut; an image, as a data URL or as the result of a
+    generation, stays whole."""
     if isinstance(value, str):
         if len(value) <= MAX_TEXT or value.startswith("data:image/"):
             return value
@@ -173,7 +178,11 @@ def _cut(value: Any, level: int = 0) -> Any:
     if isinstance(value, list):
         return [_cut(each, level + 1) for each in value]
     if isinstance(value, dict):
-        return {name: _cut(each, level + 1) for name, each in value.items()}
+        is_image = value.get("type") == "image_generation_call"
+        return {
+            name: each if is_image and name == "result" else _cut(each, level + 1)
+            for name, each in value.items()
+        }
     return value
 
 

@@ -1,14 +1,22 @@
 """ng_view in a real browser: `make test-view` installs one and runs this."""
 
+import json
+import os
 import shutil
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from exported import line, tool_line, write_scored
+from support import write_jsonl
+
+from rollout_kit.responses import function_call_item, function_call_output
+from rollout_kit.store.tasks import task_id_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -49,13 +57,20 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.fixture
-def url(folder: Path) -> Iterator[str]:
+@contextmanager
+def view(folder: Path) -> Iterator[str]:
+    """The viewer of a folder; its address."""
     command = [Path(sys.executable).with_name("ng_view"), folder, "+port=0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as viewer:
         assert viewer.stdout
         yield next(word for word in viewer.stdout.readline().split() if "http" in word).rstrip("/")
         viewer.terminate()
+
+
+@pytest.fixture
+def url(folder: Path) -> Iterator[str]:
+    with view(folder) as found:
+        yield found
 
 
 SIMULATED = """
@@ -86,6 +101,127 @@ def live(tmp_path: Path) -> Iterator[str]:
         yield next(lines).split()[-1]
         running.stdout.close()
         running.kill()
+
+
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+
+IMAGE = f"data:image/png;base64,{PIXEL}"
+
+
+def call(number: int) -> dict[str, Any]:
+    """A call of an endpoint that gives all of them one id."""
+    return function_call_item("count", f'{{"n": {number}}}', "call_0")
+
+
+REPEATED = [
+    *(call(0), call(1), function_call_output("call_0", "zero")),
+    *(
+        function_call_output("call_0", "one"),
+        call(2),
+        function_call_output("call_0", "two"),
+        call(3),
+    ),
+]
+
+MCP: dict[str, Any] = {"type": "mcp_call", "server_label": "deepwiki"}
+
+BUILT_IN: list[dict[str, Any]] = [
+    {"type": "mcp_list_tools", "server_label": "deepwiki", "tools": [{"name": "ask_question"}]},
+    {**MCP, "name": "ask_question", "arguments": '{"about": "tabs"}', "output": "MCP says: spaces"},
+    {**MCP, "name": "broken", "arguments": "{}", "output": None, "error": "the server is away"},
+    {
+        **{"type": "code_interpreter_call", "code": "print(6 * 7)", "container_id": "c"},
+        "outputs": [{"type": "logs", "logs": "42"}, {"type": "image", "url": IMAGE}],
+    },
+    {
+        **{"type": "file_search_call", "queries": ["which file"], "status": "completed"},
+        "results": [{"filename": "notes.txt", "text": "it is in notes.txt", "score": 0.9}],
+    },
+    {"type": "web_search_call", "action": {"type": "search", "query": "weather in Oslo"}},
+    {"type": "image_generation_call", "result": PIXEL, "status": "completed"},
+    {"type": "local_shell_call", "call_id": "l", "action": {"command": ["ls", "ls /tmp"]}},
+    {"type": "local_shell_call_output", "id": "l", "output": "a.txt"},
+    {"type": "shell_call", "call_id": "s", "action": {"commands": ["make"]}},
+    {
+        **{"type": "shell_call_output", "call_id": "s"},
+        "output": [
+            {
+                **{"stdout": "all good", "stderr": "a warning"},
+                "outcome": {"type": "exit", "exit_code": 2},
+            }
+        ],
+    },
+    {"type": "apply_patch_call", "call_id": "p", "operation": {"type": "update", "path": "a.py"}},
+    {"type": "apply_patch_call_output", "call_id": "p", "output": "patched"},
+    {"type": "custom_tool_call", "call_id": "g", "name": "grep", "input": "needle"},
+    {"type": "custom_tool_call_output", "call_id": "g", "output": "hay: needle"},
+    {"type": "computer_call", "call_id": "k", "action": {"type": "screenshot"}},
+    {
+        **{"type": "computer_call_output", "call_id": "k"},
+        "output": {"type": "computer_screenshot", "image_url": IMAGE},
+    },
+    function_call_item("look", "{}", "f"),
+    {**function_call_output("f", ""), "output": [{"type": "input_image", "image_url": IMAGE}]},
+    {"type": "compaction", "encrypted_content": "opaque"},
+]
+
+
+def failed(task: int, index: int) -> dict[str, Any]:
+    """The line of a rollout that has failed."""
+    made = line(task, index, "", None)
+    for name in ("response", "responses_create_params", "expected_answer", "extracted_answer"):
+        del made[name]
+    failure = {"class": "PeerTimeout", "message": "too slow", "elapsed_s": 2.5}
+    return {**made, "kind": "failure", "failure": failure, "at": "2026-11-26T20:00:00.000Z"}
+
+
+@pytest.fixture
+def shown(tmp_path: Path) -> Path:
+    """Two files with all that the pages show."""
+
+    def rollout(task: int, reward: float, tokens: int, second: int = 0) -> dict[str, Any]:
+        made = line(task, 0, f"It is {task}.", reward)
+        made["usage"] = made["response"]["usage"] = {"input_tokens": 7, "output_tokens": tokens}
+        made["rollout"] |= {"started_at": f"2026-11-26T20:00:{second:02}.000Z", "duration_s": 2.0}
+        return made
+
+    row = {"responses_create_params": {"input": "Only in the input"}, "expected_answer": "12"}
+    lost = failed(12, 0)
+    lost["rollout"]["task_id"] = task_id_of(row)
+    cut = [rollout(10 + each, each / 10, 500, each) for each in range(1, 6)]
+    one = [
+        rollout(1, 1.0, 20),
+        *(rollout(task, 0.0, 30, task) for task in (2, 3)),
+        line(8, 0, REPEATED, 1.0),
+        line(9, 0, BUILT_IN, 1.0),
+        *cut,
+    ]
+    write_jsonl(tmp_path / "one.jsonl", one)
+    write_jsonl(tmp_path / "two.jsonl", [rollout(each, 0.5, 40 * each, each) for each in (1, 2, 3)])
+    write_jsonl(tmp_path / "tasks.jsonl.input", [{"other": 1}, row])
+    sidecars = tmp_path / "one.d"
+    write_jsonl(sidecars / "failures.jsonl", [failed(1, 5), lost, failed(40, 1)])
+    (sidecars / "run.json").write_text(
+        json.dumps({"inputs": [{"path": str(tmp_path / "tasks.jsonl.input")}]})
+    )
+    turns = [None, *({"request": "", "response": {"output": [call(n)]}} for n in (1, 2))]
+    of_rollout = {name: failed(1, 5)[name] for name in ("schema", "agent_ref", "rollout")}
+    before = {**of_rollout, "kind": "turn", "turn": {"response": {"output": [call(0)]}}}
+    lines = [before, *({**of_rollout, "kind": "turn", "turn": turn} for turn in turns)]
+    lines = [{**each, "_ng_task_index": 1, "_ng_rollout_index": 5} for each in lines]
+    write_jsonl(sidecars / "turns.jsonl", lines)
+    return tmp_path
+
+
+def test_the_pages_show_what_is_in_the_files(browser: str, shown: Path) -> None:
+    pictures = os.environ.get("PICTURES", "")
+    with view(shown) as url:
+        script = ROOT / "tests/browser/shown.mjs"
+        done = subprocess.run(
+            ["node", script, MODULES, browser, url, pictures], capture_output=True, text=True
+        )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("ok: ") == 8
 
 
 def test_a_running_collection_is_watched_and_steered(browser: str, live: str) -> None:

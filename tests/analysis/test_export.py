@@ -1,6 +1,7 @@
 """ng_export: each format has its columns, nothing is invented, and what is left out is counted."""
 
 import fcntl
+import itertools
 import json
 import os
 import resource
@@ -194,6 +195,78 @@ def test_messages_tools_and_rewards_come_back_as_they_were(form: str, place: Pla
         assert [first["content"], second["content"]] == ["0", "1"]
         assert answer["content"] == "It is 2." and "tool_calls" not in answer
     assert len(rows) == 3
+
+
+FORM_OF_TOOLS = {
+    **dict.fromkeys(("trl_sft", "trl_prompt_completion", "trl_grpo", "trl_dpo"), "chat text"),
+    **dict.fromkeys(("trl_reward", "verl_sft", "axolotl_sft", "parquet"), "chat text"),
+    **dict.fromkeys(("verl_rl", "skyrl_rl"), "extra"),
+    **dict.fromkeys(("llamafactory_sft", "llamafactory_kto", "llamafactory_dpo"), "functions"),
+    "slime": "chat",
+    "otlp": "trace",
+    "rollouts": "response",
+}
+"""Formats that have a place for tools → how they stand there."""
+
+WITHOUT_TOOLS = FORMATS.keys() - FORM_OF_TOOLS.keys() - {"trl_rollout"}
+"""The token ids of `trl_rollout` hold them."""
+
+
+def tools_in(row: dict[str, Any], form: str) -> Any:
+    if form == "trace":
+        spans = row["resourceSpans"][0]["scopeSpans"][0]["spans"]
+        found = {each["key"]: each["value"] for each in spans[0]["attributes"]}
+        return json.loads(found["gen_ai.tool.definitions"]["stringValue"])
+    if form == "response":
+        return row["response"]["tools"]
+    given = row["extra_info"]["tools"] if form == "extra" else row["tools"]
+    return given if form == "chat" else json.loads(given)
+
+
+def lines_with_tools(own: list[Any], sent: list[Any]) -> list[Any]:
+    """Rollouts of two tasks; the rows have the tools `own`, and the requests had `sent`."""
+    lines = []
+    for task, index in itertools.product((1, 2), (0, 1)):
+        each = line(task, index, f"It is {index}.", float(index), params={"tools": own})
+        if not own:
+            del each["responses_create_params"]["tools"]
+        each["response"]["tools"] = sent
+        each["rollout"] |= {"started_at": "2026-11-26T20:00:00.000Z", "duration_s": 1.0}
+        lines.append(each)
+    return lines
+
+
+@pytest.mark.parametrize("of_row", [0, 1, 2])
+@pytest.mark.parametrize("form", FORM_OF_TOOLS)
+def test_tools_of_the_request_are_in_every_row(form: str, of_row: int, place: Place) -> None:
+    """All, some or none of them come from the row; the resources server gives the others."""
+    place.write(lines_with_tools(TOOLS[:of_row], TOOLS))
+    status, said, rows = export(place, form, *(["+otel.content=true"] if form == "otlp" else []))
+    assert status == 0 and rows and "tools:" not in said
+    functions = [{k: v for k, v in tool.items() if k != "type"} for tool in TOOLS]
+    for row in rows:
+        found = tools_in(row, FORM_OF_TOOLS[form])
+        if FORM_OF_TOOLS[form] in ("trace", "response"):
+            assert found == TOOLS
+        elif FORM_OF_TOOLS[form] == "functions":
+            assert found == functions
+        else:
+            assert found == [{"type": "function", "function": each} for each in functions]
+
+
+@pytest.mark.parametrize("form", sorted(WITHOUT_TOOLS))
+def test_a_format_without_a_place_for_tools_says_so_in_one_line(form: str, place: Place) -> None:
+    place.write(lines_with_tools([], TOOLS))
+    status, said, rows = export(place, form)
+    assert status == 0
+    [told] = [each for each in said.splitlines() if each.startswith("  tools:")]
+    what = "pair" if FORMATS[form].of_pair else "row"
+    number = f"{len(rows)} {what}{'s' * (len(rows) > 1)}"
+    assert told == f"  tools: left out of {number}, as the format {form} has no place for them"
+    report = json.loads((place.folder / "out_report.json").read_text())
+    assert report["without_tools"] == len(rows)
+    place.write(ANSWERS)
+    assert "tools:" not in export(place, form)[1]
 
 
 def test_arguments_are_parsed_if_asked_for(place: Place) -> None:

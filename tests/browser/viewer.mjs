@@ -3,28 +3,11 @@
 
 import assert from "node:assert/strict";
 import { appendFileSync, mkdirSync, readFileSync, renameSync, rmdirSync } from "node:fs";
-import { createRequire } from "node:module";
-import { join, resolve } from "node:path";
+import { join } from "node:path";
+import { axe, begin } from "./harness.mjs";
 
 const [modules, executablePath, url, folder, report] = process.argv.slice(2);
-const require = createRequire(resolve(modules, "node_modules", "x.js"));
-const { chromium } = require("playwright-core");
-const axe = readFileSync(require.resolve("axe-core/axe.min.js"), "utf8");
-
-const flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"];
-const browser = await chromium.launch({ executablePath, args: flags });
-const problems = [];
-
-async function open(address, colorScheme = "light") {
-  const page = await browser.newPage({ viewport: { width: 1280, height: 800 }, colorScheme });
-  page.on("pageerror", (error) => problems.push(`error on the page: ${error.message}`));
-  page.on("dialog", (dialog) => problems.push(`a dialog opened: ${dialog.message()}`) && dialog.dismiss());
-  page.on("request", (request) => {
-    if (/^https?:/.test(request.url()) && !request.url().startsWith(url)) problems.push(`asked for ${request.url()}`);
-  });
-  await page.goto(address);
-  return page;
-}
+const { open, run } = await begin(modules, executablePath, url);
 
 const rowsOf = (page) => page.locator(".table-view [role=status]");
 const rows = async (page, text) => {
@@ -32,7 +15,7 @@ const rows = async (page, text) => {
 };
 
 async function checkAccess(page, name) {
-  await page.evaluate(axe); // evaluated by the debugger, which the policy of the page does not bind
+  await page.evaluate(axe(modules)); // evaluated by the debugger, which the policy of the page does not bind
   const { violations } = await page.evaluate(() => globalThis.axe.run());
   const serious = violations.filter((each) => ["serious", "critical"].includes(each.impact));
   const said = serious.map((each) => `${each.id}: ${each.nodes[0].html.slice(0, 200)} ${each.nodes[0].failureSummary}`);
@@ -224,19 +207,4 @@ const steps = {
   },
 };
 
-const page = await open(url);
-page.setDefaultTimeout(120_000);
-let failed = false;
-for (const [name, step] of Object.entries(steps)) {
-  try {
-    await step(page);
-    assert.deepEqual(problems, []);
-    console.log(`ok: ${name}`);
-  } catch (error) {
-    console.log(`FAILED: ${name}: ${error.message}`);
-    failed = true;
-    break;
-  }
-}
-await browser.close();
-process.exit(failed ? 1 : 0);
+await run(steps, await open(url));

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from exported import Place, line, tool_line
+from exported import TOOLS, Place, line, tool_line
 from otlp_receiver import attributes, receiving
 from support import Bench, eventually, read_jsonl, row
 from tracked import NUM_FREE, collect_held
 
 from rollout_kit.cli import export as command
 from rollout_kit.errors import ConfigError
+from rollout_kit.responses import function_call_item, function_call_output, message_item
 from rollout_kit.trackers import installed
 from rollout_kit.trackers.otel.spans import Span, build_trace
 
@@ -101,6 +102,22 @@ def test_content_is_left_out_unless_it_is_asked_for() -> None:
         {"role": "tool", "parts": [{"type": "tool_call_response", "id": "c0", "response": "0"}]}
     ]
     assert "SECRET-B" in str(last.attributes["gen_ai.output.messages"])
+
+
+def test_calls_with_one_id_have_their_own_outputs_and_a_trace_its_tools() -> None:
+    """Two calls in parallel and one in a later turn."""
+    given = (("price", "0"), ("stock", "1"), ("price", "2"))
+    calls = [function_call_item(name, "{}", "c") for name, _ in given]
+    outputs = [function_call_output("c", text) for _, text in given]
+    items = [*calls[:2], *outputs[:2], calls[2], outputs[2], message_item("Done.")]
+    made = ran(line(1, 0, items, 1.0))
+    made["response"]["tools"] = TOOLS
+    spans = build_trace(made, has_content=True)
+    tools = [each.attributes for each in spans if each.name.startswith("execute_tool")]
+    found = [(each["gen_ai.tool.name"], each["gen_ai.tool.call.result"]) for each in tools]
+    assert found == list(given)
+    assert json.loads(str(spans[0].attributes["gen_ai.tool.definitions"])) == TOOLS
+    assert "gen_ai.tool.definitions" not in build_trace(made)[0].attributes
 
 
 def test_a_failure_and_a_missing_verdict_are_errors() -> None:

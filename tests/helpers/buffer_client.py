@@ -1,6 +1,6 @@
 """A producer or a consumer of a buffer in a process of its own, to be killed at any time.
 
-`python buffer_client.py produce URL NAME NUMBER` or `consume URL`.
+`python buffer_client.py produce URL NAME NUMBER`, `consume URL` or `hold URL`.
 """
 
 import asyncio
@@ -26,12 +26,23 @@ async def consume(buffer: Buffer) -> None:
         await buffer.ack(batch.lease)
 
 
+async def hold(buffer: Buffer) -> None:
+    """Train on two groups for ever."""
+    batch = await buffer.get(2)
+    assert batch
+    sys.stdout.write(" ".join(each.key for each in batch.groups) + "\n")
+    sys.stdout.flush()
+    await asyncio.Event().wait()
+
+
 async def main(what: str, url: str, *words: str) -> None:
     async with await open_buffer(url) as buffer:
         if what == "produce":
             await produce(buffer, words[0], int(words[1]))
-        else:
+        elif what == "consume":
             await consume(buffer)
+        else:
+            await hold(buffer)
 
 
 if __name__ == "__main__":

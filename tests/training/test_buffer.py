@@ -9,7 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from hypothesis.stateful import (
 )
 from starlette.applications import Starlette
 from support import HANG_S
+from virtual_time import VirtualTime
 
 from rollout_kit.errors import ConfigError, OutputError, PeerError, PeerUnreachable
 from rollout_kit.launch.sockets import bound_socket, url_of
@@ -40,6 +41,7 @@ from rollout_kit.rl import (
     open_buffer,
     serve_buffer,
 )
+from rollout_kit.rl.buffer.owners import LeaseOwner
 from rollout_kit.rl.buffer.remote import BadMessage, answer
 from rollout_kit.store.groups.members import HeldLine
 from rollout_kit.transport.app import served
@@ -715,6 +717,123 @@ def test_killed_producers_and_consumers_lose_and_repeat_nothing(
             await asyncio.sleep(0.01)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", ["http", *KINDS[3:]])
+def test_a_consumer_that_is_killed_and_started_again_goes_on_with_its_groups(
+    kind: str, tmp_path: Path, redis_url: str
+) -> None:
+    """Ten times in a row, though leases last for 600 s and groups are handed out five times at
+    most. Groups of a consumer that lives stay with it."""
+    with ExitStack() as left:
+
+        def start(url: str) -> "subprocess.Popen[str]":
+            script = Path(__file__).parents[1] / "helpers/buffer_client.py"
+            words = [sys.executable, str(script), "hold", url]
+            process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+            left.enter_context(process)
+            left.callback(process.kill)
+            return process
+
+        async def read(process: "subprocess.Popen[str]") -> str:
+            assert process.stdout
+            async with asyncio.timeout(HANG_S):
+                return await asyncio.to_thread(process.stdout.readline)
+
+        async def main() -> None:
+            async with AsyncExitStack() as stack:
+                if kind == "http":
+                    buffer: Buffer = MemoryBuffer()
+                    url = await stack.enter_async_context(serve_buffer(buffer))
+                else:
+                    url = redis_url if kind == "redis" else "ray:///killed-trainer"
+                    buffer = await open_buffer(url)
+                    stack.push_async_callback(buffer.close)
+                    stack.push_async_callback(buffer.clear)  # type: ignore[attr-defined]
+                for key in "abcd":
+                    await buffer.put(group(key))
+                trainer, other = start(url), None
+                assert await read(trainer) == "a b\n"
+                other = start(url)
+                assert await read(other) == "c d\n"
+                for _ in range(10):
+                    assert await buffer.get(1, timeout_s=0) is None  # both live
+                    trainer.kill()  # its entry in the table of processes stays
+                    trainer = start(url)
+                    assert await read(trainer) == "a b\n"
+                stats = await buffer.stats()
+                assert sorted(stats["owners"].values()) == [2, 2] and not stats["dropped"]
+
+        asyncio.run(main())
+
+
+def test_the_groups_of_an_owner_come_back_as_if_they_had_not_been_handed_out(
+    kind: str, tmp_path: Path, redis_url: str
+) -> None:
+    async def work(buffer: Buffer, wait: Pass) -> None:
+        await buffer.put(group("a"))
+        await buffer.put(group("b"))
+        for _ in range(7):
+            mine = await buffer.get(1, owner="me")
+            other = await buffer.get(1, owner="me:2")
+            assert mine and other and await buffer.get(1, timeout_s=0) is None
+            assert (await buffer.stats())["owners"] == {"me": 1, "me:2": 1}
+            await buffer.release(owner="me")
+            assert await buffer.extend(other.lease) == 1
+            assert await buffer.ack(mine.lease) == []
+            again = await buffer.get(2, at_least=1, owner="me")
+            assert again and [each.key for each in again.groups] == [mine.groups[0].key]
+            await buffer.release(owner="me")
+            await buffer.release(owner="me:2")
+
+    run_with(kind, tmp_path, redis_url, work)
+
+
+def test_a_named_consumer_takes_over_what_it_held_on_another_machine() -> None:
+    async def main() -> None:
+        memory = MemoryBuffer()
+        async with serve_buffer(memory) as url:
+            for key in "ab":
+                await memory.put(group(key))
+            before = LeaseOwner("trainer", "a-host/boot/1", 7, "99", "1")
+            assert await memory.get(2, owner=str(before))
+            async with await open_buffer(url, owner="another") as client:
+                assert await client.get(1, timeout_s=0) is None
+            async with await open_buffer(url, owner="trainer") as client:
+                found = await client.get(2, timeout_s=0)
+            assert found and [each.key for each in found.groups] == ["a", "b"]
+            [now] = (await memory.stats())["owners"]
+            assert LeaseOwner.parse(now) == client.owner
+
+    asyncio.run(main())
+
+
+def test_a_consumer_that_ends_with_an_error_gives_its_groups_back() -> None:
+    async def main() -> None:
+        memory = MemoryBuffer()
+        async with serve_buffer(memory) as url:
+            await memory.put(group("a"))
+            with pytest.raises(ZeroDivisionError):
+                async with await open_buffer(url) as client:
+                    assert await client.get(1)
+                    raise ZeroDivisionError
+            assert await memory.get(1, timeout_s=0)
+
+    asyncio.run(main())
+
+
+def test_a_consumer_that_waits_is_told_who_holds_the_groups(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        memory = MemoryBuffer()
+        await memory.put(group("a"))
+        await memory.get(1, owner=str(LeaseOwner("", "a-host/boot/1", 7, "99", "1")))
+        assert await memory.get(1, timeout_s=12) is None
+
+    VirtualTime(monkeypatch).run(main())
+    [said] = [each.getMessage() for each in caplog.records if "waiting" in each.getMessage()][:1]
+    assert "1 by process 7 of a-host are being used" in said and "600 s" in said
 
 
 def test_the_buffer_of_the_documents() -> None:

@@ -182,6 +182,8 @@ def test_what_is_written_is_base_plus_adapter(place: Place, dtype: str, largest:
     assert stored["versions"].keys() == {"rollout_kit", "torch", "transformers", "peft"}
     for name in ("tokenizer.json", "chat_template.jinja", "generation_config.json"):
         assert (place.output / name).read_bytes() == (place.base / name).read_bytes()
+    shared = place.output.stat().st_mode & 0o666
+    assert {path.stat().st_mode & 0o777 for path in place.output.iterdir()} == {shared}
     status, said = place.merge(f"+dtype={dtype}")
     assert status == 0 and "is this merge already" in said
     cut(place.output / "model.safetensors")

@@ -139,6 +139,20 @@ def test_a_batch_is_measured_by_the_names_of_trainers() -> None:
     assert measure_batch([]) == {"group/n": 0, "rollout/n": 0}
 
 
+def test_throughput_counts_the_seconds_of_sampling_not_those_of_waiting() -> None:
+    """The trainer waited for 10 µs, as the batch was ready. Between the two groups nothing ran."""
+
+    def at(second: int, duration_s: float, index: int) -> dict[str, Any]:
+        started = f"2026-11-26T20:00:{second:02}.000Z"
+        block = {"started_at": started, "duration_s": duration_s, "verify_s": 1.0}
+        return line(index, float(index), CONTINUED, **block)
+
+    groups = [read_group([at(0, 3, 0), at(1, 3, 1)]), read_group([at(30, 4, 0), at(30, 2, 1)])]
+    found = measure_batch(groups, seconds=1e-5)
+    assert found["throughput/tokens_per_sec"] == pytest.approx(16 / (3 + 3))
+    assert found["throughput/rollouts_per_sec"] == pytest.approx(4 / (3 + 3))
+
+
 def test_alarms_begin_after_some_batches_in_a_row_and_are_said_once() -> None:
     alarms = BatchAlarms()
     bad = {"group/zero_variance_frac": 0.9, "policy/entropy": 0.001, "kl/mean": math.nan}

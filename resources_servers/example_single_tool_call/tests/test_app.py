@@ -25,6 +25,8 @@ CALL = function_call_item("get_weather", '{"city": "Oslo"}', "call_1")
 REPORT = function_call_output(
     "call_1", '{"city":"Oslo","weather_description":"The weather in Oslo is cold."}'
 )
+OTHER = function_call_item("get_weather", '{"city": "Rome"}', "call_1")  # ids may repeat
+UNKNOWN = function_call_output("call_1", "no report")
 ANSWER = message_item("It is cold.")
 
 
@@ -61,6 +63,9 @@ def test_the_gold_items_of_each_example_score_full_reward_and_are_what_the_tool_
     [
         ([CALL, REPORT, ANSWER], 1.0, True),
         ([message_item("Let me look."), CALL, REPORT, ANSWER], 1.0, True),
+        ([CALL, OTHER, REPORT, UNKNOWN, ANSWER], 1.0, True),
+        ([OTHER, CALL, REPORT, UNKNOWN, ANSWER], 0.0, False),
+        ([OTHER, UNKNOWN, CALL, REPORT, ANSWER], 1.0, True),
         ([CALL, REPORT], 0.0, True),
         ([CALL, REPORT, message_item(" ")], 0.0, True),
         ([ANSWER, CALL, REPORT], 0.0, True),

@@ -2,6 +2,7 @@ import asyncio
 import importlib
 import json
 import math
+import os
 import random
 import shutil
 import subprocess
@@ -491,6 +492,18 @@ def test_missing_packages_are_a_config_error_that_says_what_to_install():
 def test_it_starts_where_the_cache_cannot_be_written(monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null/cache")
     assert ask({"input": LARGEST, "temperature": 0})["status"] == "completed"
+
+
+def test_the_cache_may_be_read_by_all_who_may_read_its_folder(monkeypatch, tmp_path):
+    before = os.umask(0o022)
+    try:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        assert ask({"input": LARGEST, "temperature": 0})["status"] == "completed"
+    finally:
+        os.umask(before)
+    [entry] = (tmp_path / "rollout_kit/local_model").iterdir()
+    assert entry.stat().st_mode & 0o777 == 0o755
+    assert {path.stat().st_mode & 0o777 for path in entry.iterdir()} == {0o644}
 
 
 def test_starts_at_the_same_time_share_one_conversion(monkeypatch, tmp_path):

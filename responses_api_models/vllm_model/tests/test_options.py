@@ -83,6 +83,7 @@ def test_options_of_the_installed_vllm_are_taken_and_asked_for_once(other_vllm, 
 
 def test_options_that_the_installed_vllm_has_not_are_refused_or_left_out(other_vllm):
     assert started_with(other_vllm, return_token_ids=True) == []  # no --enable-scale-out there
+    assert started_with(other_vllm, rl=True) == []  # no --enable-sleep-mode either
     with pytest.raises(ConfigError, match="has no option 'max_num_seqs'"):
         started_with(other_vllm, max_num_seqs=4)
 
@@ -164,6 +165,14 @@ def test_the_documents_options_become_arguments_untouched():
         (
             {"return_token_ids": True, "logprobs_mode": "raw_logprobs", "enable_scale_out": False},
             ["--logprobs-mode", "raw_logprobs", "--no-enable-scale-out"],
+        ),
+        (
+            {"rl": True, "return_token_ids": False},
+            ["--enable-sleep-mode"],
+        ),
+        (
+            {"rl": True, "return_token_ids": False, "enable_sleep_mode": False},
+            ["--no-enable-sleep-mode"],
         ),
         ({"extra_args": ["--plugin-flag", "3"]}, ["--plugin-flag", "3"]),
         (

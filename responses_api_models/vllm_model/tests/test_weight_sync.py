@@ -311,4 +311,5 @@ def test_the_preset_sets_what_a_training_loop_needs(fakes):
     [start] = fakes.seen("starts")
     words = start["argv"]
     assert words[words.index("--logprobs-mode") + 1] == "processed_logprobs"
-    assert "--enable-scale-out" in words and words[words.index("--host") + 1] == "127.0.0.1"
+    assert {"--enable-scale-out", "--enable-sleep-mode"} <= set(words)
+    assert words[words.index("--host") + 1] == "127.0.0.1"

@@ -1,17 +1,24 @@
 """The interface of every buffer. A backend has the methods that decide at once; waiting, filters
 and defaults are the same for all and are here."""
 
+import asyncio
+import logging
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
 from typing import Self, TypeVar
 
-from ...errors import ConfigError
+from ...errors import ConfigError, RolloutKitError
 from ...types import JsonObject
 from .group import BufferedGroup, GroupBatch, Settled, find_flaw
+from .owners import LeaseOwner
 from .policy import BufferPolicy
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 Figures = Mapping[str, float | None]
 """What a trainer tells of a step, by name. None, like NaN, is no number."""
@@ -28,6 +35,9 @@ class Buffer(ABC):
 
     def __init__(self, policy: BufferPolicy, clock: Callable[[], float] | None = None) -> None:
         self.policy, self.clock = policy, clock or (lambda: time.monotonic())
+        self.owner = LeaseOwner.of_this_process()
+        """Of the leases that this object is given."""
+        self._looks_at = -math.inf
 
     async def put(
         self, group: BufferedGroup, *, ticket: str = "", timeout_s: float | None = None
@@ -51,10 +61,15 @@ class Buffer(ABC):
         at_least: int | None = None,
         max_staleness: int | None = None,
         timeout_s: float | None = None,
+        owner: str | None = None,
     ) -> GroupBatch | None:
         """A batch of `number` groups, or of `at_least` so many. None after the time limit, or when
         the buffer is finished and empty. Groups staler than `max_staleness` are dropped first; the
-        default is the policy's. ConfigError if the policy never lets so many wait."""
+        default is the policy's. ConfigError if the policy never lets so many wait.
+
+        Groups come back first that a consumer held which has ended: it was killed on this machine,
+        or this is the next life of its name. `owner` names a consumer for which this one asks."""
+        holder, has_looked = str(self.owner) if owner is None else owner, False
         staleness = self.policy.staleness if max_staleness is None else max_staleness
         least = number if at_least is None else at_least
         if least > (most := self.policy.most_at_once):
@@ -63,11 +78,33 @@ class Buffer(ABC):
             raise ConfigError(f"get({least}): of this buffer ({said}) at most {most} wait at once")
 
         async def try_once(wait_s: float) -> GroupBatch | bool | None:
-            found, is_finished = await self._get(number, least, staleness, wait_s)
+            nonlocal has_looked
+            if self.clock() >= self._looks_at:
+                others = await self._take_over(is_new=self._looks_at == -math.inf)
+                self._looks_at = self.clock() + LOOK_S
+                if has_looked and others:
+                    said = ", ".join(f"{number} by {who}" for who, number in others.items())
+                    log.warning(WAITING, said, self.policy.visibility_s)
+                has_looked = True
+            found, is_finished = await self._get(number, least, staleness, wait_s, holder)
             return found if found is not None else is_finished or None
 
         found = await self._until(try_once, timeout_s)
         return found if isinstance(found, GroupBatch) else None
+
+    async def _take_over(self, *, is_new: bool) -> dict[str, int]:
+        """Give back what consumers hold that have ended. The others, for people, and how many
+        groups each holds."""
+        others: dict[str, int] = {}
+        for text, number in ((await self.stats()).get("owners") or {}).items():
+            if (other := LeaseOwner.parse(text)) is None:
+                others[text] = number
+            elif self.owner.replaces(other, is_new=is_new):
+                log.info("%s has ended: its groups come back", other.describe())
+                await self.release(owner=text)
+            elif other != self.owner:
+                others[other.describe()] = number
+        return others
 
     @abstractmethod
     async def reserve(self, number: int = 1, *, owner: str = "") -> list[str]:
@@ -75,7 +112,8 @@ class Buffer(ABC):
 
     @abstractmethod
     async def release(self, tickets: Collection[str] = (), *, owner: str = "") -> None:
-        """Give reserved places back; with an owner all of it, such as those of its earlier life."""
+        """Give reserved places back; with an owner all of it, such as those of its earlier life,
+        and the groups that it was handed out. Those do not count as handed out then."""
 
     @abstractmethod
     async def ack(self, lease: str, keys: Collection[str] | None = None) -> list[str]:
@@ -117,6 +155,10 @@ class Buffer(ABC):
         return self
 
     async def __aexit__(self, *error: object) -> None:
+        if error[0] is not None:  # nothing will acknowledge what this consumer holds
+            with suppress(RolloutKitError, TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await self.release(owner=str(self.owner))
         await self.close()
 
     @abstractmethod
@@ -127,7 +169,7 @@ class Buffer(ABC):
 
     @abstractmethod
     async def _get(
-        self, number: int, least: int, staleness: int | None, wait_s: float
+        self, number: int, least: int, staleness: int | None, wait_s: float, owner: str
     ) -> tuple[GroupBatch | None, bool]:
         """What there is, and whether nothing more will come."""
 
@@ -148,4 +190,10 @@ class Buffer(ABC):
 
 
 LOOK_S = 5.0
-"""How often a waiting call looks, as leases end without a sign."""
+"""How often a waiting call looks, as leases and consumers end without a sign."""
+
+WAITING = (
+    "waiting for groups: %s are being used. Groups come back when their consumer gives them back or"
+    " has been killed on this machine, else %g s after they were handed out (visibility_s)"
+)
+"""Said by a consumer that waits while others hold groups."""

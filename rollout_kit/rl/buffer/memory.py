@@ -79,10 +79,10 @@ class MemoryBuffer(Buffer):
         return self.shelf.refuse(key, reason, ticket)
 
     async def _get(
-        self, number: int, least: int, staleness: int | None, wait_s: float
+        self, number: int, least: int, staleness: int | None, wait_s: float, owner: str
     ) -> tuple[GroupBatch | None, bool]:
         shelf, num = self.shelf, len(self.shelf)
-        taken = shelf.take(number, least, staleness)
+        taken = shelf.take(number, least, staleness, owner)
         if len(shelf) < num:  # what was dropped made room
             self._wake()
         if taken is None:

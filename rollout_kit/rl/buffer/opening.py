@@ -7,6 +7,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from ...errors import ConfigError
 from .buffer import Buffer
+from .owners import LeaseOwner
 from .policy import BufferPolicy
 
 SCHEMES = (
@@ -16,13 +17,20 @@ SCHEMES = (
 DEFAULT_NAME = "buffer"
 
 
-async def open_buffer(url: str, *, token: str = "", **policy: Any) -> Buffer:
+async def open_buffer(url: str, *, token: str = "", owner: str = "", **policy: Any) -> Buffer:
     """The buffer at a URL, as `+buffer=` takes it; ConfigError if it cannot be opened.
 
     The policy is given in the query of the URL, or as arguments:
     `redis://localhost:6379/0/run1?batch=32&staleness=1`. A buffer that exists keeps its policy, and
-    another one than that is refused. `token` is for HTTP beyond this machine.
+    another one than that is refused. `token` is for HTTP beyond this machine. `owner` is a name
+    of this consumer that its next life has too, on whatever machine, and no other consumer.
     """
+    buffer = await _open(url, token, policy)
+    buffer.owner = LeaseOwner.of_this_process(owner)
+    return buffer
+
+
+async def _open(url: str, token: str, policy: dict[str, Any]) -> Buffer:
     scheme, asked = read_url(url, policy)
     parts = urlsplit(url)
     spelled = f"{scheme}:" + url.partition(":")[2].partition("?")[0].rpartition("@")[2]

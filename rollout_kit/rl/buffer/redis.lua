@@ -84,6 +84,11 @@ local function tidy(lease)
   end
 end
 
+-- The leases, each with the number of its entries.
+local function leases()
+  return call('XPENDING', S, G)[4] or {}
+end
+
 local O = {}
 
 function O.open(policy, identity)
@@ -118,7 +123,17 @@ end
 
 function O.release(owner, ...)
   for _, ticket in ipairs(owner ~= '' and call('ZRANGE', TICKETS, 0, -1) or {}) do
-    if string.sub(ticket, 1, #owner + 1) == owner .. ':' then call('ZREM', TICKETS, ticket) end
+    if string.match(ticket, '^(.*):[^:]*:[^:]*$') == owner then call('ZREM', TICKETS, ticket) end
+  end
+  local idle = math.floor(P.visibility_s * 1000) + 1
+  for _, lease in ipairs(owner ~= '' and leases() or {}) do
+    if string.match(lease[1], '^(.*):[^:]*$') == owner then
+      for _, p in ipairs(call('XPENDING', S, G, '-', '+', 1000000, lease[1])) do
+        local before = math.max(0, p[4] - 1)
+        call('XCLAIM', S, G, FREE, 0, p[1], 'IDLE', idle, 'RETRYCOUNT', before, 'JUSTID')
+      end
+      tidy(lease[1])
+    end
   end
   for _, ticket in ipairs({...}) do call('ZREM', TICKETS, ticket) end
 end
@@ -297,7 +312,7 @@ function O.stats()
   return {
     call('HGETALL', STATE), call('HGETALL', S .. ':dropped'), call('HGETALL', LAGS),
     call('ZCARD', WAITING), call('XLEN', S), call('ZCARD', TICKETS), call('LRANGE', DEAD, 0, -1),
-    oldest and tostring(now() - meta(oldest[1]).since) or '',
+    oldest and tostring(now() - meta(oldest[1]).since) or '', leases(),
   }
 end
 

@@ -4,6 +4,7 @@ several collectors. Each operation is one call of a script, so it happens as a w
 
 import asyncio
 import secrets
+from collections import Counter
 from collections.abc import Collection
 from functools import cache
 from importlib.resources import files
@@ -17,7 +18,7 @@ from .buffer import Buffer, Figures
 from .group import BufferedGroup, GroupBatch, Settled
 from .policy import BufferPolicy
 from .remote import check_same
-from .shelf import COUNTERS
+from .shelf import COUNTERS, owner_of
 
 LOOK_EVERY_S = 0.02
 """Pause between two looks of a call that waits."""
@@ -107,7 +108,8 @@ class RedisBuffer(Buffer):
         ]
 
     async def stats(self) -> JsonObject:
-        state, dropped, lags, waiting, total, reserved, dead, oldest = await self._call("stats")
+        found = await self._call("stats")
+        state, dropped, lags, waiting, total, reserved, dead, oldest, leases = found
         if not (known := _pairs(state)):
             raise self._lost()
         version = int(known["version"]) if "version" in known else None
@@ -118,6 +120,7 @@ class RedisBuffer(Buffer):
             "dropped": {name: int(number) for name, number in _pairs(dropped).items()},
             "waiting": waiting,
             "leased": total - waiting,
+            "owners": _count_owners(leases),
             "reserved": reserved,
             "room": self.policy.room(version, base, acked, uses),
             "bytes": int(known.get("bytes", 0)),
@@ -148,9 +151,9 @@ class RedisBuffer(Buffer):
         return (await self._call("refuse", key, reason, ticket)).decode()
 
     async def _get(
-        self, number: int, least: int, staleness: int | None, wait_s: float
+        self, number: int, least: int, staleness: int | None, wait_s: float, owner: str
     ) -> tuple[GroupBatch | None, bool]:
-        lease = secrets.token_hex(8)
+        lease = f"{owner}:{secrets.token_hex(8)}"
         bound = "" if staleness is None else staleness
         is_over, version, *bodies = await self._call("get", number, least, bound, lease)
         if not bodies:
@@ -180,6 +183,15 @@ class RedisBuffer(Buffer):
     def _lost(self) -> PeerUnreachable:
         text = f"the buffer {self._stream} is not in Redis any more: open it again"
         return PeerUnreachable(text, retryable=False)
+
+
+def _count_owners(leases: list[Any]) -> dict[str, int]:
+    """Owner → groups that it holds, of pairs of a lease and its number."""
+    found: Counter[str] = Counter()
+    for lease, number in leases:
+        if owner := owner_of(lease.decode()):
+            found[owner] += int(number)
+    return dict(found)
 
 
 def _texts(values: Any) -> list[str]:

@@ -77,6 +77,7 @@ async def _get(buffer: Buffer, asked: Asked) -> JsonObject:
         at_least=asked.at_least,
         max_staleness=asked.max_staleness,
         timeout_s=min(asked.wait_s, MAX_WAIT_S),
+        owner=asked.owner,
     )
     is_over = (
         batch is None
@@ -187,9 +188,9 @@ class RemoteBuffer(Buffer):
         return (await self._ask("refuse", key=key, reason=reason, ticket=ticket))["result"]
 
     async def _get(
-        self, number: int, least: int, staleness: int | None, wait_s: float
+        self, number: int, least: int, staleness: int | None, wait_s: float, owner: str
     ) -> tuple[GroupBatch | None, bool]:
-        fields = {"number": number, "at_least": least, "max_staleness": staleness}
+        fields = {"number": number, "at_least": least, "max_staleness": staleness, "owner": owner}
         found = await self._ask("get", wait_s, **fields, wait_s=wait_s)
         if (batch := found["batch"]) is None:
             return None, found["finished"]

@@ -24,6 +24,11 @@ FREE = ""
 """The lease of a group that was given back and waits for the next one."""
 
 
+def owner_of(name: str) -> str:
+    """The owner of a ticket or a lease."""
+    return name.rpartition(":")[0]
+
+
 @dataclass(slots=True)
 class ShelfEntry:
     """A group on the shelf. `deadline` is that of its lease."""
@@ -103,10 +108,14 @@ class Shelf:
         return tickets
 
     def release(self, tickets: Collection[str], owner: str = "") -> None:
-        """Give reserved places back, and all of an owner."""
-        own = [each for each in self._tickets if owner and each.startswith(f"{owner}:")]
+        """Give reserved places back, and all of an owner: it did nothing with its groups."""
+        own = [each for each in self._tickets if owner and owner_of(each) == owner]
         for ticket in [*tickets, *own]:
             self._tickets.pop(ticket, None)
+        for entry in self.held.values():
+            if owner and owner_of(entry.lease or "") == owner:
+                entry.lease, self._next_due = FREE, -math.inf
+                entry.deliveries -= 1
 
     def put(self, group: BufferedGroup, size: int = 0, ticket: str = "") -> str:
         """`ok`, or why the group was not taken: `duplicate`, `stale`, `full` or `too_large`."""
@@ -142,18 +151,18 @@ class Shelf:
             return "duplicate"
         return self._refuse(key, reason)
 
-    def take(self, number: int, least: int, staleness: int | None) -> Taken | None:
+    def take(self, number: int, least: int, staleness: int | None, owner: str = "") -> Taken | None:
         """Up to `number` groups under a new lease; None if there are not at least `least`."""
         now, policy = self._clock(), self.policy
         self._sweep(staleness)
         again = self._take_back(now, staleness) if self._next_due <= now else []
         if len(again) + len(self.ready) < (1 if self.is_finished else max(1, least)):
             return None
-        taken = Taken(secrets.token_hex(8))
+        taken = Taken(f"{owner}:{secrets.token_hex(8)}")
         again = again[:number]
+        self.counts["redelivered"] += len(again)
         for key in [*again, *self._choose(number - len(again))]:
             entry = self.ready.pop(key, None) or self.held[key]
-            self.counts["redelivered"] += entry.deliveries > 0
             entry.lease, entry.deadline = taken.lease, now + policy.visibility_s
             entry.deliveries += 1
             self.held[key] = entry
@@ -215,7 +224,8 @@ class Shelf:
 
     def stats(self) -> JsonObject:
         """Counters and sizes, for people and alarms."""
-        entries = [*self.ready.values(), *self.held.values()]
+        held = self.held.values()
+        entries = [*self.ready.values(), *held]
         oldest = min((entry.since for entry in entries), default=None)
         counts = {name: self.counts[name] for name in COUNTERS}
         return {
@@ -224,6 +234,7 @@ class Shelf:
             "dropped": dict(+self.dropped),
             "waiting": len(self.ready),
             "leased": len(self.held),
+            "owners": dict(Counter(filter(None, (owner_of(e.lease or "") for e in held)))),
             "reserved": len(self._tickets),
             "room": self._room(),
             "bytes": self.bytes,

@@ -83,7 +83,7 @@ class Producer:
         """Answers of the buffer → how many."""
         self._gauges, self.stragglers = TrainerGauges(run.tally, say), Stragglers(run)
         self._refers = buffer.policy.reference_bytes is not None
-        self._is_away = False
+        self._is_away, self._num_leased = False, 0
         self._owner = hashlib.sha256(f"{gethostname()}:{acks.path.resolve()}".encode()).hexdigest()
         """Of the tickets: those of a run that was killed are released by the next one."""
 
@@ -124,7 +124,8 @@ class Producer:
                 self._acks.append(settled)
         for ticket, _ in [*self._tickets.values(), *self._free]:
             await self._ask(partial(self._buffer.extend, ticket))
-        self._gauges.take(await self._ask(self._buffer.stats))
+        self._gauges.take(stats := await self._ask(self._buffer.stats))
+        self._num_leased = 0 if stats["waiting"] else stats["leased"]
 
     async def wait_for_trainer(self) -> None:
         """Wait until everything that was put has been used, or until Ctrl-C."""
@@ -176,8 +177,15 @@ class Producer:
                     else:
                         self._ready.clear()
                         self._wants.set()
-                        yield Later(self._ready, "the trainer to make room in the buffer")
+                        yield Later(self._ready, self._say_why())
             yield attempt
+
+    def _say_why(self) -> str:
+        """What is waited for where the buffer gives no ticket."""
+        if not self._num_leased:
+            return "the trainer to make room in the buffer"
+        left = number_of(self._num_leased, "group")
+        return f"the trainer to acknowledge {left} that it was handed out"
 
     async def _reserve(self) -> None:
         while True:

@@ -16,6 +16,7 @@ from typing import Any
 
 from ...errors import RolloutKitError
 from ...serving.weights import WEIGHTS, read_header
+from ...store.replacing import share_files
 
 STABLE = "STABLE"
 
@@ -64,11 +65,8 @@ def _read_signature(folder: Path) -> tuple[int, int, int] | None:
 
 def seal(folder: Path) -> None:
     """Mark a step as finished, with size and checksum of each file. All who may read the folder may
-    read its files: safetensors writes them for their owner only."""
-    mode = folder.stat().st_mode & 0o666
-    for path in folder.rglob("*"):
-        if path.is_file() and not path.is_symlink():
-            path.chmod(mode)
+    read its files."""
+    share_files(folder)
     files = {
         str(path.relative_to(folder)): {"size": path.stat().st_size, "blake2b": _checksum(path)}
         for path in sorted(folder.rglob("*"))

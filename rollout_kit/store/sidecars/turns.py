@@ -7,6 +7,7 @@ when most of it is about finished rollouts, and removed when no rollout is unfin
 import os
 from collections.abc import Callable, Iterator
 from itertools import chain
+from pathlib import Path
 
 import orjson
 
@@ -105,3 +106,16 @@ class TurnFile:
             for _, size in places:
                 self._places[key].append((offset, size))
                 offset += size
+
+
+def read_turns(path: Path, key: Key) -> list[JsonObject]:
+    """The turns of a rollout in a file of turns that another process may be writing; none if there
+    is no file."""
+    found: list[JsonObject] = []
+    name = key.task_id.encode()
+    for _, raw in read_lines(path):
+        if name not in raw or (row := parse_line(raw)) is None or key_of(row) != key:
+            continue
+        turn = row.get("turn")
+        found = [*found, turn] if isinstance(turn, dict) else []
+    return found

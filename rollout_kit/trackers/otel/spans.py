@@ -16,7 +16,14 @@ from typing import Any, Literal
 import orjson
 
 from ...endpoints.chat import RAW
-from ...responses import Item, content_texts, input_items, output_items
+from ...responses import (
+    Item,
+    content_texts,
+    input_items,
+    offered_tools,
+    output_items,
+    pair_outputs,
+)
 from ...store.foreign.versions import kind_of
 from ...store.lines import info_of
 from ...types import JsonObject, RolloutInfo
@@ -200,6 +207,8 @@ def _prompt(line: JsonObject) -> Attributes:
     if texts := content_texts(params.get("instructions")):
         parts = [{"type": "text", "content": text} for text in texts]
         found["gen_ai.system_instructions"] = to_text(parts)
+    if tools := offered_tools(params, line["response"]):
+        found["gen_ai.tool.definitions"] = to_text(tools)
     return found
 
 
@@ -220,8 +229,10 @@ def _calls(line: JsonObject, info: RolloutInfo, has_content: bool) -> Iterator[_
         operation = "text_completion"
     about = {**_request(line, info), "gen_ai.operation.name": operation}
     about["gen_ai.provider.name"] = "openai"  # the API that every model server speaks
-    turns = [*_turns(output_items(line["response"]))]
-    for number, (said, answers) in enumerate(turns):
+    items = output_items(line["response"])
+    answers = {id(call): answer for call, answer in pair_outputs(items)}
+    turns = [*_turns(items)]
+    for number, (said, _) in enumerate(turns):
         attributes: Attributes = {**about}
         if len(turns) == 1:
             attributes |= {k: v for k, v in _result(line, info).items() if k.startswith("gen_ai")}
@@ -231,10 +242,9 @@ def _calls(line: JsonObject, info: RolloutInfo, has_content: bool) -> Iterator[_
             attributes |= asked | {"gen_ai.output.messages": to_text(to_messages(said))}
         first_s = info.first_turn_s if number == 0 else None
         yield _Step(f"{operation} {info.model}".rstrip(), attributes, "client", first_s)
-        outputs = {item.get("call_id"): item for item in answers}
         for call in said:
-            if call.get("type") == "function_call" and call.get("call_id") in outputs:
-                yield _tool_call(call, outputs[call.get("call_id")], has_content)
+            if (answer := answers.get(id(call))) is not None:
+                yield _tool_call(call, answer, has_content)
 
 
 def _tool_call(call: Item, output: Item, has_content: bool) -> _Step:

@@ -22,15 +22,22 @@ export function Text({ text, plain }) {
 export function partsOf(content) {
   if (content === null || content === undefined) return [];
   if (typeof content === "string") return [{ text: content }];
-  if (!Array.isArray(content)) return [{ text: JSON.stringify(content, null, 2) }];
-  return content.map((part) => {
+  const parts = Array.isArray(content) ? content : [content];
+  return parts.map((part) => {
     if (typeof part === "string") return { text: part };
-    const image = part?.image_url?.url ?? part?.image_url;
+    const image = part?.image_url?.url ?? part?.image_url ?? (part?.type === "image" ? part.url : undefined);
     if (typeof image === "string") return { image };
-    const text = part?.text ?? part?.refusal ?? part?.thinking;
+    const text = part?.text ?? part?.refusal ?? part?.thinking ?? part?.logs;
     if (typeof text === "string") return { text, logprobs: part.logprobs };
+    if (typeof part?.stdout === "string") return { text: ofCommand(part) };
     return { text: JSON.stringify(part, null, 2) };
   });
+}
+
+/** What a command of a shell wrote, and how it ended. */
+function ofCommand({ stdout, stderr, outcome }) {
+  const ended = outcome?.exit_code === undefined ? outcome?.type : `exit code ${outcome.exit_code}`;
+  return [stdout, stderr && `[stderr]\n${stderr}`, ended && `[${ended}]`].filter(Boolean).join("\n");
 }
 
 export function textOf(content) {
@@ -39,7 +46,7 @@ export function textOf(content) {
     .join("\n");
 }
 
-function Content({ content, showTokens }) {
+function Content({ content, showTokens, show = (text) => text }) {
   return partsOf(content).map((part) => {
     if (part.image) {
       return part.image.startsWith("data:image/")
@@ -47,7 +54,7 @@ function Content({ content, showTokens }) {
         : html`<p class="note">An image at ${part.image} is not loaded.</p>`;
     }
     if (showTokens && part.logprobs?.length) return html`<${Tokens} tokens=${part.logprobs} />`;
-    return html`<${Text} text=${part.text} />`;
+    return html`<${Text} text=${show(part.text)} />`;
   });
 }
 
@@ -83,31 +90,41 @@ export const KINDS = ["system", "user", "assistant", "reasoning", "tools"];
 function kindOf(item) {
   const type = item.type ?? "message";
   if (type === "reasoning") return "reasoning";
-  if (type.endsWith("_call") || type.endsWith("_call_output")) return "tools";
+  if (isCall(item) || isOutput(item)) return "tools";
   if (item.role === "system" || item.role === "developer") return "system";
   return item.role === "user" ? "user" : "assistant";
 }
 
-/** Tool calls joined with their outputs by their id. */
+/** Whether an item asks for a tool. Tools that the model's endpoint runs have their output on the item itself. */
+function isCall(item) {
+  return /_call$|^mcp_list_tools$|^mcp_approval_request$/.test(item?.type ?? "");
+}
+
+/** Whether an item answers such a one. */
+function isOutput(item) {
+  return /_call_output$|^tool_search_output$|^mcp_approval_response$/.test(item?.type ?? "");
+}
+
+/** Tool calls joined with their outputs. Several calls may have one id: the nth of them has the nth output. */
 function joined(items) {
+  const waiting = new Map();
+  for (const item of items.filter(isOutput)) {
+    const id = item.call_id ?? item.approval_request_id ?? item.id;
+    waiting.set(id, [...(waiting.get(id) ?? []), item]);
+  }
   const outputs = new Map();
-  for (const item of items) {
-    if (item?.type?.endsWith("_call_output")) outputs.set(item.call_id, item);
+  for (const item of items.filter(isCall)) {
+    const output = (waiting.get(item.call_id) ?? waiting.get(item.id))?.shift();
+    if (output) outputs.set(item, output);
   }
-  const found = [];
-  const used = new Set();
-  for (const item of items) {
-    if (!item || typeof item !== "object") {
-      found.push({ item: { role: "assistant", content: JSON.stringify(item) } });
-    } else if (item.type?.endsWith("_call")) {
-      const output = outputs.get(item.call_id);
-      if (output) used.add(output);
-      found.push({ item, output });
-    } else if (!used.has(item)) {
-      found.push({ item });
-    }
-  }
-  return found;
+  const used = new Set(outputs.values());
+  return items
+    .filter((item) => !used.has(item))
+    .map((item) =>
+      item && typeof item === "object"
+        ? { item, output: outputs.get(item) }
+        : { item: { role: "assistant", content: JSON.stringify(item) } },
+    );
 }
 
 function pretty(text) {
@@ -128,29 +145,66 @@ export function Items({ items, hidden, showTokens }) {
 function Item({ item, output, showTokens }) {
   const kind = kindOf(item);
   const tokens = showTokens && tokensOf(item);
-  const role = item.type?.endsWith("_call") ? `tool call: ${item.name ?? item.type}` : (item.role ?? item.type ?? "message");
   return html`<article class=${`item ${kind}`}>
-    <h3>${role}</h3>
+    <h3>${headOf(item)}</h3>
     ${tokens
       ? html`<${Tokens} tokens=${tokens} />`
-      : item.type?.endsWith("_call")
+      : isCall(item)
         ? html`<div class="call">
-            <${Text} text=${pretty(item.arguments ?? item.input ?? item.action ?? "")} />
-            <div class="output">
-              <h4>output</h4>
-              ${output
-                ? html`<${Text} text=${typeof output.output === "string" ? pretty(output.output) : textOf(output.output)} />`
-                : html`<p class="note">This call has no output.</p>`}
-            </div>
+            <${Text} text=${pretty(askedBy(item))} />
+            <div class="output"><${Output} call=${item} output=${output} /></div>
           </div>`
-        : item.type?.endsWith("_call_output")
-          ? html`<${Text} text=${textOf(item.output)} />`
-          : html`<${Content} content=${reasoningOf(item)} showTokens=${showTokens} />`}
+        : isOutput(item)
+          ? html`<${Results} item=${item} />`
+          : html`<${Content} content=${contentOf(item)} showTokens=${showTokens} />`}
   </article>`;
 }
 
-function reasoningOf(item) {
-  if (item.type !== "reasoning") return item.content;
-  const content = partsOf(item.content).length ? item.content : item.summary;
-  return partsOf(content).length ? content : "(the model returned no reasoning text)";
+function headOf(item) {
+  if (!isCall(item)) return item.role ?? item.type ?? "message";
+  return `tool call: ${[item.server_label, item.name ?? item.type].filter(Boolean).join(" / ")}`;
+}
+
+/** Fields of a call or an output that hold what the tool returned. */
+const RETURNED = ["output", "outputs", "results", "result", "tools", "approve", "reason", "error"];
+
+const NOT_ASKED = new Set([...RETURNED, "id", "call_id", "type", "status", "name", "server_label", "provider_data"]);
+
+/** What a call asks for. */
+function askedBy(item) {
+  const given = item.arguments ?? item.input ?? item.code;
+  if (given !== undefined && given !== null) return given;
+  const rest = Object.entries(item).filter(([name, value]) => !NOT_ASKED.has(name) && value !== null);
+  if (!rest.length) return "";
+  return rest.length === 1 ? rest[0][1] : Object.fromEntries(rest);
+}
+
+function Output({ call, output }) {
+  const has = (item) => item && RETURNED.some((name) => item[name] !== undefined && item[name] !== null);
+  if (!output && !has(call)) {
+    const status = call.status && call.status !== "completed" ? ` It is ${call.status}.` : "";
+    return html`<h4>output</h4><p class="note">This call has no output.${status}</p>`;
+  }
+  return html`${has(call) && html`<${Results} item=${call} />`}${output && html`<${Results} item=${output} />`}`;
+}
+
+/** Everything that a tool returned, on the item of its output or of its call. */
+function Results({ item }) {
+  return RETURNED.filter((name) => item[name] !== undefined && item[name] !== null).map((name) => {
+    const value = item[name];
+    const isImage = item.type === "image_generation_call" && name === "result";
+    const content = isImage ? [{ image_url: `data:image/png;base64,${value}` }] : typeof value === "boolean" ? String(value) : value;
+    return html`<h4>${name}</h4><${Content} content=${content} show=${pretty} />`;
+  });
+}
+
+/** What an item says: messages have content, reasoning may have a summary, other items are shown as they are. */
+function contentOf(item) {
+  if (item.type === "reasoning") {
+    const content = partsOf(item.content).length ? item.content : item.summary;
+    return partsOf(content).length ? content : "(the model returned no reasoning text)";
+  }
+  if (item.content !== undefined || !item.type || item.type === "message") return item.content;
+  const { provider_data: _, ...rest } = item;
+  return JSON.stringify(rest, null, 2);
 }

@@ -102,8 +102,8 @@ function Help({ columns }) {
   return html`<section class="help" aria-label="help">
     <p><b>Keys:</b> j and k or the arrows step, Enter opens, Esc goes back to the table, g shows all rollouts of a task, / searches, f filters, ? closes this.</p>
     <p><b>Filter:</b> Python's comparisons over ${columns.map((column) => html`<code>${column.name}</code> `)}
-      <code>status</code> <code>task_id</code> <code>arm</code> <code>file</code> <code>text</code> and the fields of the line:
-      <code>reward < 0.5 and finish_reason == "length"</code>, <code>"timeout" in text</code>, <code>extracted_answer == null</code>.</p>
+      <code>status</code> <code>task_id</code> <code>arm</code> <code>file</code> <code>text</code> and the fields of the line:${" "}
+      <code>${'reward < 0.5 and finish_reason == "length"'}</code>, <code>"timeout" in text</code>, <code>extracted_answer == null</code>.</p>
   </section>`;
 }
 

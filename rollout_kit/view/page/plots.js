@@ -19,18 +19,19 @@ export function Histogram({ place, column, version }) {
   return html`<section class="histogram" aria-label=${`histogram of ${column}`}>
     <header><b>${column}</b> ${found.missing > 0 && html`<span class="note">${count(found.missing, "row")} without a value</span>`}
       <button aria-label="close the histogram" onClick=${() => go({ ...place, column: "" }, { replace: true })}>×</button></header>
-    <${Bars} bars=${barsOf(found)} onChoose=${narrow} />
+    <${Legend} names=${found.series} /><${Bars} found=${found} onChoose=${narrow} />
   </section>`;
 }
 
 function barsOf(found) {
+  const sizes = (at) => found.of_series[at];
   if (found.names) {
-    return found.names.map(([name, size]) => ({ label: name, size, condition: `${found.column} == ${literal(name)}` }));
+    return found.names.map(([name, size], at) => ({ label: name, size, sizes: sizes(at), condition: `${found.column} == ${literal(name)}` }));
   }
-  return found.bins.map(([low, high, size]) =>
+  return found.bins.map(([low, high, size], at) =>
     low === high
-      ? { label: cell(found.column, low), size, condition: `${found.column} == ${low}` }
-      : { label: cell(found.column, low), size, condition: `${found.column} >= ${short(low)} and ${found.column} < ${short(high)}` },
+      ? { label: cell(found.column, low), size, sizes: sizes(at), condition: `${found.column} == ${low}` }
+      : { label: cell(found.column, low), size, sizes: sizes(at), condition: `${found.column} >= ${short(low)} and ${found.column} < ${short(high)}` },
   );
 }
 
@@ -42,17 +43,31 @@ function short(value) {
   return String(Number(value.toPrecision(12)));
 }
 
-function Bars({ bars, onChoose }) {
-  const most = Math.max(1, ...bars.map((bar) => bar.size));
+/** Bars of a histogram, of each series side by side. */
+function Bars({ found, onChoose }) {
+  const bars = barsOf(found);
+  const most = Math.max(1, ...bars.flatMap((bar) => bar.sizes));
+  const said = (bar) =>
+    found.series.length > 1
+      ? bar.sizes.map((size, at) => `${found.series[at]}: ${number(size)}`).join(", ")
+      : number(bar.size);
   return html`<div class="bars">
     ${bars.map(
-      (bar) => html`<button class="bar-column" disabled=${isReport} title=${`${bar.label}: ${number(bar.size)}`} onClick=${() => onChoose(bar.condition)}>
+      (bar) => html`<button class="bar-column" disabled=${isReport} title=${`${bar.label}: ${said(bar)}`} onClick=${() => onChoose(bar.condition)}>
         <span class="size">${number(bar.size)}</span>
-        <span class="bar-fill" style=${{ height: `${Math.max(bar.size ? 2 : 0, (bar.size / most) * 100)}px` }}></span>
+        <span class="fills">${bar.sizes.map(
+          (size, at) => html`<span class=${`bar-fill series-${at}`} style=${{ height: `${size && Math.max(2, (size / most) * 100)}px` }}></span>`,
+        )}</span>
         <span class="name">${bar.label}</span>
       </button>`,
     )}
   </div>`;
+}
+
+/** Which colour is which series, where there are several. */
+function Legend({ names }) {
+  if (names.length < 2) return null;
+  return html`<p class="legend">${names.map((name, at) => html`<span><i class=${`series-${at}`}></i> ${name}</span>`)}</p>`;
 }
 
 export function PlotsView({ place, state }) {
@@ -60,18 +75,18 @@ export function PlotsView({ place, state }) {
   if (error) return html`<main><p class="error" role="alert">${error}</p></main>`;
   if (!found) return html`<main><p class="note">Counting…</p></main>`;
   const narrow = (condition) => go({ ...place, view: "table", where: place.where ? `(${place.where}) and ${condition}` : condition });
-  const openPoint = (id) => openRow(place, id);
   return html`<main class="plots">
     ${found.is_done === false && html`<p class="note" role="status">These are the rows found so far; the search goes on.</p>`}
     <${Parts} parts=${found.parts} />
+    <${Legend} names=${found.series} />
     <div class="grid">
-      <figure><figcaption>Reward</figcaption><${Bars} bars=${barsOf(found.reward)} onChoose=${narrow} /></figure>
-      <figure><figcaption>Reward over time</figcaption><${Plot} make=${overTime} data=${found.over_time} /></figure>
+      <figure><figcaption>Reward</figcaption><${Bars} found=${found.reward} onChoose=${narrow} /></figure>
+      <figure><figcaption>Reward over time</figcaption><${Plot} make=${(data) => overTime(data, found.series)} data=${found.over_time} /></figure>
       <figure><figcaption>Output tokens against reward <small>a click opens the rollout</small></figcaption>
-        <${Plot} make=${(data) => scatter(data, openPoint)} data=${found.length} /></figure>
-      <figure><figcaption>Output tokens</figcaption><${Bars} bars=${barsOf(found.output_tokens)} onChoose=${narrow} /></figure>
-      <figure><figcaption>Duration</figcaption><${Bars} bars=${barsOf(found.duration_s)} onChoose=${narrow} /></figure>
-      <figure><figcaption>Cost</figcaption><${Bars} bars=${barsOf(found.cost_usd)} onChoose=${narrow} /></figure>
+        <${Scatter} data=${found.length} names=${found.series} onOpen=${(id) => openRow(place, id)} onNarrow=${narrow} /></figure>
+      <figure><figcaption>Output tokens</figcaption><${Bars} found=${found.output_tokens} onChoose=${narrow} /></figure>
+      <figure><figcaption>Duration</figcaption><${Bars} found=${found.duration_s} onChoose=${narrow} /></figure>
+      <figure><figcaption>Cost</figcaption><${Bars} found=${found.cost_usd} onChoose=${narrow} /></figure>
     </div>
   </main>`;
 }
@@ -91,33 +106,89 @@ function Parts({ parts }) {
   </table></div>`;
 }
 
-function overTime(data) {
+function overTime(data, names) {
+  const times = [...new Set(data.flatMap((each) => each.map(([time]) => time)))].sort((one, other) => one - other);
+  const values = data.map((each) => {
+    const known = new Map(each.map(([time, mean]) => [time, mean]));
+    return times.map((time) => known.get(time) ?? null);
+  });
   return {
     options: {
       axes: axes(),
       scales: { y: { range: (_, low, high) => [Math.min(0, low), Math.max(1, high)] } },
-      series: [{}, { label: "reward", stroke: colour("--accent"), width: 2, points: { show: data.length < 40 } }],
+      series: [
+        {},
+        ...data.map((each, at) => ({
+          label: names[at] || "reward",
+          stroke: colour(`--series-${at}`),
+          width: 2,
+          spanGaps: true,
+          points: { show: each.length < 40 },
+        })),
+      ],
     },
-    series: [data.map((each) => each[0]), data.map((each) => each[1])],
+    series: [times, ...values],
   };
 }
 
-function scatter(data, onOpen) {
-  const sorted = [...data].sort((one, other) => one[0] - other[0]);
-  return {
-    options: {
-      axes: axes(),
-      scales: { x: { time: false }, y: { range: (_, low, high) => [Math.min(-0.05, low), Math.max(1.05, high)] } },
-      series: [{ label: "output tokens" }, { label: "reward", stroke: colour("--accent"), paths: () => null, points: { show: true, size: 5 } }],
-      hooks: {
-        ready: [
-          (plot) =>
-            plot.over.addEventListener("click", () => {
-              if (plot.cursor.idx !== null && plot.cursor.idx !== undefined) onOpen(sorted[plot.cursor.idx][2]);
-            }),
-        ],
-      },
-    },
-    series: [sorted.map((each) => each[0]), sorted.map((each) => each[1])],
+const WIDTH = 460;
+const HEIGHT = 240;
+const EDGE = { left: 52, right: 12, top: 10, bottom: 38 };
+const NEAR = 12;
+
+/** Points of two columns; a click opens the rollout of the nearest one, or lists those that share it. */
+function Scatter({ data, names, onOpen, onNarrow }) {
+  const { points, total, drawn, missing } = data;
+  if (!points.length) return html`<p class="note">No values.</p>`;
+  const across = scaleOf(points.map((each) => each[0]), EDGE.left, WIDTH - EDGE.right);
+  const up = scaleOf([0, 1, ...points.map((each) => each[1])], HEIGHT - EDGE.bottom, EDGE.top);
+  const choose = (event) => {
+    const { x, y } = new DOMPoint(event.clientX, event.clientY).matrixTransform(event.currentTarget.getScreenCTM().inverse());
+    const far = ([tokens, reward]) => Math.hypot(across.at(tokens) - x, up.at(reward) - y);
+    const nearest = points.reduce((one, other) => (far(other) < far(one) ? other : one));
+    if (far(nearest) > NEAR) return;
+    const [tokens, reward, id] = nearest;
+    const same = points.filter((each) => each[0] === tokens && each[1] === reward);
+    const shared = same.reduce((sum, each) => sum + each[3], 0);
+    if (shared === 1) onOpen(id);
+    else if (!isReport) onNarrow(`output_tokens == ${tokens} and reward == ${reward}`);
+    else onOpen(id);
   };
+  return html`<svg class="scatter" viewBox=${`0 0 ${WIDTH} ${HEIGHT}`} role="img" onClick=${choose}
+        aria-label=${`output tokens against reward of ${count(drawn, "rollout")}`}>
+      ${across.ticks.map(
+        (value) => html`<g key=${`x${value}`}><line class="grid-line" x1=${across.at(value)} x2=${across.at(value)} y1=${EDGE.top} y2=${HEIGHT - EDGE.bottom} />
+          <text x=${across.at(value)} y=${HEIGHT - EDGE.bottom + 14} text-anchor="middle">${number(value)}</text></g>`,
+      )}
+      ${up.ticks.map(
+        (value) => html`<g key=${`y${value}`}><line class="grid-line" x1=${EDGE.left} x2=${WIDTH - EDGE.right} y1=${up.at(value)} y2=${up.at(value)} />
+          <text x=${EDGE.left - 6} y=${up.at(value) + 4} text-anchor="end">${number(value)}</text></g>`,
+      )}
+      <text x=${(EDGE.left + WIDTH - EDGE.right) / 2} y=${HEIGHT - 6} text-anchor="middle">output tokens</text>
+      <text transform=${`translate(12 ${(EDGE.top + HEIGHT - EDGE.bottom) / 2}) rotate(-90)`} text-anchor="middle">reward</text>
+      ${points.map(
+        ([tokens, reward, id, size, of]) => html`<circle key=${id} class=${`point series-${of}`} data-id=${id} cx=${across.at(tokens)} cy=${up.at(reward)}
+            r=${Math.min(9, 3 + Math.log2(size))}>
+          <title>${`${names[of] ? `${names[of]}: ` : ""}${number(tokens)} tokens, reward ${number(reward)}${size > 1 ? `, ${count(size, "rollout")}` : ""}`}</title>
+        </circle>`,
+      )}
+    </svg>
+    ${(missing > 0 || drawn < total) &&
+    html`<p class="note">${drawn < total && `${number(drawn)} of ${count(total, "rollout")} are drawn. `}${
+      missing > 0 && `${count(missing, "row")} without a reward or tokens.`
+    }</p>`}`;
+}
+
+/** A linear scale from values to positions, with ticks at round values. */
+function scaleOf(values, from, to) {
+  const low = values.reduce((one, other) => Math.min(one, other));
+  const high = values.reduce((one, other) => Math.max(one, other));
+  const margin = (high - low || Math.abs(high) || 1) * 0.05;
+  const [first, last] = [low - margin, high + margin];
+  const rough = (last - first) / 5;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((factor) => factor * power).find((each) => each >= rough);
+  const begin = Math.ceil(first / step);
+  const ticks = Array.from({ length: Math.floor(last / step) - begin + 1 }, (_, at) => Number(((begin + at) * step).toPrecision(12)));
+  return { ticks, at: (value) => from + ((value - first) / (last - first)) * (to - from) };
 }

@@ -63,12 +63,12 @@ export function RolloutView({ place, version }) {
 function Rollout({ rollout }) {
   const [hidden, setHidden] = useState([]);
   const [showTokens, setTokens] = useState(false);
-  const { line, key } = rollout;
+  const { key, unfinished } = rollout;
+  const line = { ...rollout.line.answered, ...unfinished?.task, ...rollout.line };
   const asked = inputOf(line.responses_create_params?.input);
   const instructions = line.responses_create_params?.instructions;
   if (typeof instructions === "string") asked.unshift({ role: "system", content: instructions });
-  const response = line.response ?? line.answered?.response;
-  const output = Array.isArray(response?.output) ? response.output : [];
+  const output = Array.isArray(line.response?.output) ? line.response.output : (unfinished?.turns ?? []);
   const toggle = (kind) =>
     setHidden(hidden.includes(kind) ? hidden.filter((each) => each !== kind) : [...hidden, kind]);
   return html`<section>
@@ -89,10 +89,13 @@ function Rollout({ rollout }) {
       html`<label><input type="checkbox" checked=${showTokens} onChange=${() => setTokens(!showTokens)} /> tokens</label>`}
     </div>
     <h2>Asked</h2>
+    ${!asked.length && unfinished && html`<p class="note">The task is not in ${unfinished.task_from}.</p>`}
     <${Items} items=${asked} hidden=${hidden} showTokens=${showTokens} />
     <h2>Answered</h2>
+    ${unfinished?.num_turns > 0 &&
+    html`<p class="note">${count(unfinished.num_turns, "turn")} of this rollout ${unfinished.num_turns === 1 ? "is" : "are"} stored. The outputs of its tools are not.</p>`}
     <${Items} items=${output} hidden=${hidden} showTokens=${showTokens} />
-    ${!output.length && html`<p class="note">There is no response.</p>`}
+    ${!output.length && html`<p class="note">There is no response.${unfinished && " No turn of it is stored."}</p>`}
     <${Fields} line=${line} />
     <${Raw} rollout=${rollout} />
   </section>`;
