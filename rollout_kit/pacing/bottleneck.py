@@ -45,6 +45,9 @@ HELD = 0.8
 NO_GAIN = 1.1
 """A smaller speed-up is within the difference of two equal runs."""
 
+TOLD = 1.6
+"""Where the gain was not measured, a limit that allows more than this says too little."""
+
 LIMITED = 0.05
 """Share of the slots' time spent on a rate limit from which the limit counts as reached."""
 
@@ -392,7 +395,7 @@ def _gain(part: str, share: float, spent: SlotTime, client: Client) -> tuple[flo
     if gain <= NO_GAIN:
         return gain, f"raising parallelism gains nothing, {reason}"
     if growth is None or not growth.shows_room:
-        if not reason:
+        if gain > TOLD:
             return None, "what more parallelism would gain was not measured"
         return gain, f"twice the parallelism would gain less than {gain:.1f}x, {reason}"
     text = f"twice the parallelism would gain up to {math.floor(gain * 10) / 10:.1f}x"
