@@ -167,6 +167,7 @@ const steps = {
       await settle(page);
       const total = await page.locator(PRESSED).count();
       for (let at = 0; at < total; at += 1) {
+        await page.evaluate(() => localStorage.clear()); // the columns that were chosen
         await page.goto(`${url}${address}`);
         await page.locator(PRESSED).nth(at).waitFor({ state: "attached" });
         const pressed = page.locator(PRESSED).nth(at);
