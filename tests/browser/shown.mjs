@@ -115,23 +115,23 @@ const steps = {
   },
   async "each point of the scatter is there, and opens its own rollout"(page) {
     await page.goto(`${url}/?view=plots`);
-    await page.locator(".scatter").waitFor();
+    await page.locator(".scatter circle").first().waitFor();
     const points = await page.locator(".scatter circle").evaluateAll((found) => found.map((each) => each.querySelector("title").textContent));
     const rewards = points.filter((each) => each.includes("500 tokens")).map((each) => Number(/reward ([\d.]+)/.exec(each)[1]));
     assert.deepEqual(rewards.sort(), [0.1, 0.2, 0.3, 0.4, 0.5], "five rollouts have the most tokens");
     for (const reward of [0.1, 0.3, 0.5]) {
       await page.goto(`${url}/?view=plots`);
-      await page.locator(".scatter circle", { hasText: `500 tokens, reward ${reward}` }).click();
+      await page.locator(".scatter circle", { hasText: `500 tokens, reward ${reward}` }).click({ force: true });
       await page.locator("main.rollout .reward", { hasText: `reward ${reward}` }).waitFor();
     }
     await page.goto(`${url}/?view=plots`);
-    await page.locator(".scatter circle", { hasText: "rollouts" }).first().click();
+    await page.locator(".scatter circle", { hasText: "rollouts" }).first().click({ force: true });
     await page.locator("main.table-view").waitFor();
     assert.match(new URL(page.url()).searchParams.get("where"), /^output_tokens == \d+ and reward == \d/);
   },
   async "plots tell the files apart"(page) {
     await page.goto(`${url}/?view=plots`);
-    await page.locator(".plot canvas").waitFor();
+    await page.locator(".plot canvas").first().waitFor();
     const names = await page.locator(".plots > .legend span").allTextContents();
     assert.deepEqual(names.map((each) => each.trim()), ["one.jsonl", "two.jsonl"]);
     const legend = await page.locator(".u-legend .u-label").allTextContents();
@@ -142,7 +142,7 @@ const steps = {
     await photograph(page, "plots");
     await page.emulateMedia({ colorScheme: "dark" });
     await page.reload();
-    await page.locator(".plot canvas").waitFor();
+    await page.locator(".plot canvas").first().waitFor();
     await photograph(page, "plots_dark");
     await page.emulateMedia({ colorScheme: "light" });
     await page.goto(`${url}/?column=reward`);
@@ -167,6 +167,7 @@ const steps = {
       await settle(page);
       const total = await page.locator(PRESSED).count();
       for (let at = 0; at < total; at += 1) {
+        await page.evaluate(() => localStorage.clear()); // the columns that were chosen
         await page.goto(`${url}${address}`);
         await page.locator(PRESSED).nth(at).waitFor({ state: "attached" });
         const pressed = page.locator(PRESSED).nth(at);

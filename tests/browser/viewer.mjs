@@ -62,7 +62,7 @@ const steps = {
     await page.fill("input[name=note]", "counts wrongly");
     await page.locator(".labels button", { hasText: "add" }).click();
     await page.locator(".chip", { hasText: "bug – counts wrongly" }).waitFor();
-    assert.match(readFileSync(join(folder, "before_labels.jsonl"), "utf8"), /"label":"bug"/);
+    assert.match(readFileSync(join(folder, "before.d", "labels.jsonl"), "utf8"), /"label":"bug"/);
     await page.keyboard.press("Escape");
     await page.locator("td.column-labels", { hasText: "bug" }).waitFor();
   },

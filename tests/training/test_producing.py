@@ -226,6 +226,32 @@ def test_a_silent_minute_names_the_trainer(bench: Bench, monkeypatch: pytest.Mon
     asyncio.run(main())
 
 
+def test_a_silent_minute_tells_that_the_trainer_holds_the_groups(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was killed, say, on another machine."""
+    monkeypatch.setattr(run, "QUIET_S", 0.0)
+    monkeypatch.setattr(run, "TICK_S", 0.01)
+    said = "waiting: 1 for the trainer to acknowledge 1 group that it was handed out"
+
+    async def main() -> None:
+        buffer = MemoryBuffer(BufferPolicy(batch=1, staleness=0))
+
+        async def train_late() -> None:
+            assert await buffer.get(1, owner="killed")
+            while said not in bench.out.getvalue():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            await buffer.release(owner="killed")
+            await train(buffer, 1, 3, [])
+
+        async with serve_buffer(buffer) as url:
+            training = asyncio.create_task(train_late())
+            assert await bench.collect(ROWS, buffer=url) == 0
+            await training
+
+    asyncio.run(main())
+
+
 def test_the_longest_tasks_of_the_epoch_before_come_first(bench: Bench) -> None:
     begun: list[str] = []
 

@@ -125,7 +125,10 @@ class Producer:
         for ticket, _ in [*self._tickets.values(), *self._free]:
             await self._ask(partial(self._buffer.extend, ticket))
         self._gauges.take(stats := await self._ask(self._buffer.stats))
-        self._num_leased = 0 if stats["waiting"] else stats["leased"]
+        leased = 0 if stats["waiting"] else stats["leased"]
+        if leased != self._num_leased:
+            self._num_leased = leased
+            self._ready.set()  # something else is waited for
 
     async def wait_for_trainer(self) -> None:
         """Wait until everything that was put has been used, or until Ctrl-C."""

@@ -131,64 +131,72 @@ function overTime(data, names) {
   };
 }
 
-const WIDTH = 460;
-const HEIGHT = 240;
-const EDGE = { left: 52, right: 12, top: 10, bottom: 38 };
-const NEAR = 12;
+const NEAR_PX = 12;
 
 /** Points of two columns; a click opens the rollout of the nearest one, or lists those that share it. */
 function Scatter({ data, names, onOpen, onNarrow }) {
   const { points, total, drawn, missing } = data;
-  if (!points.length) return html`<p class="note">No values.</p>`;
-  const across = scaleOf(points.map((each) => each[0]), EDGE.left, WIDTH - EDGE.right);
-  const up = scaleOf([0, 1, ...points.map((each) => each[1])], HEIGHT - EDGE.bottom, EDGE.top);
-  const choose = (event) => {
-    const { x, y } = new DOMPoint(event.clientX, event.clientY).matrixTransform(event.currentTarget.getScreenCTM().inverse());
-    const far = ([tokens, reward]) => Math.hypot(across.at(tokens) - x, up.at(reward) - y);
-    const nearest = points.reduce((one, other) => (far(other) < far(one) ? other : one));
-    if (far(nearest) > NEAR) return;
-    const [tokens, reward, id] = nearest;
+  const choose = ([tokens, reward, id]) => {
     const same = points.filter((each) => each[0] === tokens && each[1] === reward);
-    const shared = same.reduce((sum, each) => sum + each[3], 0);
-    if (shared === 1) onOpen(id);
-    else if (!isReport) onNarrow(`output_tokens == ${tokens} and reward == ${reward}`);
+    const isShared = same.reduce((sum, each) => sum + each[3], 0) > 1;
+    if (isShared && !isReport) onNarrow(`output_tokens == ${tokens} and reward == ${reward}`);
     else onOpen(id);
   };
-  return html`<svg class="scatter" viewBox=${`0 0 ${WIDTH} ${HEIGHT}`} role="img" onClick=${choose}
-        aria-label=${`output tokens against reward of ${count(drawn, "rollout")}`}>
-      ${across.ticks.map(
-        (value) => html`<g key=${`x${value}`}><line class="grid-line" x1=${across.at(value)} x2=${across.at(value)} y1=${EDGE.top} y2=${HEIGHT - EDGE.bottom} />
-          <text x=${across.at(value)} y=${HEIGHT - EDGE.bottom + 14} text-anchor="middle">${number(value)}</text></g>`,
-      )}
-      ${up.ticks.map(
-        (value) => html`<g key=${`y${value}`}><line class="grid-line" x1=${EDGE.left} x2=${WIDTH - EDGE.right} y1=${up.at(value)} y2=${up.at(value)} />
-          <text x=${EDGE.left - 6} y=${up.at(value) + 4} text-anchor="end">${number(value)}</text></g>`,
-      )}
-      <text x=${(EDGE.left + WIDTH - EDGE.right) / 2} y=${HEIGHT - 6} text-anchor="middle">output tokens</text>
-      <text transform=${`translate(12 ${(EDGE.top + HEIGHT - EDGE.bottom) / 2}) rotate(-90)`} text-anchor="middle">reward</text>
-      ${points.map(
-        ([tokens, reward, id, size, of]) => html`<circle key=${id} class=${`point series-${of}`} data-id=${id} cx=${across.at(tokens)} cy=${up.at(reward)}
-            r=${Math.min(9, 3 + Math.log2(size))}>
-          <title>${`${names[of] ? `${names[of]}: ` : ""}${number(tokens)} tokens, reward ${number(reward)}${size > 1 ? `, ${count(size, "rollout")}` : ""}`}</title>
-        </circle>`,
-      )}
-    </svg>
+  return html`<${Plot} make=${(each) => scatter(each, names, choose)} data=${points} />
     ${(missing > 0 || drawn < total) &&
     html`<p class="note">${drawn < total && `${number(drawn)} of ${count(total, "rollout")} are drawn. `}${
       missing > 0 && `${count(missing, "row")} without a reward or tokens.`
     }</p>`}`;
 }
 
-/** A linear scale from values to positions, with ticks at round values. */
-function scaleOf(values, from, to) {
-  const low = values.reduce((one, other) => Math.min(one, other));
-  const high = values.reduce((one, other) => Math.max(one, other));
-  const margin = (high - low || Math.abs(high) || 1) * 0.05;
-  const [first, last] = [low - margin, high + margin];
-  const rough = (last - first) / 5;
-  const power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map((factor) => factor * power).find((each) => each >= rough);
-  const begin = Math.ceil(first / step);
-  const ticks = Array.from({ length: Math.floor(last / step) - begin + 1 }, (_, at) => Number(((begin + at) * step).toPrecision(12)));
-  return { ticks, at: (value) => from + ((value - first) / (last - first)) * (to - from) };
+function scatter(points, names, onChoose) {
+  const [across, up] = axes();
+  const sorted = [...points].sort((one, other) => one[0] - other[0]);
+  const padded = (low, high) => [low - (high - low || 1) * 0.05, high + (high - low || 1) * 0.05];
+  const rewards = points.map((each) => each[1]);
+  const choose = (plot, event) => {
+    const edge = plot.over.getBoundingClientRect();
+    const far = ([tokens, reward]) =>
+      Math.hypot(plot.valToPos(tokens, "x") - (event.clientX - edge.left), plot.valToPos(reward, "y") - (event.clientY - edge.top));
+    const nearest = points.reduce((one, other) => (far(other) < far(one) ? other : one));
+    if (far(nearest) <= NEAR_PX) onChoose(nearest);
+  };
+  return {
+    options: {
+      legend: { show: false },
+      cursor: { points: { show: false }, drag: { x: true, y: false } },
+      axes: [{ ...across, label: "output tokens" }, { ...up, label: "reward" }],
+      scales: {
+        x: { time: false, range: (_, low, high) => padded(low, high) },
+        y: { range: () => padded(Math.min(0, ...rewards), Math.max(1, ...rewards)) },
+      },
+      series: [{}, { paths: () => null, points: { show: false } }],
+      hooks: {
+        ready: [(plot) => plot.over.addEventListener("click", (event) => choose(plot, event))],
+        draw: [(plot) => drawPoints(plot, points, names)],
+      },
+    },
+    series: [sorted.map((each) => each[0]), sorted.map((each) => each[1])],
+  };
+}
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function make(name, attributes, ...children) {
+  const made = document.createElementNS(SVG, name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  made.append(...children);
+  return made;
+}
+
+/** Draws each point over a plot, as uPlot leaves out points that share their place on the x axis. */
+function drawPoints(plot, points, names) {
+  const drawn = points.map(([tokens, reward, id, size, of]) => {
+    const said = `${names[of] ? `${names[of]}: ` : ""}${number(tokens)} tokens, reward ${number(reward)}${size > 1 ? `, ${count(size, "rollout")}` : ""}`;
+    const place = { cx: plot.valToPos(tokens, "x"), cy: plot.valToPos(reward, "y"), r: Math.min(9, 3 + Math.log2(size)) };
+    return make("circle", { class: `point series-${of}`, "data-id": id, ...place }, make("title", {}, said));
+  });
+  const label = `output tokens against reward, ${count(points.length, "point")}`;
+  plot.over.querySelector("svg")?.remove();
+  plot.over.append(make("svg", { class: "scatter", role: "img", "aria-label": label }, ...drawn));
 }
