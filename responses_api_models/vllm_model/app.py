@@ -236,17 +236,15 @@ class VllmModel(Model):
 
     async def _try(self, asked: Asked, session: str | None, ends: float) -> JsonObject:
         assert self._endpoints and self._asking
-        left_s = max(ends - self._gate.now(), 0.001)
-        endpoint = await self._endpoints.choose(session, left_s)
+        endpoint = await self._endpoints.choose(session, max(ends - self._gate.now(), 0.001))
         return await self._asking.answer(endpoint, asked, ends)
 
     async def _keep(self, engine: Engine, endpoint: Endpoint) -> None:
-        assert self._endpoints
         endpoints = self._endpoints
+        assert endpoints
         await engine.keep(lambda: endpoints.eject(endpoint, "vLLM died, and is started again"))
         endpoints.wake()  # requests that wait for this engine must fail
 
     def _hopeless(self) -> str:
-        if not self._engines or not all(engine.given_up for engine in self._engines):
-            return ""
-        return self._engines[0].given_up
+        every = [engine.given_up for engine in self._engines]
+        return every[0] if every and all(every) else ""

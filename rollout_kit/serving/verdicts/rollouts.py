@@ -56,9 +56,14 @@ def parse_request(raw: bytes, wanted: type[AnyRequest]) -> AnyRequest:
 
 
 def _splice(raw: bytes, wanted: type[VerifyRequest]) -> bytes:
+    """The row with the fields of `splice_metadata`. They are added to its text: a deep response
+    could not be written again."""
     row = orjson.loads(raw)
     spliced = splice_metadata(row, wanted)
-    return raw if spliced is row else orjson.dumps(spliced)
+    if spliced is row:
+        return raw
+    found = {name: spliced[name] for name in spliced.keys() - row.keys()}
+    return raw.rstrip()[:-1] + b"," + orjson.dumps(found)[1:] if found else raw
 
 
 def splice_metadata(row: JsonObject, wanted: type[VerifyRequest]) -> JsonObject:
