@@ -31,7 +31,8 @@ PLACES = ("*_servers/*/configs", "benchmarks", "environments", "responses_api_*/
 VALUE = re.compile(
     r"\$\{([\w.:]+)[^}]*\}\S* has no value|^(\S+) is mandatory"
     r"|^(\S+) \(\w+\): (?:\w*_url|\w*_key|\w*_model|model_name|\w+_server):"
-    r" (?:is required|must start with|is not a URL)",
+    r" (?:is required|must start with|is not a URL)"
+    r"|^\S+ \(\w+\): \w+: needs (\w+): \w+",
     re.MULTILINE,
 )
 SERVER = re.compile(
