@@ -226,6 +226,8 @@ def _grow(fields: JsonObject, name: str, piece: Any) -> None:
     if isinstance(piece, str) and isinstance(known, str | None):
         if piece:
             _append(fields, name, piece)
+        elif name != "content":
+            fields.setdefault(name, piece)
     elif isinstance(piece, dict) and isinstance(known, dict):
         _replace(known, piece)
     elif isinstance(piece, list) or isinstance(known, list):

@@ -105,7 +105,9 @@ def _chunks(completion: JsonObject, usage: bool) -> Iterator[JsonObject]:
     begun = chunk({"role": "assistant", "content": ""})
     yield begun if prompt is None else {**begun, "prompt_token_ids": prompt}
     for field in IN_PIECES:
-        for piece in _pieces(message.get(field) or ""):
+        said = message.get(field)
+        # an empty thought is one, and is wanted back
+        for piece in _pieces(said or "") or ([""] if said == "" and field != "content" else []):
             yield chunk({field: piece})
     if rest := {name: message[name] for name in message if name not in WHOLE}:
         yield chunk(rest)

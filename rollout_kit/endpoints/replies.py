@@ -76,6 +76,8 @@ def from_chat(completion: Any, params: Mapping[str, Any], endpoint: str = "") ->
     choice = _only_choice(completion)
     _check_not_failed(choice, completion)
     message = choice.get("message")
+    if message is None and MEANINGS.get(_finish(choice)):
+        message = {}  # a filter leaves nothing
     if not isinstance(message, dict):
         raise _garbage("its choice has no message", completion)
     said = _read_message(message, completion, is_raw=bool(params.get(RAW)))
@@ -90,7 +92,7 @@ def from_chat(completion: Any, params: Mapping[str, Any], endpoint: str = "") ->
     if LOGPROBS in (params.get("include") or ()) or params.get("top_logprobs") is not None:
         _put_log_probs(output, choice, said.text)
     if endpoint and output and len(message) > 2:
-        _keep_attached(output[0], message, said, endpoint)
+        _keep_attached(output[0], message, said, endpoint, has_calls=bool(calls))
     response = make_response(
         str(completion.get("model") or params.get("model") or ""),
         output,
@@ -319,8 +321,12 @@ def _annotation(given: JsonObject) -> JsonObject:
     return {"type": kind, **inner} if isinstance(inner, dict) else given
 
 
-def _keep_attached(item: Item, message: JsonObject, said: _Said, endpoint: str) -> None:
+def _keep_attached(
+    item: Item, message: JsonObject, said: _Said, endpoint: str, *, has_calls: bool
+) -> None:
     fields = attached(message, {*OF_MESSAGE, *said.text_in})
+    if has_calls:  # some endpoints want an empty thought back as well
+        fields |= {name: "" for name in REASONING if message.get(name) == ""}
     if not said.is_plain:
         fields["content"] = message["content"]
     keep(item, endpoint, text_in=said.text_in, message=fields)

@@ -72,6 +72,10 @@ def detail(message: JsonObject, turn: int) -> None:
     ]
 
 
+def think_nothing(message: JsonObject, turn: int) -> None:
+    message["reasoning_content"] = ""
+
+
 def think_in_parts(message: JsonObject, turn: int) -> None:
     thought = {"type": "thinking", "thinking": [{"type": "text", "text": f"Thought {turn}"}]}
     said = message.get("content")
@@ -80,6 +84,7 @@ def think_in_parts(message: JsonObject, turn: int) -> None:
 
 PROVIDERS: dict[str, Callable[[JsonObject, int], None]] = {
     "deepseek": think,
+    "moonshot": think_nothing,
     "gemini": sign_call,
     "openrouter": detail,
     "mistral": think_in_parts,
@@ -242,7 +247,7 @@ def test_another_endpoint_gets_nothing_of_it_and_the_line_says_so(name: str) -> 
     result = function_call_output("c1", "2")
     session, second = Session(), Endpoint(gives(completion(message_of(PROVIDERS[name], 2))))
     chat(second, {"input": [*answer["output"], result]}, session, openai_model="other-2")
-    [message, _] = second.bodies[0]["messages"]
+    *_, message, _ = second.bodies[0]["messages"]
     assert message.keys() == {"role", "content", "tool_calls"}
     assert message["tool_calls"][0].keys() == {"id", "type", "function"}
     assert session.stats["repaired"] == [LEFT_OUT]
@@ -332,7 +337,7 @@ def test_a_client_of_messages_carries_encrypted_thoughts() -> None:
 
 def test_what_a_client_attaches_itself_survives_a_stream() -> None:
     for name, attach in PROVIDERS.items():
-        if name == "mistral":
+        if name in ("mistral", "moonshot"):
             continue
         message = message_of(attach, 1)
         params = as_params({"messages": [message]})

@@ -390,3 +390,11 @@ def test_a_thought_that_is_not_stored_names_the_remedy() -> None:
     with pytest.raises(ModelError, match=r"reasoning\.encrypted_content") as caught:
         ask(Endpoint(refuses(404, said)), upstream_api="responses")
     assert "upstream_api" not in caught.value.message
+
+
+def test_a_filter_that_leaves_no_message_is_a_verdict_about_the_row() -> None:
+    choice = {"index": 0, "finish_reason": "content_filter"}
+    response = from_chat({"model": "m", "choices": [choice]}, {})
+    assert response["incomplete_details"] == {"reason": "content_filter"}
+    with pytest.raises(ModelError, match="no message"):
+        from_chat({"model": "m", "choices": [{**choice, "finish_reason": "stop"}]}, {})
