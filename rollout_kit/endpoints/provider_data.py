@@ -127,13 +127,13 @@ def seal(output: Iterable[Item]) -> str:
     """All provider data of a turn as one text that a client keeps as the signature of a thought;
     empty if there is none."""
     message: JsonObject = {}
-    calls: JsonObject = {}
+    calls: list[tuple[str, Any]] = []
     thoughts: list[Item] = []
     for item in output:
         data = as_object(item.get(PROVIDER_DATA))
         message |= {name: data[name] for name in ("endpoint", "text_in", "message") if name in data}
         if "call" in data:
-            calls[str(item.get("call_id"))] = data["call"]
+            calls.append((str(item.get("call_id")), data["call"]))
         if item.get(ENCRYPTED):
             thoughts.append(item)
     if not (message or calls or thoughts):
@@ -158,10 +158,10 @@ def unpack(items: list[Item], sealed: Iterable[JsonObject]) -> list[Item]:
     thoughts: list[Item] = []
     for found in sealed:
         thoughts += found.get("thoughts") or ()
-        calls = as_object(found.get("calls"))
+        calls = list(found.get("calls") or ())  # in order, as some endpoints repeat an id
         for item in items:
-            if (call := calls.get(str(item.get("call_id")))) is not None:
-                item[PROVIDER_DATA] = {**_origin(found), "call": call}
+            if calls and calls[0][0] == str(item.get("call_id")):
+                item[PROVIDER_DATA] = {**_origin(found), "call": calls.pop(0)[1]}
         if items and (data := found.get("data")):
             items[0][PROVIDER_DATA] = {**items[0].get(PROVIDER_DATA, {}), **data}
     if thoughts:  # as they came, in place of what the client shows of them
