@@ -48,7 +48,7 @@ LONGEST_RESET_S = 61.0
 """A limit of a minute is free again within this time (s)."""
 
 IN_SPITE, FORGIVEN = 3, 0.05
-"""So many more refusals than this share of the answers refute a limit in the headers."""
+"""So many refusals refute a limit in the headers; each answer takes this part of one back."""
 
 UNITS = ("requests", "tokens")
 
@@ -97,13 +97,12 @@ class Guess:
     _cut_from: float = 0.0
     """The pace before the last cut."""
     _grown_at: float = 0.0
-    _refused_at: float = 0.0
-    """When the current period began: at the last refusal of a request that was sent after the
-    refusal before."""
+    refused_at: float = 0.0
+    """When the current period began: a period ends when the first of its requests is refused."""
     _sent_since: int = 0
     _period_s: float = 0.0
     _sent_in_period: int = 0
-    """Those of the period before; 0 if it is settled."""
+    """Requests of the last period that has ended; 0 once `settle` has judged it."""
     _refused_in_period: int = 0
 
     def record_sent(self, now: float) -> float:
@@ -115,19 +114,18 @@ class Guess:
         if not self.is_in_use or now - self._grown_at < GROWTH_EVERY_S:
             return 1.0
         self._grown_at = now
-        return FAST_GROWTH if now - self._refused_at > CALM_S else GROWTH
+        return FAST_GROWTH if now - self.refused_at > CALM_S else GROWTH
 
     def end_period(self, now: float) -> None:
-        """The first of the requests sent since the last call is refused."""
-        began = self.first_sent if not self._refused_at else self._refused_at
-        self._period_s = now - (now if began is None else began)
+        """End the current period, as the first of its requests is refused."""
+        self._period_s = now - (self.refused_at or self._began(now))
         self._sent_in_period, self._refused_in_period = self._sent_since, 0
-        self._sent_since, self._refused_at = 0, now
+        self._sent_since, self.refused_at = 0, now
 
     def settle(self) -> float | None:
-        """What the endpoint has taken a minute in the period before, once all its refusals are
-        known: between two refusals that is its limit. None if it took nothing or most of them, or
-        if this was asked before."""
+        """Requests per minute that the endpoint took in the last period that has ended: between two
+        refusals, that is its limit. Call it when all refusals of the period are known. None if
+        the endpoint took none or most of the requests, or if the period was judged before."""
         refused, taken = self._refused_in_period, self._sent_in_period - self._refused_in_period
         self._sent_in_period = 0
         if refused < ENOUGH or not 0 < taken <= refused:
@@ -135,8 +133,7 @@ class Guess:
         return 60 * taken / max(1.0, self._period_s)
 
     def record_refusal(self, sent_at: float) -> None:
-        if sent_at <= self._refused_at:
-            self._refused_in_period += 1
+        self._refused_in_period += 1
         if sent_at < self._cut_at:
             self._refused_before += 1
         else:
@@ -144,8 +141,10 @@ class Guess:
 
     def pace_so_far(self, now: float) -> float:
         """Requests per minute since the first one."""
-        began = now if self.first_sent is None else self.first_sent
-        return 60 * self.num_sent / max(1.0, now - began)
+        return 60 * self.num_sent / max(1.0, now - self._began(now))
+
+    def _began(self, now: float) -> float:
+        return now if self.first_sent is None else self.first_sent
 
     def is_too_fast(self, pace: float) -> bool:
         if self.num_refused < ENOUGH:
@@ -174,17 +173,19 @@ class Allowances:
     """Running mean of the tokens of answered requests."""
     _refusals: int = 0
     """Refusals in a row."""
-    _refused_at: float = 0.0
     _disbelieved: set[str] = field(default_factory=set)
     """Units whose headers count a longer time than a minute."""
     _in_spite: float = 0.0
-    """Refusals, less a part of the answers since."""
+    """Refusals in spite of the headers, see IN_SPITE."""
     _guess: Guess = field(default_factory=Guess)
 
     def __post_init__(self) -> None:
-        for unit, per_minute in self.configured.items():
-            if per_minute:
-                self.buckets[unit] = Bucket(HEADROOM * per_minute, 0.0)
+        for unit in self.configured:
+            self._use_configured(unit)
+
+    def _use_configured(self, unit: str) -> None:
+        if per_minute := self.configured.get(unit):
+            self.buckets[unit] = Bucket(HEADROOM * per_minute, 0.0)
 
     @property
     def is_limited(self) -> bool:
@@ -208,7 +209,9 @@ class Allowances:
         if (factor := self._guess.record_sent(now)) > 1:
             self.buckets["requests"].per_minute *= factor
         if self._guess.is_in_use and (taken := self._guess.settle()) is not None:
-            self._slow_down_to(now, max(1.0, taken))
+            pace = max(1.0, taken)
+            if pace < self.buckets["requests"].per_minute:
+                self._slow_down(now, pace, tried=pace)
         for unit, bucket in self.buckets.items():
             bucket.refill(now)
             bucket.left -= self._cost(unit)
@@ -258,48 +261,43 @@ class Allowances:
     def record_refusal(self, now: float, sent_at: float, retry_after_s: float | None) -> None:
         """Pause all requests because one was refused because of a limit."""
         # requests that were in flight at an earlier refusal add no information
-        is_news = sent_at >= self._refused_at
+        is_news = sent_at >= self._guess.refused_at
         if is_news:
             self._refusals += 1
-            self._refused_at = now
+            self._guess.end_period(now)
+        self._guess.record_refusal(sent_at)
         pause = retry_after_s
         if pause is None:
             pause = min(MAX_PAUSE_S, UNTOLD_PAUSE_S * 2.0 ** (min(self._refusals, 10) - 1))
         self.paused_until = max(self.paused_until, now + pause)
-        if is_news:
-            self._guess.end_period(now)
-        self._guess.record_refusal(sent_at)
-        if is_news:
-            self._in_spite += 1
-            if self._in_spite >= IN_SPITE and not self._guess.is_in_use:
-                self._disbelieve("requests")
-        if is_news and ("requests" not in self.buckets or self._guess.is_in_use):
-            self._slow_down(now)
+        if not is_news:
+            return
+        self._in_spite += 1
+        if self._in_spite >= IN_SPITE and not self._guess.is_in_use:
+            self._disbelieve("requests")
+        if "requests" not in self.buckets or self._guess.is_in_use:
+            self._learn_pace(now)
 
     def _disbelieve(self, unit: str) -> None:
         """Use the limit in the headers no longer: it counts an hour or a day, say."""
         self._disbelieved.add(unit)
         self.buckets.pop(unit, None)
-        if configured := self.configured.get(unit):
-            self.buckets[unit] = Bucket(HEADROOM * configured, self._refused_at)
+        self._use_configured(unit)
 
-    def _slow_down(self, now: float) -> None:
+    def _learn_pace(self, now: float) -> None:
         """Reduce the pace that was refused; the endpoint names no limit."""
         bucket, guess = self.buckets.get("requests"), self._guess
         if bucket is None:
             bucket = self.buckets["requests"] = Bucket(guess.pace_so_far(now), now)
         elif not guess.is_too_fast(bucket.per_minute):
             return
-        guess.cut(now, bucket.per_minute)
-        bucket.per_minute = max(1.0, CUT * bucket.per_minute)
-        bucket.left = min(bucket.left, 1.0)
+        self._slow_down(now, max(1.0, CUT * bucket.per_minute), tried=bucket.per_minute)
 
-    def _slow_down_to(self, now: float, per_minute: float) -> None:
-        """Use the pace that the endpoint has taken, if it is slower."""
+    def _slow_down(self, now: float, per_minute: float, *, tried: float) -> None:
+        """Send at this pace from now on; at a pace of `tried` the endpoint refuses requests."""
         bucket = self.buckets["requests"]
-        if per_minute < bucket.per_minute:
-            self._guess.cut(now, per_minute)
-            bucket.per_minute, bucket.left = per_minute, min(bucket.left, 1.0)
+        self._guess.cut(now, tried)
+        bucket.per_minute, bucket.left = per_minute, min(bucket.left, 1.0)
 
 
 class RequestQueue:
