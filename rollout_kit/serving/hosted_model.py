@@ -185,8 +185,7 @@ class HostedModel(Model):
         }
 
     async def responses(self, params: JsonObject) -> JsonObject:
-        body = self._body(params)
-        asked = _Request(params, str(body["model"]), orjson.dumps(body), bool(params.get(RAW)))
+        asked = self._request(params)
         self._open += 1
         try:
             if self._free is None:
@@ -241,25 +240,27 @@ class HostedModel(Model):
         try_once = partial(self._outage.call, send, left, lose_to_outage)
         return await retry(try_once, self._policy, clock=clock, on_retry=clock.lose, first=first)
 
-    def _body(self, params: JsonObject) -> JsonObject:
-        """The request body. The row replaces configured values, the row's `extra_body` both."""
+    def _request(self, params: JsonObject) -> "_Request":
+        """The request. The row replaces configured values, the row's `extra_body` both."""
         row = {key: value for key, value in params.items() if value is not None}
         extra = extra_body(row)
         model = str({**self._lowest, **row, **extra}["model"])
-        if self._drops_reasoning and isinstance(row.get("input"), list):
-            row["input"] = [item for item in row["input"] if item.get("type") != "reasoning"]
-        if isinstance(row.get("input"), list):
-            row["input"] = sound_calls(row["input"])
+        origin, delivery = origin_of(self.url(model), model), self._delivery
+        if isinstance(items := row.get("input"), list):
+            if self._drops_reasoning:
+                items = [item for item in items if item.get("type") != "reasoning"]
+            row["input"] = sound_calls(items)
         if (text := raw_text(row)) is not None:
-            row = to_completion(row, text)
+            row, delivery = to_completion(row, text), {}
         elif self._is_chat:
-            field, origin = self.config.max_tokens_field, origin_of(self.url(model), model)
+            field = self.config.max_tokens_field
             row = to_chat(row, max_tokens_field=field, endpoint=origin)
         elif isinstance(row.get("input"), list):
-            row["input"] = list(untag(row["input"], origin_of(self.url(model), model)))
+            row["input"] = list(untag(row["input"], origin))
         for key in self._not_sent:
             row.pop(key, None)
-        return {**self._lowest, **row, **extra, **({} if text is not None else self._delivery)}
+        raw = orjson.dumps({**self._lowest, **row, **extra, **delivery})
+        return _Request(params, model, origin, raw, text is not None)
 
     async def _try(
         self, asked: "_Request", timeout_s: float, expected: float, clock: Waited
@@ -343,15 +344,14 @@ class HostedModel(Model):
             if streamed:
                 what = "a stream that ended before its answer was whole"
             raise ModelError(f"{url} answered 200: {what}", body=reply.text(), retryable=True)
-        origin = origin_of(url, asked.model)
         try:
             if not (self._is_chat or asked.is_completion):
                 response = read_response(payload)
-                tag(response["output"], origin)
+                tag(response["output"], asked.origin)
             else:
                 completion = as_chat(payload) if asked.is_completion else payload
                 given = {"model": self.model_name(), **asked.params}
-                response = from_chat(completion, given, origin)
+                response = from_chat(completion, given, asked.origin)
             self._finishes.look(response)
             return response
         except ModelError as error:
@@ -366,6 +366,8 @@ class _Request:
 
     params: JsonObject
     model: str
+    origin: str
+    """What names the endpoint for `provider_data`."""
     raw: bytes
     is_completion: bool
     """Whether the model continues one text; such answers are never streamed."""
