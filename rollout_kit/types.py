@@ -33,6 +33,15 @@ set_plainly = object.__setattr__
 """Sets an attribute of a pydantic model without its checks."""
 
 
+def splice(row: JsonObject, container: Mapping[str, Any], name: str) -> JsonObject:
+    """The row with the fields of the container `name` at the top; ValueError if they contradict
+    it."""
+    for key, value in container.items():
+        if key in row and row[key] != value:
+            raise ValueError(f"{key} has two values, one of them in {name}: leave out one")
+    return {**row, **container}
+
+
 class Wire(BaseModel):
     """A request or reply. Named fields are checked; all others pass unchanged."""
 

@@ -3,17 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ..types import JsonObject
+from ..types import JsonObject, splice
 
 SOURCE = "task_source"
 """Key of a row: the server that lists its dataset, or its taskset."""
 
 CONTAINER = "task_data"
-
-
-def has_container(row: Mapping[str, Any]) -> bool:
-    """Whether fields of the task lie deeper than at the top."""
-    return isinstance(row.get(CONTAINER), dict) or _is_materialized(row)
 
 
 def flatten(row: JsonObject) -> JsonObject:
@@ -30,14 +25,6 @@ def flatten(row: JsonObject) -> JsonObject:
         return row
     rest = {key: value for key, value in row.items() if key != CONTAINER}
     return splice(rest, row[CONTAINER], CONTAINER)
-
-
-def splice(row: JsonObject, container: Mapping[str, Any], name: str) -> JsonObject:
-    """The row with the fields of its container at the top; ValueError if they contradict it."""
-    for key, value in container.items():
-        if key in row and row[key] != value:
-            raise ValueError(f"{key} has two values, one of them in {name}: leave out one")
-    return {**row, **container}
 
 
 def _is_materialized(row: Mapping[str, Any]) -> bool:

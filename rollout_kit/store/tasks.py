@@ -18,7 +18,7 @@ import orjson
 from .. import __version__
 from ..endpoints.params import find_problems, merge
 from ..errors import suggest
-from ..nemo_gym.rows import SOURCE, flatten, has_container
+from ..nemo_gym.rows import SOURCE, flatten
 from ..responses import DEEPEST, is_too_deep
 from ..types import JsonObject, Task
 from .arms.arm import Arm
@@ -206,8 +206,7 @@ class Reading:
         """The task of one row; `number` is its line."""
         reader = self._reader
         try:
-            row = _parse(given if isinstance(given, bytes) else _encode(given))
-            row = flatten(row) if has_container(row) else row
+            row = flatten(_parse(given if isinstance(given, bytes) else _encode(given)))
             agent = reader.agent_of(row)
             sent = reader.row_to_send(row)
         except ValueError as error:

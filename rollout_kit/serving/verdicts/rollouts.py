@@ -19,6 +19,7 @@ from ...types import (
     VerifyResponse,
     given_fields,
     is_countable,
+    splice,
 )
 
 METADATA_KEY = f'"{METADATA}"'.encode()
@@ -73,10 +74,7 @@ def splice_metadata(row: JsonObject, wanted: type[VerifyRequest]) -> JsonObject:
     if not isinstance(inner, dict) or wanted.reads_metadata or METADATA in wanted.model_fields:
         return row
     found = {name: inner[name] for name in wanted.model_fields if name in inner}
-    for name, value in found.items():
-        if name in row and row[name] != value:
-            raise ValueError(f"{name} has two values, one of them in {METADATA}: leave out one")
-    return {**row, **found} if found else row
+    return splice(row, found, METADATA) if found else row
 
 
 def as_verdict(request: VerifyRequest, found: Any) -> VerifyResponse:
