@@ -117,12 +117,12 @@ def _turn(message: JsonObject) -> list[Item]:
     items = list(_items(message))
     if message["role"] != "assistant":
         return items
-    sealed = [
-        unseal(block.get("signature") or block.get("data"))
+    thoughts = [
+        block
         for block in _blocks(message["content"])
         if block.get("type") in ("thinking", "redacted_thinking")
     ]
-    return unpack(items, [each for each in sealed if each])
+    return unpack(items, [unseal(each.get("signature") or each.get("data")) for each in thoughts])
 
 
 def _items(message: JsonObject) -> Iterator[Item]:

@@ -89,12 +89,17 @@ def data_for(item: Item, endpoint: str) -> JsonObject:
     """The provider data of an item that this endpoint may see; `endpoint` is empty for readers
     that get none."""
     data = item.get(PROVIDER_DATA)
-    if not endpoint or not isinstance(data, dict):
-        return {}
-    if data.get("endpoint", endpoint) != endpoint:
-        note_repair(LEFT_OUT)
+    if not endpoint or not isinstance(data, dict) or not _is_of(data, endpoint):
         return {}
     return data
+
+
+def _is_of(data: Mapping[str, Any], endpoint: str) -> bool:
+    """Whether provider data belongs to this endpoint; the line says so if it does not."""
+    if data.get("endpoint", endpoint) == endpoint:
+        return True
+    note_repair(LEFT_OUT)
+    return False
 
 
 def tag(output: Iterable[Item], endpoint: str) -> None:
@@ -107,38 +112,30 @@ def tag(output: Iterable[Item], endpoint: str) -> None:
 def untag(items: Iterable[Any], endpoint: str) -> Iterator[Any]:
     """The items as a Responses endpoint may see them."""
     for item in items:
-        data = item.get(PROVIDER_DATA) if isinstance(item, dict) else None
-        if data is None:
+        if not isinstance(item, dict) or PROVIDER_DATA not in item:
             yield item
-        elif as_object(data).get("endpoint", endpoint) == endpoint:
-            yield _bare(item)
-        else:
-            note_repair(LEFT_OUT)
-            # no other endpoint knows a thought that only its own can decrypt
-            if not item.get(ENCRYPTED):
-                yield _bare(item)
-
-
-def _bare(item: Item) -> Item:
-    return {name: value for name, value in item.items() if name != PROVIDER_DATA}
+        # no other endpoint knows a thought that only its own can decrypt
+        elif _is_of(as_object(item[PROVIDER_DATA]), endpoint) or not item.get(ENCRYPTED):
+            yield {name: value for name, value in item.items() if name != PROVIDER_DATA}
 
 
 def seal(output: Iterable[Item]) -> str:
     """All provider data of a turn as one text that a client keeps as the signature of a thought;
     empty if there is none."""
-    message: JsonObject = {}
+    origin, message = "", dict[str, Any]()
     calls: list[tuple[str, Any]] = []
     thoughts: list[Item] = []
     for item in output:
         data = as_object(item.get(PROVIDER_DATA))
-        message |= {name: data[name] for name in ("endpoint", "text_in", "message") if name in data}
+        origin = data.get("endpoint", origin)
+        message |= {name: data[name] for name in ("text_in", "message") if name in data}
         if "call" in data:
             calls.append((str(item.get("call_id")), data["call"]))
         if item.get(ENCRYPTED):
             thoughts.append(item)
     if not (message or calls or thoughts):
         return ""
-    sealed = {"data": message, "calls": calls, "thoughts": thoughts}
+    sealed = {"endpoint": origin, "data": message, "calls": calls, "thoughts": thoughts}
     return SEALED + base64.b64encode(orjson.dumps(sealed)).decode()
 
 
@@ -158,17 +155,13 @@ def unpack(items: list[Item], sealed: Iterable[JsonObject]) -> list[Item]:
     thoughts: list[Item] = []
     for found in sealed:
         thoughts += found.get("thoughts") or ()
+        origin, data = str(found.get("endpoint") or ""), as_object(found.get("data"))
         calls = list(found.get("calls") or ())  # in order, as some endpoints repeat an id
         for item in items:
             if calls and calls[0][0] == str(item.get("call_id")):
-                item[PROVIDER_DATA] = {**_origin(found), "call": calls.pop(0)[1]}
-        if items and (data := found.get("data")):
-            items[0][PROVIDER_DATA] = {**items[0].get(PROVIDER_DATA, {}), **data}
+                keep(item, origin, call=calls.pop(0)[1])
+        if items:
+            keep(items[0], origin, **data)
     if thoughts:  # as they came, in place of what the client shows of them
         items = [*thoughts, *(item for item in items if item.get("type") != "reasoning")]
     return items
-
-
-def _origin(found: JsonObject) -> JsonObject:
-    data = as_object(found.get("data"))
-    return {"endpoint": data["endpoint"]} if "endpoint" in data else {}
