@@ -109,15 +109,6 @@ def output_items(response: Mapping[str, Any]) -> list[Item]:
     return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
 
 
-def without_fields(tree: Any, names: Container[str]) -> Any:
-    """A copy of a JSON value without the fields of these names, at any depth."""
-    if isinstance(tree, dict):
-        return {
-            key: without_fields(value, names) for key, value in tree.items() if key not in names
-        }
-    return [without_fields(each, names) for each in tree] if isinstance(tree, list) else tree
-
-
 def has_provider_data(raw: bytes) -> bool:
     """Whether JSON may hold what an endpoint has attached to a turn."""
     return b'"provider_data"' in raw or b'"encrypted_content"' in raw

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from itertools import chain, groupby
 from typing import Any, NamedTuple
 
-from .responses import without_fields
 from .types import JsonObject
 
 PROMPT, SUFFIX, RESTART = "prompt_token_ids", "prompt_suffix_token_ids", "prompt_restart"
@@ -33,7 +32,11 @@ TOKEN_FIELDS = frozenset(
 
 def without_tokens(tree: Any) -> Any:
     """A copy of a response, or of anything that holds one, without token ids and log-probs."""
-    return without_fields(tree, TOKEN_FIELDS)
+    if isinstance(tree, dict):
+        return {
+            name: without_tokens(value) for name, value in tree.items() if name not in TOKEN_FIELDS
+        }
+    return [without_tokens(value) for value in tree] if isinstance(tree, list) else tree
 
 
 class Versions(NamedTuple):
