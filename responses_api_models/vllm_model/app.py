@@ -185,16 +185,16 @@ class VllmModel(Model):
     @get("/load")
     async def load(self) -> JsonObject:
         """The same with what the engines hold, and the figures of each endpoint."""
-        endpoints = self._endpoints
-        if endpoints is None:
+        if (endpoints := self._endpoints) is None:
             return {**await super().load(), "endpoints": []}
-        if not self._context and endpoints.capacity().num_engines:
+        capacity = endpoints.capacity()
+        if not self._context and capacity.num_engines:
             given = self.config.get("max_model_len")
             self._context = given if isinstance(given, int) else await endpoints.context() or -1
         most = self.config.get("max_num_seqs") or SEQUENCES
         return {
             **await super().load(),
-            **endpoints.capacity().figures(most, max(0, self._context)),
+            **capacity.figures(most, max(0, self._context)),
             "endpoints": [each.to_json() for each in endpoints.all],
         }
 

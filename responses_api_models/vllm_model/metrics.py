@@ -1,7 +1,8 @@
 """The Prometheus metrics of vLLM that show how busy an engine is, and what it holds."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from rollout_kit.types import JsonObject
@@ -18,17 +19,18 @@ WANTED: dict[str, tuple[str, Callable[[Iterable[float]], float]]] = {
 def read(text: str) -> dict[str, float]:
     """The metrics in the text, by our names; `kv_cache` is between 0 and 1."""
     found: dict[str, list[float]] = {}
-    for line in text.splitlines():
-        if not line.startswith("vllm:"):
-            continue
-        name, _, rest = line.partition("{")
-        if name not in WANTED:
-            continue
-        try:
-            found.setdefault(name, []).append(float(rest.rpartition("}")[2].split()[0]))
-        except (ValueError, IndexError):
-            continue
+    for name, value in _read_values(text, WANTED):
+        found.setdefault(name, []).append(value)
     return {WANTED[name][0]: WANTED[name][1](values) for name, values in found.items()}
+
+
+def _read_values(text: str, names: Container[str]) -> Iterator[tuple[str, float]]:
+    """Each metric of these names, with its value; a line that has none is left out."""
+    for line in text.splitlines():
+        name, _, rest = line.partition("{")
+        if name in names:
+            with suppress(ValueError, IndexError):
+                yield name, float(rest.rpartition("}")[2].split()[0])
 
 
 CACHE = "vllm:cache_config_info{"
@@ -77,16 +79,13 @@ UNKNOWN = Capacity()
 def read_capacity(text: str) -> Capacity:
     """The capacity that the text tells; data-parallel engines have a cache each."""
     caches: dict[str, int] = {}
-    sums = {"vllm:generation_tokens_total": 0.0, "vllm:request_success_total": 0.0}
     for line in text.splitlines():
         if line.startswith(CACHE):
             told = dict(LABEL.findall(line))
             size, number = told.get("block_size", ""), told.get("num_gpu_blocks", "")
             if size.isdecimal() and number.isdecimal():
                 caches[told.get("engine", "")] = int(size) * int(number)
-        elif (name := line.partition("{")[0]) in sums:
-            try:
-                sums[name] += float(line.rpartition("}")[2].split()[0])
-            except (ValueError, IndexError):
-                continue
+    sums = {"vllm:generation_tokens_total": 0.0, "vllm:request_success_total": 0.0}
+    for name, value in _read_values(text, sums):
+        sums[name] += value
     return Capacity(sum(caches.values()), len(caches), *sums.values())

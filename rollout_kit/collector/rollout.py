@@ -165,12 +165,8 @@ class Runner(Equipment):
 
     def _limit_s(self, agent: AgentPlan) -> float:
         """Seconds that a rollout of this agent may take."""
-        own = agent.timeout_s
-        return (
-            self.limits.rollout_timeout_s
-            if own is None
-            else min(own, self.limits.rollout_timeout_s)
-        )
+        of_run = self.limits.rollout_timeout_s
+        return of_run if agent.timeout_s is None else min(agent.timeout_s, of_run)
 
     def _timeout(self, attempt: Attempt, slot: Slot) -> RolloutError:
         lost = [

@@ -116,6 +116,8 @@ def read_turns(path: Path, key: Key) -> list[JsonObject]:
     for _, raw in read_lines(path):
         if name not in raw or (row := parse_line(raw)) is None or key_of(row) != key:
             continue
-        turn = row.get("turn")
-        found = [*found, turn] if isinstance(turn, dict) else []
+        if isinstance(turn := row.get("turn"), dict):
+            found.append(turn)
+        else:
+            found.clear()  # the rollout has ended, and may have begun again
     return found
