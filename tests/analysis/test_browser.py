@@ -169,7 +169,7 @@ BUILT_IN: list[dict[str, Any]] = [
 ]
 
 
-def failed(task: int, index: int) -> dict[str, Any]:
+def make_failure(task: int, index: int) -> dict[str, Any]:
     """The line of a rollout that has failed."""
     made = line(task, index, "", None)
     for name in ("response", "responses_create_params", "expected_answer", "extracted_answer"):
@@ -189,7 +189,7 @@ def shown(tmp_path: Path) -> Path:
         return made
 
     row = {"responses_create_params": {"input": "Only in the input"}, "expected_answer": "12"}
-    lost = failed(12, 0)
+    lost = make_failure(12, 0)
     lost["rollout"]["task_id"] = task_id_of(row)
     cut = [rollout(10 + each, each / 10, 500, each) for each in range(1, 6)]
     one = [
@@ -203,12 +203,12 @@ def shown(tmp_path: Path) -> Path:
     write_jsonl(tmp_path / "two.jsonl", [rollout(each, 0.5, 40 * each, each) for each in (1, 2, 3)])
     write_jsonl(tmp_path / "tasks.jsonl.input", [{"other": 1}, row])
     sidecars = tmp_path / "one.d"
-    write_jsonl(sidecars / "failures.jsonl", [failed(1, 5), lost, failed(40, 1)])
+    write_jsonl(sidecars / "failures.jsonl", [make_failure(1, 5), lost, make_failure(40, 1)])
     (sidecars / "run.json").write_text(
         json.dumps({"inputs": [{"path": str(tmp_path / "tasks.jsonl.input")}]})
     )
     turns = [None, *({"request": "", "response": {"output": [call(n)]}} for n in (1, 2))]
-    of_rollout = {name: failed(1, 5)[name] for name in ("schema", "agent_ref", "rollout")}
+    of_rollout = {name: make_failure(1, 5)[name] for name in ("schema", "agent_ref", "rollout")}
     before = {**of_rollout, "kind": "turn", "turn": {"response": {"output": [call(0)]}}}
     lines = [before, *({**of_rollout, "kind": "turn", "turn": turn} for turn in turns)]
     lines = [{**each, "_ng_task_index": 1, "_ng_rollout_index": 5} for each in lines]

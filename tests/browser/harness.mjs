@@ -9,27 +9,36 @@ const FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking
 
 const requireOf = (modules) => createRequire(resolve(modules, "node_modules", "x.js"));
 
-/** The source of axe-core. */
-export const axe = (modules) => readFileSync(requireOf(modules).resolve("axe-core/axe.min.js"), "utf8");
-
-/** A browser: `open` opens an address under `url`, `run` runs steps on a page until one does not hold. What goes
- * wrong on any page is in `problems`. */
-export async function begin(modules, executablePath, url, { failsOnConsole = false } = {}) {
+/** A browser: `open` opens an address under `url`, `run` runs steps on a page until one does not hold, `checkAccess`
+ * looks for faults of accessibility. What goes wrong on any page is in `problems`, also a request to elsewhere whose
+ * address is `watched`. */
+export async function begin(modules, executablePath, url, options = {}) {
+  const { failsOnConsole = false, height = 800, width = 1280, watched = /^https?:/ } = options;
   const { chromium } = requireOf(modules)("playwright-core");
   const browser = await chromium.launch({ executablePath, args: FLAGS });
   const problems = [];
 
   async function open(address, colorScheme = "light") {
-    const page = await browser.newPage({ viewport: { width: 1280, height: 800 }, colorScheme });
+    const page = await browser.newPage({ viewport: { width, height }, colorScheme });
     page.setDefaultTimeout(60_000);
     page.on("pageerror", (error) => problems.push(`error on the page: ${error.message}`));
     page.on("dialog", (dialog) => problems.push(`a dialog opened: ${dialog.message()}`) && dialog.dismiss());
     page.on("request", (request) => {
-      if (/^https?:/.test(request.url()) && !request.url().startsWith(url)) problems.push(`asked for ${request.url()}`);
+      if (watched.test(request.url()) && !request.url().startsWith(url)) problems.push(`asked for ${request.url()}`);
     });
     if (failsOnConsole) page.on("console", (said) => said.type() === "error" && problems.push(`console: ${said.text()}`));
     await page.goto(address);
     return page;
+  }
+
+  const axe = readFileSync(requireOf(modules).resolve("axe-core/axe.min.js"), "utf8");
+
+  async function checkAccess(page, name) {
+    await page.evaluate(axe); // evaluated by the debugger, which the policy of the page does not bind
+    const { violations } = await page.evaluate(() => globalThis.axe.run());
+    const serious = violations.filter((each) => ["serious", "critical"].includes(each.impact));
+    const said = serious.map((each) => `${each.id}: ${each.nodes[0].html.slice(0, 200)} ${each.nodes[0].failureSummary}`);
+    assert.deepEqual(said, [], `axe-core finds faults on the page of ${name}`);
   }
 
   async function run(steps, page) {
@@ -49,5 +58,5 @@ export async function begin(modules, executablePath, url, { failsOnConsole = fal
     process.exit(failed ? 1 : 0);
   }
 
-  return { open, run, problems };
+  return { open, run, checkAccess, problems };
 }

@@ -3,26 +3,14 @@
 // it takes the pictures of the documentation instead.
 
 import assert from "node:assert/strict";
-import { readFileSync } from "node:fs";
-import { createRequire } from "node:module";
-import { join, resolve } from "node:path";
+import { join } from "node:path";
+import { begin } from "./harness.mjs";
 
 const [modules, executablePath, url, folder] = process.argv.slice(2);
-const require = createRequire(resolve(modules, "node_modules", "x.js"));
-const { chromium } = require("playwright-core");
-const axe = readFileSync(require.resolve("axe-core/axe.min.js"), "utf8");
+const { open, run, checkAccess } = await begin(modules, executablePath, url, { width: 1200, height: 1180, watched: /./ });
 
-const browser = await chromium.launch({ executablePath, args: ["--no-sandbox", "--disable-gpu"] });
-const problems = [];
-
-async function open(colorScheme) {
-  const page = await browser.newPage({ viewport: { width: 1200, height: 1180 }, colorScheme });
-  page.setDefaultTimeout(60_000);
-  page.on("pageerror", (error) => problems.push(`error on the page: ${error.message}`));
-  page.on("request", (request) => {
-    if (!request.url().startsWith(url)) problems.push(`asked for ${request.url()}`);
-  });
-  await page.goto(url);
+async function openRun(colorScheme) {
+  const page = await open(url, colorScheme);
   await page.locator(".tile").first().waitFor();
   return page;
 }
@@ -32,14 +20,6 @@ const says = (page, selector, text) => page.locator(selector, { hasText: text })
 async function set(page, label, value) {
   await page.getByLabel(label, { exact: true }).fill(value);
   await page.keyboard.press("Enter");
-}
-
-async function checkAccess(page, name) {
-  await page.evaluate(axe); // evaluated by the debugger, which the policy of the page does not bind
-  const { violations } = await page.evaluate(() => globalThis.axe.run());
-  const serious = violations.filter((each) => ["serious", "critical"].includes(each.impact));
-  const said = serious.map((each) => `${each.id}: ${each.nodes[0].html.slice(0, 200)} ${each.nodes[0].failureSummary}`);
-  assert.deepEqual(said, [], `axe-core finds faults on the page, ${name}`);
 }
 
 const steps = {
@@ -97,29 +77,15 @@ const steps = {
   },
 };
 
-if (folder) {
-  for (const colorScheme of ["light", "dark"]) {
-    const page = await open(colorScheme);
-    await page.waitForTimeout(2500);
-    await page.screenshot({ path: join(folder, `live-${colorScheme}.png`) });
-    await page.close();
-  }
-  await browser.close();
-  process.exit(problems.length);
-}
+const pictures = {
+  async "the pictures are taken"() {
+    for (const colorScheme of ["light", "dark"]) {
+      const page = await openRun(colorScheme);
+      await page.waitForTimeout(2500);
+      await page.screenshot({ path: join(folder, `live-${colorScheme}.png`) });
+      await page.close();
+    }
+  },
+};
 
-const page = await open("light");
-let failed = false;
-for (const [name, step] of Object.entries(steps)) {
-  try {
-    await step(page);
-    assert.deepEqual(problems, []);
-    console.log(`ok: ${name}`);
-  } catch (error) {
-    console.log(`FAILED: ${name}: ${error.message}`);
-    failed = true;
-    break;
-  }
-}
-await browser.close();
-process.exit(failed ? 1 : 0);
+await (folder ? run(pictures) : run(steps, await openRun("light")));

@@ -4,23 +4,15 @@
 import assert from "node:assert/strict";
 import { appendFileSync, mkdirSync, readFileSync, renameSync, rmdirSync } from "node:fs";
 import { join } from "node:path";
-import { axe, begin } from "./harness.mjs";
+import { begin } from "./harness.mjs";
 
 const [modules, executablePath, url, folder, report] = process.argv.slice(2);
-const { open, run } = await begin(modules, executablePath, url);
+const { open, run, checkAccess } = await begin(modules, executablePath, url);
 
 const rowsOf = (page) => page.locator(".table-view [role=status]");
 const rows = async (page, text) => {
   await rowsOf(page).filter({ hasText: text }).waitFor();
 };
-
-async function checkAccess(page, name) {
-  await page.evaluate(axe(modules)); // evaluated by the debugger, which the policy of the page does not bind
-  const { violations } = await page.evaluate(() => globalThis.axe.run());
-  const serious = violations.filter((each) => ["serious", "critical"].includes(each.impact));
-  const said = serious.map((each) => `${each.id}: ${each.nodes[0].html.slice(0, 200)} ${each.nodes[0].failureSummary}`);
-  assert.deepEqual(said, [], `axe-core finds faults on the page of ${name}`);
-}
 
 const steps = {
   async "the table shows every rollout"(page) {
