@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -205,17 +206,25 @@ def test_a_slow_trainer_is_the_bottleneck(bench: Bench, monkeypatch: pytest.Monk
     assert bench.metrics()["bottleneck"]["name"] == "trainer"
 
 
-def test_a_silent_minute_names_the_trainer(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def collect_until_said(
+    bench: Bench,
+    monkeypatch: pytest.MonkeyPatch,
+    said: str,
+    before: Callable[[MemoryBuffer], Awaitable[object]],
+    after: Callable[[MemoryBuffer], Awaitable[object]],
+) -> None:
+    """Collect for a trainer that begins once the run has said what it waits for."""
     monkeypatch.setattr(run, "QUIET_S", 0.0)
     monkeypatch.setattr(run, "TICK_S", 0.01)
-    said = "in flight and waiting: 1 for the trainer to make room in the buffer"
 
     async def main() -> None:
         buffer = MemoryBuffer(BufferPolicy(batch=1, staleness=0))
 
         async def train_late() -> None:
+            await before(buffer)
             while said not in bench.out.getvalue():  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
+            await after(buffer)
             await train(buffer, 1, 3, [])
 
         async with serve_buffer(buffer) as url:
@@ -224,32 +233,29 @@ def test_a_silent_minute_names_the_trainer(bench: Bench, monkeypatch: pytest.Mon
             await training
 
     asyncio.run(main())
+
+
+def test_a_silent_minute_names_the_trainer(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nothing(buffer: MemoryBuffer) -> None:
+        pass
+
+    said = "in flight and waiting: 1 for the trainer to make room in the buffer"
+    collect_until_said(bench, monkeypatch, said, nothing, nothing)
 
 
 def test_a_silent_minute_tells_that_the_trainer_holds_the_groups(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was killed, say, on another machine."""
-    monkeypatch.setattr(run, "QUIET_S", 0.0)
-    monkeypatch.setattr(run, "TICK_S", 0.01)
+
+    async def hold(buffer: MemoryBuffer) -> None:
+        assert await buffer.get(1, owner="killed")
+
+    async def give_back(buffer: MemoryBuffer) -> None:
+        await buffer.release(owner="killed")
+
     said = "waiting: 1 for the trainer to acknowledge 1 group that it was handed out"
-
-    async def main() -> None:
-        buffer = MemoryBuffer(BufferPolicy(batch=1, staleness=0))
-
-        async def train_late() -> None:
-            assert await buffer.get(1, owner="killed")
-            while said not in bench.out.getvalue():  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-            await buffer.release(owner="killed")
-            await train(buffer, 1, 3, [])
-
-        async with serve_buffer(buffer) as url:
-            training = asyncio.create_task(train_late())
-            assert await bench.collect(ROWS, buffer=url) == 0
-            await training
-
-    asyncio.run(main())
+    collect_until_said(bench, monkeypatch, said, hold, give_back)
 
 
 def test_the_longest_tasks_of_the_epoch_before_come_first(bench: Bench) -> None:
