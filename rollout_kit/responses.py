@@ -159,7 +159,7 @@ def pair_calls(items: Iterable[Item]) -> list[tuple[Item, str]]:
     ]
 
 
-def offered_tools(params: Mapping[str, Any], response: Mapping[str, Any]) -> list[Item]:
+def find_offered_tools(params: Mapping[str, Any], response: Mapping[str, Any]) -> list[Item]:
     """The tools of a request: those of the row's create params as they are, and what the agent has
     added, such as the tools of the resources server. A response says which were sent."""
     given = (each.get("tools") for each in (params, response))

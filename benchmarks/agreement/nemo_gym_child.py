@@ -68,7 +68,7 @@ def make(name: str, **more: Any) -> tuple[Any, Any]:
     return server(config=config(**found), server_client=MagicMock(spec=ServerClient)), request
 
 
-def asked_with(verify: Any) -> dict[str, Any]:
+def build_session_request(verify: Any) -> dict[str, Any]:
     """The request around the body, where a server wants its session."""
     has_request = "request" in verify.__annotations__
     request = MagicMock(session=defaultdict(lambda: SESSION))
@@ -107,7 +107,7 @@ async def main() -> None:
             response = case.get("response") or build_response(case["answer"])
             body = request.model_validate({**asked, "response": response})
             with contextlib.redirect_stdout(io.StringIO()) as printed:
-                found = await server.verify(**asked_with(server.verify), body=body)
+                found = await server.verify(**build_session_request(server.verify), body=body)
             line: dict[str, Any] = {"reward": float(found.reward)}
             if UNREAD in printed.getvalue():
                 line = {"error": " ".join(printed.getvalue().split())[:300]}

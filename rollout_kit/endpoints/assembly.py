@@ -19,7 +19,7 @@ ADDED_UP = ("content", "refusal")
 """Lists of log-probs that arrive in pieces."""
 
 GROWING = ("text", "summary", "thinking", "data")
-"""Texts of a list's entries that arrive in pieces; other values replace each other."""
+"""Fields of a list's entry whose texts arrive in pieces. Other fields have their latest value."""
 
 
 class Assembly:
@@ -171,7 +171,7 @@ class CompletionAssembly(Assembly):
             if name == "arguments":
                 _add_arguments(function, value)
             elif name == "name":
-                function["name"] = _joined_name(function["name"], value)
+                function["name"] = _join_name(function["name"], value)
             elif value is not None:
                 _grow(function, name, value)
         known["id"] = known["id"] or piece.get("id")
@@ -207,7 +207,7 @@ def _is_json(text: str) -> bool:
         return False
 
 
-def _joined_name(known: str | None, piece: Any) -> str | None:
+def _join_name(known: str | None, piece: Any) -> str | None:
     if not isinstance(piece, str) or not piece or known == piece:
         return known
     return (known or "") + piece

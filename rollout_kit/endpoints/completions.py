@@ -22,8 +22,8 @@ from ..types import JsonObject
 from .chat import LOGPROBS
 from .provider_data import (
     OF_MESSAGE,
-    attached,
     call_data,
+    find_attached,
     keep,
     put_call_data,
     put_message_data,
@@ -177,7 +177,7 @@ def _turn(message: JsonObject) -> list[Item]:
         items.append(item)
     if items:
         text_in = [name for name, text in texts.items() if text and text == thought]
-        fields = attached(message, {*OF_MESSAGE, "name", *text_in})
+        fields = find_attached(message, {*OF_MESSAGE, "name", *text_in})
         keep(items[0], "", text_in=text_in, message=fields)
     return items
 

@@ -220,7 +220,7 @@ def _at(quoted: Any, start: int) -> float:
     return float(next((each.price for each in reversed(steps) if start >= each.start), quoted.base))
 
 
-def billed_cost(usage: Any) -> float | None:
+def read_cost(usage: Any) -> float | None:
     """The US dollars that the endpoint itself names, as OpenRouter does; None if it names none. A
     key of the user's own is billed by somebody else."""
     if not isinstance(usage, dict) or usage.get("is_byok"):

@@ -47,7 +47,7 @@ def origin_of(url: str, model: str) -> str:
     return f"{urlsplit(url).netloc.rpartition('@')[2]} {family[0] if family else name}"
 
 
-def attached(fields: Mapping[str, Any], known: Iterable[str]) -> JsonObject:
+def find_attached(fields: Mapping[str, Any], known: Iterable[str]) -> JsonObject:
     """The fields that have a value and are not known."""
     return {
         name: value
@@ -58,8 +58,8 @@ def attached(fields: Mapping[str, Any], known: Iterable[str]) -> JsonObject:
 
 def call_data(call: Mapping[str, Any]) -> JsonObject:
     """What an endpoint has attached to one tool call of Chat Completions."""
-    data = attached(call, OF_CALL)
-    if of_function := attached(as_object(call.get("function")), OF_FUNCTION):
+    data = find_attached(call, OF_CALL)
+    if of_function := find_attached(as_object(call.get("function")), OF_FUNCTION):
         data["function"] = of_function
     return data
 

@@ -127,7 +127,7 @@ def read_response(payload: Any) -> JsonObject:
     usage = payload.get("usage")
     mended = None if usage is None else mend_usage(usage)
     if mended is not usage and mended != usage:
-        note_repair("counts of usage that are no numbers → read as numbers, or left out")
+        note_repair("odd token counts → read as numbers or left out")
         payload = {**payload, "usage": mended}
     details = payload.get("incomplete_details")
     if details is not None and not isinstance(details, dict):

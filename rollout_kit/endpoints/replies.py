@@ -28,8 +28,8 @@ from ..responses import (
 from ..session import note_repair
 from ..types import JsonObject
 from .chat import LOGPROBS, RAW
-from .prices import billed_cost
-from .provider_data import OF_MESSAGE, attached, call_data, keep
+from .prices import read_cost
+from .provider_data import OF_MESSAGE, call_data, find_attached, keep
 from .refusals import read_status
 
 log = logging.getLogger(__name__)
@@ -105,7 +105,7 @@ def from_chat(completion: Any, params: Mapping[str, Any], endpoint: str = "") ->
 
 
 class UnknownFinishes:
-    """Names each finish reason that is unknown to the log, once."""
+    """Logs each unknown finish reason once."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -116,8 +116,8 @@ class UnknownFinishes:
         if reason not in self._named:
             self._named.add(reason)
             log.warning(
-                "%s: an answer ended with the finish reason '%s', which is unknown: its rollouts"
-                " are kept as incomplete, with this reason",
+                "%s: an answer ended with the unknown finish reason '%s'. Such rollouts are kept as"
+                " incomplete, with this reason",
                 self._name,
                 reason,
             )
@@ -178,17 +178,17 @@ def _finish(choice: JsonObject) -> str:
 
 
 def _incomplete_reason(choice: JsonObject) -> str | None:
-    """Why the answer is not whole; a finish reason that is unknown is kept as it is."""
+    """Why the answer is not whole. An unknown finish reason is kept as it is."""
     named = _finish(choice)
     return MEANINGS.get(named, str(choice["finish_reason"])) if named else None
 
 
 def _is_at_limit(choice: JsonObject, completion: JsonObject, params: Mapping[str, Any]) -> bool:
-    """Whether as many tokens were generated as allowed: some endpoints call this `tool_calls`."""
+    """Whether the answer used up its tokens: some endpoints report `tool_calls` then. A `stop` is
+    believed."""
     limit = params.get("max_output_tokens")
-    if _finish(choice) == "stop":
-        return False
-    return is_count(limit) and 0 < limit <= count(completion.get("usage"), "completion_tokens")
+    used = count(completion.get("usage"), "completion_tokens")
+    return _finish(choice) != "stop" and is_count(limit) and 0 < limit <= used
 
 
 @dataclass(slots=True)
@@ -324,7 +324,7 @@ def _annotation(given: JsonObject) -> JsonObject:
 def _keep_attached(
     item: Item, message: JsonObject, said: _Said, endpoint: str, *, has_calls: bool
 ) -> None:
-    fields = attached(message, {*OF_MESSAGE, *said.text_in})
+    fields = find_attached(message, {*OF_MESSAGE, *said.text_in})
     if has_calls:  # some endpoints want an empty thought back as well
         fields |= {name: "" for name in REASONING if message.get(name) == ""}
     if not said.is_plain:
@@ -373,7 +373,7 @@ def read_usage(given: Any) -> JsonObject | None:
         "output_tokens_details": {"reasoning_tokens": thought},
         "total_tokens": count(usage, "total_tokens") or read + written,
     }
-    cost = billed_cost(usage)
+    cost = read_cost(usage)
     return made if cost is None else {**made, "cost": cost}
 
 

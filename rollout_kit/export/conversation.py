@@ -14,7 +14,7 @@ import orjson
 
 from ..endpoints.chat import RAW, to_chat
 from ..errors import TaskError
-from ..responses import content_texts, offered_tools, output_items
+from ..responses import content_texts, find_offered_tools, output_items
 from ..store.lines import row_of
 from ..types import JsonObject, Rollout
 
@@ -78,7 +78,7 @@ def read_conversation(
     params = rollout.line.get("responses_create_params") or {}
     output = output_items(rollout.response) if is_answered else []
     try:
-        sent = {**params, "n": 1, "tools": offered_tools(params, rollout.response)}
+        sent = {**params, "n": 1, "tools": find_offered_tools(params, rollout.response)}
         asked = to_chat(sent, reasoning_field=_REASONING)
         said = to_chat({"input": output}, reasoning_field=_REASONING)
     except TaskError as error:

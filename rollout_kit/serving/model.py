@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from ..endpoints import messages, raw
 from ..endpoints.completions import as_completion, as_params
 from ..endpoints.events import completion_events, response_events
-from ..endpoints.prices import FREE, Prices, Tariff, billed_cost, tariff_of
+from ..endpoints.prices import FREE, Prices, Tariff, read_cost, tariff_of
 from ..errors import ModelError, RolloutError
 from ..responses import total_tokens
 from ..session import Spent, current_session
@@ -293,7 +293,7 @@ class Model(Service):
         tariff, tokens = self._tariff(response.get("model") or self.model_name()), 0
         cost = 0.0 if tariff is FREE or not response.get("output") else None
         if cost is None and getattr(self.config, "prices", None) is None:
-            cost = billed_cost(response.get("usage"))
+            cost = read_cost(response.get("usage"))
         try:
             tokens = total_tokens(response)
             if tariff and tokens and cost is None:

@@ -43,7 +43,7 @@ class Reader:
         output = self._dataset.output_of(number)
         labels, rewards = output.labels, output.group_rewards()
         score = rewards.of(key) if rewards else None
-        line = _shown(raw)
+        line = _read_for_people(raw)
         is_whole = isinstance(line.get("response"), dict)
         return {
             "id": row_id,
@@ -78,7 +78,7 @@ class Reader:
         _, part, row = self._dataset.locate(row_id)
         key, raw = part.index.key(row), part.index.line(row)
         if has_provider_data(raw):
-            raw = orjson.dumps(_shown(raw))
+            raw = orjson.dumps(_read_for_people(raw))
         return f"{key.task_id}-{key.rollout_index}.json", raw
 
     def group(self, row_id: int) -> JsonObject:
@@ -186,7 +186,7 @@ def _cut(value: Any, level: int = 0) -> Any:
     return value
 
 
-def _shown(raw: bytes) -> Any:
+def _read_for_people(raw: bytes) -> Any:
     """A line for people: without what only an endpoint can read."""
     line = orjson.loads(raw)
     if not has_provider_data(raw):

@@ -83,7 +83,7 @@ def collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Collected:
     return Collected(Desk(tmp_path), VirtualTime(monkeypatch))
 
 
-def opened_to(metrics: JsonObject) -> int:
+def find_opening(metrics: JsonObject) -> int:
     """The limit after the first change, which happens before anything is answered."""
     at, before, after, why = metrics["parallelism"]["changes"][0]
     assert at < 5 and before == 8 and "the engine has room" in why
@@ -94,13 +94,15 @@ def test_a_run_opens_at_what_the_cache_holds(collected: Collected) -> None:
     """Short prompts and a quarter of 4,096 tokens: some 1,040 tokens each."""
     vllm = vllm_with(20.0, num_gpu_blocks=20_000)
     found = collected.run(vllm, 400, "auto", max_num_seqs=1000)
-    assert opened_to(found) == pytest.approx(0.85 * 320_000 / 1040, rel=0.05)
-    assert vllm.stats.peak >= 0.95 * opened_to(found)
+    assert find_opening(found) == pytest.approx(0.85 * 320_000 / 1040, rel=0.05)
+    assert vllm.stats.peak >= 0.95 * find_opening(found)
 
 
 def test_a_run_opens_at_what_the_engine_runs_less_what_others_use(collected: Collected) -> None:
     vllm = vllm_with(20.0, num_gpu_blocks=1_000_000, num_others=100)
-    assert opened_to(collected.run(vllm, 200, "auto", max_num_seqs=160)) == pytest.approx(60, abs=8)
+    assert find_opening(collected.run(vllm, 200, "auto", max_num_seqs=160)) == pytest.approx(
+        60, abs=8
+    )
 
 
 def test_the_line_of_a_run_whose_requests_wait_before_the_engine(collected: Collected) -> None:

@@ -19,8 +19,8 @@ from ...endpoints.chat import RAW
 from ...responses import (
     Item,
     content_texts,
+    find_offered_tools,
     input_items,
-    offered_tools,
     output_items,
     pair_outputs,
 )
@@ -207,7 +207,7 @@ def _prompt(line: JsonObject) -> Attributes:
     if texts := content_texts(params.get("instructions")):
         parts = [{"type": "text", "content": text} for text in texts]
         found["gen_ai.system_instructions"] = to_text(parts)
-    if tools := offered_tools(params, line["response"]):
+    if tools := find_offered_tools(params, line["response"]):
         found["gen_ai.tool.definitions"] = to_text(tools)
     return found
 
