@@ -62,8 +62,8 @@ class VerifyRequest(RunRequest):
     """A task with the response to be scored (a Responses-API object)."""
 
     reads_metadata: ClassVar[bool] = False
-    """Whether a subclass looks into the row's `verifier_metadata` itself. Otherwise a field that it
-    names may lie there too."""
+    """Whether a subclass reads the row's `verifier_metadata` itself. If not, its fields may also
+    stand there."""
 
     response: JsonObject
 

@@ -46,7 +46,7 @@ NO_GAIN = 1.1
 """A smaller speed-up is within the difference of two equal runs."""
 
 TOLD = 1.6
-"""Where the gain was not measured, a limit that allows more than this says too little."""
+"""Highest gain that is reported where none was measured: a higher bound tells the reader little."""
 
 LIMITED = 0.05
 """Share of the slots' time spent on a rate limit from which the limit counts as reached."""

@@ -12,7 +12,7 @@ QUARTER = 0.25
 """Share of the allowed output that a request is expected to use while nothing longer was seen."""
 
 LETTERS = 4
-"""Bytes of JSON in a token of a prompt, roughly."""
+"""Bytes of a prompt's JSON per token, roughly."""
 
 FILLED = 0.85
 """Share of the key-value cache to fill; a fuller one is cut (`limiter.KV_HIGH`)."""
