@@ -24,24 +24,24 @@ from typing import Any
 
 import orjson
 
-from rollout_kit.cluster.exchange import Exchange
-from rollout_kit.cluster.lease import Lease
-from rollout_kit.cluster.leases import Leases
-from rollout_kit.cluster.messages import (
+from rollout_kit.analysis.metrics.summary import Metrics
+from rollout_kit.api.testing import run_virtual
+from rollout_kit.collecting.cluster.exchange import Exchange
+from rollout_kit.collecting.cluster.lease import Lease
+from rollout_kit.collecting.cluster.leases import Leases
+from rollout_kit.collecting.cluster.messages import (
     Event,
     decode_leases,
     read_message,
     write_event,
     write_message,
 )
-from rollout_kit.cluster.worker import GATHER_S
-from rollout_kit.collector.schedule import Attempts, Schedule
-from rollout_kit.collector.slot import Keep, Slot
+from rollout_kit.collecting.cluster.worker import GATHER_S
+from rollout_kit.collecting.schedule import Attempts, Schedule
+from rollout_kit.collecting.slot import Keep, Slot
 from rollout_kit.errors import PeerLost
-from rollout_kit.metrics.summary import Metrics
+from rollout_kit.serving.transport.loop import GC_THRESHOLDS
 from rollout_kit.store.lines import info_of
-from rollout_kit.testing import run_virtual
-from rollout_kit.transport.loop import GC_THRESHOLDS
 from rollout_kit.types import Attempt, Key, Outcome, Rollout, StoredTurn, Task
 
 SHORTEST_S, LONGEST_S, WAIT_S, LEASE_S = 0.5, 1.5, 3.0, 15.0

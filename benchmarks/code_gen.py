@@ -7,10 +7,10 @@ import asyncio
 import sys
 import time
 
+from rollout_kit.api.testing import making, mount
 from rollout_kit.responses import make_response, message_item
 from rollout_kit.serving import registry
-from rollout_kit.testing import making, mount
-from rollout_kit.transport.loop import run
+from rollout_kit.serving.transport.loop import run
 from rollout_kit.types import JsonObject
 
 SOLUTION = "```python\nprint(sum(map(int, input().split())))\n```"

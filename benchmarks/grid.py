@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rollout_kit.launch.process_tree import family
+from rollout_kit.serving.process_tree import family
 
 from . import sides, work
 from .endpoint import Setting

@@ -21,9 +21,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rollout_kit.launch.process_tree import family
-from rollout_kit.nemo_gym.checkout import Gym
-from rollout_kit.nemo_gym.environments import environment_of
+from rollout_kit.serving.nemo_gym.checkout import Gym
+from rollout_kit.serving.nemo_gym.environments import environment_of
+from rollout_kit.serving.process_tree import family
 
 from . import endpoint
 from .endpoint import Setting

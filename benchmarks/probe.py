@@ -55,7 +55,7 @@ def peak_mb(pid: int | str) -> float:
 
 def main() -> None:
     report, command, *argv = sys.argv[1:]
-    from rollout_kit.transport import loop
+    from rollout_kit.serving.transport import loop
 
     run = loop.run
     loop.run = lambda work: run(run_probed(work, Path(report)))  # type: ignore[assignment]

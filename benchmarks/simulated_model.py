@@ -52,10 +52,10 @@ class Bare(asyncio.Protocol):
 
 def serve(case: str, port: int) -> None:
     """Run one server process: print its port and answer until killed."""
-    from rollout_kit.launch.sockets import bound_socket
     from rollout_kit.serving import registry
-    from rollout_kit.transport import loop
-    from rollout_kit.transport.peers import Peers
+    from rollout_kit.serving.sockets import bound_socket
+    from rollout_kit.serving.transport import loop
+    from rollout_kit.serving.transport.peers import Peers
 
     async def main() -> None:
         settings = CASES[case]

@@ -19,7 +19,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-from rollout_kit.launch.process_tree import family
+from rollout_kit.serving.process_tree import family
 
 from .measure import ROOT, environment, memory_mb, running_endpoint
 from .sides import Servers, collector_keys, ng_run

@@ -12,9 +12,9 @@ import random
 import sys
 from dataclasses import dataclass
 
+from rollout_kit.api.testing import run_virtual
 from rollout_kit.rl import BufferedGroup, BufferPolicy, MemoryBuffer
 from rollout_kit.rl.simulated_trainer import SimulatedTrainer
-from rollout_kit.testing import run_virtual
 
 PLACES, GROUP, BATCH, STEPS = 128, 8, 32, 40
 

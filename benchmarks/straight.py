@@ -22,7 +22,7 @@ import uvloop
 
 from rollout_kit.responses import output_text
 from rollout_kit.serving import registry
-from rollout_kit.transport.http import HttpClient
+from rollout_kit.serving.transport.http import HttpClient
 
 from . import sides, work
 from .endpoint import Setting

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import orjson
 
+from rollout_kit.api.testing import making, mount
 from rollout_kit.responses import make_response, message_item
 from rollout_kit.serving import registry
-from rollout_kit.testing import making, mount
-from rollout_kit.transport.loop import run
+from rollout_kit.serving.transport.loop import run
 from rollout_kit.types import JsonObject
 
 FAMILIES = ("basic_arithmetic", "spell_backward", "word_ladder", "countdown", "puzzle24")

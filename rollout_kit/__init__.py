@@ -6,10 +6,11 @@ What this module exports is the public API; each name is imported when it is fir
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from . import _moved
+from ._version import __version__ as __version__
 
 _HOMES = {
-    "api.load": "Rollouts load",
+    "store.load": "Rollouts load",
     "api.runs": "collect collect_sync reverify",
     "api.servers": "connect servers",
     "errors": "ConfigError ModelError OutputError RolloutError RolloutKitError StopRun TaskError"
@@ -17,8 +18,8 @@ _HOMES = {
     "launch.reach": "Servers",
     "responses": "Item content_texts function_call_item function_call_output function_calls"
     " input_items make_response message_item output_items output_text reasoning_item",
-    "sandbox.limits": "SandboxError SandboxLimits SandboxRun",
-    "sandbox.pool": "Sandbox",
+    "serving.sandbox.limits": "SandboxError SandboxLimits SandboxRun",
+    "serving.sandbox.pool": "Sandbox",
     "serving.agent": "Agent AgentConfig",
     "serving.gymnasium": "Game GameRequest GymnasiumServer Step",
     "serving.judge": "Evaluation Judge JudgeConfig",
@@ -28,14 +29,15 @@ _HOMES = {
     "serving.verdicts.workers": "VerifyWorkersConfig",
     "types": "Failure JsonObject Key Rollout RolloutInfo RunRequest SeedSessionResponse Unverified"
     " VerifyRequest VerifyResponse",
-    "workers.pool": "WorkerPool",
+    "serving.workers.pool": "WorkerPool",
 }
 """Module of this package → the public names that it defines."""
+
+_moved.install()
 
 _MODULES = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 if TYPE_CHECKING:
-    from .api.load import Rollouts, load
     from .api.runs import collect, collect_sync, reverify
     from .api.servers import connect, servers
     from .errors import (
@@ -63,15 +65,17 @@ if TYPE_CHECKING:
         output_text,
         reasoning_item,
     )
-    from .sandbox.limits import SandboxError, SandboxLimits, SandboxRun
-    from .sandbox.pool import Sandbox
     from .serving.agent import Agent, AgentConfig
     from .serving.gymnasium import Game, GameRequest, GymnasiumServer, Step
     from .serving.judge import Evaluation, Judge, JudgeConfig
     from .serving.model import Model, ModelConfig
     from .serving.resources_server import ResourcesServer, ResourcesServerConfig, Reverify
+    from .serving.sandbox.limits import SandboxError, SandboxLimits, SandboxRun
+    from .serving.sandbox.pool import Sandbox
     from .serving.tools import tool
     from .serving.verdicts.workers import VerifyWorkersConfig
+    from .serving.workers.pool import WorkerPool
+    from .store.load import Rollouts, load
     from .types import (
         Failure,
         JsonObject,
@@ -84,7 +88,6 @@ if TYPE_CHECKING:
         VerifyRequest,
         VerifyResponse,
     )
-    from .workers.pool import WorkerPool
 
 
 def __getattr__(name: str) -> Any:

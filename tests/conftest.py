@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 from support import Bench
 
-from rollout_kit.collector import history
-from rollout_kit.testing import OVERS, Over
-from rollout_kit.transport.loop import GC_THRESHOLDS
+from rollout_kit.api.testing import OVERS, Over
+from rollout_kit.collecting import history
+from rollout_kit.serving.transport.loop import GC_THRESHOLDS
 
 gc.set_threshold(*GC_THRESHOLDS)  # as in a run: what the files of tests import stays
 

@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
+from rollout_kit.api.testing import making, mount
 from rollout_kit.authoring.examination import make_judges, make_trusting
 from rollout_kit.errors import RolloutError
 from rollout_kit.responses import make_response, message_item
 from rollout_kit.serving import registry
 from rollout_kit.session import Session, entered
-from rollout_kit.testing import making, mount
 from rollout_kit.types import JsonObject
 
 AT_ONCE = 16

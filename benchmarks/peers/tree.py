@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from rollout_kit.launch.process_tree import family
+from rollout_kit.serving.process_tree import family
 
 from ..measure import Unmeasured, cpu_s, memory_mb
 

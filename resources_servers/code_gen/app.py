@@ -28,7 +28,7 @@ from rollout_kit import (
     VerifyResponse,
     output_text,
 )
-from rollout_kit.sandbox.container import Container
+from rollout_kit.serving.sandbox.container import Container
 from rollout_kit.serving.service import OPERATIONAL
 
 from .extraction import extract_code, is_reasoning_misplaced

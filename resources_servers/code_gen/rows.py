@@ -10,7 +10,7 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from rollout_kit import TaskError
-from rollout_kit.sandbox.limits import read_integer
+from rollout_kit.serving.sandbox.limits import read_integer
 
 
 class UnitTests(BaseModel):

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from types import BuiltinFunctionType, ModuleType
 from typing import Any
 
-from rollout_kit.sandbox.apart import Unreadable, evaluate_apart
+from rollout_kit.serving.sandbox.apart import Unreadable, evaluate_apart
 
 warnings.filterwarnings("ignore", category=SyntaxWarning)
 

@@ -6,8 +6,8 @@ from urllib.parse import quote
 
 from pydantic import Field, model_validator
 
-from rollout_kit.endpoints.addresses import BaseUrl, HeaderValue
 from rollout_kit.errors import ConfigError, ModelError
+from rollout_kit.serving.endpoints.addresses import BaseUrl, HeaderValue
 from rollout_kit.serving.hosted_model import PATHS, HostedModel, HostedModelConfig
 from rollout_kit.serving.service import OPERATIONAL
 

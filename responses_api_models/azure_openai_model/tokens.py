@@ -12,8 +12,8 @@ from typing import Any
 
 import orjson
 
-from rollout_kit.endpoints.refusals import parse_json
 from rollout_kit.errors import ModelError, how_to_install
+from rollout_kit.serving.endpoints.refusals import parse_json
 
 SCOPE = "https://cognitiveservices.azure.com/.default"
 """The scope of the tokens."""

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from rollout_kit.endpoints.raw import raw_text
 from rollout_kit.errors import ConfigError, ModelError, how_to_install
 from rollout_kit.responses import make_response
 from rollout_kit.rl.partial import PartialTurns, name_request
 from rollout_kit.rl.weights.folder import WeightStep
 from rollout_kit.rl.weights.follower import Follower
 from rollout_kit.rl.weights.sync import WeightSync
+from rollout_kit.serving.endpoints.raw import raw_text
 from rollout_kit.serving.model import Model, ModelConfig, ScoreRequest
 from rollout_kit.serving.service import OPERATIONAL
 from rollout_kit.trajectory import Versions, stamp_tokens

@@ -7,10 +7,10 @@ works only with the order that it was trained on.
 from collections.abc import Mapping
 from typing import Any
 
-from rollout_kit.endpoints.chat import SERVER_SIDE
-from rollout_kit.endpoints.params import find_problems
 from rollout_kit.errors import TaskError
 from rollout_kit.responses import Item, find_tool_calls, input_items, message_item
+from rollout_kit.serving.endpoints.chat import SERVER_SIDE
+from rollout_kit.serving.endpoints.params import find_problems
 from rollout_kit.types import JsonObject
 
 ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}

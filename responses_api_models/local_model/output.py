@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from rollout_kit.endpoints.chat import RAW
 from rollout_kit.responses import Item, message_item
+from rollout_kit.serving.endpoints.chat import RAW
 from rollout_kit.trajectory import GENERATION, LOG_PROBS, PROMPT, STOPPED_BY, TEMPERATURE
 from rollout_kit.types import JsonObject
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import Field
 
-from rollout_kit.endpoints.addresses import BaseUrl, HeaderValue
+from rollout_kit.serving.endpoints.addresses import BaseUrl, HeaderValue
 from rollout_kit.serving.hosted_model import PATHS, HostedModel, HostedModelConfig
 from rollout_kit.serving.service import OPERATIONAL
 

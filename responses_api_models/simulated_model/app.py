@@ -14,8 +14,8 @@ from typing import Any
 from rollout_kit.errors import ConfigError, ModelError, RolloutError
 from rollout_kit.serving.model import CHAT, RESPONSES, Model
 from rollout_kit.serving.service import Demands, get, post
+from rollout_kit.serving.transport.access import Accepted, Access
 from rollout_kit.session import Spent
-from rollout_kit.transport.access import Accepted, Access
 from rollout_kit.types import JsonObject
 
 from . import bodies

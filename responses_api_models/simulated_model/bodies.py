@@ -1,8 +1,8 @@
 """An answer in the form of either API, complete or as the events of a stream."""
 
-from rollout_kit.endpoints.completions import as_completion
-from rollout_kit.endpoints.events import completion_events, response_events
 from rollout_kit.responses import Item, function_call_item, make_response, message_item
+from rollout_kit.serving.endpoints.completions import as_completion
+from rollout_kit.serving.endpoints.events import completion_events, response_events
 from rollout_kit.serving.model import CHAT
 from rollout_kit.types import JsonObject
 

@@ -12,10 +12,10 @@ import orjson
 
 from rollout_kit.errors import PeerError, RolloutError, TaskError
 from rollout_kit.serving.model import CHAT, RESPONSES
+from rollout_kit.serving.transport.access import TRUSTED, Access
+from rollout_kit.serving.transport.peer_user import PEER_USER
+from rollout_kit.serving.transport.wire import encode
 from rollout_kit.session import HEADER, SPENT_HEADER
-from rollout_kit.transport.access import TRUSTED, Access
-from rollout_kit.transport.peer_user import PEER_USER
-from rollout_kit.transport.wire import encode
 from rollout_kit.types import JsonObject
 
 from . import bodies, wire

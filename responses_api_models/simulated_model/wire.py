@@ -16,7 +16,7 @@ from typing import cast
 
 import httptools
 
-from rollout_kit.transport.peer_user import PeerUser
+from rollout_kit.serving.transport.peer_user import PeerUser
 
 BACKLOG = 2048
 """Connections that may wait to be accepted."""

@@ -6,13 +6,13 @@ from typing import Any
 
 from pydantic import Field
 
-from rollout_kit.endpoints.chat import RAW
-from rollout_kit.endpoints.params import find_problems
-from rollout_kit.endpoints.replies import from_chat
 from rollout_kit.errors import ModelError, TaskError
 from rollout_kit.responses import find_tool_calls, message_item
 from rollout_kit.rl.adapters.engine import SAMPLING, Sampled, TrainerEngine
 from rollout_kit.rl.partial import PartialTurn, PartialTurns, name_request
+from rollout_kit.serving.endpoints.chat import RAW
+from rollout_kit.serving.endpoints.params import find_problems
+from rollout_kit.serving.endpoints.replies import from_chat
 from rollout_kit.serving.model import Model, ModelConfig
 from rollout_kit.serving.service import OPERATIONAL
 from rollout_kit.session import current_session

@@ -5,12 +5,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rollout_kit.endpoints.chat import to_chat
-from rollout_kit.endpoints.raw import raw_text
 from rollout_kit.errors import TaskError
 from rollout_kit.responses import Item, content_texts, input_items
 from rollout_kit.rl.adapters.engine import TrainerEngine
 from rollout_kit.rl.suffix import Restart, align, rest_behind
+from rollout_kit.serving.endpoints.chat import to_chat
+from rollout_kit.serving.endpoints.raw import raw_text
 from rollout_kit.trajectory import GENERATION, TokenSequence, sequences
 from rollout_kit.types import JsonObject
 

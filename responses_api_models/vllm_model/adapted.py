@@ -5,9 +5,9 @@ from typing import Any
 
 import orjson
 
-from rollout_kit.endpoints.chat import RAW
-from rollout_kit.endpoints.refusals import extra_body
 from rollout_kit.responses import Item, content_texts, input_items
+from rollout_kit.serving.endpoints.chat import RAW
+from rollout_kit.serving.endpoints.refusals import extra_body
 from rollout_kit.types import JsonObject
 
 from .config import VllmModelConfig

@@ -11,16 +11,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rollout_kit.endpoints.patience import record_lost_time
 from rollout_kit.rl.partial import PartialTurns, name_request
 from rollout_kit.rl.weights.follower import Follower
+from rollout_kit.serving.endpoints.patience import record_lost_time
 from rollout_kit.serving.model import Model, ScoreRequest, host_of
 from rollout_kit.serving.service import Demands, get, post
+from rollout_kit.serving.transport.http import HttpClient
+from rollout_kit.serving.transport.loop import cancel_all, gather_all
+from rollout_kit.serving.transport.retry import MODEL_REQUEST, retry
 from rollout_kit.serving.weights import find_folder, find_in_hub
 from rollout_kit.session import current_session
-from rollout_kit.transport.http import HttpClient
-from rollout_kit.transport.loop import cancel_all, gather_all
-from rollout_kit.transport.retry import MODEL_REQUEST, retry
 from rollout_kit.types import JsonObject
 
 from .asking import Asking

@@ -10,9 +10,12 @@ from typing import Any
 
 import orjson
 
-from rollout_kit.endpoints.provider_data import origin_of, tag
-from rollout_kit.endpoints.raw import as_chat, raw_text
-from rollout_kit.endpoints.refusals import (
+from rollout_kit.errors import ModelError, PeerError, PeerTimeout, PeerUnreachable, summary
+from rollout_kit.responses import CUT_OFF, FILTERED
+from rollout_kit.rl.suffix import Restart
+from rollout_kit.serving.endpoints.provider_data import origin_of, tag
+from rollout_kit.serving.endpoints.raw import as_chat, raw_text
+from rollout_kit.serving.endpoints.refusals import (
     incomplete_response,
     is_context_overflow,
     is_filtered,
@@ -20,13 +23,10 @@ from rollout_kit.endpoints.refusals import (
     read_response,
     wait_s,
 )
-from rollout_kit.endpoints.replies import UnknownFinishes
-from rollout_kit.errors import ModelError, PeerError, PeerTimeout, PeerUnreachable, summary
-from rollout_kit.responses import CUT_OFF, FILTERED
-from rollout_kit.rl.suffix import Restart
+from rollout_kit.serving.endpoints.replies import UnknownFinishes
 from rollout_kit.serving.model import ScoreRequest
+from rollout_kit.serving.transport.http import HttpClient, Reply
 from rollout_kit.trajectory import RESTART, Versions, span_versions, stamp_tokens
-from rollout_kit.transport.http import HttpClient, Reply
 from rollout_kit.types import JsonObject
 
 from . import token_in, turns

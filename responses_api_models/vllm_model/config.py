@@ -7,10 +7,10 @@ from typing import Any, Literal, Self
 from pydantic import AliasChoices, ConfigDict, Field, field_validator, model_validator
 
 from rollout_kit.config.fields import keys
-from rollout_kit.endpoints.addresses import check_base_url
 from rollout_kit.rl.weights.sync import WeightSync
+from rollout_kit.serving.endpoints.addresses import check_base_url
 from rollout_kit.serving.service import OPERATIONAL
-from rollout_kit.transport.http import MAX_REPLY_MB
+from rollout_kit.serving.transport.http import MAX_REPLY_MB
 from rollout_kit.types import JsonObject
 
 from . import installed

@@ -8,9 +8,9 @@ import asyncio
 import logging
 from dataclasses import dataclass
 
-from rollout_kit.endpoints.refusals import parse_json
 from rollout_kit.errors import ModelError
-from rollout_kit.transport.http import Reply
+from rollout_kit.serving.endpoints.refusals import parse_json
+from rollout_kit.serving.transport.http import Reply
 from rollout_kit.types import JsonObject
 
 from .token_in import RENDER, Ask

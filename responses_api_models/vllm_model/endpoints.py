@@ -13,10 +13,10 @@ from typing import Any
 import orjson
 
 from rollout_kit.errors import ModelError, PeerError
+from rollout_kit.serving.transport.http import HttpClient
+from rollout_kit.serving.transport.loop import cancel_all
+from rollout_kit.serving.transport.retry import VLLM_PROBE, delay_s
 from rollout_kit.time_limit import within
-from rollout_kit.transport.http import HttpClient
-from rollout_kit.transport.loop import cancel_all
-from rollout_kit.transport.retry import VLLM_PROBE, delay_s
 from rollout_kit.types import JsonObject
 
 from . import metrics

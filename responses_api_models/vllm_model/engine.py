@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from rollout_kit.errors import ConfigError, PeerError
-from rollout_kit.launch.process_tree import MARK
 from rollout_kit.launch.processes import Child, Reaper, spawn, stop
 from rollout_kit.launch.supervise import Supervisor, Terms
-from rollout_kit.transport.http import HttpClient
-from rollout_kit.transport.retry import VLLM_RESTART
+from rollout_kit.serving.process_tree import MARK
+from rollout_kit.serving.transport.http import HttpClient
+from rollout_kit.serving.transport.retry import VLLM_RESTART
 
 from . import words
 

@@ -17,8 +17,8 @@ from typing import Any
 from rollout_kit.rl.weights.folder import WeightStep
 from rollout_kit.rl.weights.follower import Follower
 from rollout_kit.rl.weights.sync import Mode, WeightSync
+from rollout_kit.serving.transport.loop import gather_all
 from rollout_kit.trajectory import Versions
-from rollout_kit.transport.loop import gather_all
 from rollout_kit.types import JsonObject
 
 from .endpoints import Endpoint, Endpoints

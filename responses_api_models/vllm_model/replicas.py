@@ -10,8 +10,8 @@ from pathlib import Path
 
 from rollout_kit.errors import ConfigError, suggest
 from rollout_kit.launch.output import ALOUD, QUIET
-from rollout_kit.launch.process_tree import MARK
-from rollout_kit.transport.http import HttpClient
+from rollout_kit.serving.process_tree import MARK
+from rollout_kit.serving.transport.http import HttpClient
 from rollout_kit.types import JsonObject
 
 from . import gpus, installed

@@ -13,12 +13,12 @@ from secrets import token_hex
 
 import orjson
 
-from rollout_kit.endpoints.refusals import read_reply
 from rollout_kit.errors import RolloutError
 from rollout_kit.rl.partial import PartialTurn
-from rollout_kit.transport.connection import Headers
-from rollout_kit.transport.http import Reply
-from rollout_kit.transport.loop import cancel_all
+from rollout_kit.serving.endpoints.refusals import read_reply
+from rollout_kit.serving.transport.connection import Headers
+from rollout_kit.serving.transport.http import Reply
+from rollout_kit.serving.transport.loop import cancel_all
 from rollout_kit.types import JsonObject
 
 log = logging.getLogger(__name__)

@@ -8,12 +8,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from rollout_kit.endpoints.refusals import read_reply
 from rollout_kit.errors import ModelError
 from rollout_kit.rl.suffix import Aligned, Restart, align, is_verbatim, rest_behind
+from rollout_kit.serving.endpoints.refusals import read_reply
+from rollout_kit.serving.transport.http import Reply
+from rollout_kit.serving.transport.loop import gather_all
 from rollout_kit.trajectory import SampledTurn
-from rollout_kit.transport.http import Reply
-from rollout_kit.transport.loop import gather_all
 from rollout_kit.types import JsonObject
 
 RENDER = "/v1/chat/completions/render"

@@ -6,14 +6,14 @@ from typing import Any
 
 import orjson
 
-from rollout_kit.endpoints.chat import LOGPROBS, RAW, sound_calls, to_chat
-from rollout_kit.endpoints.provider_data import untag
-from rollout_kit.endpoints.raw import to_completion
-from rollout_kit.endpoints.refusals import extra_body
-from rollout_kit.endpoints.replies import from_chat
 from rollout_kit.errors import ModelError, TaskError
 from rollout_kit.responses import Item, input_items
 from rollout_kit.rl.partial import PartialTurn
+from rollout_kit.serving.endpoints.chat import LOGPROBS, RAW, sound_calls, to_chat
+from rollout_kit.serving.endpoints.provider_data import untag
+from rollout_kit.serving.endpoints.raw import to_completion
+from rollout_kit.serving.endpoints.refusals import extra_body
+from rollout_kit.serving.endpoints.replies import from_chat
 from rollout_kit.trajectory import (
     GENERATION,
     LOG_PROBS,

@@ -12,9 +12,9 @@ from typing import Any
 
 import orjson
 
-from rollout_kit.endpoints.refusals import read_reply
 from rollout_kit.errors import PeerError, RolloutKitError, summary
-from rollout_kit.transport.http import HttpClient
+from rollout_kit.serving.endpoints.refusals import read_reply
+from rollout_kit.serving.transport.http import HttpClient
 from rollout_kit.types import JsonObject
 
 UPDATE_TIMEOUT_S = 1800.0

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from ..collector.collection import (
+from ..collecting.collection import (
     Collection,
     CommandLines,
     open_collection,
@@ -20,11 +20,12 @@ from ..collector.collection import (
     output_paths,
     survey_stored,
 )
-from ..collector.plan import check_repeats
-from ..collector.results import Status, finish, write_metrics
-from ..collector.reverification import verifiers_of
-from ..collector.run import Run
-from ..collector.sources import TaskSource
+from ..collecting.pacing.bill import Bill
+from ..collecting.plan import check_repeats
+from ..collecting.results import Status, finish, write_metrics
+from ..collecting.reverification import verifiers_of
+from ..collecting.run import Run
+from ..collecting.sources import TaskSource
 from ..config import fields
 from ..config.inputs import task_path
 from ..config.keys.cluster import ClusterConfig
@@ -40,7 +41,6 @@ from ..config.keys.trackers import TrackersConfig
 from ..config.load import Config
 from ..errors import ConfigError
 from ..launch.reach import Servers
-from ..pacing.bill import Bill
 from ..store.files import check_apart
 from ..types import JsonObject, Outcome
 from .servers import connect, log_event, servers

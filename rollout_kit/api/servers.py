@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from ..cluster.places import open_servers
+from ..collecting.cluster.places import open_servers
 from ..config.keys.commands import CollectConfig
 from ..config.load import load
 from ..errors import ConfigError

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from contextlib import suppress
 from typing import Any
 
-from ..collector.schedule import END, End, Later
-from ..collector.sources import TaskSource
+from ..collecting.schedule import END, End, Later
+from ..collecting.sources import TaskSource
 from ..errors import ConfigError
 from ..store.compact import NumberTable
 from ..store.tasks import Malformed, Reading, task_id_of

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from ..launch.process_tree import MARK, kill_family
+from ..serving.process_tree import MARK, kill_family
 from ..types import JsonObject
 
 WATCH = Path(__file__).with_name("watch")

@@ -12,11 +12,11 @@ from ..config.keys.authoring import ListConfig
 from ..config.keys.commands import ValidateConfig
 from ..config.load import load
 from ..errors import ConfigError
-from ..nemo_gym.benchmarks import list_configs
-from ..nemo_gym.checkout import Gym, GymServer
-from ..nemo_gym.environments import environment_of
-from ..nemo_gym.models import NAMES
 from ..serving import registry
+from ..serving.nemo_gym.benchmarks import list_configs
+from ..serving.nemo_gym.checkout import Gym, GymServer
+from ..serving.nemo_gym.environments import environment_of
+from ..serving.nemo_gym.models import NAMES
 
 POLICY = "policy_base_url: http://127.0.0.1:1/v1\npolicy_api_key: none\npolicy_model_name: none\n"
 """Values that nearly every YAML of NeMo Gym needs."""

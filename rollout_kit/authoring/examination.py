@@ -14,6 +14,7 @@ from pathlib import Path
 
 import orjson
 
+from ..api.testing import OVERS, Over, ScriptedModel, making, mount
 from ..config.instances import MODELS, UNSAFE_CODE, references
 from ..config.keys.commands import InspectConfig
 from ..config.load import load
@@ -24,9 +25,8 @@ from ..serving import registry
 from ..serving.resources_server import ResourcesServer
 from ..serving.service import Service
 from ..serving.tools import arguments_of
+from ..serving.transport.peers import Peers
 from ..session import Session, entered
-from ..testing import OVERS, Over, ScriptedModel, making, mount
-from ..transport.peers import Peers
 from ..types import JsonObject
 from .self_writes import find_self_writes
 

@@ -23,10 +23,10 @@ def main(words: list[str]) -> int:
 
     from ..authoring.audit_report import format_audit
     from ..authoring.audit_stage import audit
+    from ..serving.transport import loop  # not needed for --help
     from ..store.files import write_json
     from ..store.replacing import check_replaceable
     from ..store.scan import read_object
-    from ..transport import loop  # not needed for --help
 
     def tell(line: str) -> None:
         print(line, file=sys.stderr, flush=True)

@@ -10,7 +10,7 @@ from . import entry
 @entry.command("ng_chaos")
 def main(words: list[str]) -> int:
     config = entry.load(words, ChaosConfig)
-    from ..chaos.chaos import chaos  # not needed for --help
+    from ..authoring.chaos.chaos import chaos  # not needed for --help
 
     def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)

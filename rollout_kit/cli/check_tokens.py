@@ -11,7 +11,7 @@ from . import entry
 def main(words: list[str]) -> int:
     config = entry.load(words, CheckTokensConfig)
     from ..rl.checking import check_file, format_check  # not needed for --help
-    from ..transport import loop
+    from ..serving.transport import loop
 
     found = loop.run(check_file(config, lambda text, **fields: print(text, file=sys.stderr)))
     entry.show(found, format_check, as_json=config.command.json_output)

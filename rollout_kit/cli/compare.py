@@ -7,7 +7,10 @@ from . import entry
 @entry.command("ng_compare")
 def main(words: list[str]) -> int:
     command = entry.parse_files(words, CompareConfig)
-    from ..commands.compare import compare_files, format_comparison  # not needed for --help
+    from ..analysis.comparison import (  # not needed for --help
+        compare_files,
+        format_comparison,
+    )
 
     entry.show_of_files(command, compare_files(command), format_comparison)
     return 0

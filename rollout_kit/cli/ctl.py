@@ -15,8 +15,8 @@ POLL_S = 0.2
 @entry.command("ng_ctl")
 def main(words: list[str]) -> int:
     command = entry.parse_keys([_read(word) for word in words], CtlConfig)
-    from ..live import client  # not needed for --help
-    from ..live.shown import format_changes, format_list, request_of
+    from ..collecting.live import client  # not needed for --help
+    from ..collecting.live.shown import format_changes, format_list, request_of
 
     request = request_of(command)
     if not request["steer"] and command.output_jsonl_fpath is None and command.run_id is None:

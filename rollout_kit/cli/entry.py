@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic_core import PydanticUndefined
 
-from .. import __version__
+from .._version import __version__
 from ..config.fields import describe
 from ..config.keys.commands import COMMANDS, Command
 from ..errors import ConfigError, RolloutKitError
@@ -274,7 +274,7 @@ def show(found: Any, format_text: Callable[[Any], str], *, as_json: bool) -> Non
 
 def show_of_files(command: Any, found: dict[str, Any], format_text: Callable[[Any], str]) -> None:
     """Print a result over files of rollouts, and which of them hold tasks of earlier inputs."""
-    from ..api.outputs import files_of  # not needed for --help
+    from ..store.outputs import files_of  # not needed for --help
     from ..store.own_tasks import find_earlier_inputs
 
     is_whole = command.input_jsonl_fpath is None

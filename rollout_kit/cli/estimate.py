@@ -9,7 +9,7 @@ def main(words: list[str]) -> int:
     config = entry.load(words, EstimateConfig)
     from ..commands.collect import estimate
     from ..commands.progress import Progress
-    from ..transport import loop  # not needed for --help
+    from ..serving.transport import loop  # not needed for --help
 
     progress = Progress(as_json=config.command.json_output, title="Collecting a canary")
     status = loop.run(estimate(config, words, progress))

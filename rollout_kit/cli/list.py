@@ -23,7 +23,7 @@ def main(words: list[str]) -> int:
     from ..config.keys.authoring import ListConfig
     from ..config.load import parse_keys
     from ..config.sources import read_layers
-    from ..nemo_gym.checkout import Gym
+    from ..serving.nemo_gym.checkout import Gym
 
     command = parse_keys(words, ListConfig)
     for layer in read_layers([], Path.cwd()):  # env.yaml

@@ -9,7 +9,10 @@ from . import entry
 @entry.command("ng_merge_lora")
 def main(words: list[str]) -> int:
     command = entry.parse_keys(words, MergeLoraConfig)
-    from ..lora.merge import format_manifest, merge  # not needed for --help
+    from ..rl.lora.merge import (  # not needed for --help
+        format_manifest,
+        merge,
+    )
 
     manifest = merge(command, lambda text: print(text, file=sys.stderr))
     shown = {"output": str(command.output), **manifest}

@@ -9,8 +9,8 @@ from . import entry
 @entry.command("ng_plan_vllm")
 def main(words: list[str]) -> int:
     asked = entry.parse_keys(words, PlanVllmConfig)
-    from ..plan_vllm import shown  # not needed for --help
-    from ..plan_vllm.plan import plan
+    from ..authoring.plan_vllm import shown  # not needed for --help
+    from ..authoring.plan_vllm.plan import plan
 
     made = plan(asked)
     if asked.json_output:

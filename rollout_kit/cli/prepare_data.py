@@ -12,10 +12,10 @@ ROWS_LEFT_OUT = 2
 
 @entry.command("ng_prepare_data")
 def main(words: list[str]) -> int:
+    from ..collecting.data.prepare import prepare, prepare_benchmark
+    from ..collecting.data.summary import format_summaries
     from ..config.overrides import text_of  # not needed for --help
-    from ..data.prepare import prepare, prepare_benchmark
-    from ..data.summary import format_summaries
-    from ..nemo_gym.benchmarks import config_of
+    from ..serving.nemo_gym.benchmarks import config_of
 
     named = text_of(words, "benchmark")
     benchmark = [f"+config_paths=[{config_of(named)}]"] if named else []

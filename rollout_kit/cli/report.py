@@ -7,7 +7,7 @@ from . import entry
 @entry.command("ng_report")
 def main(words: list[str]) -> int:
     command = entry.parse_files(words, ReportConfig)
-    from ..view.report import write_report  # not needed for --help
+    from ..analysis.view.report import write_report  # not needed for --help
 
     print(write_report(command))
     return 0

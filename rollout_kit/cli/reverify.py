@@ -9,7 +9,7 @@ def main(words: list[str]) -> int:
     config = entry.load(words, ReverifyConfig)
     from ..commands.progress import Progress
     from ..commands.reverify import reverify
-    from ..transport import loop  # not needed for --help
+    from ..serving.transport import loop  # not needed for --help
 
     title = "Verifying rollouts"
     progress = Progress(as_json=config.command.json_output, title=title, generates=False)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @entry.command("ng_run")
 def main(words: list[str]) -> int:
     config = entry.load(words, RunConfig)
-    from ..transport import loop  # not needed for --help
+    from ..serving.transport import loop  # not needed for --help
 
     if not config.instances:
         raise ConfigError(
@@ -32,13 +32,13 @@ def main(words: list[str]) -> int:
 
 
 async def _serve(config: "Config[RunConfig]") -> int:
-    from ..cluster.places import nodes_for
+    from ..collecting.cluster.places import nodes_for
     from ..config.replaced import explain
     from ..launch.head.server import HeadServer
     from ..launch.placement import placed
     from ..launch.run import RunIdentity
     from ..secrets import mask
-    from ..transport.cassette import Tapes
+    from ..serving.transport.cassette import Tapes
 
     command = config.command
     began = time.monotonic()
@@ -128,7 +128,7 @@ def _announce(running: "Placed", head: str, elapsed_s: float, console: Console) 
 
 def _announce_agent(config: "Config", running: "Placed", console: Console) -> None:
     """Report the first agent's address if there are several, or if its port is in use."""
-    from ..launch.sockets import WARM_UP_PORT, warm_up_agent
+    from ..launch.ports import WARM_UP_PORT, warm_up_agent
 
     agent = warm_up_agent(config.instances.values())
     if agent is None or agent.placement not in (None, "process"):

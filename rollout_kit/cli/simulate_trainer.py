@@ -11,7 +11,7 @@ from . import entry
 def main(words: list[str]) -> int:
     command = entry.parse_keys(words, SimulateTrainerConfig)
     from ..commands.simulate_trainer import format_figures, simulate  # not needed for --help
-    from ..transport import loop
+    from ..serving.transport import loop
 
     def show(figures: JsonObject) -> None:
         if not command.json_output:

@@ -45,7 +45,7 @@ async def _status(command: StatusConfig) -> int:
 
 async def _serve(head: "HeadClient", port: int) -> int:
     """Serve the page until Ctrl-C."""
-    from ..live.site import open_page, shared_panel
+    from ..collecting.live.site import open_page, shared_panel
 
     def say(text: str, **fields: Any) -> None:
         print(f"{text}  (stop with Ctrl-C)", flush=True)
@@ -69,7 +69,7 @@ async def _query_all(head: "HeadClient") -> list["JsonObject"]:
 async def _query(server: "JsonObject", worker: "JsonObject", head: "HeadClient") -> "JsonObject":
     """Query one server process."""
     from ..errors import PeerError
-    from ..transport.access import bearer, token_for
+    from ..serving.transport.access import bearer, token_for
 
     health, load, about = worker["state"], {}, {}
     if worker["url"] and health == "ready":

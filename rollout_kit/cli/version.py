@@ -4,7 +4,7 @@ import json
 import platform
 from importlib.metadata import PackageNotFoundError, version
 
-from .. import __version__
+from .._version import __version__
 from ..config.keys.commands import InspectConfig
 from . import entry
 

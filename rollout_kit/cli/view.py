@@ -11,11 +11,11 @@ from . import entry
 def main(words: list[str]) -> int:
     command = entry.parse_files(words, ViewConfig)
     if command.static_fpath is not None:
-        from ..view.static import write_report
+        from ..analysis.view.static import write_report
 
         print(write_report(command))
         return 0
-    from ..view.serve import serve  # not needed for --help
+    from ..analysis.view.serve import serve  # not needed for --help
 
     with suppress(KeyboardInterrupt):
         asyncio.run(serve(command, print))

@@ -6,20 +6,20 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from ..cluster.places import open_servers
-from ..collector.collection import Collection, open_collection, output_paths
-from ..collector.plan import check_repeats
-from ..collector.sources import TaskSource
+from ..collecting.cluster.places import open_servers
+from ..collecting.collection import Collection, open_collection, output_paths
+from ..collecting.command_line import command_lines
+from ..collecting.pacing.bill import Bill
+from ..collecting.plan import check_repeats
+from ..collecting.sources import TaskSource
+from ..collecting.trackers.installed import check_trackers
 from ..config.inputs import choose_agent, task_path
 from ..config.keys.commands import CollectConfig
 from ..config.load import Config
 from ..errors import ConfigError
 from ..launch.reach import Servers
-from ..pacing.bill import Bill
 from ..store.files import check_apart
 from ..store.input import input_file
-from ..trackers.installed import check_trackers
-from .command_line import command_lines
 from .estimate import confirm
 from .estimate import estimate as estimate_all
 from .progress import Progress

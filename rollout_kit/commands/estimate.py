@@ -14,16 +14,16 @@ from itertools import count
 from types import MappingProxyType
 from typing import NamedTuple
 
-from ..collector.collection import Collection
-from ..collector.results import Status, finish
-from ..collector.run import Ending, Run
-from ..collector.schedule import Later
-from ..collector.sources import TaskSource
+from ..analysis.metrics.intervals import MIN_DRAWN, Interval, share, total
+from ..collecting.collection import Collection
+from ..collecting.pacing.bill import dollars
+from ..collecting.results import Status, finish
+from ..collecting.run import Ending, Run
+from ..collecting.schedule import Later
+from ..collecting.sources import TaskSource
 from ..config.keys.commands import CollectConfig
-from ..endpoints.prices import TIERS, Tariff
 from ..errors import RolloutError, number_of
-from ..metrics.intervals import MIN_DRAWN, Interval, share, total
-from ..pacing.bill import dollars
+from ..serving.endpoints.prices import TIERS, Tariff
 from ..types import Attempt, Failure, JsonObject, Outcome, Rollout, RolloutInfo, Unverified
 from .progress import Progress
 from .report import say_reasons

@@ -7,34 +7,35 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 
-from ..config.keys.analysis import ExportConfig, PairsConfig, SelectionConfig
-from ..config.keys.trackers import OtelConfig
-from ..errors import ConfigError, OutputError, suggest
-from ..export.conversation import (
-    Conversation,
-    Unfit,
-    as_texts,
-    digest,
-    read_conversation,
-)
-from ..export.formats import FORMATS, Format, find_format
-from ..export.grouped import build_group
-from ..export.pairs import Two, plan_pairs
-from ..export.preferences import Pair, PairPrompt
-from ..export.report import (
+from ..analysis.export.conversation import Conversation, Unfit, as_texts, digest, read_conversation
+from ..analysis.export.formats import FORMATS, Format, find_format
+from ..analysis.export.grouped import build_group
+from ..analysis.export.pairs import Two, plan_pairs
+from ..analysis.export.preferences import Pair, PairPrompt
+from ..analysis.export.report import (
     ExportReport,
     check_exports,
     explain_nothing,
     find_exports,
     report_path,
 )
-from ..export.selection import NO_RESPONSE, Selection, is_test_of, read_selected, score_of, select
-from ..export.trainers import Context, identify, read_trace
-from ..export.writing import RowFile
+from ..analysis.export.selection import (
+    NO_RESPONSE,
+    Selection,
+    is_test_of,
+    read_selected,
+    score_of,
+    select,
+)
+from ..analysis.export.trainers import Context, identify, read_trace
+from ..analysis.export.writing import RowFile
+from ..collecting.trackers.installed import check_installed
+from ..collecting.trackers.otel.sender import NotSent, Sender
+from ..config.keys.analysis import ExportConfig, PairsConfig, SelectionConfig
+from ..config.keys.trackers import OtelConfig
+from ..errors import ConfigError, OutputError, suggest
 from ..store.files import write_json
 from ..store.groups.scope import Group
-from ..trackers.installed import check_installed
-from ..trackers.otel.sender import NotSent, Sender
 from ..types import JsonObject, Key, Rollout
 
 BATCH = 100

@@ -1,7 +1,7 @@
 """Merges outputs, and tells what was found."""
 
-from ..cluster.merging.merge import expand, merge_files
-from ..collector.results import Status
+from ..collecting.cluster.merging.merge import expand, merge_files
+from ..collecting.results import Status
 from ..config.keys.analysis import MergeConfig
 from ..errors import ConfigError, number_of
 from ..store.files import OutputPaths

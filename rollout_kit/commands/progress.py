@@ -14,9 +14,9 @@ from typing import Any, TextIO
 import orjson
 from tqdm import tqdm
 
-from ..collector.run import Run
-from ..live.figures import RunFigures
-from ..pacing.bill import Bill
+from ..collecting.live.figures import RunFigures
+from ..collecting.pacing.bill import Bill
+from ..collecting.run import Run
 from ..types import Outcome
 
 log = logging.getLogger(__name__)

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..collector.results import Status, cost_of, finish, has_metrics_file
-from ..collector.run import Ending, Run
+from ..collecting.results import Status, cost_of, finish, has_metrics_file
+from ..collecting.run import Ending, Run
 from ..errors import ConfigError, number_of
 from ..types import JsonObject, Say
 from .progress import Progress

@@ -4,8 +4,10 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from ..collector.collection import open_reverification, survey_stored
-from ..collector.reverification import Verifiers, know_verifiers, reach_verifiers
+from ..collecting.collection import open_reverification, survey_stored
+from ..collecting.command_line import command_lines
+from ..collecting.reverification import Verifiers, know_verifiers, reach_verifiers
+from ..collecting.trackers.installed import check_trackers
 from ..config.inputs import stored_path
 from ..config.keys.commands import ReverifyConfig
 from ..config.load import Config
@@ -14,8 +16,6 @@ from ..launch.reach import Servers
 from ..store.foreign.nemo_gym import as_ours
 from ..store.input import input_file
 from ..store.stored import StoredFile
-from ..trackers.installed import check_trackers
-from .command_line import command_lines
 from .progress import Progress
 from .run import prepare, run_to_end, show_first_request
 from .throughput_log import check_log

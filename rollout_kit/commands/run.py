@@ -8,18 +8,18 @@ from typing import Any
 
 import orjson
 
-from ..collector.collection import Collection
-from ..collector.results import Status, write_metrics
-from ..collector.run import Run
-from ..collector.schedule import Later
+from ..collecting.collection import Collection
+from ..collecting.live.control import Control
+from ..collecting.live.door import open_door
+from ..collecting.live.watcher import Reader, Watcher
+from ..collecting.results import Status, write_metrics
+from ..collecting.run import Run
+from ..collecting.schedule import Later
+from ..collecting.trackers.tracking import track
 from ..config.replaced import explain
 from ..errors import number_of
-from ..live.control import Control
-from ..live.door import open_door
-from ..live.watcher import Reader, Watcher
+from ..serving.transport.loop import interrupts
 from ..store.lines import row_of, without_verdict
-from ..trackers.tracking import track
-from ..transport.loop import interrupts
 from ..types import Attempt, Say
 from .progress import Progress
 from .report import report
@@ -143,7 +143,10 @@ async def drive(
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(open_door(control, watcher, progress.say))
         if (command := run.command).dashboard:
-            from ..live.site import OwnPanel, open_page  # a run without a page needs no server
+            from ..collecting.live.site import (  # a run without a page needs no server
+                OwnPanel,
+                open_page,
+            )
 
             panel, port = OwnPanel(control, watcher), command.dashboard_port
             page = open_page(panel, port, "dashboard_port", progress.say)

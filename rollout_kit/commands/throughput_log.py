@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..collector.run import Run
+from ..collecting.run import Run
 from ..config.keys.commands import RolloutsCommand
 from ..errors import ConfigError
 from ..store.files import OutputPaths

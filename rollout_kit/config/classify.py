@@ -5,12 +5,12 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from ..endpoints.params import TYPO, find_problems
 from ..errors import suggest
-from ..nemo_gym.checkout import Gym
-from ..nemo_gym.environment_servers import ROUTES
-from ..nemo_gym.environment_servers import TYPE as ENVIRONMENTS
 from ..serving import registry
+from ..serving.endpoints.params import TYPO, find_problems
+from ..serving.nemo_gym.checkout import Gym
+from ..serving.nemo_gym.environment_servers import ROUTES
+from ..serving.nemo_gym.environment_servers import TYPE as ENVIRONMENTS
 from ..types import JsonObject
 from . import fields, instances, interpolation
 from .instances import Block

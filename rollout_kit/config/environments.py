@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from ..errors import suggest
-from ..nemo_gym.environment_servers import (
+from ..serving.nemo_gym.environment_servers import (
     AGENT,
     KINDS,
     ROUTES,

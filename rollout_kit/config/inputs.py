@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from ..errors import ConfigError, suggest
-from ..nemo_gym.environment_servers import find_environment_servers, list_datasets
 from ..serving import registry
+from ..serving.nemo_gym.environment_servers import find_environment_servers, list_datasets
 from ..types import JsonObject
 from .keys.command import Command
 from .keys.commands import CollectConfig, ReverifyConfig

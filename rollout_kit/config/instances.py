@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel, ValidationError
 
 from ..errors import ConfigError, suggest
-from ..nemo_gym import adoption
-from ..nemo_gym.checkout import Gym, GymServer
-from ..nemo_gym.environment_servers import TYPE as ENVIRONMENTS
 from ..serving import registry
+from ..serving.nemo_gym import adoption
+from ..serving.nemo_gym.checkout import Gym, GymServer
+from ..serving.nemo_gym.environment_servers import TYPE as ENVIRONMENTS
 from ..serving.service import ServerConfig, ServerRef
 from ..types import JsonObject
 from . import fields

@@ -12,12 +12,12 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import ValidationError
 
-from ..endpoints.params import TEXT_PARAMS
 from ..errors import ConfigError, suggest
-from ..nemo_gym.adoption import place_data
-from ..nemo_gym.checkout import Gym
 from ..secrets import find_used, is_secret_key, mask, private_values, secret_values
+from ..serving.endpoints.params import TEXT_PARAMS
 from ..serving.imported import look_again
+from ..serving.nemo_gym.adoption import place_data
+from ..serving.nemo_gym.checkout import Gym
 from ..types import JsonObject
 from . import (
     classify,

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError, suggest
-from ..nemo_gym import inheritance
-from ..nemo_gym.checkout import locate
 from ..serving import registry
+from ..serving.nemo_gym import inheritance
+from ..serving.nemo_gym.checkout import locate
 from ..types import JsonObject
 from . import interpolation
 from .overrides import CONFIG_PATHS, Override

@@ -21,17 +21,18 @@ import orjson
 
 from ..config.instances import Instance
 from ..errors import ConfigError, PeerError
-from ..nemo_gym import handover
 from ..serving import registry
+from ..serving.nemo_gym import handover
 from ..serving.service import Demands
-from ..transport.access import accepted_by
-from ..transport.http import HttpClient
-from ..transport.loop import cancel_all
+from ..serving.sockets import url_of
+from ..serving.transport.access import accepted_by
+from ..serving.transport.http import HttpClient
+from ..serving.transport.loop import cancel_all
 from ..types import JsonObject
 from .holdings import config_for_gym, environment_of, plan_of, sources_of, warn_of_variables
 from .output import Output
+from .ports import Sockets
 from .processes import Child, Reaper, spawn, stop
-from .sockets import Sockets, url_of
 from .supervise import Supervisor, Terms
 
 STOP_S = 5.0

@@ -17,13 +17,13 @@ from pydantic import ValidationError
 
 from ..config.instances import RESOURCES, Instance
 from ..errors import ConfigError
-from ..nemo_gym import handover
 from ..secrets import mask
 from ..serving import registry
 from ..serving.fingerprint import list_sources
+from ..serving.nemo_gym import handover
+from ..serving.process_tree import MARK
+from ..serving.workers.environment import clean_environment
 from ..types import JsonObject
-from ..workers.environment import clean_environment
-from .process_tree import MARK
 from .processes import python_env
 
 MIN_SECRET = 8

@@ -16,20 +16,21 @@ from ..config.instance_keys import RAY, is_url
 from ..config.instances import AGENTS, MODELS, RESOURCES
 from ..config.load import Config, Instance
 from ..errors import ConfigError
-from ..nemo_gym.environments import interpreter_for
-from ..nemo_gym.idle import IdleGymServer
 from ..serving import registry
 from ..serving.model import Model
+from ..serving.nemo_gym.environments import interpreter_for
+from ..serving.nemo_gym.idle import IdleGymServer
 from ..serving.service import Service
-from ..transport.access import accepted_by, token_for
-from ..transport.cassette import Cassette, Tapes
-from ..transport.http import MAX_REPLY_MB, HttpClient
-from ..transport.loop import gather_all
-from ..transport.peers import Local, Peers, Transport, over_http
+from ..serving.sockets import url_of
+from ..serving.transport.access import accepted_by, token_for
+from ..serving.transport.cassette import Cassette, Tapes
+from ..serving.transport.http import MAX_REPLY_MB, HttpClient
+from ..serving.transport.loop import gather_all
+from ..serving.transport.peers import Local, Peers, Transport, over_http
 from ..types import JsonObject
 from .fleet import Fleet, Upkeep, demands_of
+from .ports import Sockets, bind_all
 from .run import RunIdentity
-from .sockets import Sockets, bind_all, url_of
 from .supervise import State
 
 

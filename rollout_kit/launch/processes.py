@@ -13,8 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..workers.environment import clean_environment
-from .process_tree import kill_family
+from ..serving.process_tree import kill_family
+from ..serving.workers.environment import clean_environment
 
 MAX_LINE_BYTES = 1 << 20
 """Longer lines of output are dropped."""
@@ -146,7 +146,7 @@ class Reaper:
             sys.executable,
             "-S",
             "-m",
-            "rollout_kit.launch.process_tree",
+            "rollout_kit.serving.process_tree",
             stdin=asyncio.subprocess.PIPE,
             env=python_env(clean_environment()),
             start_new_session=True,

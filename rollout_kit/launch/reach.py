@@ -12,19 +12,19 @@ from ..config.instances import AGENTS, MODELS
 from ..config.keys.commands import CollectConfig, HttpClientConfig, ReverifyConfig, RunConfig
 from ..config.load import Config
 from ..config.sources import ENV_FILE
-from ..endpoints.params import merge
 from ..errors import ConfigError, PeerError
-from ..launch.fleet import Upkeep
-from ..launch.placement import HttpLimits, Nodes, placed
-from ..launch.run import RunIdentity
-from ..nemo_gym.environment_servers import EnvironmentServer, find_environment_servers
-from ..transport.access import token_for
-from ..transport.cassette import Tapes
-from ..transport.http import HttpClient
-from ..transport.loop import beside
-from ..transport.peers import Peers, over_http
+from ..serving.endpoints.params import merge
+from ..serving.nemo_gym.environment_servers import EnvironmentServer, find_environment_servers
+from ..serving.transport.access import token_for
+from ..serving.transport.cassette import Tapes
+from ..serving.transport.http import HttpClient
+from ..serving.transport.loop import beside
+from ..serving.transport.peers import Peers, over_http
 from ..types import JsonObject, Say
+from .fleet import Upkeep
 from .head.client import HeadClient
+from .placement import HttpLimits, Nodes, placed
+from .run import RunIdentity
 
 SPARE_CONNECTIONS = 1100
 """Connections beyond the rollouts in flight: parked verdicts, closing sessions, health."""

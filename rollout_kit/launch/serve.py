@@ -17,14 +17,14 @@ import orjson
 
 from ..errors import RolloutKitError
 from ..serving import registry
+from ..serving.process_tree import MARK, kill_family
 from ..serving.service import Service
-from ..transport import loop
-from ..transport.cassette import Cassette, Tapes
-from ..transport.http import HttpClient
-from ..transport.peers import Local, Peers, over_http
+from ..serving.transport import loop
+from ..serving.transport.cassette import Cassette, Tapes
+from ..serving.transport.http import HttpClient
+from ..serving.transport.peers import Local, Peers, over_http
 from ..types import JsonObject
 from .output import BEGINS
-from .process_tree import MARK, kill_family
 
 PR_SET_PDEATHSIG = 1
 """prctl(2): set the signal that this process receives when its parent dies."""

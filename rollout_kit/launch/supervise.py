@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..errors import ConfigError
-from ..transport.loop import cancel_all
-from ..transport.retry import SERVER_RESTART, RetryPolicy, delay_s
+from ..serving.transport.loop import cancel_all
+from ..serving.transport.retry import SERVER_RESTART, RetryPolicy, delay_s
 from .processes import Child, Reaper
 
 SHORT_LIFE = 1 / 6

@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 
-from ..api.load import load
 from ..config.keys.commands import CheckTokensConfig
 from ..config.load import Config
 from ..errors import ConfigError, RolloutError
 from ..launch.reach import reach
+from ..store.load import load
 from ..trajectory import SampledTurn, sequences
 from ..types import JsonObject, Rollout, Say
 from .reference import NUM_PARALLEL, Score, score_with

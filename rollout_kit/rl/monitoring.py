@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..metrics.advantages import GroupFigures
+from ..analysis.metrics.advantages import GroupFigures
 from .rows import GroupRecord
 
 

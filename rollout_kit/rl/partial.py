@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 
 from ..serving.model import REQUIRE_VERSION
+from ..serving.transport.wire import canonical_request
 from ..session import current_session
-from ..transport.wire import canonical_request
 from ..types import JsonObject
 
 MAX_KEPT_TOKENS = 4_000_000

@@ -6,7 +6,7 @@ import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from ..transport.peers import Peers
+from ..serving.transport.peers import Peers
 from .rows import TrainingRow
 
 Score = Callable[[Sequence[int], float, int | None], Awaitable[list[float]]]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from ..metrics.advantages import Method, advantages
+from ..analysis.metrics.advantages import Method, advantages
 from ..store.groups.scope import group_of
 from ..store.index.packing import seconds_of
 from ..store.lines import rollout_of

@@ -14,16 +14,16 @@ from typing import Any, ClassVar
 
 import orjson
 
-from ..endpoints.events import response_events
 from ..errors import THROTTLED, PeerError, RolloutError, TaskError
 from ..responses import function_calls, sum_usage, without_provider_data
 from ..session import LOST_TIMES, Session, current_session, entered
 from ..time_limit import running_loop, within
-from ..transport.peers import Peers
-from ..transport.retry import TURN, retry
-from ..transport.wire import EventStream, canonical_request, parse_object
 from ..types import JsonObject
+from .endpoints.events import response_events
 from .service import ServerConfig, ServerRef, Service, post
+from .transport.peers import Peers
+from .transport.retry import TURN, retry
+from .transport.wire import EventStream, canonical_request, parse_object
 
 CLOSE_TIMEOUT_S = 5.0
 """Time limit of close_session: the rollout does not need its result."""

@@ -14,27 +14,6 @@ from typing import Any, Literal
 import orjson
 from pydantic import ConfigDict, Field
 
-from ..endpoints.addresses import HeaderValue
-from ..endpoints.assembly import Assembly, CompletionAssembly, ResponseAssembly
-from ..endpoints.chat import RAW, MaxTokensField, sound_calls, to_chat
-from ..endpoints.outage import GONE, Outage
-from ..endpoints.patience import Throttling, Waited, lose_to_outage
-from ..endpoints.provider_data import origin_of, tag, untag
-from ..endpoints.rate_limit import HEADER_PREFIX, Allowances, RequestQueue
-from ..endpoints.raw import PATH as COMPLETION_PATH
-from ..endpoints.raw import as_chat, raw_text, to_completion
-from ..endpoints.refusals import (
-    QUOTED,
-    describe_no_json,
-    extra_body,
-    incomplete_by_refusal,
-    incomplete_response,
-    is_stream,
-    read_refusal,
-    read_response,
-    take_reply,
-)
-from ..endpoints.replies import UnknownFinishes, from_chat
 from ..errors import (
     THROTTLED,
     ModelError,
@@ -47,13 +26,34 @@ from ..errors import (
 from ..responses import total_tokens
 from ..session import current_session
 from ..time_limit import running_loop
-from ..transport.connection import Headers
-from ..transport.http import MAX_REPLY_MB, HttpClient, Reply
-from ..transport.loop import step
-from ..transport.retry import MODEL_REQUEST, retry
 from ..types import JsonObject
+from .endpoints.addresses import HeaderValue
+from .endpoints.assembly import Assembly, CompletionAssembly, ResponseAssembly
+from .endpoints.chat import RAW, MaxTokensField, sound_calls, to_chat
+from .endpoints.outage import GONE, Outage
+from .endpoints.patience import Throttling, Waited, lose_to_outage
+from .endpoints.provider_data import origin_of, tag, untag
+from .endpoints.rate_limit import HEADER_PREFIX, Allowances, RequestQueue
+from .endpoints.raw import PATH as COMPLETION_PATH
+from .endpoints.raw import as_chat, raw_text, to_completion
+from .endpoints.refusals import (
+    QUOTED,
+    describe_no_json,
+    extra_body,
+    incomplete_by_refusal,
+    incomplete_response,
+    is_stream,
+    read_refusal,
+    read_response,
+    take_reply,
+)
+from .endpoints.replies import UnknownFinishes, from_chat
 from .model import Model, ModelConfig
 from .service import OPERATIONAL
+from .transport.connection import Headers
+from .transport.http import MAX_REPLY_MB, HttpClient, Reply
+from .transport.loop import step
+from .transport.retry import MODEL_REQUEST, retry
 
 PATHS = {"responses": "/responses", "chat_completions": "/chat/completions"}
 

@@ -23,11 +23,11 @@ from ..reading import read_whole
 from ..responses import content_texts, input_items, output_text
 from ..session import current_session
 from ..time_limit import time_left, within
-from ..transport.peers import Peers
-from ..transport.retry import JUDGE_CALL, retry
 from ..types import JsonObject
 from .resources_server import ResourcesServerConfig
 from .service import OPERATIONAL, ServerRef
+from .transport.peers import Peers
+from .transport.retry import JUDGE_CALL, retry
 
 PROMPT = """\
 Two people have answered the question below. Say whether their answers mean the same.

@@ -14,22 +14,22 @@ from urllib.parse import unquote, urlsplit
 import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
-from ..endpoints import messages, raw
-from ..endpoints.completions import as_completion, as_params
-from ..endpoints.events import completion_events, response_events
-from ..endpoints.prices import FREE, Prices, Tariff, read_cost, tariff_of
 from ..errors import ModelError, RolloutError
 from ..responses import total_tokens
 from ..session import Spent, current_session
 from ..time_limit import holding, running_loop
 from ..trajectory import VERSION_FIRST, VERSION_LAST
-from ..transport.wire import EventStream
 from ..types import JsonObject
+from .endpoints import messages, raw
+from .endpoints.completions import as_completion, as_params
+from .endpoints.events import completion_events, response_events
+from .endpoints.prices import FREE, Prices, Tariff, read_cost, tariff_of
 from .service import OPERATIONAL, ServerConfig, Service, get, post
+from .transport.wire import EventStream
 from .weights import digest_of
 
 if TYPE_CHECKING:
-    from ..transport.peers import Peers
+    from .transport.peers import Peers
 
 VERSION_HEADER = "x-policy-version"
 """Header of a reply: the version of the weights that wrote its last token."""

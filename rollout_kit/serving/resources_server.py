@@ -27,19 +27,14 @@ from ..errors import (
     validation_summary,
 )
 from ..session import VERIFIER, Session, current_session, entered
-from ..transport.access import Accepted
-from ..transport.peers import RowCheck
-from ..transport.wire import Route, parse_leniently
-from ..types import (
-    JsonObject,
-    SeedSessionResponse,
-    VerifyRequest,
-    VerifyResponse,
-)
+from ..types import JsonObject, SeedSessionResponse, VerifyRequest, VerifyResponse
 from .fingerprint import load_code
 from .open_sessions import OpenSessions
 from .service import OPERATIONAL, ServerConfig, Service, get, invoke, post
 from .tools import Tool, find_tools, tool
+from .transport.access import Accepted
+from .transport.peers import RowCheck
+from .transport.wire import Route, parse_leniently
 from .verdicts.groups import GroupScores, as_group_scores, parse_group
 from .verdicts.rollouts import as_verdict, find_request_type, parse_request, splice_metadata
 
@@ -168,7 +163,7 @@ class ResourcesServer(Service):
     ) -> AbstractAsyncContextManager[None]:
         if not self.config.get("mcp"):
             return super().serving(sock, run_id, token)
-        from ..transport.mcp_server import serving  # importing the SDK takes a second
+        from .transport.mcp_server import serving  # importing the SDK takes a second
 
         return serving(self, sock, run_id, token)
 

@@ -25,13 +25,13 @@ from ..responses import provider_data_in
 from ..secrets import echoes, mask, mask_echo, secret_values
 from ..session import current_session
 from ..trajectory import without_tokens
-from ..transport.access import Accepted
-from ..transport.bodies.encoding import NotJson
-from ..transport.wire import Route, encode, parse_leniently, parse_object, request_parser
 from ..types import JsonObject
+from .transport.access import Accepted
+from .transport.bodies.encoding import NotJson
+from .transport.wire import Route, encode, parse_leniently, parse_object, request_parser
 
 if TYPE_CHECKING:
-    from ..transport.peers import Peers
+    from .transport.peers import Peers
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 
@@ -174,7 +174,7 @@ class Service:
     def build_app(self, run_id: str = "") -> Any:
         """The ASGI app of this server. Override it to add routes: for an override it is FastAPI's,
         which takes a quarter of a second to import."""
-        from ..transport.app import build_app  # local servers need no HTTP server
+        from .transport.app import build_app  # local servers need no HTTP server
 
         routes = self.http_routes()
         if type(self).build_app.__module__.split(".")[0] == __name__.split(".")[0]:
@@ -188,7 +188,7 @@ class Service:
     ) -> AbstractAsyncContextManager[None]:
         """Context in which this server listens on `sock`. An override with an HTTP server of its
         own must check each request with `Access`."""
-        from ..transport.app import served
+        from .transport.app import served
 
         return served(self.build_app(run_id), sock, token)
 

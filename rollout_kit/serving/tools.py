@@ -10,8 +10,8 @@ import orjson
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
 
 from ..errors import RolloutError, SessionLost, ToolError, validation_summary
-from ..transport.wire import RESERVED
 from ..types import JsonObject
+from .transport.wire import RESERVED
 
 SAFE_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 """A tool's name becomes a path segment, so it must not contain a separator."""

@@ -16,9 +16,9 @@ from typing import Any
 
 import orjson
 
-from .. import __version__
-from ..endpoints.prices import Tariff
+from .._version import __version__
 from ..errors import OutputError
+from ..serving.endpoints.prices import Tariff
 from ..types import JsonObject
 from .files import write_atomically, write_json
 from .lines import now_text

@@ -15,11 +15,11 @@ from typing import Any
 
 import orjson
 
-from .. import __version__
-from ..endpoints.params import find_problems, merge
+from .._version import __version__
 from ..errors import suggest
-from ..nemo_gym.rows import SOURCE, flatten
 from ..responses import DEEPEST, is_too_deep
+from ..serving.endpoints.params import find_problems, merge
+from ..serving.nemo_gym.rows import SOURCE, flatten
 from ..types import JsonObject, Task
 from .arms.arm import Arm
 from .arms.template import Prompt

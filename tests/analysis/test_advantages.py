@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout_kit.metrics.advantages import GroupFigures, Method, advantages
+from rollout_kit.analysis.metrics.advantages import GroupFigures, Method, advantages
 
 METHODS: tuple[Method, ...] = ("grpo", "dr_grpo", "rloo")
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout_kit.metrics.aggregate import Aggregate
-from rollout_kit.metrics.sketch import Sketch
-from rollout_kit.metrics.summary import Metrics
+from rollout_kit.analysis.metrics.aggregate import Aggregate
+from rollout_kit.analysis.metrics.sketch import Sketch
+from rollout_kit.analysis.metrics.summary import Metrics
 from rollout_kit.store.lines import rollout_of
 
 LINES = st.lists(

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import write_jsonl
 
+from rollout_kit.analysis.comparison import MAX_WIDTH
+from rollout_kit.analysis.metrics.majority import Vote, maj_at, vote
+from rollout_kit.analysis.metrics.paired import Side, compare
+from rollout_kit.analysis.metrics.student import mcnemar, t_quantile, t_tails
 from rollout_kit.cli import compare as command
 from rollout_kit.cli.export import main as export
-from rollout_kit.commands.compare import MAX_WIDTH
-from rollout_kit.metrics.majority import Vote, maj_at, vote
-from rollout_kit.metrics.paired import Side, compare
-from rollout_kit.metrics.student import mcnemar, t_quantile, t_tails
 
 REWARDS = st.lists(
     st.tuples(st.floats(0, 1, width=32), st.floats(0, 1, width=32)), min_size=2, max_size=30

@@ -11,10 +11,10 @@ import pytest
 from exported import Place, line
 from support import forget_home, read_jsonl, write_jsonl
 
+from rollout_kit.analysis.export import source
+from rollout_kit.analysis.export.filters.expression import Filter
 from rollout_kit.cli import compare, export, merge, report, view
 from rollout_kit.errors import ConfigError
-from rollout_kit.export import source
-from rollout_kit.export.filters.expression import Filter
 from rollout_kit.store.files import OutputPaths
 from rollout_kit.store.scan import scan
 

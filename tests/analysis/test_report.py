@@ -11,11 +11,11 @@ from exported import line, write_scored
 from support import write_jsonl
 from test_view import failure
 
+from rollout_kit.analysis.metrics.aggregate import Aggregate
+from rollout_kit.analysis.view.drawing import Whisker, draw_whiskers
 from rollout_kit.cli import report as command
 from rollout_kit.cli import view
-from rollout_kit.metrics.aggregate import Aggregate
 from rollout_kit.store.lines import rollout_of
-from rollout_kit.view.drawing import Whisker, draw_whiskers
 
 HOSTILE = "</pre><script>alert(1)</script><b>bold</b>"
 

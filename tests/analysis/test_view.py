@@ -17,13 +17,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import eventually, read_jsonl, write_jsonl
 
-from rollout_kit.api.load import load
+from rollout_kit.analysis.export.filters.expression import Filter, parse
+from rollout_kit.analysis.export.filters.masks import mask_of, split
+from rollout_kit.analysis.view import query as view_query
+from rollout_kit.analysis.view.app import Viewer, build_app
+from rollout_kit.analysis.view.comparison import compare_outputs
+from rollout_kit.analysis.view.dataset import Dataset
+from rollout_kit.analysis.view.facts import gather
+from rollout_kit.analysis.view.figures import histogram, plots
+from rollout_kit.analysis.view.query import Query
+from rollout_kit.analysis.view.report import build_page
 from rollout_kit.cli import export
 from rollout_kit.cli import view as command
 from rollout_kit.errors import ConfigError, OutputError
-from rollout_kit.export.filters.expression import Filter, parse
-from rollout_kit.export.filters.masks import mask_of, split
-from rollout_kit.launch.sockets import bound_socket, url_of
+from rollout_kit.serving.sockets import bound_socket, url_of
+from rollout_kit.serving.transport.app import served
 from rollout_kit.serving.verdicts.groups import GroupMemberScore
 from rollout_kit.store.groups.members import group_digest, hold
 from rollout_kit.store.groups.scope import group_of
@@ -31,18 +39,10 @@ from rollout_kit.store.groups.scores import build_group_line
 from rollout_kit.store.index.index import Index
 from rollout_kit.store.index.left_out import FOREIGN, OPEN, REPEATED
 from rollout_kit.store.lines import rollout_of
+from rollout_kit.store.load import load
 from rollout_kit.store.scan import parse_line
 from rollout_kit.store.sidecars.labels import Labelled, Labels
-from rollout_kit.transport.app import served
 from rollout_kit.types import Key
-from rollout_kit.view import query as view_query
-from rollout_kit.view.app import Viewer, build_app
-from rollout_kit.view.comparison import compare_outputs
-from rollout_kit.view.dataset import Dataset
-from rollout_kit.view.facts import gather
-from rollout_kit.view.figures import histogram, plots
-from rollout_kit.view.query import Query
-from rollout_kit.view.report import build_page
 
 NUMBERS = ["reward", "num_turns", "output_tokens", "score", "flag"]
 TEXTS = ["extracted_answer", "model", "status", "mixed", "arm"]
@@ -353,14 +353,14 @@ def searching() -> list[str]:
 def test_an_expression_that_takes_for_ever_is_ended_and_holds_nothing_up(
     viewer: Viewer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rollout_kit.workers.matching.DEADLINE_S", 60.0)
+    monkeypatch.setattr("rollout_kit.serving.workers.matching.DEADLINE_S", 60.0)
     slow = Query("", '/"(([^"]|[a-z])+)+!!/')
     running = viewer.queries.result(slow)
     assert viewer.queries.wait(Query("", "tea")).is_done and not running.is_done
     eventually(searching)
     viewer.queries.cancel(slow)
     eventually(lambda: not searching())
-    monkeypatch.setattr("rollout_kit.workers.matching.DEADLINE_S", 0.5)
+    monkeypatch.setattr("rollout_kit.serving.workers.matching.DEADLINE_S", 0.5)
     assert "write it simpler" in viewer.queries.wait(slow).error
     assert not searching()
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from support import Bench, Desk, asked, row
 
+from rollout_kit.api.testing import Over, ScriptedModel, run_virtual
 from rollout_kit.errors import ConfigError, ModelError, OutputError
 from rollout_kit.store.arms.arm import Arm, order_by_prompt
 from rollout_kit.store.arms.read import read_arms
 from rollout_kit.store.lines import info_of
-from rollout_kit.testing import Over, ScriptedModel, run_virtual
 
 ROWS = [{**row(f"q{number}"), "question": f"q{number}"} for number in range(4)]
 

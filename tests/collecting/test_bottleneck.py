@@ -18,19 +18,19 @@ from hosted import through_openai_model
 from support import Bench, Desk, row
 from virtual_time import VirtualTime
 
+from rollout_kit.api.testing import OVERS, Over, making, run_virtual
+from rollout_kit.collecting.pacing import meter, probe
+from rollout_kit.collecting.pacing.bottleneck import Client, Growth, SlotTime, verdict
+from rollout_kit.collecting.pacing.limiter import Fixed
+from rollout_kit.collecting.pacing.meter import Meter
+from rollout_kit.collecting.pacing.probe import WorkerLoad
 from rollout_kit.commands.progress import Progress
 from rollout_kit.errors import RolloutError
-from rollout_kit.pacing import meter, probe
-from rollout_kit.pacing.bottleneck import Client, Growth, SlotTime, verdict
-from rollout_kit.pacing.limiter import Fixed
-from rollout_kit.pacing.meter import Meter
-from rollout_kit.pacing.probe import WorkerLoad
 from rollout_kit.serving import registry
 from rollout_kit.serving.resources_server import ResourcesServer, tool
 from rollout_kit.session import current_session
 from rollout_kit.store.files import OutputPaths
 from rollout_kit.store.journal import Journal
-from rollout_kit.testing import OVERS, Over, making, run_virtual
 from rollout_kit.types import Failure, JsonObject, Key
 
 SimulatedModel = registry.load("responses_api_models", "simulated_model")

@@ -13,18 +13,18 @@ from endpoint import endpoint, says
 from support import Bench, asked, read_jsonl, row, write_jsonl
 from workplace import VERIFIER, Workplace
 
-from rollout_kit.chaos.chaos import chaos
-from rollout_kit.chaos.drill import LineCounter
-from rollout_kit.chaos.findings import MAX_SHOWN, ChaosReport, Invariant
-from rollout_kit.chaos.kills import draw_kills
-from rollout_kit.chaos.processes import Processes
-from rollout_kit.chaos.witness import Witness
-from rollout_kit.chaos.words import build_words
+from rollout_kit.api.testing import run_virtual
+from rollout_kit.authoring.chaos.chaos import chaos
+from rollout_kit.authoring.chaos.drill import LineCounter
+from rollout_kit.authoring.chaos.findings import MAX_SHOWN, ChaosReport, Invariant
+from rollout_kit.authoring.chaos.kills import draw_kills
+from rollout_kit.authoring.chaos.processes import Processes
+from rollout_kit.authoring.chaos.witness import Witness
+from rollout_kit.authoring.chaos.words import build_words
 from rollout_kit.config.keys.commands import ChaosConfig, KillsConfig
 from rollout_kit.config.load import Config, load
 from rollout_kit.errors import ConfigError
 from rollout_kit.store.files import OutputPaths
-from rollout_kit.testing import run_virtual
 
 ROWS = [row(f"q{number}") for number in range(4)]
 SECRET = "sk-planted-0123456789"
@@ -264,7 +264,7 @@ def test_progress_counts_each_line_once(tmp_path: Path) -> None:
 def test_what_is_left_over_is_found_named_and_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rollout_kit.chaos.processes.LEFT_S", 0.5)
+    monkeypatch.setattr("rollout_kit.authoring.chaos.processes.LEFT_S", 0.5)
     processes = Processes(tmp_path)
     code = "import subprocess; subprocess.Popen(['sleep', '98765'], start_new_session=True)"
     subprocess.run(

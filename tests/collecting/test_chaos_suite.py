@@ -26,8 +26,8 @@ from endpoint import endpoint
 from support import asked, eventually, read_jsonl, row, write_jsonl
 from workplace import ROOT, Workplace
 
-from rollout_kit.launch.sockets import bound_socket
-from rollout_kit.testing import text_response
+from rollout_kit.api.testing import text_response
+from rollout_kit.serving.sockets import bound_socket
 
 pytestmark = pytest.mark.chaos
 

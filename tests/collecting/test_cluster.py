@@ -16,7 +16,7 @@ from support import alive, eventually, read_jsonl
 from test_chaos_suite import FILES, Note, Site
 from workplace import said_until
 
-from rollout_kit.launch.sockets import bound_socket
+from rollout_kit.serving.sockets import bound_socket
 from rollout_kit.store.files import OutputPaths
 
 PROCESSES = ["+executor=processes", "+num_workers=2"]
@@ -69,7 +69,9 @@ def workers_of(site: Site) -> list[int]:
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
-            is_worker = b"rollout_kit.cluster.worker" in path.joinpath("cmdline").read_bytes()
+            is_worker = (
+                b"rollout_kit.collecting.cluster.worker" in path.joinpath("cmdline").read_bytes()
+            )
             if is_worker and path.joinpath("cwd").readlink() == site.folder:
                 found.append(int(path.name))
         except OSError:

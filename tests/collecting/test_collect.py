@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from support import Bench, Echo, asked, row, write_jsonl
 
+from rollout_kit.api.testing import ScriptedModel, making, run_virtual
 from rollout_kit.errors import ConfigError, ModelError, OutputError, PeerError, StopRun, VerifyError
 from rollout_kit.serving.resources_server import ResourcesServer
 from rollout_kit.store.files import OutputPaths
-from rollout_kit.testing import ScriptedModel, making, run_virtual
 from rollout_kit.types import VerifyRequest, VerifyResponse
 
 ROWS = [row(f"q{number}") for number in range(5)]
@@ -439,7 +439,7 @@ def test_the_rest_of_an_interrupted_input_can_be_given_as_another_input(bench: B
 def test_a_long_input_is_counted_while_it_is_collected(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rollout_kit.collector.sources.COUNT_FIRST", 3)
+    monkeypatch.setattr("rollout_kit.collecting.sources.COUNT_FIRST", 3)
     assert asyncio.run(bench.collect(ROWS)) == 0
     assert "counting on" in bench.out.getvalue()
     assert bench.metrics()["counts"]["planned"] == 5
@@ -534,7 +534,7 @@ def test_a_smaller_plan_than_the_file_counts_what_is_there(bench: Bench) -> None
 
 
 def test_the_command_that_continues_a_fresh_run_does_not_start_it_over(bench: Bench) -> None:
-    from rollout_kit.commands.command_line import repeat_command
+    from rollout_kit.collecting.command_line import repeat_command
 
     words = ["+a=1", "+resume=fresh", "+only=x:1", "+dry_run=true", "+output_jsonl_fpath=a b"]
     assert repeat_command("ng_collect_rollouts", words, frozenset()) == (

@@ -9,17 +9,7 @@ from typing import Any
 import pytest
 from support import Bench, Echo, asked, config_of, read_jsonl, row, write_jsonl
 
-from rollout_kit.commands.collect import collect_through
-from rollout_kit.commands.progress import Progress
-from rollout_kit.endpoints.prices import Prices
-from rollout_kit.errors import ConfigError, ModelError, VerifyError
-from rollout_kit.launch.reach import Servers
-from rollout_kit.pacing.bill import Bill, dollars
-from rollout_kit.serving.agent import Agent
-from rollout_kit.serving.model import Model
-from rollout_kit.serving.resources_server import ResourcesServer
-from rollout_kit.session import Session, Spent, entered
-from rollout_kit.testing import (
+from rollout_kit.api.testing import (
     OVERS,
     Over,
     ScriptedModel,
@@ -28,6 +18,16 @@ from rollout_kit.testing import (
     run_virtual,
     text_response,
 )
+from rollout_kit.collecting.pacing.bill import Bill, dollars
+from rollout_kit.commands.collect import collect_through
+from rollout_kit.commands.progress import Progress
+from rollout_kit.errors import ConfigError, ModelError, VerifyError
+from rollout_kit.launch.reach import Servers
+from rollout_kit.serving.agent import Agent
+from rollout_kit.serving.endpoints.prices import Prices
+from rollout_kit.serving.model import Model
+from rollout_kit.serving.resources_server import ResourcesServer
+from rollout_kit.session import Session, Spent, entered
 from rollout_kit.types import VerifyRequest, VerifyResponse
 
 ROWS = [row(f"q{number}") for number in range(20)]

@@ -8,11 +8,11 @@ import pytest
 from support import Desk, row
 from virtual_time import VirtualTime
 
-from rollout_kit.launch.sockets import bound_socket, url_of
-from rollout_kit.pacing.capacity import Size, find_capacity, find_width
-from rollout_kit.pacing.limiter import Adaptive
+from rollout_kit.collecting.pacing.capacity import Size, find_capacity, find_width
+from rollout_kit.collecting.pacing.limiter import Adaptive
 from rollout_kit.serving import registry
 from rollout_kit.serving.service import get
+from rollout_kit.serving.sockets import bound_socket, url_of
 from rollout_kit.types import JsonObject
 
 SimulatedModel = registry.load("responses_api_models", "simulated_model")

@@ -17,15 +17,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import HANG_S, Bench, asked, row
 
+from rollout_kit.analysis.metrics.intervals import share, total
+from rollout_kit.api.testing import ScriptedModel, run_virtual
 from rollout_kit.commands import estimate
 from rollout_kit.commands.collect import estimate_through
-from rollout_kit.endpoints.prices import Prices
 from rollout_kit.errors import ModelError
-from rollout_kit.metrics.intervals import share, total
 from rollout_kit.responses import make_response, message_item
+from rollout_kit.serving.endpoints.prices import Prices
 from rollout_kit.serving.model import Model
 from rollout_kit.session import current_session
-from rollout_kit.testing import ScriptedModel, run_virtual
 
 NUM_RUNS, COVERED = 50, 45
 

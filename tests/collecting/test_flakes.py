@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from support import Bench, Echo, EchoRequest, row
 
+from rollout_kit.api.testing import making, run_virtual
 from rollout_kit.errors import VerifyError
 from rollout_kit.responses import output_text
-from rollout_kit.testing import making, run_virtual
 from rollout_kit.types import VerifyRequest, VerifyResponse
 
 ROWS = [row(f"q{number}") for number in range(200)]

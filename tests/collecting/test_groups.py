@@ -14,13 +14,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import Desk, asked, blocks, read_jsonl, row
 
+from rollout_kit.api.testing import OVERS, Over, ScriptedModel, making, run_virtual, text_response
 from rollout_kit.errors import ModelError, OutputError, VerifyError
 from rollout_kit.responses import output_text
 from rollout_kit.serving.registry import load as load_server
 from rollout_kit.serving.resources_server import ResourcesServer
 from rollout_kit.store.groups.members import HeldMember
 from rollout_kit.store.groups.scores import GroupFile
-from rollout_kit.testing import OVERS, Over, ScriptedModel, making, run_virtual, text_response
 from rollout_kit.types import JsonObject, VerifyRequest, VerifyResponse
 
 

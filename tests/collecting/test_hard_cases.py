@@ -12,8 +12,9 @@ import pytest
 from support import HANG_S, Bench, Echo, EchoRequest, asked, read_jsonl, row, write_jsonl
 from virtual_time import run_virtual_once
 
-from rollout_kit.api.outputs import files_of
-from rollout_kit.cluster.merging.merge import expand
+from rollout_kit.analysis.view.dataset import find_outputs
+from rollout_kit.api.testing import ScriptedModel, call_response, making, mount, run_virtual
+from rollout_kit.collecting.cluster.merging.merge import expand
 from rollout_kit.errors import (
     ConfigError,
     ModelError,
@@ -22,12 +23,11 @@ from rollout_kit.errors import (
     StopRun,
     VerifyError,
 )
-from rollout_kit.launch.sockets import bound_socket
 from rollout_kit.serving import registry
 from rollout_kit.serving.resources_server import ResourcesServer, tool
-from rollout_kit.testing import ScriptedModel, call_response, making, mount, run_virtual
+from rollout_kit.serving.sockets import bound_socket
+from rollout_kit.store.outputs import files_of
 from rollout_kit.types import JsonObject, VerifyRequest, VerifyResponse
-from rollout_kit.view.dataset import find_outputs
 
 ROWS = [row(f"q{number}") for number in range(5)]
 
@@ -286,7 +286,7 @@ def test_a_late_tool_cannot_reopen_a_closed_session() -> None:
 
 def test_request_timeout_holds_in_the_process_too() -> None:
     from rollout_kit.errors import PeerTimeout
-    from rollout_kit.transport.peers import Local, Peers
+    from rollout_kit.serving.transport.peers import Local, Peers
 
     async def main() -> None:
         model = ScriptedModel(lambda params: "x", delay_s=100)

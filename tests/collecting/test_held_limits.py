@@ -9,14 +9,14 @@ import pytest
 from support import Bench, asked, row
 from virtual_time import VirtualTime
 
-from rollout_kit.collector.slot import HeldTime, Slot
+from rollout_kit.api.testing import ScriptedModel, mount, run_virtual
+from rollout_kit.collecting.slot import HeldTime, Slot
 from rollout_kit.errors import PeerTimeout
 from rollout_kit.rl.weights.follower import Follower
 from rollout_kit.rl.weights.sync import WeightSync
 from rollout_kit.serving import model, registry
 from rollout_kit.serving.agent import Agent
 from rollout_kit.session import Session, TurnLog, current_session, entered
-from rollout_kit.testing import ScriptedModel, mount, run_virtual
 from rollout_kit.time_limit import within
 from rollout_kit.types import JsonObject
 

@@ -10,10 +10,11 @@ import orjson
 import pytest
 
 from benchmarks.cluster import simulate
-from rollout_kit.cluster.exchange import Exchange
-from rollout_kit.cluster.lease import Dismissed, Lease, NotAskedFor
-from rollout_kit.cluster.leases import Leases
-from rollout_kit.cluster.messages import (
+from rollout_kit.api.testing import run_virtual
+from rollout_kit.collecting.cluster.exchange import Exchange
+from rollout_kit.collecting.cluster.lease import Dismissed, Lease, NotAskedFor
+from rollout_kit.collecting.cluster.leases import Leases
+from rollout_kit.collecting.cluster.messages import (
     decode_leases,
     decode_outcome,
     encode_leases,
@@ -21,14 +22,13 @@ from rollout_kit.cluster.messages import (
     write_event,
     write_message,
 )
-from rollout_kit.cluster.worker import GATHER_S, DriverClient, LeasedWork
-from rollout_kit.collector.slot import Place, Slot
+from rollout_kit.collecting.cluster.worker import GATHER_S, DriverClient, LeasedWork
+from rollout_kit.collecting.slot import Place, Slot
 from rollout_kit.errors import ModelError, OutputError, PeerLost, RolloutError
 from rollout_kit.store.index.columns import Columns
 from rollout_kit.store.index.records import RecordMaker
 from rollout_kit.store.lines import info_of
 from rollout_kit.store.scan import dump_line
-from rollout_kit.testing import run_virtual
 from rollout_kit.types import Attempt, Failure, Key, Outcome, Rollout, StoredTurn, Task, Unverified
 
 

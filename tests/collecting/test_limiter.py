@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from support import made, outcomes_of, slow
 from test_rate_limit import Endpoint, sent_through
 
-from rollout_kit.collector.schedule import Attempts, Schedule
-from rollout_kit.collector.slot import AttemptTasks, Slot
+from rollout_kit.api.testing import run_virtual
+from rollout_kit.collecting.pacing.limiter import Adaptive, Fixed, limiter_of
+from rollout_kit.collecting.schedule import Attempts, Schedule
+from rollout_kit.collecting.slot import AttemptTasks, Slot
 from rollout_kit.config.keys.parallelism import Parallelism
-from rollout_kit.endpoints.rate_limit import Allowances, RequestQueue
-from rollout_kit.pacing.limiter import Adaptive, Fixed, limiter_of
+from rollout_kit.serving.endpoints.rate_limit import Allowances, RequestQueue
 from rollout_kit.store.sidecars.unwritten import NoJournal
-from rollout_kit.testing import run_virtual
 from rollout_kit.types import Attempt, JsonObject, Key, Rollout, Task
 
 TASK = Task("0" * 16, 0, 1, "agent", {})

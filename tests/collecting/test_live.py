@@ -19,6 +19,11 @@ from pydantic import ValidationError
 from support import Bench, asked, eventually, row
 from virtual_time import VirtualTime
 
+from rollout_kit.api.testing import ScriptedModel
+from rollout_kit.collecting.live import place
+from rollout_kit.collecting.live.site import shared_panel
+from rollout_kit.collecting.live.snapshot import Snapshot
+from rollout_kit.collecting.live.watcher import Watcher
 from rollout_kit.commands.collect import open_work
 from rollout_kit.commands.progress import Progress
 from rollout_kit.commands.run import make_run
@@ -26,11 +31,6 @@ from rollout_kit.config.keys.commands import CollectConfig
 from rollout_kit.config.load import Config
 from rollout_kit.errors import ConfigError, ModelError
 from rollout_kit.launch.reach import Servers
-from rollout_kit.live import place
-from rollout_kit.live.site import shared_panel
-from rollout_kit.live.snapshot import Snapshot
-from rollout_kit.live.watcher import Watcher
-from rollout_kit.testing import ScriptedModel
 from rollout_kit.types import JsonObject
 
 

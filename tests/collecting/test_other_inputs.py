@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from support import Bench, Desk, Echo, EchoRequest, asked, row, write_jsonl
 
+from rollout_kit.api.testing import ScriptedModel, making, run_virtual
 from rollout_kit.cli import compare, export, pairs, report
-from rollout_kit.collector import sources
+from rollout_kit.collecting import sources
 from rollout_kit.errors import VerifyError
-from rollout_kit.testing import ScriptedModel, making, run_virtual
 from rollout_kit.types import VerifyResponse
 
 RIGHT = [row(f"a{number}") for number in range(10)]

@@ -19,15 +19,15 @@ import orjson
 import pytest
 from support import Bench, Echo, EchoRequest, asked, read_jsonl, row, write_jsonl
 
-from rollout_kit.api.load import load
-from rollout_kit.chaos.check import check_files
-from rollout_kit.collector.history import git_state
+from rollout_kit.api.testing import ScriptedModel, making, run_virtual
+from rollout_kit.authoring.chaos.check import check_files
+from rollout_kit.collecting.history import git_state
 from rollout_kit.errors import ConfigError, ModelError, OutputError
 from rollout_kit.store.files import OutputPaths
 from rollout_kit.store.foreign.versions import mark_as
 from rollout_kit.store.journal import Journal
 from rollout_kit.store.lines import row_of
-from rollout_kit.testing import ScriptedModel, making, run_virtual
+from rollout_kit.store.load import load
 from rollout_kit.types import JsonObject, VerifyResponse
 
 ROWS = [row(f"q{number}") for number in range(40)]
@@ -373,7 +373,7 @@ def test_each_run_is_in_the_history_and_an_idle_one_changes_no_time(bench: Bench
 
 
 def test_a_run_that_fails_says_why_in_the_history(bench: Bench, monkeypatch: Any) -> None:
-    monkeypatch.setattr("rollout_kit.collector.history.HASHED_FIRST", 0)
+    monkeypatch.setattr("rollout_kit.collecting.history.HASHED_FIRST", 0)
     path = bench.folder / "rollouts.jsonl"
     bench.model = acting(12, lambda: os.truncate(path, 0))
     with pytest.raises(OutputError):

@@ -17,18 +17,7 @@ from endpoint import endpoint, says
 from support import HANG_S, Desk, Echo, EchoRequest, asked, eventually, read_jsonl, row, write_jsonl
 from workplace import Workplace, said_until
 
-from rollout_kit.cli.reverify import main as reverify_main
-from rollout_kit.config.keys.commands import ReverifyConfig
-from rollout_kit.config.load import load
-from rollout_kit.config.verification import select_needed, verifier_of
-from rollout_kit.endpoints.prices import Prices
-from rollout_kit.errors import ConfigError, ModelError, OutputError, StopRun, VerifyError
-from rollout_kit.responses import output_text
-from rollout_kit.serving.model import ModelConfig
-from rollout_kit.serving.resources_server import ResourcesServer, tool
-from rollout_kit.store.lines import build_line
-from rollout_kit.store.tasks import task_id_of
-from rollout_kit.testing import (
+from rollout_kit.api.testing import (
     Over,
     ScriptedModel,
     call_response,
@@ -36,6 +25,17 @@ from rollout_kit.testing import (
     run_virtual,
     text_response,
 )
+from rollout_kit.cli.reverify import main as reverify_main
+from rollout_kit.config.keys.commands import ReverifyConfig
+from rollout_kit.config.load import load
+from rollout_kit.config.verification import select_needed, verifier_of
+from rollout_kit.errors import ConfigError, ModelError, OutputError, StopRun, VerifyError
+from rollout_kit.responses import output_text
+from rollout_kit.serving.endpoints.prices import Prices
+from rollout_kit.serving.model import ModelConfig
+from rollout_kit.serving.resources_server import ResourcesServer, tool
+from rollout_kit.store.lines import build_line
+from rollout_kit.store.tasks import task_id_of
 from rollout_kit.types import JsonObject, Key, Task, VerifyRequest, VerifyResponse
 
 ROWS = [row(f"q{number}") for number in range(6)]

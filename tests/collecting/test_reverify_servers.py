@@ -10,7 +10,7 @@ import pytest
 from support import config_of, read_jsonl, write_jsonl
 from test_every_server import ENVIRONMENTS, examples
 
-from rollout_kit.api.load import load as load_rollouts
+from rollout_kit.api.testing import ScriptedModel, making, mount
 from rollout_kit.commands.collect import collect_through
 from rollout_kit.commands.progress import Progress
 from rollout_kit.commands.reverify import reverify
@@ -23,7 +23,7 @@ from rollout_kit.launch.reach import Servers
 from rollout_kit.responses import input_items, make_response, message_item
 from rollout_kit.serving import registry
 from rollout_kit.serving.resources_server import ResourcesServer
-from rollout_kit.testing import ScriptedModel, making, mount
+from rollout_kit.store.load import load as load_rollouts
 from rollout_kit.types import JsonObject
 
 AGENTS = "responses_api_agents"

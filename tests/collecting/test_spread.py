@@ -17,7 +17,8 @@ from test_groups import KEYS, Numbered, PatientModel, fail_one, make_desk
 from test_groups import rows as group_rows
 from test_producing import check_groups, feed
 
-from rollout_kit.collector import steps
+from rollout_kit.api.testing import ScriptedModel, making, run_virtual
+from rollout_kit.collecting import steps
 from rollout_kit.errors import ModelError, OutputError, VerifyError
 from rollout_kit.rl import BufferPolicy
 from rollout_kit.serving.resources_server import ResourcesServer
@@ -26,7 +27,6 @@ from rollout_kit.store.journal import Journal
 from rollout_kit.store.scan import dump_line
 from rollout_kit.store.sidecars.sharded import ShardedJournal
 from rollout_kit.store.sidecars.shards import ShardFile
-from rollout_kit.testing import ScriptedModel, making, run_virtual
 from rollout_kit.types import JsonObject, Key, Rollout, VerifyRequest, VerifyResponse
 
 ROWS = [{**row(f"q{number}"), "question": f"q{number}"} for number in range(12)]

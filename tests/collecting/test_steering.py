@@ -18,7 +18,14 @@ from outside import KEYS, NUMBER, ROWS, collect_outside
 from support import Bench, Echo, EchoRequest, asked
 from virtual_time import VirtualTime
 
+from rollout_kit.api.testing import ScriptedModel, making
 from rollout_kit.cli import ctl
+from rollout_kit.collecting.live import client, place, watcher
+from rollout_kit.collecting.live.control import Control
+from rollout_kit.collecting.live.door import open_door
+from rollout_kit.collecting.live.shown import format_changes
+from rollout_kit.collecting.live.snapshot import KnobChange
+from rollout_kit.collecting.live.watcher import Watcher
 from rollout_kit.commands.collect import open_work
 from rollout_kit.commands.progress import Progress
 from rollout_kit.commands.run import make_run
@@ -26,13 +33,6 @@ from rollout_kit.config.keys.commands import CollectConfig
 from rollout_kit.config.load import Config
 from rollout_kit.errors import ConfigError
 from rollout_kit.launch.reach import Servers
-from rollout_kit.live import client, place, watcher
-from rollout_kit.live.control import Control
-from rollout_kit.live.door import open_door
-from rollout_kit.live.shown import format_changes
-from rollout_kit.live.snapshot import KnobChange
-from rollout_kit.live.watcher import Watcher
-from rollout_kit.testing import ScriptedModel, making
 from rollout_kit.types import JsonObject, Outcome, VerifyResponse
 
 

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from support import Bench, Echo, EchoRequest, asked, row
 
+from rollout_kit.api.testing import Over, ScriptedModel, making, run_virtual
+from rollout_kit.collecting.pacing.give_up import MIN_ALIKE
 from rollout_kit.errors import ConfigError, ModelError, StopRun
-from rollout_kit.pacing.give_up import MIN_ALIKE
 from rollout_kit.serving.resources_server import ResourcesServer
-from rollout_kit.testing import Over, ScriptedModel, making, run_virtual
 from rollout_kit.types import JsonObject, VerifyRequest, VerifyResponse
 
 ROWS = [row(f"q{number}") for number in range(200)]

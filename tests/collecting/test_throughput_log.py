@@ -12,10 +12,10 @@ import pytest
 from support import Bench, row, write_jsonl
 from virtual_time import VirtualTime
 
+from rollout_kit.api.testing import ScriptedModel, run_virtual
 from rollout_kit.commands.throughput_log import COLUMNS, HEADER, append_line, check_log
 from rollout_kit.config.keys.commands import CollectConfig
 from rollout_kit.errors import ConfigError
-from rollout_kit.testing import ScriptedModel, run_virtual
 
 ROWS = [row("a"), row("b"), row("c", expected="something else")]
 

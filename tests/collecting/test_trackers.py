@@ -16,16 +16,16 @@ import pytest
 from support import HANG_S, Bench, alive, made, read_jsonl, row
 
 from rollout_kit.cli import collect_rollouts
+from rollout_kit.collecting.trackers import installed, outbox
+from rollout_kit.collecting.trackers.figures import TableSample, final_figures, only_numbers
+from rollout_kit.collecting.trackers.link import Link, Message
+from rollout_kit.collecting.trackers.mlflow_worker import flatten, legal
+from rollout_kit.collecting.trackers.outbox import Backlog, Latest
 from rollout_kit.commands.collect import collect_through
 from rollout_kit.config import load
 from rollout_kit.config.keys.analysis import ExportConfig
 from rollout_kit.errors import RolloutError
 from rollout_kit.secrets import secret_values
-from rollout_kit.trackers import installed, outbox
-from rollout_kit.trackers.figures import TableSample, final_figures, only_numbers
-from rollout_kit.trackers.link import Link, Message
-from rollout_kit.trackers.mlflow_worker import flatten, legal
-from rollout_kit.trackers.outbox import Backlog, Latest
 from rollout_kit.types import Failure, Key, Rollout, Unverified
 
 WORKER = """
@@ -101,7 +101,7 @@ async def test_newer_figures_replace_those_that_wait(tmp_path: Path) -> None:
 async def test_a_tracker_that_fails_is_one_warning_and_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rollout_kit.trackers.link.RETRY_S", 0.01)
+    monkeypatch.setattr("rollout_kit.collecting.trackers.link.RETRY_S", 0.01)
     box = Latest()
     tracker = Tracker(tmp_path, box)
     (tmp_path / "broken").touch()
@@ -352,7 +352,7 @@ def test_an_error_of_the_system_is_a_warning_too(
     async def fail(*_: Any) -> None:
         raise OSError("Resource temporarily unavailable")
 
-    monkeypatch.setattr("rollout_kit.trackers.link.WorkerPool.call", fail)
+    monkeypatch.setattr("rollout_kit.collecting.trackers.link.WorkerPool.call", fail)
     keys = {"otel": {"endpoint": "http://x"}}
     assert asyncio.run(bench.collect([row("a")], tracker_wait_s=HANG_S, **keys)) == 0
     assert "warning: OpenTelemetry: Resource temporarily" in bench.out.getvalue()

@@ -16,8 +16,8 @@ import pytest
 from support import Bench, eventually, row
 from tracked import NUM_FREE, collect_held
 
-from rollout_kit.launch.sockets import bound_socket
-from rollout_kit.trackers import tracking
+from rollout_kit.collecting.trackers import tracking
+from rollout_kit.serving.sockets import bound_socket
 
 pytest.importorskip("mlflow.server", reason="mlflow is not installed: make test-trackers")
 

@@ -12,11 +12,11 @@ from otlp_receiver import attributes, receiving
 from support import Bench, eventually, read_jsonl, row
 from tracked import NUM_FREE, collect_held
 
+from rollout_kit.analysis.export.spans import Span, build_trace
 from rollout_kit.cli import export as command
+from rollout_kit.collecting.trackers import installed
 from rollout_kit.errors import ConfigError
 from rollout_kit.responses import function_call_item, function_call_output, message_item
-from rollout_kit.trackers import installed
-from rollout_kit.trackers.otel.spans import Span, build_trace
 
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
 

@@ -17,7 +17,7 @@ from rollout_kit.launch.head import exposition
 from rollout_kit.launch.head.server import HeadServer
 from rollout_kit.launch.placement import Server
 from rollout_kit.launch.run import RunIdentity
-from rollout_kit.launch.sockets import bound_socket
+from rollout_kit.serving.sockets import bound_socket
 
 pytest.importorskip("prometheus_client")
 from prometheus_client import parser

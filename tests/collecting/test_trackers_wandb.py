@@ -10,7 +10,7 @@ import pytest
 from support import Bench, eventually, row
 from tracked import NUM_FREE, collect_held
 
-from rollout_kit.trackers import tracking
+from rollout_kit.collecting.trackers import tracking
 
 wandb = pytest.importorskip("wandb", reason="wandb is not installed: make test-trackers")
 

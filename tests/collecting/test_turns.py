@@ -12,27 +12,20 @@ import orjson
 import pytest
 from support import Bench, asked, config_of, made, read_jsonl, row, write_jsonl
 
+from rollout_kit.api.testing import Over, ScriptedModel, call_response, making, mount, run_virtual
 from rollout_kit.commands.collect import collect_through
 from rollout_kit.commands.progress import Progress
-from rollout_kit.endpoints.prices import Prices
 from rollout_kit.errors import ConfigError, ModelError, SessionLost
 from rollout_kit.launch.reach import Servers
 from rollout_kit.serving import agent as agents
 from rollout_kit.serving import registry
+from rollout_kit.serving.endpoints.prices import Prices
 from rollout_kit.serving.gymnasium import GameRequest, GymnasiumServer, Step
 from rollout_kit.serving.resources_server import ResourcesServer, tool
 from rollout_kit.store.files import OutputPaths
 from rollout_kit.store.journal import Journal
 from rollout_kit.store.sidecars import turns as turn_store
-from rollout_kit.testing import Over, ScriptedModel, call_response, making, mount, run_virtual
-from rollout_kit.types import (
-    JsonObject,
-    Key,
-    Rollout,
-    StoredTurn,
-    VerifyRequest,
-    VerifyResponse,
-)
+from rollout_kit.types import JsonObject, Key, Rollout, StoredTurn, VerifyRequest, VerifyResponse
 
 NUM_TURNS = 6
 
@@ -249,7 +242,7 @@ def test_turns_that_break_a_server_each_time_are_not_made_again(adder: Bench) ->
 
 
 def test_a_recorded_run_stores_no_turns(adder: Bench) -> None:
-    from rollout_kit.transport.cassette import Cassette, Tapes
+    from rollout_kit.serving.transport.cassette import Cassette, Tapes
 
     cassette = Cassette(Tapes(record=str(adder.folder / "tape"), models=["policy_model"]))
     adder.cassette = cassette

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from virtual_time import run_linked
 
+from rollout_kit.api.testing import Over, ScriptedModel, mount, run_virtual
+from rollout_kit.collecting.pacing.bill import Bill
+from rollout_kit.collecting.pacing.limiter import Adaptive
+from rollout_kit.collecting.pacing.watch import SAY_EVERY_S, Watch, add_loads, load_of_server
 from rollout_kit.commands.progress import Progress
-from rollout_kit.launch.sockets import bound_socket, url_of
-from rollout_kit.pacing.bill import Bill
-from rollout_kit.pacing.limiter import Adaptive
-from rollout_kit.pacing.watch import SAY_EVERY_S, Watch, add_loads, load_of_server
 from rollout_kit.serving.service import get
-from rollout_kit.testing import Over, ScriptedModel, mount, run_virtual
-from rollout_kit.transport.http import HttpClient
-from rollout_kit.transport.peers import Http, Peers
+from rollout_kit.serving.sockets import bound_socket, url_of
+from rollout_kit.serving.transport.http import HttpClient
+from rollout_kit.serving.transport.peers import Http, Peers
 from rollout_kit.types import JsonObject
 
 

@@ -11,9 +11,9 @@ from hosted import through_openai_model
 from support import Desk
 from virtual_time import VirtualTime
 
+from rollout_kit.api.testing import making
 from rollout_kit.serving import registry
 from rollout_kit.serving.resources_server import ResourcesServer, tool
-from rollout_kit.testing import making
 from rollout_kit.types import JsonObject
 
 SimulatedModel = registry.load("responses_api_models", "simulated_model")

@@ -10,16 +10,16 @@ from endpoint import Endpoint, endpoint
 from running import ng_run
 from support import read_jsonl, write_jsonl
 
+from rollout_kit.api.testing import call_response, text_response
 from rollout_kit.authoring.catalogue import check_files
 from rollout_kit.cli import collect_rollouts, reverify, validate
+from rollout_kit.collecting.data.entries import list_datasets
 from rollout_kit.config.keys.commands import ValidateConfig
 from rollout_kit.config.load import Config, load
-from rollout_kit.data.entries import list_datasets
 from rollout_kit.errors import ConfigError
-from rollout_kit.nemo_gym.checkout import Gym
-from rollout_kit.nemo_gym.handover import with_addresses
-from rollout_kit.nemo_gym.rows import flatten
-from rollout_kit.testing import call_response, text_response
+from rollout_kit.serving.nemo_gym.checkout import Gym
+from rollout_kit.serving.nemo_gym.handover import with_addresses
+from rollout_kit.serving.nemo_gym.rows import flatten
 
 BASE = """
 policy_model:

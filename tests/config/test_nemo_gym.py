@@ -19,16 +19,16 @@ import pytest
 from endpoint import Endpoint, endpoint
 from support import read_jsonl, write_jsonl
 
+from rollout_kit.api.testing import call_response, text_response
 from rollout_kit.cli import collect_rollouts, gym, prepare_data, validate
 from rollout_kit.cli.gym import translate
 from rollout_kit.config.keys.commands import ValidateConfig
 from rollout_kit.config.load import Config, load
 from rollout_kit.config.verification import select_needed
 from rollout_kit.errors import ConfigError
-from rollout_kit.nemo_gym.checkout import Gym
-from rollout_kit.nemo_gym.environments import READY, environment_of
-from rollout_kit.nemo_gym.handover import SCRIPT, config_for, with_addresses
-from rollout_kit.testing import call_response, text_response
+from rollout_kit.serving.nemo_gym.checkout import Gym
+from rollout_kit.serving.nemo_gym.environments import READY, environment_of
+from rollout_kit.serving.nemo_gym.handover import SCRIPT, config_for, with_addresses
 
 GYM = Path(__file__).parents[1] / "gym"
 ADD = {"type": "function", "name": "add", "parameters": {"properties": {"number": {}}}}
@@ -444,13 +444,15 @@ def test_an_environment_is_made_once_and_only_on_demand(
     assert "+install=true makes it once" in capsys.readouterr().err
     assert not log.exists()
     # the stub installs nothing: the server then fails at its first import, under that interpreter
-    monkeypatch.setattr("rollout_kit.nemo_gym.environments.Environment.interpreter", sys.executable)
+    monkeypatch.setattr(
+        "rollout_kit.serving.nemo_gym.environments.Environment.interpreter", sys.executable
+    )
     for _ in range(2):
         with pytest.raises(SystemExit) as ended:
             collect_rollouts.main([*words, "+install=true", "+resume=fresh"])
         assert ended.value.code == 0
     assert len(log.read_text().splitlines()) == 2  # one `venv` and one `pip install`, once
-    [made] = (place.parent / "cache/rollout_kit/nemo_gym").iterdir()
+    [made] = (place.parent / "cache/rollout_kit/serving/nemo_gym").iterdir()
     assert (made / READY).is_file()
 
 

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from support import asked
 from workplace import Workplace
 
+from rollout_kit.api.testing import text_response
 from rollout_kit.secrets import MASK, echoes, mask, mask_echo
 from rollout_kit.secrets.decoding import EVERY, OVERLAP, WINDOW, decode
-from rollout_kit.testing import text_response
 
 KEY = "sk-0123456789abcdefghijklmnop"
 

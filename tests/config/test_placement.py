@@ -45,7 +45,7 @@ counter_agent:
 
 
 def calls_twice(body: dict) -> tuple[int, dict]:
-    from rollout_kit.testing import call_response, text_response
+    from rollout_kit.api.testing import call_response, text_response
 
     made = sum(item.get("type") == "function_call" for item in body["input"])
     return 200, call_response(("increment", "{}")) if made < 2 else text_response("done")

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from rollout_kit.authoring.plan_vllm import architecture, capacity, checkpoint, gpus, shown
+from rollout_kit.authoring.plan_vllm.plan import plan
 from rollout_kit.config.keys.commands import InspectConfig
 from rollout_kit.config.keys.planning import PlanVllmConfig
 from rollout_kit.config.load import load
 from rollout_kit.errors import ConfigError
-from rollout_kit.plan_vllm import architecture, capacity, checkpoint, gpus, shown
-from rollout_kit.plan_vllm.plan import plan
 
 TINY = Path(__file__).parents[2] / "responses_api_models/local_model/checkpoint"
 LLAMA_8B, LLAMA_70B = "meta-llama/Llama-3.1-8B-Instruct", "meta-llama/Llama-3.1-70B-Instruct"

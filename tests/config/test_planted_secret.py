@@ -16,8 +16,8 @@ from support import HANG_S, asked, read_process
 from test_supervision import status, through
 from workplace import Workplace
 
-from rollout_kit.launch.process_tree import family
-from rollout_kit.testing import text_response
+from rollout_kit.api.testing import text_response
+from rollout_kit.serving.process_tree import family
 
 KEY, JUDGE_KEY, TOKEN, NESTED, HEADER, COOKIE, CODE, UNUSED, NOTE = PLANTED = [
     f"sk-planted-{name}-0123456789"

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rollout_kit.api.testing import making, text_response
 from rollout_kit.secrets import (
     MASK,
     echoes,
@@ -18,8 +19,7 @@ from rollout_kit.secrets import (
     secret_values,
 )
 from rollout_kit.serving.model import Model, ModelConfig
-from rollout_kit.testing import making, text_response
-from rollout_kit.transport.peers import Peers
+from rollout_kit.serving.transport.peers import Peers
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,9 @@ import pytest
 from support import Bench, asked, row
 
 import rollout_kit as rk
-from rollout_kit.launch.sockets import bound_socket, url_of
-from rollout_kit.testing import ScriptedModel, text_response
+from rollout_kit.api.testing import ScriptedModel, text_response
+from rollout_kit.serving.sockets import bound_socket, url_of
+from rollout_kit.serving.transport.http import HttpClient
 from rollout_kit.trajectory import (
     Versions,
     sequences,
@@ -18,7 +19,6 @@ from rollout_kit.trajectory import (
     versions_of,
     without_tokens,
 )
-from rollout_kit.transport.http import HttpClient
 from rollout_kit.types import JsonObject
 
 

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from support import Echo
 
-from rollout_kit.collector.plan import know_agent
+from rollout_kit.api.testing import ScriptedModel, making, mount
+from rollout_kit.collecting.plan import know_agent
 from rollout_kit.config.keys.commands import CollectConfig, InspectConfig
 from rollout_kit.config.load import load
 from rollout_kit.launch.placement import HttpLimits, placed
 from rollout_kit.serving import registry, weights
 from rollout_kit.serving.weights import digest_of, find_in_hub
 from rollout_kit.store.manifest import fingerprint_of
-from rollout_kit.testing import ScriptedModel, making, mount
 
 
 @pytest.fixture(autouse=True)

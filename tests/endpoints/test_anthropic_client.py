@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from test_openai_clients import served
 
-from rollout_kit.testing import ScriptedModel, call_response, text_response
+from rollout_kit.api.testing import ScriptedModel, call_response, text_response
 from rollout_kit.types import JsonObject
 
 if find_spec("anthropic") is None:

@@ -5,8 +5,6 @@ from hypothesis import strategies as st
 from openai.types.chat import ChatCompletion
 from openai.types.responses import Response
 
-from rollout_kit.endpoints.chat import to_chat
-from rollout_kit.endpoints.replies import from_chat
 from rollout_kit.errors import ModelError, TaskError
 from rollout_kit.responses import (
     function_call_item,
@@ -15,6 +13,8 @@ from rollout_kit.responses import (
     output_text,
     reasoning_item,
 )
+from rollout_kit.serving.endpoints.chat import to_chat
+from rollout_kit.serving.endpoints.replies import from_chat
 
 TOOL = {
     "type": "function",

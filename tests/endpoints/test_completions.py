@@ -3,9 +3,6 @@
 import pytest
 from openai.types.chat import ChatCompletion
 
-from rollout_kit.endpoints.chat import to_chat
-from rollout_kit.endpoints.completions import as_completion, as_params
-from rollout_kit.endpoints.replies import from_chat
 from rollout_kit.errors import TaskError
 from rollout_kit.responses import (
     function_call_item,
@@ -14,6 +11,9 @@ from rollout_kit.responses import (
     output_text,
     reasoning_item,
 )
+from rollout_kit.serving.endpoints.chat import to_chat
+from rollout_kit.serving.endpoints.completions import as_completion, as_params
+from rollout_kit.serving.endpoints.replies import from_chat
 
 USER = {"role": "user", "content": "Hi"}
 CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": "{}"}}

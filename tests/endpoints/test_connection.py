@@ -16,9 +16,9 @@ from support import HANG_S
 from virtual_time import run_linked
 
 from rollout_kit.errors import PeerError, PeerLost, PeerTimeout, PeerUnreachable
-from rollout_kit.transport import http
-from rollout_kit.transport.connection import Connection
-from rollout_kit.transport.http import HttpClient
+from rollout_kit.serving.transport import http
+from rollout_kit.serving.transport.connection import Connection
+from rollout_kit.serving.transport.http import HttpClient
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
 

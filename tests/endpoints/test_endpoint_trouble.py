@@ -10,12 +10,12 @@ import orjson
 import pytest
 from support import Bench, asked, row
 
-from rollout_kit.endpoints.outage import Outage
+from rollout_kit.api.testing import making, run_virtual, text_response
 from rollout_kit.errors import PeerLost, PeerUnreachable, StopRun
 from rollout_kit.serving import registry
-from rollout_kit.testing import making, run_virtual, text_response
-from rollout_kit.transport.connection import Headers, Reply
-from rollout_kit.transport.peers import Peers
+from rollout_kit.serving.endpoints.outage import Outage
+from rollout_kit.serving.transport.connection import Headers, Reply
+from rollout_kit.serving.transport.peers import Peers
 
 LATENCY_S = 2.0
 

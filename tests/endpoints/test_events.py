@@ -8,10 +8,10 @@ from openai.types.chat import ChatCompletionChunk
 from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from rollout_kit.endpoints.assembly import CompletionAssembly, ResponseAssembly
-from rollout_kit.endpoints.completions import as_completion
-from rollout_kit.endpoints.events import DONE, completion_events, response_events
 from rollout_kit.responses import function_call_item, make_response, message_item, reasoning_item
+from rollout_kit.serving.endpoints.assembly import CompletionAssembly, ResponseAssembly
+from rollout_kit.serving.endpoints.completions import as_completion
+from rollout_kit.serving.endpoints.events import DONE, completion_events, response_events
 
 USAGE = {"input_tokens": 7, "output_tokens": 5, "total_tokens": 12}
 REFUSED = {**message_item(""), "content": [{"type": "refusal", "refusal": "I will not. " * 9}]}

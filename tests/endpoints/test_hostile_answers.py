@@ -15,14 +15,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import HANG_S
 
+from rollout_kit.api.testing import making, mount
 from rollout_kit.authoring.answers import build_hostile_texts, build_malformed_outputs
 from rollout_kit.authoring.examination import make_judges, read_rows
 from rollout_kit.config.instances import UNSAFE_CODE
 from rollout_kit.responses import function_call_item, message_item
 from rollout_kit.serving import registry
+from rollout_kit.serving.transport.peers import Peers
 from rollout_kit.session import Session, entered
-from rollout_kit.testing import making, mount
-from rollout_kit.transport.peers import Peers
 from rollout_kit.types import JsonObject
 
 SERVERS = Path(__file__).resolve().parents[2] / "resources_servers"

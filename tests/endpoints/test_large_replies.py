@@ -9,8 +9,8 @@ import pytest
 from large_reply import CASES, measure, measure_run
 
 from rollout_kit.responses import quote_json
-from rollout_kit.transport.connection import AT_ONCE, MANY, Body, TooLarge
-from rollout_kit.transport.wire import LARGE, parse_json
+from rollout_kit.serving.transport.connection import AT_ONCE, MANY, Body, TooLarge
+from rollout_kit.serving.transport.wire import LARGE, parse_json
 
 SIZE = 40_000_000
 

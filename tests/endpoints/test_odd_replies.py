@@ -11,16 +11,16 @@ from hosted import Endpoint, asks, with_model
 from support import Bench, asked, row
 from test_endpoint_trouble import Line, behind
 
-from rollout_kit.endpoints.assembly import CompletionAssembly, ResponseAssembly
-from rollout_kit.endpoints.completions import as_completion
-from rollout_kit.endpoints.events import completion_events, response_events
+from rollout_kit.api.testing import Over, making, mount, run_virtual, text_response
 from rollout_kit.errors import ConfigError, ModelError
 from rollout_kit.serving import registry
 from rollout_kit.serving.agent import Agent
+from rollout_kit.serving.endpoints.assembly import CompletionAssembly, ResponseAssembly
+from rollout_kit.serving.endpoints.completions import as_completion
+from rollout_kit.serving.endpoints.events import completion_events, response_events
+from rollout_kit.serving.transport.connection import Headers, Reply
+from rollout_kit.serving.transport.peers import Peers
 from rollout_kit.session import Session, entered
-from rollout_kit.testing import Over, making, mount, run_virtual, text_response
-from rollout_kit.transport.connection import Headers, Reply
-from rollout_kit.transport.peers import Peers
 from rollout_kit.types import JsonObject
 
 

@@ -13,12 +13,12 @@ from aiohttp import web
 from hosted import Endpoint, listening, refuses
 from openai import AsyncOpenAI, OpenAI
 
+from rollout_kit.api.testing import ScriptedModel, making
 from rollout_kit.errors import RolloutError
-from rollout_kit.launch.sockets import bound_socket, url_of
 from rollout_kit.serving import registry
 from rollout_kit.serving.model import CHAT, RESPONSES, Model
-from rollout_kit.testing import ScriptedModel, making
-from rollout_kit.transport.peers import Peers
+from rollout_kit.serving.sockets import bound_socket, url_of
+from rollout_kit.serving.transport.peers import Peers
 
 ASKED = "What is 4+9? Use the tool."
 MESSAGES: list[Any] = [{"role": "user", "content": ASKED}]

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from rollout_kit.endpoints.prices import FREE, Prices, Tariff, tariff_of
-from rollout_kit.endpoints.replies import from_chat
+from rollout_kit.api.testing import ScriptedModel, text_response
 from rollout_kit.responses import make_response
+from rollout_kit.serving.endpoints.prices import FREE, Prices, Tariff, tariff_of
+from rollout_kit.serving.endpoints.replies import from_chat
 from rollout_kit.serving.model import Model
+from rollout_kit.serving.transport.peers import Peers
 from rollout_kit.session import Session, Spent
-from rollout_kit.testing import ScriptedModel, text_response
-from rollout_kit.transport.peers import Peers
 
 OPENAI = "https://api.openai.com/v1"
 
@@ -69,7 +69,7 @@ def test_who_cannot_be_priced_has_no_price_and_the_table_is_not_even_imported() 
         [
             sys.executable,
             "-c",
-            "import sys; from rollout_kit.endpoints.prices import *;"
+            "import sys; from rollout_kit.serving.endpoints.prices import *;"
             "print(tariff_of(None, 'gpt-5', 'http://localhost:8000/v1'), tariff_of(None, 'm', ''),"
             "tariff_of(Prices(input=1, output=1), 'm', 'https://api.openai.com/v1') is None,"
             "'genai_prices' in sys.modules)",

@@ -20,14 +20,12 @@ from aiohttp import web
 from hosted import Endpoint, asks, gives, listening, with_model
 from support import HANG_S, config_of, read_jsonl, row, write_jsonl
 
+from rollout_kit.analysis.view.dataset import Dataset
+from rollout_kit.analysis.view.rollouts import Reader
+from rollout_kit.api.testing import ScriptedModel, making, mount
 from rollout_kit.cli import export
 from rollout_kit.commands.collect import collect_through
 from rollout_kit.commands.progress import Progress
-from rollout_kit.endpoints.completions import as_completion, as_params
-from rollout_kit.endpoints.events import completion_events, response_events
-from rollout_kit.endpoints.messages import as_message, message_events
-from rollout_kit.endpoints.messages import as_params as params_of_messages
-from rollout_kit.endpoints.provider_data import LEFT_OUT, origin_of
 from rollout_kit.errors import RolloutError
 from rollout_kit.launch.reach import Servers
 from rollout_kit.responses import (
@@ -36,13 +34,15 @@ from rollout_kit.responses import (
     make_response,
     message_item,
 )
+from rollout_kit.serving.endpoints.completions import as_completion, as_params
+from rollout_kit.serving.endpoints.events import completion_events, response_events
+from rollout_kit.serving.endpoints.messages import as_message, message_events
+from rollout_kit.serving.endpoints.messages import as_params as params_of_messages
+from rollout_kit.serving.endpoints.provider_data import LEFT_OUT, origin_of
 from rollout_kit.serving.registry import load
 from rollout_kit.serving.resources_server import ResourcesServer
 from rollout_kit.session import Session
-from rollout_kit.testing import ScriptedModel, making, mount
 from rollout_kit.types import JsonObject, VerifyRequest, VerifyResponse
-from rollout_kit.view.dataset import Dataset
-from rollout_kit.view.rollouts import Reader
 
 ROOT = Path(__file__).resolve().parents[2]
 OpenAIModel = load("responses_api_models", "openai_model")

@@ -6,9 +6,9 @@ from itertools import product
 
 import pytest
 
-from rollout_kit.endpoints.rate_limit import HEADROOM, Allowances, RequestQueue
+from rollout_kit.api.testing import run_virtual
+from rollout_kit.serving.endpoints.rate_limit import HEADROOM, Allowances, RequestQueue
 from rollout_kit.serving.registry import load
-from rollout_kit.testing import run_virtual
 
 load("responses_api_models", "simulated_model")
 from responses_api_models.simulated_model.config import RateLimit  # noqa: E402

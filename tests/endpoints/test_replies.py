@@ -11,11 +11,11 @@ import pytest
 from aiohttp import web
 from hosted import CHAT, RESPONSE, Endpoint, asks, events_of, gives, refuses, streams, with_model
 
-from rollout_kit.endpoints.assembly import CompletionAssembly
-from rollout_kit.endpoints.chat import MALFORMED
-from rollout_kit.endpoints.replies import from_chat
 from rollout_kit.errors import ModelError
 from rollout_kit.responses import function_call_item, function_calls, output_text
+from rollout_kit.serving.endpoints.assembly import CompletionAssembly
+from rollout_kit.serving.endpoints.chat import MALFORMED
+from rollout_kit.serving.endpoints.replies import from_chat
 from rollout_kit.serving.registry import load
 from rollout_kit.session import Session
 from rollout_kit.types import JsonObject

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollout_kit.errors import ModelError
-from rollout_kit.transport.retry import RetryPolicy, delay_s, retry, retry_after_s
+from rollout_kit.serving.transport.retry import RetryPolicy, delay_s, retry, retry_after_s
 
 NOON = 1_445_412_480.0
 """Wed, 21 Oct 2015 07:28:00 GMT."""

@@ -10,8 +10,8 @@ from typing import Any
 
 from aiohttp import web
 
-from rollout_kit.launch.sockets import bound_socket, url_of
-from rollout_kit.testing import text_response
+from rollout_kit.api.testing import text_response
+from rollout_kit.serving.sockets import bound_socket, url_of
 
 Behaviour = Callable[[dict[str, Any]], tuple[int, Any]]
 """From a request's body to status and answer; status 0 drops the connection."""

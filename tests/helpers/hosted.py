@@ -7,11 +7,11 @@ import orjson
 from aiohttp import web
 from virtual_time import run_linked
 
-from rollout_kit.endpoints.completions import as_completion
-from rollout_kit.endpoints.events import completion_events, response_events
-from rollout_kit.launch.sockets import bound_socket, url_of
 from rollout_kit.responses import make_response, message_item
 from rollout_kit.serving import registry
+from rollout_kit.serving.endpoints.completions import as_completion
+from rollout_kit.serving.endpoints.events import completion_events, response_events
+from rollout_kit.serving.sockets import bound_socket, url_of
 from rollout_kit.session import entered
 
 RESPONSE = {**make_response("m", [message_item("Hi")], None), "unknown_to_us": [1]}

@@ -11,11 +11,11 @@ import sys
 from contextlib import suppress
 from typing import Any
 
+from rollout_kit.api.testing import ScriptedModel, making, mount
 from rollout_kit.errors import RolloutKitError
 from rollout_kit.responses import make_response, message_item
 from rollout_kit.serving import registry
 from rollout_kit.session import Session, entered
-from rollout_kit.testing import ScriptedModel, making, mount
 
 CALL = {"type": "function_call", "id": "f", "call_id": "c", "status": "completed"}
 

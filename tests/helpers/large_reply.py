@@ -53,8 +53,8 @@ ASKING = f"""
 import asyncio, json, sys
 from rollout_kit.errors import RolloutError
 from rollout_kit.serving import registry
-from rollout_kit.transport.loop import run
-from rollout_kit.transport.peers import Peers
+from rollout_kit.serving.transport.loop import run
+from rollout_kit.serving.transport.peers import Peers
 {PEAK}
 url, api, limit = sys.argv[1:]
 server = registry.load("responses_api_models", "openai_model")
@@ -81,7 +81,7 @@ run(main())
 COLLECTING = f"""
 import atexit, json, sys
 {PEAK}
-from rollout_kit.transport.http import HttpClient
+from rollout_kit.serving.transport.http import HttpClient
 
 begun, post = [], HttpClient.post
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from support import Bench, asked, row
 
+from rollout_kit.api.testing import ScriptedModel
+from rollout_kit.collecting.live import client, place
 from rollout_kit.commands.collect import collect_through
-from rollout_kit.live import client, place
-from rollout_kit.testing import ScriptedModel
 from rollout_kit.types import JsonObject
 
 NUMBER = 1000

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from rollout_kit.collector.schedule import Schedule
+from rollout_kit.api.testing import Over, ScriptedModel, making, mount
+from rollout_kit.collecting.schedule import Schedule
 from rollout_kit.commands.collect import collect_through
 from rollout_kit.commands.progress import Progress
 from rollout_kit.commands.reverify import reverify_through
@@ -25,11 +26,10 @@ from rollout_kit.launch.reach import Servers
 from rollout_kit.responses import output_text
 from rollout_kit.serving import registry
 from rollout_kit.serving.resources_server import ResourcesServer
+from rollout_kit.serving.transport.cassette import Cassette
+from rollout_kit.serving.workers.pool import WorkerPool
 from rollout_kit.store.lines import info_of
-from rollout_kit.testing import Over, ScriptedModel, making, mount
-from rollout_kit.transport.cassette import Cassette
 from rollout_kit.types import JsonObject, Key, Outcome, RolloutInfo, VerifyRequest, VerifyResponse
-from rollout_kit.workers.pool import WorkerPool
 
 HANG_S = 120.0
 """Nothing that works takes as long, on any machine: what does hangs."""

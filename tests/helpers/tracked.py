@@ -8,7 +8,7 @@ from typing import Any
 
 from support import HANG_S, Bench, eventually
 
-from rollout_kit.testing import ScriptedModel
+from rollout_kit.api.testing import ScriptedModel
 from rollout_kit.types import JsonObject
 
 NUM_FREE = 6

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import pytest
 from support import HANG_S
 
-from rollout_kit.testing import VirtualClockLoop
+from rollout_kit.api.testing import VirtualClockLoop
 
 T = TypeVar("T")
 

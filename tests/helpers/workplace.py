@@ -12,7 +12,7 @@ from typing import Any
 from endpoint import Endpoint
 from support import HANG_S, asked, eventually, output_file, read_jsonl, write_jsonl
 
-from rollout_kit.launch.sockets import bound_socket
+from rollout_kit.serving.sockets import bound_socket
 
 ROOT = Path(__file__).resolve().parents[2]
 VERIFIER = """

@@ -18,7 +18,7 @@ import pytest
 from support import HANG_S, read_jsonl
 from workplace import ROOT, said_until
 
-from rollout_kit.launch.sockets import bound_socket
+from rollout_kit.serving.sockets import bound_socket
 
 INFRASTRUCTURE = r"""
 ng_collect_rollouts \

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rollout_kit.cli import list as list_command
-from rollout_kit.nemo_gym.benchmarks import config_of
+from rollout_kit.serving.nemo_gym.benchmarks import config_of
 
 GYM = Path(__file__).parents[1] / "gym"
 

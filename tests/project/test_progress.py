@@ -12,9 +12,9 @@ import pytest
 from support import made
 from tqdm import tqdm
 
+from rollout_kit.collecting.pacing.bill import Bill
 from rollout_kit.commands.progress import Progress
 from rollout_kit.errors import ModelError
-from rollout_kit.pacing.bill import Bill
 from rollout_kit.session import Spent
 from rollout_kit.types import Failure, Key, Rollout
 

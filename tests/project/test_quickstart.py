@@ -12,7 +12,7 @@ from openai.types.responses import Response
 from support import HANG_S, read_jsonl
 from workplace import ROOT
 
-from rollout_kit.launch.sockets import bound_socket
+from rollout_kit.serving.sockets import bound_socket
 
 pytest.importorskip("ctranslate2")
 

@@ -19,7 +19,7 @@ from endpoint import Endpoint, endpoint
 from support import HANG_S, Block, blocks, eventually, read_jsonl
 from workplace import ROOT
 
-from rollout_kit.testing import text_response
+from rollout_kit.api.testing import text_response
 
 pytest.importorskip("ctranslate2")
 
@@ -120,7 +120,7 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
         pytest.skip("the commands are not installed beside this interpreter")
     if not all(map(shutil.which, ("bash", "curl", "jq"))):
         pytest.skip("bash, curl or jq is not installed")
-    from rollout_kit.launch.sockets import bound_socket
+    from rollout_kit.serving.sockets import bound_socket
 
     lock = tmp_path_factory.getbasetemp().parent / "walk.lock"
     answers = endpoint(lambda body: (200, text_response("B")))

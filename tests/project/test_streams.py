@@ -14,7 +14,7 @@ from endpoint import endpoint, says
 from support import HANG_S, asked
 from workplace import ROOT, Workplace
 
-from rollout_kit.transport import loop
+from rollout_kit.serving.transport import loop
 
 
 @pytest.fixture

@@ -166,7 +166,7 @@ def test_the_wheel_works_in_an_empty_folder(installed: Installed) -> None:
 
 MY_MODEL = """
 from rollout_kit.serving.model import Model
-from rollout_kit.testing import text_response
+from rollout_kit.api.testing import text_response
 
 class MyModel(Model):
     async def responses(self, params):

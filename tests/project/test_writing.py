@@ -13,8 +13,8 @@ from endpoint import endpoint
 from support import read_jsonl
 from workplace import ROOT, Workplace
 
+from rollout_kit.api.testing import call_response, text_response
 from rollout_kit.responses import function_calls
-from rollout_kit.testing import call_response, text_response
 
 DOCUMENT = (ROOT / "docs/writing-a-resources-server.md").read_text()
 APP, TEST = "resources_servers/shop/app.py", "resources_servers/shop/tests/test_app.py"

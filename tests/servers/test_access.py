@@ -20,18 +20,18 @@ from endpoint import endpoint, says
 from support import Echo, asked
 from workplace import Workplace
 
+from rollout_kit.api.testing import making
 from rollout_kit.config.keys.commands import HeadServerConfig
 from rollout_kit.errors import ConfigError
 from rollout_kit.launch.head import client as head
 from rollout_kit.launch.head.client import IDENTITY, HeadClient
 from rollout_kit.launch.head.server import HeadServer
 from rollout_kit.launch.run import RunIdentity, keep_token, read_token
-from rollout_kit.launch.sockets import bound_socket, url_of
-from rollout_kit.testing import making
-from rollout_kit.transport.app import served
-from rollout_kit.transport.http import HttpClient
-from rollout_kit.transport.peer_user import find_user
-from rollout_kit.transport.peers import Peers
+from rollout_kit.serving.sockets import bound_socket, url_of
+from rollout_kit.serving.transport.app import served
+from rollout_kit.serving.transport.http import HttpClient
+from rollout_kit.serving.transport.peer_user import find_user
+from rollout_kit.serving.transport.peers import Peers
 
 TOKEN = "a-token-of-some-length"
 

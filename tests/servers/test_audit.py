@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from support import slow, write_jsonl
 
+from rollout_kit.api.testing import ScriptedModel, making
 from rollout_kit.authoring import audit_run
 from rollout_kit.authoring.audit_run import WATCH
 from rollout_kit.authoring.audit_stage import audit
@@ -23,17 +24,16 @@ from rollout_kit.cli import audit_verifier
 from rollout_kit.config.keys.commands import AuditConfig
 from rollout_kit.config.load import load
 from rollout_kit.errors import ConfigError
-from rollout_kit.launch.sockets import bound_socket, url_of
 from rollout_kit.serving import registry
-from rollout_kit.testing import ScriptedModel, making
-from rollout_kit.transport.peers import Peers
+from rollout_kit.serving.sockets import bound_socket, url_of
+from rollout_kit.serving.transport.peers import Peers
 
 APP = """
 import asyncio, datetime, email.utils, random, re, socket, time
 from pathlib import Path
 from rollout_kit.serving.resources_server import ResourcesServer
 from rollout_kit.responses import output_text
-from rollout_kit.workers.pool import WorkerPool
+from rollout_kit.serving.workers.pool import WorkerPool
 
 class Env(ResourcesServer):
     seen = set()

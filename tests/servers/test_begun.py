@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from rollout_kit.testing import run_virtual
+from rollout_kit.api.testing import run_virtual
+from rollout_kit.serving.transport.loop import Begun
 from rollout_kit.time_limit import within
-from rollout_kit.transport.loop import Begun
 
 name: ContextVar[str] = ContextVar("name", default="outside")
 

@@ -20,17 +20,17 @@ from endpoint import endpoint
 from support import HANG_S, eventually, row
 from workplace import Workplace
 
+from rollout_kit.api.testing import ScriptedModel, call_response, making, mount, text_response
 from rollout_kit.errors import PeerTimeout
-from rollout_kit.launch.sockets import bound_socket, url_of
 from rollout_kit.serving import registry
 from rollout_kit.serving.resources_server import ResourcesServer, tool
 from rollout_kit.serving.service import Service, post
-from rollout_kit.testing import ScriptedModel, call_response, making, mount, text_response
-from rollout_kit.transport import caller as callers
-from rollout_kit.transport.app import served
-from rollout_kit.transport.caller import deadline_header, read_deadline
-from rollout_kit.transport.http import HttpClient
-from rollout_kit.transport.peers import Peers
+from rollout_kit.serving.sockets import bound_socket, url_of
+from rollout_kit.serving.transport import caller as callers
+from rollout_kit.serving.transport.app import served
+from rollout_kit.serving.transport.caller import deadline_header, read_deadline
+from rollout_kit.serving.transport.http import HttpClient
+from rollout_kit.serving.transport.peers import Peers
 from rollout_kit.types import JsonObject, VerifyRequest, VerifyResponse
 
 

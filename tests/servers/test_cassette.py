@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from support import config_of, read_jsonl, row, write_jsonl
 
+from rollout_kit.api.testing import Over, ScriptedModel, call_response, making, mount
 from rollout_kit.commands.collect import collect_through
 from rollout_kit.commands.progress import Progress
 from rollout_kit.errors import ConfigError, TaskError, ToolError
@@ -17,8 +18,7 @@ from rollout_kit.launch.reach import Servers
 from rollout_kit.responses import output_text
 from rollout_kit.serving import registry
 from rollout_kit.serving.resources_server import ResourcesServer, tool
-from rollout_kit.testing import Over, ScriptedModel, call_response, making, mount
-from rollout_kit.transport.cassette import Cassette, Tapes
+from rollout_kit.serving.transport.cassette import Cassette, Tapes
 from rollout_kit.types import JsonObject, VerifyRequest, VerifyResponse
 
 ROWS = [row(f"q{number}") for number in range(50)]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rollout_kit import ConfigError, Sandbox, SandboxLimits
-from rollout_kit.sandbox.container import Container
+from rollout_kit.serving.sandbox.container import Container
 
 ENGINE = """#!/bin/sh
 echo "$@" | tr ' ' '\\n' >> {log}

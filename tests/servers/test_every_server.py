@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from support import NO_NAMESPACES, blocks, may_isolate
 
+from rollout_kit.api.testing import OVERS, mount
 from rollout_kit.authoring.examination import check_verdicts, make_trusting, read_rows
 from rollout_kit.config.instances import UNSAFE_CODE
 from rollout_kit.config.keys.commands import InspectConfig
@@ -18,7 +19,6 @@ from rollout_kit.config.load import load
 from rollout_kit.errors import ConfigError, RolloutError
 from rollout_kit.serving import registry
 from rollout_kit.session import Session, entered
-from rollout_kit.testing import OVERS, mount
 from rollout_kit.types import JsonObject
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 from support import HANG_S, Echo
 
+from rollout_kit.api.testing import ScriptedModel, making, mount
 from rollout_kit.errors import (
     ModelError,
     PeerError,
@@ -22,13 +23,12 @@ from rollout_kit.errors import (
     RolloutError,
     TaskError,
 )
-from rollout_kit.launch.sockets import bound_socket, url_of
+from rollout_kit.serving.sockets import bound_socket, url_of
+from rollout_kit.serving.transport.app import served
+from rollout_kit.serving.transport.http import HttpClient, Reply
+from rollout_kit.serving.transport.peers import Http, Peers
+from rollout_kit.serving.transport.retry import RECONNECT
 from rollout_kit.session import Session, entered
-from rollout_kit.testing import ScriptedModel, making, mount
-from rollout_kit.transport.app import served
-from rollout_kit.transport.http import HttpClient, Reply
-from rollout_kit.transport.peers import Http, Peers
-from rollout_kit.transport.retry import RECONNECT
 from rollout_kit.types import JsonObject, SeedSessionResponse
 
 
@@ -217,13 +217,13 @@ def test_a_server_that_comes_back_is_reached_and_one_that_does_not_is_named(
         client = Client()
         peers = Peers({"echo": Http("echo", [url], client)})
         patient = replace(RECONNECT, deadline_s=HANG_S)
-        monkeypatch.setattr("rollout_kit.transport.peers.RECONNECT", patient)
+        monkeypatch.setattr("rollout_kit.serving.transport.peers.RECONNECT", patient)
         call = asyncio.create_task(peers.call("echo", "/tools", None, list))
         await refused.wait()
         async with served(service.build_app(), bound_socket("127.0.0.1", port)):
             assert await call == []
         soon = replace(RECONNECT, deadline_s=0.2)
-        monkeypatch.setattr("rollout_kit.transport.peers.RECONNECT", soon)
+        monkeypatch.setattr("rollout_kit.serving.transport.peers.RECONNECT", soon)
         with pytest.raises(PeerUnreachable, match=f"cannot connect to {url}/tools"):
             await peers.call("echo", "/tools", None, list)
         await client.close()

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from support import Desk, asked
 
+from rollout_kit.api.testing import OVERS, Over, ScriptedModel, making, run_virtual
 from rollout_kit.errors import ModelError
 from rollout_kit.serving import registry
-from rollout_kit.testing import OVERS, Over, ScriptedModel, making, run_virtual
 from rollout_kit.types import JsonObject
 
 Equivalence = registry.load("resources_servers", "equivalence_llm_judge")

@@ -8,10 +8,10 @@ import orjson
 import pytest
 
 from rollout_kit import responses
+from rollout_kit.api.testing import Over, making, mount
 from rollout_kit.responses import LONG, is_too_deep
 from rollout_kit.serving.resources_server import ResourcesServer
-from rollout_kit.testing import Over, making, mount
-from rollout_kit.transport.wire import DEEPEST, mend
+from rollout_kit.serving.transport.wire import DEEPEST, mend
 from rollout_kit.types import JsonObject, VerifyRequest, VerifyResponse
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from support import Bench, asked, row
 
+from rollout_kit.api.testing import run_virtual
 from rollout_kit.serving.agent import Turns
-from rollout_kit.testing import run_virtual
-from rollout_kit.transport.loop import MAX_TOGETHER, MAX_TURNS, Lockstep, step
+from rollout_kit.serving.transport.loop import MAX_TOGETHER, MAX_TURNS, Lockstep, step
 from rollout_kit.types import JsonObject
 
 

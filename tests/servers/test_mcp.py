@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from support import asked
 
+from rollout_kit.api.testing import ScriptedModel, call_response, making, mount
 from rollout_kit.errors import ConfigError, PeerError, SessionLost
-from rollout_kit.launch.sockets import bound_socket, url_of
 from rollout_kit.responses import function_calls, output_text
 from rollout_kit.serving import registry
 from rollout_kit.serving.resources_server import ResourcesServer, tool
+from rollout_kit.serving.sockets import bound_socket, url_of
+from rollout_kit.serving.transport.peers import Http, Peers
 from rollout_kit.session import HEADER, Session, entered
-from rollout_kit.testing import ScriptedModel, call_response, making, mount
-from rollout_kit.transport.peers import Http, Peers
 from rollout_kit.types import JsonObject, SeedSessionResponse, VerifyRequest, VerifyResponse
 
 pytest.importorskip("mcp")

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from rollout_kit.endpoints.messages import as_message, as_params, message_events
+from rollout_kit.api.testing import ScriptedModel, call_response, text_response
 from rollout_kit.errors import TaskError
 from rollout_kit.serving.agent import Agent
-from rollout_kit.testing import ScriptedModel, call_response, text_response
-from rollout_kit.transport.peers import Peers
-from rollout_kit.transport.wire import EventStream
+from rollout_kit.serving.endpoints.messages import as_message, as_params, message_events
+from rollout_kit.serving.transport.peers import Peers
+from rollout_kit.serving.transport.wire import EventStream
 from rollout_kit.types import JsonObject
 
 TOOL = {"name": "add", "description": "Add.", "input_schema": {"type": "object"}}

@@ -12,9 +12,9 @@ from rollout_kit.config.instance_keys import split_keys
 from rollout_kit.config.instances import MODELS, RESOURCES, Instance
 from rollout_kit.launch import serve
 from rollout_kit.launch.placement import HttpLimits
+from rollout_kit.serving.transport.http import HttpClient
+from rollout_kit.serving.transport.peers import Http, Peers, over_http
 from rollout_kit.session import Session, entered
-from rollout_kit.transport.http import HttpClient
-from rollout_kit.transport.peers import Http, Peers, over_http
 
 
 def test_a_call_goes_where_the_server_is_now() -> None:

@@ -10,12 +10,12 @@ from endpoint import endpoint, says
 from support import read_jsonl
 from workplace import Workplace
 
+from rollout_kit.api.testing import OVERS, Over, making, mount
 from rollout_kit.errors import RolloutError, ToolError, VerifyError
 from rollout_kit.serving.agent import Agent
 from rollout_kit.serving.resources_server import ResourcesServer, ResourcesServerConfig, tool
+from rollout_kit.serving.transport.bodies.encoding import NotJson, encode
 from rollout_kit.session import Session, entered
-from rollout_kit.testing import OVERS, Over, making, mount
-from rollout_kit.transport.bodies.encoding import NotJson, encode
 from rollout_kit.types import JsonObject, VerifyRequest, VerifyResponse
 
 LONE, NO_TYPE = "a text with the lone surrogate U+D800 at character", "which JSON does not have"

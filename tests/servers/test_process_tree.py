@@ -7,8 +7,8 @@ import sys
 import pytest
 from support import alive, eventually
 
-from rollout_kit.launch import process_tree
-from rollout_kit.launch.process_tree import family, kill_family
+from rollout_kit.serving import process_tree
+from rollout_kit.serving.process_tree import family, kill_family
 
 GENERATIONS = """
 import os, time

@@ -19,19 +19,19 @@ from endpoint import Endpoint, endpoint, says
 from support import asked, read_jsonl, write_jsonl
 from workplace import ROOT, Workplace
 
+from rollout_kit.api.testing import ScriptedModel, call_response, making, text_response
 from rollout_kit.config.keys.commands import HeadServerConfig
 from rollout_kit.errors import BY_NAME, TRANSIENT, ModelError, from_wire
 from rollout_kit.launch.head.server import HeadServer
 from rollout_kit.launch.placement import Server
 from rollout_kit.launch.run import RunIdentity
-from rollout_kit.launch.sockets import bound_socket, url_of
 from rollout_kit.responses import function_calls, input_items
 from rollout_kit.serving import registry
-from rollout_kit.testing import ScriptedModel, call_response, making, text_response
-from rollout_kit.transport.app import served
-from rollout_kit.transport.http import HttpClient, Reply
-from rollout_kit.transport.peers import Http, Peers, Transport
-from rollout_kit.transport.wire import RESERVED
+from rollout_kit.serving.sockets import bound_socket, url_of
+from rollout_kit.serving.transport.app import served
+from rollout_kit.serving.transport.http import HttpClient, Reply
+from rollout_kit.serving.transport.peers import Http, Peers, Transport
+from rollout_kit.serving.transport.wire import RESERVED
 from rollout_kit.types import JsonObject
 
 DOCUMENT = (ROOT / "docs/protocol.md").read_text()

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from rollout_kit.api.testing import run_virtual
 from rollout_kit.launch.output import BEGINS, Output
 from rollout_kit.launch.supervise import Supervisor, Terms
-from rollout_kit.testing import run_virtual
 
 
 class Brief:

@@ -8,9 +8,9 @@ import orjson
 import pytest
 
 from rollout_kit import TaskError
+from rollout_kit.api.testing import OVERS, ScriptedModel, making, mount
 from rollout_kit.serving.registry import load
 from rollout_kit.session import Session, entered
-from rollout_kit.testing import OVERS, ScriptedModel, making, mount
 from rollout_kit.types import JsonObject
 
 JUDGE = {"type": "responses_api_models", "name": "judge"}

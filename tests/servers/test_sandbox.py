@@ -17,10 +17,10 @@ import pytest
 from support import HANG_S, NO_NAMESPACES, alive, eventually, may_isolate, read_process
 
 from rollout_kit.errors import ConfigError
-from rollout_kit.launch.process_tree import family
-from rollout_kit.sandbox.limits import SandboxLimits, SandboxRun
-from rollout_kit.sandbox.pool import Sandbox
-from rollout_kit.sandbox.protections import ESSENTIAL, FURTHER
+from rollout_kit.serving.process_tree import family
+from rollout_kit.serving.sandbox.limits import SandboxLimits, SandboxRun
+from rollout_kit.serving.sandbox.pool import Sandbox
+from rollout_kit.serving.sandbox.protections import ESSENTIAL, FURTHER
 
 USUAL = SandboxLimits(time_s=HANG_S, memory_mb=256, output_bytes=1 << 16)
 
@@ -529,8 +529,8 @@ def test_a_cancelled_run_is_ended_and_a_dead_zygote_replaced(held: Held, tmp_pat
 
 KILLED = """
 import asyncio
-from rollout_kit.sandbox.limits import SandboxLimits
-from rollout_kit.sandbox.pool import Sandbox
+from rollout_kit.serving.sandbox.limits import SandboxLimits
+from rollout_kit.serving.sandbox.pool import Sandbox
 
 async def main():
     async with Sandbox(1) as sandbox:
@@ -560,8 +560,8 @@ def test_protections_are_tried_out_and_told(held: Held) -> None:
 ELSEWHERE = """
 import asyncio, json, sys
 from rollout_kit.errors import ConfigError
-from rollout_kit.sandbox.limits import SandboxLimits
-from rollout_kit.sandbox.pool import Sandbox
+from rollout_kit.serving.sandbox.limits import SandboxLimits
+from rollout_kit.serving.sandbox.pool import Sandbox
 
 async def main():
     try:

@@ -7,6 +7,7 @@ import pytest
 from pydantic import BaseModel
 from support import Echo, EchoRequest
 
+from rollout_kit.api.testing import Over, ScriptedModel, making, mount, text_response
 from rollout_kit.errors import (
     ModelError,
     PeerError,
@@ -20,7 +21,6 @@ from rollout_kit.serving.agent import Agent
 from rollout_kit.serving.resources_server import ResourcesServer, tool
 from rollout_kit.serving.service import Service, post
 from rollout_kit.session import Session, current_session, entered
-from rollout_kit.testing import Over, ScriptedModel, making, mount, text_response
 from rollout_kit.types import JsonObject, VerifyRequest, VerifyResponse
 
 

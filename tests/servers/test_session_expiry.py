@@ -5,12 +5,12 @@ import asyncio
 import pytest
 from support import row
 
+from rollout_kit.api.testing import making, run_virtual
 from rollout_kit.errors import SessionLost, ToolError
 from rollout_kit.serving.resources_server import ResourcesServer, tool
+from rollout_kit.serving.transport.peers import Peers
+from rollout_kit.serving.transport.wire import encode
 from rollout_kit.session import Session, entered
-from rollout_kit.testing import making, run_virtual
-from rollout_kit.transport.peers import Peers
-from rollout_kit.transport.wire import encode
 from rollout_kit.types import JsonObject, VerifyRequest, VerifyResponse
 
 

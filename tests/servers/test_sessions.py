@@ -13,6 +13,7 @@ import aiohttp
 import pytest
 from support import config_of, read_jsonl, write_jsonl
 
+from rollout_kit.api.testing import call_response, making, text_response
 from rollout_kit.commands.collect import collect_through
 from rollout_kit.commands.progress import Progress
 from rollout_kit.config.keys.commands import InspectConfig
@@ -23,10 +24,9 @@ from rollout_kit.launch.reach import Servers
 from rollout_kit.responses import function_calls
 from rollout_kit.serving import registry
 from rollout_kit.serving.model import Model
+from rollout_kit.serving.transport.http import HttpClient
+from rollout_kit.serving.transport.peers import Http, Local, Peers
 from rollout_kit.session import HEADER, Session, entered
-from rollout_kit.testing import call_response, making, text_response
-from rollout_kit.transport.http import HttpClient
-from rollout_kit.transport.peers import Http, Local, Peers
 from rollout_kit.types import JsonObject
 
 NUM_ROLLOUTS, NUM_WORKERS = 60, 3

@@ -9,8 +9,9 @@ import pytest
 
 from rollout_kit.config.instances import AGENTS, MODELS, Instance
 from rollout_kit.errors import ConfigError
-from rollout_kit.launch import sockets
-from rollout_kit.launch.sockets import bind_all, bound_socket, warm_up_agent
+from rollout_kit.launch.ports import bind_all, warm_up_agent
+from rollout_kit.serving import sockets
+from rollout_kit.serving.sockets import bound_socket
 
 LOOPBACK = "127.0.0.1"
 

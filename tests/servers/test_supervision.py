@@ -19,9 +19,9 @@ from endpoint import endpoint
 from support import HANG_S, alive, eventually, read_jsonl
 from workplace import ROOT, Workplace
 
-from rollout_kit.launch.process_tree import family
-from rollout_kit.launch.sockets import bound_socket
-from rollout_kit.testing import call_response, text_response
+from rollout_kit.api.testing import call_response, text_response
+from rollout_kit.serving.process_tree import family
+from rollout_kit.serving.sockets import bound_socket
 
 CHAOS = pytest.mark.chaos
 

@@ -21,9 +21,9 @@ from starlette.middleware.sessions import SessionMiddleware
 from support import read_jsonl, write_jsonl
 from workplace import Workplace
 
-from rollout_kit.launch.sockets import bound_socket, url_of
+from rollout_kit.api.testing import call_response, text_response
 from rollout_kit.responses import function_calls
-from rollout_kit.testing import call_response, text_response
+from rollout_kit.serving.sockets import bound_socket, url_of
 
 CONFIG = """
 config_paths: [responses_api_models/openai_model/configs/openai_model.yaml]

@@ -7,7 +7,7 @@ import weakref
 import pytest
 
 from rollout_kit import time_limit
-from rollout_kit.testing import run_virtual
+from rollout_kit.api.testing import run_virtual
 from rollout_kit.time_limit import GRAIN_S, later, running_loop, within
 
 

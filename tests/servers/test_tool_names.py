@@ -7,14 +7,14 @@ from typing import Any, ClassVar
 
 from support import config_of, read_jsonl, write_jsonl
 
+from rollout_kit.api.testing import Over, ScriptedModel, call_response, making, mount
 from rollout_kit.commands.collect import collect_through
 from rollout_kit.commands.progress import Progress
 from rollout_kit.errors import VerifyError
 from rollout_kit.launch.reach import Servers
 from rollout_kit.serving import registry
 from rollout_kit.serving.resources_server import ResourcesServer, Reverify, tool
-from rollout_kit.testing import Over, ScriptedModel, call_response, making, mount
-from rollout_kit.transport.wire import RESERVED
+from rollout_kit.serving.transport.wire import RESERVED
 from rollout_kit.types import VerifyRequest, VerifyResponse
 
 SNEAKY = [

@@ -11,10 +11,10 @@ import pytest
 from pydantic import ConfigDict, Field
 from support import Bench, row
 
+from rollout_kit.api.testing import Over, making, mount
 from rollout_kit.serving.resources_server import ResourcesServer, tool
+from rollout_kit.serving.transport.wire import parse_leniently
 from rollout_kit.serving.verdicts.rollouts import parse_request
-from rollout_kit.testing import Over, making, mount
-from rollout_kit.transport.wire import parse_leniently
 from rollout_kit.types import JsonObject, SeedSessionResponse, VerifyRequest, VerifyResponse
 
 ROW = {"responses_create_params": {"input": "q"}, "expected": "a", "response": {"output": []}}

@@ -12,10 +12,10 @@ from endpoint import endpoint, says
 from support import Echo, asked, row
 from workplace import Workplace, said_until
 
+from rollout_kit.api.testing import making, mount
 from rollout_kit.serving import fingerprint, registry
 from rollout_kit.serving.fingerprint import RELEASE, LoadedCode
 from rollout_kit.session import VERIFIER, Session, entered
-from rollout_kit.testing import making, mount
 from rollout_kit.types import JsonObject
 
 ROOT = Path(__file__).resolve().parents[2]

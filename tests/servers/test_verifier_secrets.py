@@ -18,8 +18,8 @@ from workplace import Workplace
 
 from rollout_kit.config.instances import Instance
 from rollout_kit.launch.holdings import find_named, plan_of, warn_of_variables
-from rollout_kit.launch.process_tree import family
-from rollout_kit.transport.access import accepted_by, digest_of, token_for
+from rollout_kit.serving.process_tree import family
+from rollout_kit.serving.transport.access import accepted_by, digest_of, token_for
 
 if sys.platform != "linux":
     pytest.skip("needs /proc", allow_module_level=True)

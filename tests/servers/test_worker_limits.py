@@ -10,14 +10,14 @@ import orjson
 import pytest
 from support import HANG_S, Desk, alive, limit_only, row
 
+from rollout_kit.api.testing import making
 from rollout_kit.errors import VerifyError
 from rollout_kit.responses import make_response, message_item
 from rollout_kit.serving.registry import load
 from rollout_kit.serving.resources_server import ResourcesServer
+from rollout_kit.serving.workers.pool import WorkerPool
 from rollout_kit.session import Session, entered
-from rollout_kit.testing import making
 from rollout_kit.types import VerifyRequest, VerifyResponse
-from rollout_kit.workers.pool import WorkerPool
 
 WORK = """
 import os, re, subprocess, sys, threading, time

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support import HANG_S, alive, eventually
 
-from rollout_kit.workers.pool import WorkerDied, WorkerError, WorkerPool
+from rollout_kit.serving.workers.pool import WorkerDied, WorkerError, WorkerPool
 
 WORK = """
 import os, signal, time
@@ -247,7 +247,7 @@ def test_workers_end_with_a_parent_that_is_killed_in_the_midst_of_work(file, tmp
     script = f"""
         import asyncio
         from pathlib import Path
-        from rollout_kit.workers.pool import WorkerPool
+        from rollout_kit.serving.workers.pool import WorkerPool
 
         async def run():
             pool = WorkerPool(Path({str(file)!r}), "work", deadline_s={HANG_S})

@@ -14,13 +14,13 @@ from held import find_held
 from support import read_process
 
 from rollout_kit.errors import ConfigError
-from rollout_kit.launch.process_tree import family
 from rollout_kit.responses import make_response, message_item
+from rollout_kit.serving.process_tree import family
 from rollout_kit.serving.registry import load
+from rollout_kit.serving.workers.environment import clean_environment
+from rollout_kit.serving.workers.matching import LineMatcher
+from rollout_kit.serving.workers.pool import WorkerPool
 from rollout_kit.session import Session, entered
-from rollout_kit.workers.environment import clean_environment
-from rollout_kit.workers.matching import LineMatcher
-from rollout_kit.workers.pool import WorkerPool
 
 if sys.platform != "linux":
     pytest.skip("needs /proc", allow_module_level=True)

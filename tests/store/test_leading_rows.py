@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import Bench, row
 
+from rollout_kit.api.testing import run_virtual
 from rollout_kit.store.files import OutputPaths
 from rollout_kit.store.tasks import TaskReader
-from rollout_kit.testing import run_virtual
 
 
 @pytest.fixture(autouse=True)
@@ -30,8 +30,8 @@ def every_input_is_long() -> Iterable[list[list[int]]]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("rollout_kit.store.index.kept.SMALL", 0)
-        patch.setattr("rollout_kit.collector.sources.KEPT_BYTES", -1)
-        patch.setattr("rollout_kit.collector.sources.COUNT_FIRST", 10)
+        patch.setattr("rollout_kit.collecting.sources.KEPT_BYTES", -1)
+        patch.setattr("rollout_kit.collecting.sources.COUNT_FIRST", 10)
         patch.setattr(TaskReader, "read_owed", read_owed)
         yield read
 

@@ -13,15 +13,15 @@ import pytest
 from exported import line
 from support import Bench, read_jsonl, row, write_jsonl
 
+from rollout_kit.api.testing import run_virtual
 from rollout_kit.cli import merge as command
-from rollout_kit.cluster.merging import counting, merge, reading
+from rollout_kit.collecting.cluster.merging import counting, merge, reading
 from rollout_kit.config.shard import Shard
 from rollout_kit.errors import OutputError
 from rollout_kit.store.files import OutputLock, OutputPaths
 from rollout_kit.store.index import kept
 from rollout_kit.store.index.index import Index
 from rollout_kit.store.tasks import task_id_of
-from rollout_kit.testing import run_virtual
 
 ROWS = [row(f"q{number}") for number in range(30)]
 

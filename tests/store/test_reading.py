@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 from support import HANG_S
 
-from rollout_kit.api.load import load
-from rollout_kit.api.outputs import is_output
 from rollout_kit.errors import ConfigError
 from rollout_kit.reading import MAX_LINE, PIECE, LineTooLong, iterate_lines, read_whole
+from rollout_kit.serving.transport.cassette import Cassette, Tapes
 from rollout_kit.store.arms.template import read_yaml
 from rollout_kit.store.input import input_file, number_lines
+from rollout_kit.store.load import load
+from rollout_kit.store.outputs import is_output
 from rollout_kit.store.scan import check_form, read_lines
-from rollout_kit.transport.cassette import Cassette, Tapes
 
 ROW = b'{"responses_create_params": {"input": "hi"}}\n'
 

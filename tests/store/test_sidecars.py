@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from support import Bench, Desk, Echo, EchoRequest, asked, read_jsonl, row, write_jsonl
 
-from rollout_kit.api.outputs import files_of
+from rollout_kit.api.testing import ScriptedModel, making, run_virtual
 from rollout_kit.cli import compare, merge, report
 from rollout_kit.errors import ConfigError, ModelError, OutputError
 from rollout_kit.store.files import SIDECARS, OutputPaths, main_of_sidecar, set_aside
-from rollout_kit.testing import ScriptedModel, making, run_virtual
+from rollout_kit.store.outputs import files_of
 from rollout_kit.types import JsonObject, VerifyResponse
 
 ROWS = [row(f"q{number}") for number in range(6)]

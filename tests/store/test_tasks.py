@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import row, write_jsonl
 
-from rollout_kit.endpoints.params import merge
 from rollout_kit.errors import ConfigError
+from rollout_kit.serving.endpoints.params import merge
 from rollout_kit.store.arms.template import Prompt
 from rollout_kit.store.files import OutputPaths, check_apart
 from rollout_kit.store.input import input_file

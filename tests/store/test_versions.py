@@ -11,12 +11,12 @@ import pytest
 from exported import line
 from support import Bench, Desk, output_file, read_jsonl, row, write_jsonl
 
-from rollout_kit.api.load import load
+from rollout_kit.api.testing import run_virtual
 from rollout_kit.cli import compare, export, merge, pairs, report, view
 from rollout_kit.errors import OutputError
 from rollout_kit.store.files import OutputPaths
 from rollout_kit.store.journal import Journal
-from rollout_kit.testing import run_virtual
+from rollout_kit.store.load import load
 
 ROWS = [row(f"q{number}") for number in range(3)]
 

@@ -31,7 +31,6 @@ from support import HANG_S
 from virtual_time import VirtualTime
 
 from rollout_kit.errors import ConfigError, OutputError, PeerError, PeerUnreachable
-from rollout_kit.launch.sockets import bound_socket, url_of
 from rollout_kit.rl import (
     Buffer,
     BufferedGroup,
@@ -43,9 +42,10 @@ from rollout_kit.rl import (
 )
 from rollout_kit.rl.buffer.owners import LeaseOwner
 from rollout_kit.rl.buffer.remote import BadMessage, answer
+from rollout_kit.serving.sockets import bound_socket, url_of
+from rollout_kit.serving.transport.app import served
+from rollout_kit.serving.transport.http import HttpClient
 from rollout_kit.store.groups.members import HeldLine
-from rollout_kit.transport.app import served
-from rollout_kit.transport.http import HttpClient
 
 RAY_AUTH = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "ab" * 32}
 """On Linux Ray listens on all interfaces."""

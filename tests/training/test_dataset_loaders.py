@@ -11,8 +11,8 @@ from exported import Place, line, tool_line
 from support import read_jsonl
 from trainer_engine import CHECKPOINT
 
+from rollout_kit.analysis.export.formats import FORMATS
 from rollout_kit.cli import export, pairs
-from rollout_kit.export.formats import FORMATS
 
 pytestmark = [pytest.mark.trainers, pytest.mark.filterwarnings("ignore")]
 

@@ -18,11 +18,14 @@ from virtual_time import VirtualTime
 
 import rollout_kit as rk
 from rollout_kit import rl
+from rollout_kit.analysis.metrics.tally import Tally
+from rollout_kit.api.testing import ScriptedModel
 from rollout_kit.cli import simulate_trainer
-from rollout_kit.collector import run
+from rollout_kit.collecting import run
+from rollout_kit.collecting.live.snapshot import Snapshot
+from rollout_kit.collecting.trackers.figures import only_numbers
+from rollout_kit.collecting.trackers.tracking import Tracking
 from rollout_kit.errors import ConfigError, OutputError
-from rollout_kit.live.snapshot import Snapshot
-from rollout_kit.metrics.tally import Tally
 from rollout_kit.rl import BufferPolicy, MemoryBuffer, open_buffer, serve_buffer
 from rollout_kit.rl.buffer.group import Settled
 from rollout_kit.rl.buffer.shelf import Shelf
@@ -30,9 +33,6 @@ from rollout_kit.rl.partial import name_request
 from rollout_kit.rl.producing import producer
 from rollout_kit.rl.producing.gauges import TrainerGauges
 from rollout_kit.store.groups.scope import parse_scope
-from rollout_kit.testing import ScriptedModel
-from rollout_kit.trackers.figures import only_numbers
-from rollout_kit.trackers.tracking import Tracking
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from exported import Place, line, tool_line
 
+from rollout_kit.analysis.export.formats import FORMATS
 from rollout_kit.cli import export, pairs
-from rollout_kit.export.formats import FORMATS
 
 pytestmark = [pytest.mark.trainers, pytest.mark.filterwarnings("ignore")]
 

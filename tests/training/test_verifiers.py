@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from running import ROOT, ng_run
 
-from rollout_kit.launch.sockets import bound_socket, url_of
-from rollout_kit.testing import ScriptedModel, call_response
+from rollout_kit.api.testing import ScriptedModel, call_response
+from rollout_kit.serving.sockets import bound_socket, url_of
 
 DATA = ROOT / "responses_api_models/local_model/data"
 

@@ -5,10 +5,10 @@ import pytest
 from support import HANG_S
 
 from rollout_kit import GameRequest, TaskError, make_response, message_item
+from rollout_kit.api.testing import making, mount
 from rollout_kit.serving.gymnasium import actions, find_tagged, observation_item
 from rollout_kit.serving.registry import load
 from rollout_kit.session import Session, entered
-from rollout_kit.testing import making, mount
 
 Blackjack = load("resources_servers", "blackjack")
 HIT, STAND = "<action>hit</action>", "<action>stand</action>"

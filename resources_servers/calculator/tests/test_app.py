@@ -6,8 +6,8 @@ import pytest
 
 from rollout_kit import RolloutError, ToolError, function_call_item, make_response, message_item
 from rollout_kit.serving.registry import load
+from rollout_kit.serving.transport.wire import encode
 from rollout_kit.session import Session, entered
-from rollout_kit.transport.wire import encode
 
 Server = load("resources_servers", "calculator")
 ROWS = [

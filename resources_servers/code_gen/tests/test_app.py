@@ -17,11 +17,11 @@ from rollout_kit import (
     make_response,
     message_item,
 )
+from rollout_kit.api.testing import making, mount
 from rollout_kit.config.keys.commands import CollectConfig
 from rollout_kit.config.load import load as load_config
 from rollout_kit.launch.reach import reach
 from rollout_kit.serving.registry import load
-from rollout_kit.testing import making, mount
 
 CodeGen = load("resources_servers", "code_gen")
 
@@ -409,7 +409,7 @@ def test_a_sandbox_that_fails_is_no_verdict(monkeypatch) -> None:
 
     async def main():
         async with mount({"code_gen": lambda peers, name: server}) as peers:
-            monkeypatch.setattr("rollout_kit.sandbox.keeper.START", "sys.exit(1)")
+            monkeypatch.setattr("rollout_kit.serving.sandbox.keeper.START", "sys.exit(1)")
             for zygote in server._sandbox._zygotes._idle:
                 await zygote.kill()
             asked = {**SUM, "response": make_response("m", [message_item(TABLE[0][1])], None)}

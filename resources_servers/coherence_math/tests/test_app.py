@@ -7,9 +7,9 @@ import orjson
 import pytest
 
 from rollout_kit import make_response, message_item
+from rollout_kit.api.testing import making
 from rollout_kit.serving.registry import load
-from rollout_kit.testing import making
-from rollout_kit.transport.peers import Peers
+from rollout_kit.serving.transport.peers import Peers
 
 CoherenceMath = load("resources_servers", "coherence_math")
 

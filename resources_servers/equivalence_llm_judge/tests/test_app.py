@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from rollout_kit import ConfigError, ModelError, TaskError, VerifyError, make_response, message_item
+from rollout_kit.api.testing import OVERS, ScriptedModel, making, mount, text_response
 from rollout_kit.serving.judge import PROMPT, read_verdict
 from rollout_kit.serving.registry import load
 from rollout_kit.session import Session, entered
-from rollout_kit.testing import OVERS, ScriptedModel, making, mount, text_response
 
 Server = load("resources_servers", "equivalence_llm_judge")
 EQUAL, DIFFERENT = "they agree: [[A=B]]", "they do not: [[A!=B]]"

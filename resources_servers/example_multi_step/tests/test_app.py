@@ -15,9 +15,9 @@ from rollout_kit import (
     make_response,
     message_item,
 )
+from rollout_kit.api.testing import OVERS, Over, making, mount
 from rollout_kit.serving.registry import load
 from rollout_kit.session import Session, entered
-from rollout_kit.testing import OVERS, Over, making, mount
 
 Server = load("resources_servers", "example_multi_step")
 ROWS = [

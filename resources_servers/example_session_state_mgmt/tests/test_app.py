@@ -8,10 +8,10 @@ import orjson
 import pytest
 
 from rollout_kit import RolloutError, TaskError, ToolError, make_response
+from rollout_kit.api.testing import OVERS, Over, making, mount
 from rollout_kit.errors import SessionLost
 from rollout_kit.serving.registry import load
 from rollout_kit.session import Session, entered
-from rollout_kit.testing import OVERS, Over, making, mount
 
 Server = load("resources_servers", "example_session_state_mgmt")
 ROWS = [

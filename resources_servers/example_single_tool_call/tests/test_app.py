@@ -12,8 +12,8 @@ from rollout_kit import (
     message_item,
 )
 from rollout_kit.serving.registry import load
+from rollout_kit.serving.transport.wire import encode
 from rollout_kit.session import Session, entered
-from rollout_kit.transport.wire import encode
 
 Server = load("resources_servers", "example_single_tool_call")
 ROWS = [

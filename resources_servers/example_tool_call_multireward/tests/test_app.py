@@ -5,9 +5,9 @@ import orjson
 import pytest
 
 from rollout_kit import TaskError, function_call_item, make_response, message_item, reasoning_item
+from rollout_kit.api.testing import ScriptedModel, call_response, making, mount
 from rollout_kit.serving.registry import load
 from rollout_kit.session import Session, entered
-from rollout_kit.testing import ScriptedModel, call_response, making, mount
 
 Server = load("resources_servers", "example_tool_call_multireward")
 ROWS = [

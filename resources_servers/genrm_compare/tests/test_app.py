@@ -5,9 +5,9 @@ import re
 import pytest
 
 from rollout_kit import ConfigError, ModelError, VerifyError
+from rollout_kit.api.testing import OVERS, ScriptedModel, making, mount, run_virtual, text_response
 from rollout_kit.serving.registry import load
 from rollout_kit.session import Session, entered
-from rollout_kit.testing import OVERS, ScriptedModel, making, mount, run_virtual, text_response
 
 Server = load("resources_servers", "genrm_compare")
 JUDGE = {"type": "responses_api_models", "name": "judge_model"}

@@ -5,9 +5,9 @@ import sys
 import pytest
 
 from rollout_kit import GameRequest, TaskError, make_response, message_item
+from rollout_kit.api.testing import making, mount
 from rollout_kit.serving.registry import load
 from rollout_kit.session import Session, entered
-from rollout_kit.testing import making, mount
 
 Mastermind = load("resources_servers", "mastermind")
 compare_codes = sys.modules[Mastermind.__module__].compare_codes

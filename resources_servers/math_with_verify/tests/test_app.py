@@ -10,9 +10,9 @@ import pytest
 from support import HANG_S, limit_only, skip_unless_installed
 
 from rollout_kit import ConfigError, TaskError, make_response, message_item
+from rollout_kit.api.testing import ScriptedModel, making, mount
 from rollout_kit.serving.registry import load
 from rollout_kit.session import Session, entered
-from rollout_kit.testing import ScriptedModel, making, mount
 
 skip_unless_installed("math_verify")
 

@@ -14,10 +14,10 @@ from support import HANG_S, NO_NAMESPACES, may_isolate, skip_unless_installed
 
 from rollout_kit import TaskError, make_response, message_item
 from rollout_kit.errors import ConfigError
-from rollout_kit.launch.process_tree import family
-from rollout_kit.sandbox.limits import SandboxLimits
-from rollout_kit.sandbox.pool import Sandbox, with_requirements
+from rollout_kit.serving.process_tree import family
 from rollout_kit.serving.registry import load
+from rollout_kit.serving.sandbox.limits import SandboxLimits
+from rollout_kit.serving.sandbox.pool import Sandbox, with_requirements
 from rollout_kit.session import Session, entered
 
 skip_unless_installed("reasoning_gym")

@@ -14,9 +14,9 @@ from rollout_kit import (
     make_response,
     message_item,
 )
+from rollout_kit.api.testing import OVERS, ScriptedModel, call_response, making, mount
 from rollout_kit.serving.registry import load
 from rollout_kit.session import Session, entered
-from rollout_kit.testing import OVERS, ScriptedModel, call_response, making, mount
 
 FOLDER = Path(__file__).parents[1]
 OFFICE = FOLDER / "data" / "office"

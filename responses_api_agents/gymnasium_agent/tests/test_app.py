@@ -7,13 +7,7 @@ from typing import Any
 import pytest
 from openai.types.responses import Response
 
-from rollout_kit.errors import PeerLost, SessionLost
-from rollout_kit.responses import make_response, reasoning_item
-from rollout_kit.serving import registry
-from rollout_kit.serving.gymnasium import GameRequest, GymnasiumServer, Step, actions
-from rollout_kit.serving.service import Service, post
-from rollout_kit.session import Session, entered
-from rollout_kit.testing import (
+from rollout_kit.api.testing import (
     OVERS,
     Over,
     ScriptedModel,
@@ -22,6 +16,12 @@ from rollout_kit.testing import (
     mount,
     text_response,
 )
+from rollout_kit.errors import PeerLost, SessionLost
+from rollout_kit.responses import make_response, reasoning_item
+from rollout_kit.serving import registry
+from rollout_kit.serving.gymnasium import GameRequest, GymnasiumServer, Step, actions
+from rollout_kit.serving.service import Service, post
+from rollout_kit.session import Session, entered
 from rollout_kit.types import JsonObject
 
 GymnasiumAgent = registry.load("responses_api_agents", "gymnasium_agent")

@@ -2,10 +2,10 @@
 
 import asyncio
 
+from rollout_kit.api.testing import ScriptedModel, call_response, mount, text_response
 from rollout_kit.responses import function_calls
 from rollout_kit.serving import registry
 from rollout_kit.session import Session, entered
-from rollout_kit.testing import ScriptedModel, call_response, mount, text_response
 from rollout_kit.types import JsonObject
 
 

@@ -9,12 +9,7 @@ import pytest
 from openai.types.responses import Response
 from virtual_time import VirtualTime
 
-from rollout_kit.errors import PeerError, RolloutError, SessionLost
-from rollout_kit.responses import make_response, reasoning_item
-from rollout_kit.serving import registry
-from rollout_kit.serving.resources_server import ResourcesServer, tool
-from rollout_kit.session import Session, entered
-from rollout_kit.testing import (
+from rollout_kit.api.testing import (
     OVERS,
     Over,
     ScriptedModel,
@@ -23,6 +18,11 @@ from rollout_kit.testing import (
     mount,
     run_virtual,
 )
+from rollout_kit.errors import PeerError, RolloutError, SessionLost
+from rollout_kit.responses import make_response, reasoning_item
+from rollout_kit.serving import registry
+from rollout_kit.serving.resources_server import ResourcesServer, tool
+from rollout_kit.session import Session, entered
 from rollout_kit.types import JsonObject, VerifyRequest, VerifyResponse
 
 SimpleAgent = registry.load("responses_api_agents", "simple_agent")

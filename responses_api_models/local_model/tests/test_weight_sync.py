@@ -13,12 +13,12 @@ from adapters import write_adapter
 from support import use_model
 
 from rollout_kit.errors import ModelError
-from rollout_kit.launch.sockets import bound_socket, url_of
 from rollout_kit.responses import output_text
 from rollout_kit.rl import CheckpointManager
 from rollout_kit.serving import registry
 from rollout_kit.serving.model import ScoreRequest
-from rollout_kit.transport.http import HttpClient
+from rollout_kit.serving.sockets import bound_socket, url_of
+from rollout_kit.serving.transport.http import HttpClient
 
 LocalModel: Any = registry.load("responses_api_models", "local_model")
 CHECKPOINT = Path(sys.modules[LocalModel.__module__].__file__ or "").parent / "checkpoint"

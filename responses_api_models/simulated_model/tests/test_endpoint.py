@@ -12,13 +12,13 @@ from openai.types.responses import Response
 from support import HANG_S
 from virtual_time import run_linked
 
+from rollout_kit.api.testing import OVERS, making, mount
 from rollout_kit.errors import ConfigError, ModelError, PeerTimeout, RolloutError, TaskError
-from rollout_kit.launch.sockets import bound_socket
 from rollout_kit.serving.registry import load
+from rollout_kit.serving.sockets import bound_socket
+from rollout_kit.serving.transport.http import HttpClient
+from rollout_kit.serving.transport.peers import Peers
 from rollout_kit.session import HEADER, Session, entered
-from rollout_kit.testing import OVERS, making, mount
-from rollout_kit.transport.http import HttpClient
-from rollout_kit.transport.peers import Peers
 
 SimulatedModel = load("responses_api_models", "simulated_model")
 OpenAIModel = load("responses_api_models", "openai_model")

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from statistics import mean
 
-from rollout_kit.launch.sockets import bound_socket
+from rollout_kit.serving.sockets import bound_socket
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -11,12 +11,12 @@ from statistics import median
 import pytest
 from pydantic import ValidationError
 
+from rollout_kit.api.testing import making, mount
 from rollout_kit.config.keys.commands import InspectConfig
 from rollout_kit.config.load import load as load_config
 from rollout_kit.errors import ConfigError, TaskError
 from rollout_kit.serving.registry import load
 from rollout_kit.serving.resources_server import ResourcesServer
-from rollout_kit.testing import making, mount
 
 ROOT = Path(__file__).resolve().parents[3]
 SimulatedModel = load("responses_api_models", "simulated_model")

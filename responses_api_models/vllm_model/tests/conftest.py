@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rollout_kit.serving import registry
-from rollout_kit.transport.retry import RetryPolicy
+from rollout_kit.serving.transport.retry import RetryPolicy
 
 FAKE = Path(__file__).with_name("fake_vllm.py")
 VllmModel = registry.load("responses_api_models", "vllm_model")

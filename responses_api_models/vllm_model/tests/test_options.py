@@ -10,7 +10,7 @@ from rollout_kit.config.keys.commands import InspectConfig
 from rollout_kit.config.load import load
 from rollout_kit.errors import ConfigError
 from rollout_kit.serving import registry
-from rollout_kit.transport.peers import Peers
+from rollout_kit.serving.transport.peers import Peers
 
 HERE = Path(__file__).parent.parent
 VllmModel = registry.load("responses_api_models", "vllm_model")

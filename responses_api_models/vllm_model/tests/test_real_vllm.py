@@ -21,10 +21,10 @@ from pathlib import Path
 
 import pytest
 
-from rollout_kit.launch.process_tree import find_marked
 from rollout_kit.responses import function_call_output, function_calls
 from rollout_kit.rl import suffix
 from rollout_kit.serving import registry
+from rollout_kit.serving.process_tree import find_marked
 from rollout_kit.trajectory import sequences
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -14,11 +14,11 @@ import pytest
 from support import HANG_S, eventually
 
 from rollout_kit.errors import ConfigError, ModelError, TaskError
-from rollout_kit.launch.sockets import bound_socket
 from rollout_kit.serving import registry
+from rollout_kit.serving.sockets import bound_socket
+from rollout_kit.serving.transport.http import HttpClient
+from rollout_kit.serving.transport.retry import RetryPolicy
 from rollout_kit.session import Session, entered
-from rollout_kit.transport.http import HttpClient
-from rollout_kit.transport.retry import RetryPolicy
 
 VllmModel = registry.load("responses_api_models", "vllm_model")
 PARTS = VllmModel.__module__.rpartition(".")[0]

@@ -14,8 +14,8 @@ import yaml
 
 from ...config.keys.commands import ControlConfig, HeadServerConfig
 from ...errors import ConfigError, PeerError
-from ...transport.access import bearer
-from ...transport.http import HttpClient, Reply
+from ...serving.transport.access import bearer
+from ...serving.transport.http import HttpClient, Reply
 from ...types import JsonObject
 from ..run import read_token
 

@@ -13,13 +13,13 @@ from starlette.responses import Response
 
 from ...config.keys.commands import HeadServerConfig
 from ...errors import ConfigError
-from ...nemo_gym import handover
-from ...transport.access import is_loopback
-from ...transport.app import served
+from ...serving.nemo_gym import handover
+from ...serving.sockets import bound_socket, url_of
+from ...serving.transport.access import is_loopback
+from ...serving.transport.app import served
 from ...types import JsonObject
 from ..placement import Server
 from ..run import RunIdentity, keep_token
-from ..sockets import bound_socket, url_of
 from .client import ADDRESS, CONFIG, IDENTITY, INSTANCES, NONCE, STOP, proof_of, spell_address
 from .exposition import expose_servers
 

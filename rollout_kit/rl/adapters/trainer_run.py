@@ -22,10 +22,10 @@ from ...api.runs import collect
 from ...api.servers import servers
 from ...errors import ConfigError, StopRun
 from ...launch.reach import Servers
-from ...nemo_gym.rows import flatten
+from ...serving.nemo_gym.rows import flatten
+from ...serving.transport.peers import Local
 from ...store.tasks import agent_name_of, task_id_of
 from ...trajectory import TokenSequence, sequences
-from ...transport.peers import Local
 from ...types import JsonObject, Outcome, Rollout
 from .engine import TrainerEngine
 

@@ -27,8 +27,8 @@ from verifiers.v1.tasksets.nemo_gym import (  # type: ignore[import-not-found]
 
 from ...api.servers import servers
 from ...errors import ConfigError
-from ...launch.sockets import bound_socket, url_of
-from ...transport.peers import Local
+from ...serving.sockets import bound_socket, url_of
+from ...serving.transport.peers import Local
 
 
 class RolloutTask(NeMoGymTask):

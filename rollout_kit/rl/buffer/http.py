@@ -14,11 +14,11 @@ import orjson
 from starlette.types import Receive, Scope, Send
 
 from ...errors import ConfigError, PeerError
-from ...launch.sockets import bound_socket, url_of
-from ...transport.access import bearer, send_json
-from ...transport.app import read_body, served
-from ...transport.http import HttpClient
-from ...transport.loop import cancel_all
+from ...serving.sockets import bound_socket, url_of
+from ...serving.transport.access import bearer, send_json
+from ...serving.transport.app import read_body, served
+from ...serving.transport.http import HttpClient
+from ...serving.transport.loop import cancel_all
 from .buffer import Buffer
 from .policy import BufferPolicy
 from .remote import MAX_WAIT_S, BadMessage, RemoteBuffer, answer

@@ -8,8 +8,8 @@ from typing import Any
 
 from ...api.runs import Collecting, read_keys
 from ...api.servers import log_event
-from ...collector.run import Run
-from ...collector.sources import TaskSource
+from ...collecting.run import Run
+from ...collecting.sources import TaskSource
 from ...config.keys.commands import CollectConfig
 from ...errors import ConfigError
 from ...launch.reach import Servers

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from ...collector.plan import Counts
-from ...collector.schedule import Later
-from ...collector.sources import TaskSource
-from ...metrics.tally import Tally
+from ...analysis.metrics.tally import Tally
+from ...collecting.plan import Counts
+from ...collecting.schedule import Later
+from ...collecting.sources import TaskSource
 from ...store.groups.scope import parse_scope
 from ...types import Attempt, Outcome, Rollout
 from .lengths import TaskLengths

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from ...metrics.tally import Tally
+from ...analysis.metrics.tally import Tally
 from ...types import Say
 from ..monitoring import BatchAlarms
 

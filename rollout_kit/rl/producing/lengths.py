@@ -3,7 +3,7 @@ epoch ends with a wait for a few long ones."""
 
 from collections.abc import Iterator
 
-from ...collector.schedule import Later
+from ...collecting.schedule import Later
 from ...types import Attempt, Rollout
 
 WINDOW = 4096

@@ -17,17 +17,17 @@ from socket import gethostname
 from time import perf_counter
 from typing import Any, TypeVar
 
-from ...collector.groups.slots import OpenGroup, OpenGroups
-from ...collector.run import Ending, Run
-from ...collector.schedule import Later
+from ...collecting.groups.slots import OpenGroup, OpenGroups
+from ...collecting.run import Ending, Run
+from ...collecting.schedule import Later
 from ...errors import ConfigError, OutputError, PeerError, RolloutKitError, number_of
+from ...serving.transport.loop import beside, cancel_all, gather_all, interrupts
 from ...store.groups.members import HeldLine, HeldMember, hold_line
 from ...store.groups.reading import read_groups
 from ...store.groups.rewards import find_group_rewards
 from ...store.groups.scope import Group, group_of
 from ...store.journal import Journal
 from ...time_limit import running_loop
-from ...transport.loop import beside, cancel_all, gather_all, interrupts
 from ...types import Attempt, JsonObject, Key, Say, Task
 from ..buffer.buffer import Buffer
 from ..buffer.memory import MemoryBuffer

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from statistics import fmean
 from typing import Any
 
-from ...collector.run import Run
-from ...collector.slot import Slot
+from ...collecting.run import Run
+from ...collecting.slot import Slot
 from ...errors import number_of
 from ...types import Key, Outcome, Rollout
 

@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from ...errors import ModelError, RolloutKitError
+from ...serving.transport.loop import cancel_all
 from ...time_limit import within
-from ...transport.loop import cancel_all
 from ...types import JsonObject
 from .folder import WeightStep, check_step, find_steps
 from .sync import WeightSync

@@ -12,9 +12,9 @@ import orjson
 from pydantic import BaseModel
 
 from ...errors import TaskError, VerifyError, suggest
-from ...transport.bodies.encoding import NotJson, encode, show
-from ...transport.wire import parse_leniently
 from ...types import LARGEST, JsonObject, given_fields, is_countable
+from ..transport.bodies.encoding import NotJson, encode, show
+from ..transport.wire import parse_leniently
 from .rollouts import as_plain
 
 

@@ -9,8 +9,6 @@ from pydantic import BaseModel
 
 from ...errors import VerifyError
 from ...responses import is_too_deep
-from ...transport.bodies.encoding import show
-from ...transport.wire import parse_json, parse_leniently
 from ...types import (
     LARGEST,
     METADATA,
@@ -21,6 +19,8 @@ from ...types import (
     is_countable,
     splice,
 )
+from ..transport.bodies.encoding import show
+from ..transport.wire import parse_json, parse_leniently
 
 METADATA_KEY = f'"{METADATA}"'.encode()
 

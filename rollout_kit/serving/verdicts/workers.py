@@ -6,9 +6,9 @@ from typing import Any
 from pydantic import ConfigDict, Field
 
 from ...errors import TaskError
-from ...workers.pool import WorkerError
 from ..resources_server import ResourcesServerConfig
 from ..service import OPERATIONAL
+from ..workers.pool import WorkerError
 
 
 class VerifyWorkersConfig(ResourcesServerConfig):

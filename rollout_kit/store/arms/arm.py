@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, Literal
 
-from ...endpoints.chat import RAW
-from ...endpoints.params import merge
+from ...serving.endpoints.chat import RAW
+from ...serving.endpoints.params import merge
 from ...types import ArmInfo, Attempt, JsonObject, Key, Task
 from .template import Prompt
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from string import Formatter
 from typing import Any
 
-from ...endpoints.params import CREATE_PARAMS, RENAMED, find_problems, merge
 from ...errors import ConfigError, suggest
+from ...serving.endpoints.params import CREATE_PARAMS, RENAMED, find_problems, merge
 from ...types import JsonObject
 from ..groups.scope import ARM_ID
 from .arm import DERIVED, Arm

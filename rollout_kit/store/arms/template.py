@@ -9,10 +9,10 @@ from typing import Any
 
 import yaml
 
-from ...endpoints.chat import RAW
 from ...errors import ConfigError, suggest
 from ...reading import read_whole
 from ...responses import input_items
+from ...serving.endpoints.chat import RAW
 from ...types import JsonObject
 
 TWICE = "write a literal brace twice: {{"

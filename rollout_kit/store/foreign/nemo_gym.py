@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from ...errors import ConfigError
-from ...nemo_gym.rows import flatten
+from ...serving.nemo_gym.rows import flatten
 from ...types import JsonObject, Key, Task
 from ..index.file import cache_folder
 from ..input import number_lines

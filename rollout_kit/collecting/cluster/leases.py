@@ -1,0 +1,347 @@
+"""Attempts that wait for a worker, and those that each worker holds.
+
+The schedule of the run bounds how many there are, as it does in one process. A worker that is lost
+loses its leases: they go first in the queue, with the response and the turns that it had handed
+over, so nothing that arrived is paid for again.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, nullcontext
+from math import ceil
+from typing import Any
+
+from ...errors import OutputError, PeerLost
+from ...serving.transport.retry import LOST_ATTEMPT
+from ...session import current_session
+from ...types import Attempt, JsonObject, Outcome, StoredTurn
+from ..pacing.probe import WorkerLoad
+from ..slot import Slot, Together
+from .lease import DEATHS_ALONE, Dismissed, Holder, Lease, NotAskedFor, result_of
+from .messages import add_spent, decode_outcome, decode_unverified
+
+RECALL_S = 10.0
+"""Time for a worker to hand over what it has of an attempt that is cancelled."""
+
+GATHER_S = 0.01
+"""Time for which leases gather before waiting workers are woken; most are in a reply by then."""
+
+START_S = 10.0
+"""Time after the first lease for which workers that start have their share kept."""
+
+MOST_AT_ONCE = 256
+"""Leases in one reply."""
+
+OF_HOLDER = frozenset({"freed", "regain", "turn", "cancelled"})
+"""Events about the attempt that goes on, and so heeded only from the worker that has it."""
+
+
+class Leases:
+    """`clock` is in seconds; a worker is lost that was silent for `lease_s`; `say` reports it."""
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        lease_s: float = 15.0,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self.members: dict[str, Holder] = {}
+        self.known: set[str] = set()
+        """All workers that ever joined."""
+        self._ended: set[str] = set()
+        """Workers that are gone for good."""
+        self.num_again = 0
+        """Leases that were given out again because their worker was lost."""
+        self._clock, self._lease_s, self._say = clock, lease_s, say
+        self._loop = asyncio.get_running_loop()
+        self._looked = clock()
+        self.num_expected = 0
+        """Workers that were started."""
+        self._shared_since: float | None = None
+        self._loads: dict[str, list[float]] = {}
+        self._queue: deque[Lease] = deque()
+        self._open: dict[int, Lease] = {}
+        self._last_number = 0
+        self._at_once: list[tuple[Lease, Any]] | None = None
+        """What ends by the message that is taken now."""
+        self._waking: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def num_waiting(self) -> int:
+        """Leases that no worker holds."""
+        return len(self._queue)
+
+    def lease(
+        self,
+        attempt: Attempt,
+        slot: Slot,
+        end: Callable[[Outcome | PeerLost | None], Outcome | None],
+        together: Together = nullcontext,
+    ) -> Lease:
+        """Have a worker make an attempt; `end` gets what comes of it, None if it was cancelled.
+        What ends by one message ends within `together`. Cancelled, it is called back; a response in
+        hand is kept."""
+        return self._add(end, attempt, slot, together)
+
+    async def call(self, server: str, path: str, raw: bytes | None) -> Any:
+        """One call to a server that workers run; its RolloutError if it fails."""
+        session = current_session()
+        call = {"server": server, "path": path, "body": None if raw is None else raw.decode()}
+        return await self._add(result_of, None, None, nullcontext, call, session)
+
+    def note_load(self, id: str, figures: list[float]) -> None:
+        """What a worker reports of itself, since its start."""
+        self._loads[id] = figures
+
+    def load(self) -> WorkerLoad:
+        """Of all workers together, also those that are gone."""
+        return WorkerLoad(*map(sum, zip(*self._loads.values(), strict=True)))
+
+    def join(self, id: str, title: str) -> Holder:
+        """A worker that may lease from now on."""
+        self.known.add(id)
+        now = self._clock()
+        member = self.members[id] = Holder(id, title, now, now)
+        return member
+
+    def hear(self, id: str, title: str) -> tuple[Holder, bool]:
+        """The worker that has just spoken, and whether it holds nothing that it may believe to
+        hold: it was lost meanwhile, and is back. Dismissed if it is to end."""
+        if id not in self.known or id in self._ended:
+            raise Dismissed(f"{title} was given up")
+        if (member := self.members.get(id)) is not None:
+            member.heard = member.alive = self._clock()
+            member.is_blocked = False
+            return member, False
+        self._say(f"{title} is back")
+        return self.join(id, title), True
+
+    def feel(self, id: str) -> None:
+        """A sign of life of a worker, whose event loop may be blocked."""
+        if (member := self.members.get(id)) is not None:
+            member.alive = self._clock()
+
+    def lose(self, id: str, why: str, *, for_good: bool = True) -> None:
+        """A worker is gone: what it held goes to the others. It may come back if not `for_good`."""
+        if for_good:
+            self._ended.add(id)
+        if (member := self.members.pop(id, None)) is None:
+            return
+        number = len(member.held)
+        what = f": {number:,} rollouts in flight go to other workers" if number else ""
+        self._say(f"{member.title} is lost, it {why}{what}")
+        for lease in reversed(list(member.held.values())):
+            lease.num_deaths += for_good
+            self._requeue(lease, member)
+        member.held.clear()
+        member.wake()
+        self._wake_soon()
+
+    def dismiss_all(self) -> None:
+        """Every worker is to end: the run is over."""
+        for member in self.members.values():
+            self._ended.add(member.id)
+            member.wake()
+        self.members.clear()
+
+    def lose_silent(self) -> None:
+        """Lose the workers that were silent for too long."""
+        now = self._clock()
+        if now - self._looked > self._lease_s / 2:  # it was the driver that stood still
+            for member in self.members.values():
+                member.heard = member.alive = now
+        self._looked = now
+        for member in list(self.members.values()):
+            if now - member.alive > self._lease_s:
+                self.lose(member.id, f"was silent for {self._lease_s:g} s", for_good=False)
+            elif now - member.heard > self._lease_s and not member.is_blocked:
+                member.is_blocked = True
+                self._say(
+                    f"{member.title} lives, but something blocks its event loop for"
+                    f" {self._lease_s:g} s now: make a blocking async def a plain def"
+                )
+
+    def grant(self, member: Holder, want: int) -> list[Lease]:
+        """Leases for a worker: its share of all that are in flight, and not more than it wants."""
+        if self.members.get(member.id) is not member:
+            raise Dismissed(f"{member.title} was lost while it waited")
+        number = len(self.members)
+        if self._shared_since is None:
+            self._shared_since = self._clock()
+        if self._clock() - self._shared_since < START_S:  # a part is for those that still start
+            number = max(number, self.num_expected)
+        share = ceil(len(self._open) / number)
+        number = min(want, share - len(member.held), len(self._queue), MOST_AT_ONCE)
+        rooms = [each.room for each in member.held.values()] if self.num_again else []
+        room = min(filter(None, rooms), default=None)
+        granted: list[Lease] = []
+        for _ in range(number):
+            if (of_next := self._queue[0].room) is not None:
+                room = of_next if room is None else min(room, of_next)
+            if room is not None and len(member.held) >= room:
+                break  # what may kill a worker is kept apart, to lose little and to find it
+            granted.append(lease := self._queue.popleft())
+            lease.holder, lease.is_queued = member, False
+            member.held[lease.number] = lease
+            if lease.slot is not None:
+                lease.slot.place.stage = member.title
+        if not self._queue and self._waking is not None:
+            self._waking.cancel()
+            self._waking = None
+        return granted
+
+    def take(self, member: Holder, events: Iterable[JsonObject]) -> None:
+        """What a worker reports, in order; NotAskedFor if it speaks of an unknown lease. No lease
+        is done before all outcomes are on disk."""
+        ended = self._at_once = list[tuple[Lease, Any]]()
+        try:
+            with ExitStack() as stack:
+                self._take_all(member, events, stack)
+        except OutputError as error:
+            ended = [(lease, error) for lease, _ in ended]
+        finally:
+            self._at_once = None
+            for lease, found in ended:
+                lease.finish(found)
+
+    def _take_all(self, member: Holder, events: Iterable[JsonObject], stack: ExitStack) -> None:
+        """Take events within the contexts of their leases, which nearly always are one."""
+        entered = list[Together]()
+        for event in events:
+            number = event["lease"]
+            if (lease := self._open.get(number)) is None:
+                if number > self._last_number:
+                    raise NotAskedFor(f"there is no lease {number}")
+                member.held.pop(number, None)  # cancelled meanwhile, or settled by another worker
+            elif (slot := lease.slot) is None:
+                self._answer(member, lease, event)
+            else:
+                if lease.together not in entered:
+                    entered.append(lease.together)
+                    stack.enter_context(lease.together())
+                self._take(member, lease, slot, event)
+
+    def _take(self, member: Holder, lease: Lease, slot: Slot, event: JsonObject) -> None:
+        kind = event["kind"]
+        if "spent" in event:
+            add_spent(event["spent"], slot.ledger.spent)
+        if kind == "parked":
+            unverified = decode_unverified(event)
+            lease.update(stored=unverified.line, turns=())
+            slot.place.hand_out(unverified)
+        elif kind in OF_HOLDER:
+            if lease.holder is member:  # else it was believed lost, and another one has it
+                self._take_step(member, lease, slot, event)
+        else:
+            slot.ledger.limited_s += event["limited_s"]
+            slot.worked_s = event.get("worked_s")
+            assert lease.attempt is not None
+            self._settle(member, lease, decode_outcome(event, lease.attempt.key))
+
+    def _take_step(self, member: Holder, lease: Lease, slot: Slot, event: JsonObject) -> None:
+        match event["kind"]:
+            case "freed":
+                slot.place.free()
+            case "regain":
+                self._begin(self._regain(lease, slot, member))
+            case "turn":
+                self._take_turn(lease, slot, event["content"])
+            case _:
+                self._end(lease, None)
+
+    def _answer(self, member: Holder, lease: Lease, event: JsonObject) -> None:
+        self._settle(member, lease, lease.read_answer(event))
+
+    def _take_turn(self, lease: Lease, slot: Slot, content: JsonObject | None) -> None:
+        assert lease.attempt is not None
+        lease.update(turns=() if content is None else (*lease.attempt.turns, content))
+        key, task_index = lease.attempt.key, lease.attempt.task.task_index
+        slot.place.store_turn(StoredTurn(key, task_index, content))
+
+    async def _regain(self, lease: Lease, slot: Slot, member: Holder) -> None:
+        if is_granted := await slot.place.regain():
+            lease.update(stored=None, regenerated=True)
+        member.regained.append((lease.number, is_granted))
+        member.wake()
+
+    def _settle(self, member: Holder, lease: Lease, found: Any) -> None:
+        if lease.holder is not None and lease.holder is not member:
+            lease.holder.recall(lease.number)  # a worker that was believed lost has done it
+        self._end(lease, found)
+
+    def _add(self, end: Callable[[Any], Any], *what: Any) -> Lease:
+        number = self._last_number = self._last_number + 1
+        lease = self._open[number] = Lease(number, self._loop, self._withdraw, end, *what)
+        self._queue.append(lease)
+        if self._waking is None:
+            self._wake_soon()
+        return lease
+
+    def _withdraw(self, lease: Lease) -> bool:
+        """Have the worker hand over what it has of an attempt; called again, do not wait for it."""
+        if (holder := lease.holder) is not None:
+            holder.recall(lease.number)
+            if lease.slot is not None and lease.given_up is None:
+                lease.given_up = self._loop.call_later(RECALL_S, self._end, lease, None)
+                return True
+        self._end(lease, None)
+        return True
+
+    def _requeue(self, lease: Lease, member: Holder) -> None:
+        lease.holder = None
+        if lease.given_up is not None:
+            self._end(lease, None)
+            return
+        lease.num_lost += 1
+        is_culprit = lease.num_deaths >= DEATHS_ALONE and len(member.held) == 1
+        if lease.num_lost < LOST_ATTEMPT.max_tries and not is_culprit:
+            self.num_again += 1
+            lease.wait()
+            self._queue.appendleft(lease)
+            self._wake_soon()
+            return
+        error = PeerLost(
+            f"{lease.num_lost} workers were lost while they worked on it, the last one was"
+            f" {member.title}",
+            retryable=False,
+        )
+        self._end(lease, error)
+
+    def _end(self, lease: Lease, found: Any) -> None:
+        if (holder := lease.holder) is not None:
+            holder.held.pop(lease.number, None)
+            lease.holder = None
+        elif lease.is_queued:
+            lease.is_queued = False
+            self._queue.remove(lease)
+        del self._open[lease.number]
+        found = lease.conclude(found)
+        if self._at_once is None:
+            lease.finish(found)
+        else:
+            self._at_once.append((lease, found))
+
+    def _begin(self, work: Any) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _wake_soon(self) -> None:
+        """Wake workers that wait, once what is added in this turn of the loop is there."""
+        if self._waking is None:
+            self._waking = self._loop.call_later(GATHER_S, self._wake_some)
+
+    def _wake_some(self) -> None:
+        self._waking = None
+        if not self._queue:
+            return
+        idle = [each for each in self.members.values() if each.waiting is not None]
+        idle.sort(key=lambda each: len(each.held))
+        left = len(self._queue)
+        for member in idle:
+            if left <= 0:
+                return
+            member.wake()
+            left -= ceil(len(self._queue) / len(idle))

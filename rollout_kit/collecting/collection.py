@@ -1,0 +1,374 @@
+"""Everything that is settled before the first request: who runs, what is wanted, what is there.
+
+Settings that differ from those of the output's rollouts are refused here, before anything is sent.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Generic, Self, TypeVar
+
+from ..config.idle import Situation, find_idle
+from ..config.instances import UNSAFE_CODE
+from ..config.keys.commands import CollectConfig, ReverifyConfig, RolloutsCommand
+from ..config.keys.parallelism import Parallelism
+from ..config.load import Config
+from ..config.replaced import Replaced
+from ..errors import ConfigError, OutputError, number_of
+from ..launch.reach import Servers
+from ..secrets import mask
+from ..serving.endpoints.prices import Tariff
+from ..serving.transport.http import max_connections
+from ..store.arms.changed import find_scopes, find_uncounted
+from ..store.files import OutputPaths, check_apart, set_aside
+from ..store.journal import Journal
+from ..store.manifest import Manifest, fingerprint_of
+from ..store.sidecars.sharded import ShardedJournal
+from ..store.sidecars.unwritten import AnyJournal, NoJournal
+from ..store.stored import StoredFile, drop_stale, survey
+from ..store.tasks import TaskReader
+from ..types import Key, Say
+from .history import History
+from .pacing.bill import Bill
+from .plan import (
+    AgentPlan,
+    KnownAgent,
+    check_prices,
+    find_changed_code,
+    find_wanted,
+    know_agents,
+    made_by,
+    task_reader,
+)
+from .reverification import StoredSource, Verifiers
+from .rollout import Runner
+from .slot import AttemptTasks
+from .sources import TaskSource
+from .steps import RolloutLimits
+
+
+@dataclass(frozen=True, slots=True)
+class CommandLines:
+    """What a user can type to continue this run, and to verify its output again."""
+
+    again: str = ""
+    reverify: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Warmup:
+    """Requests to each model before the run."""
+
+    number: int = 0
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+
+AnyConfig = TypeVar("AnyConfig", bound=RolloutsCommand, covariant=True)
+AnySource = TypeVar("AnySource", bound=TaskSource | StoredSource, covariant=True)
+
+
+@dataclass(slots=True)
+class Collection(Generic[AnyConfig, AnySource]):
+    """A run that may begin; a context that closes the output."""
+
+    command: AnyConfig
+    source: AnySource
+    runner: Runner
+    journal: AnyJournal
+    manifest: Manifest
+    lines: CommandLines
+    parallelism: Parallelism
+    tariffs: Mapping[str, Tariff | None] = field(default_factory=dict)
+    """Agent → price of its model, if known."""
+    notes: list[str] = field(default_factory=list)
+    """What people should know before the plan."""
+    warmup: Warmup = Warmup()
+    replaced: Mapping[str, Replaced] = field(default_factory=dict)
+    """Dotted path of a value → what `env.yaml` or the command line has replaced there."""
+    audit: tuple[float, int] = (0.0, 0)
+    """Share of the verdicts that are made a second time, and the seed that draws them."""
+    history: History = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.history = History(self.paths.runs if self.paths else None)
+
+    def begin(self) -> None:
+        """Note in the manifest and the history that the counted run starts now."""
+        source, plans = self.source, self.runner.agents
+        if self.command.only is None:
+            counts = source.counts
+            if not (source.is_open_ended or counts.to_collect or counts.to_verify + counts.to_copy):
+                self.manifest.keep_if_finished()
+            if entry := source.input_entry():
+                self.manifest.note_input(entry)
+            self.manifest.write()
+        verifiers = {
+            agent: {"fingerprint": plan.verifier, **plan.verifier_parts}
+            for agent, plan in plans.items()
+            if plan.verifier
+        }
+        self.history.start(self.lines.again, source.input_path, source.name, verifiers)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        """Close the output, and note in the history how the run ended."""
+        try:
+            self.journal.close(clean=error is None)
+        except OutputError as failed:
+            error = error or failed
+            raise
+        finally:
+            self.history.end(error)
+
+    @property
+    def paths(self) -> OutputPaths | None:
+        return self.journal.paths if isinstance(self.journal, Journal) else None
+
+
+def output_paths(command: RolloutsCommand) -> OutputPaths:
+    return OutputPaths.of(Path(str(command.output_jsonl_fpath)).expanduser())
+
+
+async def open_collection(
+    config: Config[CollectConfig],
+    servers: Servers,
+    path: Path,
+    name: str,
+    *,
+    bill: Bill,
+    lines: CommandLines,
+    say: Say,
+    make_source: Callable[..., TaskSource] = TaskSource,
+) -> Collection[CollectConfig, TaskSource]:
+    """Open the output and plan what the tasks ask for; ConfigError or OutputError if the run must
+    not begin.
+
+    `path` is the input, and `name` how the user named it; the cost of the run is added to `bill`.
+    """
+    command = config.command
+    reader = task_reader(command, servers, path)
+    known = await know_agents(command, servers, reader)
+    check_prices(command, known)
+    plans = {agent: each.plan for agent, each in known.items()}
+    journal, notes = _open_journal(command, lines)
+    try:
+        manifest = _open_manifest(journal)
+        output, appends = str(command.output_jsonl_fpath), command.resume == "append"
+        scopes = find_scopes(made_by(known), journal.contents, manifest, appends, output)
+        journal.contents.keep_refused(partial(_fingerprints, plans))
+        tariffs = {agent: each.tariff for agent, each in known.items()}
+        manifest.note_prices(tariffs)
+        _note_settings(manifest, config, known, lines)
+        notes += journal.notes + _older_verdicts(journal, plans, lines) + find_changed_code(known)
+        notes += _few_files(command.num_samples_in_parallel)
+        notes += find_idle(_situation(config, reader, plans))
+        wanted = find_wanted(command, scopes, reader.arms)
+        notes += find_uncounted(journal.contents, list(plans), wanted.arm_ids)
+        source = make_source(command, reader, wanted, journal, name=name, agents=plans, say=say)
+    except BaseException:
+        journal.close(clean=False)
+        raise
+    limits = _limits(
+        command, park_after_s=command.park_after_s, skip_verification=command.skip_verification
+    )
+    make_runner, tasks = servers.make_runner or Runner, AttemptTasks(journal.together)
+    return Collection(
+        command=command,
+        source=source,
+        runner=make_runner(servers.peers, plans, limits, bill=bill, tasks=tasks),
+        journal=journal,
+        manifest=manifest,
+        lines=lines,
+        parallelism=command.num_samples_in_parallel,
+        tariffs=tariffs,
+        notes=notes,
+        warmup=Warmup(command.warmup, command.responses_create_params),
+        replaced=_mask_values(config),
+        audit=(command.audit_fraction, command.audit_seed),
+    )
+
+
+def _note_settings(
+    manifest: Manifest,
+    config: Config[CollectConfig],
+    known: Mapping[str, KnownAgent],
+    lines: CommandLines,
+) -> None:
+    """Note in the manifest what the rollouts and the verdicts of this run are made with."""
+    plans = {agent: each.plan for agent, each in known.items()}
+    verifiers = {plan.verifier: agent for agent, plan in plans.items() if plan.verifier}
+    manifest.begin(lines.again, mask(config.values, config.secrets), verifiers)
+    for each in made_by(known):
+        manifest.know(fingerprint_of(each.settings), mask(each.settings, config.secrets))
+    for each in known.values():
+        manifest.know_verifier(each.verifier)
+
+
+def _mask_values(config: Config[Any]) -> dict[str, Replaced]:
+    return {
+        place: each._replace(value=mask(each.value, config.secrets))
+        for place, each in config.replaced.items()
+    }
+
+
+async def survey_stored(name: str, path: Path, command: ReverifyConfig) -> StoredFile:
+    """The stored rollouts of a file; ConfigError if there are none, or the output is among its
+    files."""
+    check_apart(name, output_paths(command))
+    stored = await survey(name, path, command.limit, command.only)
+    if name != "-" and stored.collected.has(output_paths(command).main):
+        raise ConfigError(
+            f"{command.output_jsonl_fpath} belongs to the rollouts that are verified, and none of"
+            " them may change: give another output_jsonl_fpath"
+        )
+    return stored
+
+
+def open_reverification(
+    config: Config[ReverifyConfig],
+    stored: StoredFile,
+    verifiers: Verifiers,
+    *,
+    lines: CommandLines,
+) -> Collection[ReverifyConfig, StoredSource]:
+    """Open the output of a re-verification; ConfigError or OutputError if it must not begin.
+
+    Rollouts of the output with the verdict of another verifier, or another response than the
+    input's, are taken out first and verified again. The file as it was is kept beside it. An output
+    of other agents is refused.
+    """
+    command, plans = config.command, verifiers.plans
+    if not plans:
+        reasons = "\n".join(verifiers.left_out.values())
+        raise ConfigError(
+            f"no rollout of {stored.source} can be verified; nothing was sent\n{reasons}"
+        )
+    paths = output_paths(command)
+    notes: list[str] = []
+    stale: set[Key] = set()
+    if command.resume != "fresh":
+        fingerprints = {agent: plan.verifier for agent, plan in plans.items()}
+        stale, notes = drop_stale(paths, stored.survey, fingerprints, is_dry=command.dry_run)
+    journal, opening = _open_journal(command, lines)
+    try:
+        manifest = Manifest.load(paths.manifest)
+        stored.check_agents(paths, journal.contents.agents(), manifest.find_verified_input())
+        manifest.explain_from(stored.collected.manifest)
+        names = {plan.verifier: str(plan.resources) for plan in plans.values()}
+        manifest.begin(lines.again, mask(config.values, config.secrets), names)
+        manifest.content["stored"] = {
+            "path": stored.source,
+            "rollouts": len(stored.survey.rows),
+        }
+        source = StoredSource(
+            stored,
+            verifiers,
+            journal,
+            copies_current=command.stale_only,
+            names_malformed=not command.dry_run and command.only is None,
+            stale=stale,
+        )
+    except BaseException:
+        journal.close(clean=False)
+        raise
+    runner = Runner(verifiers.servers.peers, plans, _limits(command, parks=False))
+    notes += [*opening, *journal.notes]
+    return Collection(
+        command=command,
+        source=source,
+        runner=runner,
+        journal=journal,
+        manifest=manifest,
+        lines=lines,
+        parallelism=Parallelism.parse(command.num_samples_in_parallel),
+        notes=notes,
+    )
+
+
+def _situation(
+    config: Config[CollectConfig], reader: TaskReader, plans: Mapping[str, AgentPlan]
+) -> Situation:
+    instances = config.instances.values()
+    places = {each.placement or ("process" if each.code else "local") for each in instances}
+    is_spread = config.command.executor != "local"
+    return Situation(
+        config.command,
+        has_arms=bool(reader.arms),
+        scores_groups=any(plan.verifies_groups for plan in plans.values()),
+        uses_ray=config.command.executor == "ray" or "ray" in places,
+        over_http=is_spread or places != {"local"},  # without instances, those of an ng_run
+        is_beside=not instances,
+        runs_code=any(UNSAFE_CODE in each.settings for each in instances),
+        has_gym=any(each.code is not None for each in instances),
+    )
+
+
+def _open_journal(
+    command: CollectConfig | ReverifyConfig, lines: CommandLines
+) -> tuple[AnyJournal, list[str]]:
+    """The journal, and what people should know about opening it."""
+    if command.output_jsonl_fpath is None:
+        return NoJournal(), []
+    paths, notes = output_paths(command), []
+    if command.resume == "fresh" and (moved := set_aside(paths, is_dry=command.dry_run)):
+        if command.dry_run:  # show the plan as if they had been moved
+            return NoJournal(), ["a real run would move the earlier files aside"]
+        notes = [f"moved aside: {', '.join(map(str, moved))}"]
+        paths = output_paths(command)
+    is_sharded = isinstance(command, CollectConfig) and command.rows == "shards"
+    kind = ShardedJournal if is_sharded and not command.dry_run else Journal
+    return kind(paths, fsync=command.fsync, command_line=lines.again), notes
+
+
+def _open_manifest(journal: AnyJournal) -> Manifest:
+    return Manifest.load(journal.paths.manifest) if isinstance(journal, Journal) else Manifest()
+
+
+def _limits(command: RolloutsCommand, **more: Any) -> RolloutLimits:
+    return RolloutLimits(
+        max_attempts=command.max_attempts,
+        rollout_timeout_s=command.rollout_timeout_s,
+        verify_timeout_s=command.verify_timeout_s,
+        output=str(command.output_jsonl_fpath),
+        **more,
+    )
+
+
+def _fingerprints(plans: Mapping[str, AgentPlan], key: Key) -> tuple[str, str]:
+    """Those of the settings and the verifier that a rollout is made with now."""
+    plan = plans.get(key.agent)
+    return (plan.settings_of(key), plan.verifier) if plan else ("", "")
+
+
+def _few_files(parallelism: Parallelism) -> list[str]:
+    if parallelism.start <= (number := max_connections()):
+        return []
+    return [
+        f"warning: 'ulimit -n' of this shell is too low for {parallelism.start:,} rollouts at the"
+        f" same time: a server gets at most {number:,} requests at a time"
+    ]
+
+
+def _older_verdicts(
+    journal: AnyJournal, plans: Mapping[str, AgentPlan], lines: CommandLines
+) -> list[str]:
+    older = sum(
+        number
+        for (agent, verifier), number in journal.contents.verifiers.items()
+        if agent in plans and plans[agent].verifier not in ("", verifier)
+    )
+    notes = []
+    if older:
+        notes.append(
+            f"{number_of(older, 'rollout')} on disk carry verdicts of an older verifier: the"
+            f" metrics mix both. This renews them:\n  {lines.reverify}"
+        )
+    if journal.contents.foreign:
+        notes.append(
+            f"{journal.contents.foreign:,} lines of the output are no rollouts of this kind; they"
+            " are left as they are"
+        )
+    return notes

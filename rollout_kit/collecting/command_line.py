@@ -1,0 +1,42 @@
+"""The command of a run as a user can type it again, without its secrets."""
+
+import shlex
+from collections.abc import Sequence
+
+from ..config.keys.commands import RolloutsCommand, known_keys
+from ..config.load import Config
+from ..secrets import mask
+from .collection import CommandLines, output_paths
+
+OF_SERVERS = frozenset({"config_paths", "head_server"})
+"""Keys that choose the servers of a command, beside the keys of the servers themselves."""
+
+ONCE = frozenset({"only", "dry_run", "confirm", "num_canary", "canary_seed"})
+"""Keys that belong to one call: the command that continues a run does without them."""
+
+
+def command_lines(name: str, argv: Sequence[str], config: Config[RolloutsCommand]) -> CommandLines:
+    """What continues a run of the command `name`, and what verifies its output again."""
+    command = config.command
+    again = repeat_command(name, argv, config.secrets)
+    if command.output_jsonl_fpath is None:
+        return CommandLines(again)
+    paths = output_paths(command)
+    servers = [word for word in argv if key_of_word(word) not in known_keys() - OF_SERVERS]
+    files = [
+        f"+input_jsonl_fpath={paths.main}",
+        f"+output_jsonl_fpath={paths.beside('_reverified.jsonl')}",
+    ]
+    return CommandLines(again, repeat_command("ng_reverify", [*servers, *files], config.secrets))
+
+
+def repeat_command(name: str, argv: Sequence[str], secrets: frozenset[str]) -> str:
+    """The command line that repeats or continues `name` with these arguments."""
+    kept = [word for word in argv if word.lstrip("+").partition("=")[0] not in ONCE]
+    kept = [word for word in kept if word.lstrip("+") != "resume=fresh"]  # the output is fresh now
+    return shlex.join([name, *(str(mask(word, secrets)) for word in kept)])
+
+
+def key_of_word(word: str) -> str:
+    """The top-level key that a word of the command line sets."""
+    return word.lstrip("+~").partition("=")[0].partition(".")[0]

@@ -1,0 +1,185 @@
+"""From a key that is owed to its outcome: attempts are repeated until one ends it.
+
+This is the only place that catches what goes wrong in a rollout. A response in hand is never
+discarded: a verdict that is slow, fails or is cut off leaves it parked.
+"""
+
+import asyncio
+import logging
+from dataclasses import replace
+from time import perf_counter
+
+from ..errors import THROTTLED, PeerLost, PeerTimeout, RolloutError, SessionLost
+from ..serving.transport.retry import ATTEMPT, LOST_ATTEMPT, delay_s
+from ..store.foreign.versions import mark_as
+from ..store.lines import info_of
+from ..store.sidecars.failures import describe_error
+from ..time_limit import within
+from ..types import Attempt, Failure, JsonObject, Outcome, Rollout, StoredTurn, Unverified
+from .pacing.probe import WorkerLoad
+from .plan import AgentPlan
+from .slot import HeldTime, Keep, Slot
+from .steps import Equipment, Refused, Steps
+
+log = logging.getLogger(__name__)
+
+
+LOSSES = {"rate_limit_s": "waits for a rate limit", "retry_s": "requests that failed"}
+"""Names of the LOST_TIMES of a session in the message of a timeout."""
+
+
+class Runner(Equipment):
+    """Called with an attempt and its slot; returns the outcome."""
+
+    __slots__ = ()
+
+    def begin(self, attempt: Attempt, slot: Slot, keep: Keep) -> "asyncio.Future[Outcome]":
+        """Start an attempt; its outcome goes through `keep`."""
+        return self.tasks.begin(self, attempt, slot, keep)
+
+    async def __call__(self, attempt: Attempt, slot: Slot) -> Outcome:
+        """The outcome, after as many attempts as the limits allow."""
+        if attempt.is_copied and attempt.stored is not None:
+            return Rollout(info_of(attempt.stored), mark_as("rollout", attempt.stored))
+        try:
+            outcome = await self.outcome_of(attempt, slot)
+        finally:
+            self.bill.add(slot.ledger.spent)
+        if isinstance(outcome, Unverified) and outcome.error is not None and not self.limits.parks:
+            tried = outcome.line["failure"]
+            return self.failure_of(attempt, outcome.error, [tried], None)
+        return outcome
+
+    def load(self) -> WorkerLoad | None:
+        """How busy the workers are; None if there are none."""
+        return None
+
+    async def outcome_of(self, attempt: Attempt, slot: Slot) -> Outcome:
+        """Try until a try ends it, or the limits are reached."""
+        agent = self.agents[attempt.key.agent]
+        began, limit_s = perf_counter(), self._limit_s(agent)
+        ends = began + limit_s
+        slot.limits.append(held := HeldTime())
+        tried: list[JsonObject] = []
+        lost = throttled = 0
+        if attempt.stored is not None:
+            slot.ledger.earlier_usd = info_of(attempt.stored).cost_usd
+            if agent.reverify == "never":
+                attempt = attempt._replace(stored=None, regenerated=True)
+        elif attempt.turns:
+            self._resume(attempt, slot)
+        while True:
+            if tried:
+                attempt = attempt._replace(number=len(tried) + 1)
+            started, num_turns = perf_counter() if tried else began, len(slot.turns)
+            left_s = ends + held.seconds - started if tried else limit_s
+            answered: JsonObject | None = None
+            try:
+                with within(left_s, slot.limits):
+                    found = await Steps(self, attempt, agent, slot, started - began).outcome()
+                if not isinstance(found, Refused):
+                    return found
+                error, answered = found.error, found.line
+            except TimeoutError:
+                error = self._timeout(attempt, slot)
+            except RolloutError as failed:
+                error = failed
+            except Exception as bug:  # a bug fails this rollout and no other
+                message = f"{type(bug).__name__}: {bug}"
+                error = RolloutError(message, server=attempt.key.agent, retryable=False)
+                log.exception("an unexpected error in a rollout")
+            tried.append(describe_error(error, perf_counter() - started))
+            if slot.turns and not self._may_resume(attempt, error, len(slot.turns) > num_turns):
+                slot.turns.clear()
+                slot.place.store_turn(StoredTurn(attempt.key, attempt.task.task_index))
+            pause_s = delay_s(ATTEMPT, len(tried), error.retry_after_s, self.random)
+            lost += isinstance(error, SessionLost | PeerLost)
+            throttled += error.status in THROTTLED
+            own = len(tried) - lost - throttled
+            is_last = (
+                own >= self.limits.max_attempts
+                or lost >= LOST_ATTEMPT.max_tries
+                or not error.retryable
+                or perf_counter() + pause_s > ends + held.seconds
+            )
+            again = None if is_last else await self._again(attempt, error, answered, slot)
+            if again is None:
+                if slot.parked is not None and not error.terminal:
+                    line = {**slot.parked.line, "failure": tried[-1]}
+                    return replace(slot.parked, line=line, error=error)
+                cost = slot.ledger.cost_usd if slot.ledger.spent.calls else None
+                return replace(self.failure_of(attempt, error, tried, cost), answered=answered)
+            attempt = again
+            if error.status in THROTTLED:
+                slot.ledger.limited_s += perf_counter() - started + pause_s
+            slot.place.stage = "the pause before another attempt"
+            await asyncio.sleep(pause_s)
+
+    def _resume(self, attempt: Attempt, slot: Slot) -> None:
+        """Have the attempt continue from the stored turns that were made with its settings."""
+        settings = self.agents[attempt.key.agent].settings_of(attempt.key)
+        slot.turns = [turn for turn in attempt.turns if turn.get("settings") == settings]
+        costs = [turn.get("cost_usd") for turn in attempt.turns]
+        known = [cost for cost in costs if cost is not None]
+        slot.ledger.earlier_usd = sum(known) if len(known) == len(costs) else None
+
+    def _may_resume(self, attempt: Attempt, error: RolloutError, has_new: bool) -> bool:
+        """Whether another attempt may continue from the turns of this one.
+
+        Not if the turns themselves may be the reason: a tool call that breaks its server would
+        break it again.
+        """
+        model = self.agents[attempt.key.agent].model_server
+        is_of_model = error.server == model and not error.terminal
+        return is_of_model or (has_new and isinstance(error, SessionLost | PeerLost))
+
+    async def _again(
+        self, attempt: Attempt, error: RolloutError, answered: JsonObject | None, slot: Slot
+    ) -> Attempt | None:
+        """What to attempt after `error`; None if the response in hand must wait instead."""
+        if answered is None or not isinstance(error, SessionLost):
+            is_about_another = slot.parked is not None and attempt.stored is None
+            return None if is_about_another else attempt
+        agent = self.agents[attempt.key.agent]
+        if agent.reverify != "never":
+            slot.park(Unverified(info_of(answered), answered, verifier=agent.verifier))
+            return attempt._replace(stored=answered)
+        if slot.parked is None:
+            return attempt
+        return attempt._replace(regenerated=True) if await slot.regain() else None
+
+    def failure_of(
+        self, attempt: Attempt, error: RolloutError, tried: list[JsonObject], cost: float | None
+    ) -> Failure:
+        """The failure of an attempt, as the run records it."""
+        agent = self.agents[attempt.key.agent]
+        return Failure(
+            attempt.key,
+            attempt.task.task_index,
+            error,
+            tried,
+            cost,
+            settings=agent.settings_of(attempt.key),
+            verifier=agent.verifier,
+        )
+
+    def _limit_s(self, agent: AgentPlan) -> float:
+        """Seconds that a rollout of this agent may take."""
+        of_run = self.limits.rollout_timeout_s
+        return of_run if agent.timeout_s is None else min(agent.timeout_s, of_run)
+
+    def _timeout(self, attempt: Attempt, slot: Slot) -> RolloutError:
+        lost = [
+            f"; {words} took {seconds:.0f} s"
+            for name, words in LOSSES.items()
+            if (seconds := slot.stats.get(name, 0.0)) >= 1
+        ]
+        limit_s = self._limit_s(self.agents[attempt.key.agent])
+        is_of_run = limit_s == self.limits.rollout_timeout_s
+        limit = "rollout_timeout_s" if is_of_run else "default_episode_timeout_seconds"
+        return PeerTimeout(
+            f"the rollout did not end within {limit}={limit_s:g}"
+            f" while it was waiting for: {slot.place.stage}{''.join(lost)}",
+            server=attempt.key.agent,
+            retryable=False,
+        )

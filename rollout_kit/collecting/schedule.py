@@ -1,0 +1,350 @@
+"""Attempts in, outcomes out as they finish: never more than `limit()` in flight, and always as
+many as there are attempts for.
+
+The work per completion does not grow with the number in flight.
+"""
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import AsyncGenerator, Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from time import perf_counter, thread_time
+from typing import Protocol
+
+from ..serving.transport.loop import cancel_all, when_quiet
+from ..types import Attempt, Outcome, StoredTurn, Unverified
+from .slot import Place, Slot, Work
+
+WAVE = 16
+"""Attempts that are started without a pause."""
+
+PAUSE = 2
+"""Pause after a wave, as a multiple of the CPU time that the wave took."""
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """A source has nothing yet: ask again once `ready` is set, or after other work if None."""
+
+    ready: asyncio.Event | None = None
+    what: str = ""
+    """What is waited for, in words for people."""
+
+
+class End:
+    """A source has nothing more."""
+
+
+LATER, END = Later(), End()
+
+
+class Source(Protocol):
+    """Where attempts come from."""
+
+    def next(self) -> Attempt | Later | End: ...
+
+
+class Sink(Protocol):
+    """Where outcomes go."""
+
+    def append(self, outcome: Outcome) -> Outcome:
+        """Keep an outcome; returns it, or the failure to keep it."""
+        ...
+
+    def append_turn(self, turn: StoredTurn) -> None:
+        """Keep a turn of a rollout in progress."""
+        ...
+
+
+class Attempts:
+    """A source over an iterator."""
+
+    def __init__(self, attempts: Iterator[Attempt | Later]) -> None:
+        self._attempts = attempts
+
+    def next(self) -> Attempt | Later | End:
+        return next(self._attempts, END)
+
+
+class Schedule:
+    """Runs the attempts of `source`; iterate over `batches()` to drive it.
+
+    An outcome goes to `sink` before this loop or any other sees it.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        work: Work,
+        sink: Sink,
+        limit: Callable[[], int],
+        *,
+        measure: Callable[[Slot, Outcome], object] = lambda slot, outcome: None,
+        max_parked: int = 1024,
+        cpu_time: Callable[[], float] = thread_time,
+    ) -> None:
+        self._source = source
+        self._work = work
+        self._sink = sink
+        self._measure = measure
+        self._limit = limit
+        self._max_parked = max_parked
+        self._cpu_time = cpu_time
+        self._ready: deque[_Ready] = deque()
+        self._loop: asyncio.AbstractEventLoop
+        self._waiter: asyncio.Future[None] | None = None
+        self.slots: dict[asyncio.Future[Outcome], Slot] = {}
+        """What is in flight, in the order of its start. To withdraw an attempt, set its `withdraw`
+        and cancel its future."""
+        self._freed: set[Place] = set()
+        self._regaining: deque[tuple[Place, asyncio.Future[bool]]] = deque()
+        self.begun = asyncio.Event()
+        """Set once the first places are taken, or nothing is to be attempted."""
+        self._filled = WAVE
+        """Places that may be taken by now."""
+        self._is_filling = False
+        self._wake: asyncio.Task[None] | None = None
+        self._held = ""
+        self._num_started = 0
+        self._again: deque[Attempt] = deque()
+        """Attempts that come before those of the source."""
+        self.holds: set[str] = set()
+        """Why nothing more may start for now, if anything is in it; attempts in flight go on."""
+        self._stopping = False
+        self._exhausted = False
+
+    @property
+    def in_flight(self) -> int:
+        """Attempts that hold a place; parked ones do not."""
+        return len(self.slots) - len(self._freed)
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether nothing more may start for now."""
+        return bool(self.holds)
+
+    @property
+    def num_parked(self) -> int:
+        return len(self._freed)
+
+    @property
+    def num_settled(self) -> int:
+        """Attempts in the order of their start, up to the first that has not ended."""
+        return next(iter(self.slots.values())).place.number if self.slots else self._num_started
+
+    def stages(self) -> Counter[str]:
+        """What attempts in flight, and those that may not begin yet, wait for."""
+        held = self._held if self._wake is not None and not self._wake.done() else ""
+        return Counter([slot.place.stage for slot in self.slots.values()] + [held] * bool(held))
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing goes on but the wait for a place."""
+        waiting = sum(not given.done() for _, given in self._regaining)
+        return len(self.slots) == waiting and not self._ready
+
+    def start_again(self, attempt: Attempt) -> None:
+        """Attempt this before anything new, unless nothing more may start."""
+        if not self._stopping:
+            self._again.append(attempt)
+            self._hand(None)
+
+    def hand_in(self, outcome: Outcome) -> None:
+        """Keep an outcome of an attempt that is not in flight any more."""
+        self._hand(self._sink.append(outcome))
+
+    def refresh(self) -> None:
+        """Look again at the limit, and at `holds`."""
+        self._hand(None)
+
+    def stop(self) -> None:
+        """Start nothing more; attempts in flight may finish."""
+        self._stopping = True
+        self._exhausted = True
+        self.holds.clear()
+        self._again.clear()
+        while self._regaining:
+            _, given = self._regaining.popleft()
+            if not given.done():
+                given.set_result(False)
+        self._hand(None)
+
+    def cancel(self) -> None:
+        """Start nothing more and cancel what runs; responses in hand still come out, parked."""
+        self.stop()
+        for running in self.slots:
+            running.cancel()
+
+    def free(self, place: Place) -> None:
+        if len(self._freed) < self._max_parked:
+            self._freed.add(place)
+            place.freed_at = perf_counter()
+            self._hand(None)
+
+    def hand_out(self, unverified: Unverified) -> None:
+        try:
+            self._hand(self._sink.append(unverified))
+        except Exception as error:  # it ends the run, not the attempt that is parked
+            self._hand(error)
+
+    def store_turn(self, turn: StoredTurn) -> None:
+        try:
+            self._sink.append_turn(turn)
+        except Exception as error:  # it ends the run, not the attempt
+            self._hand(error)
+
+    async def regain(self, place: Place) -> bool:
+        """A place for a freed slot, before any new attempt; False once stopping."""
+        if self._stopping or place not in self._freed:
+            return not self._stopping
+        given: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._regaining.append((place, given))
+        self._hand(None)
+        return await given
+
+    async def batches(self) -> AsyncGenerator[Iterator[Outcome], None]:
+        """Again and again the outcomes that there are by now, and the responses that were parked.
+        Free places are filled once the next batch is asked for; it has what is left of this."""
+        self._loop = asyncio.get_running_loop()
+        try:
+            while True:
+                pause = self._dispatch()
+                if self._ready:
+                    yield self._outcomes()
+                elif pause is not None and pause.ready is None:
+                    await asyncio.sleep(0)
+                elif pause is None and not (self.slots or self._again or self.is_paused):
+                    return
+                else:
+                    self._waiter = self._loop.create_future()
+                    await self._waiter
+        finally:
+            if self._wake:
+                self._wake.cancel()
+            await cancel_all(self.slots)
+
+    def _hand(self, ready: "_Ready") -> None:
+        """Have `batches` look at this next."""
+        self._ready.append(ready)
+        if (waiter := self._waiter) is not None:
+            self._waiter = None
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _keep(self, slot: Slot, outcome: Outcome) -> Outcome:
+        self._measure(slot, outcome)
+        return self._sink.append(outcome)
+
+    def _outcomes(self) -> Iterator[Outcome]:
+        ready, slots, freed = self._ready, self.slots, self._freed
+        while ready:
+            ended = ready.popleft()
+            if isinstance(ended, asyncio.Future):
+                slot = slots.pop(ended)
+                freed.discard(slot.place)
+                if not ended.cancelled():
+                    yield ended.result()
+                elif slot.withdraw and (outcome := slot.withdraw(slot)) is not None:
+                    yield outcome
+            elif isinstance(ended, Exception):
+                raise ended
+            elif ended is not None:
+                yield ended
+
+    def _dispatch(self) -> Later | None:
+        """Fill the free places; Later if the source asked for a pause."""
+        if self.is_paused:
+            self.begun.set()
+            return None
+        limit, in_flight = self._limit(), self.in_flight
+        while self._regaining and in_flight < limit:
+            place, given = self._regaining.popleft()
+            if not given.done():
+                in_flight += 1
+                self._freed.discard(place)
+                place.freed_at = None
+                given.set_result(True)
+        while in_flight < limit and (self._again or not self._exhausted):
+            if in_flight >= self._filled:
+                self._fill_on(limit)
+                break
+            found = self._again.popleft() if self._again else self._source.next()
+            if isinstance(found, Attempt):
+                in_flight += 1
+                self._begin(found, in_flight)
+            elif isinstance(found, Later):
+                if found.ready is not None:
+                    self._wake_after(found.ready, found.what)
+                return found
+            else:
+                self._exhausted = True
+        self.begun.set()
+        return None
+
+    def _begin(self, attempt: Attempt, in_flight: int) -> None:
+        place = _Place(self._num_started)
+        place.schedule = self
+        slot = Slot(
+            place,
+            attempt=attempt,
+            is_stored=attempt.stored is not None,
+            in_flight=in_flight,
+            began=perf_counter(),
+        )
+        self._num_started += 1
+        running = self._work(attempt, slot, partial(self._keep, slot))
+        self.slots[running] = slot
+        running.add_done_callback(self._hand)
+
+    def _wake_after(self, ready: asyncio.Event, what: str) -> None:
+        async def wake() -> None:
+            await ready.wait()
+            self._hand(None)
+
+        self.begun.set()
+        if self._wake is None or self._wake.done():
+            self._wake, self._held = asyncio.create_task(wake()), what
+
+    def _fill_on(self, limit: int) -> None:
+        """Fill the places for the first time in waves, at a third of the possible speed.
+
+        Requests that are sent together are answered together, and the model would be idle while
+        all those answers are worked on.
+        """
+        if self._is_filling:
+            return
+        self._is_filling = True
+        loop, began = asyncio.get_running_loop(), self._cpu_time()
+
+        def next_wave() -> None:
+            self._is_filling = False
+            self._filled = min(self._filled + WAVE, limit)
+            self._hand(None)
+
+        # it runs once the dispatched attempts have taken their steps up to the model
+        when_quiet(lambda: loop.call_later(PAUSE * (self._cpu_time() - began), next_wave))
+
+
+class _Place(Place):
+    """A place of a schedule."""
+
+    __slots__ = ("schedule",)
+
+    schedule: Schedule
+
+    def hand_out(self, unverified: Unverified) -> None:
+        self.schedule.hand_out(unverified)
+
+    def store_turn(self, turn: StoredTurn) -> None:
+        self.schedule.store_turn(turn)
+
+    def free(self) -> None:
+        self.schedule.free(self)
+
+    async def regain(self) -> bool:
+        return await self.schedule.regain(self)
+
+
+_Ready = asyncio.Future[Outcome] | Outcome | Exception | None
+"""A finished attempt, a parked response, the reason that it could not be kept, or a wake-up."""

@@ -1,0 +1,231 @@
+"""The cost of a model's answers: US dollars per token, by service tier.
+
+A price comes from the model server's `prices` or from the table of the package `genai-prices`,
+which works offline. The package is imported only when a hosted model needs a price.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass
+from datetime import UTC, datetime
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from ...types import JsonObject
+
+MILLION = 1e6
+"""Number of tokens that quoted prices refer to."""
+
+STANDARD = "standard"
+
+TIERS: dict[str, dict[str, str]] = {
+    STANDARD: {},
+    "batch": {"processing": "batch"},
+    "flex": {"service_tier": "flex"},
+    "priority": {"service_tier": "priority"},
+}
+"""Service tier → its condition in the price table."""
+
+
+class Prices(BaseModel):
+    """A model server's `prices`, in US dollars per million tokens."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    input: float | None = Field(default=None, ge=0, description="Of input tokens.")
+    output: float | None = Field(
+        default=None, ge=0, description="Of output tokens, reasoning included."
+    )
+    cached_input: float | None = Field(
+        default=None,
+        ge=0,
+        description="Of input tokens read from a cache; like input if not given.",
+    )
+    cache_write: float | None = Field(
+        default=None,
+        ge=0,
+        description="Of input tokens written to a cache; like input if not given.",
+    )
+    factors: dict[str, float] = Field(
+        default={}, description="Service tier → factor on the standard price: {batch: 0.5}."
+    )
+    provider: str | None = Field(
+        default=None,
+        description="Provider by its name in the price table, for a gateway's URL.",
+    )
+    model: str | None = Field(
+        default=None,
+        description="The model's name in the price table, if it differs.",
+    )
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> Self:
+        if (self.input is None) != (self.output is None):
+            raise ValueError("give both input and output, or neither")
+        if self.input is None and (self.cached_input, self.cache_write) != (None, None):
+            raise ValueError("cached_input and cache_write need input and output beside them")
+        if self.input is not None and (self.provider or self.model):
+            raise ValueError("give prices, or the provider and model to look up, and not both")
+        if any(factor < 0 for factor in self.factors.values()):
+            raise ValueError("factors must not be negative")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """US dollars per token, for requests with more than `above` input tokens."""
+
+    above: int
+    input: float
+    cached_input: float
+    cache_write: float
+    output: float
+
+    def cost(self, usage: Mapping[str, Any]) -> float:
+        """Cost of one response's `usage`. Tokens that only `total_tokens` includes count as output,
+        because some endpoints leave reasoning out of `output_tokens`."""
+        asked = usage.get("input_tokens") or 0
+        given = max(usage.get("output_tokens") or 0, (usage.get("total_tokens") or 0) - asked)
+        details = usage.get("input_tokens_details") or {}
+        cached = min(details.get("cached_tokens") or 0, asked)
+        written = min(details.get("cache_write_tokens") or 0, asked - cached)
+        return (
+            (asked - cached - written) * self.input
+            + cached * self.cached_input
+            + written * self.cache_write
+            + given * self.output
+        )
+
+    def times(self, factor: float) -> "Rates":
+        return Rates(
+            self.above,
+            self.input * factor,
+            self.cached_input * factor,
+            self.cache_write * factor,
+            self.output * factor,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Tariff:
+    """A model's rates by service tier. Of a tier, the last rates whose `above` is exceeded
+    apply."""
+
+    tiers: dict[str, list[Rates]]
+
+    def cost(self, usage: Mapping[str, Any], tier: str | None = None, requests: int = 1) -> float:
+        """US dollars. `usage` may be the sum over `requests`, which are assumed to be of equal
+        length. An unknown tier has the standard price."""
+        steps = self.tiers.get(tier or STANDARD) or self.tiers[STANDARD]
+        rates = steps[0]
+        if len(steps) > 1:
+            length = (usage.get("input_tokens") or 0) / max(requests, 1)
+            rates = next((each for each in reversed(steps) if length > each.above), rates)
+        return rates.cost(usage)
+
+    @property
+    def is_free(self) -> bool:
+        return all(not (each.input or each.output) for each in self.tiers[STANDARD])
+
+    def words(self) -> str:
+        """The standard prices of a short request, as text."""
+        rates = self.tiers[STANDARD][0]
+        is_less = rates.cached_input != rates.input
+        cached = f" (cached ${rates.cached_input * MILLION:.4g})" if is_less else ""
+        given = f"${rates.output * MILLION:.4g} out"
+        return f"${rates.input * MILLION:.4g} in{cached}, {given}, for a million tokens"
+
+    def to_json(self) -> JsonObject:
+        return {tier: list(map(astuple, steps)) for tier, steps in self.tiers.items()}
+
+    @classmethod
+    def from_json(cls, value: Any) -> "Tariff | None":
+        """The tariff in a server's description; None if it has no valid one."""
+        try:
+            tiers = {
+                str(tier): [Rates(int(above), *map(float, rest)) for above, *rest in steps]
+                for tier, steps in value.items()
+            }
+        except (AttributeError, TypeError, ValueError):
+            return None
+        return cls(tiers) if tiers.get(STANDARD) else None
+
+
+FREE = Tariff({STANDARD: [Rates(0, 0, 0, 0, 0)]})
+"""The tariff of a model on the user's own machines."""
+
+
+def tariff_of(given: Prices | None, model: str, url: str) -> Tariff | None:
+    """The tariff of `model` at the endpoint `url`; None if it is unknown."""
+    given = given or Prices()
+    if given.input is not None and given.output is not None:
+        numbers = (given.input, given.cached_input, given.cache_write, given.output)
+        each = ((given.input if number is None else number) / MILLION for number in numbers)
+        found: Tariff | None = Tariff({STANDARD: [Rates(0, *each)]})
+    else:
+        found = _in_table(given.model or model, url, given.provider)
+    if found is None:
+        return None
+    standard = found.tiers[STANDARD]
+    scaled = {tier: [each.times(by) for each in standard] for tier, by in given.factors.items()}
+    return Tariff({**found.tiers, **scaled})
+
+
+def _in_table(model: str, url: str, provider: str | None) -> Tariff | None:
+    """Today's tariff in the price table, with the tiers whose prices differ from the standard."""
+    if not provider and urlsplit(url).hostname in (None, "localhost", "127.0.0.1", "::1"):
+        return None  # without a provider the table need not be imported
+    from genai_prices.data_snapshot import get_snapshot
+
+    try:
+        _, found = get_snapshot().find_provider_model(
+            model, None, provider, None if provider else url
+        )
+    except LookupError:
+        return None
+    now = datetime.now(UTC)
+    tiers = {tier: _steps(found.get_prices(now, when)) for tier, when in TIERS.items()}
+    standard = tiers[STANDARD]
+    if not standard:
+        return None
+    differ = {tier: steps for tier, steps in tiers.items() if steps != standard}
+    return Tariff({STANDARD: standard, **differ})
+
+
+def _steps(price: Any) -> list[Rates]:
+    """Rates for each input length at which a price changes."""
+    asked, given = price.input_mtok, price.output_mtok
+    if asked is None and given is None:
+        return []
+    cached, written = price.cache_read_mtok, price.cache_write_mtok
+    quoted = (
+        asked,
+        asked if cached is None else cached,
+        asked if written is None else written,
+        given,
+    )
+    starts = {tier.start for each in quoted for tier in getattr(each, "tiers", ())}
+    return [
+        Rates(start, *(_at(each, start) / MILLION for each in quoted))
+        for start in sorted({0, *starts})
+    ]
+
+
+def _at(quoted: Any, start: int) -> float:
+    """A quoted price for requests just longer than `start`."""
+    steps = getattr(quoted, "tiers", None)
+    if steps is None:
+        return float(quoted or 0)
+    return float(next((each.price for each in reversed(steps) if start >= each.start), quoted.base))
+
+
+def read_cost(usage: Any) -> float | None:
+    """The US dollars that the endpoint itself names, as OpenRouter does; None if it names none. A
+    key of the user's own is billed by somebody else."""
+    if not isinstance(usage, dict) or usage.get("is_byok"):
+        return None
+    cost = usage.get("cost")
+    if isinstance(cost, bool) or not isinstance(cost, int | float):
+        return None
+    return float(cost) if 0 <= cost < math.inf else None

@@ -1,0 +1,81 @@
+"""The files of rollouts that the words of a command name."""
+
+import os
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+
+from ..errors import ConfigError
+from ..reading import open_file
+from .files import FLAT, OutputPaths, main_of_sidecar
+from .index.columns import Columns
+from .index.records import RecordMaker
+from .replacing import is_set_aside
+from .scan import parse_newer
+
+
+def files_of(words: Sequence[str]) -> list[Path]:
+    """The files that are named. A folder stands for the files of rollouts in it; ConfigError if it
+    has none."""
+    found: list[Path] = []
+    for word in words:
+        path = Path(word).expanduser()
+        if not path.is_dir():
+            found.append(path)
+            continue
+        inside = [path / name for name, each in files_in(path) if each.is_file()]
+        if not (outputs := list(filter(is_output, inside))):
+            raise ConfigError(f"{word}: no file of rollouts (*.jsonl) is in it")
+        found += (each for each in outputs if each not in found)
+    return found
+
+
+def distinct_files_of(words: Sequence[str]) -> tuple[list[Path], list[Path]]:
+    """The files that are named, each once, and those that are named again."""
+    named = list(chain.from_iterable(files_of([word]) for word in words))
+    real = os.path.realpath  # resolve() raises an error for a link to itself
+    found = {real(path): path for path in reversed(named)}
+    firsts = sorted(found.values(), key=named.index)
+    return firsts, [path for path in named if found[real(path)] is not path]
+
+
+def files_in(folder: Path) -> Iterator[tuple[str, Path]]:
+    """(name to show, path) of the files in a folder that may be outputs, also of those that were
+    removed because no rollout was verified, but not of those that were set aside."""
+    if folder.is_dir():
+        found = set[Path]()
+        for each in folder.rglob("*.jsonl"):
+            if (main := main_of_sidecar(each)) is not None:
+                found.add(main)
+            elif not each.stem.endswith(FLAT):
+                found.add(each)
+        for each in sorted(found):
+            is_broken = each.is_symlink() and not each.exists()
+            if not (is_broken or each.is_dir() or is_set_aside(each)):
+                yield str(each.relative_to(folder)), each.resolve()
+
+
+def is_output(path: Path) -> bool:
+    """Whether one of the first lines is a rollout, also one of a newer version; of a file that has
+    none yet, those beside it."""
+    maker = RecordMaker(Columns(), "rollout")
+    try:
+        with open_file(path) as stream:
+            lines = [stream.readline(1 << 26) for _ in range(3)]
+    except FileNotFoundError:
+        lines = []
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    if not any(lines):
+        beside = OutputPaths(path)
+        sizes = (size_of(each) for each in (beside.unverified, beside.failures, beside.manifest))
+        return any(sizes)
+    return any(raw and (maker.make(0, raw) or parse_newer(raw)) for raw in lines)
+
+
+def size_of(path: Path) -> int:
+    """The bytes of a file; 0 if there is none."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
