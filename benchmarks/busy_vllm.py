@@ -144,7 +144,11 @@ def collect(url: str, model: str, rows: Path, folder: Path, parallel: int) -> No
         f"+vllm_model.base_url={url}/v1",
         f"+vllm_model.model_name={model}",
     ]
-    argv = [sys.executable, "-c", "from rollout_kit.cli.collect_rollouts import main; main()"]
+    argv = [
+        sys.executable,
+        "-c",
+        "from rollout_kit.commands import main; main('ng_collect_rollouts')",
+    ]
     done = subprocess.run(
         [*argv, *keys], cwd=ROOT, env=environment(), check=False, capture_output=True, text=True
     )

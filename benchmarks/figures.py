@@ -66,7 +66,7 @@ class Figures:
         yield Figure("python_s", "python, nothing imported", self._took(bare), "s")
         argv = [sys.executable, "-c", "import rollout_kit"]
         yield Figure("import_s", "import rollout_kit", self._took(argv), "s")
-        code = "from rollout_kit.cli.collect_rollouts import main; main()"
+        code = "from rollout_kit.commands import main; main('ng_collect_rollouts')"
         help_s = self._took([sys.executable, "-c", code, "--help"])
         yield Figure("help_s", "ng_collect_rollouts --help", help_s, "s")
         one = work.write_rows(self.folder / "one.jsonl", 1)

@@ -112,7 +112,11 @@ def write_servers(folder: Path, name: str, text: str) -> None:
 def watch(folder: Path, name: str, rows: Path, number: int, parallel: int) -> Samples:
     """Collect, and look at the process meanwhile."""
     output = folder / name / "rollouts.jsonl"
-    argv = [sys.executable, "-c", "from rollout_kit.cli.collect_rollouts import main; main()"]
+    argv = [
+        sys.executable,
+        "-c",
+        "from rollout_kit.commands import main; main('ng_collect_rollouts')",
+    ]
     argv += collector_keys(rows, parallel, str(output))
     argv += [f"+config_paths=[{name}.yaml]", f"+num_repeats={REPEATS}"]
     process = subprocess.Popen(argv, cwd=folder, env=environment(), stdout=subprocess.DEVNULL)

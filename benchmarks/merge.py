@@ -41,7 +41,7 @@ def main() -> None:
         for shard in folder.glob("shard-*.jsonl") if args.index else ():
             write_index(shard)
         size = sum(path.stat().st_size for path in folder.glob("shard-*.jsonl"))
-        code = "from rollout_kit.cli.merge import main; main()"
+        code = "from rollout_kit.commands import main; main('ng_merge')"
         output = f"+output_jsonl_fpath={folder}/merged.jsonl"
         command = [sys.executable, "-c", code, f"{folder}/shard-*.jsonl", output, *words]
         began = time.perf_counter()

@@ -11,7 +11,6 @@ import json
 import sys
 import time
 from collections.abc import Coroutine
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -55,11 +54,12 @@ def peak_mb(pid: int | str) -> float:
 
 def main() -> None:
     report, command, *argv = sys.argv[1:]
+    from rollout_kit import commands
     from rollout_kit.serving.transport import loop
 
     run = loop.run
     loop.run = lambda work: run(run_probed(work, Path(report)))  # type: ignore[assignment]
-    import_module(f"rollout_kit.cli.{command}").main(argv)
+    commands.main(f"ng_{command}", argv)
 
 
 if __name__ == "__main__":

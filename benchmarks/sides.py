@@ -72,7 +72,7 @@ def server_keys(port: int, kind: str) -> list[str]:
 @contextmanager
 def ng_run(port: int, kind: str, folder: Path) -> Iterator[Servers]:
     """Start servers in their own processes; stop them with Ctrl-C."""
-    code = "from rollout_kit.cli.run import main; main()"
+    code = "from rollout_kit.commands import main; main('ng_run')"
     argv = [sys.executable, "-c", code, *server_keys(port, kind), "+head_server.port=0"]
     began = time.monotonic()
     with subprocess.Popen(

@@ -30,7 +30,7 @@ SLACK_MB = 2.0
 """Growth below this is caused by the allocator."""
 
 SAMPLE_S = 5.0
-STATUS = [sys.executable, "-c", "from rollout_kit.cli.status import main; main()"]
+STATUS = [sys.executable, "-c", "from rollout_kit.commands import main; main('ng_status')"]
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,11 @@ def main() -> None:
 def soak(folder: Path, servers: Servers, rows: Path, args: argparse.Namespace) -> int:
     """Collect and observe every process; return the exit status."""
     out = folder / "out/rollouts.jsonl"
-    argv = [sys.executable, "-c", "from rollout_kit.cli.collect_rollouts import main; main()"]
+    argv = [
+        sys.executable,
+        "-c",
+        "from rollout_kit.commands import main; main('ng_collect_rollouts')",
+    ]
     argv += collector_keys(rows, args.parallel, str(out))
     argv += [f"+head_server.port={servers.head_port}", f"+num_repeats={args.repeats}"]
     collector = subprocess.Popen(argv, cwd=folder, env=environment(), stdout=subprocess.DEVNULL)

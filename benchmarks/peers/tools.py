@@ -73,7 +73,7 @@ def _bare(job: Job, _: Path) -> list[str]:
 
 
 def _ours(job: Job, _: Path) -> list[str]:
-    code = "from rollout_kit.cli.collect_rollouts import main; main()"
+    code = "from rollout_kit.commands import main; main('ng_collect_rollouts')"
     output = str(job.out / "rollouts.jsonl")
     keys = sides.collector_keys(job.rows, job.parallel, output)
     return [sys.executable, "-c", code, *keys, *sides.server_keys(job.port, "short")]

@@ -17,6 +17,7 @@ from ..analysis.export.report import (
     check_exports,
     explain_nothing,
     find_exports,
+    format_report,
     report_path,
 )
 from ..analysis.export.selection import (
@@ -37,6 +38,7 @@ from ..errors import ConfigError, OutputError, suggest
 from ..store.files import write_json
 from ..store.groups.scope import Group
 from ..types import JsonObject, Key, Rollout
+from . import entry
 
 BATCH = 100
 """Rollouts whose traces are sent in one request."""
@@ -351,3 +353,9 @@ def _write_pair(files: _Files, build: Callable[[Pair], JsonObject], pair: Pair) 
     files.report.add(
         key.task_id, margin=pair.margin, words=chosen, longer_by_words=chosen - rejected
     )
+
+
+def main(words: list[str]) -> int:
+    command = entry.parse_files(words, ExportConfig)
+    entry.show_of_files(command, export(command), format_report)
+    return 0

@@ -6,6 +6,7 @@ from ..config.keys.analysis import MergeConfig
 from ..errors import ConfigError, number_of
 from ..store.files import OutputPaths
 from ..types import JsonObject
+from . import entry
 
 TITLES = {
     "missing": "Missing",
@@ -49,3 +50,10 @@ def format_merge(report: JsonObject) -> str:
             if len(found) > SHOWN:
                 lines.append(f"  … and {len(found) - SHOWN:,} more; +json=true lists them")
     return "\n".join([*lines, f"Rollouts: {report['output']}"])
+
+
+def main(words: list[str]) -> int:
+    command = entry.parse_files(words, MergeConfig)
+    found, status = merge(command)
+    entry.show(found, format_merge, as_json=command.json_output)
+    return status

@@ -13,11 +13,13 @@ from ..config.keys.commands import ReverifyConfig
 from ..config.load import Config
 from ..errors import ConfigError
 from ..launch.reach import Servers
+from ..serving.transport import loop
 from ..store.foreign.nemo_gym import as_ours
 from ..store.input import input_file
 from ..store.stored import StoredFile
+from . import entry
+from .drive import prepare, run_to_end, show_first_request
 from .progress import Progress
-from .run import prepare, run_to_end, show_first_request
 from .throughput_log import check_log
 
 
@@ -75,3 +77,12 @@ async def stored_file(command: ReverifyConfig) -> AsyncIterator[StoredFile]:
     name = stored_path(command)
     with input_file(name) as path:
         yield await survey_stored(name, Path(as_ours(str(path))), command)
+
+
+def main(words: list[str]) -> int:
+    config = entry.load(words, ReverifyConfig)
+    title = "Verifying rollouts"
+    progress = Progress(as_json=config.command.json_output, title=title, generates=False)
+    status = loop.run(reverify(config, words, progress))
+    entry.flush()
+    return status

@@ -1,188 +1,199 @@
-"""A run as a command drives it: the plan, progress, Ctrl-C, and the report at the end."""
+"""ng_run: start every server of the configuration and keep them running until Ctrl-C."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
-from functools import partial
-from typing import Any
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+from typing import Any, TextIO
 
-import orjson
-
-from ..collecting.collection import Collection
-from ..collecting.live.control import Control
-from ..collecting.live.door import open_door
-from ..collecting.live.watcher import Reader, Watcher
-from ..collecting.results import Status, write_metrics
-from ..collecting.run import Run
-from ..collecting.schedule import Later
-from ..collecting.trackers.tracking import track
+from ..collecting.cluster.places import nodes_for
+from ..config.keys.commands import RunConfig
+from ..config.load import Config
 from ..config.replaced import explain
-from ..errors import number_of
-from ..serving.transport.loop import interrupts
-from ..store.lines import row_of, without_verdict
-from ..types import Attempt, Say
-from .progress import Progress
-from .report import report
+from ..errors import ConfigError
+from ..launch.fleet import Upkeep
+from ..launch.head.server import HeadServer
+from ..launch.placement import HttpLimits, Placed, placed
+from ..launch.ports import WARM_UP_PORT, warm_up_agent
+from ..launch.run import RunIdentity
+from ..secrets import mask
+from ..serving.transport import loop
+from ..serving.transport.cassette import Tapes
+from . import entry
 
-MAX_AGENTS = 5
-"""Agents that are named before a run."""
+MAX_WAITING = 10_000
+"""Lines kept for a slow reader."""
 
-Ends = Sequence["asyncio.Task[str]"]
-
-
-async def run_to_end(collection: Collection[Any, Any], ends: Ends, progress: Progress) -> Status:
-    """Run what is owed, and report how it went."""
-    run = make_run(collection, ends, progress)
-    await run.warm_up()
-    async with track(run, progress.say) as tracking:
-        async with _into_buffer(run, progress.say):
-            await drive(run, progress, readers=[tracking.read])
-        return report(run, progress)
+FLUSH_S = 1.0
+"""Time limit for the last lines at the end."""
 
 
-def _into_buffer(run: Run, say: Say) -> AbstractAsyncContextManager[None]:
-    """Context in which the groups of a run go into the buffer of its command, if it has one."""
-    if getattr(run.command, "buffer", None) is None:
-        return nullcontext()
-    from ..rl.producing.producer import into_buffer
+class Console:
+    """Prints lines in order from a thread, until `close`.
 
-    return into_buffer(run, say)
+    A pager, a stopped terminal or a closed pipe must not stop the servers. Lines that are not read
+    are dropped, oldest first; the servers' logs are complete.
+    """
 
+    def __init__(self, out: TextIO | None = None) -> None:
+        self._out = out or sys.stdout
+        if hasattr(self._out, "reconfigure"):
+            self._out.reconfigure(errors="backslashreplace")  # type: ignore[attr-defined]
+        self._waiting: deque[str | None] = deque(maxlen=MAX_WAITING)
+        self._some = threading.Semaphore(0)
+        self._thread = threading.Thread(target=self._write, daemon=True)
+        self._thread.start()
 
-async def prepare(collection: Collection[Any, Any], progress: Progress) -> None:
-    """Count the plan, show it and note the run in the manifest; nothing has been sent before."""
-    source = collection.source
-    await source.count()
-    for note in collection.notes:
-        progress.say(note)
-    _say_who_runs(collection, progress)
-    if not source.is_open_ended:
-        await source.know_tasks()
-    _say_plan(collection, progress)
-    current = source.input_entry()
-    for earlier in collection.manifest.earlier_inputs(current) if current else ():
-        number, is_part = source.find_missing_of(earlier)
-        if number:
-            path, limit = earlier["path"], earlier.get("limit") or "none"
-            what = f"{number_of(number, 'task')} of the earlier input {path} (limit {limit})"
-            lost = (
-                f"warning: {source.name} is a part of {path} and leaves out what has no rollout: "
-            )
-            progress.say(
-                f"{lost * is_part}{what} still missing; the same command with"
-                f" +input_jsonl_fpath={path} collects what is missing"
-            )
-    if not collection.command.dry_run:
-        collection.begin()
+    def say(self, line: str) -> None:
+        self._waiting.append(line)
+        self._some.release()
 
+    def close(self) -> None:
+        """Print the remaining lines, within a time limit."""
+        self._waiting.append(None)
+        self._some.release()
+        self._thread.join(FLUSH_S)
 
-def _say_who_runs(collection: Collection[Any, Any], progress: Progress) -> None:
-    """Each agent with its model and endpoint, and which of the configured values were replaced."""
-    known = collection.runner.agents if collection.source.generates else {}
-    plans = {name: plan for name, plan in known.items() if plan.server not in known}
-    for agent, plan in list(plans.items())[:MAX_AGENTS]:
-        model = f": model {plan.model}" if plan.model else ""
-        hosts = f" at {', '.join(plan.hosts)}" if plan.hosts else ""
-        why = list(explain(collection.replaced, (agent, str(plan.model_server))))
-        text = f"Agent {agent}{model}{hosts}" + (f" ({'; '.join(why)})" if why else "")
-        about = {"agent": agent, "model": plan.model, "hosts": list(plan.hosts)}
-        progress.say(text, event="agent", **about)
-    if (more := len(plans) - MAX_AGENTS) > 0:
-        progress.say(f"… and {number_of(more, 'other agent')}")
+    def _write(self) -> None:
+        # the pipe or stream was closed
+        with suppress(OSError, ValueError):
+            while True:
+                self._some.acquire()
+                if not self._waiting:
+                    continue  # its line was dropped
+                line = self._waiting.popleft()
+                if line is None:
+                    return
+                self._out.write(f"{line}\n")
+                self._out.flush()
 
 
-def _say_plan(collection: Collection[Any, Any], progress: Progress) -> None:
-    """The plan, and what the output holds of other inputs."""
-    for text, fields in collection.source.plan_notes():
-        progress.say(text, **fields)
-    others = collection.source.others
-    if not others.rollouts:
-        return
-    what = f"{number_of(others.rollouts, 'rollout')} of {number_of(others.tasks, 'task')}"
-    progress.say(
-        f"{collection.command.output_jsonl_fpath} also holds {what} that are not in"
-        f" {collection.source.name}: the figures of this run leave them out, and one line has those"
-        " of the whole file",
-        event="others",
-        **others._asdict(),
+def main(words: list[str]) -> int:
+    config = entry.load(words, RunConfig)
+    if not config.instances:
+        raise ConfigError(
+            "no server to start: name YAML files with  ng_run '+config_paths=[a.yaml,b.yaml]'"
+        )
+    if config.command.dry_run:
+        print(f"dry run: {len(config.instances)} servers would be started")
+        return 0
+    return loop.run(_serve(config))
+
+
+async def _serve(config: Config[RunConfig]) -> int:
+    command = config.command
+    began = time.monotonic()
+    stopping = asyncio.Event()
+    task = asyncio.current_task()
+    assert task is not None
+    ready = False
+
+    def stop() -> None:
+        stopping.set()
+        if not ready:
+            task.cancel()  # do not wait until the servers are ready
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop)
+    run = RunIdentity.with_token(command.auth_token)
+    shown = mask(config.values, config.secrets)
+    console = Console()
+    for clause in explain(config.replaced, config.instances):
+        console.say(mask(clause, config.secrets))
+    try:
+        async with (
+            HeadServer(run, command.head_server, shown, stop) as head,
+            placed(
+                config,
+                default="process",
+                host=command.default_host,
+                limits=_make_limits(command),
+                upkeep=_make_upkeep(command, console),
+                run=run,
+                tapes=Tapes.at(command.record, command.replay),
+                nodes=nodes_for(config),
+            ) as running,
+        ):
+            ready = True
+            head.announce(running.servers)
+            _announce(running, head.url, time.monotonic() - began, console)
+            _announce_agent(config, running, console)
+            return await _wait_until_stopped(running, stopping, console)
+    except asyncio.CancelledError:
+        if not stopping.is_set():
+            raise
+        console.say("stopped before all servers were ready")
+        return entry.INTERRUPTED
+    finally:
+        console.close()
+
+
+def _make_limits(command: Any) -> HttpLimits:
+    return HttpLimits(
+        limit=command.global_aiohttp_connector_limit or 0,
+        limit_per_host=command.global_aiohttp_connector_limit_per_host or 0,
+        request_timeout_s=command.global_aiohttp_client_timeout_s or command.request_timeout_s,
+        max_reply_mb=command.max_reply_mb,
     )
 
 
-def make_run(
-    collection: Collection[Any, Any],
-    ends: Ends,
-    progress: Progress,
-    attempts: Iterator[Attempt | Later] | None = None,
-) -> Run:
-    """The run of a prepared collection; of all that is owed unless `attempts` are given."""
-    return Run(
-        collection,
-        say=progress.say,
-        ends=ends,
-        attempts=attempts,
-        write_metrics=partial(write_metrics, lists_groups=False),
-        on_counted=partial(_show_total, collection, progress),
+def _make_upkeep(command: Any, console: Console) -> Upkeep:
+    return Upkeep(
+        ready_timeout_s=command.ready_timeout_s,
+        max_restarts=command.max_restarts,
+        log_dir=command.log_dir,
+        reload=command.reload,
+        show=lambda label, line: console.say(f"({label}) {line}"),
+        tell=console.say,
     )
 
 
-async def drive(
-    run: Run, progress: Progress, total: int | None = None, readers: Sequence[Reader] = ()
-) -> None:
-    """Run to the end while people see the progress, of `total` rollouts or of the whole plan."""
-    counts = run.source.counts
-    if total is not None:
-        progress.start(total, 0, run)
-    elif run.source.is_open_ended:
-        progress.start(None, counts.done, run)
-    else:
-        progress.start(counts.planned - counts.left_out, counts.done, run)
-    control = Control(run, progress.say)
-    watcher = Watcher(run, progress.figures, control)
-    watcher.readers += readers
-    watcher.begin()
-    async with AsyncExitStack() as stack:
-        await stack.enter_async_context(open_door(control, watcher, progress.say))
-        if (command := run.command).dashboard:
-            from ..collecting.live.site import (  # a run without a page needs no server
-                OwnPanel,
-                open_page,
-            )
-
-            panel, port = OwnPanel(control, watcher), command.dashboard_port
-            page = open_page(panel, port, "dashboard_port", progress.say)
-            await stack.enter_async_context(page)
-        with interrupts(run.interrupt):
-            try:
-                async for outcomes in run.batches():
-                    progress.update(outcomes, run.schedule.in_flight)
-            finally:
-                progress.close()
-                watcher.end()
+def _announce(running: Placed, head: str, elapsed_s: float, console: Console) -> None:
+    width = max(len(each.name) for each in running.servers)
+    for each in running.servers:
+        where = ", ".join(each.urls) or "in this process"
+        pids = f"  pid {', '.join(map(str, each.pids))}" if each.pids else ""
+        console.say(f"{each.name:<{width}}  {each.type}/{each.implementation}  {where}{pids}")
+    if running.log_dir:
+        console.say(f"Logs: {running.log_dir}/")
+    console.say(
+        f"All {len(running.servers)} servers ready in {elapsed_s:.1f} s."
+        f" Head server: {head}. Ctrl-C or ng_stop stops all."
+    )
 
 
-def _show_total(collection: Collection[Any, Any], progress: Progress) -> None:
-    """Show the plan of a long input, once it is counted."""
-    if collection.source.is_open_ended:  # it has no end
+def _announce_agent(config: Config, running: Placed, console: Console) -> None:
+    """Report the first agent's address if there are several, or if its port is in use."""
+
+    agent = warm_up_agent(config.instances.values())
+    if agent is None or agent.placement not in (None, "process"):
         return
-    progress.set_total(collection.source.counts.planned)
-    _say_plan(collection, progress)
-
-
-def show_first_request(collection: Collection[Any, Any], progress: Progress) -> Status:
-    """For a dry run: the first request in full, and nothing is sent."""
-    attempt = collection.source.next()
-    while isinstance(attempt, Later) or (isinstance(attempt, Attempt) and attempt.is_copied):
-        attempt = collection.source.next()
-    if not isinstance(attempt, Attempt):
-        progress.say("Nothing is owed: no request would be sent.")
-        return Status.FINISHED
-    agent = collection.runner.agents[attempt.key.agent]
-    if attempt.stored is None:
-        request, what = attempt.task.row, f"POST {attempt.key.agent}/v1/responses"
+    [url, *_] = next(each.urls for each in running.servers if each.name == agent.name)
+    agents = [each for each in config.instances.values() if each.type == agent.type]
+    if url.endswith(f":{WARM_UP_PORT}"):
+        if len(agents) > 1:
+            console.say(f"Port {WARM_UP_PORT} is {agent.name}'s, the first agent")
     else:
-        line = without_verdict(attempt.stored)
-        request = {**row_of(line), "response": line["response"]}
-        what = f"POST {agent.resources}/verify"
-    text = orjson.dumps(request, option=orjson.OPT_INDENT_2).decode()
-    progress.say(f"First request ({what}):\n{text}", request=request)
-    return Status.FINISHED
+        console.say(f"Port {WARM_UP_PORT} is in use: {agent.name} listens at {url} instead")
+
+
+async def _wait_until_stopped(running: Placed, stopping: asyncio.Event, console: Console) -> int:
+    """Wait until stopped; return 1 if a server was given up, else 0."""
+    stop = asyncio.create_task(stopping.wait())
+    ends = set(running.ends)
+    try:
+        while not stop.done():
+            done, _ = await asyncio.wait({stop, *ends}, return_when=asyncio.FIRST_COMPLETED)
+            for end in done & ends:
+                console.say(f"error: {end.result()}")
+            ends -= done
+            if running.ends and not ends:
+                console.say("error: no server process is left; stopping")
+                return entry.FAILED
+    finally:
+        stop.cancel()
+    console.say("stopping all servers")
+    return 0 if len(ends) == len(running.ends) else entry.FAILED

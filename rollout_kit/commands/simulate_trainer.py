@@ -1,12 +1,15 @@
 """ng_simulate_trainer: take batches from a buffer as a trainer would."""
 
+import sys
 from collections.abc import Callable
 
 from ..config.keys.groups import SimulateTrainerConfig
 from ..errors import ConfigError
 from ..rl.buffer.opening import open_buffer
 from ..rl.simulated_trainer import SimulatedTrainer
+from ..serving.transport import loop
 from ..types import JsonObject
+from . import entry
 
 
 async def simulate(
@@ -46,3 +49,16 @@ def format_figures(found: JsonObject) -> str:
             f" dropped: {drops or 'none'}"
         )
     return "\n".join(lines)
+
+
+def main(words: list[str]) -> int:
+    command = entry.parse_keys(words, SimulateTrainerConfig)
+
+    def show(figures: JsonObject) -> None:
+        if not command.json_output:
+            text = f"step {figures['steps']}: {figures['groups_s']:.2f} groups/s,"
+            print(f"{text} waited {figures['idle_share']:.0%}", file=sys.stderr)
+
+    found = loop.run(simulate(command, show))
+    entry.show(found, format_figures, as_json=command.json_output)
+    return 0

@@ -154,5 +154,5 @@ def describe_unknown(key: str, typed: bool, merged: Merged, known: list[str], cw
 
 
 def _owners(key: str) -> str:
-    names = [name for name, (model, _) in COMMANDS.items() if key in fields.keys(model)]
+    names = [name for name, entry in COMMANDS.items() if key in fields.keys(entry.keys)]
     return " and ".join(names)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import as_function
 from exported import write_scored
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,8 +16,9 @@ from rollout_kit.analysis.comparison import MAX_WIDTH
 from rollout_kit.analysis.metrics.majority import Vote, maj_at, vote
 from rollout_kit.analysis.metrics.paired import Side, compare
 from rollout_kit.analysis.metrics.student import mcnemar, t_quantile, t_tails
-from rollout_kit.cli import compare as command
-from rollout_kit.cli.export import main as export
+
+command = as_function("ng_compare")
+export = as_function("ng_export")
 
 REWARDS = st.lists(
     st.tuples(st.floats(0, 1, width=32), st.floats(0, 1, width=32)), min_size=2, max_size=30
@@ -45,7 +47,7 @@ def line(task: int, reward: float | None, index: int = 0, **more: Any) -> dict[s
 
 def run(*argv: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
     with pytest.raises(SystemExit) as ended:
-        command.main([*argv])
+        command([*argv])
     shown = capsys.readouterr()
     return int(ended.value.code or 0), shown.out + shown.err
 

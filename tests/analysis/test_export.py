@@ -12,14 +12,16 @@ from typing import Any
 
 import pytest
 import yaml
+from command import as_function
 from exported import TOOLS, Place, line, tool_line
 from support import read_jsonl, write_jsonl
 
 from rollout_kit.analysis.export.formats import FORMATS
-from rollout_kit.cli import export as command
 from rollout_kit.errors import OutputError
 from rollout_kit.store.index.index import Index
 from rollout_kit.trajectory import GENERATION, LOG_PROBS, PROMPT, SUFFIX
+
+command = as_function("ng_export")
 
 BESIDE = {"reward", "task_id", "rollout_index"}
 PAIR = {"chosen_reward", "rejected_reward", "margin", "rule", "task_id"}
@@ -78,7 +80,7 @@ def export(place: Place, form: str, *argv: str) -> tuple[int, str, list[dict[str
     path = place.folder / f"out.{suffix}"
     source = place.folder / "rollouts.jsonl"
     words = (source, f"+format={form}", f"+output_fpath={path}", *argv)
-    status, said = place.run(command.main, *words)
+    status, said = place.run(command, *words)
     return status, said, read(path) if path.exists() else []
 
 
@@ -434,12 +436,12 @@ def test_the_grouped_view_is_read_back_as_rollouts(place: Place) -> None:
     assert groups[2]["trajectories"][0]["reasoning"] == "I look it up."
     source, back = place.folder / "out.jsonl", place.folder / "back.jsonl"
     words = (source, "+format=rollouts", f"+output_fpath={back}")
-    assert place.run(command.main, *words)[0] == 0
+    assert place.run(command, *words)[0] == 0
     lines = read_jsonl(back)
     assert [each["reward"] for each in lines] == [1.0, 0.0, 1.0, 0.0, 0.5]
     assert all("usage" not in each for each in lines), "a count of tokens is not invented"
     again = place.folder / "again.jsonl"
-    place.run(command.main, back, "+format=grouped", f"+output_fpath={again}")
+    place.run(command, back, "+format=grouped", f"+output_fpath={again}")
     assert read_jsonl(again) == groups
     place.write(groups, "rollouts.jsonl")
     assert len(export(place, "trl_dpo")[2]) == 1
@@ -481,7 +483,7 @@ def test_one_line_says_what_is_wrong(
 ) -> None:
     monkeypatch.chdir(place.folder)
     place.write(ANSWERS)
-    status, said = place.run(command.main, "rollouts.jsonl", *argv)
+    status, said = place.run(command, "rollouts.jsonl", *argv)
     assert status == 1 and expected in said and "Traceback" not in said
     assert [path.name for path in place.folder.iterdir()] == ["rollouts.jsonl"], "nothing is left"
 
@@ -497,7 +499,7 @@ def test_an_input_that_is_removed_while_it_is_read_is_named(
 
     monkeypatch.setattr(Index, "count_others", remove_and_count)
     words = ("+format=trl_sft", "+min_reward=1", f"+output_fpath={place.folder}/x.jsonl")
-    status, said = place.run(command.main, path, *words)
+    status, said = place.run(command, path, *words)
     assert status == 1 and said == f"error: {path}: No such file or directory\n"
 
 
@@ -540,7 +542,7 @@ def test_without_room_for_all_files_none_of_them_appears_or_is_replaced(
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
     try:
-        status, said = place.run(command.main, *words)
+        status, said = place.run(command, *words)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert status == 1 and f"cannot write {out}/x.jsonl: File too large" in said
@@ -558,8 +560,8 @@ def test_an_export_whose_report_has_no_room_can_be_made_again(
             raise OutputError(f"cannot write {path}: No space left on device")
 
         full.setattr("rollout_kit.commands.export.write_json", refuse)
-        assert place.run(command.main, place.folder / "rollouts.jsonl", *words)[0] == 1
-    assert place.run(command.main, place.folder / "rollouts.jsonl", *words)[0] == 0
+        assert place.run(command, place.folder / "rollouts.jsonl", *words)[0] == 1
+    assert place.run(command, place.folder / "rollouts.jsonl", *words)[0] == 0
 
 
 def test_parquet_without_its_package_says_what_to_install(
@@ -569,7 +571,7 @@ def test_parquet_without_its_package_says_what_to_install(
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     path = place.folder / "x.parquet"
     words = (place.folder / "rollouts.jsonl", "+format=verl_rl", f"+output_fpath={path}")
-    status, said = place.run(command.main, *words)
+    status, said = place.run(command, *words)
     assert status == 1 and "Parquet needs pyarrow:" in said and "install" in said
 
 
@@ -617,7 +619,7 @@ def test_no_file_is_replaced_that_no_export_wrote(place: Place) -> None:
         path.write_bytes(content)
     for name, *more in (("rollouts",), ("tasks",), ("a", "+test_fraction=0.5")):
         words = (place.folder, "+format=trl_sft", f"+output_fpath={place.folder / name}.jsonl")
-        status, said = place.run(command.main, *words, *more)
+        status, said = place.run(command, *words, *more)
         assert status == 1 and "exists, and is no earlier export: remove it" in said
     assert {path: path.read_bytes() for path in held} == held
     assert not (place.folder / "a.jsonl").exists()

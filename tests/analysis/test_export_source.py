@@ -8,15 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import as_function
 from exported import Place, line
 from support import forget_home, read_jsonl, write_jsonl
 
 from rollout_kit.analysis.export import source
 from rollout_kit.analysis.export.filters.expression import Filter
-from rollout_kit.cli import compare, export, merge, report, view
 from rollout_kit.errors import ConfigError
 from rollout_kit.store.files import OutputPaths
 from rollout_kit.store.scan import scan
+
+compare = as_function("ng_compare")
+export = as_function("ng_export")
+merge = as_function("ng_merge")
+report = as_function("ng_report")
+view = as_function("ng_view")
 
 WHERE = [
     "reward > 0.4",
@@ -67,7 +73,7 @@ def test_an_index_changes_nothing(place: Place, where: str, more: str) -> None:
     for name in ("plain.jsonl", "packed.jsonl.gz"):
         path = place.folder / "out.jsonl"
         words = [place.folder / name, "+format=trl_sft", f"+output_fpath={path}"]
-        status, said = place.run(export.main, *words, f"+where={json.dumps(where)}", more)
+        status, said = place.run(export, *words, f"+where={json.dumps(where)}", more)
         report = json.loads((place.folder / "out_report.json").read_text()) if not status else {}
         for part in ("settings", "files", "beside"):
             report.pop(part, None)
@@ -79,7 +85,7 @@ def test_an_index_changes_nothing(place: Place, where: str, more: str) -> None:
 
 def test_comparison_reads_the_same_from_an_index(place: Place) -> None:
     plain, packed = (place.folder / name for name in ("plain.jsonl", "packed.jsonl.gz"))
-    said = [place.run(compare.main, each, each, "+json=true")[1] for each in (plain, packed)]
+    said = [place.run(compare, each, each, "+json=true")[1] for each in (plain, packed)]
     assert said[0] == said[1].replace(str(packed), str(plain))
 
 
@@ -105,14 +111,14 @@ def test_a_line_without_a_response_takes_no_other_with_it(place: Place, more: st
     path = place.folder / "plain.jsonl"
     write_jsonl(path, [bare, line(1, 1, "a", 0.0), line(2, 0, "a", 1.0)])
     words = [path, "+format=trl_sft", f"+output_fpath={place.folder}/out.jsonl", more]
-    status, said = place.run(export.main, *words)
+    status, said = place.run(export, *words)
     assert status == 0, said
     assert len(read_jsonl(place.folder / "out.jsonl")) == 2
     report = json.loads((place.folder / "out_report.json").read_text())
     assert report["left_out"] == {"without a response": 1}
     copy = path.with_name("copy.jsonl")
     copy.write_bytes(path.read_bytes())
-    assert place.run(compare.main, path, copy)[0] == 0
+    assert place.run(compare, path, copy)[0] == 0
 
 
 def test_a_last_line_without_a_newline_and_a_mark_before_the_first_are_read(place: Place) -> None:
@@ -152,17 +158,15 @@ def test_lines_and_rollouts_that_are_left_out_are_counted(place: Place, size: in
     write_jsonl(again, [line(2, 0, "another run", 1.0), line(5, 0, "b", 1.0)])
     out = place.folder / "out.jsonl"
     for _ in range(2):  # with an index that an earlier reader has kept
-        status, said = place.run(
-            export.main, path, again, "+format=trl_sft", f"+output_fpath={out}"
-        )
+        status, said = place.run(export, path, again, "+format=trl_sft", f"+output_fpath={out}")
         assert status == 0 and len(read_jsonl(out)) == 4
         assert "left out: 3 (lines that no collection wrote)" in said
         assert "left out: 2 (rollouts with the key of an earlier one)" in said
         assert "left out: 1 (a last line that is cut off)" in said
-    status, said = place.run(compare.main, path, again)
+    status, said = place.run(compare, path, again)
     assert status == 0 and f"{path}: left out: 3 (lines that no collection wrote)" in said
     path.write_bytes(b"".join(LOST))
-    status, said = place.run(export.main, path, "+format=trl_sft", f"+output_fpath={out}")
+    status, said = place.run(export, path, "+format=trl_sft", f"+output_fpath={out}")
     assert status == 1 and "left out: 3 (lines that no collection wrote)" in said
 
 
@@ -182,16 +186,16 @@ def test_lines_with_numbers_that_nothing_can_hold_and_deep_ones_are_left_out(
     kept, odd = (json.dumps(line(task, 0, "a", 1.0)).encode() for task in (1, 2))
     path, again = place.folder / "odd.jsonl", place.write([line(1, 0, "b", 0.5)], "again.jsonl")
     path.write_bytes(kept + b"\n" + odd[:-1] + more + b"}\n")
-    status, said = place.run(compare.main, path, again)
+    status, said = place.run(compare, path, again)
     why = "lines whose reward is" if b"reward" in more else "lines that no collection wrote"
     assert status == 0 and f"{path}: left out: 1 ({why}" in said
     out = place.folder / "out.jsonl"
-    status, said = place.run(export.main, path, "+format=trl_sft", f"+output_fpath={out}")
+    status, said = place.run(export, path, "+format=trl_sft", f"+output_fpath={out}")
     assert status == 0 and len(read_jsonl(out)) == 1 and "left out: 1 (lines" in said
-    status, said = place.run(view.main, path, f"+static={place.folder}/page.html")
+    status, said = place.run(view, path, f"+static={place.folder}/page.html")
     assert status == 0 and "1 rollout" in said
     merged = place.folder / "merged.jsonl"
-    status, said = place.run(merge.main, path, f"+output_jsonl_fpath={merged}")
+    status, said = place.run(merge, path, f"+output_jsonl_fpath={merged}")
     assert status == 2 and "1 line is no rollout" in said and len(read_jsonl(merged)) == 1
 
 
@@ -201,7 +205,7 @@ def test_ids_that_no_column_holds_tell_tasks_apart(place: Place) -> None:
         each["rollout"]["task_id"] = "a question as id? " * 20 + each["rollout"]["task_id"]
     path = write_jsonl(place.folder / "plain.jsonl", lines)
     out = place.folder / "out.jsonl"
-    status, said = place.run(export.main, path, "+format=trl_dpo", f"+output_fpath={out}")
+    status, said = place.run(export, path, "+format=trl_dpo", f"+output_fpath={out}")
     assert status == 0, said
     assert [row["task_id"][-1] for row in read_jsonl(out)] == ["1", "2"]
 
@@ -211,15 +215,15 @@ def test_a_byte_order_mark_hides_no_rollout_from_any_command(place: Place) -> No
     path, merged = place.folder / "marked.jsonl", place.folder / "merged.jsonl"
     path.write_bytes(b"\xef\xbb\xbf" + b"".join(lines))
     for command, out, more in (
-        (export.main, "+output_fpath=out.jsonl", "+format=trl_sft"),
-        (report.main, "+output_fpath=out.html", "+title=a"),
-        (view.main, "+static=view.html", "+where=reward == 1"),
-        (view.main, "+static=view.html", "+where=reward == 1"),  # with the index that it has kept
+        (export, "+output_fpath=out.jsonl", "+format=trl_sft"),
+        (report, "+output_fpath=out.html", "+title=a"),
+        (view, "+static=view.html", "+where=reward == 1"),
+        (view, "+static=view.html", "+where=reward == 1"),  # with the index that it has kept
     ):
         name, _, file = out.partition("=")
         status, said = place.run(command, path, f"{name}={place.folder / file}", more)
         assert status == 0 and "2 ro" in said and "left out" not in said
-    status, said = place.run(merge.main, path, f"+output_jsonl_fpath={merged}")
+    status, said = place.run(merge, path, f"+output_jsonl_fpath={merged}")
     assert status == 0 and merged.read_bytes() == b"".join(lines)
 
 
@@ -234,10 +238,10 @@ def test_a_byte_order_mark_hides_no_line_beside_an_output(place: Place) -> None:
         beside = place.folder / f"marked_{name}.jsonl"
         beside.write_bytes(mark + json.dumps(row).encode() + b"\n")
     out = place.folder / "out.html"
-    status, said = place.run(report.main, path, f"+output_fpath={out}")
+    status, said = place.run(report, path, f"+output_fpath={out}")
     assert status == 0 and "1 failed" in out.read_text(), said
     merged = place.folder / "merged.jsonl"
-    status, said = place.run(merge.main, path, f"+output_jsonl_fpath={merged}")
+    status, said = place.run(merge, path, f"+output_jsonl_fpath={merged}")
     assert len(read_jsonl(place.folder / "merged.d/failures.jsonl")) == 1, said
     assert len(read_jsonl(place.folder / "merged.d/unverified.jsonl")) == 1, said
 
@@ -249,9 +253,9 @@ def test_a_user_without_a_home_folder_reads_a_large_file(
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     forget_home(monkeypatch)
     words = [place.folder / "plain.jsonl", f"+output_fpath={place.folder / 'out.jsonl'}"]
-    assert place.run(export.main, *words, "+format=trl_sft")[0] == 0
+    assert place.run(export, *words, "+format=trl_sft")[0] == 0
     static = f"+static={place.folder / 'view.html'}"
-    assert place.run(view.main, place.folder / "plain.jsonl", static)[0] == 0
+    assert place.run(view, place.folder / "plain.jsonl", static)[0] == 0
 
 
 def test_fields_of_wrong_types_end_no_command(place: Place) -> None:
@@ -264,11 +268,11 @@ def test_fields_of_wrong_types_end_no_command(place: Place) -> None:
     failed = {**line(9, 0, "b", None), "kind": "failure", "failure": "a text"}
     write_jsonl(place.folder / "odd.d/failures.jsonl", [failed])
     for command, *words in (
-        (report.main, f"+output_fpath={place.folder / 'out.html'}"),
-        (view.main, f"+static={place.folder / 'view.html'}"),
-        (compare.main, place.folder / "plain.jsonl"),
-        (export.main, f"+output_fpath={place.folder / 'out.jsonl'}", "+format=trl_sft"),
-        (merge.main, f"+output_jsonl_fpath={place.folder / 'merged.jsonl'}"),
+        (report, f"+output_fpath={place.folder / 'out.html'}"),
+        (view, f"+static={place.folder / 'view.html'}"),
+        (compare, place.folder / "plain.jsonl"),
+        (export, f"+output_fpath={place.folder / 'out.jsonl'}", "+format=trl_sft"),
+        (merge, f"+output_jsonl_fpath={place.folder / 'merged.jsonl'}"),
     ):
         status, said = place.run(command, path, *words)
         assert status == 0 and "left out" not in said.partition("plain.jsonl")[0], said
@@ -286,15 +290,15 @@ def test_links_to_nowhere_and_folders_named_like_files_hide_no_rollout(place: Pl
     (folder / "gone.jsonl").symlink_to("nowhere.jsonl")
     (folder / "folder.jsonl").mkdir()
     for command, word in (
-        (compare.main, "+json=true"),
-        (report.main, f"+output_fpath={place.folder / 'out.html'}"),
-        (view.main, f"+static={place.folder / 'view.html'}"),
+        (compare, "+json=true"),
+        (report, f"+output_fpath={place.folder / 'out.html'}"),
+        (view, f"+static={place.folder / 'view.html'}"),
     ):
         status, said = place.run(command, folder, word)
         assert status == 0, said
-    status, said = place.run(compare.main, folder / "loop.jsonl", folder / "one.jsonl")
+    status, said = place.run(compare, folder / "loop.jsonl", folder / "one.jsonl")
     assert status == 1 and "loop.jsonl: cannot be read: Too many levels" in said
-    status, said = place.run(compare.main, folder / "gone.jsonl", folder / "one.jsonl")
+    status, said = place.run(compare, folder / "gone.jsonl", folder / "one.jsonl")
     assert status == 1 and "gone.jsonl: is a link to nowhere.jsonl, which is missing" in said
 
 
@@ -302,8 +306,8 @@ def test_a_pipe_is_refused_as_input_because_it_is_read_twice(place: Place) -> No
     pipe = place.folder / "pipe.jsonl"
     os.mkfifo(pipe)
     for command, *words in (
-        (compare.main, place.folder / "plain.jsonl"),
-        (export.main, f"+output_fpath={place.folder / 'out.jsonl'}", "+format=trl_sft"),
+        (compare, place.folder / "plain.jsonl"),
+        (export, f"+output_fpath={place.folder / 'out.jsonl'}", "+format=trl_sft"),
     ):
         status, said = place.run(command, pipe, *words)
         assert status == 1 and "pipe.jsonl: a pipe can be read only once" in said
@@ -313,10 +317,10 @@ def test_no_output_replaces_a_device_or_a_pipe(place: Place) -> None:
     pipe = place.folder / "pipe.jsonl"
     os.mkfifo(pipe)
     for command, key, *more in (
-        (report.main, "output_fpath"),
-        (view.main, "static"),
-        (export.main, "output_fpath", "+format=trl_sft"),
-        (merge.main, "output_jsonl_fpath"),
+        (report, "output_fpath"),
+        (view, "static"),
+        (export, "output_fpath", "+format=trl_sft"),
+        (merge, "output_jsonl_fpath"),
     ):
         status, said = place.run(command, place.folder / "plain.jsonl", f"+{key}={pipe}", *more)
         assert status == 1 and f"{pipe}" in said, said

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import as_function
 from exported import Place, line, tool_line
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,10 +14,11 @@ from support import read_jsonl
 from rollout_kit.analysis.export.pairs import plan_pairs
 from rollout_kit.analysis.export.selection import Member, Selection
 from rollout_kit.analysis.export.source import RolloutSource
-from rollout_kit.cli import pairs as command
 from rollout_kit.config.keys.analysis import PairRule, PairsConfig
 from rollout_kit.store.groups.scope import Group
 from rollout_kit.types import Key
+
+command = as_function("ng_pairs")
 
 RULES = ("correctness", "best_worst", "top_bottom", "length_matched", "coherence")
 
@@ -30,7 +32,7 @@ def pairs(place: Place, *argv: Any) -> tuple[int, str, list[dict[str, Any]]]:
     path = place.folder / "pairs.jsonl"
     path.unlink(missing_ok=True)
     words = (place.folder / "rollouts.jsonl", f"+output_fpath={path}", *argv)
-    status, said = place.run(command.main, *words)
+    status, said = place.run(command, *words)
     return status, said, read_jsonl(path) if path.exists() else []
 
 

@@ -7,15 +7,17 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from command import as_function
 from exported import line, write_scored
 from support import write_jsonl
 from test_view import failure
 
 from rollout_kit.analysis.metrics.aggregate import Aggregate
 from rollout_kit.analysis.view.drawing import Whisker, draw_whiskers
-from rollout_kit.cli import report as command
-from rollout_kit.cli import view
 from rollout_kit.store.lines import rollout_of
+
+command = as_function("ng_report")
+view = as_function("ng_view")
 
 HOSTILE = "</pre><script>alert(1)</script><b>bold</b>"
 
@@ -46,7 +48,7 @@ class Tags(HTMLParser):
             self.open.append(f"unexpected /{tag}")
 
 
-def write(*words: str, main: Callable[[list[str]], None] = command.main) -> int:
+def write(*words: str, main: Callable[[list[str]], None] = command) -> int:
     with pytest.raises(SystemExit) as ended:
         main(list(words))
     return int(str(ended.value.code))
@@ -186,7 +188,7 @@ def test_only_a_page_is_replaced_by_a_page(
 ) -> None:
     source = next(results.glob("*.jsonl"))
     before = source.read_bytes()
-    for main, key in ((command.main, "output_fpath"), (view.main, "static")):
+    for main, key in ((command, "output_fpath"), (view, "static")):
         for target, said in (
             (source, "exists, and is no page: remove it"),
             (source / "page.html", "cannot write"),

@@ -12,6 +12,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from command import as_function
 from exported import line, tool_line, write_scored
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,8 +28,6 @@ from rollout_kit.analysis.view.facts import gather
 from rollout_kit.analysis.view.figures import histogram, plots
 from rollout_kit.analysis.view.query import Query
 from rollout_kit.analysis.view.report import build_page
-from rollout_kit.cli import export
-from rollout_kit.cli import view as command
 from rollout_kit.errors import ConfigError, OutputError
 from rollout_kit.serving.sockets import bound_socket, url_of
 from rollout_kit.serving.transport.app import served
@@ -43,6 +42,9 @@ from rollout_kit.store.load import load
 from rollout_kit.store.scan import parse_line
 from rollout_kit.store.sidecars.labels import Labelled, Labels
 from rollout_kit.types import Key
+
+command = as_function("ng_view")
+export = as_function("ng_export")
 
 NUMBERS = ["reward", "num_turns", "output_tokens", "score", "flag"]
 TEXTS = ["extracted_answer", "model", "status", "mixed", "arm"]
@@ -276,7 +278,7 @@ def test_a_static_page_says_which_lines_it_lacks(
         stream.write(json.dumps(line(2, 0, "b", 1.0)).encode() if end is None else end)
     target = tmp_path / "page.html"
     with pytest.raises(SystemExit):
-        command.main([str(path), f"+static={target}"])
+        command([str(path), f"+static={target}"])
     said, page = capsys.readouterr().out, target.read_text()
     assert (f"{path}: left out: 1 ({why})\n" if why else "MB\n") in said
     assert (why in page) if why else "left out" not in said
@@ -592,7 +594,7 @@ def test_a_static_report_holds_the_rollouts_and_no_markup_of_theirs(
     write_jsonl(results / "hostile.jsonl", [line(1, 0, HOSTILE, 0.0, answer=HOSTILE)])
     target = results / "report.html"
     with pytest.raises(SystemExit) as ended:
-        command.main([str(results), "+where=reward < 0.5", f"+static={target}"])
+        command([str(results), "+where=reward < 0.5", f"+static={target}"])
     assert ended.value.code == 0
     assert "4 rollouts" in capsys.readouterr().out
     page = target.read_text()
@@ -630,7 +632,7 @@ def test_what_cannot_be_shown_is_said_in_one_line(
     write_jsonl(results / "grouped.jsonl", [answers])
     monkeypatch.chdir(results)
     with pytest.raises(SystemExit) as ended:
-        command.main(words)
+        command(words)
     assert ended.value.code == 1
     assert said in capsys.readouterr().err
     assert not (results / "x.html").exists()
@@ -645,7 +647,7 @@ def test_labels_choose_rollouts_in_exports_too(results: Path) -> None:
     target = results / "train.jsonl"
     with pytest.raises(SystemExit) as ended:
         words = ["+format=trl_sft", f"+output_fpath={target}", "+where='flaky' not in labels"]
-        export.main([str(results / "a.jsonl"), *words])
+        export([str(results / "a.jsonl"), *words])
     assert ended.value.code == 0
     assert {each["task_id"] for each in read_jsonl(target)} == {f"{2:016x}", f"{3:016x}"}
 

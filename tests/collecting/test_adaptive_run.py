@@ -21,7 +21,7 @@ from rollout_kit.serving import registry
 
 SimulatedModel = registry.load("responses_api_models", "simulated_model")
 
-COMMAND = "from rollout_kit.cli.collect_rollouts import main; main()"
+COMMAND = "from rollout_kit.commands import main; main('ng_collect_rollouts')"
 
 ECHO = """
 from rollout_kit.serving.resources_server import ResourcesServer

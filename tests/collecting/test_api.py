@@ -133,7 +133,7 @@ def test_an_iterable_that_fails_raises_in_the_loop(light: Path) -> None:
 
 
 def test_the_servers_of_an_ng_run_are_used_where_they_are(folder: Path) -> None:
-    code = "from rollout_kit.cli.run import main; main()"
+    code = "from rollout_kit.commands import main; main('ng_run')"
     words = ["+config_paths=[configs/demo.yaml]", "+head_server.port=0"]
     argv = [sys.executable, "-c", code, *words]
 

@@ -124,7 +124,7 @@ class Site:
         return [row(f"q{index}") for index in range(first, first + number)]
 
     def command(self, command: str, *argv: str) -> list[str]:
-        code = f"import sys; from rollout_kit.cli.{command} import main; main()"
+        code = f"import sys; from rollout_kit.commands import main; main('ng_{command}')"
         return [sys.executable, "-c", code, *argv]
 
     def start(

@@ -19,7 +19,7 @@ from rollout_kit.api.testing import (
     text_response,
 )
 from rollout_kit.collecting.pacing.bill import Bill, dollars
-from rollout_kit.commands.collect import collect_through
+from rollout_kit.commands.collect_rollouts import collect_through
 from rollout_kit.commands.progress import Progress
 from rollout_kit.errors import ConfigError, ModelError, VerifyError
 from rollout_kit.launch.reach import Servers

@@ -19,8 +19,8 @@ from support import HANG_S, Bench, asked, row
 
 from rollout_kit.analysis.metrics.intervals import share, total
 from rollout_kit.api.testing import ScriptedModel, run_virtual
-from rollout_kit.commands import estimate
-from rollout_kit.commands.collect import estimate_through
+from rollout_kit.commands import canary as estimate
+from rollout_kit.commands.estimate import estimate_through
 from rollout_kit.errors import ModelError
 from rollout_kit.responses import make_response, message_item
 from rollout_kit.serving.endpoints.prices import Prices

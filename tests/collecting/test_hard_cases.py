@@ -393,7 +393,7 @@ def test_what_is_skipped_lets_others_have_their_turn(
 def test_other_settings_of_one_agent_leave_the_other_s_rollouts_done(bench: Bench) -> None:
     from support import config_of
 
-    from rollout_kit.commands.collect import collect_through
+    from rollout_kit.commands.collect_rollouts import collect_through
     from rollout_kit.commands.progress import Progress
     from rollout_kit.launch.reach import Servers
 

@@ -24,9 +24,9 @@ from rollout_kit.collecting.live import place
 from rollout_kit.collecting.live.site import shared_panel
 from rollout_kit.collecting.live.snapshot import Snapshot
 from rollout_kit.collecting.live.watcher import Watcher
-from rollout_kit.commands.collect import open_work
+from rollout_kit.commands.collect_rollouts import open_work
+from rollout_kit.commands.drive import make_run
 from rollout_kit.commands.progress import Progress
-from rollout_kit.commands.run import make_run
 from rollout_kit.config.keys.commands import CollectConfig
 from rollout_kit.config.load import Config
 from rollout_kit.errors import ConfigError, ModelError

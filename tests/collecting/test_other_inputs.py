@@ -7,13 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import as_function
 from support import Bench, Desk, Echo, EchoRequest, asked, row, write_jsonl
 
 from rollout_kit.api.testing import ScriptedModel, making, run_virtual
-from rollout_kit.cli import compare, export, pairs, report
 from rollout_kit.collecting import sources
 from rollout_kit.errors import VerifyError
 from rollout_kit.types import VerifyResponse
+
+compare = as_function("ng_compare")
+export = as_function("ng_export")
+pairs = as_function("ng_pairs")
+report = as_function("ng_report")
 
 RIGHT = [row(f"a{number}") for number in range(10)]
 WRONG = [row(f"b{number}", "no") for number in range(10)]
@@ -146,10 +151,10 @@ def test_a_killed_run_leaves_its_input_in_the_manifest(tmp_path: Path) -> None:
 
 
 COMMANDS: dict[str, tuple[Callable[..., Any], list[str]]] = {
-    "compare": (compare.main, ["{out}", "{other}"]),
-    "export": (export.main, ["{out}", "+format=trl_sft", "+output_fpath={folder}/e.jsonl"]),
-    "pairs": (pairs.main, ["{out}", "+allow_empty=true", "+output_fpath={folder}/p.jsonl"]),
-    "report": (report.main, ["{out}", "+output_fpath={folder}/r.html"]),
+    "compare": (compare, ["{out}", "{other}"]),
+    "export": (export, ["{out}", "+format=trl_sft", "+output_fpath={folder}/e.jsonl"]),
+    "pairs": (pairs, ["{out}", "+allow_empty=true", "+output_fpath={folder}/p.jsonl"]),
+    "report": (report, ["{out}", "+output_fpath={folder}/r.html"]),
 }
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import as_function
 from endpoint import endpoint, says
 from support import HANG_S, Desk, Echo, EchoRequest, asked, eventually, read_jsonl, row, write_jsonl
 from workplace import Workplace, said_until
@@ -25,7 +26,6 @@ from rollout_kit.api.testing import (
     run_virtual,
     text_response,
 )
-from rollout_kit.cli.reverify import main as reverify_main
 from rollout_kit.config.keys.commands import ReverifyConfig
 from rollout_kit.config.load import load
 from rollout_kit.config.verification import select_needed, verifier_of
@@ -37,6 +37,8 @@ from rollout_kit.serving.resources_server import ResourcesServer, tool
 from rollout_kit.store.lines import build_line
 from rollout_kit.store.tasks import task_id_of
 from rollout_kit.types import JsonObject, Key, Task, VerifyRequest, VerifyResponse
+
+reverify_main = as_function("ng_reverify")
 
 ROWS = [row(f"q{number}") for number in range(6)]
 

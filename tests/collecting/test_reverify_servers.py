@@ -11,7 +11,7 @@ from support import config_of, read_jsonl, write_jsonl
 from test_every_server import ENVIRONMENTS, examples
 
 from rollout_kit.api.testing import ScriptedModel, making, mount
-from rollout_kit.commands.collect import collect_through
+from rollout_kit.commands.collect_rollouts import collect_through
 from rollout_kit.commands.progress import Progress
 from rollout_kit.commands.reverify import reverify
 from rollout_kit.config.instances import Instance

@@ -14,26 +14,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import as_function
 from outside import KEYS, NUMBER, ROWS, collect_outside
 from support import Bench, Echo, EchoRequest, asked
 from virtual_time import VirtualTime
 
 from rollout_kit.api.testing import ScriptedModel, making
-from rollout_kit.cli import ctl
 from rollout_kit.collecting.live import client, place, watcher
 from rollout_kit.collecting.live.control import Control
 from rollout_kit.collecting.live.door import open_door
 from rollout_kit.collecting.live.shown import format_changes
 from rollout_kit.collecting.live.snapshot import KnobChange
 from rollout_kit.collecting.live.watcher import Watcher
-from rollout_kit.commands.collect import open_work
+from rollout_kit.commands.collect_rollouts import open_work
+from rollout_kit.commands.drive import make_run
 from rollout_kit.commands.progress import Progress
-from rollout_kit.commands.run import make_run
 from rollout_kit.config.keys.commands import CollectConfig
 from rollout_kit.config.load import Config
 from rollout_kit.errors import ConfigError
 from rollout_kit.launch.reach import Servers
 from rollout_kit.types import JsonObject, Outcome, VerifyResponse
+
+ctl = as_function("ng_ctl")
 
 
 async def until(holds: Callable[[], object]) -> None:
@@ -551,7 +553,7 @@ def test_a_long_path_gets_a_socket_too(tmp_path: Path, monkeypatch: pytest.Monke
 def test_the_command_steers_and_lists(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     def say(*words: str) -> tuple[int, str]:
         with pytest.raises(SystemExit) as ended:
-            ctl.main(list(words))
+            ctl(list(words))
         captured = capsys.readouterr()
         return int(ended.value.code or 0), captured.out + captured.err
 
@@ -608,6 +610,6 @@ def test_a_wrong_command_is_one_line(
     words: list[str], problem: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        ctl.main(words)
+        ctl(words)
     said = capsys.readouterr().err
     assert ended.value.code == 1 and problem in said and said.count("\n") == 1

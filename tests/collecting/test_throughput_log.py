@@ -69,7 +69,7 @@ def test_a_file_with_other_columns_is_left_as_it_is_and_said_before_the_first_re
         "+output_jsonl_fpath=rollouts.jsonl",
         "+throughput_log=mine.csv",
     ]
-    code = "from rollout_kit.cli.collect_rollouts import main; main()"
+    code = "from rollout_kit.commands import main; main('ng_collect_rollouts')"
     done = subprocess.run(
         [sys.executable, "-c", code, *argv], cwd=tmp_path, capture_output=True, text=True
     )

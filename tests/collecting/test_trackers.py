@@ -13,20 +13,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import as_function
 from support import HANG_S, Bench, alive, made, read_jsonl, row
 
-from rollout_kit.cli import collect_rollouts
 from rollout_kit.collecting.trackers import installed, outbox
 from rollout_kit.collecting.trackers.figures import TableSample, final_figures, only_numbers
 from rollout_kit.collecting.trackers.link import Link, Message
 from rollout_kit.collecting.trackers.mlflow_worker import flatten, legal
 from rollout_kit.collecting.trackers.outbox import Backlog, Latest
-from rollout_kit.commands.collect import collect_through
+from rollout_kit.commands.collect_rollouts import collect_through
 from rollout_kit.config import load
 from rollout_kit.config.keys.analysis import ExportConfig
 from rollout_kit.errors import RolloutError
 from rollout_kit.secrets import secret_values
 from rollout_kit.types import Failure, Key, Rollout, Unverified
+
+collect_rollouts = as_function("ng_collect_rollouts")
 
 WORKER = """
 import json, os, pathlib, time
@@ -279,7 +281,7 @@ def test_a_missing_package_is_named_before_anything_starts(
     config = Path(__file__).parents[2] / "configs/quickstart.yaml"
     words = [f"+config_paths=[{config}]", "+input_jsonl_fpath=none.jsonl", f"+{switch}"]
     with pytest.raises(SystemExit) as ended:
-        collect_rollouts.main([*words, "+output_jsonl_fpath=out.jsonl"])
+        collect_rollouts([*words, "+output_jsonl_fpath=out.jsonl"])
     said = capsys.readouterr().err
     assert ended.value.code == 1 and f"rollout_kit[{extra}]" in said
     assert switch.partition("=")[0] in said and not (tmp_path / "out.jsonl").exists()
@@ -287,7 +289,7 @@ def test_a_missing_package_is_named_before_anything_starts(
 
 def test_no_tracker_s_package_is_imported_unless_its_keys_are_given() -> None:
     code = (
-        "import sys, rollout_kit.cli.collect_rollouts, rollout_kit.commands.collect,"
+        "import sys, rollout_kit.commands.collect_rollouts,"
         " rollout_kit.commands.export, rollout_kit.launch.head.server\n"
         "heavy = {'wandb', 'mlflow', 'opentelemetry.sdk', 'prometheus_client'}\n"
         "print({*sys.modules} & heavy)"

@@ -7,16 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import as_function
 from exported import TOOLS, Place, line, tool_line
 from otlp_receiver import attributes, receiving
 from support import Bench, eventually, read_jsonl, row
 from tracked import NUM_FREE, collect_held
 
 from rollout_kit.analysis.export.spans import Span, build_trace
-from rollout_kit.cli import export as command
 from rollout_kit.collecting.trackers import installed
 from rollout_kit.errors import ConfigError
 from rollout_kit.responses import function_call_item, function_call_output, message_item
+
+command = as_function("ng_export")
 
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
 
@@ -155,7 +157,7 @@ def test_a_file_has_one_request_a_line(place: Place) -> None:
     place.write([ran(tool_line(1, 0, 1.0, ("price", "{}"))), line(2, 0, "no times", 1.0)])
     out = place.folder / "traces.jsonl"
     words = (place.folder / "rollouts.jsonl", "+format=otlp", f"+output_fpath={out}")
-    status, said = place.run(command.main, *words, "+otel.service=tests")
+    status, said = place.run(command, *words, "+otel.service=tests")
     assert status == 0 and "does not tell when its rollout ran" in said
     [request] = read_jsonl(out)
     from google.protobuf import json_format
@@ -176,7 +178,7 @@ def test_stored_rollouts_reach_a_receiver_and_again_as_the_same_traces(place: Pl
     words = (place.folder / "rollouts.jsonl", "+format=otlp", "+where=task_index < 240")
     with receiving() as receiver:
         to = f"+otel.endpoint={receiver.url}"
-        status, said = place.run(command.main, *words, to, "+otel.headers.x-key=Basic dXNlcjpwdw==")
+        status, said = place.run(command, *words, to, "+otel.headers.x-key=Basic dXNlcjpwdw==")
         assert status == 0 and "240 traces sent" in said
         first = {span.trace_id for span in receiver.roots()}
         assert len(first) == 240 and len(receiver.raw) == 3
@@ -184,9 +186,9 @@ def test_stored_rollouts_reach_a_receiver_and_again_as_the_same_traces(place: Pl
         found = attributes(receiver.roots()[0])
         assert found["gen_ai.response.finish_reasons"] == ["stop"]
         assert b"How much is" not in b"".join(receiver.raw)
-        place.run(command.main, *words, f"+otel.endpoint={receiver.url}/v1/traces")
+        place.run(command, *words, f"+otel.endpoint={receiver.url}/v1/traces")
         assert {span.trace_id for span in receiver.roots()} == first
-        status, _ = place.run(command.main, *words, to, "+otel.content=true")
+        status, _ = place.run(command, *words, to, "+otel.content=true")
         assert status == 0 and b"How much is" in b"".join(receiver.raw)
 
 
@@ -195,7 +197,7 @@ def test_a_receiver_that_refuses_is_named_with_its_reason(place: Place) -> None:
     words = (place.folder / "rollouts.jsonl", "+format=otlp")
     with receiving() as receiver:
         receiver.status = 401
-        status, said = place.run(command.main, *words, f"+otel.endpoint={receiver.url}")
+        status, said = place.run(command, *words, f"+otel.endpoint={receiver.url}")
     assert status == 1 and "401" in said and "0 rollouts were sent before" in said
 
 
@@ -210,7 +212,7 @@ def test_a_receiver_that_refuses_is_named_with_its_reason(place: Place) -> None:
 )
 def test_wrong_keys_are_named(words: list[str], reason: str, place: Place) -> None:
     place.write([ran(line(1, 0, "x", 1.0))])
-    status, said = place.run(command.main, place.folder / "rollouts.jsonl", *words)
+    status, said = place.run(command, place.folder / "rollouts.jsonl", *words)
     assert status == 1 and reason in said
 
 

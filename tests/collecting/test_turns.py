@@ -13,7 +13,7 @@ import pytest
 from support import Bench, asked, config_of, made, read_jsonl, row, write_jsonl
 
 from rollout_kit.api.testing import Over, ScriptedModel, call_response, making, mount, run_virtual
-from rollout_kit.commands.collect import collect_through
+from rollout_kit.commands.collect_rollouts import collect_through
 from rollout_kit.commands.progress import Progress
 from rollout_kit.errors import ConfigError, ModelError, SessionLost
 from rollout_kit.launch.reach import Servers

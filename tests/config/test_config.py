@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 import yaml
+from command import as_function
 from hypothesis import example, given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from omegaconf._utils import get_yaml_loader
 
 from rollout_kit import errors
-from rollout_kit.cli import dump_config, help, plan_vllm, prepare_data, validate, version
 from rollout_kit.config.interpolation import _replace
 from rollout_kit.config.keys.authoring import AuditConfig, EntrypointConfig
 from rollout_kit.config.keys.commands import CollectConfig, ControlConfig, InspectConfig, RunConfig
@@ -23,6 +23,13 @@ from rollout_kit.config.load import Config, load, parse_keys
 from rollout_kit.config.sources import Layer, Merged, _yaml_loader
 from rollout_kit.errors import ConfigError
 from rollout_kit.serving import registry
+
+dump_config = as_function("ng_dump_config")
+help = as_function("ng_help")
+plan_vllm = as_function("ng_plan_vllm")
+prepare_data = as_function("ng_prepare_data")
+validate = as_function("ng_validate")
+version = as_function("ng_version")
 
 WEATHER = """
 from rollout_kit.serving.resources_server import ResourcesServer
@@ -487,7 +494,7 @@ def run(main, *argv: str) -> int:
 
 def test_ng_validate_lists_the_instances(capsys):
     Path("run.yaml").write_text(WIRED + ENV)
-    assert run(validate.main, "+config_paths=run.yaml") == 0
+    assert run(validate, "+config_paths=run.yaml") == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["weather", "resources_servers", "weather", "default"]
     assert lines[-1] == "configuration is valid"
@@ -495,7 +502,7 @@ def test_ng_validate_lists_the_instances(capsys):
 
 def test_ng_validate_says_what_is_wrong_without_a_traceback(capsys):
     Path("run.yaml").write_text("weather: {treshold: 1, cities: 3}")
-    assert run(validate.main, "+config_paths=run.yaml") == 1
+    assert run(validate, "+config_paths=run.yaml") == 1
     captured = capsys.readouterr()
     assert captured.err.startswith("error: weather (weather): ")
     assert len(captured.err.splitlines()) == 2
@@ -505,7 +512,7 @@ def test_ng_validate_says_what_is_wrong_without_a_traceback(capsys):
 def test_ng_dump_config_prints_yaml_with_origins_and_no_secrets(capsys):
     Path("run.yaml").write_text(WIRED)
     Path("env.yaml").write_text(ENV)
-    assert run(dump_config.main, "+config_paths=run.yaml", "+policy_model_name=a: b # é") == 0
+    assert run(dump_config, "+config_paths=run.yaml", "+policy_model_name=a: b # é") == 0
     out = capsys.readouterr().out
     assert "policy_base_url: http://localhost:8000/v1  # env.yaml" in out
     assert "sk-from-env" not in out
@@ -516,7 +523,7 @@ def test_ng_dump_config_prints_yaml_with_origins_and_no_secrets(capsys):
 
 def test_ng_dump_config_as_json_has_values_and_origins(capsys):
     Path("run.yaml").write_text("weather: {threshold: 1}")
-    assert run(dump_config.main, "+config_paths=run.yaml", "+json=true") == 0
+    assert run(dump_config, "+config_paths=run.yaml", "+json=true") == 0
     dumped = json.loads(capsys.readouterr().out)
     assert dumped["values"]["weather"] == {"threshold": 1}
     assert dumped["origins"]["weather.threshold"] == "run.yaml"
@@ -524,17 +531,17 @@ def test_ng_dump_config_as_json_has_values_and_origins(capsys):
 
 def test_ng_help_and_ng_version_read_no_file(capsys):
     Path("env.yaml").write_text("broken: [")
-    assert run(help.main) == 0
+    assert run(help) == 0
     assert "ng_collect_rollouts" in capsys.readouterr().out
-    assert run(version.main, "+json=true") == 0
+    assert run(version, "+json=true") == 0
     assert json.loads(capsys.readouterr().out)["python"]
-    assert run(version.main, "+jsn=true") == 1
+    assert run(version, "+jsn=true") == 1
     assert "did you mean 'json'?" in capsys.readouterr().err
 
 
 def test_help_names_every_key_and_imports_nothing_heavy():
     script = (
-        "import sys; from rollout_kit.cli import entry;"
+        "import sys; from rollout_kit.commands import entry;"
         "code = entry.guard('ng_collect_rollouts', ['--help'], lambda: 3);"
         "heavy = {'hydra', 'omegaconf', 'aiohttp', 'fastapi', 'openai'} & set(sys.modules);"
         "sys.exit(f'imported {heavy}' if heavy else code)"
@@ -632,7 +639,7 @@ def test_a_boolean_is_no_path(key: str, word: str) -> None:
 
 
 def test_a_key_that_a_command_needs_is_named_as_it_is_typed(capsys) -> None:
-    for main, key in ((plan_vllm.main, "model_name"), (prepare_data.main, "output_dirpath")):
+    for main, key in ((plan_vllm, "model_name"), (prepare_data, "output_dirpath")):
         with pytest.raises(SystemExit) as ended:
             main([])
         assert ended.value.code == 1

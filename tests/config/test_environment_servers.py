@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 import yaml
+from command import as_function
 from endpoint import Endpoint, endpoint
 from running import ng_run
 from support import read_jsonl, write_jsonl
 
 from rollout_kit.api.testing import call_response, text_response
 from rollout_kit.authoring.catalogue import check_files
-from rollout_kit.cli import collect_rollouts, reverify, validate
 from rollout_kit.collecting.data.entries import list_datasets
 from rollout_kit.config.keys.commands import ValidateConfig
 from rollout_kit.config.load import Config, load
@@ -20,6 +20,10 @@ from rollout_kit.errors import ConfigError
 from rollout_kit.serving.nemo_gym.checkout import Gym
 from rollout_kit.serving.nemo_gym.handover import with_addresses
 from rollout_kit.serving.nemo_gym.rows import flatten
+
+collect_rollouts = as_function("ng_collect_rollouts")
+reverify = as_function("ng_reverify")
+validate = as_function("ng_validate")
 
 BASE = """
 policy_model:
@@ -132,7 +136,7 @@ def collect(
     name = "rollouts.jsonl" if output is None else output
     named = () if any("dataset=" in word for word in words) else ("+input_jsonl_fpath=tasks.jsonl",)
     into = f"+output_jsonl_fpath={name}"
-    code = run(collect_rollouts.main, "+config_paths=[their.yaml]", *named, into, *words)
+    code = run(collect_rollouts, "+config_paths=[their.yaml]", *named, into, *words)
     assert code == 0
     return read_jsonl(work / name)
 
@@ -238,7 +242,7 @@ def test_a_field_with_two_values_makes_a_row_malformed(work: Path, model: Endpoi
     write(work, BASE + LEGACY, model.url)
     write_jsonl(work / "tasks.jsonl", [wrong, doubled, question("B")])
     words = ["+input_jsonl_fpath=tasks.jsonl", "+output_jsonl_fpath=rollouts.jsonl"]
-    run(collect_rollouts.main, "+config_paths=[their.yaml]", *words)
+    run(collect_rollouts, "+config_paths=[their.yaml]", *words)
     assert len(read_jsonl(work / "rollouts.jsonl")) == len(model.requests) == 1
     failures = str(read_jsonl(work / "rollouts.d/failures.jsonl"))
     assert "expected_answer has two values, one of them in task_data" in failures
@@ -340,7 +344,7 @@ def test_stored_rollouts_are_verified_again_under_the_same_name(
     ):
         found = collect(work, model, text, rows, f"+agent_name={name}", output=f"{name}.jsonl")
         words = [f"+input_jsonl_fpath={name}.jsonl", f"+output_jsonl_fpath=again_{name}.jsonl"]
-        code = run(reverify.main, "+config_paths=[their.yaml]", *words)
+        code = run(reverify, "+config_paths=[their.yaml]", *words)
         assert code == 0, capsys.readouterr().err
         again = read_jsonl(work / f"again_{name}.jsonl")
         assert [names(line) for line in again] == [names(line) for line in found]
@@ -355,7 +359,7 @@ def test_the_names_work_beside_a_running_ng_run(work: Path, model: Endpoint) -> 
         port = head.rpartition(":")[2].rstrip("/")
         words = [f"+head_server.port={port}", "+input_jsonl_fpath=tasks.jsonl"]
         output = "+output_jsonl_fpath=rollouts.jsonl"
-        assert run(collect_rollouts.main, *words, output) == 0
+        assert run(collect_rollouts, *words, output) == 0
     found = {line["_ng_task_index"]: names(line) for line in read_jsonl(work / "rollouts.jsonl")}
     assert found == {0: ("mcqa_simple_agent", None), 1: ALIAS}
 
@@ -376,7 +380,7 @@ def test_a_rollout_ends_at_the_limit_of_its_environment_server(work: Path, model
     write(work, text, model.url)
     write_jsonl(work / "tasks.jsonl", [question("B")])
     words = ["+input_jsonl_fpath=tasks.jsonl", "+output_jsonl_fpath=rollouts.jsonl"]
-    run(collect_rollouts.main, "+config_paths=[their.yaml]", *words, "+agent_name=mcqa_turn")
+    run(collect_rollouts, "+config_paths=[their.yaml]", *words, "+agent_name=mcqa_turn")
     [failure] = read_jsonl(work / "rollouts.d/failures.jsonl")
     assert "did not end within default_episode_timeout_seconds=0.05" in str(failure)
 
@@ -479,7 +483,7 @@ def test_an_unknown_name_in_the_command_suggests_an_environment_server(
     write_jsonl(work / "tasks.jsonl", [question("B", task_source="mcqa_environment")])
     words = ["+config_paths=[their.yaml]", "+input_jsonl_fpath=tasks.jsonl"]
     words += ["+output_jsonl_fpath=r.jsonl"]
-    assert run(collect_rollouts.main, *words, "+agent_name=mcqa_environment_serve") == 1
+    assert run(collect_rollouts, *words, "+agent_name=mcqa_environment_serve") == 1
     assert "did you mean 'mcqa_environment_server'" in capsys.readouterr().err
 
 
@@ -508,4 +512,4 @@ def test_a_mapping_for_its_sandboxes_needs_a_server_with_its_code(work: Path) ->
 
 def test_ng_validate_takes_their_file(work: Path) -> None:
     write(work, BASE + LEGACY)
-    assert run(validate.main, "+config_paths=[their.yaml]") == 0
+    assert run(validate, "+config_paths=[their.yaml]") == 0

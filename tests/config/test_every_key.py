@@ -12,7 +12,7 @@ import pytest
 import yaml
 from support import HANG_S, write_jsonl
 
-from rollout_kit.commands.collect import collect
+from rollout_kit.commands.collect_rollouts import collect
 from rollout_kit.commands.progress import Progress
 from rollout_kit.config.fields import keys
 from rollout_kit.config.idle import PASSED
@@ -154,7 +154,7 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """The port of the head server of a running ng_run."""
     place = tmp_path_factory.mktemp("run")
     (place / "servers.yaml").write_text(SERVERS)
-    code = "from rollout_kit.cli.run import main; main()"
+    code = "from rollout_kit.commands import main; main('ng_run')"
     words = ["+config_paths=[servers.yaml]", "+head_server.port=0"]
     argv = [sys.executable, "-c", code, *words]
     with subprocess.Popen(argv, cwd=place, stdout=subprocess.PIPE, text=True) as process:

@@ -4,9 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+from command import as_function
 
-from rollout_kit.cli import validate
 from rollout_kit.serving import registry
+
+validate = as_function("ng_validate")
 
 VERIFIES = """
 from rollout_kit.serving.resources_server import ResourcesServer, tool
@@ -44,7 +46,7 @@ def validated(code: str, keys: str = "{}", model: str = "simulated_model: {}") -
     policy = f"policy_model: {{responses_api_models: {{{model}}}}}"
     Path("run.yaml").write_text(f"{blocks}\n{policy}\n")
     with pytest.raises(SystemExit) as ended:
-        validate.main(["+config_paths=[run.yaml]", "+json=true"])
+        validate(["+config_paths=[run.yaml]", "+json=true"])
     return ended.value.code
 
 
@@ -108,7 +110,7 @@ def test_what_is_shipped_is_valid_without_a_warning(
     for config in sorted(root.glob("configs/*.yaml")):
         with pytest.raises(SystemExit) as ended:
             paths = ",".join([str(config), *_model_for(config)])
-            validate.main([f"+config_paths=[{paths}]", *values[: 3 * _asks(config)]])
+            validate([f"+config_paths=[{paths}]", *values[: 3 * _asks(config)]])
         assert ended.value.code == 0, (config, capsys.readouterr().err)
         assert "mentions" not in capsys.readouterr().err
 

@@ -16,12 +16,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from command import as_function
 from endpoint import Endpoint, endpoint
 from support import read_jsonl, write_jsonl
 
 from rollout_kit.api.testing import call_response, text_response
-from rollout_kit.cli import collect_rollouts, gym, prepare_data, validate
-from rollout_kit.cli.gym import translate
+from rollout_kit.commands import gym
+from rollout_kit.commands.gym import translate
 from rollout_kit.config.keys.commands import ValidateConfig
 from rollout_kit.config.load import Config, load
 from rollout_kit.config.verification import select_needed
@@ -29,6 +30,10 @@ from rollout_kit.errors import ConfigError
 from rollout_kit.serving.nemo_gym.checkout import Gym
 from rollout_kit.serving.nemo_gym.environments import READY, environment_of
 from rollout_kit.serving.nemo_gym.handover import SCRIPT, config_for, with_addresses
+
+collect_rollouts = as_function("ng_collect_rollouts")
+prepare_data = as_function("ng_prepare_data")
+validate = as_function("ng_validate")
 
 GYM = Path(__file__).parents[1] / "gym"
 ADD = {"type": "function", "name": "add", "parameters": {"properties": {"number": {}}}}
@@ -79,7 +84,7 @@ def collect(place: Path, model: Endpoint, yaml: str, rows: list[Any], *words: st
     write_jsonl(place / "tasks.jsonl", rows)
     openai = "responses_api_models/openai_model/configs/openai_model.yaml"
     with pytest.raises(SystemExit) as ended:
-        collect_rollouts.main(
+        collect_rollouts(
             [
                 f"+config_paths=[{yaml},{openai}]",
                 "+nemo_gym=../Gym",
@@ -439,7 +444,7 @@ def test_an_environment_is_made_once_and_only_on_demand(
     write_jsonl(place / "tasks.jsonl", [says("a", expected_answer="a")])
     words += ["+input_jsonl_fpath=tasks.jsonl", "+output_jsonl_fpath=out/rollouts.jsonl"]
     with pytest.raises(SystemExit) as ended:
-        collect_rollouts.main(words)
+        collect_rollouts(words)
     assert ended.value.code == 1
     assert "+install=true makes it once" in capsys.readouterr().err
     assert not log.exists()
@@ -449,7 +454,7 @@ def test_an_environment_is_made_once_and_only_on_demand(
     )
     for _ in range(2):
         with pytest.raises(SystemExit) as ended:
-            collect_rollouts.main([*words, "+install=true", "+resume=fresh"])
+            collect_rollouts([*words, "+install=true", "+resume=fresh"])
         assert ended.value.code == 0
     assert len(log.read_text().splitlines()) == 2  # one `venv` and one `pip install`, once
     [made] = (place.parent / "cache/rollout_kit/serving/nemo_gym").iterdir()
@@ -460,7 +465,7 @@ def test_a_server_that_no_file_wires_names_what_is_missing(
     place: Path, capsys: pytest.CaptureFixture
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        validate.main([f"+config_paths=[{LETTERS}]", "+nemo_gym=../Gym"])
+        validate([f"+config_paths=[{LETTERS}]", "+nemo_gym=../Gym"])
     assert ended.value.code == 1
     assert "no instance 'policy_model'" in capsys.readouterr().err
 
@@ -647,15 +652,15 @@ def test_a_benchmark_is_prepared_and_collected_with_its_own_prompt_and_repeats(
     words = [f"+config_paths=[benchmarks/letters/config.yaml,{openai}]", *python, *policy(model)]
     words += ["+output_jsonl_fpath=out/rollouts.jsonl"]
     with pytest.raises(SystemExit) as ended:
-        collect_rollouts.main(words)
+        collect_rollouts(words)
     assert ended.value.code == 1
     assert "ng_prepare_data +benchmark=letters writes it" in capsys.readouterr().err
     with pytest.raises(SystemExit) as ended:
-        prepare_data.main(["+benchmark=letters", *python])
+        prepare_data(["+benchmark=letters", *python])
     assert ended.value.code == 0
     assert "wrote" in capsys.readouterr().err
     with pytest.raises(SystemExit) as ended:
-        collect_rollouts.main([*words])
+        collect_rollouts([*words])
     assert ended.value.code == 0
     found = read_jsonl(place / "out/rollouts.jsonl")
     assert len(found) == 3 * 3
@@ -670,7 +675,7 @@ def test_a_script_that_fails_says_so_with_its_last_words(
     script = place.parent / "Gym/benchmarks/letters/prepare.py"
     script.write_text("def prepare():\n    raise OSError('Name or service not known')\n")
     with pytest.raises(SystemExit) as ended:
-        prepare_data.main(
+        prepare_data(
             ["+benchmark=letters", "+nemo_gym=../Gym", f"+nemo_gym_python={sys.executable}"]
         )
     assert ended.value.code == 1

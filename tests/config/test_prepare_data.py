@@ -7,15 +7,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from command import as_function
 from support import read_jsonl, write_jsonl
 
-from rollout_kit.cli import prepare_data
 from rollout_kit.collecting.data.mapping import Mapping, get_shape
 from rollout_kit.collecting.data.prepare import prepare
 from rollout_kit.config.keys.authoring import PrepareDataConfig
 from rollout_kit.config.load import load
 from rollout_kit.errors import ConfigError
 from rollout_kit.types import JsonObject
+
+prepare_data = as_function("ng_prepare_data")
 
 GSM8K = {"question": "Ann has 3 pens and buys 4. How many?", "answer": "3 + 4 = <<3+4=7>>7\n#### 7"}
 
@@ -271,7 +273,7 @@ def test_the_command_prints_what_it_found(folder: Path, capsys: pytest.CaptureFi
     write_jsonl(folder / "train.jsonl", [task(1), task(1), "torn"])
     configured(entry())
     with pytest.raises(SystemExit) as ended:
-        prepare_data.main(["+config_paths=[run.yaml]", "+output_dirpath=out"])
+        prepare_data(["+config_paths=[run.yaml]", "+output_dirpath=out"])
     said = capsys.readouterr().out
     assert ended.value.code == 2
     assert (

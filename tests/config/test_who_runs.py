@@ -8,7 +8,7 @@ import pytest
 from endpoint import endpoint, says
 from support import asked, write_jsonl
 
-from rollout_kit.commands.collect import collect
+from rollout_kit.commands.collect_rollouts import collect
 from rollout_kit.commands.progress import Progress
 from rollout_kit.config.keys.commands import CollectConfig, RunConfig
 from rollout_kit.config.load import load

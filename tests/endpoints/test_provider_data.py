@@ -17,14 +17,14 @@ from typing import Any
 import orjson
 import pytest
 from aiohttp import web
+from command import as_function
 from hosted import Endpoint, asks, gives, listening, with_model
 from support import HANG_S, config_of, read_jsonl, row, write_jsonl
 
 from rollout_kit.analysis.view.dataset import Dataset
 from rollout_kit.analysis.view.rollouts import Reader
 from rollout_kit.api.testing import ScriptedModel, making, mount
-from rollout_kit.cli import export
-from rollout_kit.commands.collect import collect_through
+from rollout_kit.commands.collect_rollouts import collect_through
 from rollout_kit.commands.progress import Progress
 from rollout_kit.errors import RolloutError
 from rollout_kit.launch.reach import Servers
@@ -43,6 +43,8 @@ from rollout_kit.serving.registry import load
 from rollout_kit.serving.resources_server import ResourcesServer
 from rollout_kit.session import Session
 from rollout_kit.types import JsonObject, VerifyRequest, VerifyResponse
+
+export = as_function("ng_export")
 
 ROOT = Path(__file__).resolve().parents[2]
 OpenAIModel = load("responses_api_models", "openai_model")
@@ -389,6 +391,6 @@ def test_a_verifier_gets_none_of_it_and_the_line_keeps_all(tmp_path: Path) -> No
         exported = tmp_path / f"{name}.jsonl"
         words = [str(tmp_path / "rollouts.jsonl"), f"+format={name}", f"+output_fpath={exported}"]
         with pytest.raises(SystemExit) as ended:
-            export.main(words)
+            export(words)
         assert not ended.value.code
         assert exported.read_text() and signature(1) not in exported.read_text()

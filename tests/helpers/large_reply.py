@@ -91,8 +91,8 @@ def note(*given, **named):
 
 HttpClient.post = note
 atexit.register(lambda: print("\\ngrowth", peak() - begun[0]))
-from rollout_kit.cli.collect_rollouts import main
-main()
+from rollout_kit.commands import main
+main("ng_collect_rollouts")
 """
 
 

@@ -8,7 +8,7 @@ from support import Bench, asked, row
 
 from rollout_kit.api.testing import ScriptedModel
 from rollout_kit.collecting.live import client, place
-from rollout_kit.commands.collect import collect_through
+from rollout_kit.commands.collect_rollouts import collect_through
 from rollout_kit.types import JsonObject
 
 NUMBER = 1000

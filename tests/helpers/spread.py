@@ -18,7 +18,7 @@ from rollout_kit.collecting.cluster.worker import READY, DriverClient, LeasedWor
 from rollout_kit.collecting.plan import AgentPlan
 from rollout_kit.collecting.rollout import Runner
 from rollout_kit.collecting.steps import RolloutLimits
-from rollout_kit.commands.collect import collect_through
+from rollout_kit.commands.collect_rollouts import collect_through
 from rollout_kit.launch.reach import Servers
 from rollout_kit.serving.transport.loop import cancel_all
 from rollout_kit.serving.transport.peers import Local

@@ -17,7 +17,7 @@ import pytest
 
 from rollout_kit.api.testing import Over, ScriptedModel, making, mount
 from rollout_kit.collecting.schedule import Schedule
-from rollout_kit.commands.collect import collect_through
+from rollout_kit.commands.collect_rollouts import collect_through
 from rollout_kit.commands.progress import Progress
 from rollout_kit.commands.reverify import reverify_through
 from rollout_kit.config.keys.commands import CollectConfig, ReverifyConfig

@@ -71,7 +71,7 @@ class Workplace:
         return questions
 
     def start(self, command: str, *argv: str) -> subprocess.Popen[str]:
-        code = f"import sys; from rollout_kit.cli.{command} import main; main()"
+        code = f"import sys; from rollout_kit.commands import main; main('ng_{command}')"
         return subprocess.Popen(
             [sys.executable, "-c", code, *argv],
             cwd=self.folder,

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from importlib import import_module
 from math import inf
@@ -16,7 +17,7 @@ from support import HANG_S, alive, asked, eventually, read_jsonl
 from workplace import CONFIG, ROOT, VERIFIER, Workplace, pids_in, said_until
 
 from rollout_kit import __version__
-from rollout_kit.cli import entry
+from rollout_kit.commands import entry, main
 from rollout_kit.config.keys.commands import COMMANDS
 from rollout_kit.serving.sockets import bound_socket
 
@@ -292,10 +293,9 @@ def test_a_typo_is_refused_with_a_suggestion_before_anything_starts(workplace: W
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_tells_its_version(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    command = import_module(f"rollout_kit.cli.{name.removeprefix('ng_')}")
     for flag in ("--version", "-V"):
         with pytest.raises(SystemExit) as ended:
-            command.main([flag])
+            main(name, [flag])
         assert ended.value.code == 0
         assert capsys.readouterr().out.startswith(f"{name} (rollout_kit {__version__})")
 
@@ -314,7 +314,7 @@ def test_help_shows_empty_defaults_and_offers_keys_of_servers_where_they_count()
     ["run", "collect_rollouts", "reverify", "status", "stop", "validate", "dump_config"],
 )
 def test_help_names_every_key_without_reading_anything(command: str, tmp_path: Path) -> None:
-    code = f"from rollout_kit.cli.{command} import main; main(['--help'])"
+    code = f"from rollout_kit.commands import main; main('ng_{command}', ['--help'])"
     names = "{'hydra', 'omegaconf', 'aiohttp', 'fastapi', 'openai'}"
     heavy = f"import sys; bad = {names} & set(sys.modules)"
     script = f"import atexit\natexit.register(lambda: exec({heavy!r} + '; print(bad)'))\n{code}"
@@ -327,3 +327,13 @@ def test_help_names_every_key_without_reading_anything(command: str, tmp_path: P
         check=True,
     )
     assert "config_paths" in result.stdout and result.stdout.rstrip().endswith("set()")
+
+
+def test_the_table_of_commands_the_scripts_and_the_modules_are_the_same() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    scripts = settings["project"]["scripts"]
+    assert scripts.pop("gym") == "rollout_kit.commands.gym:main"
+    assert scripts == dict.fromkeys(COMMANDS, "rollout_kit.commands:main")
+    for name, each in COMMANDS.items():
+        module = import_module(f"rollout_kit.commands.{each.module or name.removeprefix('ng_')}")
+        assert callable(module.main) and each.summary, name

@@ -33,7 +33,7 @@ def test_the_demo_is_held_out_mostly_right_and_calls_its_tool(tmp_path: Path) ->
     output = tmp_path / "rollouts.jsonl"
     argv = [arg for arg in demo_argv() if "output_jsonl_fpath" not in arg]
     argv += [f"+output_jsonl_fpath={output}", "+responses_create_params.temperature=0"]
-    code = "from rollout_kit.cli.collect_rollouts import main; main()"
+    code = "from rollout_kit.commands import main; main('ng_collect_rollouts')"
     subprocess.run([sys.executable, "-c", code, *argv, "+num_repeats=1"], cwd=ROOT, check=True)
     rollouts = read_jsonl(output)
     assert len(rollouts) == 96

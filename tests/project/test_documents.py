@@ -204,7 +204,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         (folder / "bin" / name).write_text(ON_THIS_MACHINE)
         (folder / "bin" / name).chmod(0o755)
     for name in ("collect_rollouts", "run"):
-        script = f"import sys; from rollout_kit.cli.{name} import main; main()"
+        script = f"import sys; from rollout_kit.commands import main; main('ng_{name}')"
         (folder / "bin" / f"ng_{name}").write_text(f"#!{sys.executable}\n{script}\n")
         (folder / "bin" / f"ng_{name}").chmod(0o755)
     servers = subprocess.Popen(

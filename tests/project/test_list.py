@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import as_function
 
-from rollout_kit.cli import list as list_command
 from rollout_kit.serving.nemo_gym.benchmarks import config_of
+
+list_command = as_function("ng_list")
 
 GYM = Path(__file__).parents[1] / "gym"
 
@@ -23,7 +25,7 @@ def gym(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def run(capsys: pytest.CaptureFixture[str], *argv: str) -> Any:
     with pytest.raises(SystemExit) as ended:
-        list_command.main([*argv, "+json=true"])
+        list_command([*argv, "+json=true"])
     assert ended.value.code == 0
     return json.loads(capsys.readouterr().out)
 

@@ -27,7 +27,7 @@ CHANGING = {"started_at", "duration_s", "model_s", "verify_s", "queue_s", "tool_
 
 
 def command(name: str, *argv: str) -> list[str]:
-    code = f"from rollout_kit.cli.{name} import main; main()"
+    code = f"from rollout_kit.commands import main; main('ng_{name}')"
     return [sys.executable, "-c", code, *argv]
 
 

@@ -27,7 +27,7 @@ def run_in_shell(
     folder: Path, command: str, argv: list[str], redirection: str, **variables: str
 ) -> subprocess.CompletedProcess[bytes]:
     """Run a command with the redirection of its streams written as in a shell."""
-    code = f"from rollout_kit.cli.{command} import main; main()"
+    code = f"from rollout_kit.commands import main; main('ng_{command}')"
     return subprocess.run(
         ["bash", "-c", f'exec "$@" {redirection}', "bash", sys.executable, "-c", code, *argv],
         cwd=folder,
@@ -85,7 +85,7 @@ def test_a_path_of_which_a_part_is_a_file_is_an_error_in_one_line(tmp_path: Path
 
 
 def test_an_interrupt_while_a_command_is_imported_shows_no_traceback(tmp_path: Path) -> None:
-    code = "import rollout_kit.cli; raise KeyboardInterrupt"
+    code = "import rollout_kit.commands; raise KeyboardInterrupt"
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=tmp_path,

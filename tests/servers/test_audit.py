@@ -14,19 +14,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import as_function
 from support import slow, write_jsonl
 
 from rollout_kit.api.testing import ScriptedModel, making
 from rollout_kit.authoring import audit_run
 from rollout_kit.authoring.audit_run import WATCH
 from rollout_kit.authoring.audit_stage import audit
-from rollout_kit.cli import audit_verifier
+from rollout_kit.commands.audit_verifier import add_config
 from rollout_kit.config.keys.commands import AuditConfig
 from rollout_kit.config.load import load
 from rollout_kit.errors import ConfigError
 from rollout_kit.serving import registry
 from rollout_kit.serving.sockets import bound_socket, url_of
 from rollout_kit.serving.transport.peers import Peers
+
+audit_verifier = as_function("ng_audit_verifier")
 
 APP = """
 import asyncio, datetime, email.utils, random, re, socket, time
@@ -196,7 +199,7 @@ def test_the_command_prints_a_table_and_fails_on_a_flag(
     monkeypatch.chdir(folder)
     words = ["+config_paths=[all.yaml]", "+resources_server_name=yes", "+num_rows=1"]
     with pytest.raises(SystemExit) as ended:
-        audit_verifier.main([*words, "+input_jsonl_fpath=rows.jsonl", "+output_fpath=a/audit.json"])
+        audit_verifier([*words, "+input_jsonl_fpath=rows.jsonl", "+output_fpath=a/audit.json"])
     assert ended.value.code == 1
     said = capsys.readouterr().out
     assert "Accuracy on gold: 1.000" in said and "FLAG always 1: for every answer" in said
@@ -210,7 +213,7 @@ def test_a_file_that_is_no_audit_is_not_replaced(
     before = (folder / "rows.jsonl").read_bytes()
     words = ["+config_paths=[all.yaml]", "+resources_server_name=yes", "+num_rows=1"]
     with pytest.raises(SystemExit) as ended:
-        audit_verifier.main([*words, "+input_jsonl_fpath=rows.jsonl", "+output_fpath=rows.jsonl"])
+        audit_verifier([*words, "+input_jsonl_fpath=rows.jsonl", "+output_fpath=rows.jsonl"])
     assert ended.value.code == 1
     assert "rows.jsonl exists, and is no earlier audit: remove it" in capsys.readouterr().err
     assert (folder / "rows.jsonl").read_bytes() == before
@@ -318,8 +321,8 @@ print(json.dumps([time.time(), time.time_ns() / 1e9, datetime.now(d.UTC).timesta
 def test_an_entrypoint_stands_for_its_configuration() -> None:
     given = ["+entrypoint=resources_servers/mcqa", "+num_rows=3"]
     path = "+config_paths=[resources_servers/mcqa/configs/mcqa.yaml]"
-    assert audit_verifier.add_config(given) == [*given, path]
-    assert audit_verifier.add_config([path, *given]) == [path, *given]
+    assert add_config(given) == [*given, path]
+    assert add_config([path, *given]) == [path, *given]
 
 
 @pytest.mark.parametrize(

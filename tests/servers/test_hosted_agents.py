@@ -45,7 +45,7 @@ def collected(folder: Path, command: str, *given: str) -> tuple[int, str]:
     (folder / "tasks.jsonl").write_text(rows)
     hidden = ("OPENAI_", "AZURE_", "POLICY_")
     env = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
-    code = "import sys; from rollout_kit.cli.collect_rollouts import main; main()"
+    code = "import sys; from rollout_kit.commands import main; main('ng_collect_rollouts')"
     done = subprocess.run(
         [sys.executable, "-c", code, *given, *shlex.split(command)],
         cwd=folder,

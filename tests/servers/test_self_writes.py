@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import as_function
 from support import write_jsonl
 
 from rollout_kit.authoring.self_writes import find_self_writes
-from rollout_kit.cli import audit_verifier, test
 from rollout_kit.serving import registry
+
+audit_verifier = as_function("ng_audit_verifier")
+test = as_function("ng_test")
 
 APP = '''
 from pydantic import BaseModel
@@ -112,7 +115,7 @@ def run(main: Any, capsys: pytest.CaptureFixture[str], *argv: str) -> str:
 def test_ng_test_lets_sessions_take_turns_and_names_the_line(
     make: Callable[[str], str], capsys: pytest.CaptureFixture[str], kind: str
 ) -> None:
-    said = run(test.main, capsys, f"+entrypoint={make(kind)}")
+    said = run(test, capsys, f"+entrypoint={make(kind)}")
     [line] = [each for each in said.splitlines() if "sessions at the same time" in each]
     if kind == "state":
         assert line.startswith("ok") and "writes to self" not in said, said
@@ -126,7 +129,7 @@ def test_ng_test_lets_sessions_take_turns_and_names_the_line(
 def test_the_audit_finds_what_leaks_between_sessions(
     make: Callable[[str], str], capsys: pytest.CaptureFixture[str], kind: str
 ) -> None:
-    said = run(audit_verifier.main, capsys, f"+entrypoint={make(kind)}")
+    said = run(audit_verifier, capsys, f"+entrypoint={make(kind)}")
     assert ("leaks state between sessions" in said) == (kind == "self"), said
     assert ("writes to self.total" in said) == (kind == "self"), said
 

@@ -14,7 +14,7 @@ import pytest
 from support import config_of, read_jsonl, write_jsonl
 
 from rollout_kit.api.testing import call_response, making, text_response
-from rollout_kit.commands.collect import collect_through
+from rollout_kit.commands.collect_rollouts import collect_through
 from rollout_kit.commands.progress import Progress
 from rollout_kit.config.keys.commands import InspectConfig
 from rollout_kit.config.load import load

@@ -251,7 +251,7 @@ def test_nobody_reading_what_ng_run_says_holds_up_nothing(
     with bound_socket("127.0.0.1", 0) as sock:
         port = sock.getsockname()[1]
     argv = ["+config_paths=[run.yaml]", f"+head_server.port={port}"]
-    code = f"from rollout_kit.cli.run import main; main({argv})"
+    code = f"from rollout_kit.commands import main; main('ng_run', {argv})"
     piped = f'"{sys.executable}" -c "{code}" | {reader}'
     shell = subprocess.Popen(
         ["bash", "-c", piped],

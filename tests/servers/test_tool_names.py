@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from support import config_of, read_jsonl, write_jsonl
 
 from rollout_kit.api.testing import Over, ScriptedModel, call_response, making, mount
-from rollout_kit.commands.collect import collect_through
+from rollout_kit.commands.collect_rollouts import collect_through
 from rollout_kit.commands.progress import Progress
 from rollout_kit.errors import VerifyError
 from rollout_kit.launch.reach import Servers

@@ -6,11 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import as_function
 from support import forget_home, read_jsonl, write_jsonl
 
-from rollout_kit.cli import collect_rollouts, compare, export, reverify, view
 from rollout_kit.store.foreign.nemo_gym import as_ours
 from rollout_kit.store.tasks import task_id_of
+
+collect_rollouts = as_function("ng_collect_rollouts")
+compare = as_function("ng_compare")
+export = as_function("ng_export")
+reverify = as_function("ng_reverify")
+view = as_function("ng_view")
 
 NULLS = {"background": None, "temperature": None, "tools": []}
 
@@ -94,7 +100,7 @@ def test_a_number_of_the_row_is_there_when_it_is_verified_again(
     server = "++math_with_verify.resources_servers.math_with_verify"
     argv = [f"+config_paths=[{folder}]", f"{server}.fast_mode=true"]
     argv += [f"+input_jsonl_fpath={theirs}", "+output_jsonl_fpath=again.jsonl"]
-    assert status(reverify.main, *argv) == 0
+    assert status(reverify, *argv) == 0
     [again] = read_jsonl(Path("again.jsonl"))
     assert (again["reward"], again["library_reward"]) == (1.0, 1.0)
     assert (again["expected_answer"], again["level"]) == (expected, 3)
@@ -112,16 +118,16 @@ def test_the_commands_that_read_rollouts_read_theirs(
     theirs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name = str(theirs)
-    assert status(view.main, name, "+static=page.html") == 0
+    assert status(view, name, "+static=page.html") == 0
     copied = shutil.copy(theirs, "copied.jsonl")
     shutil.copy("theirs_materialized_inputs.jsonl", "copied_materialized_inputs.jsonl")
-    assert status(compare.main, name, copied) == 0
+    assert status(compare, name, copied) == 0
     assert "ties 2" in capsys.readouterr().out
-    assert status(export.main, name, "+format=trl_sft", "+output_fpath=sft.jsonl") == 0
+    assert status(export, name, "+format=trl_sft", "+output_fpath=sft.jsonl") == 0
     assert read_jsonl(Path("sft.jsonl"))
     yaml = "+config_paths=[resources_servers/mcqa/configs/mcqa.yaml]"
     argv = [yaml, f"+input_jsonl_fpath={name}", "+output_jsonl_fpath=again.jsonl"]
-    assert status(reverify.main, *argv) == 0
+    assert status(reverify, *argv) == 0
     assert [line["reward"] for line in read_jsonl(Path("again.jsonl"))].count(1.0) == 2
 
 
@@ -132,7 +138,7 @@ def test_their_file_is_never_appended_to(theirs: Path, capsys: pytest.CaptureFix
     config = "mcqa: {}\npolicy_model: {responses_api_models: {simulated_model: {}}}\n"
     Path("run.yaml").write_text(config)
     argv = ["+config_paths=[run.yaml]", "+input_jsonl_fpath=tasks.jsonl"]
-    assert status(collect_rollouts.main, *argv, f"+output_jsonl_fpath={theirs}") == 1
+    assert status(collect_rollouts, *argv, f"+output_jsonl_fpath={theirs}") == 1
     said = capsys.readouterr().err
     assert "rollouts of NeMo Gym" in said and "Nothing was sent" in said
     assert theirs.read_bytes() == before
@@ -150,6 +156,6 @@ def test_a_copy_that_cannot_be_kept_is_one_error(
     monkeypatch.setenv("XDG_CACHE_HOME", cache)
     forget_home(monkeypatch)
     words = [str(theirs), "+format=trl_sft", "+output_fpath=out.jsonl"]
-    assert status(export.main, *words) == 1
+    assert status(export, *words) == 1
     error = capsys.readouterr().err
     assert "theirs.jsonl" in error and said in error and "XDG_CACHE_HOME" in error

@@ -5,19 +5,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import as_function
 from exported import Place, line
 from support import asked, read_jsonl
 from test_groups import KEYS, Ranked, make_desk, rows
 
 from rollout_kit import load
 from rollout_kit.api.testing import run_virtual
-from rollout_kit.cli.export import main as export_main
-from rollout_kit.cli.pairs import main as pairs_main
 from rollout_kit.serving.verdicts.groups import GroupMemberScore
 from rollout_kit.store.groups.members import group_digest, hold
 from rollout_kit.store.groups.scope import Group
 from rollout_kit.store.groups.scores import build_group_line, read_scored
 from rollout_kit.store.lines import key_of
+
+export_main = as_function("ng_export")
+pairs_main = as_function("ng_pairs")
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import as_function
 from exported import line
 from support import Bench, read_jsonl, row, write_jsonl
 
 from rollout_kit.api.testing import run_virtual
-from rollout_kit.cli import merge as command
 from rollout_kit.collecting.cluster.merging import counting, merge, reading
 from rollout_kit.config.shard import Shard
 from rollout_kit.errors import OutputError
@@ -22,6 +22,8 @@ from rollout_kit.store.files import OutputLock, OutputPaths
 from rollout_kit.store.index import kept
 from rollout_kit.store.index.index import Index
 from rollout_kit.store.tasks import task_id_of
+
+command = as_function("ng_merge")
 
 ROWS = [row(f"q{number}") for number in range(30)]
 
@@ -42,7 +44,7 @@ def shards(tmp_path: Path) -> list[Path]:
 def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
     def run(*argv: object) -> tuple[int, str]:
         with pytest.raises(SystemExit) as ended:
-            command.main([str(each) for each in argv])
+            command([str(each) for each in argv])
         captured = capsys.readouterr()
         return int(str(ended.value.code or 0)), captured.out + captured.err
 

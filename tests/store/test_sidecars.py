@@ -6,14 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import as_function
 from support import Bench, Desk, Echo, EchoRequest, asked, read_jsonl, row, write_jsonl
 
 from rollout_kit.api.testing import ScriptedModel, making, run_virtual
-from rollout_kit.cli import compare, merge, report
 from rollout_kit.errors import ConfigError, ModelError, OutputError
 from rollout_kit.store.files import SIDECARS, OutputPaths, main_of_sidecar, set_aside
 from rollout_kit.store.outputs import files_of
 from rollout_kit.types import JsonObject, VerifyResponse
+
+compare = as_function("ng_compare")
+merge = as_function("ng_merge")
+report = as_function("ng_report")
 
 ROWS = [row(f"q{number}") for number in range(6)]
 NUM_SHARDS = 10
@@ -70,13 +74,13 @@ def test_what_the_shell_counts_is_what_the_commands_count(
         assert len(list(tmp_path.glob(f"rollouts_*.d/{name}.jsonl"))) == NUM_SHARDS, name
     merged = tmp_path / "merged.jsonl"
     argv = [tmp_path / "rollouts_*.jsonl", f"+output_jsonl_fpath={merged}"]
-    assert f"Merged 10 files: {whole} rollouts" in run(merge.main, capsys, *argv)
+    assert f"Merged 10 files: {whole} rollouts" in run(merge, capsys, *argv)
     counts = json.loads((tmp_path / "merged_aggregate_metrics.json").read_text())["counts"]
     assert (counts["rollouts"], counts["unverified"], counts["failed"]) == (whole, 20, 20)
-    said = run(compare.main, capsys, tmp_path / "final.jsonl", merged)
+    said = run(compare, capsys, tmp_path / "final.jsonl", merged)
     assert said.count(f"over {whole} rollouts of 40 tasks") == 2, said
     page = f"+output_fpath={tmp_path}/r.html"
-    assert f"{whole} rollouts of 1 file" in run(report.main, capsys, merged, page)
+    assert f"{whole} rollouts of 1 file" in run(report, capsys, merged, page)
 
 
 def test_a_new_output_has_nothing_beside_it_that_a_pattern_takes(tmp_path: Path) -> None:

@@ -8,15 +8,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import as_function
 from exported import line
 from support import Bench, Desk, output_file, read_jsonl, row, write_jsonl
 
 from rollout_kit.api.testing import run_virtual
-from rollout_kit.cli import compare, export, merge, pairs, report, view
 from rollout_kit.errors import OutputError
 from rollout_kit.store.files import OutputPaths
 from rollout_kit.store.journal import Journal
 from rollout_kit.store.load import load
+
+compare = as_function("ng_compare")
+export = as_function("ng_export")
+merge = as_function("ng_merge")
+pairs = as_function("ng_pairs")
+report = as_function("ng_report")
+view = as_function("ng_view")
 
 ROWS = [row(f"q{number}") for number in range(3)]
 
@@ -142,7 +149,7 @@ def test_a_merge_refuses_a_newer_source(tmp_path: Path, run: Run, suffix: str) -
     (tmp_path / "two.d").mkdir()
     with (tmp_path / f"two{suffix}.jsonl").open("a") as stream:
         stream.write(json.dumps(line(3, 0, "a", 1.0) | LATER) + "\n")
-    status, said = run(merge.main, one, two, f"+output_jsonl_fpath={tmp_path}/all.jsonl")
+    status, said = run(merge, one, two, f"+output_jsonl_fpath={tmp_path}/all.jsonl")
     assert status == 1 and f"two{suffix}.jsonl:{2 - bool(suffix)}: this line {NEWER}" in said
     assert not list(tmp_path.glob("all*"))
 
@@ -158,12 +165,12 @@ def test_readers_leave_newer_lines_out_and_say_so(tmp_path: Path, run: Run, pack
         (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(path.read_bytes()))
         path = tmp_path / "a.jsonl.gz"
     out = tmp_path / "out.jsonl"
-    status, said = run(export.main, path, "+format=rollouts", f"+output_fpath={out}")
+    status, said = run(export, path, "+format=rollouts", f"+output_fpath={out}")
     assert status == 0 and f"left out: 2 {LEFT_OUT}" in said
     assert read_jsonl(out) == lines[1:7]
-    status, said = run(pairs.main, path, f"+output_fpath={tmp_path}/p.jsonl", "+format=trl_dpo")
+    status, said = run(pairs, path, f"+output_fpath={tmp_path}/p.jsonl", "+format=trl_dpo")
     assert LEFT_OUT in said
-    status, said = run(compare.main, path, other)
+    status, said = run(compare, path, other)
     assert status == 0 and f"a.jsonl{'.gz' * packs}: left out: 2 {LEFT_OUT}" in said
     with pytest.raises(OutputError, match=r"a\.jsonl.*:1: this line has schema 2"):
         list(load(path))
@@ -173,10 +180,10 @@ def test_a_file_of_newer_lines_alone_is_said_to_be_one(tmp_path: Path, run: Run)
     path = write_jsonl(tmp_path / "a.jsonl", [line(1, 0, "a", 1.0) | LATER])
     other = write_jsonl(tmp_path / "b.jsonl", [line(1, 0, "a", 1.0)])
     for main, *words in (
-        (export.main, path, "+format=rollouts", f"+output_fpath={tmp_path}/out.jsonl"),
-        (compare.main, path, other),
-        (report.main, path, f"+output_fpath={tmp_path}/out.html"),
-        (view.main, tmp_path, f"+static={tmp_path}/s.html"),
+        (export, path, "+format=rollouts", f"+output_fpath={tmp_path}/out.jsonl"),
+        (compare, path, other),
+        (report, path, f"+output_fpath={tmp_path}/out.html"),
+        (view, tmp_path, f"+static={tmp_path}/s.html"),
     ):
         _, said = run(main, *words)
         assert LEFT_OUT in said, main.__module__

@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 import yaml
+from command import as_function
 from exported import Place, line, tool_line
 from support import read_jsonl
 from trainer_engine import CHECKPOINT
 
 from rollout_kit.analysis.export.formats import FORMATS
-from rollout_kit.cli import export, pairs
+
+export = as_function("ng_export")
+pairs = as_function("ng_pairs")
 
 pytestmark = [pytest.mark.trainers, pytest.mark.filterwarnings("ignore")]
 

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 from adapters import MODULE, TINY, shapes_of, write_adapter
+from command import as_function
 
-from rollout_kit.cli import merge_lora
+merge_lora = as_function("ng_merge_lora")
 
 NEEDS_TORCH = pytest.mark.trainers
 
@@ -29,7 +30,7 @@ class Place:
     def merge(self, *words: str) -> tuple[int, str]:
         keys = [f"+{name}={getattr(self, name)}" for name in ("base", "adapter", "output")]
         with pytest.raises(SystemExit) as ended:
-            merge_lora.main([*keys, *words])
+            merge_lora([*keys, *words])
         told = self._capsys.readouterr()
         return int(ended.value.code or 0), told.err + told.out
 

@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 import pytest
 from buffers import REDIS, redis_server
+from command import as_function
 from support import HANG_S, Bench, asked, eventually, read_jsonl, row
 from virtual_time import VirtualTime
 
@@ -20,7 +21,6 @@ import rollout_kit as rk
 from rollout_kit import rl
 from rollout_kit.analysis.metrics.tally import Tally
 from rollout_kit.api.testing import ScriptedModel
-from rollout_kit.cli import simulate_trainer
 from rollout_kit.collecting import run
 from rollout_kit.collecting.live.snapshot import Snapshot
 from rollout_kit.collecting.trackers.figures import only_numbers
@@ -33,6 +33,8 @@ from rollout_kit.rl.partial import name_request
 from rollout_kit.rl.producing import producer
 from rollout_kit.rl.producing.gauges import TrainerGauges
 from rollout_kit.store.groups.scope import parse_scope
+
+simulate_trainer = as_function("ng_simulate_trainer")
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -447,7 +449,7 @@ def test_the_simulated_trainer_takes_steps(bench: Bench, capsys: Any) -> None:
             collecting = asyncio.create_task(bench.collect(ROWS, buffer=url, epochs=None))
             words = [f"+buffer={url}", "+steps=4", "+step_s=0", "+json=true"]
             with pytest.raises(SystemExit) as ended:
-                await asyncio.to_thread(simulate_trainer.main, words)
+                await asyncio.to_thread(simulate_trainer, words)
             return await collecting or ended.value.code
 
     assert asyncio.run(main()) == 0

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import as_function
 
-from rollout_kit.cli import check_tokens as command
-from rollout_kit.cli.collect_rollouts import main as collect
 from rollout_kit.errors import ModelError
 from rollout_kit.rl import (
     BatchAlarms,
@@ -22,6 +21,9 @@ from rollout_kit.rl import (
 from rollout_kit.rl.checking import format_check
 from rollout_kit.store.lines import rollout_of
 from rollout_kit.types import GroupScore
+
+collect = as_function("ng_collect_rollouts")
+command = as_function("ng_check_tokens")
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "responses_api_models/local_model/data"
@@ -194,7 +196,7 @@ def test_the_policy_finds_the_log_probs_that_it_sampled(
         asked = [f"+input_jsonl_fpath={DATA}/demo.jsonl", f"+output_jsonl_fpath={out}"]
         limits = [f"+limit={24 * version}", "+responses_create_params.temperature=1.3"]
         assert run(collect, *asked, *limits)[0] == 0
-    status, text = run(command.main, f"+input_jsonl_fpath={out}", "+json=true")
+    status, text = run(command, f"+input_jsonl_fpath={out}", "+json=true")
     found = json.loads(text)
     assert status == 0 and found["mismatched"] == found["without_version"] == 0
     assert found["num_turns"] == found["matched"] >= 48 and found["worst"] < 1e-3
@@ -204,5 +206,5 @@ def test_the_policy_finds_the_log_probs_that_it_sampled(
         if "generation_log_probs" in item:
             item["generation_log_probs"][0] -= math.log(2)
     out.write_text("".join(json.dumps(each) + "\n" for each in lines))
-    status, text = run(command.main, f"+input_jsonl_fpath={out}")
+    status, text = run(command, f"+input_jsonl_fpath={out}")
     assert status == 1 and "differ by more than 0.01; largest difference 6.9e-01" in text

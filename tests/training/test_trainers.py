@@ -11,10 +11,13 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from command import as_function
 from exported import Place, line, tool_line
 
 from rollout_kit.analysis.export.formats import FORMATS
-from rollout_kit.cli import export, pairs
+
+export = as_function("ng_export")
+pairs = as_function("ng_pairs")
 
 pytestmark = [pytest.mark.trainers, pytest.mark.filterwarnings("ignore")]
 

@@ -15,7 +15,7 @@ def test_the_rehearsal_loses_no_rollout_and_rewards_about_the_accuracy(tmp_path)
     with bound_socket("127.0.0.1", 0) as free:
         port = free.getsockname()[1]
     output = tmp_path / "rollouts.jsonl"
-    code = "from rollout_kit.cli.collect_rollouts import main; main()"
+    code = "from rollout_kit.commands import main; main('ng_collect_rollouts')"
     argv = ["+config_paths=[configs/rehearsal.yaml]", "+dataset=example", "+num_repeats=20"]
     argv += [f"+output_jsonl_fpath={output}", f"+rehearsal_port={port}"]
     done = subprocess.run(

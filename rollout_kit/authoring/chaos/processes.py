@@ -71,7 +71,7 @@ class Processes:
         self.number += 1
         log = self.folder / f"{self.number:03d}-{command}.log"
         here = str(Path(__file__).resolve().parents[3])
-        code = f"from rollout_kit.cli.{COMMANDS[command]} import main; main()"
+        code = f"from rollout_kit.commands import main; main('ng_{COMMANDS[command]}')"
         path = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")]))
         with log.open("wb") as stream:
             process = subprocess.Popen(

@@ -1,12 +1,11 @@
 """ng_init_resources_server: create the folder of a new environment."""
 
+from ..authoring.scaffold import write_server
 from ..config.keys.commands import EntrypointConfig
 from . import entry
 
 
-@entry.command("ng_init_resources_server")
 def main(words: list[str]) -> int:
-    from ..authoring.scaffold import write_server
 
     entrypoint = entry.parse_keys(words, EntrypointConfig).entrypoint
     paths = write_server(entrypoint)

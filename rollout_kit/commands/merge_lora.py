@@ -3,17 +3,12 @@
 import sys
 
 from ..config.keys.lora import MergeLoraConfig
+from ..rl.lora.merge import format_manifest, merge
 from . import entry
 
 
-@entry.command("ng_merge_lora")
 def main(words: list[str]) -> int:
     command = entry.parse_keys(words, MergeLoraConfig)
-    from ..rl.lora.merge import (  # not needed for --help
-        format_manifest,
-        merge,
-    )
-
     manifest = merge(command, lambda text: print(text, file=sys.stderr))
     shown = {"output": str(command.output), **manifest}
     entry.show(shown, format_manifest, as_json=command.json_output)

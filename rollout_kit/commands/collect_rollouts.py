@@ -1,4 +1,4 @@
-"""ng_collect_rollouts and ng_estimate: reach the servers, plan, ask first if wanted, run."""
+"""ng_collect_rollouts: reach the servers, plan, ask first if wanted, run."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -18,12 +18,13 @@ from ..config.keys.commands import CollectConfig
 from ..config.load import Config
 from ..errors import ConfigError
 from ..launch.reach import Servers
+from ..serving.transport import loop
 from ..store.files import check_apart
 from ..store.input import input_file
-from .estimate import confirm
-from .estimate import estimate as estimate_all
+from . import entry
+from .canary import confirm
+from .drive import prepare, run_to_end, show_first_request
 from .progress import Progress
-from .run import prepare, run_to_end, show_first_request
 from .throughput_log import check_log
 
 
@@ -50,26 +51,6 @@ async def collect_through(
             if command.dry_run:
                 return show_first_request(collection, progress)
             return await run_to_end(collection, servers.ends, progress)
-
-
-async def estimate(config: Config[CollectConfig], argv: Sequence[str], progress: Progress) -> int:
-    """Show what a collection will take, from a few of its rollouts; returns the exit status."""
-    check(config.command)
-    async with open_servers(config, progress.say) as servers:
-        return await estimate_through(servers, config, argv, progress)
-
-
-async def estimate_through(
-    servers: Servers, config: Config[CollectConfig], argv: Sequence[str], progress: Progress
-) -> int:
-    """The same through servers that run already."""
-    async with (
-        open_work(servers, config, argv) as work,
-        work.collection(progress) as collection,
-    ):
-        if config.command.dry_run:
-            return show_first_request(collection, progress)
-        return await estimate_all(collection, servers.ends, progress)
 
 
 def check(command: CollectConfig) -> None:
@@ -133,3 +114,11 @@ async def open_work(
     check_apart(name, output_paths(command))
     with input_file(name) as path:
         yield Work(servers, config, argv, name, path)
+
+
+def main(words: list[str]) -> int:
+    config = entry.load(words, CollectConfig)
+    progress = Progress(as_json=config.command.json_output)
+    status = loop.run(collect(config, words, progress))
+    entry.flush()
+    return status

@@ -3,17 +3,17 @@
 import asyncio
 import json
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
 from ..config.keys.commands import StatusConfig
+from ..errors import PeerError
+from ..launch.head.client import HeadClient, found_head
+from ..serving.transport.access import bearer, token_for
+from ..types import JsonObject
 from . import entry
-from .table import print_table
-
-if TYPE_CHECKING:
-    from ..launch.head.client import HeadClient
-    from ..types import JsonObject
+from .entry import print_table
 
 ASK_S = 5.0
 """Time limit for `/health`; a slower server is reported as not answering."""
@@ -23,14 +23,12 @@ CHANGED = "(files changed since it was started)"
 COLUMNS = ("name", "health", "pid", "uptime", "restarts", "load", "verifier", "url")
 
 
-@entry.command("ng_status")
 def main(words: list[str]) -> int:
     return asyncio.run(_status(entry.load(words, StatusConfig).command))
 
 
 async def _status(command: StatusConfig) -> int:
     """Return 0 if every server is healthy, else 2."""
-    from ..launch.head.client import found_head
 
     async with found_head(command) as head:
         if command.web:
@@ -43,7 +41,7 @@ async def _status(command: StatusConfig) -> int:
     return 0 if all(each["health"] == "ok" for each in found) else 2
 
 
-async def _serve(head: "HeadClient", port: int) -> int:
+async def _serve(head: HeadClient, port: int) -> int:
     """Serve the page until Ctrl-C."""
     from ..collecting.live.site import open_page, shared_panel
 
@@ -59,17 +57,15 @@ async def _serve(head: "HeadClient", port: int) -> int:
     return 0
 
 
-async def _query_all(head: "HeadClient") -> list["JsonObject"]:
+async def _query_all(head: HeadClient) -> list[JsonObject]:
     """Query every process of the servers."""
     listed = await head.instances()
     workers = [(each, worker) for each in listed for worker in each["workers"]]
     return await asyncio.gather(*(_query(each, worker, head) for each, worker in workers))
 
 
-async def _query(server: "JsonObject", worker: "JsonObject", head: "HeadClient") -> "JsonObject":
+async def _query(server: JsonObject, worker: JsonObject, head: HeadClient) -> JsonObject:
     """Query one server process."""
-    from ..errors import PeerError
-    from ..serving.transport.access import bearer, token_for
 
     health, load, about = worker["state"], {}, {}
     if worker["url"] and health == "ready":
@@ -108,7 +104,7 @@ async def _query(server: "JsonObject", worker: "JsonObject", head: "HeadClient")
     }
 
 
-def _format_cells(one: "JsonObject") -> tuple[str, ...]:
+def _format_cells(one: JsonObject) -> tuple[str, ...]:
     busy = {name.replace("_", " "): value for name, value in one["load"].items() if value}
     load = ", ".join(name if value is True else f"{name} {value}" for name, value in busy.items())
     uptime = "-" if one["uptime_s"] is None else _format_duration(one["uptime_s"])

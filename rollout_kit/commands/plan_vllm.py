@@ -2,15 +2,14 @@
 
 import json
 
+from ..authoring.plan_vllm import shown
+from ..authoring.plan_vllm.plan import plan
 from ..config.keys.planning import PlanVllmConfig
 from . import entry
 
 
-@entry.command("ng_plan_vllm")
 def main(words: list[str]) -> int:
     asked = entry.parse_keys(words, PlanVllmConfig)
-    from ..authoring.plan_vllm import shown  # not needed for --help
-    from ..authoring.plan_vllm.plan import plan
 
     made = plan(asked)
     if asked.json_output:

@@ -1,9 +1,16 @@
 """ng_audit_verifier: test whether verdicts are reproducible, and measure their duration."""
 
+import json
 import sys
 from pathlib import PurePath
 
+from ..authoring.audit_report import format_audit
+from ..authoring.audit_stage import audit
 from ..config.keys.commands import AuditConfig
+from ..serving.transport import loop
+from ..store.files import write_json
+from ..store.replacing import check_replaceable
+from ..store.scan import read_object
 from . import entry
 
 
@@ -16,17 +23,8 @@ def add_config(words: list[str]) -> list[str]:
     return [*words, f"+config_paths=[{folder / 'configs' / folder.name}.yaml]"]
 
 
-@entry.command("ng_audit_verifier")
 def main(words: list[str]) -> int:
     config = entry.load(add_config(words), AuditConfig)
-    import json
-
-    from ..authoring.audit_report import format_audit
-    from ..authoring.audit_stage import audit
-    from ..serving.transport import loop  # not needed for --help
-    from ..store.files import write_json
-    from ..store.replacing import check_replaceable
-    from ..store.scan import read_object
 
     def tell(line: str) -> None:
         print(line, file=sys.stderr, flush=True)

@@ -3,6 +3,8 @@
 import time
 from typing import Any
 
+from ..collecting.live import client
+from ..collecting.live.shown import format_changes, format_list, request_of
 from ..config.keys.control import CtlConfig
 from ..errors import ConfigError, suggest
 from . import entry
@@ -12,11 +14,8 @@ WORDS = {"pause": "+paused=true", "resume": "+paused=false", "stop": "+stop=true
 POLL_S = 0.2
 
 
-@entry.command("ng_ctl")
 def main(words: list[str]) -> int:
     command = entry.parse_keys([_read(word) for word in words], CtlConfig)
-    from ..collecting.live import client  # not needed for --help
-    from ..collecting.live.shown import format_changes, format_list, request_of
 
     request = request_of(command)
     if not request["steer"] and command.output_jsonl_fpath is None and command.run_id is None:

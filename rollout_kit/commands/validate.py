@@ -3,21 +3,20 @@
 import json
 import sys
 
+from ..config import inspection
 from ..config.keys.commands import ValidateConfig
 from ..errors import ConfigError
+from ..serving.registry import resolve_path
+from ..store.arms.read import read_arms
 from . import entry
-from .table import print_table
+from .entry import print_table
 
 
-@entry.command("ng_validate")
 def main(words: list[str]) -> int:
     """Print one line per instance; raise ConfigError if the configuration is invalid."""
     config = entry.load(words, ValidateConfig)
     if not config.instances:
         raise ConfigError("no server is configured: give '+config_paths=[<file>.yaml]'")
-    from ..config import inspection
-    from ..serving.registry import resolve_path
-    from ..store.arms.read import read_arms
 
     arms = [arm.id for arm in read_arms(config.command.arms, resolve_path)]
     instances = list(config.instances.values())

@@ -2,15 +2,14 @@
 
 from pathlib import Path
 
+from ..authoring.examination import examine
 from ..config.keys.commands import EntrypointConfig
 from ..errors import ConfigError, number_of, suggest
+from ..serving import registry
 from . import entry
 
 
-@entry.command("ng_test")
 def main(words: list[str]) -> int:
-    from ..authoring.examination import examine
-    from ..serving import registry
 
     entrypoint = entry.parse_keys(words, EntrypointConfig).entrypoint
     kind, name = Path(entrypoint).parent.name, Path(entrypoint).name

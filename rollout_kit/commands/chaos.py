@@ -3,14 +3,13 @@
 import json
 import sys
 
+from ..authoring.chaos.chaos import chaos
 from ..config.keys.commands import ChaosConfig
 from . import entry
 
 
-@entry.command("ng_chaos")
 def main(words: list[str]) -> int:
     config = entry.load(words, ChaosConfig)
-    from ..authoring.chaos.chaos import chaos  # not needed for --help
 
     def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)

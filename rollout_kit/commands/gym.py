@@ -5,11 +5,9 @@
 
 import shlex
 import sys
-from importlib import import_module
 
 from ..errors import ConfigError, suggest
-from .entry import guard
-from .table import print_table
+from .entry import guard, print_table, run
 
 COMMANDS = {
     "env start": "ng_run",
@@ -85,8 +83,7 @@ def _run(arguments: list[str]) -> int:
     secret = "+policy_api_key="
     shown = [f"{secret}…" if word.startswith(secret) else word for word in words]
     print(f"rollout_kit runs: {shlex.join([name, *shown])}", file=sys.stderr)
-    import_module(f".{name.removeprefix('ng_')}", __package__).main(words)
-    return 0
+    return guard(name, words, lambda: run(name, words))
 
 
 def translate(arguments: list[str]) -> list[str]:

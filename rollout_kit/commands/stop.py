@@ -5,6 +5,7 @@ import time
 
 from ..config.keys.commands import ControlConfig
 from ..errors import ConfigError
+from ..launch.head.client import found_head
 from . import entry
 
 STOP_S = 30.0
@@ -13,13 +14,11 @@ STOP_S = 30.0
 POLL_S = 0.1
 
 
-@entry.command("ng_stop")
 def main(words: list[str]) -> int:
     return asyncio.run(_stop(entry.load(words, ControlConfig).command))
 
 
 async def _stop(command: ControlConfig) -> int:
-    from ..launch.head.client import found_head
 
     async with found_head(command) as head:
         await head.stop()

@@ -4,15 +4,13 @@ tokens."""
 import sys
 
 from ..config.keys.commands import CheckTokensConfig
+from ..rl.checking import check_file, format_check
+from ..serving.transport import loop
 from . import entry
 
 
-@entry.command("ng_check_tokens")
 def main(words: list[str]) -> int:
     config = entry.load(words, CheckTokensConfig)
-    from ..rl.checking import check_file, format_check  # not needed for --help
-    from ..serving.transport import loop
-
     found = loop.run(check_file(config, lambda text, **fields: print(text, file=sys.stderr)))
     entry.show(found, format_check, as_json=config.command.json_output)
     return 1 if found["mismatched"] else 0

@@ -4,12 +4,13 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import yaml
+
 from ..config.keys.commands import InspectConfig
 from ..secrets import mask
 from . import entry
 
 
-@entry.command("ng_dump_config")
 def main(words: list[str]) -> int:
     config = entry.load(words, InspectConfig)
     values = mask(config.values, config.secrets)
@@ -39,7 +40,6 @@ def format_lines(
 
 
 def _to_yaml(value: Any) -> str:
-    import yaml
 
     text = yaml.safe_dump(
         value, default_flow_style=True, width=float("inf"), allow_unicode=True, sort_keys=False

@@ -9,7 +9,9 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeVar
 
 from pydantic_core import PydanticUndefined
 
@@ -17,7 +19,6 @@ from .._version import __version__
 from ..config.fields import describe
 from ..config.keys.commands import COMMANDS, Command
 from ..errors import ConfigError, RolloutKitError
-from . import streams
 
 if TYPE_CHECKING:
     from ..config.load import Config
@@ -54,128 +55,19 @@ HELP = frozenset({"-h", "--help", "+h=true", "+help=true", "h=true", "help=true"
 
 JSON = frozenset({"+json=true", "++json=true", "json=true"})
 
-EXAMPLES = {
-    "ng_run": (
-        'ng_run "+config_paths=[configs/quickstart.yaml]"',
-        'ng_run "+config_paths=[configs/quickstart.yaml]" +head_server.port=11001',
-    ),
-    "ng_collect_rollouts": (
-        "ng_collect_rollouts +agent_name=mcqa_simple_agent +input_jsonl_fpath=tasks.jsonl "
-        "+output_jsonl_fpath=rollouts.jsonl",
-        'ng_collect_rollouts "+config_paths=[configs/quickstart.yaml]" '
-        "+input_jsonl_fpath=tasks.jsonl +output_jsonl_fpath=rollouts.jsonl "
-        "+limit=10 +responses_create_params.temperature=0.3",
-    ),
-    "ng_estimate": (
-        'ng_estimate "+config_paths=[configs/quickstart.yaml]" +input_jsonl_fpath=tasks.jsonl '
-        "+output_jsonl_fpath=rollouts.jsonl +num_repeats=4",
-        "ng_estimate +agent_name=mcqa_simple_agent +input_jsonl_fpath=tasks.jsonl "
-        "+output_jsonl_fpath=rollouts.jsonl +num_canary=100 +json=true",
-    ),
-    "ng_reverify": (
-        'ng_reverify "+config_paths=[configs/quickstart.yaml]" +input_jsonl_fpath=rollouts.jsonl '
-        "+output_jsonl_fpath=reverified.jsonl",
-        "ng_reverify +input_jsonl_fpath=rollouts.d/unverified.jsonl "
-        "+output_jsonl_fpath=reverified.jsonl +num_samples_in_parallel=50",
-    ),
-    "ng_chaos": (
-        'ng_chaos "+config_paths=[configs/rehearsal.yaml]" +dataset=example +num_repeats=20 '
-        "+output_jsonl_fpath=results/chaos/rollouts.jsonl +kills.collector=10",
-        "ng_chaos +check_only=true +input_jsonl_fpath=tasks.jsonl "
-        "+output_jsonl_fpath=rollouts.jsonl",
-    ),
-    "ng_plan_vllm": (
-        "ng_plan_vllm +model_name=meta-llama/Llama-3.1-70B-Instruct +gpus=8xH100",
-        "ng_plan_vllm +model_name=./model +gpus=2x80GB +max_model_len=16384 +quantization=fp8",
-    ),
-    "ng_status": ("ng_status", "ng_status +head_server.port=11001 +json=true"),
-    "ng_stop": ("ng_stop", "ng_stop +head_server.port=11001"),
-    "ng_ctl": (
-        "ng_ctl parallelism=128",
-        "ng_ctl cancel=c4ca4238a0b92382:0 +drop=true",
-    ),
-    "ng_init_resources_server": ("ng_init_resources_server +entrypoint=resources_servers/my_env",),
-    "ng_test": (
-        "ng_test +entrypoint=resources_servers/my_env",
-        "ng_test +entrypoint=resources_servers/mcqa",
-    ),
-    "ng_audit_verifier": (
-        "ng_audit_verifier +entrypoint=resources_servers/mcqa",
-        'ng_audit_verifier "+config_paths=[my_env.yaml]" +resources_server_name=my_env '
-        "+input_jsonl_fpath=rows.jsonl +output_fpath=audit.json",
-    ),
-    "ng_prepare_data": (
-        'ng_prepare_data "+config_paths=[resources_servers/mcqa/configs/mcqa.yaml]" '
-        "+output_dirpath=results/data",
-        'ng_prepare_data "+config_paths=[my_env.yaml]" +output_dirpath=data '
-        "+mode=train_preparation +drop_duplicates=true",
-    ),
-    "ng_view": (
-        "ng_view results/",
-        "ng_view rollouts.jsonl +where='reward < 0.5' +static=report.html",
-    ),
-    "ng_report": (
-        "ng_report results/*.jsonl",
-        "ng_report before.jsonl after.jsonl +output_fpath=report.html +title='Before and after'",
-    ),
-    "ng_merge": (
-        "ng_merge 'shards/*.jsonl' +output_jsonl_fpath=rollouts.jsonl",
-        "ng_merge 'shards/*.jsonl' +output_jsonl_fpath=rollouts.jsonl "
-        "+input_jsonl_fpath=tasks.jsonl",
-    ),
-    "ng_compare": (
-        "ng_compare before.jsonl after.jsonl",
-        "ng_compare a.jsonl b.jsonl c.jsonl +json=true",
-    ),
-    "ng_check_tokens": (
-        "ng_check_tokens +input_jsonl_fpath=rollouts.jsonl",
-        'ng_check_tokens "+config_paths=[configs/demo.yaml]" +input_jsonl_fpath=rollouts.jsonl '
-        "+limit=1000 +json=true",
-    ),
-    "ng_export": (
-        "ng_export rollouts.jsonl +format=trl_sft +output_fpath=train.jsonl "
-        "+where='reward > 0.5 and num_turns < 8' +drop_truncated=true",
-        "ng_export rollouts.jsonl +format=verl_rl +output_fpath=train.parquet +test_fraction=0.1",
-    ),
-    "ng_pairs": (
-        "ng_pairs rollouts.jsonl +output_fpath=pairs.jsonl +rules=[correctness] +max_per_task=4",
-        "ng_pairs rollouts.jsonl +format=llamafactory_dpo +output_fpath=pairs.jsonl "
-        "+rules_fpath=rules.yaml",
-    ),
-    "ng_merge_lora": (
-        "ng_merge_lora +base=models/base +adapter=checkpoints/lora +output=models/merged",
-        "ng_merge_lora +base=Qwen/Qwen3-0.6B +adapter=lora +output=merged +dtype=float32",
-    ),
-    "ng_simulate_trainer": (
-        "ng_simulate_trainer +buffer=http://127.0.0.1:8123 +step_s=2 +steps=50",
-        "ng_simulate_trainer '+buffer=redis://localhost:6379/0/run1' +batch=32 +step_s=10",
-    ),
-    "ng_validate": (
-        'ng_validate "+config_paths=[configs/quickstart.yaml]"',
-        'ng_validate "+config_paths=[a.yaml,b.yaml]" +policy_model_name=gpt-4o-mini',
-    ),
-    "ng_list": ("ng_list", "ng_list +nemo_gym=~/Gym +kind=benchmark"),
-    "ng_dump_config": (
-        'ng_dump_config "+config_paths=[configs/quickstart.yaml]"',
-        'ng_dump_config "+config_paths=[configs/quickstart.yaml]" +json=true',
-    ),
-    "ng_help": ("ng_help", "ng_collect_rollouts --help"),
-    "ng_version": ("ng_version", "ng_version +json=true"),
-}
+
+def main(name: str | None = None, words: Sequence[str] | None = None) -> NoReturn:
+    """Run a command and exit with its code. The name and the words are those of the command line
+    unless they are given."""
+    name = Path(sys.argv[0]).stem if name is None else name
+    words = sys.argv[1:] if words is None else list(words)
+    sys.exit(guard(name, words, lambda: run(name, words)))
 
 
-def command(name: str) -> Callable[[Callable[[list[str]], int]], Callable[..., None]]:
-    """Makes the `main` of a command of a function that takes its words and returns its exit code.
-    `main` takes them from the command line, unless it is given some, and exits."""
-
-    def make_main(body: Callable[[list[str]], int]) -> Callable[..., None]:
-        def main(argv: list[str] | None = None) -> None:
-            words = sys.argv[1:] if argv is None else argv
-            sys.exit(guard(name, words, lambda: body(words)))
-
-        return main
-
-    return make_main
+def run(name: str, words: Sequence[str]) -> int:
+    """Run a command; returns its exit code. Only its own module is imported."""
+    module = COMMANDS[name].module or name.removeprefix("ng_")
+    return import_module(f".{module}", __package__).main(list(words))
 
 
 def load(words: Sequence[str], command: type[AnyCommand]) -> "Config[AnyCommand]":
@@ -206,7 +98,7 @@ def _mask_logs(secrets: frozenset[str]) -> None:
 
 def guard(name: str, arguments: Sequence[str], body: Callable[[], int]) -> int:
     """Run `body`, or print help or version; print an error as one message. Return the exit code."""
-    streams.prepare()
+    prepare()
     try:
         if HELP & set(arguments):
             print(format_help(name))
@@ -225,11 +117,11 @@ def guard(name: str, arguments: Sequence[str], body: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        streams.discard(sys.stdout)  # the pipe was closed
+        discard(sys.stdout)  # the pipe was closed
         return FAILED
     except OSError as error:
         if error.errno in FULL and error.filename is None:
-            streams.discard(sys.stdout)
+            discard(sys.stdout)
             print(f"error: cannot write or print: {error.strerror}", file=sys.stderr)
             return FAILED
         if error.errno not in REFUSED_PATHS or error.filename is None:
@@ -286,15 +178,15 @@ def show_of_files(command: Any, found: dict[str, Any], format_text: Callable[[An
 
 def format_help(name: str) -> str:
     """Format every key of a command with its type, default and description, and examples."""
-    model, summary = COMMANDS[name]
-    lines = [f"{name}: {summary}", "", "Keys, given as +key=value:"]
+    model, examples = COMMANDS[name].keys, COMMANDS[name].examples
+    lines = [f"{name}: {COMMANDS[name].summary}", "", "Keys, given as +key=value:"]
     for key, kind, default, description in _list_keys(model, ""):
         if key == "config_paths" and not model.has_servers:
             continue
         lines += [f"  {key}  ({kind}{default})", f"      {description}"]
     if model.has_servers:
         lines += ["", "Keys of a server: ++<instance>.<type>.<implementation>.<key>=value"]
-    lines += ["", "Examples:", *(f"  {example}" for example in EXAMPLES.get(name, ()))]
+    lines += ["", "Examples:", *(f"  {example}" for example in examples)]
     return "\n".join(lines)
 
 
@@ -329,3 +221,43 @@ def _format_default(default: Any) -> str:
 
 def _indent(text: str) -> str:
     return text.replace("\n", "\n       ")
+
+
+def print_table(rows: Sequence[Sequence[str]]) -> None:
+    """Print rows of cells in columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        print("  ".join(cells).rstrip())
+
+
+def prepare() -> None:
+    """Open the streams that the caller closed, and let none of them fail at a character.
+
+    Otherwise the first socket or output file of the command would become a standard stream.
+    """
+    while (opened := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(opened)
+    sys.stdout = sys.stdout or open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # type: ignore[attr-defined]
+
+
+def discard(stream: TextIO) -> None:
+    """Let what is still to be written go nowhere; the interpreter writes it at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def flush() -> None:
+    """Write what is buffered. What a full disk does not take goes nowhere, so that the exit status
+    remains that of the command."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            raise
+        except OSError:
+            discard(stream)

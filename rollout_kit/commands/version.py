@@ -21,7 +21,6 @@ DEPENDENCIES = (
 """Packages that have caused version-dependent bugs."""
 
 
-@entry.command("ng_version")
 def main(words: list[str]) -> int:
     wanted = entry.parse_keys(words, InspectConfig)
     found = {

@@ -5,8 +5,12 @@ from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 
-from . import entry
-from .table import print_table
+from ..authoring.catalogue import check_files, list_entries
+from ..config.keys.authoring import ListConfig
+from ..config.load import parse_keys
+from ..config.sources import read_layers
+from ..serving.nemo_gym.checkout import Gym
+from .entry import print_table
 
 CHECKOUT_KEYS = ("nemo_gym", "nemo_gym_code")
 
@@ -17,13 +21,7 @@ needs code of: its folder is not in the checkout
 refused: ng_validate shows the whole reason"""
 
 
-@entry.command("ng_list")
 def main(words: list[str]) -> int:
-    from ..authoring.catalogue import check_files, list_entries
-    from ..config.keys.authoring import ListConfig
-    from ..config.load import parse_keys
-    from ..config.sources import read_layers
-    from ..serving.nemo_gym.checkout import Gym
 
     command = parse_keys(words, ListConfig)
     for layer in read_layers([], Path.cwd()):  # env.yaml

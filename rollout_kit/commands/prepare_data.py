@@ -3,19 +3,18 @@
 import json
 import sys
 
+from ..collecting.data.prepare import prepare, prepare_benchmark
+from ..collecting.data.summary import format_summaries
 from ..config.keys.commands import PrepareDataConfig
+from ..config.overrides import text_of
 from ..errors import ConfigError
+from ..serving.nemo_gym.benchmarks import config_of
 from . import entry
 
 ROWS_LEFT_OUT = 2
 
 
-@entry.command("ng_prepare_data")
 def main(words: list[str]) -> int:
-    from ..collecting.data.prepare import prepare, prepare_benchmark
-    from ..collecting.data.summary import format_summaries
-    from ..config.overrides import text_of  # not needed for --help
-    from ..serving.nemo_gym.benchmarks import config_of
 
     named = text_of(words, "benchmark")
     benchmark = [f"+config_paths=[{config_of(named)}]"] if named else []

@@ -1,0 +1,385 @@
+"""A run as a command drives it: the plan, progress, Ctrl-C, and the report at the end."""
+
+import asyncio
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from ..collecting.collection import Collection
+from ..collecting.live.control import Control
+from ..collecting.live.door import open_door
+from ..collecting.live.watcher import Reader, Watcher
+from ..collecting.results import Status, cost_of, finish, has_metrics_file, write_metrics
+from ..collecting.run import Ending, Run
+from ..collecting.schedule import Later
+from ..collecting.trackers.tracking import track
+from ..config.replaced import explain
+from ..errors import ConfigError, number_of
+from ..serving.transport.loop import interrupts
+from ..store.lines import row_of, without_verdict
+from ..types import Attempt, JsonObject, Say
+from .progress import Progress
+from .throughput_log import log_run
+
+MAX_AGENTS = 5
+"""Agents that are named before a run."""
+
+Ends = Sequence["asyncio.Task[str]"]
+
+
+async def run_to_end(collection: Collection[Any, Any], ends: Ends, progress: Progress) -> Status:
+    """Run what is owed, and report how it went."""
+    run = make_run(collection, ends, progress)
+    await run.warm_up()
+    async with track(run, progress.say) as tracking:
+        async with _into_buffer(run, progress.say):
+            await drive(run, progress, readers=[tracking.read])
+        return report(run, progress)
+
+
+def _into_buffer(run: Run, say: Say) -> AbstractAsyncContextManager[None]:
+    """Context in which the groups of a run go into the buffer of its command, if it has one."""
+    if getattr(run.command, "buffer", None) is None:
+        return nullcontext()
+    from ..rl.producing.producer import into_buffer
+
+    return into_buffer(run, say)
+
+
+async def prepare(collection: Collection[Any, Any], progress: Progress) -> None:
+    """Count the plan, show it and note the run in the manifest; nothing has been sent before."""
+    source = collection.source
+    await source.count()
+    for note in collection.notes:
+        progress.say(note)
+    _say_who_runs(collection, progress)
+    if not source.is_open_ended:
+        await source.know_tasks()
+    _say_plan(collection, progress)
+    current = source.input_entry()
+    for earlier in collection.manifest.earlier_inputs(current) if current else ():
+        number, is_part = source.find_missing_of(earlier)
+        if number:
+            path, limit = earlier["path"], earlier.get("limit") or "none"
+            what = f"{number_of(number, 'task')} of the earlier input {path} (limit {limit})"
+            lost = (
+                f"warning: {source.name} is a part of {path} and leaves out what has no rollout: "
+            )
+            progress.say(
+                f"{lost * is_part}{what} still missing; the same command with"
+                f" +input_jsonl_fpath={path} collects what is missing"
+            )
+    if not collection.command.dry_run:
+        collection.begin()
+
+
+def _say_who_runs(collection: Collection[Any, Any], progress: Progress) -> None:
+    """Each agent with its model and endpoint, and which of the configured values were replaced."""
+    known = collection.runner.agents if collection.source.generates else {}
+    plans = {name: plan for name, plan in known.items() if plan.server not in known}
+    for agent, plan in list(plans.items())[:MAX_AGENTS]:
+        model = f": model {plan.model}" if plan.model else ""
+        hosts = f" at {', '.join(plan.hosts)}" if plan.hosts else ""
+        why = list(explain(collection.replaced, (agent, str(plan.model_server))))
+        text = f"Agent {agent}{model}{hosts}" + (f" ({'; '.join(why)})" if why else "")
+        about = {"agent": agent, "model": plan.model, "hosts": list(plan.hosts)}
+        progress.say(text, event="agent", **about)
+    if (more := len(plans) - MAX_AGENTS) > 0:
+        progress.say(f"… and {number_of(more, 'other agent')}")
+
+
+def _say_plan(collection: Collection[Any, Any], progress: Progress) -> None:
+    """The plan, and what the output holds of other inputs."""
+    for text, fields in collection.source.plan_notes():
+        progress.say(text, **fields)
+    others = collection.source.others
+    if not others.rollouts:
+        return
+    what = f"{number_of(others.rollouts, 'rollout')} of {number_of(others.tasks, 'task')}"
+    progress.say(
+        f"{collection.command.output_jsonl_fpath} also holds {what} that are not in"
+        f" {collection.source.name}: the figures of this run leave them out, and one line has those"
+        " of the whole file",
+        event="others",
+        **others._asdict(),
+    )
+
+
+def make_run(
+    collection: Collection[Any, Any],
+    ends: Ends,
+    progress: Progress,
+    attempts: Iterator[Attempt | Later] | None = None,
+) -> Run:
+    """The run of a prepared collection; of all that is owed unless `attempts` are given."""
+    return Run(
+        collection,
+        say=progress.say,
+        ends=ends,
+        attempts=attempts,
+        write_metrics=partial(write_metrics, lists_groups=False),
+        on_counted=partial(_show_total, collection, progress),
+    )
+
+
+async def drive(
+    run: Run, progress: Progress, total: int | None = None, readers: Sequence[Reader] = ()
+) -> None:
+    """Run to the end while people see the progress, of `total` rollouts or of the whole plan."""
+    counts = run.source.counts
+    if total is not None:
+        progress.start(total, 0, run)
+    elif run.source.is_open_ended:
+        progress.start(None, counts.done, run)
+    else:
+        progress.start(counts.planned - counts.left_out, counts.done, run)
+    control = Control(run, progress.say)
+    watcher = Watcher(run, progress.figures, control)
+    watcher.readers += readers
+    watcher.begin()
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(open_door(control, watcher, progress.say))
+        if (command := run.command).dashboard:
+            from ..collecting.live.site import (  # a run without a page needs no server
+                OwnPanel,
+                open_page,
+            )
+
+            panel, port = OwnPanel(control, watcher), command.dashboard_port
+            page = open_page(panel, port, "dashboard_port", progress.say)
+            await stack.enter_async_context(page)
+        with interrupts(run.interrupt):
+            try:
+                async for outcomes in run.batches():
+                    progress.update(outcomes, run.schedule.in_flight)
+            finally:
+                progress.close()
+                watcher.end()
+
+
+def _show_total(collection: Collection[Any, Any], progress: Progress) -> None:
+    """Show the plan of a long input, once it is counted."""
+    if collection.source.is_open_ended:  # it has no end
+        return
+    progress.set_total(collection.source.counts.planned)
+    _say_plan(collection, progress)
+
+
+def show_first_request(collection: Collection[Any, Any], progress: Progress) -> Status:
+    """For a dry run: the first request in full, and nothing is sent."""
+    attempt = collection.source.next()
+    while isinstance(attempt, Later) or (isinstance(attempt, Attempt) and attempt.is_copied):
+        attempt = collection.source.next()
+    if not isinstance(attempt, Attempt):
+        progress.say("Nothing is owed: no request would be sent.")
+        return Status.FINISHED
+    agent = collection.runner.agents[attempt.key.agent]
+    if attempt.stored is None:
+        request, what = attempt.task.row, f"POST {attempt.key.agent}/v1/responses"
+    else:
+        line = without_verdict(attempt.stored)
+        request = {**row_of(line), "response": line["response"]}
+        what = f"POST {agent.resources}/verify"
+    text = orjson.dumps(request, option=orjson.OPT_INDENT_2).decode()
+    progress.say(f"First request ({what}):\n{text}", request=request)
+    return Status.FINISHED
+
+
+MAX_REASONS = 5
+"""Reasons of failure that are listed; the failures file has all of them."""
+
+WORTH_SAYING = 0.01
+"""Smaller shares of rollouts without an answer, or cut off, are in the metrics file only."""
+
+RATES = {
+    "cut_off": "Cut off by the limit of tokens",
+    "max_steps": "Ended by the agent's limit of turns, its key max_steps",
+    "no_answer": "Without an answer",
+}
+
+MAX_WORST = 3
+"""Tasks with the lowest reward that are listed."""
+
+
+def report(run: Run, progress: Progress) -> Status:
+    """Write and print the results; returns how the run ended."""
+    metrics, status = finish(run)
+    say, is_whole = progress.say, run.command.only is None
+    if is_whole:
+        if not progress.as_json:
+            _say_headline(run, metrics, say)
+        _say_what_is_missing(run, metrics["counts"], say)
+        if not progress.as_json:
+            _say_worst_tasks(run, say)
+        say_cost(run, say)
+        progress.report(metrics)
+        _say_groups(run, say)
+        _say_bottleneck(run, progress)
+        if run.audit:
+            say("\n".join(run.audit.lines()), event="audit", **run.audit.figures())
+    else:  # one rollout says nothing about the run
+        say_cost(run, say)
+        _say_what_is_missing(run, metrics["counts"], say)
+    for line in run.source.closing_lines():
+        say(line)
+    _say_files(run, say)
+    _say_what_to_do(run, say)
+    return status
+
+
+def say_reasons(run: Run, say: Say) -> None:
+    """Why rollouts have no result, the most common reason first."""
+    reasons = run.tally.reasons
+    for reason, number in reasons.most_common(MAX_REASONS):
+        say(f"  {number:,} × {reason}", event="reason", count=number, reason=reason)
+    if len(reasons) > MAX_REASONS:
+        say(f"  … and {len(reasons) - MAX_REASONS:,} other reasons")
+
+
+def say_cost(run: Run, say: Say) -> None:
+    """What the run has cost, unless nothing has a price."""
+    if cost := cost_of(run):
+        text = run.runner.bill.sentence(run.tally.finished, run.meter.elapsed_s)
+        say(text, event="cost", **cost)
+
+
+def _say_headline(run: Run, metrics: Mapping[str, Any], say: Say) -> None:
+    """Reward with its interval, and pass@k."""
+    reward = metrics["metrics"].get("reward")
+    if reward is None:
+        return
+    counts = metrics["counts"]
+    interval = metrics["intervals"].get("reward")
+    between = f" [{interval[0]:.3f}, {interval[1]:.3f}]" if interval else ""
+    tasks = run.metrics.tasks
+    over = f"{number_of(counts['rollouts'], 'rollout')} of {number_of(tasks, 'task')}"
+    at_k = ""
+    for name in ("pass", "maj"):
+        for k, value in metrics.get(f"{name}_at_k", {}).items():
+            if name == "pass" or k != "1":
+                behind = metrics[f"{name}_at_k_tasks"][k]
+                at_k += f" · {name}@{k} {value:.3f}"
+                at_k += f" ({number_of(behind, 'task')})" if behind < tasks else ""
+    say(f"Reward {reward:.3f}{between} over {over}{at_k}")
+    _say_whole_file(run, metrics, say)
+    _say_arms(metrics.get("arms", {}), say)
+    for name, share in metrics["rates"].items():
+        if share >= WORTH_SAYING or name == "max_steps":
+            say(f"{RATES[name]}: {share:.1%} of the rollouts")
+    if counts["rollouts"] < counts["planned"]:
+        whole = f"{counts['planned']:,} rollouts of {number_of(counts['tasks'], 'task')}"
+        say(f"This is a part of the plan, which is {whole}: the rest may change every figure")
+
+
+def _say_whole_file(run: Run, metrics: Mapping[str, Any], say: Say) -> None:
+    """The reward over all rollouts of the output, if it holds some of other inputs."""
+    if (found := metrics.get("whole_file")) is None:
+        return
+    others = metrics["counts"]["other_rollouts"]
+    over = f"{number_of(found['rollouts'], 'rollout')} of {number_of(found['tasks'], 'task')}"
+    shown = "no reward" if (reward := found.get("reward")) is None else f"reward {reward:.3f}"
+    say(
+        f"Whole file: {shown} over {over}, {others:,} of them not of the tasks of {run.source.name}"
+    )
+
+
+def _say_arms(arms: Mapping[str, Any], say: Say) -> None:
+    """A line for each arm: reward with its interval, and pass@k beyond one."""
+    width = max(map(len, arms), default=0)
+    for arm, found in arms.items():
+        reward, interval = found["metrics"].get("reward"), found["intervals"].get("reward")
+        shown = "without a reward" if reward is None else f"{reward:.3f}"
+        between = f" [{interval[0]:.3f}, {interval[1]:.3f}]" if interval else ""
+        at_k = "".join(
+            f" · {name}@{k} {value:.3f}"
+            for name in ("pass", "maj")
+            for k, value in found.get(f"{name}_at_k", {}).items()
+            if k != "1"
+        )
+        over = number_of(found["rollouts"], "rollout")
+        say(f"  {arm:<{width}}  {shown}{between} over {over}{at_k}")
+
+
+def _say_worst_tasks(run: Run, say: Say) -> None:
+    agents = run.metrics.agents
+    for agent, part in agents.items():
+        worst = part.worst_tasks(MAX_WORST) if len(part.groups) > 1 else []
+        listed = [f"{id} {mean:.2f}" for id, mean, _ in worst if mean < part.pass_threshold]
+        if listed:
+            say(f"Worst tasks{f' of {agent}' if len(agents) > 1 else ''}: {', '.join(listed)}")
+
+
+def _say_what_is_missing(run: Run, counts: JsonObject, say: Say) -> None:
+    """Planned rollouts without a result, by kind and by reason."""
+    waits = "waits for its verdict" if counts["unverified"] == 1 else "wait for their verdict"
+    kinds = {"failed": "failed", "unverified": waits, "left_out": "left out"}
+    what = [f"{counts[name]:,} {text}" for name, text in kinds.items() if counts.get(name)]
+    what += [number_of(counts["malformed"], "malformed line")] if counts["malformed"] else []
+    if what:
+        is_named = counts["failed"] or counts["unverified"] or counts["malformed"]
+        paths = run.collection.paths if is_named else None
+        named = f"; each is named in {paths.failures}" if paths else ""
+        say(f"Without a {run.source.lacks}: {', '.join(what)}{named}")
+    say_reasons(run, say)
+
+
+def _say_groups(run: Run, say: Say) -> None:
+    """How many groups have a score, and why others have none."""
+    if (groups := run.groups).is_on:
+        text = "\n".join(groups.tally.lines(groups.open.planned))
+        say(text, event="groups", **groups.figures())
+
+
+def _say_bottleneck(run: Run, progress: Progress) -> None:
+    """What held the run up, and the run's line in the throughput log."""
+    if bottleneck := run.meter.verdict():
+        progress.say(bottleneck.sentence, event="bottleneck", **bottleneck.figures())
+    try:
+        log_run(run)
+    except ConfigError as error:  # the rollouts are on disk, so the run has not failed
+        progress.say(f"warning: {error}")
+
+
+def _say_files(run: Run, say: Say) -> None:
+    if (paths := run.collection.paths) is None:
+        return
+    # an empty file is removed when the output is closed
+    if _has_lines(paths.main):
+        say(f"Rollouts: {paths.main}", event="files", rollouts=str(paths.main))
+    if has_metrics_file(run):
+        say(f"Metrics:  {paths.metrics}", event="files", metrics=str(paths.metrics))
+    if any(map(_has_lines, (paths.main, paths.unverified, paths.failures))):
+        say(f"Look at them:  ng_view {shlex.quote(str(paths.main))}")
+
+
+def _has_lines(path: Path) -> bool:
+    return path.is_file() and path.stat().st_size > 0
+
+
+def _say_what_to_do(run: Run, say: Say) -> None:
+    """The commands that continue, or verify what was left for later."""
+    source, tally, lines = run.source, run.tally, run.collection.lines
+    settled = source.counts.left_out
+    if refused := source.counts.refused + tally.refused:
+        settled += refused
+        say(
+            f"{number_of(refused, 'rollout')} failed permanently and will not be retried; the"
+            " 'repro' command in the failures file retries one"
+        )
+    if (missing := source.num_missing(tally)) > settled:
+        verb = "tries again" if run.ending is Ending.DONE else "continues"
+        left = number_of(missing - settled, "rollout")
+        say(f"Still to come: {left}. This {verb}:\n  {lines.again}")
+    plans, parts = run.runner.agents, run.metrics.agents
+    verified = {
+        name: part for name, part in parts.items() if name in plans and plans[name].verifies
+    }
+    unscored = sum(part.unscored for part in verified.values())
+    if unscored and run.command.only is None:
+        what = number_of(unscored, "rollout")
+        say(f"Collected without verification: {what}. This verifies:\n  {lines.reverify}")
