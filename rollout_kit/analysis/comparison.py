@@ -6,7 +6,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from ..config.keys.analysis import CompareConfig
+from ..config.keys import CompareConfig
 from ..errors import ConfigError, number_of
 from ..store.arms.order import ArmOrder
 from ..store.files import OutputPaths

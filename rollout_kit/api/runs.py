@@ -28,16 +28,16 @@ from ..collecting.run import Run
 from ..collecting.sources import TaskSource
 from ..config import fields
 from ..config.inputs import task_path
-from ..config.keys.cluster import ClusterConfig
-from ..config.keys.commands import (
+from ..config.keys import (
+    ClusterConfig,
     CollectConfig,
     HttpClientConfig,
+    ProducingConfig,
     ReverifyConfig,
     RolloutsCommand,
     ServersConfig,
+    TrackersConfig,
 )
-from ..config.keys.groups import ProducingConfig
-from ..config.keys.trackers import TrackersConfig
 from ..config.load import Config
 from ..errors import ConfigError
 from ..launch.reach import Servers

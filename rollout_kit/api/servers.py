@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ..collecting.cluster.places import open_servers
-from ..config.keys.commands import CollectConfig
+from ..config.keys import CollectConfig
 from ..config.load import load
 from ..errors import ConfigError
 from ..launch.reach import Servers

@@ -10,7 +10,7 @@ import orjson
 
 from ..config.instance_keys import is_url
 from ..config.instances import RESOURCES, Instance
-from ..config.keys.commands import AuditConfig
+from ..config.keys import AuditConfig
 from ..config.load import Config
 from ..config.verification import select_needed
 from ..errors import ConfigError, number_of, suggest

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..config.instances import BLOCK_TYPES
-from ..config.keys.authoring import ListConfig
-from ..config.keys.commands import ValidateConfig
+from ..config.keys import ListConfig, ValidateConfig
 from ..config.load import load
 from ..errors import ConfigError
 from ..serving import registry

@@ -16,7 +16,7 @@ import orjson
 
 from ..api.testing import OVERS, Over, ScriptedModel, making, mount
 from ..config.instances import MODELS, UNSAFE_CODE, references
-from ..config.keys.commands import InspectConfig
+from ..config.keys import InspectConfig
 from ..config.load import load
 from ..errors import ConfigError, RolloutError, how_to_install
 from ..reading import iterate_lines, open_file

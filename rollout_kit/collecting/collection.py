@@ -11,8 +11,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from ..config.idle import Situation, find_idle
 from ..config.instances import UNSAFE_CODE
-from ..config.keys.commands import CollectConfig, ReverifyConfig, RolloutsCommand
-from ..config.keys.parallelism import Parallelism
+from ..config.keys import CollectConfig, Parallelism, ReverifyConfig, RolloutsCommand
 from ..config.load import Config
 from ..config.replaced import Replaced
 from ..errors import ConfigError, OutputError, number_of

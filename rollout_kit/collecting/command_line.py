@@ -3,7 +3,8 @@
 import shlex
 from collections.abc import Sequence
 
-from ..config.keys.commands import RolloutsCommand, known_keys
+from ..config.commands import known_keys
+from ..config.keys import RolloutsCommand
 from ..config.load import Config
 from ..secrets import mask
 from .collection import CommandLines, output_paths

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Protocol
 
-from ..config.keys.commands import RolloutsCommand
+from ..config.keys import RolloutsCommand
 from ..types import Say
 from .pacing.bill import Bill
 from .pacing.budget import Budget

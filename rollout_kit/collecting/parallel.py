@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from ..config.keys.parallelism import Parallelism
+from ..config.keys import Parallelism
 from ..serving.transport.loop import beside
 from .pacing.limiter import Limiter, limiter_of, steer
 from .pacing.meter import Meter

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..config.inputs import choose_agent, parse_only
-from ..config.keys.commands import CollectConfig
+from ..config.keys import CollectConfig
 from ..errors import ConfigError
 from ..launch.reach import Servers
 from ..serving import registry

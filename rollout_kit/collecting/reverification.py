@@ -13,7 +13,7 @@ from ..analysis.metrics.comparison import Comparison
 from ..analysis.metrics.summary import Metrics
 from ..analysis.metrics.tally import Tally
 from ..config.instances import AGENTS
-from ..config.keys.commands import ReverifyConfig
+from ..config.keys import ReverifyConfig
 from ..config.load import Config
 from ..config.verification import select_needed, verifier_of
 from ..errors import ConfigError, RolloutError, number_of, suggest

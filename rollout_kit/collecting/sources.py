@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ..analysis.metrics.summary import Metrics
 from ..analysis.metrics.tally import Tally
-from ..config.keys.commands import CollectConfig
+from ..config.keys import CollectConfig
 from ..errors import ConfigError, number_of
 from ..store.compact import NumberTable
 from ..store.groups.scope import is_named

@@ -6,7 +6,7 @@ from pathlib import PurePath
 
 from ..authoring.audit_report import format_audit
 from ..authoring.audit_stage import audit
-from ..config.keys.commands import AuditConfig
+from ..config.keys import AuditConfig
 from ..serving.transport import loop
 from ..store.files import write_json
 from ..store.replacing import check_replaceable

@@ -21,7 +21,7 @@ from ..collecting.results import Status, finish
 from ..collecting.run import Ending, Run
 from ..collecting.schedule import Later
 from ..collecting.sources import TaskSource
-from ..config.keys.commands import CollectConfig
+from ..config.keys import CollectConfig
 from ..errors import RolloutError, number_of
 from ..serving.endpoints.prices import TIERS, Tariff
 from ..types import Attempt, Failure, JsonObject, Outcome, Rollout, RolloutInfo, Unverified

@@ -4,7 +4,7 @@ import json
 import sys
 
 from ..authoring.chaos.chaos import chaos
-from ..config.keys.commands import ChaosConfig
+from ..config.keys import ChaosConfig
 from . import entry
 
 

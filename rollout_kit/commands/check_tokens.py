@@ -3,7 +3,7 @@ tokens."""
 
 import sys
 
-from ..config.keys.commands import CheckTokensConfig
+from ..config.keys import CheckTokensConfig
 from ..rl.checking import check_file, format_check
 from ..serving.transport import loop
 from . import entry

@@ -14,7 +14,7 @@ from ..collecting.plan import check_repeats
 from ..collecting.sources import TaskSource
 from ..collecting.trackers.installed import check_trackers
 from ..config.inputs import choose_agent, task_path
-from ..config.keys.commands import CollectConfig
+from ..config.keys import CollectConfig
 from ..config.load import Config
 from ..errors import ConfigError
 from ..launch.reach import Servers

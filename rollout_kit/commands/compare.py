@@ -1,7 +1,7 @@
 """ng_compare: compare files of rollouts task by task."""
 
 from ..analysis.comparison import compare_files, format_comparison
-from ..config.keys.analysis import CompareConfig
+from ..config.keys import CompareConfig
 from . import entry
 
 

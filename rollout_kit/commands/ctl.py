@@ -5,7 +5,7 @@ from typing import Any
 
 from ..collecting.live import client
 from ..collecting.live.shown import format_changes, format_list, request_of
-from ..config.keys.control import CtlConfig
+from ..config.keys import CtlConfig
 from ..errors import ConfigError, suggest
 from . import entry
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from ..config.keys.commands import InspectConfig
+from ..config.keys import InspectConfig
 from ..secrets import mask
 from . import entry
 

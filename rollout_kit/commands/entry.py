@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeVar
 from pydantic_core import PydanticUndefined
 
 from .._version import __version__
+from ..config.commands import COMMANDS
 from ..config.fields import describe
-from ..config.keys.commands import COMMANDS, Command
+from ..config.keys import Command
 from ..errors import ConfigError, RolloutKitError
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from ..collecting.cluster.places import open_servers
-from ..config.keys.commands import CollectConfig, EstimateConfig
+from ..config.keys import CollectConfig, EstimateConfig
 from ..config.load import Config
 from ..launch.reach import Servers
 from ..serving.transport import loop

@@ -32,8 +32,7 @@ from ..analysis.export.trainers import Context, identify, read_trace
 from ..analysis.export.writing import RowFile
 from ..collecting.trackers.installed import check_installed
 from ..collecting.trackers.otel.sender import NotSent, Sender
-from ..config.keys.analysis import ExportConfig, PairsConfig, SelectionConfig
-from ..config.keys.trackers import OtelConfig
+from ..config.keys import ExportConfig, OtelConfig, PairsConfig, SelectionConfig
 from ..errors import ConfigError, OutputError, suggest
 from ..store.files import write_json
 from ..store.groups.scope import Group

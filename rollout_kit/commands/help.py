@@ -2,7 +2,8 @@
 
 import json
 
-from ..config.keys.commands import COMMANDS, InspectConfig
+from ..config.commands import COMMANDS
+from ..config.keys import InspectConfig
 from . import entry
 from .entry import print_table
 

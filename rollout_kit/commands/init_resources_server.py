@@ -1,7 +1,7 @@
 """ng_init_resources_server: create the folder of a new environment."""
 
 from ..authoring.scaffold import write_server
-from ..config.keys.commands import EntrypointConfig
+from ..config.keys import EntrypointConfig
 from . import entry
 
 

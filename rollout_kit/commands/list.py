@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from ..authoring.catalogue import check_files, list_entries
-from ..config.keys.authoring import ListConfig
+from ..config.keys import ListConfig
 from ..config.load import parse_keys
 from ..config.sources import read_layers
 from ..serving.nemo_gym.checkout import Gym

@@ -2,7 +2,7 @@
 
 from ..collecting.cluster.merging.merge import expand, merge_files
 from ..collecting.results import Status
-from ..config.keys.analysis import MergeConfig
+from ..config.keys import MergeConfig
 from ..errors import ConfigError, number_of
 from ..store.files import OutputPaths
 from ..types import JsonObject

@@ -2,7 +2,7 @@
 
 import sys
 
-from ..config.keys.lora import MergeLoraConfig
+from ..config.keys import MergeLoraConfig
 from ..rl.lora.merge import format_manifest, merge
 from . import entry
 

@@ -1,7 +1,7 @@
 """ng_pairs: write preference pairs of stored rollouts."""
 
 from ..analysis.export.report import format_report
-from ..config.keys.analysis import PairsConfig
+from ..config.keys import PairsConfig
 from . import entry
 from .export import export_pairs
 

@@ -4,7 +4,7 @@ import json
 
 from ..authoring.plan_vllm import shown
 from ..authoring.plan_vllm.plan import plan
-from ..config.keys.planning import PlanVllmConfig
+from ..config.keys import PlanVllmConfig
 from . import entry
 
 

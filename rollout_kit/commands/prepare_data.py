@@ -5,7 +5,7 @@ import sys
 
 from ..collecting.data.prepare import prepare, prepare_benchmark
 from ..collecting.data.summary import format_summaries
-from ..config.keys.commands import PrepareDataConfig
+from ..config.keys import PrepareDataConfig
 from ..config.overrides import text_of
 from ..errors import ConfigError
 from ..serving.nemo_gym.benchmarks import config_of

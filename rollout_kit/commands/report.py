@@ -1,7 +1,7 @@
 """ng_report: write a page with figures and plots of rollouts."""
 
 from ..analysis.view.report import write_report
-from ..config.keys.analysis import ReportConfig
+from ..config.keys import ReportConfig
 from . import entry
 
 

@@ -9,7 +9,7 @@ from ..collecting.command_line import command_lines
 from ..collecting.reverification import Verifiers, know_verifiers, reach_verifiers
 from ..collecting.trackers.installed import check_trackers
 from ..config.inputs import stored_path
-from ..config.keys.commands import ReverifyConfig
+from ..config.keys import ReverifyConfig
 from ..config.load import Config
 from ..errors import ConfigError
 from ..launch.reach import Servers

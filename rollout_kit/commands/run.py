@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any, TextIO
 
 from ..collecting.cluster.places import nodes_for
-from ..config.keys.commands import RunConfig
+from ..config.keys import RunConfig
 from ..config.load import Config
 from ..config.replaced import explain
 from ..errors import ConfigError

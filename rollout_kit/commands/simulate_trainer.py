@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable
 
-from ..config.keys.groups import SimulateTrainerConfig
+from ..config.keys import SimulateTrainerConfig
 from ..errors import ConfigError
 from ..rl.buffer.opening import open_buffer
 from ..rl.simulated_trainer import SimulatedTrainer

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from ..config.keys.commands import StatusConfig
+from ..config.keys import StatusConfig
 from ..errors import PeerError
 from ..launch.head.client import HeadClient, found_head
 from ..serving.transport.access import bearer, token_for

@@ -3,7 +3,7 @@
 import asyncio
 import time
 
-from ..config.keys.commands import ControlConfig
+from ..config.keys import ControlConfig
 from ..errors import ConfigError
 from ..launch.head.client import found_head
 from . import entry

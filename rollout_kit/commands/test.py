@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from ..authoring.examination import examine
-from ..config.keys.commands import EntrypointConfig
+from ..config.keys import EntrypointConfig
 from ..errors import ConfigError, number_of, suggest
 from ..serving import registry
 from . import entry

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..collecting.run import Run
-from ..config.keys.commands import RolloutsCommand
+from ..config.keys import RolloutsCommand
 from ..errors import ConfigError
 from ..store.files import OutputPaths
 from ..store.lines import now_text

@@ -4,7 +4,7 @@ import json
 import sys
 
 from ..config import inspection
-from ..config.keys.commands import ValidateConfig
+from ..config.keys import ValidateConfig
 from ..errors import ConfigError
 from ..serving.registry import resolve_path
 from ..store.arms.read import read_arms

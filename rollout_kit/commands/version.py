@@ -5,7 +5,7 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 
 from .._version import __version__
-from ..config.keys.commands import InspectConfig
+from ..config.keys import InspectConfig
 from . import entry
 
 DEPENDENCIES = (

@@ -5,7 +5,7 @@ from contextlib import suppress
 
 from ..analysis.view.serve import serve
 from ..analysis.view.static import write_report
-from ..config.keys.analysis import ViewConfig
+from ..config.keys import ViewConfig
 from . import entry
 
 

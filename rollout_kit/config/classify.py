@@ -13,8 +13,9 @@ from ..serving.nemo_gym.environment_servers import ROUTES
 from ..serving.nemo_gym.environment_servers import TYPE as ENVIRONMENTS
 from ..types import JsonObject
 from . import fields, instances, interpolation
+from .commands import COMMANDS, known_keys
 from .instances import Block
-from .keys.commands import COMMANDS, Command, known_keys
+from .keys import Command
 from .sources import COMMAND_LINE, ENV_FILE, Merged
 
 PARAMS = "responses_create_params"

@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 
 from ..errors import suggest
 from ..secrets import MASK, is_secret_key
-from .keys.parallelism import Parallelism
+from .keys import Parallelism
 
 WORDS: dict[Any, str] = {
     int: "an int",

@@ -4,9 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from .fields import keys
-from .keys.command import Command
-from .keys.commands import CollectConfig, EstimateConfig, RunConfig
-from .keys.groups import GroupsConfig
+from .keys import CollectConfig, Command, EstimateConfig, GroupsConfig, RunConfig
 from .sources import COMMAND_LINE, ENV_FILE, Merged
 
 

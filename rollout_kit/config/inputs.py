@@ -9,8 +9,7 @@ from ..errors import ConfigError, suggest
 from ..serving import registry
 from ..serving.nemo_gym.environment_servers import find_environment_servers, list_datasets
 from ..types import JsonObject
-from .keys.command import Command
-from .keys.commands import CollectConfig, ReverifyConfig
+from .keys import CollectConfig, Command, ReverifyConfig
 
 CommandT = TypeVar("CommandT", bound=Command)
 

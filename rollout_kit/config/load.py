@@ -31,10 +31,11 @@ from . import (
     verification,
 )
 from .classify import PARAMS
+from .commands import known_keys
 from .inputs import with_dataset
 from .instance_keys import CommonKeys
 from .instances import BLOCK_TYPES, Block, Instance
-from .keys.commands import Command, HttpClientConfig, known_keys
+from .keys import Command, HttpClientConfig
 from .overrides import Override
 from .replaced import Replaced
 from .sources import COMMAND_LINE, ENV_FILE, Merged

@@ -9,7 +9,7 @@ from typing import Any
 from ..config import fields
 from ..config.inputs import how_to_get
 from ..config.instances import AGENTS, MODELS
-from ..config.keys.commands import CollectConfig, HttpClientConfig, ReverifyConfig, RunConfig
+from ..config.keys import CollectConfig, HttpClientConfig, ReverifyConfig, RunConfig
 from ..config.load import Config
 from ..config.sources import ENV_FILE
 from ..errors import ConfigError, PeerError

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 
-from ..config.keys.commands import CheckTokensConfig
+from ..config.keys import CheckTokensConfig
 from ..config.load import Config
 from ..errors import ConfigError, RolloutError
 from ..launch.reach import reach

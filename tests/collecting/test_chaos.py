@@ -21,7 +21,7 @@ from rollout_kit.authoring.chaos.kills import draw_kills
 from rollout_kit.authoring.chaos.processes import Processes
 from rollout_kit.authoring.chaos.witness import Witness
 from rollout_kit.authoring.chaos.words import build_words
-from rollout_kit.config.keys.commands import ChaosConfig, KillsConfig
+from rollout_kit.config.keys import ChaosConfig, KillsConfig
 from rollout_kit.config.load import Config, load
 from rollout_kit.errors import ConfigError
 from rollout_kit.store.files import OutputPaths

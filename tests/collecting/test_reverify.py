@@ -26,7 +26,7 @@ from rollout_kit.api.testing import (
     run_virtual,
     text_response,
 )
-from rollout_kit.config.keys.commands import ReverifyConfig
+from rollout_kit.config.keys import ReverifyConfig
 from rollout_kit.config.load import load
 from rollout_kit.config.verification import select_needed, verifier_of
 from rollout_kit.errors import ConfigError, ModelError, OutputError, StopRun, VerifyError

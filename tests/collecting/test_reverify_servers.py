@@ -15,7 +15,7 @@ from rollout_kit.commands.collect_rollouts import collect_through
 from rollout_kit.commands.progress import Progress
 from rollout_kit.commands.reverify import reverify
 from rollout_kit.config.instances import Instance
-from rollout_kit.config.keys.commands import ReverifyConfig
+from rollout_kit.config.keys import ReverifyConfig
 from rollout_kit.config.load import load
 from rollout_kit.config.verification import verifier_of
 from rollout_kit.errors import ConfigError

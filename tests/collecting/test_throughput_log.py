@@ -14,7 +14,7 @@ from virtual_time import VirtualTime
 
 from rollout_kit.api.testing import ScriptedModel, run_virtual
 from rollout_kit.commands.throughput_log import COLUMNS, HEADER, append_line, check_log
-from rollout_kit.config.keys.commands import CollectConfig
+from rollout_kit.config.keys import CollectConfig
 from rollout_kit.errors import ConfigError
 
 ROWS = [row("a"), row("b"), row("c", expected="something else")]

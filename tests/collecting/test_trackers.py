@@ -23,7 +23,7 @@ from rollout_kit.collecting.trackers.mlflow_worker import flatten, legal
 from rollout_kit.collecting.trackers.outbox import Backlog, Latest
 from rollout_kit.commands.collect_rollouts import collect_through
 from rollout_kit.config import load
-from rollout_kit.config.keys.analysis import ExportConfig
+from rollout_kit.config.keys import ExportConfig
 from rollout_kit.errors import RolloutError
 from rollout_kit.secrets import secret_values
 from rollout_kit.types import Failure, Key, Rollout, Unverified

@@ -11,7 +11,7 @@ import pytest
 from support import Bench, eventually, row
 from tracked import NUM_FREE, collect_held
 
-from rollout_kit.config.keys.servers import HeadServerConfig
+from rollout_kit.config.keys import HeadServerConfig
 from rollout_kit.errors import ConfigError
 from rollout_kit.launch.head import exposition
 from rollout_kit.launch.head.server import HeadServer

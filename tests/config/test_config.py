@@ -16,9 +16,15 @@ from omegaconf._utils import get_yaml_loader
 
 from rollout_kit import errors
 from rollout_kit.config.interpolation import _replace
-from rollout_kit.config.keys.authoring import AuditConfig, EntrypointConfig
-from rollout_kit.config.keys.commands import CollectConfig, ControlConfig, InspectConfig, RunConfig
-from rollout_kit.config.keys.parallelism import Parallelism
+from rollout_kit.config.keys import (
+    AuditConfig,
+    CollectConfig,
+    ControlConfig,
+    EntrypointConfig,
+    InspectConfig,
+    Parallelism,
+    RunConfig,
+)
 from rollout_kit.config.load import Config, load, parse_keys
 from rollout_kit.config.sources import Layer, Merged, _yaml_loader
 from rollout_kit.errors import ConfigError

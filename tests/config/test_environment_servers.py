@@ -14,7 +14,7 @@ from support import read_jsonl, write_jsonl
 from rollout_kit.api.testing import call_response, text_response
 from rollout_kit.authoring.catalogue import check_files
 from rollout_kit.collecting.data.entries import list_datasets
-from rollout_kit.config.keys.commands import ValidateConfig
+from rollout_kit.config.keys import ValidateConfig
 from rollout_kit.config.load import Config, load
 from rollout_kit.errors import ConfigError
 from rollout_kit.serving.nemo_gym.checkout import Gym

@@ -16,8 +16,7 @@ from rollout_kit.commands.collect_rollouts import collect
 from rollout_kit.commands.progress import Progress
 from rollout_kit.config.fields import keys
 from rollout_kit.config.idle import PASSED
-from rollout_kit.config.keys.command import CommandKeys
-from rollout_kit.config.keys.commands import CollectConfig, RunConfig
+from rollout_kit.config.keys import CollectConfig, CommandKeys, RunConfig
 from rollout_kit.config.load import load
 from rollout_kit.errors import RolloutKitError
 

@@ -23,7 +23,7 @@ from support import read_jsonl, write_jsonl
 from rollout_kit.api.testing import call_response, text_response
 from rollout_kit.commands import gym
 from rollout_kit.commands.gym import translate
-from rollout_kit.config.keys.commands import ValidateConfig
+from rollout_kit.config.keys import ValidateConfig
 from rollout_kit.config.load import Config, load
 from rollout_kit.config.verification import select_needed
 from rollout_kit.errors import ConfigError

@@ -12,8 +12,7 @@ import yaml
 
 from rollout_kit.authoring.plan_vllm import architecture, capacity, checkpoint, gpus, shown
 from rollout_kit.authoring.plan_vllm.plan import plan
-from rollout_kit.config.keys.commands import InspectConfig
-from rollout_kit.config.keys.planning import PlanVllmConfig
+from rollout_kit.config.keys import InspectConfig, PlanVllmConfig
 from rollout_kit.config.load import load
 from rollout_kit.errors import ConfigError
 

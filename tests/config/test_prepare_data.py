@@ -12,7 +12,7 @@ from support import read_jsonl, write_jsonl
 
 from rollout_kit.collecting.data.mapping import Mapping, get_shape
 from rollout_kit.collecting.data.prepare import prepare
-from rollout_kit.config.keys.authoring import PrepareDataConfig
+from rollout_kit.config.keys import PrepareDataConfig
 from rollout_kit.config.load import load
 from rollout_kit.errors import ConfigError
 from rollout_kit.types import JsonObject

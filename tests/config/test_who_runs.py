@@ -10,7 +10,7 @@ from support import asked, write_jsonl
 
 from rollout_kit.commands.collect_rollouts import collect
 from rollout_kit.commands.progress import Progress
-from rollout_kit.config.keys.commands import CollectConfig, RunConfig
+from rollout_kit.config.keys import CollectConfig, RunConfig
 from rollout_kit.config.load import load
 from rollout_kit.config.replaced import explain
 

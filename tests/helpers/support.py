@@ -20,7 +20,7 @@ from rollout_kit.collecting.schedule import Schedule
 from rollout_kit.commands.collect_rollouts import collect_through
 from rollout_kit.commands.progress import Progress
 from rollout_kit.commands.reverify import reverify_through
-from rollout_kit.config.keys.commands import CollectConfig, ReverifyConfig
+from rollout_kit.config.keys import CollectConfig, ReverifyConfig
 from rollout_kit.config.load import Config
 from rollout_kit.launch.reach import Servers
 from rollout_kit.responses import output_text

@@ -18,7 +18,7 @@ from workplace import CONFIG, ROOT, VERIFIER, Workplace, pids_in, said_until
 
 from rollout_kit import __version__
 from rollout_kit.commands import entry, main
-from rollout_kit.config.keys.commands import COMMANDS
+from rollout_kit.config.commands import COMMANDS
 from rollout_kit.serving.sockets import bound_socket
 
 

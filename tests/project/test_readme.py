@@ -226,7 +226,7 @@ def test_the_index_lists_every_document() -> None:
 
 
 def test_every_command_that_a_document_names_exists() -> None:
-    from rollout_kit.config.keys.commands import COMMANDS
+    from rollout_kit.config.commands import COMMANDS
 
     for path in documents():
         named = set(re.findall(r"\bng_\w+", path.read_text()))

@@ -21,7 +21,7 @@ from support import Echo, asked
 from workplace import Workplace
 
 from rollout_kit.api.testing import making
-from rollout_kit.config.keys.commands import HeadServerConfig
+from rollout_kit.config.keys import HeadServerConfig
 from rollout_kit.errors import ConfigError
 from rollout_kit.launch.head import client as head
 from rollout_kit.launch.head.client import IDENTITY, HeadClient

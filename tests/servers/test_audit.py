@@ -22,7 +22,7 @@ from rollout_kit.authoring import audit_run
 from rollout_kit.authoring.audit_run import WATCH
 from rollout_kit.authoring.audit_stage import audit
 from rollout_kit.commands.audit_verifier import add_config
-from rollout_kit.config.keys.commands import AuditConfig
+from rollout_kit.config.keys import AuditConfig
 from rollout_kit.config.load import load
 from rollout_kit.errors import ConfigError
 from rollout_kit.serving import registry

@@ -14,7 +14,7 @@ from support import NO_NAMESPACES, blocks, may_isolate
 from rollout_kit.api.testing import OVERS, mount
 from rollout_kit.authoring.examination import check_verdicts, make_trusting, read_rows
 from rollout_kit.config.instances import UNSAFE_CODE
-from rollout_kit.config.keys.commands import InspectConfig
+from rollout_kit.config.keys import InspectConfig
 from rollout_kit.config.load import load
 from rollout_kit.errors import ConfigError, RolloutError
 from rollout_kit.serving import registry

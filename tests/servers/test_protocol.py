@@ -20,7 +20,7 @@ from support import asked, read_jsonl, write_jsonl
 from workplace import ROOT, Workplace
 
 from rollout_kit.api.testing import ScriptedModel, call_response, making, text_response
-from rollout_kit.config.keys.commands import HeadServerConfig
+from rollout_kit.config.keys import HeadServerConfig
 from rollout_kit.errors import BY_NAME, TRANSIENT, ModelError, from_wire
 from rollout_kit.launch.head.server import HeadServer
 from rollout_kit.launch.placement import Server

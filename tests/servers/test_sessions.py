@@ -16,7 +16,7 @@ from support import config_of, read_jsonl, write_jsonl
 from rollout_kit.api.testing import call_response, making, text_response
 from rollout_kit.commands.collect_rollouts import collect_through
 from rollout_kit.commands.progress import Progress
-from rollout_kit.config.keys.commands import InspectConfig
+from rollout_kit.config.keys import InspectConfig
 from rollout_kit.config.load import load
 from rollout_kit.errors import SessionLost
 from rollout_kit.launch.placement import HttpLimits, placed

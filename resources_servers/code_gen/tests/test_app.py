@@ -18,7 +18,7 @@ from rollout_kit import (
     message_item,
 )
 from rollout_kit.api.testing import making, mount
-from rollout_kit.config.keys.commands import CollectConfig
+from rollout_kit.config.keys import CollectConfig
 from rollout_kit.config.load import load as load_config
 from rollout_kit.launch.reach import reach
 from rollout_kit.serving.registry import load

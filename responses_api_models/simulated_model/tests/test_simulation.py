@@ -12,7 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 from rollout_kit.api.testing import making, mount
-from rollout_kit.config.keys.commands import InspectConfig
+from rollout_kit.config.keys import InspectConfig
 from rollout_kit.config.load import load as load_config
 from rollout_kit.errors import ConfigError, TaskError
 from rollout_kit.serving.registry import load

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from rollout_kit.config.keys.commands import InspectConfig
+from rollout_kit.config.keys import InspectConfig
 from rollout_kit.config.load import load
 from rollout_kit.errors import ConfigError
 from rollout_kit.serving import registry

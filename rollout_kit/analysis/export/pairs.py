@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
-from ...config.keys.analysis import PairRule, PairsConfig
+from ...config.keys import PairRule, PairsConfig
 from ...errors import ConfigError
 from ...store.arms.template import read_yaml
 from ...store.groups.scope import Group

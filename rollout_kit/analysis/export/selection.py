@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
 
-from ...config.keys.analysis import SelectionConfig
+from ...config.keys import SelectionConfig
 from ...errors import ConfigError, suggest
 from ...store.groups.scope import Group, arm_of_key, group_of
 from ...store.outputs import files_of

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...config.keys.trackers import OtelConfig
+from ...config.keys import OtelConfig
 from ...store.groups.scope import arm_of_key
 from ...trajectory import TokenSequence, sequences
 from ...types import JsonObject, Rollout

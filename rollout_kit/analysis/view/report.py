@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from ...config.keys.analysis import ReportConfig
+from ...config.keys import ReportConfig
 from ...errors import ConfigError, number_of
 from ...responses import content_texts
 from ...store.arms.order import ArmOrder

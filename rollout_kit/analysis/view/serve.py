@@ -5,7 +5,7 @@ import webbrowser
 from collections.abc import Callable
 from urllib.parse import urlencode
 
-from ...config.keys.analysis import ViewConfig
+from ...config.keys import ViewConfig
 from ...errors import number_of
 from ...serving.sockets import bind_page, url_of
 from ...serving.transport.app import served

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import orjson
 
-from ...config.keys.analysis import ViewConfig
+from ...config.keys import ViewConfig
 from ...errors import ConfigError, number_of
 from ...types import JsonObject
 from ..pages.site import find_file

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ...collecting.collection import output_paths
-from ...config.keys.commands import ChaosConfig
+from ...config.keys import ChaosConfig
 from ...config.load import Config
 from ...errors import ConfigError
 from .again import verify_sample

@@ -5,7 +5,7 @@ import random
 from dataclasses import dataclass
 from typing import Literal
 
-from ...config.keys.commands import KillsConfig
+from ...config.keys import KillsConfig
 
 Victim = Literal["collector", "server", "ng_run"]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from ...collecting.plan import find_wanted, task_reader
 from ...config.inputs import choose_agent, task_path
 from ...config.instances import AGENTS
-from ...config.keys.commands import CollectConfig
+from ...config.keys import CollectConfig
 from ...config.load import Config
 from ...errors import ConfigError
 from ...launch.reach import Servers

@@ -7,13 +7,8 @@ from pathlib import Path
 import yaml
 
 from ...collecting.command_line import key_of_word
-from ...config.keys.commands import (
-    ChaosConfig,
-    CollectConfig,
-    HeadServerConfig,
-    ServersConfig,
-    known_keys,
-)
+from ...config.commands import known_keys
+from ...config.keys import ChaosConfig, CollectConfig, HeadServerConfig, ServersConfig
 from ...config.load import Config
 from ...serving.sockets import bound_socket
 

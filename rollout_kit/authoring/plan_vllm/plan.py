@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ...config.keys.planning import PlanVllmConfig
+from ...config.keys import PlanVllmConfig
 from . import architecture, capacity, checkpoint, gpus
 from .architecture import Architecture
 from .capacity import Layout

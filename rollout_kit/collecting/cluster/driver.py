@@ -14,7 +14,7 @@ from time import monotonic, perf_counter, strftime
 from typing import Any
 
 from ...config.instances import MODELS
-from ...config.keys.commands import CollectConfig
+from ...config.keys import CollectConfig
 from ...config.load import Config, Instance
 from ...config.verification import select_needed
 from ...errors import ConfigError, PeerLost

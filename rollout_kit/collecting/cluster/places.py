@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol, Self
 
 from ...config.instance_keys import RAY
-from ...config.keys.commands import CollectConfig, RunConfig
+from ...config.keys import CollectConfig, RunConfig
 from ...config.load import Config
 from ...launch.placement import Nodes
 from ...launch.reach import Servers, reach

@@ -21,7 +21,7 @@ import orjson
 from starlette.types import Receive, Scope, Send
 
 from ...config.instances import Instance
-from ...config.keys.command import Command
+from ...config.keys import Command
 from ...config.load import Config
 from ...errors import ConfigError
 from ...launch.fleet import Upkeep

@@ -8,7 +8,7 @@ from pathlib import Path
 import orjson
 
 from ...config.instances import AGENTS
-from ...config.keys.authoring import PrepareDataConfig
+from ...config.keys import PrepareDataConfig
 from ...config.load import Config
 from ...errors import ConfigError, OutputError
 from ...serving import registry

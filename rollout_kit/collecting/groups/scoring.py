@@ -14,7 +14,7 @@ from sys import intern
 from typing import Any
 
 from ...analysis.metrics.summary import Metrics
-from ...config.keys.groups import GroupsConfig
+from ...config.keys import GroupsConfig
 from ...errors import OutputError, PeerTimeout, RolloutError, VerifyError
 from ...serving.transport.retry import VERIFICATION, retry
 from ...serving.verdicts.groups import GroupScores, as_group_scores

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ...config.keys.parallelism import Parallelism
+from ...config.keys import Parallelism
 from ..run import Run
 
 A_PERSON = "a person"

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...config.keys.control import NO_KNOBS, CtlConfig
+from ...config.keys import NO_KNOBS, CtlConfig
 from ...errors import ConfigError
 from ...types import JsonObject
 from ..pacing.bill import dollars

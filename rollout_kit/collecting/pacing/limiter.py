@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from ...config.keys.parallelism import AUTO, Parallelism
+from ...config.keys import AUTO, Parallelism
 from ...errors import number_of
 from ...types import JsonObject
 from .capacity import find_capacity, find_width

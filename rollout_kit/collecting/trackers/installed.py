@@ -4,7 +4,7 @@ from importlib.util import find_spec
 
 from pydantic import BaseModel
 
-from ...config.keys.trackers import TrackersConfig
+from ...config.keys import TrackersConfig
 from ...errors import ConfigError, how_to_install
 
 SWITCHES = {"wandb": "project", "mlflow": "experiment", "otel": "endpoint"}

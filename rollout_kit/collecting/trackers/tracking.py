@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..._version import __version__
-from ...config.keys.trackers import MlflowConfig, TrackersConfig, WandbConfig
+from ...config.keys import MlflowConfig, TrackersConfig, WandbConfig
 from ...secrets import mask, secret_values
 from ...serving.transport.loop import interrupts
 from ...store.files import OutputPaths

@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 import yaml
 
-from ...config.keys.commands import ControlConfig, HeadServerConfig
+from ...config.keys import ControlConfig, HeadServerConfig
 from ...errors import ConfigError, PeerError
 from ...serving.transport.access import bearer
 from ...serving.transport.http import HttpClient, Reply

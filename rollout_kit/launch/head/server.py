@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ...config.keys.commands import HeadServerConfig
+from ...config.keys import HeadServerConfig
 from ...errors import ConfigError
 from ...serving.nemo_gym import handover
 from ...serving.sockets import bound_socket, url_of

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from ..._version import __version__
-from ...config.keys.lora import MergeLoraConfig
+from ...config.keys import MergeLoraConfig
 from ...errors import ConfigError, OutputError
 from ...serving.weights import digest_of
 from ...store.files import sync_folder, write_json

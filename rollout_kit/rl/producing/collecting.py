@@ -10,7 +10,7 @@ from ...api.runs import Collecting, read_keys
 from ...api.servers import log_event
 from ...collecting.run import Run
 from ...collecting.sources import TaskSource
-from ...config.keys.commands import CollectConfig
+from ...config.keys import CollectConfig
 from ...errors import ConfigError
 from ...launch.reach import Servers
 from ..buffer.buffer import Buffer

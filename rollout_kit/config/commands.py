@@ -1,0 +1,297 @@
+"""The table of commands: the keys of each, what it does, and how it is typed.
+
+A new command is one entry here, and a module of its name in `commands/` with a `main`.
+"""
+
+from typing import NamedTuple
+
+from .keys import (
+    AuditConfig,
+    ChaosConfig,
+    CheckTokensConfig,
+    CollectConfig,
+    Command,
+    CompareConfig,
+    ControlConfig,
+    CtlConfig,
+    EntrypointConfig,
+    EstimateConfig,
+    ExportConfig,
+    InspectConfig,
+    ListConfig,
+    MergeConfig,
+    MergeLoraConfig,
+    PairsConfig,
+    PlanVllmConfig,
+    PrepareDataConfig,
+    ReportConfig,
+    ReverifyConfig,
+    RunConfig,
+    SimulateTrainerConfig,
+    StatusConfig,
+    ValidateConfig,
+    ViewConfig,
+)
+
+
+class CommandInfo(NamedTuple):
+    """One command. Its code is the `main` of the module of its name in `commands/`."""
+
+    keys: type[Command]
+    summary: str
+    examples: tuple[str, ...] = ()
+    module: str = ""
+    """The module, where it has another name."""
+
+
+COMMANDS = {
+    "ng_run": CommandInfo(
+        RunConfig,
+        "start every server of the configuration",
+        (
+            'ng_run "+config_paths=[configs/quickstart.yaml]"',
+            'ng_run "+config_paths=[configs/quickstart.yaml]" +head_server.port=11001',
+        ),
+    ),
+    "ng_collect_rollouts": CommandInfo(
+        CollectConfig,
+        "run tasks through an agent, verify and append rollouts",
+        (
+            "ng_collect_rollouts +agent_name=mcqa_simple_agent "
+            "+input_jsonl_fpath=tasks.jsonl +output_jsonl_fpath=rollouts.jsonl",
+            'ng_collect_rollouts "+config_paths=[configs/quickstart.yaml]" '
+            "+input_jsonl_fpath=tasks.jsonl +output_jsonl_fpath=rollouts.jsonl +limit=10 "
+            "+responses_create_params.temperature=0.3",
+        ),
+    ),
+    "ng_estimate": CommandInfo(
+        EstimateConfig,
+        "collect a few rollouts at random, and estimate the cost of all",
+        (
+            'ng_estimate "+config_paths=[configs/quickstart.yaml]" '
+            "+input_jsonl_fpath=tasks.jsonl +output_jsonl_fpath=rollouts.jsonl "
+            "+num_repeats=4",
+            "ng_estimate +agent_name=mcqa_simple_agent +input_jsonl_fpath=tasks.jsonl "
+            "+output_jsonl_fpath=rollouts.jsonl +num_canary=100 +json=true",
+        ),
+    ),
+    "ng_reverify": CommandInfo(
+        ReverifyConfig,
+        "verify stored responses again, without a policy model",
+        (
+            'ng_reverify "+config_paths=[configs/quickstart.yaml]" '
+            "+input_jsonl_fpath=rollouts.jsonl +output_jsonl_fpath=reverified.jsonl",
+            "ng_reverify +input_jsonl_fpath=rollouts.d/unverified.jsonl "
+            "+output_jsonl_fpath=reverified.jsonl +num_samples_in_parallel=50",
+        ),
+    ),
+    "ng_chaos": CommandInfo(
+        ChaosConfig,
+        "kill a collection repeatedly, and check that no data is lost",
+        (
+            'ng_chaos "+config_paths=[configs/rehearsal.yaml]" +dataset=example '
+            "+num_repeats=20 +output_jsonl_fpath=results/chaos/rollouts.jsonl "
+            "+kills.collector=10",
+            "ng_chaos +check_only=true +input_jsonl_fpath=tasks.jsonl "
+            "+output_jsonl_fpath=rollouts.jsonl",
+        ),
+    ),
+    "ng_plan_vllm": CommandInfo(
+        PlanVllmConfig,
+        "show whether a model fits on GPUs, and how many sequences",
+        (
+            "ng_plan_vllm +model_name=meta-llama/Llama-3.1-70B-Instruct +gpus=8xH100",
+            "ng_plan_vllm +model_name=./model +gpus=2x80GB +max_model_len=16384 +quantization=fp8",
+        ),
+    ),
+    "ng_status": CommandInfo(
+        StatusConfig,
+        "show the health and the load of the servers of an ng_run",
+        (
+            "ng_status",
+            "ng_status +head_server.port=11001 +json=true",
+        ),
+    ),
+    "ng_stop": CommandInfo(
+        ControlConfig,
+        "stop a running ng_run and its servers",
+        (
+            "ng_stop",
+            "ng_stop +head_server.port=11001",
+        ),
+    ),
+    "ng_ctl": CommandInfo(
+        CtlConfig,
+        "list running collections, and steer them",
+        (
+            "ng_ctl parallelism=128",
+            "ng_ctl cancel=c4ca4238a0b92382:0 +drop=true",
+        ),
+    ),
+    "ng_init_resources_server": CommandInfo(
+        EntrypointConfig,
+        "create the folder of a new environment",
+        ("ng_init_resources_server +entrypoint=resources_servers/my_env",),
+    ),
+    "ng_test": CommandInfo(
+        EntrypointConfig,
+        "check a server's rows, verdicts and configuration; run its tests",
+        (
+            "ng_test +entrypoint=resources_servers/my_env",
+            "ng_test +entrypoint=resources_servers/mcqa",
+        ),
+    ),
+    "ng_audit_verifier": CommandInfo(
+        AuditConfig,
+        "check that a verifier's verdicts can be trusted, and how long they take",
+        (
+            "ng_audit_verifier +entrypoint=resources_servers/mcqa",
+            'ng_audit_verifier "+config_paths=[my_env.yaml]" +resources_server_name=my_env '
+            "+input_jsonl_fpath=rows.jsonl +output_fpath=audit.json",
+        ),
+    ),
+    "ng_prepare_data": CommandInfo(
+        PrepareDataConfig,
+        "write files of checked tasks from the datasets of the agents",
+        (
+            'ng_prepare_data "+config_paths=[resources_servers/mcqa/configs/mcqa.yaml]" '
+            "+output_dirpath=results/data",
+            'ng_prepare_data "+config_paths=[my_env.yaml]" +output_dirpath=data '
+            "+mode=train_preparation +drop_duplicates=true",
+        ),
+    ),
+    "ng_view": CommandInfo(
+        ViewConfig,
+        "look at rollouts in a browser, or write them as one HTML file",
+        (
+            "ng_view results/",
+            "ng_view rollouts.jsonl +where='reward < 0.5' +static=report.html",
+        ),
+    ),
+    "ng_report": CommandInfo(
+        ReportConfig,
+        "write one HTML page with figures, plots and examples",
+        (
+            "ng_report results/*.jsonl",
+            "ng_report before.jsonl after.jsonl +output_fpath=report.html +title='Before "
+            "and after'",
+        ),
+    ),
+    "ng_merge": CommandInfo(
+        MergeConfig,
+        "merge shards, or other files of rollouts, into one",
+        (
+            "ng_merge 'shards/*.jsonl' +output_jsonl_fpath=rollouts.jsonl",
+            "ng_merge 'shards/*.jsonl' +output_jsonl_fpath=rollouts.jsonl "
+            "+input_jsonl_fpath=tasks.jsonl",
+        ),
+    ),
+    "ng_aggregate_rollouts": CommandInfo(
+        MergeConfig,
+        "the same as ng_merge, by its name in NeMo Gym",
+        module="merge",
+    ),
+    "ng_compare": CommandInfo(
+        CompareConfig,
+        "compare files of rollouts task by task, and conclude",
+        (
+            "ng_compare before.jsonl after.jsonl",
+            "ng_compare a.jsonl b.jsonl c.jsonl +json=true",
+        ),
+    ),
+    "ng_check_tokens": CommandInfo(
+        CheckTokensConfig,
+        "score sampled tokens again, compare the log-probs",
+        (
+            "ng_check_tokens +input_jsonl_fpath=rollouts.jsonl",
+            'ng_check_tokens "+config_paths=[configs/demo.yaml]" '
+            "+input_jsonl_fpath=rollouts.jsonl +limit=1000 +json=true",
+        ),
+    ),
+    "ng_export": CommandInfo(
+        ExportConfig,
+        "write rollouts in the format of a trainer",
+        (
+            "ng_export rollouts.jsonl +format=trl_sft +output_fpath=train.jsonl "
+            "+where='reward > 0.5 and num_turns < 8' +drop_truncated=true",
+            "ng_export rollouts.jsonl +format=verl_rl +output_fpath=train.parquet "
+            "+test_fraction=0.1",
+        ),
+    ),
+    "ng_pairs": CommandInfo(
+        PairsConfig,
+        "write preference pairs, by rules, in the format of a trainer",
+        (
+            "ng_pairs rollouts.jsonl +output_fpath=pairs.jsonl +rules=[correctness] "
+            "+max_per_task=4",
+            "ng_pairs rollouts.jsonl +format=llamafactory_dpo +output_fpath=pairs.jsonl "
+            "+rules_fpath=rules.yaml",
+        ),
+    ),
+    "ng_merge_lora": CommandInfo(
+        MergeLoraConfig,
+        "write a model with a LoRA adapter merged in",
+        (
+            "ng_merge_lora +base=models/base +adapter=checkpoints/lora +output=models/merged",
+            "ng_merge_lora +base=Qwen/Qwen3-0.6B +adapter=lora +output=merged +dtype=float32",
+        ),
+    ),
+    "ng_simulate_trainer": CommandInfo(
+        SimulateTrainerConfig,
+        "take groups from a buffer at a given pace, and train nothing",
+        (
+            "ng_simulate_trainer +buffer=http://127.0.0.1:8123 +step_s=2 +steps=50",
+            "ng_simulate_trainer '+buffer=redis://localhost:6379/0/run1' +batch=32 +step_s=10",
+        ),
+    ),
+    "ng_validate": CommandInfo(
+        ValidateConfig,
+        "check everything without starting anything",
+        (
+            'ng_validate "+config_paths=[configs/quickstart.yaml]"',
+            'ng_validate "+config_paths=[a.yaml,b.yaml]" +policy_model_name=gpt-4o-mini',
+        ),
+    ),
+    "ng_list": CommandInfo(
+        ListConfig,
+        "list environments, benchmarks and agents, where they are from and what they need",
+        (
+            "ng_list",
+            "ng_list +nemo_gym=~/Gym +kind=benchmark",
+        ),
+    ),
+    "ng_dump_config": CommandInfo(
+        InspectConfig,
+        "print the merged configuration with the origin of each value",
+        (
+            'ng_dump_config "+config_paths=[configs/quickstart.yaml]"',
+            'ng_dump_config "+config_paths=[configs/quickstart.yaml]" +json=true',
+        ),
+    ),
+    "ng_help": CommandInfo(
+        InspectConfig,
+        "list the commands",
+        (
+            "ng_help",
+            "ng_collect_rollouts --help",
+        ),
+    ),
+    "ng_version": CommandInfo(
+        InspectConfig,
+        "print versions for a bug report",
+        (
+            "ng_version",
+            "ng_version +json=true",
+        ),
+    ),
+}
+"""Every command of the toolkit: its keys, what it does, and how it is typed."""
+
+
+def known_keys() -> set[str]:
+    """The keys of all commands: a YAML file may contain the keys of any of them."""
+    return {
+        field.alias or name
+        for entry in COMMANDS.values()
+        for name, field in entry.keys.model_fields.items()
+    }

@@ -1,0 +1,987 @@
+"""Defines the keys of each command: name, type, default and one sentence.
+
+The command line, the YAML, `--help` and the reference use these definitions. First the keys that
+several commands share, then each command with its own.
+"""
+
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic_core import CoreSchema, core_schema
+
+from ..types import JsonObject
+from .shard import Shard
+
+
+class CommandKeys(BaseModel):
+    """Base of all keys of commands."""
+
+    # a process runs one command: pydantic builds the validators of that one only
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _check_path(cls, value: Any, info: ValidationInfo) -> Any:
+        """ValueError for an empty path, which would be the working directory. A shell makes one of
+        a variable that is not set."""
+        if value == "" and info.field_name:
+            annotation = cls.model_fields[info.field_name].annotation
+            if annotation is Path or Path in get_args(annotation):
+                raise ValueError("is empty; give a path")
+        return value
+
+
+class Command(CommandKeys):
+    """Keys of every command."""
+
+    asks_policy: ClassVar[bool] = True
+    """Whether the command needs the policy model."""
+    has_servers: ClassVar[bool] = True
+    """Whether the configuration of servers is a part of the command's own."""
+
+    config_paths: list[str] = Field([], description="YAML files to merge, lowest first.")
+    json_output: bool = Field(False, alias="json", description="Print JSON instead of text.")
+
+
+@dataclass(frozen=True, slots=True)
+class Parallelism:
+    """Rollouts in flight: `start` at first, then between `floor` and `ceiling`."""
+
+    floor: int
+    start: int
+    ceiling: int
+
+    @classmethod
+    def parse(cls, value: Any) -> "Parallelism":
+        """A number, `auto`, or `min-start-max`; ValueError for anything else."""
+        if isinstance(value, int) and not isinstance(value, bool):
+            if value < 1:
+                raise ValueError(f"must be at least 1, got {value}")
+            return cls(value, value, value)
+        if value == "auto":
+            return AUTO
+        try:
+            floor, start, ceiling = map(int, str(value).split("-"))
+        except ValueError:
+            raise ValueError(
+                f"give a number, auto, or min-start-max as in 4-64-1024, not {value!r}"
+            ) from None
+        if not 1 <= floor <= start <= ceiling:
+            raise ValueError("of min-start-max, each must be at least the one before")
+        return cls(floor, start, ceiling)
+
+    @property
+    def fixed(self) -> int | None:
+        """The number of rollouts in flight if it never changes."""
+        return self.start if self.floor == self.ceiling else None
+
+    def spell(self) -> int | str:
+        """The value as `parse` takes it."""
+        if self == AUTO:
+            return "auto"
+        return self.fixed or f"{self.floor}-{self.start}-{self.ceiling}"
+
+    def __repr__(self) -> str:
+        return str(self.spell())
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            lambda value: value if isinstance(value, cls) else cls.parse(value),
+            serialization=core_schema.plain_serializer_function_ser_schema(cls.spell),
+        )
+
+
+AUTO = Parallelism(1, 8, 4096)
+"""It begins with few until it is known what the model holds."""
+
+
+class HeadServerConfig(CommandKeys):
+    """The server through which collectors find the servers of an `ng_run`."""
+
+    host: str = Field(default="127.0.0.1", description="Address of the head server.")
+    port: int = Field(default=11000, ge=0, le=65535, description="Port of the head server.")
+
+
+class HttpClientConfig(CommandKeys):
+    """Limits of the HTTP client (NeMo Gym calls them `GlobalAIOHTTPAsyncClientConfig`)."""
+
+    global_aiohttp_connector_limit: int | None = Field(
+        None,
+        ge=0,
+        description="Maximum number of connections; 0 = unlimited. Default: by parallelism.",
+    )
+    global_aiohttp_connector_limit_per_host: int | None = Field(
+        None, ge=0, description="Maximum number of connections per host; 0 = unlimited."
+    )
+    global_aiohttp_client_timeout_s: float | None = Field(
+        None, gt=0, description="Time limit of one HTTP request. Default: request_timeout_s."
+    )
+    max_reply_mb: float = Field(
+        256.0,
+        gt=0,
+        description="Largest reply of another server in megabytes. Model servers have a key of the"
+        " same name for replies of their endpoint.",
+    )
+
+
+class CheckoutConfig(CommandKeys):
+    """NeMo Gym's code, for servers that this toolkit does not have."""
+
+    nemo_gym: Path | None = Field(
+        None,
+        description="Checkout of NeMo Gym, for its YAML, servers and files. Default: the working"
+        " directory, if it is one.",
+    )
+    nemo_gym_code: list[str] | str = Field(
+        [],
+        description="Servers to take from the checkout though this toolkit has them: names of"
+        " implementations or instances, or all.",
+    )
+    nemo_gym_python: str | None = Field(
+        None,
+        description="Interpreter that has what the checkout's servers need. Default: an environment"
+        " that is made once for them.",
+    )
+    install: bool = Field(
+        False, description="Make the environments that are missing, with uv, from the network."
+    )
+
+
+class ServersConfig(CheckoutConfig):
+    """How server processes run."""
+
+    max_restarts: int = Field(
+        5,
+        ge=0,
+        description="Give up on a server after this many failed starts in a row, or six times as"
+        " many deaths just after a start; 0 = after the first.",
+    )
+    ready_timeout_s: float = Field(600, gt=0, description="Time for all servers to become ready.")
+    log_dir: Path | None = Field(
+        Path("logs"), description="Folder with a log file of each server's output; null = no logs."
+    )
+    auth_token: str | None = Field(
+        None,
+        min_length=16,
+        description="Secret of a run, for servers that listen beyond this machine and for ng_stop;"
+        " set it in env.yaml. Default: a new one, in a file that only you can read.",
+    )
+    ray_address: str | None = Field(
+        None,
+        description="Address of the Ray cluster for placement: ray and executor=ray, such as"
+        " head:6379 or auto; null = a new one on this machine, for the time of the run.",
+    )
+    record: Path | None = Field(
+        None, description="Folder in which to record each call to a model or a tool."
+    )
+    replay: Path | None = Field(
+        None,
+        description="Folder of recorded calls to replay, without calling models. With record too,"
+        " calls that are missing are sent and recorded.",
+    )
+    unsafe_code: bool = Field(
+        False,
+        description="Run model-written code even where the sandbox cannot isolate it, with all"
+        " rights of the server.",
+    )
+
+
+NUM_SAMPLES = 100
+"""Rollouts of a table."""
+
+
+class WandbConfig(CommandKeys):
+    """Weights & Biases. `project` switches it on; most keys are those of `wandb.init`."""
+
+    project: str | None = Field(default=None, description="Send figures, a table and files to W&B.")
+    entity: str | None = Field(default=None, description="User or team of the project.")
+    name: str | None = Field(default=None, description="Name of the run.")
+    group: str | None = Field(default=None, description="Group of the run.")
+    job_type: str | None = Field(default=None, description="Kind of the run.")
+    tags: list[str] = Field(default=[], description="Tags of the run.")
+    notes: str | None = Field(default=None, description="A note on the run.")
+    mode: Literal["online", "offline"] | None = Field(
+        default=None, description="offline: keep the run on disk; `wandb sync` sends it."
+    )
+    id: str | None = Field(default=None, description="Id of the run, to continue one with resume.")
+    resume: Literal["allow", "must", "never"] | None = Field(
+        default=None, description="Whether a run of this id is continued."
+    )
+    dir: str | None = Field(default=None, description="Folder of W&B's own files.")
+    samples: int = Field(
+        default=NUM_SAMPLES,
+        ge=0,
+        description="Number of rollouts in the table, drawn at random; 0 = none.",
+    )
+    files: bool = Field(default=True, description="Send the output's files at the end of the run.")
+
+
+class MlflowConfig(CommandKeys):
+    """MLflow. `experiment` switches it on."""
+
+    experiment: str | None = Field(
+        default=None, description="Send figures, a table and files to MLflow."
+    )
+    tracking_uri: str | None = Field(
+        default=None, description="Address of the server. Default: MLFLOW_TRACKING_URI."
+    )
+    run_name: str | None = Field(default=None, description="Name of the run.")
+    tags: dict[str, str] = Field(default={}, description="Tags of the run.")
+    samples: int = Field(
+        default=NUM_SAMPLES,
+        ge=0,
+        description="Number of rollouts in the table, drawn at random; 0 = none.",
+    )
+    files: bool = Field(default=True, description="Send the output's files at the end of the run.")
+
+
+class OtelConfig(CommandKeys):
+    """OpenTelemetry. `endpoint` switches it on."""
+
+    endpoint: str | None = Field(
+        default=None, description="Send a trace of each rollout to this OTLP receiver, over HTTP."
+    )
+    headers: dict[str, str] = Field(
+        default={}, description="Headers for the receiver; they are secret."
+    )
+    content: bool = Field(default=False, description="Send prompts, answers and tool calls, too.")
+    service: str = Field(default="rollout_kit", description="The `service.name` of the traces.")
+
+
+class TrackersConfig(CommandKeys):
+    """Keys of the commands whose runs can be followed."""
+
+    wandb: WandbConfig = Field(default_factory=WandbConfig, description="Weights & Biases.")
+    mlflow: MlflowConfig = Field(default_factory=MlflowConfig, description="MLflow.")
+    otel: OtelConfig = Field(default_factory=OtelConfig, description="OpenTelemetry.")
+    metrics_port: int | None = Field(
+        None,
+        ge=0,
+        le=65535,
+        description="Serve /metrics for Prometheus on this port of this machine; 0 = a free one.",
+    )
+    tracker_wait_s: float = Field(
+        60.0,
+        ge=0,
+        description="At the end, wait at most this many seconds until trackers have everything.",
+    )
+
+
+class GroupsConfig(CommandKeys):
+    """How the rollouts of a task are scored together, if their server has `verify_group`."""
+
+    incomplete_groups: Literal["wait", "partial", "drop"] = Field(
+        "wait",
+        description="Groups with a failed rollout. wait: score them when a later run completes"
+        " them; partial: score the others; drop: do not score them.",
+    )
+    min_members: int = Field(
+        2, ge=1, description="partial: score groups with at least this many rollouts."
+    )
+    group_deadline_s: float | None = Field(
+        None,
+        gt=0,
+        description="partial and drop: wait this long for the rest of a group after its first"
+        " rollout; null = until each has ended.",
+    )
+    verify_group_timeout_s: float = Field(
+        600, gt=0, description="Time limit of the verification of one group."
+    )
+    num_groups_in_parallel: int = Field(
+        16, ge=1, description="Verifications of groups at the same time."
+    )
+
+    @model_validator(mode="after")
+    def _needs_a_policy(self) -> "GroupsConfig":
+        if self.group_deadline_s is not None and self.incomplete_groups == "wait":
+            raise ValueError(
+                "group_deadline_s: after it a group is scored or dropped as it is: add"
+                " +incomplete_groups=partial or drop"
+            )
+        return self
+
+
+class ProducingConfig(CommandKeys):
+    """How often the tasks are gone through, and where their groups go."""
+
+    epochs: int | None = Field(
+        1, ge=1, description="How often to go through the tasks; null = for ever."
+    )
+    longest_first: bool = Field(
+        False,
+        description="Begin with the tasks whose answers were longest in earlier epochs.",
+    )
+    buffer: str | None = Field(
+        None,
+        description="Buffer that a trainer takes groups from: memory, redis://…/NAME, ray://…/NAME"
+        " or http://…, with its policy: ?batch=32&staleness=1.",
+    )
+    buffer_port: int = Field(
+        0, ge=0, le=65535, description="Port of a buffer in memory; 0 takes a free one."
+    )
+
+    @model_validator(mode="after")
+    def _has_a_buffer_for_the_port(self) -> "ProducingConfig":
+        if self.buffer_port and not (self.buffer or "").startswith("memory"):
+            raise ValueError("buffer_port: only a buffer in memory has one: add +buffer=memory")
+        return self
+
+
+class SimulateTrainerConfig(Command):
+    """ng_simulate_trainer: take batches from a buffer at a given pace, and train nothing."""
+
+    has_servers: ClassVar[bool] = False
+
+    buffer: str = Field(description="Buffer to take groups from: redis://…, ray://… or http://….")
+    batch: int | None = Field(None, ge=1, description="Groups of a step. Default: the buffer's.")
+    steps: int | None = Field(None, ge=1, description="Steps to take; null = until none will come.")
+    step_s: float = Field(1.0, ge=0, description="Time of a step, in seconds.")
+    sync_s: float = Field(
+        0.0, ge=0, description="Time after a step until the servers have its weights."
+    )
+    max_staleness: int | None = Field(
+        None, ge=0, description="Drop groups that are staler. Default: the buffer's."
+    )
+    max_wait_s: float | None = Field(
+        None, gt=0, description="End where a batch takes longer; null = wait."
+    )
+    finish: bool = Field(True, description="Tell the collection at the end that nothing is needed.")
+    auth_token: str | None = Field(None, description="Secret of the run, beyond this machine.")
+
+
+class ClusterConfig(CommandKeys):
+    """Where the attempts of a collection run."""
+
+    executor: Literal["local", "processes", "ray"] = Field(
+        "local",
+        description="Where rollouts run. local: in this process; processes: in worker processes on"
+        " this machine; ray: in workers on the nodes of a Ray cluster.",
+    )
+    num_workers: int | None = Field(
+        None, ge=1, description="Workers of the executor; null = one for each CPU core."
+    )
+    ray_worker_cpus: float = Field(
+        1.0, ge=0, description="CPUs that Ray reserves for a worker; 0 = none."
+    )
+
+    worker_lease_s: float = Field(
+        15.0, gt=0, description="A worker that was silent for this long is lost."
+    )
+
+    rows: Literal["driver", "shards"] = Field(
+        "driver",
+        description="Who writes the rollouts of workers. driver: it receives and writes each;"
+        " shards: each worker writes its own to the disk that all share, and they go into the"
+        " output at the end.",
+    )
+
+    shard: Shard | None = Field(
+        None,
+        description="Collect only this part of the tasks, into a file of its own: 3/10; auto in a"
+        " Slurm array, auto/10 in an indexed job of Kubernetes.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_output(cls, given: Any) -> Any:
+        """Each part has its own output: give all of them the same command."""
+        if not isinstance(given, dict) or not given.get("shard"):
+            return given
+        with suppress(ValueError):  # the field says what is wrong
+            shard, output = given["shard"], given.get("output_jsonl_fpath")
+            if not isinstance(shard, Shard) and output:
+                shard = Shard.parse(shard)
+                path = shard.path_of(Path(str(output)))
+                return {**given, "shard": shard, "output_jsonl_fpath": path}
+        return given
+
+    @model_validator(mode="after")
+    def _has_workers(self) -> "ClusterConfig":
+        if self.num_workers is not None and self.executor == "local":
+            raise ValueError("num_workers: add +executor=processes, there are no workers otherwise")
+        if self.rows == "shards" and self.executor == "local":
+            raise ValueError("rows=shards: add +executor=processes, there are no workers otherwise")
+        return self
+
+
+class CtlConfig(Command):
+    """ng_ctl: list running collections, or steer one. Keys need no + in front, and `pause`,
+    `resume` and `stop` are words."""
+
+    has_servers: ClassVar[bool] = False
+    output_jsonl_fpath: Path | None = Field(
+        None, description="Output of the collection to steer, where several run."
+    )
+    run_id: str | None = Field(None, description="Its id, or the start of it, as listed.")
+    parallelism: Parallelism | None = Field(
+        None, description="Rollouts in flight: an int, `auto`, or `min-start-max`."
+    )
+    paused: bool | None = Field(
+        None, description="true (or the word pause): start nothing more; false (resume): go on."
+    )
+    max_cost_usd: float | None = Field(
+        None, description="Cost limit of the run, in US dollars; null = none."
+    )
+    max_total_tokens: int | None = Field(
+        None, description="Limit on the tokens of the run; null = none."
+    )
+    max_minutes: float | None = Field(
+        None, description="Start nothing more this many minutes after the start; null = no limit."
+    )
+    cancel: str | list[str] | None = Field(
+        None,
+        description="Cancel rollouts in flight, as <task_id>:<rollout_index>: they are owed again.",
+    )
+    drop: bool = Field(False, description="Record what is cancelled as failed, for good.")
+    requeue: str | list[str] | None = Field(
+        None, description="Start rollouts again that are in flight, or were cancelled."
+    )
+    stop: bool = Field(
+        False, description="End the run (or the word stop): what is in flight may finish."
+    )
+    now: bool = Field(False, description="With stop: cancel what is in flight.")
+    wait: bool = Field(False, description="With pause: return once nothing is in flight.")
+    dry_run: bool = Field(False, description="Say what would change, and change nothing.")
+
+
+NO_KNOBS = frozenset(
+    {*Command.model_fields, "output_jsonl_fpath", "run_id", "stop", "now", "wait", "dry_run"}
+)
+"""The keys that are not sent to the run as they are."""
+
+
+class ReadingCommand(Command):
+    """Keys of the commands that read files of rollouts. Words without a `=` are files."""
+
+    has_servers: ClassVar[bool] = False
+    inputs: list[str] = Field(
+        [], description="Files of rollouts, or folders with such files; also as plain words."
+    )
+
+
+class OfInputCommand(ReadingCommand):
+    """Keys of the commands that can leave out the rollouts of other inputs."""
+
+    input_jsonl_fpath: Path | None = Field(
+        None, description="Tasks: only their rollouts count. An output may hold those of others."
+    )
+
+
+class CompareConfig(OfInputCommand):
+    """ng_compare: compare files of rollouts task by task."""
+
+    where: str | None = Field(
+        None, description="Compare rollouts for which this holds: finish_reason == 'stop'."
+    )
+    pass_threshold: float = Field(1.0, description="Lowest reward that counts as a success.")
+
+
+class MergeConfig(ReadingCommand):
+    """ng_merge: merge outputs into one: the shards of a collection, or any files of rollouts."""
+
+    output_jsonl_fpath: Path = Field(description="The file to write; it must not exist.")
+    input_jsonl_fpath: Path | None = Field(
+        None, description="Tasks: write the rollouts in their order, and name those without any."
+    )
+    pass_threshold: float = Field(1.0, description="Lowest reward that counts as a success.")
+
+
+class ViewConfig(ReadingCommand):
+    """ng_view: look at rollouts in a browser. A folder is searched for files of rollouts."""
+
+    port: int = Field(6300, ge=0, le=65535, description="Port on this machine; 0 takes a free one.")
+    open_browser: bool = Field(False, alias="open", description="Open the page in a browser.")
+    static_fpath: Path | None = Field(
+        None, alias="static", description="Write one HTML file to share, and serve nothing."
+    )
+    where: str = Field("", description="Filter that the page begins with: reward < 0.5.")
+    search: str = Field("", description="Text, or /regular expression/, to find in the lines.")
+    sort: str = Field("", description="Column to sort by; with a - in front, largest first.")
+
+
+class ReportConfig(OfInputCommand):
+    """ng_report: write a page with figures and plots of rollouts."""
+
+    output_fpath: Path = Field(Path("report.html"), description="The page to write.")
+    title: str = Field("Rollouts", description="Title of the page.")
+    where: str | None = Field(
+        None, description="Report on rollouts for which this holds: reward < 0.5."
+    )
+    pass_threshold: float = Field(1.0, description="Lowest reward that counts as a success.")
+
+
+class SelectionConfig(OfInputCommand):
+    """Keys of the commands that write stored rollouts in another form."""
+
+    output_fpath: Path | None = Field(None, description="File to write; a report goes beside it.")
+    where: str | None = Field(
+        None, description="Keep rollouts for which this holds: reward > 0.5 and num_turns < 8."
+    )
+    min_reward: float | None = Field(None, description="Keep rollouts with at least this reward.")
+    max_reward: float | None = Field(None, description="Keep rollouts with at most this reward.")
+    top_k_per_group: int | None = Field(
+        None, ge=1, description="Keep this many of each task's rollouts, the highest rewards first."
+    )
+    dedupe: bool = Field(False, description="Keep one of a task's rollouts that read the same.")
+    drop_truncated: bool = Field(False, description="Leave out responses that were cut off.")
+    drop_zero_variance: bool = Field(
+        False, description="Leave out tasks whose rollouts all have the same reward."
+    )
+    test_fraction: float = Field(
+        0.0, ge=0, lt=1, description="Share of the tasks to write to <stem>_test, by a hash."
+    )
+    split_seed: int = Field(0, description="Another seed puts other tasks into the test file.")
+    reward_key: str | None = Field(
+        None,
+        description="Field of the line to use as reward, with dots: scores.style. Default: the"
+        " group's reward where its group was scored, else reward.",
+    )
+    label_key: str | None = Field(
+        None, description="Field of the row with the right answer. Default: expected_answer, …"
+    )
+    pass_threshold: float = Field(1.0, description="Lowest reward that counts as a success.")
+    arguments: Literal["text", "object"] = Field(
+        "text", description="How a tool call's arguments are written: as JSON text, or parsed."
+    )
+
+
+class ExportConfig(SelectionConfig):
+    """ng_export: write rollouts in the format of a trainer."""
+
+    format: str | None = Field(None, description="Name of the format; without it, they are listed.")
+    advantage: Literal["grpo", "dr_grpo", "rloo"] | None = Field(
+        None,
+        description="Add a column `advantage`, over all verified rollouts of a task; trl_rollout"
+        " has it anyway. Default there: grpo.",
+    )
+    otel: OtelConfig = Field(
+        default_factory=OtelConfig, description="OpenTelemetry, for format=otlp."
+    )
+
+
+class PairRule(CommandKeys):
+    """One way to choose pairs among the rollouts of a task."""
+
+    type: Literal["correctness", "coherence", "best_worst", "top_bottom", "length_matched"]
+    k: int = Field(default=1, ge=1, description="top_bottom: how many of each end.")
+    min_margin: float | None = Field(
+        default=None, ge=0, description="The difference of the rewards must be larger than this."
+    )
+    max_length_ratio: float = Field(
+        default=1.25, ge=1, description="length_matched: longer text over shorter, in words."
+    )
+    max_per_task: int | None = Field(
+        default=None, ge=1, description="Pairs of one task by this rule."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, value: Any) -> Any:
+        return {"type": value} if isinstance(value, str) else value
+
+
+class PairsConfig(SelectionConfig):
+    """ng_pairs: write preference pairs of stored rollouts."""
+
+    format: str = Field("trl_dpo", description="Name of the preference format.")
+    rules: list[PairRule] = Field(
+        [],
+        description="correctness, best_worst, top_bottom, length_matched, coherence; or objects"
+        " with type, k, min_margin, max_length_ratio, max_per_task. Default: best_worst.",
+    )
+    rules_fpath: Path | None = Field(None, description="YAML file with the list `rules`.")
+    max_per_task: int | None = Field(None, ge=1, description="Pairs of one task by all rules.")
+    max_pairs: int | None = Field(
+        None, ge=1, description="Pairs in all, spread evenly over the tasks."
+    )
+    dedupe_pairs: bool = Field(True, description="Keep one of a task's pairs that read the same.")
+    drop_truncated: bool = Field(True, description="Leave out responses that were cut off.")
+    drop_empty: bool = Field(True, description="Leave out responses that say nothing.")
+    drop_identical: bool = Field(True, description="Leave out pairs of two equal responses.")
+    prompt: str = Field(
+        "chosen",
+        description="Prompt of a pair: that of the chosen rollout; with arm:<id> that of an arm; or"
+        " a YAML file with `system` and `user` templates, filled from the row.",
+    )
+    allow_empty: bool = Field(False, description="Exit 0 where no pair was found.")
+
+
+FOLDER = "Folder of the server: resources_servers/<name>, in the working folder."
+
+
+class EntrypointConfig(Command):
+    """Keys of ng_init_resources_server and ng_test."""
+
+    entrypoint: str = Field(description=FOLDER)
+
+
+class AuditConfig(Command):
+    """ng_audit_verifier: check that a verifier's verdicts can be trusted."""
+
+    asks_policy: ClassVar[bool] = False
+
+    entrypoint: str = Field("", description=FOLDER)
+    resources_server_name: str | None = Field(
+        None, description="Verifier to audit. Optional if there is only one."
+    )
+    input_jsonl_fpath: str | None = Field(
+        None,
+        description="Rows with gold_output or gold_items. Default: data/*.jsonl of its folder.",
+    )
+    output_fpath: Path | None = Field(None, description="JSON file for all findings.")
+    num_rows: int = Field(20, ge=1, description="Number of rows to draw at random.")
+    seed: int = Field(0, description="Seed for drawing the rows.")
+    verify_timeout_s: float = Field(
+        30, gt=0, description="Time limit of one verification; a slower one counts as no verdict."
+    )
+    slow_s: float = Field(5, gt=0, description="Flag verdicts that take longer than this.")
+
+
+class ListConfig(Command, CheckoutConfig):
+    """ng_list: show the servers, agents and benchmarks that can be used."""
+
+    has_servers: ClassVar[bool] = False
+
+    kind: Literal["environment", "benchmark", "agent", "model"] | None = Field(
+        None, description="Only these."
+    )
+    check: bool = Field(
+        False, description="Check every YAML file of the checkout of NeMo Gym instead."
+    )
+
+
+class PrepareDataConfig(Command, CheckoutConfig):
+    """ng_prepare_data: write the agents' datasets as files of tasks that their verifiers accept."""
+
+    asks_policy: ClassVar[bool] = False
+
+    output_dirpath: Path | None = Field(
+        None,
+        description="Folder for train.jsonl, validation.jsonl, example.jsonl and summary.json."
+        " Optional with benchmark.",
+    )
+    benchmark: str | None = Field(
+        None,
+        description="Benchmark of a checkout of NeMo Gym: run the script that writes its rows.",
+    )
+    mode: Literal["train_preparation", "example_validation"] | None = Field(
+        None, description="Write only train and validation, or only example. Default: all."
+    )
+    should_download: bool = Field(
+        True,
+        description="Download datasets that are missing at their jsonl_fpath from Hugging Face.",
+    )
+    limit: int | None = Field(
+        None, ge=0, description="Use only this many rows of each dataset; null or 0 = all."
+    )
+    drop_duplicates: bool = Field(False, description="Drop repeated rows.")
+
+
+class MergeLoraConfig(Command):
+    """ng_merge_lora: write a model with a LoRA adapter merged in."""
+
+    base: str = Field(
+        description="Folder of the model that the adapter was trained on, or its name in the"
+        " Hugging Face cache."
+    )
+    adapter: Path = Field(description="Folder of the adapter, as PEFT saves it.")
+    output: Path = Field(description="Folder to write.")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "auto", description="Type of the merged weights; auto = the base's."
+    )
+    tolerance: float | None = Field(
+        None,
+        gt=0,
+        description="Largest difference in log-probs from base and adapter. Default: 0.001 in"
+        " float32, else 0.1.",
+    )
+    any_base: bool = Field(False, description="Merge also where the adapter names another base.")
+
+
+class PlanVllmConfig(Command):
+    """ng_plan_vllm: show whether a model fits on GPUs, and with how many sequences."""
+
+    model_name: str = Field(
+        description="Folder with config.json, a model in the Hugging Face cache, or a known name."
+    )
+    gpus: str | None = Field(
+        None,
+        description="4xH100, 2x80GB, or a number of this machine's GPUs. Default: all of them.",
+    )
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
+        "auto", description="Type of the weights; auto = the checkpoint's."
+    )
+    quantization: Literal["fp8", "int4"] | None = Field(
+        None, description="Quantization of weights that are not quantized in the checkpoint."
+    )
+    kv_cache_dtype: Literal["auto", "fp8"] = Field("auto", description="Type of the KV cache.")
+    max_model_len: int | None = Field(
+        None, ge=1, description="Longest sequence in tokens. Default: the model's, at most 8192."
+    )
+    sequence_tokens: int | None = Field(
+        None,
+        ge=1,
+        description="Tokens of an average sequence with its prompt. Default: half the longest.",
+    )
+    gpu_memory_utilization: float = Field(
+        0.92, gt=0, le=1, description="Share of each GPU's memory that vLLM may use."
+    )
+
+
+Arms = str | list[Any] | JsonObject | None
+
+ARMS = Field(
+    None,
+    description="Several ways of asking each task: prompts, sampling parameters, seeds; a list, or"
+    " a YAML file with one.",
+)
+
+
+class RunConfig(Command, HttpClientConfig, ServersConfig):
+    """ng_run: start every server of the configuration, and run them until Ctrl-C."""
+
+    head_server: HeadServerConfig = Field(
+        default_factory=HeadServerConfig, description="Address of the head server."
+    )
+    default_host: str = Field("127.0.0.1", description="Default address that servers listen on.")
+    request_timeout_s: float = Field(
+        600, gt=0, description="Time limit of one request to a server, in seconds."
+    )
+    dry_run: bool = Field(False, description="Check everything and start nothing.")
+    reload: bool = Field(False, description="Restart a server when a file of its code changes.")
+
+
+class RolloutsCommand(Command, HttpClientConfig, ServersConfig, GroupsConfig, TrackersConfig):
+    """Keys of the commands that write rollouts."""
+
+    output_jsonl_fpath: Path | None = Field(None, description="File to append rollouts to.")
+    limit: int | None = Field(
+        None, ge=0, description="Use only this many rows of the input; null or 0 = all."
+    )
+    head_server: HeadServerConfig = Field(
+        default_factory=HeadServerConfig,
+        description="Address of a running ng_run, if config_paths is not given.",
+    )
+    only: str | None = Field(
+        None,
+        description="Only this rollout: <task_id>:<rollout_index>, or with :<arm>: in between.",
+    )
+    dry_run: bool = Field(False, description="Print the plan and the first request, send nothing.")
+    max_attempts: int = Field(3, ge=1, description="Maximum number of attempts at a rollout.")
+    request_timeout_s: float = Field(
+        600, gt=0, description="Time limit of one request to a server, in seconds."
+    )
+    rollout_timeout_s: float = Field(
+        3600, gt=0, description="Time limit of one rollout, including all attempts."
+    )
+    verify_timeout_s: float = Field(120, gt=0, description="Time limit of one verification.")
+    drain_timeout_s: float = Field(
+        60, ge=0, description="Time for rollouts in flight to end after Ctrl-C or max_minutes."
+    )
+    max_cost_usd: float | None = Field(
+        None, gt=0, description="Cost limit of this run, in US dollars; rerun to continue."
+    )
+    max_total_tokens: int | None = Field(
+        None, gt=0, description="Limit on the input and output tokens of this run."
+    )
+    max_minutes: float | None = Field(
+        None, gt=0, description="Start no rollouts this many minutes after the first request."
+    )
+    stop_early: bool = Field(
+        True, description="Stop if nothing succeeds and the first rollouts all fail alike."
+    )
+    max_failed_fraction: float = Field(
+        0.0, ge=0, le=1, description="Exit 0 up to this share of rollouts without a result."
+    )
+    pass_threshold: float = Field(1.0, description="Lowest reward that counts as a success.")
+    fsync: Literal["row", "second", "exit"] = Field(
+        "second", description="When to force rows to disk: after each, every second, or at exit."
+    )
+    disable_aggregation: bool = Field(False, description="Write no metrics file.")
+    dashboard: bool = Field(
+        False, description="Serve a page on this machine that shows the run, and steers it."
+    )
+    dashboard_port: int = Field(
+        0, ge=0, le=65535, description="Port of that page; 0 takes a free one."
+    )
+    throughput_log: Path | None = Field(
+        None,
+        description="CSV file to which each run appends a line: date, rollouts, seconds, rates,"
+        " mean reward, bottleneck.",
+    )
+
+    @model_validator(mode="after")
+    def _has_a_page_for_the_port(self) -> Self:
+        if "dashboard_port" in self.model_fields_set and not self.dashboard:
+            raise ValueError("dashboard_port: add +dashboard=true, there is no page otherwise")
+        return self
+
+
+class CollectConfig(RolloutsCommand, ClusterConfig, ProducingConfig):
+    """ng_collect_rollouts: run tasks through an agent, verify each, append rollouts to a JSONL
+    file."""
+
+    agent_name: str | None = Field(
+        None,
+        description="Agent to run. Optional with a single agent, or if rows name theirs.",
+    )
+    input_jsonl_fpath: str | None = Field(
+        None, description="Tasks, one JSON object per line; .gz, .zst, or - for standard input."
+    )
+    dataset: str | None = Field(
+        None, description="Dataset listed under the agent, instead of input_jsonl_fpath."
+    )
+    num_repeats: int | dict[str, int] = Field(
+        1, description="Rollouts per task: an int, or a mapping from agents to ints, with _default."
+    )
+    num_repeats_add_seed: bool = Field(
+        False,
+        description="Send the rollout's index as `seed`, so that repeats differ reproducibly.",
+    )
+    num_samples_in_parallel: Parallelism = Field(
+        Parallelism.parse(64),
+        description="Rollouts in flight: an int, `auto` (adaptive), or `min-start-max`.",
+    )
+    responses_create_params: JsonObject = Field(
+        {}, description="Override each row's values: temperature, max_output_tokens, model, …"
+    )
+    prompt_config: str | None = Field(
+        None, description="YAML with `system` and `user` templates to fill from the row's fields."
+    )
+    arms: Arms = ARMS
+    arms_seed: int = Field(0, description="Seed of the run, for arms with `seed: derived`.")
+    resume: Literal["auto", "append", "fresh"] = Field(
+        "auto",
+        description="auto: continue; append: other settings, same file; fresh: move old files"
+        " aside.",
+    )
+    resume_from_cache: bool = Field(True, description="Accepted; the same as resume=auto.")
+    strict_input: bool = Field(
+        False, description="Stop at a malformed line, before the first request."
+    )
+    warmup: int = Field(0, ge=0, description="Dummy requests to send before the clock starts.")
+    park_after_s: float = Field(1.0, ge=0, description="A slower verification frees its slot.")
+    save_turns: Literal["auto"] | bool = Field(
+        "auto",
+        description="Store each turn of long rollouts, so that a restarted run continues them."
+        " auto: where a stored response can be verified again.",
+    )
+    skip_verification: bool = Field(
+        False, description="Collect responses without verdicts or rewards."
+    )
+    audit_fraction: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Share of rollouts to verify twice, to check that the verdicts agree; only for"
+        " verifiers that need nothing but the response.",
+    )
+    audit_seed: int = Field(0, description="Seed for drawing the rollouts to verify twice.")
+    confirm: bool = Field(
+        False, description="Collect a canary first, show the estimated cost of the run, and ask."
+    )
+    num_canary: int = Field(
+        50, ge=5, description="Size of the canary: rollouts drawn at random for an estimate."
+    )
+    canary_seed: int = Field(0, description="Seed for drawing the canary.")
+    upload_rollouts: bool = Field(False, description="Accepted for NeMo Gym; nothing is uploaded.")
+
+    @field_validator("resume_from_cache")
+    @classmethod
+    def _continues(cls, value: bool) -> bool:
+        if not value:
+            raise ValueError("a run continues its output; +resume=fresh moves old files aside")
+        return value
+
+
+class EstimateConfig(CollectConfig):
+    """ng_estimate: collect a few rollouts, drawn at random, and estimate what all will take: money,
+    tokens, time, failures."""
+
+
+class ControlConfig(Command):
+    """Keys of ng_status and ng_stop, which address an ng_run."""
+
+    head_server: HeadServerConfig = Field(
+        default_factory=HeadServerConfig, description="Address of the ng_run's head server."
+    )
+    auth_token: str | None = Field(
+        None, description="Secret of the run, if it is not in this user's token file."
+    )
+
+
+class StatusConfig(ControlConfig):
+    """ng_status: show the health and the load of the servers of an ng_run."""
+
+    web: bool = Field(
+        False, description="Serve a page with the servers, and the collections that run."
+    )
+    port: int = Field(0, ge=0, le=65535, description="Port of that page; 0 takes a free one.")
+
+
+class ReverifyConfig(RolloutsCommand):
+    "ng_reverify: verify stored responses again, or for the first time, without a"
+
+    "policy model."
+
+    asks_policy: ClassVar[bool] = False
+
+    input_jsonl_fpath: str | None = Field(
+        None,
+        description="Collected rollouts, or their _unverified or _failures file; .gz, .zst, or -"
+        " for standard input.",
+    )
+    num_samples_in_parallel: int = Field(50, ge=1, description="Verifications in flight.")
+    stale_only: bool = Field(
+        False, description="Copy rollouts that the current verifier has verified."
+    )
+    resume: Literal["auto", "fresh"] = Field(
+        "auto", description="auto: continue; fresh: move old files aside and verify everything."
+    )
+
+
+class CheckTokensConfig(ReverifyConfig):
+    """ng_check_tokens: score the tokens of stored rollouts again, by the policy that sampled them,
+    and compare the log-probs."""
+
+    asks_policy: ClassVar[bool] = True
+
+    model_server: str = Field("policy_model", description="The model server that scores.")
+
+
+class KillsConfig(CommandKeys):
+    """What ng_chaos kills, and how often."""
+
+    collector: int = Field(default=5, ge=0, description="Number of kills of the collector.")
+    servers: int = Field(default=3, ge=0, description="Number of kills of one server of an ng_run.")
+    ng_run: int = Field(default=1, ge=0, description="Number of kills of ng_run.")
+    seed: int = Field(default=0, description="Seed for drawing times and targets.")
+
+
+class ChaosConfig(CollectConfig):
+    """ng_chaos: kill a collection repeatedly, then check that no data is lost or invented."""
+
+    kills: KillsConfig = Field(
+        default_factory=KillsConfig, description="What to kill, and how often."
+    )
+    check_only: bool = Field(
+        False, description="Check existing files only, without killing or collecting."
+    )
+    num_reverified: int = Field(
+        20, ge=0, description="Rollouts to verify again and compare; 0 = none."
+    )
+    run_timeout_s: float = Field(600, gt=0, description="Time limit of each run of a command.")
+
+
+class InspectConfig(Command, CheckoutConfig):
+    """Keys of ng_dump_config."""
+
+
+class ValidateConfig(InspectConfig):
+    """ng_validate: check everything without starting anything."""
+
+    arms: Arms = ARMS
