@@ -27,8 +27,7 @@ import orjson
 from rollout_kit.analysis.metrics.summary import Metrics
 from rollout_kit.api.testing import run_virtual
 from rollout_kit.collecting.cluster.exchange import Exchange
-from rollout_kit.collecting.cluster.lease import Lease
-from rollout_kit.collecting.cluster.leases import Leases
+from rollout_kit.collecting.cluster.leases import Lease, Leases
 from rollout_kit.collecting.cluster.messages import (
     Event,
     decode_leases,
@@ -37,8 +36,7 @@ from rollout_kit.collecting.cluster.messages import (
     write_message,
 )
 from rollout_kit.collecting.cluster.worker import GATHER_S
-from rollout_kit.collecting.schedule import Attempts, Schedule
-from rollout_kit.collecting.slot import Keep, Slot
+from rollout_kit.collecting.schedule import Attempts, Keep, Schedule, Slot
 from rollout_kit.errors import PeerLost
 from rollout_kit.serving.transport.loop import GC_THRESHOLDS
 from rollout_kit.store.lines import info_of

@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from rollout_kit.store.files import OutputPaths
-from rollout_kit.store.index.kept import KeptIndex
+from rollout_kit.store.index import KeptIndex
 from rollout_kit.store.journal import Journal
 from rollout_kit.store.lines import rollout_of
 from rollout_kit.types import Rollout

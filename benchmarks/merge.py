@@ -74,7 +74,7 @@ def memory_mb(pid: int) -> float:
 def write_index(shard: Path) -> None:
     """Write the index of a file beside it, as a collection does."""
     from rollout_kit.store.files import OutputPaths
-    from rollout_kit.store.index.index import Index
+    from rollout_kit.store.index import Index
 
     Index(shard, kept_at=OutputPaths(shard).index).update()
 

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests/helpers"))
 from hoarders import HOARDERS
 
 from rollout_kit.serving.sandbox.limits import SandboxLimits
-from rollout_kit.serving.sandbox.pool import Sandbox
+from rollout_kit.serving.sandbox.sandbox import Sandbox
 
 LIMITS = SandboxLimits(time_s=4, memory_mb=256)
 

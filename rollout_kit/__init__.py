@@ -19,14 +19,14 @@ _HOMES = {
     "responses": "Item content_texts function_call_item function_call_output function_calls"
     " input_items make_response message_item output_items output_text reasoning_item",
     "serving.sandbox.limits": "SandboxError SandboxLimits SandboxRun",
-    "serving.sandbox.pool": "Sandbox",
+    "serving.sandbox.sandbox": "Sandbox",
     "serving.agent": "Agent AgentConfig",
     "serving.gymnasium": "Game GameRequest GymnasiumServer Step",
     "serving.judge": "Evaluation Judge JudgeConfig",
     "serving.model": "Model ModelConfig",
     "serving.resources_server": "ResourcesServer ResourcesServerConfig Reverify",
     "serving.tools": "tool",
-    "serving.verdicts.workers": "VerifyWorkersConfig",
+    "serving.verify_workers": "VerifyWorkersConfig",
     "types": "Failure JsonObject Key Rollout RolloutInfo RunRequest SeedSessionResponse Unverified"
     " VerifyRequest VerifyResponse",
     "serving.workers.pool": "WorkerPool",
@@ -71,9 +71,9 @@ if TYPE_CHECKING:
     from .serving.model import Model, ModelConfig
     from .serving.resources_server import ResourcesServer, ResourcesServerConfig, Reverify
     from .serving.sandbox.limits import SandboxError, SandboxLimits, SandboxRun
-    from .serving.sandbox.pool import Sandbox
+    from .serving.sandbox.sandbox import Sandbox
     from .serving.tools import tool
-    from .serving.verdicts.workers import VerifyWorkersConfig
+    from .serving.verify_workers import VerifyWorkersConfig
     from .serving.workers.pool import WorkerPool
     from .store.load import Rollouts, load
     from .types import (

@@ -15,7 +15,8 @@ from uuid import uuid4
 
 import orjson
 
-from .types import JsonObject
+JsonObject = dict[str, Any]
+"""A JSON object that is passed on unread."""
 
 Item = JsonObject
 

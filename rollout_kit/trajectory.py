@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import chain, groupby
 from typing import Any, NamedTuple
 
-from .types import JsonObject
+from .responses import JsonObject
 
 PROMPT, SUFFIX, RESTART = "prompt_token_ids", "prompt_suffix_token_ids", "prompt_restart"
 GENERATION, LOG_PROBS = "generation_token_ids", "generation_log_probs"

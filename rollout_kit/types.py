@@ -8,19 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress, repeat
 from operator import is_not
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self, TypeGuard
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeGuard
 
 import orjson
 from pydantic import BaseModel, ConfigDict
 
 from .errors import OutputError, RolloutError
-
-if TYPE_CHECKING:
-    from .trajectory import Versions
-
-JsonObject = dict[str, Any]
-"""A JSON object that is passed on unread."""
-
+from .responses import JsonObject as JsonObject
+from .responses import output_text
+from .trajectory import Versions, versions_of
 
 MISSING = object()
 
@@ -316,17 +312,13 @@ class Rollout:
         return self.line["response"]
 
     @property
-    def versions(self) -> "Versions | None":
+    def versions(self) -> Versions | None:
         """The policy's versions over all turns, least and greatest; None if they are unknown."""
-        from .trajectory import versions_of
-
         return versions_of(self.line["response"].get("output") or ())
 
     @property
     def text(self) -> str:
         """The text of all assistant messages of the response."""
-        from .responses import output_text  # it is built on the types of this module
-
         return output_text(self.line["response"])
 
 

@@ -25,7 +25,7 @@ from rollout_kit import (
 )
 from rollout_kit.serving.judge import issue_of, question_of
 from rollout_kit.serving.service import OPERATIONAL, ServerRef
-from rollout_kit.serving.verdicts.workers import check_patterns
+from rollout_kit.serving.verify_workers import check_patterns
 
 from .extraction import check
 

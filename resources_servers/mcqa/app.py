@@ -21,7 +21,7 @@ from rollout_kit import (
     output_text,
 )
 from rollout_kit.serving.service import OPERATIONAL
-from rollout_kit.serving.verdicts.workers import check_patterns
+from rollout_kit.serving.verify_workers import check_patterns
 
 from .grading import GradingMode, Options, extract, read_patterns, read_prefix
 

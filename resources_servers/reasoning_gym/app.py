@@ -30,7 +30,7 @@ from rollout_kit import (
     output_items,
 )
 from rollout_kit.errors import ConfigError, how_to_install
-from rollout_kit.serving.sandbox.pool import with_requirements
+from rollout_kit.serving.sandbox.sandbox import with_requirements
 from rollout_kit.serving.service import OPERATIONAL
 
 TEXT_LIMIT = 200_000

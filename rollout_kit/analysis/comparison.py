@@ -10,11 +10,11 @@ from ..config.keys import CompareConfig
 from ..errors import ConfigError, number_of
 from ..store.arms.order import ArmOrder
 from ..store.files import OutputPaths
-from ..store.groups.scope import arm_of_key
 from ..store.outputs import distinct_files_of
 from ..store.scan import read_object
+from ..store.scope import arm_of_key
 from ..types import JsonObject
-from .export.filters.expression import Filter, filtering
+from .export.expression import Filter, filtering
 from .export.source import BareLine, Candidate, RolloutSource
 from .metrics.paired import Paired, Side, Sides, compare
 

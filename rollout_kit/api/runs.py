@@ -12,16 +12,16 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from ..collecting.collection import (
+from ..collecting.pacing.bill import Bill
+from ..collecting.plan import (
     Collection,
     CommandLines,
+    check_repeats,
     open_collection,
     open_reverification,
     output_paths,
     survey_stored,
 )
-from ..collecting.pacing.bill import Bill
-from ..collecting.plan import check_repeats
 from ..collecting.results import Status, finish, write_metrics
 from ..collecting.reverification import verifiers_of
 from ..collecting.run import Run

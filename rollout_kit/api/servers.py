@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from ..collecting.cluster.places import open_servers
+from ..collecting.cluster.opening import open_servers
 from ..config.keys import CollectConfig
 from ..config.load import load
 from ..errors import ConfigError

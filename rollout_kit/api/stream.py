@@ -10,7 +10,8 @@ from ..collecting.schedule import END, End, Later
 from ..collecting.sources import TaskSource
 from ..errors import ConfigError
 from ..store.compact import NumberTable
-from ..store.tasks import Malformed, Reading, task_id_of
+from ..store.lines import Malformed
+from ..store.tasks import Reading, task_id_of
 from ..types import Attempt, JsonObject
 
 UNKNOWN = 1 << 30

@@ -19,11 +19,11 @@ from ..errors import RolloutError
 from ..responses import function_calls
 from ..serving import registry
 from ..serving.agent import open_session
+from ..serving.rollout_verdicts import finite_reward
 from ..serving.tools import arguments_of, is_callable, refusal_text
 from ..serving.transport.http import HttpClient
 from ..serving.transport.peers import Http, Local, Peers, Transport
 from ..serving.transport.wire import scores_of
-from ..serving.verdicts.rollouts import finite_reward
 from ..time_limit import within
 from ..types import JsonObject
 from .audit_run import ONCE_S

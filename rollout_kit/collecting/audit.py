@@ -14,7 +14,7 @@ from ..serving.transport.loop import cancel_all
 from ..types import Attempt, JsonObject, Key, Outcome, Rollout, Task
 from .pacing.bill import Bill
 from .rollout import Runner
-from .slot import Slot
+from .schedule import Slot
 
 AT_ONCE = 4
 """Second verdicts at the same time; few, because the run's own verdicts come first."""

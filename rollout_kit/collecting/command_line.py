@@ -7,7 +7,7 @@ from ..config.commands import known_keys
 from ..config.keys import RolloutsCommand
 from ..config.load import Config
 from ..secrets import mask
-from .collection import CommandLines, output_paths
+from .plan import CommandLines, output_paths
 
 OF_SERVERS = frozenset({"config_paths", "head_server"})
 """Keys that choose the servers of a command, beside the keys of the servers themselves."""

@@ -1,153 +1,47 @@
-"""What a run settles before its first request: how each agent makes its rollouts, and which
-rollouts are wanted, done and owed.
+"""Everything that is settled before the first request: who runs, what is wanted, what is there.
+
+Settings that differ from those of the output's rollouts are refused here, before anything is sent.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any, Generic, Self, TypeVar
 
+from ..config.idle import Situation, find_idle
 from ..config.inputs import choose_agent, parse_only
-from ..config.keys import CollectConfig
-from ..errors import ConfigError
+from ..config.instances import UNSAFE_CODE
+from ..config.keys import CollectConfig, Parallelism, ReverifyConfig, RolloutsCommand
+from ..config.load import Config
+from ..config.replaced import Replaced
+from ..errors import ConfigError, OutputError, number_of
 from ..launch.reach import Servers
+from ..secrets import mask
 from ..serving import registry
 from ..serving.endpoints.prices import Tariff
-from ..serving.model import REQUIRE_VERSION
 from ..serving.nemo_gym.environment_servers import find_sources
-from ..serving.transport.peers import Peers
+from ..serving.transport.http import max_connections
 from ..store.arms.arm import Arm, with_overrides
-from ..store.arms.changed import Made
 from ..store.arms.read import read_arms
 from ..store.arms.template import Prompt
-from ..store.arms.wanted import Wanted, repeats_of
-from ..store.compact import Keys
-from ..store.groups.scope import parse_scope
-from ..store.manifest import fingerprint_of
-from ..store.tasks import BREATH, Malformed, TaskReader, agent_name_of
-from ..types import Attempt, JsonObject, Key, Task
-from .schedule import LATER, Later
-
-
-@dataclass(frozen=True, slots=True)
-class AgentPlan:
-    """How the rollouts of one agent are made. `settings` and `verifier` are fingerprints."""
-
-    resources: str | None
-    model_server: str | None
-    settings: str
-    verifier: str
-    model: str = ""
-    hosts: Sequence[str] = ()
-    """Hosts of the model's endpoints."""
-    reverify: str = "stateless"
-    needs_session: bool = True
-    """Whether the resources server keeps something between `/seed_session` and the verdict."""
-    opaque: bool = False
-    saves_turns: bool = False
-    verifies: bool = True
-    """Whether rollouts have verdicts of their own; a server may score groups only."""
-    verifies_groups: bool = False
-    verifier_parts: JsonObject = field(default_factory=dict)
-    """What the fingerprint of the verifier covers, such as versions of libraries, if it says so."""
-    arms: Mapping[str, str] = field(default_factory=dict)
-    """Arm → the fingerprint of its settings."""
-    server: str = ""
-    """The agent's server; empty if it has the name that the keys have."""
-    agent: str = ""
-    """The agent behind the keys' name, if that is the name of an environment server."""
-    timeout_s: float | None = None
-    """A limit of one rollout, in addition to that of the run."""
-
-    def settings_of(self, key: Key) -> str:
-        """The fingerprint of the settings that a rollout is generated with."""
-        if not self.arms:
-            return self.settings
-        return self.arms.get(parse_scope(key.scope).arm, self.settings)
-
-
-@dataclass(frozen=True, slots=True)
-class KnownAgent:
-    """An agent's plan, and the settings behind its fingerprints."""
-
-    plan: AgentPlan
-    settings: Mapping[str, JsonObject]
-    """Arm → its settings; under an empty name those of a run without arms."""
-    tariff: Tariff | None
-    """Of its model, if that server reports one."""
-    verifier: JsonObject
-    """What its resources server says about itself."""
-
-
-async def know_agent(
-    peers: Peers,
-    name: str,
-    generation: JsonObject,
-    command: CollectConfig,
-    arms: Sequence[Arm] = (),
-) -> KnownAgent:
-    """Ask the agent of a server and what it uses to describe themselves; `generation` holds the
-    settings that the command adds, before those of each arm."""
-    about = await peers.describe(name)
-    model_name, resources = about.get("model_server"), about.get("resources_server")
-    model = await peers.describe(model_name) if model_name else {}
-    verifier = await peers.describe(resources) if resources else {}
-    own = {
-        key: value
-        for key, value in about.get("settings", {}).items()
-        if key not in ("model_server", "resources_server")
-    }
-    settings = {
-        "agent": own,
-        "model": _identify(model),
-        **generation,
-    }
-    plan = AgentPlan(
-        resources=resources,
-        model_server=model_name,
-        settings=fingerprint_of(settings),
-        model=str(model.get("model") or ""),
-        hosts=tuple(map(str, model.get("hosts") or ())),
-        opaque=about.get("opaque", True),
-        **read_verifier(verifier),
-        arms={arm.id: fingerprint_of({**settings, "arm": arm.settings}) for arm in arms},
-    )
-    if (lack := verifier.get("lack")) and not (plan.opaque or command.skip_verification):
-        raise ConfigError(
-            f"{resources}: {lack}; nothing was sent. Define it, or add +skip_verification=true"
-        )
-    plan = replace(plan, saves_turns=_saves_turns(name, plan, about, command.save_turns))
-    by_arm = {arm.id: {**settings, "arm": arm.settings} for arm in arms} or {"": settings}
-    return KnownAgent(plan, by_arm, Tariff.from_json(model.get("prices")), verifier)
-
-
-def read_verifier(about: JsonObject) -> JsonObject:
-    """The part of a plan that a resources server describes."""
-    return {
-        "verifier": about.get("verifier", ""),
-        "verifier_parts": about.get("verifier_parts", {}),
-        "reverify": about.get("reverify", "never"),  # a foreign server does not say
-        "needs_session": about.get("needs_session", True),
-        "verifies": about.get("verifies", True),
-        "verifies_groups": about.get("verifies_groups", False),
-    }
-
-
-def _identify(model: JsonObject) -> JsonObject:
-    """Settings of a model, with its name unless its weights are known, or follow a trainer."""
-    settings = model.get("settings", {})
-    is_known = "weights" in settings or "weight_sync" in settings
-    return settings if is_known else {"name": model.get("model"), **settings}
-
-
-def _saves_turns(name: str, plan: AgentPlan, about: JsonObject, asked: bool | str) -> bool:
-    """Whether the turns of an agent are stored; ConfigError if they are asked for in vain."""
-    can = about.get("reports_turns") is True and not plan.opaque
-    if asked is True and not can:
-        raise ConfigError(
-            f"save_turns: the agent '{name}' does not report its turns, as it overrides `run` or is"
-            " none of this package: leave out save_turns"
-        )
-    return can and (plan.reverify != "never" if asked == "auto" else asked is True)
+from ..store.files import OutputPaths, check_apart, set_aside
+from ..store.journal import AnyJournal, Journal, NoJournal
+from ..store.manifest import Manifest, fingerprint_of
+from ..store.sharded import ShardedJournal
+from ..store.stored import StoredFile, drop_stale, survey
+from ..store.tasks import TaskReader
+from ..types import Key, Say
+from .agents import AgentPlan, KnownAgent, check_prices, find_changed_code, know_agents, made_by
+from .changed import find_scopes, find_uncounted
+from .history import History
+from .pacing.bill import Bill
+from .reverification import StoredSource, Verifiers
+from .rollout import Runner
+from .schedule import AttemptTasks
+from .sources import TaskSource
+from .steps import RolloutLimits
+from .wanted import Wanted, repeats_of
 
 
 def task_reader(command: CollectConfig, servers: Servers, path: Path) -> TaskReader:
@@ -187,44 +81,6 @@ def check_repeats(command: CollectConfig) -> None:
             raise ConfigError(f"num_repeats: must be at least 1, got {number}")
 
 
-async def know_agents(
-    command: CollectConfig, servers: Servers, reader: TaskReader
-) -> dict[str, KnownAgent]:
-    generation: JsonObject = {}
-    if servers.default_params:
-        generation["default_params"] = servers.default_params
-    given = command.responses_create_params
-    if params := {name: given[name] for name in given if name != REQUIRE_VERSION}:
-        generation["responses_create_params"] = params
-    if reader.prompt:
-        generation["prompt_config"] = reader.prompt.settings()
-    if command.num_repeats_add_seed:
-        generation["num_repeats_add_seed"] = True
-    names = [reader.agent_name] if reader.agent_name else servers.callable_agents
-    environments, known = servers.environments, {}
-    for name in names:
-        environment = environments.get(name)
-        server = environment.agent if environment and name not in servers.agents else name
-        found = await know_agent(servers.peers, server, generation, command, reader.arms)
-        if environment:
-            behind = "" if server == name else server
-            plan = replace(
-                found.plan, server=behind, agent=environment.agent, timeout_s=environment.timeout_s
-            )
-            found = replace(found, plan=plan)
-        known[name] = found
-    return known
-
-
-def made_by(known: Mapping[str, KnownAgent]) -> list[Made]:
-    """How each agent makes the rollouts of each arm."""
-    return [
-        Made(name, arm, settings)
-        for name, agent in known.items()
-        for arm, settings in agent.settings.items()
-    ]
-
-
 def find_wanted(
     command: CollectConfig, scopes: Mapping[tuple[str, str], str], arms: Sequence[Arm]
 ) -> Wanted:
@@ -233,142 +89,327 @@ def find_wanted(
     return Wanted(repeats, scopes, command.num_repeats_add_seed, only, arms)
 
 
-def find_changed_code(known: Mapping[str, KnownAgent]) -> list[str]:
-    """A warning for each verifier whose code changed after its start."""
-    return [
-        f"warning: {', '.join(changed)} of '{agent.plan.resources}' changed after it was started:"
-        " verdicts are those of the code that it has loaded (restart it; ng_run +reload=true does)"
-        for agent in known.values()
-        if (changed := agent.verifier.get("changed_files"))
-    ]
+@dataclass(frozen=True, slots=True)
+class CommandLines:
+    """What a user can type to continue this run, and to verify its output again."""
 
-
-def check_prices(command: CollectConfig, known: Mapping[str, KnownAgent]) -> None:
-    """ConfigError if money is limited and the price of a model is unknown."""
-    for name, agent in known.items():
-        if command.max_cost_usd is not None and agent.tariff is None:
-            server, model = agent.plan.model_server, agent.plan.model
-            what = f"the price of '{model}' ({server})" if server else f"what '{name}' asks"
-            raise ConfigError(
-                f"max_cost_usd: {what} is not known. Give the model server its prices, in US"
-                " dollars per million tokens:  prices: {input: …, output: …}; or limit"
-                " max_total_tokens instead"
-            )
+    again: str = ""
+    reverify: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
-    """The plan of a run in numbers.
+class Warmup:
+    """Requests to each model before the run."""
 
-    `planned` = done + to_verify + to_copy + to_collect + refused + left_out.
-    """
+    number: int = 0
+    params: Mapping[str, Any] = field(default_factory=dict)
 
-    tasks: int = 0
-    """Distinct tasks of each agent."""
-    repeated: int = 0
-    """Rows that are identical to an earlier one: further repeats of its task."""
-    planned: int = 0
-    done: int = 0
-    to_verify: int = 0
-    to_copy: int = 0
-    refused: int = 0
-    """Permanent failures of earlier runs."""
-    left_out: int = 0
-    """Stored rollouts that no running server can verify."""
-    malformed: int = 0
-    without_response: int = 0
-    """Stored failures that hold no response to verify."""
-    older: int = 0
-    """Stored verdicts of another verifier than the present one."""
-    current: int = 0
-    """Stored verdicts of the present verifier."""
-    none: int = 0
-    """Stored responses without a verdict."""
-    renamed: int = 0
-    """Tasks whose row names another agent than the one it runs with."""
-    first_renamed: Task | None = None
+
+AnyConfig = TypeVar("AnyConfig", bound=RolloutsCommand, covariant=True)
+AnySource = TypeVar("AnySource", bound=TaskSource | StoredSource, covariant=True)
+
+
+@dataclass(slots=True)
+class Collection(Generic[AnyConfig, AnySource]):
+    """A run that may begin; a context that closes the output."""
+
+    command: AnyConfig
+    source: AnySource
+    runner: Runner
+    journal: AnyJournal
+    manifest: Manifest
+    lines: CommandLines
+    parallelism: Parallelism
+    tariffs: Mapping[str, Tariff | None] = field(default_factory=dict)
+    """Agent → price of its model, if known."""
+    notes: list[str] = field(default_factory=list)
+    """What people should know before the plan."""
+    warmup: Warmup = Warmup()
+    replaced: Mapping[str, Replaced] = field(default_factory=dict)
+    """Dotted path of a value → what `env.yaml` or the command line has replaced there."""
+    audit: tuple[float, int] = (0.0, 0)
+    """Share of the verdicts that are made a second time, and the seed that draws them."""
+    history: History = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.history = History(self.paths.runs if self.paths else None)
+
+    def begin(self) -> None:
+        """Note in the manifest and the history that the counted run starts now."""
+        source, plans = self.source, self.runner.agents
+        if self.command.only is None:
+            counts = source.counts
+            if not (source.is_open_ended or counts.to_collect or counts.to_verify + counts.to_copy):
+                self.manifest.keep_if_finished()
+            if entry := source.input_entry():
+                self.manifest.note_input(entry)
+            self.manifest.write()
+        verifiers = {
+            agent: {"fingerprint": plan.verifier, **plan.verifier_parts}
+            for agent, plan in plans.items()
+            if plan.verifier
+        }
+        self.history.start(self.lines.again, source.input_path, source.name, verifiers)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        """Close the output, and note in the history how the run ended."""
+        try:
+            self.journal.close(clean=error is None)
+        except OutputError as failed:
+            error = error or failed
+            raise
+        finally:
+            self.history.end(error)
 
     @property
-    def to_collect(self) -> int:
-        others = self.done + self.to_verify + self.to_copy + self.refused + self.left_out
-        return self.planned - others
-
-    def __add__(self, other: "Counts") -> "Counts":
-        names = [name for name in Counts.__slots__ if name != "first_renamed"]
-        sums = {name: getattr(self, name) + getattr(other, name) for name in names}
-        return Counts(**sums, first_renamed=self.first_renamed or other.first_renamed)
-
-    def figures(self, *names: str) -> dict[str, int]:
-        """Some of the numbers, for a program to read."""
-        return {name: getattr(self, name) for name in names}
+    def paths(self) -> OutputPaths | None:
+        return self.journal.paths if isinstance(self.journal, Journal) else None
 
 
-def find_owed(
-    tasks: Iterable[Task | Malformed],
-    wanted: Wanted,
-    settled: Callable[[Key], bool],
-    on_task: Callable[[Task, Sequence[Key]], None] | None = None,
-) -> Iterator[Attempt | Later]:
-    """Every key that is still to be collected, in input order, the repeats of a task together.
-
-    `settled` tells whether a key is done, waits for its verdict or failed permanently; `on_task`
-    receives each task with its keys. A Later now and then lets other work of the event loop go on.
-    """
-    for number, task in enumerate(tasks, 1):
-        if number % BREATH == 0:
-            yield LATER
-        if isinstance(task, Malformed):
-            continue
-        if on_task is None:
-            yield from wanted.attempts(task, settled)
-        else:
-            pairs = list(wanted.pairs(task))
-            on_task(task, [key for _, key in pairs])
-            yield from wanted.attempts(task, settled, pairs)
+def output_paths(command: RolloutsCommand) -> OutputPaths:
+    return OutputPaths.of(Path(str(command.output_jsonl_fpath)).expanduser())
 
 
-def count(
-    tasks: Iterable[Task | Malformed],
-    wanted: Wanted,
+async def open_collection(
+    config: Config[CollectConfig],
+    servers: Servers,
+    path: Path,
+    name: str,
     *,
-    done: Keys,
-    pending: Collection[Key],
-    refused: Collection[Key],
-) -> tuple[Counts, set[Key]]:
-    """A part of the input in numbers, and the keys whose response only needs a verdict."""
-    num_rows = repeated = planned = num_done = num_refused = malformed = renamed = 0
-    first_renamed: Task | None = None
-    to_verify: set[Key] = set()
-    is_all_owed = wanted.only is None and not (done or pending or refused)
-    for task in tasks:
-        if isinstance(task, Malformed):
-            malformed += wanted.only is None
-            continue
-        keys = () if is_all_owed else wanted.keys(task)
-        number = wanted.num_keys(task) if is_all_owed else len(keys)
-        planned += number
-        for key in keys:
-            if key in done:
-                num_done += 1
-            elif key in refused:
-                num_refused += 1
-            elif key in pending:
-                to_verify.add(key)
-        if number:
-            num_rows += 1
-            repeated += task.first_rollout > 0 and wanted.only is None
-            if agent_name_of(task.row) not in (None, task.agent):
-                renamed += 1
-                first_renamed = first_renamed or task
-    counts = Counts(
-        tasks=num_rows - repeated,
-        repeated=repeated,
-        planned=planned,
-        done=num_done,
-        to_verify=len(to_verify),
-        refused=num_refused,
-        malformed=malformed,
-        renamed=renamed,
-        first_renamed=first_renamed,
+    bill: Bill,
+    lines: CommandLines,
+    say: Say,
+    make_source: Callable[..., TaskSource] = TaskSource,
+) -> Collection[CollectConfig, TaskSource]:
+    """Open the output and plan what the tasks ask for; ConfigError or OutputError if the run must
+    not begin.
+
+    `path` is the input, and `name` how the user named it; the cost of the run is added to `bill`.
+    """
+    command = config.command
+    reader = task_reader(command, servers, path)
+    known = await know_agents(command, servers, reader)
+    check_prices(command, known)
+    plans = {agent: each.plan for agent, each in known.items()}
+    journal, notes = _open_journal(command, lines)
+    try:
+        manifest = _open_manifest(journal)
+        output, appends = str(command.output_jsonl_fpath), command.resume == "append"
+        scopes = find_scopes(made_by(known), journal.contents, manifest, appends, output)
+        journal.contents.keep_refused(partial(_fingerprints, plans))
+        tariffs = {agent: each.tariff for agent, each in known.items()}
+        manifest.note_prices(tariffs)
+        _note_settings(manifest, config, known, lines)
+        notes += journal.notes + _older_verdicts(journal, plans, lines) + find_changed_code(known)
+        notes += _few_files(command.num_samples_in_parallel)
+        notes += find_idle(_situation(config, reader, plans))
+        wanted = find_wanted(command, scopes, reader.arms)
+        notes += find_uncounted(journal.contents, list(plans), wanted.arm_ids)
+        source = make_source(command, reader, wanted, journal, name=name, agents=plans, say=say)
+    except BaseException:
+        journal.close(clean=False)
+        raise
+    limits = _limits(
+        command, park_after_s=command.park_after_s, skip_verification=command.skip_verification
     )
-    return counts, to_verify
+    make_runner, tasks = servers.make_runner or Runner, AttemptTasks(journal.together)
+    return Collection(
+        command=command,
+        source=source,
+        runner=make_runner(servers.peers, plans, limits, bill=bill, tasks=tasks),
+        journal=journal,
+        manifest=manifest,
+        lines=lines,
+        parallelism=command.num_samples_in_parallel,
+        tariffs=tariffs,
+        notes=notes,
+        warmup=Warmup(command.warmup, command.responses_create_params),
+        replaced=_mask_values(config),
+        audit=(command.audit_fraction, command.audit_seed),
+    )
+
+
+def _note_settings(
+    manifest: Manifest,
+    config: Config[CollectConfig],
+    known: Mapping[str, KnownAgent],
+    lines: CommandLines,
+) -> None:
+    """Note in the manifest what the rollouts and the verdicts of this run are made with."""
+    plans = {agent: each.plan for agent, each in known.items()}
+    verifiers = {plan.verifier: agent for agent, plan in plans.items() if plan.verifier}
+    manifest.begin(lines.again, mask(config.values, config.secrets), verifiers)
+    for each in made_by(known):
+        manifest.know(fingerprint_of(each.settings), mask(each.settings, config.secrets))
+    for each in known.values():
+        manifest.know_verifier(each.verifier)
+
+
+def _mask_values(config: Config[Any]) -> dict[str, Replaced]:
+    return {
+        place: each._replace(value=mask(each.value, config.secrets))
+        for place, each in config.replaced.items()
+    }
+
+
+async def survey_stored(name: str, path: Path, command: ReverifyConfig) -> StoredFile:
+    """The stored rollouts of a file; ConfigError if there are none, or the output is among its
+    files."""
+    check_apart(name, output_paths(command))
+    stored = await survey(name, path, command.limit, command.only)
+    if name != "-" and stored.collected.has(output_paths(command).main):
+        raise ConfigError(
+            f"{command.output_jsonl_fpath} belongs to the rollouts that are verified, and none of"
+            " them may change: give another output_jsonl_fpath"
+        )
+    return stored
+
+
+def open_reverification(
+    config: Config[ReverifyConfig],
+    stored: StoredFile,
+    verifiers: Verifiers,
+    *,
+    lines: CommandLines,
+) -> Collection[ReverifyConfig, StoredSource]:
+    """Open the output of a re-verification; ConfigError or OutputError if it must not begin.
+
+    Rollouts of the output with the verdict of another verifier, or another response than the
+    input's, are taken out first and verified again. The file as it was is kept beside it. An output
+    of other agents is refused.
+    """
+    command, plans = config.command, verifiers.plans
+    if not plans:
+        reasons = "\n".join(verifiers.left_out.values())
+        raise ConfigError(
+            f"no rollout of {stored.source} can be verified; nothing was sent\n{reasons}"
+        )
+    paths = output_paths(command)
+    notes: list[str] = []
+    stale: set[Key] = set()
+    if command.resume != "fresh":
+        fingerprints = {agent: plan.verifier for agent, plan in plans.items()}
+        stale, notes = drop_stale(paths, stored.survey, fingerprints, is_dry=command.dry_run)
+    journal, opening = _open_journal(command, lines)
+    try:
+        manifest = Manifest.load(paths.manifest)
+        stored.check_agents(paths, journal.contents.agents(), manifest.find_verified_input())
+        manifest.explain_from(stored.collected.manifest)
+        names = {plan.verifier: str(plan.resources) for plan in plans.values()}
+        manifest.begin(lines.again, mask(config.values, config.secrets), names)
+        manifest.content["stored"] = {
+            "path": stored.source,
+            "rollouts": len(stored.survey.rows),
+        }
+        source = StoredSource(
+            stored,
+            verifiers,
+            journal,
+            copies_current=command.stale_only,
+            names_malformed=not command.dry_run and command.only is None,
+            stale=stale,
+        )
+    except BaseException:
+        journal.close(clean=False)
+        raise
+    runner = Runner(verifiers.servers.peers, plans, _limits(command, parks=False))
+    notes += [*opening, *journal.notes]
+    return Collection(
+        command=command,
+        source=source,
+        runner=runner,
+        journal=journal,
+        manifest=manifest,
+        lines=lines,
+        parallelism=Parallelism.parse(command.num_samples_in_parallel),
+        notes=notes,
+    )
+
+
+def _situation(
+    config: Config[CollectConfig], reader: TaskReader, plans: Mapping[str, AgentPlan]
+) -> Situation:
+    instances = config.instances.values()
+    places = {each.placement or ("process" if each.code else "local") for each in instances}
+    is_spread = config.command.executor != "local"
+    return Situation(
+        config.command,
+        has_arms=bool(reader.arms),
+        scores_groups=any(plan.verifies_groups for plan in plans.values()),
+        uses_ray=config.command.executor == "ray" or "ray" in places,
+        over_http=is_spread or places != {"local"},  # without instances, those of an ng_run
+        is_beside=not instances,
+        runs_code=any(UNSAFE_CODE in each.settings for each in instances),
+        has_gym=any(each.code is not None for each in instances),
+    )
+
+
+def _open_journal(
+    command: CollectConfig | ReverifyConfig, lines: CommandLines
+) -> tuple[AnyJournal, list[str]]:
+    """The journal, and what people should know about opening it."""
+    if command.output_jsonl_fpath is None:
+        return NoJournal(), []
+    paths, notes = output_paths(command), []
+    if command.resume == "fresh" and (moved := set_aside(paths, is_dry=command.dry_run)):
+        if command.dry_run:  # show the plan as if they had been moved
+            return NoJournal(), ["a real run would move the earlier files aside"]
+        notes = [f"moved aside: {', '.join(map(str, moved))}"]
+        paths = output_paths(command)
+    is_sharded = isinstance(command, CollectConfig) and command.rows == "shards"
+    kind = ShardedJournal if is_sharded and not command.dry_run else Journal
+    return kind(paths, fsync=command.fsync, command_line=lines.again), notes
+
+
+def _open_manifest(journal: AnyJournal) -> Manifest:
+    return Manifest.load(journal.paths.manifest) if isinstance(journal, Journal) else Manifest()
+
+
+def _limits(command: RolloutsCommand, **more: Any) -> RolloutLimits:
+    return RolloutLimits(
+        max_attempts=command.max_attempts,
+        rollout_timeout_s=command.rollout_timeout_s,
+        verify_timeout_s=command.verify_timeout_s,
+        output=str(command.output_jsonl_fpath),
+        **more,
+    )
+
+
+def _fingerprints(plans: Mapping[str, AgentPlan], key: Key) -> tuple[str, str]:
+    """Those of the settings and the verifier that a rollout is made with now."""
+    plan = plans.get(key.agent)
+    return (plan.settings_of(key), plan.verifier) if plan else ("", "")
+
+
+def _few_files(parallelism: Parallelism) -> list[str]:
+    if parallelism.start <= (number := max_connections()):
+        return []
+    return [
+        f"warning: 'ulimit -n' of this shell is too low for {parallelism.start:,} rollouts at the"
+        f" same time: a server gets at most {number:,} requests at a time"
+    ]
+
+
+def _older_verdicts(
+    journal: AnyJournal, plans: Mapping[str, AgentPlan], lines: CommandLines
+) -> list[str]:
+    older = sum(
+        number
+        for (agent, verifier), number in journal.contents.verifiers.items()
+        if agent in plans and plans[agent].verifier not in ("", verifier)
+    )
+    notes = []
+    if older:
+        notes.append(
+            f"{number_of(older, 'rollout')} on disk carry verdicts of an older verifier: the"
+            f" metrics mix both. This renews them:\n  {lines.reverify}"
+        )
+    if journal.contents.foreign:
+        notes.append(
+            f"{journal.contents.foreign:,} lines of the output are no rollouts of this kind; they"
+            " are left as they are"
+        )
+    return notes

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
-from ..analysis.metrics.comparison import Comparison
+from ..analysis.metrics.changed_verdicts import Comparison
 from ..analysis.metrics.summary import Metrics
 from ..analysis.metrics.tally import Tally
 from ..config.instances import AGENTS
@@ -19,16 +19,16 @@ from ..config.verification import select_needed, verifier_of
 from ..errors import ConfigError, RolloutError, number_of, suggest
 from ..launch.reach import Servers, reach
 from ..serving.nemo_gym.environment_servers import find_environment_servers
-from ..store.groups.scope import Group, arm_of_key, group_of, without_arm
-from ..store.lines import row_of
+from ..store.journal import AnyJournal
+from ..store.lines import Malformed, row_of
 from ..store.own_tasks import Others, OwnTasks
-from ..store.sidecars.unwritten import AnyJournal
+from ..store.scope import Group, arm_of_key, group_of, without_arm
 from ..store.stored import Line, Stored, StoredFile, read_stored_lines
-from ..store.tasks import BREATH, Malformed
+from ..store.tasks import BREATH
 from ..types import Attempt, JsonObject, Key, Outcome, Rollout, Say, Task
-from .plan import AgentPlan, Counts, read_verifier
+from .agents import AgentPlan, read_verifier
 from .schedule import LATER, Attempts, End, Later
-from .sources import OnTask
+from .sources import Counts, OnTask
 
 AGAIN = "collect these rollouts again with ng_collect_rollouts"
 

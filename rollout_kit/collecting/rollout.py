@@ -11,14 +11,12 @@ from time import perf_counter
 
 from ..errors import THROTTLED, PeerLost, PeerTimeout, RolloutError, SessionLost
 from ..serving.transport.retry import ATTEMPT, LOST_ATTEMPT, delay_s
-from ..store.foreign.versions import mark_as
-from ..store.lines import info_of
-from ..store.sidecars.failures import describe_error
+from ..store.lines import describe_error, info_of, mark_as
 from ..time_limit import within
 from ..types import Attempt, Failure, JsonObject, Outcome, Rollout, StoredTurn, Unverified
+from .agents import AgentPlan
 from .pacing.probe import WorkerLoad
-from .plan import AgentPlan
-from .slot import HeldTime, Keep, Slot
+from .schedule import HeldTime, Keep, Slot
 from .steps import Equipment, Refused, Steps
 
 log = logging.getLogger(__name__)

@@ -22,7 +22,6 @@ from ..store.lines import rollout_of
 from ..store.tasks import BREATH
 from ..types import Attempt, Failure, JsonObject, Outcome, Rollout, Say
 from .audit import VerdictAudit
-from .collection import Collection
 from .groups.scoring import GroupScoring
 from .limits import RunLimits
 from .pacing.budget import within
@@ -32,6 +31,7 @@ from .pacing.limiter import Limiter
 from .pacing.meter import Meter
 from .pacing.watch import SAY_EVERY_S, Watch
 from .parallel import ParallelLimit
+from .plan import Collection
 from .schedule import Attempts, Later, Schedule
 from .tracebacks import Tracebacks
 

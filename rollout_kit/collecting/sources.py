@@ -6,8 +6,9 @@ A source also knows its plan in numbers, and which of its rollouts are on disk.
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -15,15 +16,134 @@ from ..analysis.metrics.summary import Metrics
 from ..analysis.metrics.tally import Tally
 from ..config.keys import CollectConfig
 from ..errors import ConfigError, number_of
-from ..store.compact import NumberTable
-from ..store.groups.scope import is_named
-from ..store.lines import row_of
+from ..store.compact import Keys, NumberTable
+from ..store.journal import AnyJournal
+from ..store.lines import Malformed, row_of
 from ..store.own_tasks import Others, OwnTasks, read_task_numbers
-from ..store.sidecars.unwritten import AnyJournal
-from ..store.tasks import BREATH, NO_AGENT, Malformed, TaskReader, agent_name_of
+from ..store.scope import is_named
+from ..store.tasks import BREATH, NO_AGENT, TaskReader, agent_name_of
 from ..types import Attempt, JsonObject, Key, Outcome, Rollout, Say, Task
-from .plan import Counts, Wanted, count, find_owed
-from .schedule import Attempts, End, Later
+from .schedule import LATER, Attempts, End, Later
+from .wanted import Wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """The plan of a run in numbers.
+
+    `planned` = done + to_verify + to_copy + to_collect + refused + left_out.
+    """
+
+    tasks: int = 0
+    """Distinct tasks of each agent."""
+    repeated: int = 0
+    """Rows that are identical to an earlier one: further repeats of its task."""
+    planned: int = 0
+    done: int = 0
+    to_verify: int = 0
+    to_copy: int = 0
+    refused: int = 0
+    """Permanent failures of earlier runs."""
+    left_out: int = 0
+    """Stored rollouts that no running server can verify."""
+    malformed: int = 0
+    without_response: int = 0
+    """Stored failures that hold no response to verify."""
+    older: int = 0
+    """Stored verdicts of another verifier than the present one."""
+    current: int = 0
+    """Stored verdicts of the present verifier."""
+    none: int = 0
+    """Stored responses without a verdict."""
+    renamed: int = 0
+    """Tasks whose row names another agent than the one it runs with."""
+    first_renamed: Task | None = None
+
+    @property
+    def to_collect(self) -> int:
+        others = self.done + self.to_verify + self.to_copy + self.refused + self.left_out
+        return self.planned - others
+
+    def __add__(self, other: "Counts") -> "Counts":
+        names = [name for name in Counts.__slots__ if name != "first_renamed"]
+        sums = {name: getattr(self, name) + getattr(other, name) for name in names}
+        return Counts(**sums, first_renamed=self.first_renamed or other.first_renamed)
+
+    def figures(self, *names: str) -> dict[str, int]:
+        """Some of the numbers, for a program to read."""
+        return {name: getattr(self, name) for name in names}
+
+
+def find_owed(
+    tasks: Iterable[Task | Malformed],
+    wanted: Wanted,
+    settled: Callable[[Key], bool],
+    on_task: Callable[[Task, Sequence[Key]], None] | None = None,
+) -> Iterator[Attempt | Later]:
+    """Every key that is still to be collected, in input order, the repeats of a task together.
+
+    `settled` tells whether a key is done, waits for its verdict or failed permanently; `on_task`
+    receives each task with its keys. A Later now and then lets other work of the event loop go on.
+    """
+    for number, task in enumerate(tasks, 1):
+        if number % BREATH == 0:
+            yield LATER
+        if isinstance(task, Malformed):
+            continue
+        if on_task is None:
+            yield from wanted.attempts(task, settled)
+        else:
+            pairs = list(wanted.pairs(task))
+            on_task(task, [key for _, key in pairs])
+            yield from wanted.attempts(task, settled, pairs)
+
+
+def count(
+    tasks: Iterable[Task | Malformed],
+    wanted: Wanted,
+    *,
+    done: Keys,
+    pending: Container[Key],
+    refused: Container[Key],
+) -> tuple[Counts, set[Key]]:
+    """A part of the input in numbers, and the keys whose response only needs a verdict."""
+    num_rows = repeated = planned = num_done = num_refused = malformed = renamed = 0
+    first_renamed: Task | None = None
+    to_verify: set[Key] = set()
+    is_all_owed = wanted.only is None and not (done or pending or refused)
+    for task in tasks:
+        if isinstance(task, Malformed):
+            malformed += wanted.only is None
+            continue
+        keys = () if is_all_owed else wanted.keys(task)
+        number = wanted.num_keys(task) if is_all_owed else len(keys)
+        planned += number
+        for key in keys:
+            if key in done:
+                num_done += 1
+            elif key in refused:
+                num_refused += 1
+            elif key in pending:
+                to_verify.add(key)
+        if number:
+            num_rows += 1
+            repeated += task.first_rollout > 0 and wanted.only is None
+            if agent_name_of(task.row) not in (None, task.agent):
+                renamed += 1
+                first_renamed = first_renamed or task
+    counts = Counts(
+        tasks=num_rows - repeated,
+        repeated=repeated,
+        planned=planned,
+        done=num_done,
+        to_verify=len(to_verify),
+        refused=num_refused,
+        malformed=malformed,
+        renamed=renamed,
+        first_renamed=first_renamed,
+    )
+    return counts, to_verify
+
 
 COUNT_FIRST = 50_000
 """Inputs with more rows are counted while the first requests are under way."""

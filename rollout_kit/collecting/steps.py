@@ -23,18 +23,19 @@ from ..responses import (
     without_provider_data,
 )
 from ..serving.agent import open_session
+from ..serving.rollout_verdicts import finite_reward
 from ..serving.tools import NO_TOOL, arguments_of, is_callable, refusal_text
-from ..serving.transport.bodies.encoding import NotJson, encode_reply
+from ..serving.transport.encoding import NotJson, encode_reply
 from ..serving.transport.loop import Begun, step
 from ..serving.transport.peers import Peers
 from ..serving.transport.retry import VERIFICATION, retry
 from ..serving.transport.wire import LARGE, encode, scores_of
-from ..serving.verdicts.rollouts import finite_reward
 from ..session import VERIFIER, Session, TurnLog, current_session, entered
-from ..store.foreign.versions import mark_as
 from ..store.lines import (
     build_line,
+    describe_error,
     info_of,
+    mark_as,
     micros,
     now_text,
     row_of,
@@ -42,13 +43,12 @@ from ..store.lines import (
     with_verdict,
     without_verdict,
 )
-from ..store.sidecars.failures import describe_error
 from ..time_limit import Due, within
 from ..trajectory import versions_of
 from ..types import Attempt, JsonObject, Outcome, Rollout, StoredTurn, Unverified
+from .agents import AgentPlan
 from .pacing.bill import Bill
-from .plan import AgentPlan
-from .slot import AttemptTasks, Slot, parked_when_slow
+from .schedule import AttemptTasks, Slot, parked_when_slow
 
 log = logging.getLogger(__name__)
 

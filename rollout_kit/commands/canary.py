@@ -15,8 +15,8 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from ..analysis.metrics.intervals import MIN_DRAWN, Interval, share, total
-from ..collecting.collection import Collection
 from ..collecting.pacing.bill import dollars
+from ..collecting.plan import Collection
 from ..collecting.results import Status, finish
 from ..collecting.run import Ending, Run
 from ..collecting.schedule import Later

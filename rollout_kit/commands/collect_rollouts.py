@@ -6,11 +6,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from ..collecting.cluster.places import open_servers
-from ..collecting.collection import Collection, open_collection, output_paths
+from ..collecting.cluster.opening import open_servers
 from ..collecting.command_line import command_lines
 from ..collecting.pacing.bill import Bill
-from ..collecting.plan import check_repeats
+from ..collecting.plan import Collection, check_repeats, open_collection, output_paths
 from ..collecting.sources import TaskSource
 from ..collecting.trackers.installed import check_trackers
 from ..config.inputs import choose_agent, task_path

@@ -10,10 +10,10 @@ from typing import Any
 
 import orjson
 
-from ..collecting.collection import Collection
 from ..collecting.live.control import Control
 from ..collecting.live.door import open_door
 from ..collecting.live.watcher import Reader, Watcher
+from ..collecting.plan import Collection
 from ..collecting.results import Status, cost_of, finish, has_metrics_file, write_metrics
 from ..collecting.run import Ending, Run
 from ..collecting.schedule import Later

@@ -143,7 +143,7 @@ def parse_keys(arguments: Sequence[str], command: type[AnyCommand]) -> AnyComman
 
 def parse_files(arguments: Sequence[str], command: type[AnyCommand]) -> AnyCommand:
     """Parse the keys of a command whose plain words are files of rollouts."""
-    from ..store.foreign.nemo_gym import as_ours  # not needed for --help
+    from ..store.nemo_gym import as_ours  # not needed for --help
 
     files = list(filter(_is_file, arguments))
     keys = parse_keys([word for word in arguments if word not in files], command)

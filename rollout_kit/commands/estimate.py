@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ..collecting.cluster.places import open_servers
+from ..collecting.cluster.opening import open_servers
 from ..config.keys import CollectConfig, EstimateConfig
 from ..config.load import Config
 from ..launch.reach import Servers

@@ -8,11 +8,7 @@ from itertools import chain, islice
 from pathlib import Path
 
 from ..analysis.export.conversation import Conversation, Unfit, as_texts, digest, read_conversation
-from ..analysis.export.formats import FORMATS, Format, find_format
-from ..analysis.export.grouped import build_group
-from ..analysis.export.pairs import Two, plan_pairs
-from ..analysis.export.preferences import Pair, PairPrompt
-from ..analysis.export.report import (
+from ..analysis.export.export_report import (
     ExportReport,
     check_exports,
     explain_nothing,
@@ -20,6 +16,11 @@ from ..analysis.export.report import (
     format_report,
     report_path,
 )
+from ..analysis.export.formats import FORMATS, Format, find_format
+from ..analysis.export.grouped import build_group
+from ..analysis.export.pairs import Two, plan_pairs
+from ..analysis.export.preferences import Pair, PairPrompt
+from ..analysis.export.row_files import RowFile
 from ..analysis.export.selection import (
     NO_RESPONSE,
     Selection,
@@ -29,13 +30,12 @@ from ..analysis.export.selection import (
     select,
 )
 from ..analysis.export.trainers import Context, identify, read_trace
-from ..analysis.export.writing import RowFile
 from ..collecting.trackers.installed import check_installed
-from ..collecting.trackers.otel.sender import NotSent, Sender
+from ..collecting.trackers.otel_sender import NotSent, Sender
 from ..config.keys import ExportConfig, OtelConfig, PairsConfig, SelectionConfig
 from ..errors import ConfigError, OutputError, suggest
 from ..store.files import write_json
-from ..store.groups.scope import Group
+from ..store.scope import Group
 from ..types import JsonObject, Key, Rollout
 from . import entry
 

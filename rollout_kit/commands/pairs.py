@@ -1,6 +1,6 @@
 """ng_pairs: write preference pairs of stored rollouts."""
 
-from ..analysis.export.report import format_report
+from ..analysis.export.export_report import format_report
 from ..config.keys import PairsConfig
 from . import entry
 from .export import export_pairs

@@ -1,6 +1,6 @@
 """ng_report: write a page with figures and plots of rollouts."""
 
-from ..analysis.view.report import write_report
+from ..analysis.report import write_report
 from ..config.keys import ReportConfig
 from . import entry
 

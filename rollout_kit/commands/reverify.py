@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from ..collecting.collection import open_reverification, survey_stored
 from ..collecting.command_line import command_lines
+from ..collecting.plan import open_reverification, survey_stored
 from ..collecting.reverification import Verifiers, know_verifiers, reach_verifiers
 from ..collecting.trackers.installed import check_trackers
 from ..config.inputs import stored_path
@@ -14,8 +14,8 @@ from ..config.load import Config
 from ..errors import ConfigError
 from ..launch.reach import Servers
 from ..serving.transport import loop
-from ..store.foreign.nemo_gym import as_ours
 from ..store.input import input_file
+from ..store.nemo_gym import as_ours
 from ..store.stored import StoredFile
 from . import entry
 from .drive import prepare, run_to_end, show_first_request

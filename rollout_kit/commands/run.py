@@ -9,13 +9,13 @@ from collections import deque
 from contextlib import suppress
 from typing import Any, TextIO
 
-from ..collecting.cluster.places import nodes_for
+from ..collecting.cluster.nodes import nodes_for
 from ..config.keys import RunConfig
 from ..config.load import Config
 from ..config.replaced import explain
 from ..errors import ConfigError
 from ..launch.fleet import Upkeep
-from ..launch.head.server import HeadServer
+from ..launch.head_server import HeadServer
 from ..launch.placement import HttpLimits, Placed, placed
 from ..launch.ports import WARM_UP_PORT, warm_up_agent
 from ..launch.run import RunIdentity

@@ -9,7 +9,7 @@ import orjson
 
 from ..config.keys import StatusConfig
 from ..errors import PeerError
-from ..launch.head.client import HeadClient, found_head
+from ..launch.head_client import HeadClient, found_head
 from ..serving.transport.access import bearer, token_for
 from ..types import JsonObject
 from . import entry

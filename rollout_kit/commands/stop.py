@@ -5,7 +5,7 @@ import time
 
 from ..config.keys import ControlConfig
 from ..errors import ConfigError
-from ..launch.head.client import found_head
+from ..launch.head_client import found_head
 from . import entry
 
 STOP_S = 30.0

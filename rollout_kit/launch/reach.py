@@ -22,7 +22,7 @@ from ..serving.transport.loop import beside
 from ..serving.transport.peers import Peers, over_http
 from ..types import JsonObject, Say
 from .fleet import Upkeep
-from .head.client import HeadClient
+from .head_client import HeadClient
 from .placement import HttpLimits, Nodes, placed
 from .run import RunIdentity
 

@@ -11,9 +11,9 @@ from itertools import chain
 from typing import Any
 
 from ..analysis.metrics.advantages import Method, advantages
-from ..store.groups.scope import group_of
-from ..store.index.packing import seconds_of
+from ..store.index import seconds_of
 from ..store.lines import rollout_of
+from ..store.scope import group_of
 from ..trajectory import (
     GENERATION,
     STOPPED_BY,

@@ -9,9 +9,12 @@ by themselves, then they and their descendants are killed.
 
 import os
 import signal
+import socket
 import sys
 import time
 from contextlib import suppress
+from functools import cache
+from pathlib import Path
 
 PROC = "/proc"
 
@@ -138,6 +141,34 @@ def reap() -> None:
     kill(left)
     for root, mark in marks.items():
         kill_family(root, mark)
+
+
+@cache
+def name_machine() -> str:
+    """The host name, and what tells it from another machine, another boot and another container."""
+    parts = [socket.gethostname()]
+    with suppress(OSError):
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
+        parts.append("".join(filter(str.isdecimal, os.readlink("/proc/self/ns/pid"))))
+    return "/".join(parts)
+
+
+def read_start(pid: int) -> str | None:
+    """When a process began, in ticks; None where that cannot be read, and for one that has ended
+    but is still listed."""
+    fields = _stat(pid)
+    return None if fields is None or fields[0] in "ZX" else fields[19]
+
+
+def may_run(pid: int, start: str | None) -> bool:
+    """Whether the process of this machine that had this id and start may still run."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return read_start(pid) == start
 
 
 if __name__ == "__main__":

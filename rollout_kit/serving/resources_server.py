@@ -29,14 +29,14 @@ from ..errors import (
 from ..session import VERIFIER, Session, current_session, entered
 from ..types import JsonObject, SeedSessionResponse, VerifyRequest, VerifyResponse
 from .fingerprint import load_code
+from .group_verdicts import GroupScores, as_group_scores, parse_group
 from .open_sessions import OpenSessions
+from .rollout_verdicts import as_verdict, find_request_type, parse_request, splice_metadata
 from .service import OPERATIONAL, ServerConfig, Service, get, invoke, post
 from .tools import Tool, find_tools, tool
 from .transport.access import Accepted
 from .transport.peers import RowCheck
 from .transport.wire import Route, parse_leniently
-from .verdicts.groups import GroupScores, as_group_scores, parse_group
-from .verdicts.rollouts import as_verdict, find_request_type, parse_request, splice_metadata
 
 __all__ = ["ResourcesServer", "ResourcesServerConfig", "tool"]
 

@@ -27,7 +27,7 @@ from ..session import current_session
 from ..trajectory import without_tokens
 from ..types import JsonObject
 from .transport.access import Accepted
-from .transport.bodies.encoding import NotJson
+from .transport.encoding import NotJson
 from .transport.wire import Route, encode, parse_leniently, parse_object, request_parser
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from pathlib import Path
 import orjson
 
 from ..errors import ConfigError, OutputError
+from ..serving.process_tree import may_run, read_start
 from ..types import JsonObject
-from .processes import may_run, read_start
 from .replacing import aside, draft_of, open_draft
 
 KEPT = (

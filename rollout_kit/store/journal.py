@@ -2,11 +2,12 @@
 
 Each `write` to a file opened for append is one line, or some whole lines that arrived together; so
 a kill can tear only the last line, and opening repairs it. A whole line is never rewritten.
+`NoJournal` is for a run that stores nothing.
 """
 
 import hashlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from time import perf_counter
 from typing import Literal
@@ -17,17 +18,66 @@ import orjson
 from ..errors import OutputError
 from ..types import Failure, JsonObject, Key, Outcome, Rollout, StoredTurn, Unverified
 from .files import OutputLock, OutputPaths, write_atomically
-from .foreign.versions import mark_as
-from .groups.scope import name_of
 from .held import HeldFile
-from .index.kept import KeptIndex, explain_edit
-from .lines import key_of
+from .index import KeptIndex, explain_edit
+from .lines import (
+    Contents,
+    Malformed,
+    build_failure_line,
+    build_malformed_line,
+    failure_of,
+    key_of,
+    mark_as,
+)
 from .manifest import note_doubts, read_doubts
 from .scan import dump_line, line_at, parse_line, read_lines, read_rows, refuse_line, scan
-from .sidecars.failures import build_failure_line, build_malformed_line, failure_of
-from .sidecars.shards import take_over
-from .sidecars.turns import TurnFile
-from .tasks import Malformed
+from .scope import name_of
+from .shards import take_over
+from .turns import TurnFile
+
+
+class NoJournal:
+    """A sink that keeps nothing on disk: for a run without an output."""
+
+    def __init__(self) -> None:
+        self.contents = Contents()
+        self.notes: list[str] = []
+        self.index = KeptIndex(None)
+        self.writing_s = 0.0
+
+    def append(self, outcome: Outcome) -> Outcome:
+        return outcome
+
+    together = nullcontext
+
+    def append_turn(self, turn: StoredTurn) -> None:
+        return
+
+    num_unfinished = 0
+
+    def find_turns(self, key: Key) -> list[JsonObject]:
+        return []
+
+    def append_malformed(self, malformed: Malformed, source: str) -> bool:
+        return True
+
+    def earlier_rows(self) -> Iterator[JsonObject]:
+        return iter(())
+
+    def pending_line(self, key: Key) -> JsonObject:
+        raise KeyError(key)
+
+    def num_parked(self, wanted: Callable[[Key], bool]) -> int:
+        return 0
+
+    def check(self) -> None:
+        return
+
+    sync = finish = check
+
+    def close(self, *, clean: bool) -> None:
+        return
+
 
 Fsync = Literal["row", "second", "exit"]
 
@@ -348,3 +398,6 @@ class Journal:
 
 def _digest(response: JsonObject) -> bytes:
     return hashlib.blake2b(orjson.dumps(response), digest_size=8).digest()
+
+
+AnyJournal = Journal | NoJournal

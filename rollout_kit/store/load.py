@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 from ..errors import ConfigError, how_to_install
 from ..types import Rollout
 from .compact import Keys
-from .foreign.versions import kind_of, refuse_newer
 from .groups.rewards import GroupRewards, find_group_rewards
 from .input import number_lines
-from .lines import key_of, rollout_of
+from .labels import Labels, find_labels
+from .lines import key_of, kind_of, refuse_newer, rollout_of
 from .scan import parse_line, parse_newer
-from .sidecars.labels import Labels, find_labels
 
 if TYPE_CHECKING:
     from pandas import DataFrame  # type: ignore[import-not-found]

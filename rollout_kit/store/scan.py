@@ -14,14 +14,22 @@ import orjson
 from ..errors import OutputError, RolloutError
 from ..reading import MAX_STORED, Lines, iterate_lines, open_file
 from ..types import Failure, JsonObject, Outcome
-from .contents import Contents, LineHead, LinePlace, Refusal, head_of
 from .files import OutputPaths
-from .foreign.nemo_gym import is_theirs
-from .foreign.versions import FOREIGN, NEWER, PRESENT, kind_of, refuse_newer
-from .index.index import BATCH
-from .index.kept import KeptIndex, Rows, WrongIndex
-from .index.records import Record
-from .lines import key_of
+from .index import BATCH, KeptIndex, Record, Rows, WrongIndex
+from .lines import (
+    FOREIGN,
+    NEWER,
+    PRESENT,
+    Contents,
+    LineHead,
+    LinePlace,
+    Refusal,
+    key_of,
+    kind_of,
+    refuse_newer,
+    typed_head,
+)
+from .nemo_gym import is_theirs
 
 HEAD = 1 << 16
 """Bytes at the start of a file that show its form."""
@@ -153,7 +161,7 @@ class _MainLines:
         else:
             row = parse_line(raw)
             kind = kind_of(row, "rollout") if row is not None else ""
-            head = head_of(row) if row is not None and kind == "rollout" else None
+            head = typed_head(row) if row is not None and kind == "rollout" else None
         if head is not None:
             self.num_own += 1
             if found.take(head):
@@ -199,7 +207,7 @@ def _take_other(found: Contents, row: JsonObject, kind: str, place: LinePlace) -
     newer version wrote it."""
     if kind == NEWER:
         raise refuse_newer(place.path, line_number(place), row)
-    head = head_of(row)
+    head = typed_head(row)
     if kind == "unverified":
         if head is None or not isinstance(row.get("response"), dict):
             return False

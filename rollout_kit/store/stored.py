@@ -21,13 +21,12 @@ from ..errors import ConfigError, OutputError, number_of
 from ..reading import MAX_STORED, iterate_lines
 from ..types import JsonObject, Key
 from .files import OutputPaths, lock, main_of_sidecar, write_atomically
-from .foreign.versions import FOREIGN, NEWER, kind_of, refuse_newer
-from .groups.scope import is_named
 from .input import plain_path
-from .lines import info_of, key_of
+from .lines import FOREIGN, NEWER, Malformed, info_of, key_of, kind_of, refuse_newer
 from .replacing import aside
 from .scan import check_beside, check_schema, parse_line
-from .tasks import BREATH, TEXT_KEPT, Malformed, number_lines
+from .scope import is_named
+from .tasks import BREATH, TEXT_KEPT, number_lines
 
 
 class Stored(NamedTuple):

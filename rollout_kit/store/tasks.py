@@ -23,10 +23,11 @@ from ..serving.nemo_gym.rows import SOURCE, flatten
 from ..types import JsonObject, Task
 from .arms.arm import Arm
 from .arms.template import Prompt
+from .columns import State
 from .compact import NumberTable, is_index
-from .index.file import State
-from .index.leading import Leading
+from .index import Leading
 from .input import number_lines
+from .lines import Malformed
 
 IGNORED_IN_IDENTITY = "_ng_"
 """A task's id ignores fields with this prefix, and those of `OF_ROUTE`: they record a row's
@@ -48,15 +49,6 @@ STORED = frozenset({"rollout", "unverified", "failure"})
 """Kinds of lines that a collection writes."""
 
 NO_AGENT = "no agent: give +agent_name=…, or add an agent_ref to the row"
-
-
-@dataclass(frozen=True, slots=True)
-class Malformed:
-    """A line that is not a valid task."""
-
-    line: int
-    message: str
-    text: str
 
 
 @dataclass(frozen=True, slots=True)

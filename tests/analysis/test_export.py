@@ -18,7 +18,7 @@ from support import read_jsonl, write_jsonl
 
 from rollout_kit.analysis.export.formats import FORMATS
 from rollout_kit.errors import OutputError
-from rollout_kit.store.index.index import Index
+from rollout_kit.store.index import Index
 from rollout_kit.trajectory import GENERATION, LOG_PROBS, PROMPT, SUFFIX
 
 command = as_function("ng_export")
@@ -579,7 +579,7 @@ def test_rows_of_many_batches_share_one_schema(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("pyarrow")
-    monkeypatch.setattr("rollout_kit.analysis.export.writing.BATCH", 2)
+    monkeypatch.setattr("rollout_kit.analysis.export.row_files.BATCH", 2)
     place.write(
         [
             *(line(task, 0, "x", None) for task in range(5)),

@@ -13,7 +13,7 @@ from exported import Place, line
 from support import forget_home, read_jsonl, write_jsonl
 
 from rollout_kit.analysis.export import source
-from rollout_kit.analysis.export.filters.expression import Filter
+from rollout_kit.analysis.export.expression import Filter
 from rollout_kit.errors import ConfigError
 from rollout_kit.store.files import OutputPaths
 from rollout_kit.store.scan import scan
@@ -249,7 +249,7 @@ def test_a_byte_order_mark_hides_no_line_beside_an_output(place: Place) -> None:
 def test_a_user_without_a_home_folder_reads_a_large_file(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rollout_kit.store.index.index.SMALL", 0)
+    monkeypatch.setattr("rollout_kit.store.index.SMALL", 0)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     forget_home(monkeypatch)
     words = [place.folder / "plain.jsonl", f"+output_fpath={place.folder / 'out.jsonl'}"]

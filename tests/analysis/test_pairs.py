@@ -15,7 +15,7 @@ from rollout_kit.analysis.export.pairs import plan_pairs
 from rollout_kit.analysis.export.selection import Member, Selection
 from rollout_kit.analysis.export.source import RolloutSource
 from rollout_kit.config.keys import PairRule, PairsConfig
-from rollout_kit.store.groups.scope import Group
+from rollout_kit.store.scope import Group
 from rollout_kit.types import Key
 
 command = as_function("ng_pairs")

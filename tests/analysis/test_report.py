@@ -12,8 +12,8 @@ from exported import line, write_scored
 from support import write_jsonl
 from test_view import failure
 
+from rollout_kit.analysis.drawing import Whisker, draw_whiskers
 from rollout_kit.analysis.metrics.aggregate import Aggregate
-from rollout_kit.analysis.view.drawing import Whisker, draw_whiskers
 from rollout_kit.store.lines import rollout_of
 
 command = as_function("ng_report")

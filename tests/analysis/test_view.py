@@ -18,29 +18,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import eventually, read_jsonl, write_jsonl
 
-from rollout_kit.analysis.export.filters.expression import Filter, parse
-from rollout_kit.analysis.export.filters.masks import mask_of, split
+from rollout_kit.analysis.export.expression import Filter, parse
+from rollout_kit.analysis.export.masks import mask_of, split
+from rollout_kit.analysis.facts import gather
+from rollout_kit.analysis.report import build_page
 from rollout_kit.analysis.view import query as view_query
 from rollout_kit.analysis.view.app import Viewer, build_app
-from rollout_kit.analysis.view.comparison import compare_outputs
+from rollout_kit.analysis.view.compared import compare_outputs
 from rollout_kit.analysis.view.dataset import Dataset
-from rollout_kit.analysis.view.facts import gather
 from rollout_kit.analysis.view.figures import histogram, plots
 from rollout_kit.analysis.view.query import Query
-from rollout_kit.analysis.view.report import build_page
 from rollout_kit.errors import ConfigError, OutputError
+from rollout_kit.serving.group_verdicts import GroupMemberScore
 from rollout_kit.serving.sockets import bound_socket, url_of
 from rollout_kit.serving.transport.app import served
-from rollout_kit.serving.verdicts.groups import GroupMemberScore
 from rollout_kit.store.groups.members import group_digest, hold
-from rollout_kit.store.groups.scope import group_of
 from rollout_kit.store.groups.scores import build_group_line
-from rollout_kit.store.index.index import Index
-from rollout_kit.store.index.left_out import FOREIGN, OPEN, REPEATED
+from rollout_kit.store.index import FOREIGN, OPEN, REPEATED, Index
+from rollout_kit.store.labels import Labelled, Labels
 from rollout_kit.store.lines import rollout_of
 from rollout_kit.store.load import load
 from rollout_kit.store.scan import parse_line
-from rollout_kit.store.sidecars.labels import Labelled, Labels
+from rollout_kit.store.scope import group_of
 from rollout_kit.types import Key
 
 command = as_function("ng_view")

@@ -12,8 +12,7 @@ import pytest
 from benchmarks.cluster import simulate
 from rollout_kit.api.testing import run_virtual
 from rollout_kit.collecting.cluster.exchange import Exchange
-from rollout_kit.collecting.cluster.lease import Dismissed, Lease, NotAskedFor
-from rollout_kit.collecting.cluster.leases import Leases
+from rollout_kit.collecting.cluster.leases import Dismissed, Lease, Leases, NotAskedFor
 from rollout_kit.collecting.cluster.messages import (
     decode_leases,
     decode_outcome,
@@ -23,10 +22,10 @@ from rollout_kit.collecting.cluster.messages import (
     write_message,
 )
 from rollout_kit.collecting.cluster.worker import GATHER_S, DriverClient, LeasedWork
-from rollout_kit.collecting.slot import Place, Slot
+from rollout_kit.collecting.schedule import Place, Slot
 from rollout_kit.errors import ModelError, OutputError, PeerLost, RolloutError
-from rollout_kit.store.index.columns import Columns
-from rollout_kit.store.index.records import RecordMaker
+from rollout_kit.store.columns import Columns
+from rollout_kit.store.index import RecordMaker
 from rollout_kit.store.lines import info_of
 from rollout_kit.store.scan import dump_line
 from rollout_kit.types import Attempt, Failure, Key, Outcome, Rollout, StoredTurn, Task, Unverified

@@ -24,9 +24,8 @@ from rollout_kit.authoring.chaos.check import check_files
 from rollout_kit.collecting.history import git_state
 from rollout_kit.errors import ConfigError, ModelError, OutputError
 from rollout_kit.store.files import OutputPaths
-from rollout_kit.store.foreign.versions import mark_as
 from rollout_kit.store.journal import Journal
-from rollout_kit.store.lines import row_of
+from rollout_kit.store.lines import mark_as, row_of
 from rollout_kit.store.load import load
 from rollout_kit.types import JsonObject, VerifyResponse
 

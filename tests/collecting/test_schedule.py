@@ -12,8 +12,17 @@ from hypothesis import strategies as st
 from support import made, outcomes_of
 
 from rollout_kit.api.testing import run_virtual
-from rollout_kit.collecting.schedule import END, PAUSE, WAVE, Attempts, End, Later, Schedule
-from rollout_kit.collecting.slot import AttemptTasks, Slot
+from rollout_kit.collecting.schedule import (
+    END,
+    PAUSE,
+    WAVE,
+    Attempts,
+    AttemptTasks,
+    End,
+    Later,
+    Schedule,
+    Slot,
+)
 from rollout_kit.errors import OutputError
 from rollout_kit.serving.transport.loop import step
 from rollout_kit.types import Attempt, Key, Outcome, Rollout, Task, Unverified

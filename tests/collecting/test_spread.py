@@ -25,8 +25,8 @@ from rollout_kit.serving.resources_server import ResourcesServer
 from rollout_kit.store.files import OutputPaths
 from rollout_kit.store.journal import Journal
 from rollout_kit.store.scan import dump_line
-from rollout_kit.store.sidecars.sharded import ShardedJournal
-from rollout_kit.store.sidecars.shards import ShardFile
+from rollout_kit.store.sharded import ShardedJournal
+from rollout_kit.store.shards import ShardFile
 from rollout_kit.types import JsonObject, Key, Rollout, VerifyRequest, VerifyResponse
 
 ROWS = [{**row(f"q{number}"), "question": f"q{number}"} for number in range(12)]

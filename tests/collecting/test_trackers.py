@@ -17,10 +17,10 @@ from command import as_function
 from support import HANG_S, Bench, alive, made, read_jsonl, row
 
 from rollout_kit.collecting.trackers import installed, outbox
-from rollout_kit.collecting.trackers.figures import TableSample, final_figures, only_numbers
 from rollout_kit.collecting.trackers.link import Link, Message
 from rollout_kit.collecting.trackers.mlflow_worker import flatten, legal
 from rollout_kit.collecting.trackers.outbox import Backlog, Latest
+from rollout_kit.collecting.trackers.scalars import TableSample, final_figures, only_numbers
 from rollout_kit.commands.collect_rollouts import collect_through
 from rollout_kit.config import load
 from rollout_kit.config.keys import ExportConfig
@@ -290,7 +290,7 @@ def test_a_missing_package_is_named_before_anything_starts(
 def test_no_tracker_s_package_is_imported_unless_its_keys_are_given() -> None:
     code = (
         "import sys, rollout_kit.commands.collect_rollouts,"
-        " rollout_kit.commands.export, rollout_kit.launch.head.server\n"
+        " rollout_kit.commands.export, rollout_kit.launch.head_server\n"
         "heavy = {'wandb', 'mlflow', 'opentelemetry.sdk', 'prometheus_client'}\n"
         "print({*sys.modules} & heavy)"
     )

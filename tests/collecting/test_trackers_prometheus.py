@@ -13,8 +13,8 @@ from tracked import NUM_FREE, collect_held
 
 from rollout_kit.config.keys import HeadServerConfig
 from rollout_kit.errors import ConfigError
-from rollout_kit.launch.head import exposition
-from rollout_kit.launch.head.server import HeadServer
+from rollout_kit.launch import exposition
+from rollout_kit.launch.head_server import HeadServer
 from rollout_kit.launch.placement import Server
 from rollout_kit.launch.run import RunIdentity
 from rollout_kit.serving.sockets import bound_socket

@@ -22,9 +22,9 @@ from rollout_kit.serving import registry
 from rollout_kit.serving.endpoints.prices import Prices
 from rollout_kit.serving.gymnasium import GameRequest, GymnasiumServer, Step
 from rollout_kit.serving.resources_server import ResourcesServer, tool
+from rollout_kit.store import turns as turn_store
 from rollout_kit.store.files import OutputPaths
 from rollout_kit.store.journal import Journal
-from rollout_kit.store.sidecars import turns as turn_store
 from rollout_kit.types import JsonObject, Key, Rollout, StoredTurn, VerifyRequest, VerifyResponse
 
 NUM_TURNS = 6

@@ -457,7 +457,7 @@ def test_an_environment_is_made_once_and_only_on_demand(
             collect_rollouts([*words, "+install=true", "+resume=fresh"])
         assert ended.value.code == 0
     assert len(log.read_text().splitlines()) == 2  # one `venv` and one `pip install`, once
-    [made] = (place.parent / "cache/rollout_kit/serving/nemo_gym").iterdir()
+    [made] = (place.parent / "cache/rollout_kit/nemo_gym").iterdir()
     assert (made / READY).is_file()
 
 

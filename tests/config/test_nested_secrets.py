@@ -17,8 +17,7 @@ from support import asked
 from workplace import Workplace
 
 from rollout_kit.api.testing import text_response
-from rollout_kit.secrets import MASK, echoes, mask, mask_echo
-from rollout_kit.secrets.decoding import EVERY, OVERLAP, WINDOW, decode
+from rollout_kit.secrets import EVERY, MASK, OVERLAP, WINDOW, decode, echoes, mask, mask_echo
 
 KEY = "sk-0123456789abcdefghijklmnop"
 

@@ -12,7 +12,7 @@ import pytest
 from support import Echo
 
 from rollout_kit.api.testing import ScriptedModel, making, mount
-from rollout_kit.collecting.plan import know_agent
+from rollout_kit.collecting.agents import know_agent
 from rollout_kit.config.keys import CollectConfig, InspectConfig
 from rollout_kit.config.load import load
 from rollout_kit.launch.placement import HttpLimits, placed

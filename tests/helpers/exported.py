@@ -14,11 +14,11 @@ from rollout_kit.responses import (
     message_item,
     reasoning_item,
 )
-from rollout_kit.serving.verdicts.groups import GroupMemberScore
+from rollout_kit.serving.group_verdicts import GroupMemberScore
 from rollout_kit.store.groups.members import group_digest, hold
-from rollout_kit.store.groups.scope import Group, group_of
 from rollout_kit.store.groups.scores import build_group_line
 from rollout_kit.store.lines import key_of
+from rollout_kit.store.scope import Group, group_of
 
 TOOLS = [
     {

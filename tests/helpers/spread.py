@@ -11,18 +11,18 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from rollout_kit.collecting.agents import AgentPlan
 from rollout_kit.collecting.cluster.driver import OnWorkers, make_leased_runner
 from rollout_kit.collecting.cluster.exchange import Exchange
 from rollout_kit.collecting.cluster.leases import Leases
 from rollout_kit.collecting.cluster.worker import READY, DriverClient, LeasedWork
-from rollout_kit.collecting.plan import AgentPlan
 from rollout_kit.collecting.rollout import Runner
 from rollout_kit.collecting.steps import RolloutLimits
 from rollout_kit.commands.collect_rollouts import collect_through
 from rollout_kit.launch.reach import Servers
 from rollout_kit.serving.transport.loop import cancel_all
 from rollout_kit.serving.transport.peers import Local
-from rollout_kit.store.sidecars.shards import ShardFile
+from rollout_kit.store.shards import ShardFile
 
 ONCE = "policy_model"
 """The server that runs once, beside the driver."""

@@ -23,9 +23,9 @@ from workplace import Workplace
 from rollout_kit.api.testing import making
 from rollout_kit.config.keys import HeadServerConfig
 from rollout_kit.errors import ConfigError
-from rollout_kit.launch.head import client as head
-from rollout_kit.launch.head.client import IDENTITY, HeadClient
-from rollout_kit.launch.head.server import HeadServer
+from rollout_kit.launch import head_client as head
+from rollout_kit.launch.head_client import IDENTITY, HeadClient
+from rollout_kit.launch.head_server import HeadServer
 from rollout_kit.launch.run import RunIdentity, keep_token, read_token
 from rollout_kit.serving.sockets import bound_socket, url_of
 from rollout_kit.serving.transport.app import served

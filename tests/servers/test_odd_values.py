@@ -14,7 +14,7 @@ from rollout_kit.api.testing import OVERS, Over, making, mount
 from rollout_kit.errors import RolloutError, ToolError, VerifyError
 from rollout_kit.serving.agent import Agent
 from rollout_kit.serving.resources_server import ResourcesServer, ResourcesServerConfig, tool
-from rollout_kit.serving.transport.bodies.encoding import NotJson, encode
+from rollout_kit.serving.transport.encoding import NotJson, encode
 from rollout_kit.session import Session, entered
 from rollout_kit.types import JsonObject, VerifyRequest, VerifyResponse
 

@@ -22,7 +22,7 @@ from workplace import ROOT, Workplace
 from rollout_kit.api.testing import ScriptedModel, call_response, making, text_response
 from rollout_kit.config.keys import HeadServerConfig
 from rollout_kit.errors import BY_NAME, TRANSIENT, ModelError, from_wire
-from rollout_kit.launch.head.server import HeadServer
+from rollout_kit.launch.head_server import HeadServer
 from rollout_kit.launch.placement import Server
 from rollout_kit.launch.run import RunIdentity
 from rollout_kit.responses import function_calls, input_items

@@ -19,8 +19,8 @@ from support import HANG_S, NO_NAMESPACES, alive, eventually, may_isolate, read_
 from rollout_kit.errors import ConfigError
 from rollout_kit.serving.process_tree import family
 from rollout_kit.serving.sandbox.limits import SandboxLimits, SandboxRun
-from rollout_kit.serving.sandbox.pool import Sandbox
 from rollout_kit.serving.sandbox.protections import ESSENTIAL, FURTHER
+from rollout_kit.serving.sandbox.sandbox import Sandbox
 
 USUAL = SandboxLimits(time_s=HANG_S, memory_mb=256, output_bytes=1 << 16)
 
@@ -530,7 +530,7 @@ def test_a_cancelled_run_is_ended_and_a_dead_zygote_replaced(held: Held, tmp_pat
 KILLED = """
 import asyncio
 from rollout_kit.serving.sandbox.limits import SandboxLimits
-from rollout_kit.serving.sandbox.pool import Sandbox
+from rollout_kit.serving.sandbox.sandbox import Sandbox
 
 async def main():
     async with Sandbox(1) as sandbox:
@@ -561,7 +561,7 @@ ELSEWHERE = """
 import asyncio, json, sys
 from rollout_kit.errors import ConfigError
 from rollout_kit.serving.sandbox.limits import SandboxLimits
-from rollout_kit.serving.sandbox.pool import Sandbox
+from rollout_kit.serving.sandbox.sandbox import Sandbox
 
 async def main():
     try:

@@ -15,7 +15,7 @@ from rollout_kit import make_response, message_item
 from rollout_kit.api.testing import making, mount
 from rollout_kit.serving.registry import load
 from rollout_kit.serving.sandbox.limits import SandboxLimits, SandboxRun
-from rollout_kit.serving.sandbox.pool import Sandbox
+from rollout_kit.serving.sandbox.sandbox import Sandbox
 
 USUAL = SandboxLimits(time_s=HANG_S, memory_mb=256, output_bytes=1 << 16)
 

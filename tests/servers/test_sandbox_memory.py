@@ -8,7 +8,7 @@ from hoarders import HOARDERS
 from support import HANG_S, NO_NAMESPACES, may_isolate
 
 from rollout_kit.serving.sandbox.limits import SandboxLimits, SandboxRun
-from rollout_kit.serving.sandbox.pool import Sandbox
+from rollout_kit.serving.sandbox.sandbox import Sandbox
 
 LIMITS = SandboxLimits(time_s=HANG_S, memory_mb=256)
 

@@ -9,8 +9,8 @@ import pytest
 
 from rollout_kit.config.instances import AGENTS, MODELS, Instance
 from rollout_kit.errors import ConfigError
+from rollout_kit.launch import ports
 from rollout_kit.launch.ports import bind_all, warm_up_agent
-from rollout_kit.serving import sockets
 from rollout_kit.serving.sockets import bound_socket
 
 LOOPBACK = "127.0.0.1"
@@ -40,7 +40,7 @@ def free(monkeypatch: pytest.MonkeyPatch) -> int:
     """A free port, which stands for the one of warm-up requests: that one may be in use here."""
     with bound_socket(LOOPBACK, 0) as sock:
         port = sock.getsockname()[1]
-    monkeypatch.setattr(sockets, "WARM_UP_PORT", port)
+    monkeypatch.setattr(ports, "WARM_UP_PORT", port)
     return port
 
 

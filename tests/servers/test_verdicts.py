@@ -13,8 +13,8 @@ from support import Bench, row
 
 from rollout_kit.api.testing import Over, making, mount
 from rollout_kit.serving.resources_server import ResourcesServer, tool
+from rollout_kit.serving.rollout_verdicts import parse_request
 from rollout_kit.serving.transport.wire import parse_leniently
-from rollout_kit.serving.verdicts.rollouts import parse_request
 from rollout_kit.types import JsonObject, SeedSessionResponse, VerifyRequest, VerifyResponse
 
 ROW = {"responses_create_params": {"input": "q"}, "expected": "a", "response": {"output": []}}

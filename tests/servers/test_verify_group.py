@@ -15,10 +15,10 @@ from support import Desk, row
 from rollout_kit.api.testing import OVERS, Over, making, mount, text_response
 from rollout_kit.errors import ConfigError, RolloutError, TaskError, VerifyError
 from rollout_kit.responses import output_text
+from rollout_kit.serving.group_verdicts import GroupScores, as_group_scores
 from rollout_kit.serving.registry import load
 from rollout_kit.serving.resources_server import ResourcesServer
 from rollout_kit.serving.transport.peers import Peers
-from rollout_kit.serving.verdicts.groups import GroupScores, as_group_scores
 from rollout_kit.session import Session, entered
 from rollout_kit.types import JsonObject, VerifyRequest, VerifyResponse
 

@@ -9,7 +9,7 @@ import pytest
 from command import as_function
 from support import forget_home, read_jsonl, write_jsonl
 
-from rollout_kit.store.foreign.nemo_gym import as_ours
+from rollout_kit.store.nemo_gym import as_ours
 from rollout_kit.store.tasks import task_id_of
 
 collect_rollouts = as_function("ng_collect_rollouts")

@@ -12,11 +12,11 @@ from test_groups import KEYS, Ranked, make_desk, rows
 
 from rollout_kit import load
 from rollout_kit.api.testing import run_virtual
-from rollout_kit.serving.verdicts.groups import GroupMemberScore
+from rollout_kit.serving.group_verdicts import GroupMemberScore
 from rollout_kit.store.groups.members import group_digest, hold
-from rollout_kit.store.groups.scope import Group
 from rollout_kit.store.groups.scores import build_group_line, read_scored
 from rollout_kit.store.lines import key_of
+from rollout_kit.store.scope import Group
 
 export_main = as_function("ng_export")
 pairs_main = as_function("ng_pairs")

@@ -12,11 +12,9 @@ from exported import line
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout_kit.store.contents import head_reader
-from rollout_kit.store.index.columns import LEFT_OUT, MAX_TEXTS
-from rollout_kit.store.index.index import BATCH, Index, LineChanged
-from rollout_kit.store.index.left_out import FOREIGN, REPEATED, TORN
-from rollout_kit.store.lines import key_of
+from rollout_kit.store.columns import LEFT_OUT, MAX_TEXTS
+from rollout_kit.store.index import BATCH, FOREIGN, REPEATED, TORN, Index, LineChanged
+from rollout_kit.store.lines import head_reader, key_of
 from rollout_kit.types import Key
 
 
@@ -201,7 +199,7 @@ def test_two_readers_share_one_cache(tmp_path: Path) -> None:
 def test_texts_without_end_take_bounded_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rollout_kit.store.index.columns.MAX_TEXTS", 10)
+    monkeypatch.setattr("rollout_kit.store.index.MAX_TEXTS", 10)
     path = tmp_path / "r.jsonl"
     write(path, [line(each, 0, "x", 1.0, answer=f"answer {each}") for each in range(30)])
     column = read(path).columns.texts["extracted_answer"]

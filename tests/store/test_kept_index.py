@@ -14,18 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollout_kit.errors import OutputError
-from rollout_kit.store.contents import Contents, LinePlace, Refusal, head_of
 from rollout_kit.store.files import OutputPaths
-from rollout_kit.store.foreign.versions import kind_of
-from rollout_kit.store.index.index import Index
+from rollout_kit.store.index import Index
 from rollout_kit.store.journal import Journal
-from rollout_kit.store.lines import rollout_of
+from rollout_kit.store.lines import Contents, LinePlace, Refusal, kind_of, rollout_of, typed_head
 from rollout_kit.types import Rollout
 
 
 @pytest.fixture(autouse=True)
 def every_file_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rollout_kit.store.index.kept.SMALL", 0)
+    monkeypatch.setattr("rollout_kit.store.index.SMALL", 0)
 
 
 def odd_line(which: int, task: int, index: int) -> bytes:
@@ -116,7 +114,7 @@ def plainly(path: Path) -> dict[str, Any]:
             row = None
         row = row if isinstance(row, dict) else None
         kind = "none" if row is None else kind_of(row, "rollout")
-        head = None if row is None else head_of(row)
+        head = None if row is None else typed_head(row)
         if kind == "rollout" and head and found.take(head):
             continue
         found.idle.add(place.offset)
@@ -271,7 +269,7 @@ def test_what_is_journalled_is_indexed_without_being_read_again(
         for task in range(30, 50):
             journal.append(rollout_of(orjson.loads(own(task, 0, new_score=task))))
     assert OutputPaths(path).index.read_bytes().startswith(raw)
-    monkeypatch.setattr("rollout_kit.store.index.kept.RecordMaker.make", None)
+    monkeypatch.setattr("rollout_kit.store.index.RecordMaker.make", None)
     found = opened(path)
     assert found == plainly(path)
 
@@ -367,7 +365,7 @@ def test_a_small_output_has_none_and_a_fresh_start_removes_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "rollouts.jsonl"
-    monkeypatch.setattr("rollout_kit.store.index.kept.SMALL", 1 << 20)
+    monkeypatch.setattr("rollout_kit.store.index.SMALL", 1 << 20)
     with Journal_of(path) as journal:
         journal.append(rollout_of(orjson.loads(own(1, 0))))
     assert not OutputPaths(path).index.exists()
@@ -381,7 +379,7 @@ def test_a_small_output_has_none_and_a_fresh_start_removes_it(
 def test_a_file_with_very_many_odd_lines_is_read_as_a_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rollout_kit.store.index.kept.MAX_ODD", 3)
+    monkeypatch.setattr("rollout_kit.store.index.MAX_ODD", 3)
     monkeypatch.setattr("rollout_kit.store.scan.indexed_line", None)
     path = tmp_path / "rollouts.jsonl"
     path.write_bytes(own(1, 0) + own(2, 0) + odd_line(22, 0, 0) * 2 + odd_line(11, 1, 1) * 3)

@@ -29,7 +29,7 @@ def every_input_is_long() -> Iterable[list[list[int]]]:
         return whole(self, read[-1])
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rollout_kit.store.index.kept.SMALL", 0)
+        patch.setattr("rollout_kit.store.index.SMALL", 0)
         patch.setattr("rollout_kit.collecting.sources.KEPT_BYTES", -1)
         patch.setattr("rollout_kit.collecting.sources.COUNT_FIRST", 10)
         patch.setattr(TaskReader, "read_owed", read_owed)

@@ -18,9 +18,9 @@ from rollout_kit.api.testing import run_virtual
 from rollout_kit.collecting.cluster.merging import counting, merge, reading
 from rollout_kit.config.shard import Shard
 from rollout_kit.errors import OutputError
+from rollout_kit.store import index as kept
 from rollout_kit.store.files import OutputLock, OutputPaths
-from rollout_kit.store.index import kept
-from rollout_kit.store.index.index import Index
+from rollout_kit.store.index import Index
 from rollout_kit.store.tasks import task_id_of
 
 command = as_function("ng_merge")

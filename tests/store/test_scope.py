@@ -2,7 +2,7 @@
 
 import pytest
 
-from rollout_kit.store.groups.scope import Group, Scope, group_of, parse_scope, without_arm
+from rollout_kit.store.scope import Group, Scope, group_of, parse_scope, without_arm
 from rollout_kit.types import Key
 
 

@@ -19,7 +19,8 @@ from rollout_kit.serving.endpoints.params import merge
 from rollout_kit.store.arms.template import Prompt
 from rollout_kit.store.files import OutputPaths, check_apart
 from rollout_kit.store.input import input_file
-from rollout_kit.store.tasks import Malformed, TaskReader, task_id_of
+from rollout_kit.store.lines import Malformed
+from rollout_kit.store.tasks import TaskReader, task_id_of
 from rollout_kit.types import Task
 
 JSON = st.recursive(

@@ -69,7 +69,7 @@ def test_a_collection_refuses_to_continue_what_a_newer_version_wrote(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, has_index: bool
 ) -> None:
     if has_index:
-        monkeypatch.setattr("rollout_kit.store.index.kept.SMALL", 0)
+        monkeypatch.setattr("rollout_kit.store.index.SMALL", 0)
     bench = Bench(tmp_path)
     run_virtual(bench.collect(ROWS))
     assert (tmp_path / "rollouts.d/index.bin").exists() == has_index
@@ -92,12 +92,12 @@ def test_a_collection_refuses_to_continue_what_a_newer_version_wrote(
 def test_an_index_that_a_newer_version_kept_hides_no_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rollout_kit.store.index.kept.SMALL", 0)
+    monkeypatch.setattr("rollout_kit.store.index.SMALL", 0)
     bench = Bench(tmp_path)
     with monkeypatch.context() as later:  # the newer version: its lines and its index
         for module in ("foreign.versions", "contents", "index.records"):
             later.setattr(f"rollout_kit.store.{module}.SCHEMA", 2)
-        later.setattr("rollout_kit.store.index.file.MAGIC", b"rollout index 4 of schema 2\n")
+        later.setattr("rollout_kit.store.columns.MAGIC", b"rollout index 4 of schema 2\n")
         run_virtual(bench.collect(ROWS))
     assert {each["schema"] for each in bench.lines()} == {2}
     assert (tmp_path / "rollouts.d/index.bin").stat().st_size > 100

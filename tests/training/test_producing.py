@@ -23,7 +23,7 @@ from rollout_kit.analysis.metrics.tally import Tally
 from rollout_kit.api.testing import ScriptedModel
 from rollout_kit.collecting import run
 from rollout_kit.collecting.live.snapshot import Snapshot
-from rollout_kit.collecting.trackers.figures import only_numbers
+from rollout_kit.collecting.trackers.scalars import only_numbers
 from rollout_kit.collecting.trackers.tracking import Tracking
 from rollout_kit.errors import ConfigError, OutputError
 from rollout_kit.rl import BufferPolicy, MemoryBuffer, open_buffer, serve_buffer
@@ -32,7 +32,7 @@ from rollout_kit.rl.buffer.shelf import Shelf
 from rollout_kit.rl.partial import name_request
 from rollout_kit.rl.producing import producer
 from rollout_kit.rl.producing.gauges import TrainerGauges
-from rollout_kit.store.groups.scope import parse_scope
+from rollout_kit.store.scope import parse_scope
 
 simulate_trainer = as_function("ng_simulate_trainer")
 

@@ -17,7 +17,7 @@ from rollout_kit.errors import ConfigError
 from rollout_kit.serving.process_tree import family
 from rollout_kit.serving.registry import load
 from rollout_kit.serving.sandbox.limits import SandboxLimits
-from rollout_kit.serving.sandbox.pool import Sandbox, with_requirements
+from rollout_kit.serving.sandbox.sandbox import Sandbox, with_requirements
 from rollout_kit.session import Session, entered
 
 skip_unless_installed("reasoning_gym")

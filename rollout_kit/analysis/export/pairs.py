@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from ...config.keys import PairRule, PairsConfig
 from ...errors import ConfigError
 from ...store.arms.template import read_yaml
-from ...store.groups.scope import Group
+from ...store.scope import Group
 from .conversation import digest
 from .selection import Member, Selection
 

@@ -7,7 +7,7 @@ from typing import Self
 from ...errors import ConfigError
 from ...responses import input_items
 from ...store.arms.template import Prompt
-from ...store.groups.scope import arm_of_key
+from ...store.scope import arm_of_key
 from ...types import JsonObject
 from .conversation import Conversation, Unfit
 from .trainers import tools_as_text

@@ -13,11 +13,11 @@ from typing import Any
 
 from ...config.keys import SelectionConfig
 from ...errors import ConfigError, suggest
-from ...store.groups.scope import Group, arm_of_key, group_of
 from ...store.outputs import files_of
+from ...store.scope import Group, arm_of_key, group_of
 from ...types import Key, Rollout
 from .conversation import digest, is_cut_off, said_by
-from .filters.expression import filtering
+from .expression import filtering
 from .source import BareLine, Candidate, RolloutSource
 
 NO_RESPONSE = "without a response"

@@ -14,21 +14,19 @@ from typing import Any, Protocol
 
 from ...errors import ConfigError
 from ...reading import open_file
+from ...store.columns import LEFT_OUT, Columns
 from ...store.compact import Keys
 from ...store.groups.rewards import find_group_rewards
-from ...store.index.columns import LEFT_OUT, Columns
-from ...store.index.index import LineChanged, open_index
-from ...store.index.left_out import REPEATED, why_no_row
-from ...store.index.records import RecordMaker
+from ...store.index import REPEATED, LineChanged, RecordMaker, open_index, why_no_row
 from ...store.input import number_lines
+from ...store.labels import find_labels
 from ...store.load import parse_rollout
 from ...store.own_tasks import OwnTasks
 from ...store.scan import parse_line
-from ...store.sidecars.labels import find_labels
 from ...types import GroupScore, Key, Rollout
-from .filters.expression import Filter, fields_of, names_in
-from .filters.masks import mask_of, split, value_in
+from .expression import Filter, fields_of, names_in
 from .grouped import is_group, read_group
+from .masks import mask_of, split, value_in
 
 OF_OTHERS = "of no task of input_jsonl_fpath"
 

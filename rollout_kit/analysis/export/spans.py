@@ -24,8 +24,7 @@ from ...responses import (
     pair_outputs,
 )
 from ...serving.endpoints.chat import RAW
-from ...store.foreign.versions import kind_of
-from ...store.lines import info_of
+from ...store.lines import info_of, kind_of
 from ...types import JsonObject, RolloutInfo
 from .span_messages import arguments_of, output_of, to_messages, to_text
 

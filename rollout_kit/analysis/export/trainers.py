@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...config.keys import OtelConfig
-from ...store.groups.scope import arm_of_key
+from ...store.scope import arm_of_key
 from ...trajectory import TokenSequence, sequences
 from ...types import JsonObject, Rollout
 from ..metrics.advantages import GroupFigures, Method

@@ -12,8 +12,8 @@ from heapq import nsmallest
 from itertools import chain, groupby
 from typing import Any
 
-from ...store.groups.scope import Group
 from ...store.lines import A_NUMBER, USAGE
+from ...store.scope import Group
 from ...types import JsonObject, Rollout, RolloutInfo, is_countable
 from .groups import STATS, Groups, Moments
 from .majority import Votes

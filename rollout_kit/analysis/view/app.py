@@ -12,13 +12,13 @@ from starlette.types import ASGIApp
 
 from ..._version import __version__
 from ...errors import ConfigError, RolloutKitError
-from ...store.groups.scope import arm_of_key, parse_scope
-from ...store.index.columns import Columns
-from ...store.index.index import LineChanged
+from ...store.columns import Columns
+from ...store.index import LineChanged
+from ...store.scope import arm_of_key, parse_scope
 from ...types import JsonObject, Key
-from ..export.filters.masks import status_of
+from ..export.masks import status_of
 from ..pages.site import as_json, build_site, read_json, refuse
-from .comparison import compare_outputs
+from .compared import compare_outputs
 from .dataset import ROW_BITS, ROW_MASK, Dataset
 from .figures import histogram, plots
 from .query import Queries, Query

@@ -23,10 +23,10 @@ import orjson
 from ...errors import ConfigError, suggest
 from ...serving.workers.matching import LineMatcher
 from ...store.arms.order import Place
-from ...store.index.index import LineChanged
+from ...store.index import LineChanged
 from ...store.scan import parse_line
-from ..export.filters.expression import Filter, names_in, parse
-from ..export.filters.masks import COMPUTED, both, mask_of, split, value_in
+from ..export.expression import Filter, names_in, parse
+from ..export.masks import COMPUTED, both, mask_of, split, value_in
 from .dataset import ROW_BITS, ROW_MASK, Dataset, Part, StoredOutput
 
 STEP = 4096

@@ -12,12 +12,12 @@ import orjson
 from ...config.keys import ViewConfig
 from ...errors import ConfigError, number_of
 from ...types import JsonObject
+from ..pages.page_file import check_page, write_page
 from ..pages.site import find_file
 from .app import PAGE, Viewer
 from .dataset import Dataset
 from .figures import histogram, plots
 from .query import Query
-from .writing import check_page, write_page
 
 MAX_ROLLOUTS = 2000
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from ...errors import ConfigError
 from ...responses import Item, output_items, without_provider_data
-from ...store.index.index import LineChanged
+from ...store.index import LineChanged
 from ...store.input import number_lines
 from ...store.lines import row_of
 from ...store.scan import parse_line, read_object
-from ...store.sidecars.turns import read_turns
 from ...store.tasks import task_id_of
+from ...store.turns import read_turns
 from ...types import JsonObject, Key
-from ..export.filters.masks import rows_of_task
+from ..export.masks import rows_of_task
 from .dataset import StoredOutput
 
 

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ...collecting.collection import output_paths
+from ...collecting.plan import output_paths
 from ...config.keys import ChaosConfig
 from ...config.load import Config
 from ...errors import ConfigError

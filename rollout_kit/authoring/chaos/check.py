@@ -11,8 +11,7 @@ from typing import Any
 import orjson
 
 from ...store.files import OutputPaths
-from ...store.foreign.versions import kind_of
-from ...store.lines import key_of
+from ...store.lines import key_of, kind_of
 from ...store.scan import read_object
 from ...types import JsonObject, Key
 from .findings import Finding, Invariant

@@ -11,8 +11,8 @@ from ...config.load import Config
 from ...errors import ConfigError
 from ...launch.reach import Servers
 from ...serving.transport.peers import Peers
-from ...store.groups.scope import parse_scope
-from ...store.tasks import Malformed
+from ...store.lines import Malformed
+from ...store.scope import parse_scope
 from ...types import Key
 from .check import Planned
 

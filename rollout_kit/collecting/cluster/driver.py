@@ -29,20 +29,19 @@ from ...serving.transport.peers import Local, Peers
 from ...serving.transport.wire import Answers
 from ...session import TurnLog
 from ...store.files import OutputPaths
-from ...store.lines import info_of
-from ...store.sidecars.failures import describe_error
+from ...store.lines import describe_error, info_of
 from ...types import Attempt, Outcome, Say, Unverified
+from ..agents import AgentPlan
 from ..pacing.bill import Bill
 from ..pacing.probe import WorkerLoad
-from ..plan import AgentPlan
 from ..rollout import Runner
-from ..slot import AttemptTasks, Keep, Slot
+from ..schedule import AttemptTasks, Keep, Slot
 from ..steps import RolloutLimits
 from .exchange import OF_MEMBERS, Exchange
-from .lease import Lease
-from .leases import Leases
+from .leases import Lease, Leases
 from .machine import ThisMachine
-from .places import Crew, WorkerPlace, nodes_for
+from .nodes import nodes_for
+from .places import Crew, WorkerPlace
 from .ray_cluster import RayCluster
 from .worker import JOIN
 

@@ -12,10 +12,9 @@ from ...errors import ConfigError
 from ...serving.transport.access import send_json
 from ...serving.transport.app import read_body
 from ...types import JsonObject, Say
-from ..plan import AgentPlan
+from ..agents import AgentPlan
 from ..steps import RolloutLimits
-from .lease import Dismissed, Holder, NotAskedFor
-from .leases import Leases
+from .leases import Dismissed, Holder, Leases, NotAskedFor
 from .messages import encode_leases, read_message
 from .worker import ALIVE, EXCHANGE, GONE, JOIN, READY, WAIT_S
 

@@ -13,9 +13,9 @@ import orjson
 
 from ...errors import RolloutError, from_wire
 from ...session import Spent
-from ...store.index.packing import FIGURES, pack_own
+from ...store.index import FIGURES, pack_own
 from ...store.lines import head_of, info_of
-from ...store.sidecars.shards import ShardFile
+from ...store.shards import ShardFile
 from ...types import (
     ArmInfo,
     Attempt,

@@ -28,17 +28,17 @@ from ...errors import PeerError, RolloutError, RolloutKitError
 from ...launch.serve import FromParent, die_with_parent, start_services, take_everything_down
 from ...serving.transport import loop
 from ...serving.transport.access import bearer
-from ...serving.transport.bodies.encoding import encode_reply
+from ...serving.transport.encoding import encode_reply
 from ...serving.transport.http import HttpClient
 from ...serving.transport.peers import Peers
 from ...session import Session, Spent, entered
 from ...store.scan import refuse_line
-from ...store.sidecars.shards import ShardFile
+from ...store.shards import ShardFile
 from ...types import Attempt, JsonObject, StoredTurn, Unverified
+from ..agents import AgentPlan
 from ..pacing.probe import LoopProbe
-from ..plan import AgentPlan
 from ..rollout import Runner
-from ..slot import Ledger, Place, Slot
+from ..schedule import Ledger, Place, Slot
 from ..steps import RolloutLimits
 from .messages import (
     Event,

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...store.groups.members import HeldMember, group_digest, task_of_row
-from ...store.groups.scope import Group
+from ...store.scope import Group
 from ...types import JsonObject, Key
 from .slots import OpenGroup
 

@@ -16,18 +16,17 @@ from typing import Any
 from ...analysis.metrics.summary import Metrics
 from ...config.keys import GroupsConfig
 from ...errors import OutputError, PeerTimeout, RolloutError, VerifyError
+from ...serving.group_verdicts import GroupScores, as_group_scores
 from ...serving.transport.retry import VERIFICATION, retry
-from ...serving.verdicts.groups import GroupScores, as_group_scores
 from ...session import VERIFIER, Session, entered
 from ...store.groups.members import build_request, group_digest
 from ...store.groups.reading import read_groups
-from ...store.groups.scope import Group
 from ...store.groups.scores import GroupFile, Scored, build_group_line
-from ...store.journal import Journal
-from ...store.sidecars.unwritten import AnyJournal
+from ...store.journal import AnyJournal, Journal
+from ...store.scope import Group
 from ...time_limit import running_loop, within
 from ...types import JsonObject, Outcome, Rollout, StoredTurn
-from ..collection import Collection as Work
+from ..plan import Collection as Work
 from ..rollout import Runner
 from .jobs import Job, Needed, make_job
 from .slots import OpenGroup, OpenGroups

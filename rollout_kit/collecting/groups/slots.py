@@ -11,7 +11,7 @@ from operator import attrgetter
 
 from ...store.compact import Keys
 from ...store.groups.members import HeldMember, hold
-from ...store.groups.scope import Group, group_of, without_arm
+from ...store.scope import Group, group_of, without_arm
 from ...types import JsonObject, Key, Outcome, Rollout, Task, Unverified
 
 SCOPE = attrgetter("scope")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...errors import number_of
-from ...store.groups.scope import Group
+from ...store.scope import Group
 from ...types import JsonObject
 
 MAX_LISTED = 10_000

@@ -13,12 +13,11 @@ from typing import Any, Literal
 
 from ...config.inputs import parse_only
 from ...errors import ConfigError, Dropped, OutputError, suggest
-from ...store.groups.scope import is_named, name_of
-from ...store.lines import now_text
-from ...store.sidecars.failures import describe_error
+from ...store.lines import describe_error, now_text
+from ...store.scope import is_named, name_of
 from ...types import Attempt, Failure, JsonObject, Key, Outcome, Say
 from ..run import Ending, Run
-from ..slot import Slot
+from ..schedule import Slot
 from .knobs import A_PERSON, Knob, knobs_of
 from .snapshot import KnobChange, State
 

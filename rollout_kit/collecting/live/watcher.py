@@ -15,8 +15,8 @@ from uuid import uuid4
 import orjson
 
 from ...analysis.metrics.aggregate import Aggregate, interval, moments
-from ...store.groups.scope import name_of
 from ...store.lines import now_text
+from ...store.scope import name_of
 from ...types import Failure, Outcome, Rollout, Unverified
 from ..pacing.limiter import Adaptive
 from ..run import Run

@@ -5,7 +5,7 @@ from itertools import islice
 
 import orjson
 
-from ...store.sidecars.failures import build_failure_line
+from ...store.lines import build_failure_line
 from ...types import Failure, Outcome, Unverified
 from .link import Message
 

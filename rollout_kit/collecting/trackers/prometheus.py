@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ...launch.head.exposition import Family, expose, make_registry, single
+from ...launch.exposition import Family, expose, make_registry, single
 from ...serving.sockets import bind_page, url_of
 from ...serving.transport.app import served
 from ...types import Outcome, Rollout, Say

@@ -15,10 +15,10 @@ from ...store.scan import read_object
 from ...types import JsonObject, Say
 from ..live.snapshot import Snapshot
 from ..run import Ending, Run
-from .figures import TableSample, final_figures, scalars_of
 from .installed import SWITCHES, is_on
 from .link import Link, Message
 from .outbox import Backlog, Latest
+from .scalars import TableSample, final_figures, scalars_of
 
 if TYPE_CHECKING:
     from .prometheus import RunPage

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Self
 
-from ...store.processes import may_run, name_machine, read_start
+from ...serving.process_tree import may_run, name_machine, read_start
 
 _numbers = count(1)
 

@@ -7,7 +7,7 @@ from typing import Any
 from ...errors import ConfigError
 from ...serving.weights import digest_of, find_folder, find_in_hub
 from ...types import JsonObject
-from .folder import ModelFolder, Shape, read_json, read_tensors
+from .lora_folder import ModelFolder, Shape, read_json, read_tensors
 
 PREFIX = "base_model.model."
 WEIGHTS = "adapter_model.safetensors"

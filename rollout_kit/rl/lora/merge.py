@@ -20,7 +20,7 @@ from ...store.replacing import draft_of, lock_draft, share_files
 from ...types import JsonObject
 from . import weights
 from .adapter import WEIGHTS, Adapter, check_base, open_adapter
-from .folder import (
+from .lora_folder import (
     BYTES,
     TOKENIZER,
     ModelFolder,

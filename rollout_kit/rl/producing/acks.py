@@ -4,9 +4,8 @@ tells what a lost buffer held."""
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from ...store.foreign.versions import Kind, mark
 from ...store.held import HeldFile
-from ...store.lines import now_text
+from ...store.lines import Kind, mark, now_text
 from ...store.scan import dump_line, parse_line, read_lines
 from ..buffer.group import Settled
 

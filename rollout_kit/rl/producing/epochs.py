@@ -6,10 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from ...analysis.metrics.tally import Tally
-from ...collecting.plan import Counts
 from ...collecting.schedule import Later
-from ...collecting.sources import TaskSource
-from ...store.groups.scope import parse_scope
+from ...collecting.sources import Counts, TaskSource
+from ...store.scope import parse_scope
 from ...types import Attempt, Outcome, Rollout
 from .lengths import TaskLengths
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from ...store.groups.members import HeldMember
-from ...store.groups.scope import Group
+from ...store.scope import Group
 from ...trajectory import span_versions, versions_of
 from ...types import JsonObject, Key
 from ..buffer.group import BufferedGroup

@@ -26,9 +26,9 @@ from ...errors import RolloutError
 from ...session import HEADER, SPENT_HEADER, STATS_HEADER, TURNS_HEADER, Session, TurnLog, entered
 from ...types import JsonObject
 from .access import TRUSTED, Accepted, Access, guard
-from .bodies.encoding import NotJson
 from .caller import HEADER as DEADLINE_HEADER
 from .caller import HELD_HEADER, Caller, begin_work_for, is_hung_up, read_deadline
+from .encoding import NotJson
 from .peer_user import PEER_USER, PeerUser
 from .wire import EVENT_END, Answers, EventStream, Route, encode
 

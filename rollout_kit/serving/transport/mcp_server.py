@@ -9,7 +9,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar, Protocol
 from weakref import WeakValueDictionary
 
 import orjson
@@ -21,10 +21,7 @@ from ...errors import ConfigError, RolloutError, SessionLost, how_to_install
 from ...session import HEADER, LOST_CODE, Session, entered
 from .access import Accepted
 from .app import served
-from .bodies.encoding import encode_reply
-
-if TYPE_CHECKING:
-    from ..resources_server import ResourcesServer
+from .encoding import encode_reply
 
 PATH = "/mcp"
 
@@ -35,9 +32,23 @@ METHOD_NOT_FOUND = -32601
 """Error code after which a client falls back to a version that has sessions."""
 
 
+class ToolServer(Protocol):
+    """What a server with tools has, so that they can be called over MCP."""
+
+    name: str
+    config: Any
+    tools: ClassVar[dict[str, Any]]
+
+    def build_app(self, run_id: str = "") -> Any: ...
+
+    async def ensure_session(self, session: Session) -> None: ...
+
+    async def answer(self, path: str, raw: bytes) -> Any: ...
+
+
 @asynccontextmanager
 async def serving(
-    service: "ResourcesServer", sock: socket.socket, run_id: str, token: Accepted
+    service: ToolServer, sock: socket.socket, run_id: str, token: Accepted
 ) -> AsyncIterator[None]:
     """Context in which the server listens on `sock`, with its tools at `/mcp` too."""
     try:
@@ -64,7 +75,7 @@ async def _run(manager: Any, ready: asyncio.Event, done: asyncio.Event) -> None:
         await done.wait()
 
 
-def _manager(service: "ResourcesServer") -> Any:
+def _manager(service: ToolServer) -> Any:
     """The SDK's session manager; ConfigError if the SDK is missing."""
     try:
         from mcp import MCPError
@@ -110,7 +121,7 @@ def _manager(service: "ResourcesServer") -> Any:
     return StreamableHTTPSessionManager(server, json_response=True, session_idle_timeout=idle_s)
 
 
-async def _call_tool(service: "ResourcesServer", session: Session, params: Any) -> str:
+async def _call_tool(service: ToolServer, session: Session, params: Any) -> str:
     if params.name not in service.tools:
         raise RolloutError(
             f"there is no tool '{params.name}'; there are: {', '.join(service.tools)}"
@@ -129,7 +140,7 @@ class _Door:
     """In front of the SDK: refuse clients that have no session and a version without sessions;
     close our session when the client ends its MCP session."""
 
-    def __init__(self, service: "ResourcesServer", manager: Any) -> None:
+    def __init__(self, service: ToolServer, manager: Any) -> None:
         self._service, self._manager = service, manager
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

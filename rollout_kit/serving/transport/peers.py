@@ -27,10 +27,10 @@ from ...session import (
 from ...time_limit import time_left, within
 from ...types import JsonObject
 from .access import bearer
-from .bodies.encoding import NotJson, encode_reply
 from .caller import HEADER as DEADLINE_HEADER
 from .caller import deadline_header
 from .cassette import Cassette
+from .encoding import NotJson, encode_reply
 from .http import HttpClient, Reply
 from .retry import RECONNECT, retry
 from .wire import RESERVED, Answers, TurnReader, decode, encode, read_scores

@@ -18,8 +18,8 @@ from ...responses import is_too_deep
 from ...session import note_repair
 from ...time_limit import Extendable, extend_all
 from ...types import METADATA, MISSING, JsonObject, VerifyResponse
-from .bodies.encoding import encode, write
 from .connection import Headers
+from .encoding import encode, write
 from .http import Reply
 
 RESERVED = frozenset(

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ...types import JsonObject
-from ..groups.scope import split_numbers
+from ..scope import split_numbers
 
 UNKNOWN = 2**32
 """The place of an arm whose settings no manifest has: behind all others."""

@@ -13,7 +13,7 @@ from typing import Any
 from ...errors import ConfigError, suggest
 from ...serving.endpoints.params import CREATE_PARAMS, RENAMED, find_problems, merge
 from ...types import JsonObject
-from ..groups.scope import ARM_ID
+from ..scope import ARM_ID
 from .arm import DERIVED, Arm
 from .template import Prompt, read_text, read_yaml
 

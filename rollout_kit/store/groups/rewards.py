@@ -13,12 +13,11 @@ import orjson
 from ...types import GroupScore, JsonObject, Key
 from ..compact import Keys
 from ..files import OutputPaths
-from ..foreign.versions import kind_of
 from ..input import number_lines, plain_path
-from ..lines import key_of
+from ..lines import key_of, kind_of
 from ..scan import parse_line
+from ..scope import Group, group_of
 from .members import group_digest, hold
-from .scope import Group, group_of
 from .scores import Scored, read_scored
 
 MAX_KEPT = 1_024

@@ -12,11 +12,10 @@ import orjson
 
 from ...types import JsonObject, Key
 from ..files import OutputPaths
-from ..foreign.versions import Kind, kind_of, mark
 from ..held import HeldFile
-from ..lines import A_NUMBER_OR_NULL, now_text
+from ..lines import A_NUMBER_OR_NULL, Kind, kind_of, mark, now_text
 from ..scan import line_at, parse_line, read_lines
-from .scope import Group
+from ..scope import Group
 
 KIND: Kind = "group"
 

@@ -5,8 +5,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from ....store.compact import Keys, TaskTable, small
-from ....store.index.kept import Rows, WrongIndex
-from ....store.index.records import OF_KEYS
+from ....store.index import OF_KEYS, Rows, WrongIndex
 from ....types import Key
 from .findings import MadeBy
 from .reading import NONE, FoundLine

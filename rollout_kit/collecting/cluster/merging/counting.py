@@ -15,8 +15,8 @@ import orjson
 from ....analysis.metrics.summary import Metrics
 from ....errors import OutputError
 from ....store.groups.members import hold
-from ....store.groups.scope import Group, group_of
 from ....store.lines import rollout_of
+from ....store.scope import Group, group_of
 
 T = TypeVar("T")
 

@@ -20,14 +20,13 @@ from ....errors import ConfigError, OutputError
 from ....store.compact import small
 from ....store.files import OutputPaths, lock, write_atomically, write_json
 from ....store.groups.members import group_digest
-from ....store.groups.scope import Group, name_of
 from ....store.groups.scores import Scored, read_scored
-from ....store.index.index import BATCH
-from ....store.index.kept import KeptIndex, WrongIndex
+from ....store.index import BATCH, KeptIndex, WrongIndex
 from ....store.input import number_lines
 from ....store.manifest import last_input
 from ....store.replacing import is_set_aside
 from ....store.scan import check_form, check_schema, line_at, parse_line
+from ....store.scope import Group, name_of
 from ....store.tasks import task_id_of
 from ....types import JsonObject
 from ...groups.tally import GroupTally

@@ -6,11 +6,17 @@ from typing import NamedTuple
 from zlib import crc32
 
 from ....reading import open_file
-from ....store.contents import LineHead, LinePlace, head_of, head_reader
 from ....store.files import OutputPaths
-from ....store.foreign.versions import NEWER, kind_of, refuse_newer
-from ....store.index.kept import WANTED, KeptIndex, Rows
-from ....store.index.records import OF_KEYS
+from ....store.index import OF_KEYS, WANTED, KeptIndex, Rows
+from ....store.lines import (
+    NEWER,
+    LineHead,
+    LinePlace,
+    head_reader,
+    kind_of,
+    refuse_newer,
+    typed_head,
+)
 from ....store.scan import AT_ONCE, indexed_line, line_number, number_bytes, parse_line
 from ....types import Key
 from .findings import Findings
@@ -84,7 +90,7 @@ def _read_line(path: Path, offset: int, raw: bytes, head: LineHead | None) -> Fo
         if (kind := kind_of(line, "rollout")) == NEWER:
             number = line_number(LinePlace(path, offset))
             raise refuse_newer(path, number, line, is_output=False)
-        head = head_of(line) if kind == "rollout" else None
+        head = typed_head(line) if kind == "rollout" else None
     if head is None or not 0 <= head.key.rollout_index < NONE:
         return None
     return FoundLine(offset, len(raw), crc32(raw), head)

@@ -1,1 +1,0 @@
-"""Rollouts as OpenTelemetry traces: from lines to spans, into a file or to a receiver."""

@@ -1,0 +1,123 @@
+"""The turns of unfinished rollouts, so that a run that was killed continues them.
+
+Appended to a file beside the output, which is made with the first turn. The file is written anew
+when most of it is about finished rollouts, and removed when no rollout is unfinished.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from itertools import chain
+from pathlib import Path
+
+import orjson
+
+from ..types import JsonObject, Key, StoredTurn
+from .files import OutputPaths
+from .held import HeldFile
+from .lines import block_of, identity, key_of
+from .scan import parse_line, read_lines
+
+ROOMY = 64 << 20
+"""A smaller file is not written anew: that would cost more than it saves."""
+
+
+class TurnFile:
+    """`open_file` opens the file for the journal; `is_settled` tells which rollouts are finished
+    or failed permanently."""
+
+    def __init__(
+        self,
+        paths: OutputPaths,
+        open_file: Callable[[], HeldFile],
+        is_settled: Callable[[Key], bool],
+    ) -> None:
+        self._path, self._open_file = paths.turns, open_file
+        self._file: HeldFile | None = None
+        self._places: dict[Key, list[tuple[int, int]]] = {}
+        """Unfinished rollout → offset and size of the line of each turn."""
+        self._live = 0
+        """Bytes of these lines."""
+        if self._path.exists():
+            self._file = open_file()
+            for offset, raw in read_lines(self._path):
+                row = parse_line(raw)
+                if row is None or (key := key_of(row)) is None or is_settled(key):
+                    continue
+                self._note(key, offset, len(raw), is_turn=isinstance(row.get("turn"), dict))
+
+    @property
+    def num_unfinished(self) -> int:
+        """Rollouts with stored turns."""
+        return len(self._places)
+
+    def read(self, key: Key) -> list[JsonObject]:
+        """The turns of a rollout, as its agent reported them."""
+        return [orjson.loads(raw)["turn"] for raw in self._lines(key)]
+
+    def append(self, turn: StoredTurn) -> None:
+        """Store a turn; without content, have those so far not count."""
+        if turn.content is None and turn.key not in self._places:
+            return
+        line = {
+            **identity("turn", turn.key, turn.task_index),
+            "rollout": block_of(turn.key, {}),
+            "turn": turn.content,
+        }
+        raw = orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
+        if self._file is None:
+            self._file = self._open_file()
+        elif self._file.size > max(ROOMY, 2 * self._live):
+            self._rewrite(self._file)
+        offset = self._file.size
+        self._file.write(raw)
+        self._note(turn.key, offset, len(raw), is_turn=turn.content is not None)
+
+    def settle(self, key: Key) -> None:
+        """The rollout is finished: its turns are no longer needed."""
+        for _, size in self._places.pop(key, ()):
+            self._live -= size
+
+    def tidy(self) -> None:
+        """Leave only the turns of unfinished rollouts; remove the file if there are none."""
+        if self._file is None:
+            return
+        if self._places:
+            self._rewrite(self._file)
+        else:
+            self._path.unlink(missing_ok=True)
+
+    def _note(self, key: Key, offset: int, size: int, *, is_turn: bool) -> None:
+        if is_turn:
+            self._places.setdefault(key, []).append((offset, size))
+            self._live += size
+        else:
+            self.settle(key)
+
+    def _lines(self, key: Key) -> Iterator[bytes]:
+        for offset, size in self._places.get(key, ()):
+            assert self._file is not None
+            yield os.pread(self._file.descriptor, size, offset)
+
+    def _rewrite(self, file: HeldFile) -> None:
+        file.replace(chain.from_iterable(map(self._lines, self._places)))
+        offset = 0
+        for key, places in self._places.items():
+            self._places[key] = []
+            for _, size in places:
+                self._places[key].append((offset, size))
+                offset += size
+
+
+def read_turns(path: Path, key: Key) -> list[JsonObject]:
+    """The turns of a rollout in a file of turns that another process may be writing; none if there
+    is no file."""
+    found: list[JsonObject] = []
+    name = key.task_id.encode()
+    for _, raw in read_lines(path):
+        if name not in raw or (row := parse_line(raw)) is None or key_of(row) != key:
+            continue
+        if isinstance(turn := row.get("turn"), dict):
+            found.append(turn)
+        else:
+            found.clear()  # the rollout has ended, and may have begun again
+    return found
