@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeGuard
 import orjson
 from pydantic import BaseModel, ConfigDict
 
-from .errors import OutputError, RolloutError
+from .errors import RolloutError
 from .responses import JsonObject as JsonObject
 from .responses import output_text
 from .trajectory import Versions, versions_of
@@ -227,29 +227,6 @@ class GroupScore(NamedTuple):
     figures: JsonObject
 
 
-class LineAt(NamedTuple):
-    """A line that a worker has written to a file of its own."""
-
-    path: str
-    offset: int
-    size: int
-
-    def read(self) -> bytes:
-        """The line; OutputError if it is not there."""
-        try:
-            with open(self.path, "rb") as stream:
-                stream.seek(self.offset)
-                if len(raw := stream.read(self.size)) == self.size:
-                    return raw
-                reason = "it was cut off"
-        except OSError as error:
-            reason = f"{error.strerror}"
-        raise OutputError(
-            f"cannot read a line of {self.path}: {reason}; rows=shards needs a disk that the driver"
-            " and all workers share; the same command takes over what can be read"
-        )
-
-
 @dataclass(slots=True)
 class Rollout:
     """A finished rollout. `head` has its reward, its scores, and what its `rollout` block tells
@@ -261,8 +238,8 @@ class Rollout:
     """Set where a stored rollout is read whose group has a current score."""
     labels: tuple[str, ...] = ()
     """What people have labelled a stored rollout or its task with."""
-    raw: bytes | LineAt | None = None
-    """The line as a worker wrote it, or where it is."""
+    raw: bytes | None = None
+    """The line as a worker wrote it."""
     figures: bytes = b""
     """Those of the line's index record, if the worker has packed them."""
     encoded: bytes | None = None
@@ -270,22 +247,17 @@ class Rollout:
 
     def dump(self) -> bytes:
         """The line as it is written; TypeError if it is not JSON."""
-        if (raw := self.written) is not None:
-            return raw
+        if self.raw is not None:
+            return self.raw
         line = self.head
         if self.encoded is not None:
             line = {**line, "response": orjson.Fragment(self.encoded)}
         return orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
 
     @property
-    def written(self) -> bytes | None:
-        """The line as a worker wrote it."""
-        return self.raw.read() if isinstance(self.raw, LineAt) else self.raw
-
-    @property
     def line(self) -> JsonObject:
         """The JSON object that the journal writes."""
-        return self.head if self.raw is None else orjson.loads(self.written or b"")
+        return self.head if self.raw is None else orjson.loads(self.raw)
 
     @property
     def key(self) -> Key:

@@ -28,7 +28,6 @@ from ..store.arms.template import Prompt
 from ..store.files import OutputPaths, check_apart, set_aside
 from ..store.journal import AnyJournal, Journal, NoJournal
 from ..store.manifest import Manifest, fingerprint_of
-from ..store.sharded import ShardedJournal
 from ..store.stored import StoredFile, drop_stale, survey
 from ..store.tasks import TaskReader
 from ..types import Key, Say
@@ -359,9 +358,7 @@ def _open_journal(
             return NoJournal(), ["a real run would move the earlier files aside"]
         notes = [f"moved aside: {', '.join(map(str, moved))}"]
         paths = output_paths(command)
-    is_sharded = isinstance(command, CollectConfig) and command.rows == "shards"
-    kind = ShardedJournal if is_sharded and not command.dry_run else Journal
-    return kind(paths, fsync=command.fsync, command_line=lines.again), notes
+    return Journal(paths, fsync=command.fsync, command_line=lines.again), notes
 
 
 def _open_manifest(journal: AnyJournal) -> Manifest:

@@ -288,6 +288,13 @@ COMMANDS = {
 """Every command of the toolkit: its keys, what it does, and how it is typed."""
 
 
+OLD_KEYS = {
+    "rows": "the driver writes every rollout. To share the work between drivers, give each its"
+    " +shard=1/2, and join the parts with ng_merge",
+}
+"""Keys of the version before, which are ignored with a line: key → what to write instead."""
+
+
 def known_keys() -> set[str]:
     """The keys of all commands: a YAML file may contain the keys of any of them."""
     return {

@@ -372,13 +372,6 @@ class ClusterConfig(CommandKeys):
         15.0, gt=0, description="A worker that was silent for this long is lost."
     )
 
-    rows: Literal["driver", "shards"] = Field(
-        "driver",
-        description="Who writes the rollouts of workers. driver: it receives and writes each;"
-        " shards: each worker writes its own to the disk that all share, and they go into the"
-        " output at the end.",
-    )
-
     shard: Shard | None = Field(
         None,
         description="Collect only this part of the tasks, into a file of its own: 3/10; auto in a"
@@ -403,8 +396,6 @@ class ClusterConfig(CommandKeys):
     def _has_workers(self) -> "ClusterConfig":
         if self.num_workers is not None and self.executor == "local":
             raise ValueError("num_workers: add +executor=processes, there are no workers otherwise")
-        if self.rows == "shards" and self.executor == "local":
-            raise ValueError("rows=shards: add +executor=processes, there are no workers otherwise")
         return self
 
 

@@ -32,7 +32,6 @@ from .lines import (
 from .manifest import note_doubts, read_doubts
 from .scan import dump_line, line_at, parse_line, read_lines, read_rows, refuse_line, scan
 from .scope import name_of
-from .shards import take_over
 from .turns import TurnFile
 
 
@@ -117,9 +116,7 @@ class Journal:
             paths.make_folder()
             for path in (paths.main, paths.unverified, paths.failures):
                 self._hold(path)
-            if paths.shards.is_dir():
-                self._repair(self.main_file)
-                self.notes += take_over(paths, self.main_file)
+            _refuse_shards(paths)
             self.contents = contents = scan(paths, self.index)
             self.index.descriptor = self.main_file.descriptor
             for file in self._files.values():
@@ -336,9 +333,6 @@ class Journal:
             self._note_doubts()
             raise
 
-    def gather(self) -> None:
-        """Have the main file hold all lines so far."""
-
     def finish(self) -> None:
         """Nothing more comes: have all lines in the output and on disk; OutputError if not."""
         self.check()
@@ -394,6 +388,16 @@ class Journal:
             file.close()
         self._files.clear()
         self._lock.release()
+
+
+def _refuse_shards(paths: OutputPaths) -> None:
+    """OutputError if a run of an earlier version left rollouts that are not in the main file."""
+    if left := sorted(paths.shards.glob("*.jsonl")):
+        words = " ".join(map(str, (paths.main, *left)))
+        raise OutputError(
+            f"{paths.shards} holds rollouts that an interrupted run of an earlier version left"
+            f" there. Merge them first:  ng_merge {words} +output_jsonl_fpath=merged.jsonl"
+        )
 
 
 def _digest(response: JsonObject) -> bytes:

@@ -17,7 +17,6 @@ from test_chaos_suite import FILES, Note, Site
 from workplace import said_until
 
 from rollout_kit.serving.sockets import bound_socket
-from rollout_kit.store.files import OutputPaths
 
 PROCESSES = ["+executor=processes", "+num_workers=2"]
 
@@ -131,34 +130,6 @@ def test_workers_make_what_one_process_makes(site: Site, own_workers: list[str])
     assert spread["metrics"]["reward"] == alone["metrics"]["reward"]
     for name in ("pass_at_k", "pass_at_k_tasks", "counts", "usage"):
         assert spread[name] == alone[name]
-
-
-@pytest.mark.slow
-def test_workers_that_write_rows_themselves_leave_one_output(
-    site: Site, workers: list[str]
-) -> None:
-    site.tasks(300)
-    hold_verdicts(site)
-    words = [*workers, "+rows=shards", "+num_samples_in_parallel=64"]
-    driver = site.collecting(*words)
-    wait_for_workers(site, driver)
-    shards = OutputPaths(site.folder / "out/rollouts.jsonl").shards
-
-    def written() -> int:
-        return sum(path.read_bytes().count(b"\n") for path in shards.glob("*.jsonl"))
-
-    eventually(lambda: written() >= 100)
-    os.kill(workers_of(site)[0], signal.SIGKILL)
-    eventually(lambda: written() >= 150)
-    driver.send_signal(signal.SIGKILL)
-    site.ended(driver)
-    kept = written()
-    status, said = site.collect(*words)
-    assert status == 0, said
-    assert re.search(r"\d+ rollouts of an interrupted run taken over", said) and kept >= 150
-    check_keys(site, 300)
-    assert not shards.exists() and site.num_answered() <= 300 + 2 * 64
-    assert metrics_of(site)["counts"]["rollouts"] == 300
 
 
 def test_a_killed_worker_loses_only_what_it_had_in_flight(site: Site, workers: list[str]) -> None:
@@ -346,12 +317,11 @@ GROUPS = """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rows", ["driver", "shards"])
-def test_groups_are_scored_and_verdicts_audited_by_workers(site: Site, rows: str) -> None:
+def test_groups_are_scored_and_verdicts_audited_by_workers(site: Site) -> None:
     path = site.folder / "resources_servers/patient/app.py"
     path.write_text(path.read_text() + GROUPS)
     site.tasks(20)
-    status, said = site.collect(*PROCESSES, "+num_repeats=3", "+audit_fraction=1", f"+rows={rows}")
+    status, said = site.collect(*PROCESSES, "+num_repeats=3", "+audit_fraction=1")
     assert status == 0, said
     assert "20 of 20 groups scored" in said
     found = metrics_of(site)
@@ -388,16 +358,15 @@ SLOW_GROUPS = """
 
 
 @pytest.mark.chaos
-@pytest.mark.parametrize("rows", ["driver", "shards"])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_worker_lost_while_it_scores_groups_costs_no_rollout_and_no_score(
-    site: Site, number: signal.Signals, rows: str
+    site: Site, number: signal.Signals
 ) -> None:
     path = site.folder / "resources_servers/patient/app.py"
     path.write_text(path.read_text() + SLOW_GROUPS)
     hold_verdicts(site)
     site.tasks(12)
-    words = ["+num_repeats=3", "+worker_lease_s=4", f"+rows={rows}"]
+    words = ["+num_repeats=3", "+worker_lease_s=4"]
     driver, log = site.collecting(*PROCESSES, *words), site.folder / "scoring.log"
     wait_for_workers(site, driver)
     eventually(lambda: log.exists() and log.read_text().count("\n") == 12)
@@ -408,7 +377,6 @@ def test_a_worker_lost_while_it_scores_groups_costs_no_rollout_and_no_score(
     assert site.num_answered() == 36
     groups = read_jsonl(site.folder / "out/rollouts.d/groups.jsonl")
     assert len({each["task_id"] for each in groups}) == len(groups) == 12
-    assert not (OutputPaths(site.folder / "out/rollouts.jsonl").shards).exists()
 
 
 JUDGED = """

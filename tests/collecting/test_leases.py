@@ -428,7 +428,7 @@ def test_a_worker_with_nothing_left_to_do_brings_what_it_has_at_once(num_leases:
         given = {"url": "", "worker": "a", "title": "worker 1", "ticket": ""}
         client: Any = SimpleNamespace(post=post)
         runner: Any = run
-        driver, work = DriverClient(client, given), LeasedWork(runner, runner, None)
+        driver, work = DriverClient(client, given), LeasedWork(runner, runner)
         leases = encode_leases((number, attempt_at(number)) for number in range(num_leases))
         work.take({"anew": False, "recalled": [], "regained": [], **leases})
         bringing = asyncio.create_task(driver.bring(work))

@@ -2,7 +2,6 @@
 metrics and exit status, with each key that changes what a run does."""
 
 import json
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from spread import collect_spread
-from support import Bench, asked, made, read_jsonl, row
+from support import Bench, asked, read_jsonl, row
 from test_arms import ARMS
 from test_cost import FromElsewhere, Judged, OfItsOwn, PricedModel
 from test_groups import KEYS, Numbered, PatientModel, fail_one, make_desk
@@ -19,15 +18,10 @@ from test_producing import check_groups, feed
 
 from rollout_kit.api.testing import ScriptedModel, making, run_virtual
 from rollout_kit.collecting import steps
-from rollout_kit.errors import ModelError, OutputError, VerifyError
+from rollout_kit.errors import ModelError, VerifyError
 from rollout_kit.rl import BufferPolicy
 from rollout_kit.serving.resources_server import ResourcesServer
-from rollout_kit.store.files import OutputPaths
-from rollout_kit.store.journal import Journal
-from rollout_kit.store.scan import dump_line
-from rollout_kit.store.sharded import ShardedJournal
-from rollout_kit.store.shards import ShardFile
-from rollout_kit.types import JsonObject, Key, Rollout, VerifyRequest, VerifyResponse
+from rollout_kit.types import JsonObject, VerifyRequest, VerifyResponse
 
 ROWS = [{**row(f"q{number}"), "question": f"q{number}"} for number in range(12)]
 
@@ -145,16 +139,9 @@ CASES = {
 }
 
 
-WITH_SHARDS = ("repeats", "an estimate first", "failures", "groups", "groups: partial")
-"""Cases that read the output during the run, or open it again."""
-
-
-@pytest.mark.parametrize(
-    ("name", "rows"),
-    [*((name, "driver") for name in CASES), *((name, "shards") for name in WITH_SHARDS)],
-)
+@pytest.mark.parametrize("name", CASES)
 def test_workers_make_what_one_process_makes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, rows: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     # by chance a verdict could fail so soon that its response is written only with the failure
     monkeypatch.setattr(steps, "VERIFICATION", replace(steps.VERIFICATION, jitter=0.0))
@@ -162,7 +149,7 @@ def test_workers_make_what_one_process_makes(
     for where in ("alone", "spread"):
         (folder := tmp_path / where).mkdir()
         bench = case.make(folder)
-        more = on_workers(rows) if where == "spread" else {}
+        more = on_workers() if where == "spread" else {}
         ends = [run_virtual(bench.collect(case.rows, **case.keys, **more))]
         if case.then is not None:
             ends.append(run_virtual(bench.collect(**case.then, **more)))
@@ -170,8 +157,8 @@ def test_workers_make_what_one_process_makes(
     assert found[0] == found[1]
 
 
-def on_workers(rows: str = "driver") -> JsonObject:
-    return {"through": collect_spread, "executor": "processes", "rows": rows}
+def on_workers() -> JsonObject:
+    return {"through": collect_spread, "executor": "processes"}
 
 
 @pytest.mark.parametrize("limit", ["max_cost_usd", "max_total_tokens"])
@@ -187,24 +174,18 @@ def test_a_limit_is_exceeded_by_no_more_than_what_was_in_flight(bench: Bench, li
     assert run_virtual(bench.collect(**on_workers())) == 0 and len(bench.lines()) == 200
 
 
-@pytest.mark.parametrize("rows", ["driver", "shards"])
-def test_groups_of_workers_reach_a_trainer_epoch_after_epoch(bench: Bench, rows: str) -> None:
+def test_groups_of_workers_reach_a_trainer_epoch_after_epoch(bench: Bench) -> None:
     policy, keys = BufferPolicy(batch=2, staleness=1), {"epochs": None, "num_repeats": 2}
-    seen = feed(bench, policy, steps=5, **keys, **on_workers(rows))
+    seen = feed(bench, policy, steps=5, **keys, **on_workers())
     groups = check_groups(bench, seen)
     acked = [line["key"] for line in bench.lines("acks") if line["reason"] == "acked"]
     assert sorted(acked) == sorted(group.key for group in groups)
 
 
-@pytest.mark.parametrize("rows", ["driver", "shards"])
-def test_a_group_that_an_earlier_run_began_is_put_by_a_run_on_workers(
-    bench: Bench, rows: str
-) -> None:
+def test_a_group_that_an_earlier_run_began_is_put_by_a_run_on_workers(bench: Bench) -> None:
     run_virtual(bench.collect([row(text) for text in "abc"]))
     keys = {"epochs": None, "num_repeats": 2}
-    [(_, groups)] = feed(
-        bench, BufferPolicy(batch=3, staleness=9), steps=1, **keys, **on_workers(rows)
-    )
+    [(_, groups)] = feed(bench, BufferPolicy(batch=3, staleness=9), steps=1, **keys, **on_workers())
     assert all(group.rewards == [1.0, 1.0] for group in groups)
 
 
@@ -222,63 +203,3 @@ def drop_times(found: Any) -> Any:
     if isinstance(found, dict):
         return {name: drop_times(value) for name, value in found.items() if name not in VARIES}
     return [drop_times(each) for each in found] if isinstance(found, list) else found
-
-
-def write_shard(folder: Path, number: int) -> Rollout:
-    """A rollout whose line a worker has written."""
-    info, line = made(Key(f"{number:016x}", "agent", "", 0), {"reward": 1.0, "response": {}})
-    shard = ShardFile(folder / "rollouts.d/shards", f"w{number % 2}")
-    place = shard.append(dump_line(line))
-    shard.close()
-    return Rollout(info, line, raw=place)
-
-
-def test_a_line_that_the_driver_cannot_read_ends_the_run_at_once(tmp_path: Path) -> None:
-    journal = ShardedJournal(OutputPaths.of(tmp_path / "rollouts.jsonl"), fsync="exit")
-    rollout = write_shard(tmp_path / "on another disk", 1)
-    shutil.rmtree(tmp_path / "on another disk")
-    with pytest.raises(OutputError, match="rows=shards needs a disk that the driver and all"):
-        journal.append(rollout)
-    journal.close(clean=False)
-
-
-def test_lines_are_in_the_output_once_however_often_they_are_gathered(tmp_path: Path) -> None:
-    paths = OutputPaths.of(tmp_path / "rollouts.jsonl")
-    journal = ShardedJournal(paths, fsync="exit")
-    for number in range(3):
-        journal.append(write_shard(tmp_path, number))
-    shard = tmp_path / "rollouts.d/shards/w1.jsonl"
-    shard.rename(tmp_path / "away")
-    with pytest.raises(OutputError):
-        journal.gather()
-    assert len(read_jsonl(paths.main)) == 2
-    (tmp_path / "away").rename(shard)
-    journal.gather()
-    journal.append(write_shard(tmp_path, 3))
-    assert len(read_jsonl(paths.main)) == 3
-    journal.close(clean=True)
-    assert len(read_jsonl(paths.main)) == 4 and not paths.shards.exists()
-    again = Journal(paths, fsync="exit")
-    assert len(again.contents.done) == 4
-    again.close(clean=True)
-
-
-@pytest.mark.parametrize("cut", [0, 1, 10])
-def test_a_driver_killed_while_it_copies_lines_loses_and_repeats_none(
-    tmp_path: Path, cut: int
-) -> None:
-    paths = OutputPaths.of(tmp_path / "rollouts.jsonl")
-    raws = [write_shard(tmp_path, number).written or b"" for number in range(4)]
-    paths.main.write_bytes(b"".join(raws[:3])[: -cut or None])
-    journal = Journal(paths, fsync="exit")
-    assert len(journal.contents.done) == 4 and not paths.shards.exists()
-    journal.close(clean=True)
-    assert sorted(paths.main.read_bytes().splitlines(keepends=True)) == sorted(raws)
-
-
-def test_a_worker_writes_on_after_a_run_has_taken_its_file(tmp_path: Path) -> None:
-    shard = ShardFile(tmp_path / "rollouts.d/shards", "w")
-    assert shard.append(b"{}\n").read() == b"{}\n"
-    shutil.rmtree(tmp_path / "rollouts.d/shards")
-    assert shard.append(b"[]\n").read() == b"[]\n"
-    shard.close()

@@ -957,3 +957,8 @@ def read_yaml(text, loader):
         return repr(yaml.load(text, loader))
     except (yaml.YAMLError, ValueError) as error:
         return str(error)
+
+
+def test_a_key_of_the_version_before_is_ignored_with_what_to_write() -> None:
+    config = load(["+rows=shards"], CollectConfig)
+    assert any("'rows' is ignored" in each and "+shard=1/2" in each for each in config.warnings)

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
@@ -22,7 +21,6 @@ from rollout_kit.commands.collect_rollouts import collect_through
 from rollout_kit.launch.reach import Servers
 from rollout_kit.serving.transport.loop import cancel_all
 from rollout_kit.serving.transport.peers import Local
-from rollout_kit.store.shards import ShardFile
 
 ONCE = "policy_model"
 """The server that runs once, beside the driver."""
@@ -57,9 +55,7 @@ class NoHttp:
 
 
 @asynccontextmanager
-async def spread(
-    servers: Servers, num_workers: int = 2, shards: Path | None = None
-) -> AsyncIterator[Servers]:
+async def spread(servers: Servers, num_workers: int = 2) -> AsyncIterator[Servers]:
     """Context with workers that run the attempts, and all servers but `policy_model`."""
     loop = asyncio.get_running_loop()
     leases = Leases(loop.time)
@@ -76,14 +72,9 @@ async def spread(
         plan = await driver.join()
         agents = {name: AgentPlan(**each) for name, each in plan["agents"].items()}
         runner = Runner(servers.peers, agents, RolloutLimits(**plan["limits"]))
-        shard = ShardFile(shards, f"w{number}") if shards else None
-        work = LeasedWork(runner, servers.peers, shard)
+        work = LeasedWork(runner, servers.peers)
         await driver.ask(READY, orjson.dumps(driver._about))
-        try:
-            await asyncio.gather(driver.wait_for_work(work), driver.bring(work))
-        finally:
-            if shard:
-                shard.close()
+        await asyncio.gather(driver.wait_for_work(work), driver.bring(work))
 
     workers = {asyncio.create_task(work(number)) for number in range(num_workers)}
     make_runner = partial(make_leased_runner, exchange, leases)
@@ -96,8 +87,5 @@ async def spread(
 
 async def collect_spread(servers: Servers, config: Any, argv: Any, progress: Any) -> int:
     """`collect_through` with two workers."""
-    command = config.command
-    paths = command.output_jsonl_fpath
-    shards = (paths.parent / f"{paths.stem}.d/shards") if command.rows == "shards" else None
-    async with spread(servers, shards=shards) as found:
+    async with spread(servers) as found:
         return await collect_through(found, config, argv, progress)

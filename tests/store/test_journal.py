@@ -303,3 +303,11 @@ def test_without_room_for_all_lines_the_first_ones_are_whole_on_disk(
 def line_of(rollout: Rollout) -> bytes:
     assert isinstance(rollout.raw, bytes)
     return rollout.raw
+
+
+def test_rollouts_in_the_shards_of_an_earlier_version_are_not_passed_over(tmp_path: Path) -> None:
+    paths = OutputPaths.of(tmp_path / "rollouts.jsonl")
+    paths.shards.mkdir(parents=True)
+    (paths.shards / "w1.jsonl").write_bytes(dump_line(rollout(1).line))
+    with pytest.raises(OutputError, match=r"ng_merge .*rollouts.jsonl .*shards/w1.jsonl \+output"):
+        Journal(paths, fsync="exit")

@@ -28,7 +28,6 @@ from ...serving.transport.loop import beside
 from ...serving.transport.peers import Local, Peers
 from ...serving.transport.wire import Answers
 from ...session import TurnLog
-from ...store.files import OutputPaths
 from ...store.lines import describe_error, info_of
 from ...types import Attempt, Outcome, Say, Unverified
 from ..agents import AgentPlan
@@ -135,7 +134,6 @@ async def cluster(config: Config[CollectConfig], say: Say) -> AsyncIterator[Serv
         transports = {name: OnWorkers(_service(servers, name), leases) for name in split.names}
         servers = replace(servers, peers=servers.peers.with_others(transports))
         plan = {**servers.plan, "instances": to_start(split.instances), "is_restarted": False}
-        plan["shards"] = _shards_of(command)
         sock = bound_socket(place.host, 0)
         exchange = Exchange(leases, plan, say, url_of(sock), token)
         leases.num_expected = command.num_workers or place.num_workers()
@@ -166,13 +164,6 @@ def _place_of(command: CollectConfig) -> WorkerPlace:
     if command.executor == "processes":
         return ThisMachine()
     return RayCluster(command.ray_address, command.ray_worker_cpus, command.num_workers)
-
-
-def _shards_of(command: CollectConfig) -> str | None:
-    """The folder into which workers write rollouts; None if the driver writes them."""
-    if command.rows == "driver" or command.output_jsonl_fpath is None:
-        return None
-    return str(OutputPaths(command.output_jsonl_fpath.resolve()).shards)
 
 
 async def _watch(leases: Leases) -> None:

@@ -15,14 +15,12 @@ from ...errors import RolloutError, from_wire
 from ...session import Spent
 from ...store.index import FIGURES, pack_own
 from ...store.lines import head_of, info_of
-from ...store.shards import ShardFile
 from ...types import (
     ArmInfo,
     Attempt,
     Failure,
     JsonObject,
     Key,
-    LineAt,
     Outcome,
     Rollout,
     RolloutInfo,
@@ -116,17 +114,12 @@ def read_message(raw: bytes) -> JsonObject:
     return found
 
 
-def write_event(
-    lease: int, outcome: Outcome, shard: ShardFile | None = None, **about: Any
-) -> Event:
-    """The event with which an attempt ends; TypeError if the outcome is not JSON. The line of a
-    rollout goes into the `shard` if there is one."""
+def write_event(lease: int, outcome: Outcome, **about: Any) -> Event:
+    """The event with which an attempt ends; TypeError if the outcome is not JSON."""
     told = {"lease": lease, **encode_outcome(outcome), **about}
     if not isinstance(outcome, Rollout):
         return Event(orjson.dumps(told))
     line = outcome.dump()
-    if shard is not None:
-        return Event(orjson.dumps({**told, "raw": list(shard.append(line))}))
     figures = pack_own(line, outcome)
     return Event(orjson.dumps({**told, "packed": len(figures), "size": len(line)}), figures + line)
 
@@ -156,9 +149,7 @@ def decode_outcome(found: Mapping[str, Any], key: Key) -> Outcome:
     is none."""
     match found["kind"]:
         case "rollout":
-            raw = found["raw"]
-            raw = raw if isinstance(raw, bytes) else LineAt(*raw)
-            info = decode_info(found["info"], key)
+            info, raw = decode_info(found["info"], key), found["raw"]
             return Rollout(info, found["head"], raw=raw, figures=found.get("figures", b""))
         case "unverified":
             return decode_unverified(found)

@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack, closing, suppress
 from functools import partial
 from http.client import HTTPConnection, HTTPException
-from pathlib import Path
 from time import perf_counter, sleep
 from typing import Any
 from urllib.parse import urlsplit
@@ -33,7 +32,6 @@ from ...serving.transport.http import HttpClient
 from ...serving.transport.peers import Peers
 from ...session import Session, Spent, entered
 from ...store.scan import refuse_line
-from ...store.shards import ShardFile
 from ...types import Attempt, JsonObject, StoredTurn, Unverified
 from ..agents import AgentPlan
 from ..pacing.probe import LoopProbe
@@ -83,12 +81,12 @@ class Gone(Exception):
 class LeasedWork:
     """The attempts that this worker has in flight, and its events that the driver does not have."""
 
-    def __init__(self, runner: Runner, peers: Peers, shard: ShardFile | None) -> None:
+    def __init__(self, runner: Runner, peers: Peers) -> None:
         self.events: list[Event] = []
         self.has_events, self.is_idle = asyncio.Event(), asyncio.Event()
         self.epoch = 0
         """How often the driver has given everything to others."""
-        self._runner, self._peers, self._shard = runner, peers, shard
+        self._runner, self._peers = runner, peers
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._regaining: dict[int, asyncio.Future[bool]] = {}
 
@@ -149,7 +147,7 @@ class LeasedWork:
             "worked_s": ended - began,
         }
         try:
-            self._report(write_event(number, outcome, self._shard, **about))
+            self._report(write_event(number, outcome, **about))
         except TypeError as error:
             self._report(write_event(number, refuse_line(outcome, error), **about))
 
@@ -334,9 +332,7 @@ async def _exchange(given: JsonObject) -> None:
         _, peers = await start_services(plan, stack)
         agents = {name: AgentPlan(**each) for name, each in plan["agents"].items()}
         runner = Runner(peers, agents, RolloutLimits(**plan["limits"]))
-        folder = plan["shards"]
-        shard = ShardFile(Path(folder), given["worker"]) if folder else None
-        work = LeasedWork(runner, peers, shard)
+        work = LeasedWork(runner, peers)
         await driver.be_ready()
         await asyncio.gather(driver.wait_for_work(work), driver.bring(work), driver.watch_load())
 

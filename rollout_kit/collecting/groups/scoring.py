@@ -171,7 +171,6 @@ class GroupScoring:
             needed, self._needed = self._needed, {}
             journal = self._journal
             assert isinstance(journal, Journal)
-            journal.gather()
             sizes = {group: each.num_members for group, each in needed.items()}
             async for found in read_groups(journal.paths.main, journal.size, sizes):
                 await self._drain(self._policy.num_groups_in_parallel)

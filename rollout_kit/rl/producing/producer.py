@@ -282,7 +282,6 @@ class Producer:
         if not (needed := dict(self._needed)) or not isinstance(journal := self._journal, Journal):
             return
         self._needed = {group: n for group, n in self._needed.items() if group not in needed}
-        journal.gather()
         scores = find_group_rewards(journal.paths.main) if self._scored_apart else None
         where = journal.paths.main, journal.size, needed, hold_line
         async for found in read_groups(*where, with_places=self._refers):
