@@ -17,7 +17,7 @@ import re
 import resource
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any
@@ -36,7 +36,7 @@ from rollout_kit.collecting.cluster.messages import (
     write_message,
 )
 from rollout_kit.collecting.cluster.worker import GATHER_S
-from rollout_kit.collecting.schedule import Attempts, Keep, Schedule, Slot
+from rollout_kit.collecting.schedule import Attempts, Schedule, Slot
 from rollout_kit.errors import PeerLost
 from rollout_kit.serving.transport.loop import GC_THRESHOLDS
 from rollout_kit.store.lines import info_of
@@ -103,11 +103,12 @@ class Sink:
     metrics: Metrics = field(default_factory=Metrics)
     number: int = 0
 
-    def append(self, outcome: Outcome) -> Outcome:
-        if isinstance(outcome, Rollout):
-            self.number += 1
-            self.metrics.add(outcome)
-        return outcome
+    def append_all(self, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+        for outcome in outcomes:
+            if isinstance(outcome, Rollout):
+                self.number += 1
+                self.metrics.add(outcome)
+        return outcomes
 
     def append_turn(self, turn: StoredTurn) -> None:
         return
@@ -131,9 +132,9 @@ async def simulate(
     driver = Driver(leases, Exchange(leases, {}, lambda text, **fields: None))
     sink, limit = Sink(), num_workers * IN_FLIGHT
 
-    def begin(attempt: Attempt, slot: Slot, keep: Keep) -> Lease:
+    def begin(attempt: Attempt, slot: Slot) -> Lease:
         def end(found: Outcome | PeerLost | None) -> Outcome | None:
-            return keep(found) if isinstance(found, Rollout) else None
+            return found if isinstance(found, Rollout) else None
 
         return leases.lease(attempt, slot, end)
 

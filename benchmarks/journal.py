@@ -73,7 +73,7 @@ def main() -> None:
 
 def _append(journal: Journal, rollouts: list[Rollout], number: int) -> None:
     for index in range(number):
-        journal.append(rollouts[index % len(rollouts)])
+        journal.append_all([rollouts[index % len(rollouts)]])
         if index % 2000 == 0:
             journal.check()  # as a run does once a second
     journal.close(clean=True)

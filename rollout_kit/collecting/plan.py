@@ -37,7 +37,6 @@ from .history import History
 from .pacing.bill import Bill
 from .reverification import StoredSource, Verifiers
 from .rollout import Runner
-from .schedule import AttemptTasks
 from .sources import TaskSource
 from .steps import RolloutLimits
 from .wanted import Wanted, repeats_of
@@ -214,11 +213,11 @@ async def open_collection(
     limits = _limits(
         command, park_after_s=command.park_after_s, skip_verification=command.skip_verification
     )
-    make_runner, tasks = servers.make_runner or Runner, AttemptTasks(journal.together)
+    make_runner = servers.make_runner or Runner
     return Collection(
         command=command,
         source=source,
-        runner=make_runner(servers.peers, plans, limits, bill=bill, tasks=tasks),
+        runner=make_runner(servers.peers, plans, limits, bill=bill),
         journal=journal,
         manifest=manifest,
         lines=lines,

@@ -12,11 +12,11 @@ from time import perf_counter
 from ..errors import THROTTLED, PeerLost, PeerTimeout, RolloutError, SessionLost
 from ..serving.transport.retry import ATTEMPT, LOST_ATTEMPT, delay_s
 from ..store.lines import describe_error, info_of, mark_as
-from ..time_limit import within
+from ..time_limit import running_loop, within
 from ..types import Attempt, Failure, JsonObject, Outcome, Rollout, StoredTurn, Unverified
 from .agents import AgentPlan
 from .pacing.probe import WorkerLoad
-from .schedule import HeldTime, Keep, Slot
+from .schedule import HeldTime, Slot
 from .steps import Equipment, Refused, Steps
 
 log = logging.getLogger(__name__)
@@ -31,9 +31,9 @@ class Runner(Equipment):
 
     __slots__ = ()
 
-    def begin(self, attempt: Attempt, slot: Slot, keep: Keep) -> "asyncio.Future[Outcome]":
-        """Start an attempt; its outcome goes through `keep`."""
-        return self.tasks.begin(self, attempt, slot, keep)
+    def begin(self, attempt: Attempt, slot: Slot) -> "asyncio.Future[Outcome]":
+        """Start an attempt."""
+        return running_loop().create_task(self(attempt, slot))
 
     async def __call__(self, attempt: Attempt, slot: Slot) -> Outcome:
         """The outcome, after as many attempts as the limits allow."""

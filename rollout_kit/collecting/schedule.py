@@ -6,17 +6,16 @@ The work per completion does not grow with the number in flight.
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from itertools import zip_longest
 from math import inf
 from time import perf_counter, thread_time
 from typing import Any, Protocol
 
-from ..serving.transport.loop import cancel_all, step, when_quiet
+from ..serving.transport.loop import cancel_all, when_quiet
 from ..session import Spent
-from ..time_limit import Extendable, later, running_loop
+from ..time_limit import Extendable, later
 from ..types import Attempt, JsonObject, Outcome, StoredTurn, Unverified
 
 KEEP_AFTER_S = 0.05
@@ -138,74 +137,8 @@ class Slot:
         return False
 
 
-Keep = Callable[[Outcome], Outcome]
-
-Together = Callable[[], AbstractContextManager[None]]
-"""A context at whose end the outcomes that were kept within it are on disk."""
-
-Work = Callable[[Attempt, Slot, Keep], "asyncio.Future[Outcome]"]
-"""Begins an attempt. Its outcome goes through `keep` as soon as it is there, and then is the result
-of the future; to cancel the future is to stop the attempt."""
-
-
-class AttemptTasks:
-    """Begins attempts as tasks of their own. What ends in one turn of the loop is kept in the next,
-    `together`: one `write` takes less time than several."""
-
-    __slots__ = ("_ended", "together")
-
-    def __init__(self, together: Together = nullcontext) -> None:
-        self.together = together
-        self._ended: list[_Ended] = []
-
-    def begin(
-        self,
-        work: Callable[[Attempt, Slot], Awaitable[Outcome]],
-        attempt: Attempt,
-        slot: Slot,
-        keep: Keep,
-    ) -> "asyncio.Task[Outcome]":
-        async def run() -> Outcome:
-            ended = _Ended(await work(attempt, slot), keep)
-            self._ended.append(ended)
-            with suppress(asyncio.CancelledError):  # too late: the outcome is there
-                await step
-            if not ended.was_tried:
-                self._keep_all()
-            if ended.error is not None:
-                raise ended.error
-            return ended.outcome
-
-        return running_loop().create_task(run())
-
-    def _keep_all(self) -> None:
-        all_ended, self._ended = self._ended, []
-        try:
-            with self.together():
-                for ended in all_ended:
-                    ended.try_to_keep()
-        except Exception as error:  # not all are on disk, which ends the run
-            for ended in all_ended:
-                ended.error = ended.error or error
-
-
-@dataclass(slots=True, eq=False)
-class _Ended:
-    """The outcome of an attempt that has ended."""
-
-    outcome: Outcome
-    keep: Keep
-    was_tried: bool = False
-    """Whether it was kept, or could not be."""
-    error: Exception | None = None
-    """Why it could not be."""
-
-    def try_to_keep(self) -> None:
-        self.was_tried = True
-        try:
-            self.outcome = self.keep(self.outcome)
-        except Exception as error:
-            self.error = error
+Work = Callable[[Attempt, Slot], "asyncio.Future[Outcome]"]
+"""Begins an attempt. To cancel the future is to stop the attempt."""
 
 
 class parked_when_slow:
@@ -295,8 +228,8 @@ class Source(Protocol):
 class Sink(Protocol):
     """Where outcomes go."""
 
-    def append(self, outcome: Outcome) -> Outcome:
-        """Keep an outcome; returns it, or the failure to keep it."""
+    def append_all(self, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+        """Keep outcomes; returns each, or the failure to keep it."""
         ...
 
     def append_turn(self, turn: StoredTurn) -> None:
@@ -317,7 +250,7 @@ class Attempts:
 class Schedule:
     """Runs the attempts of `source`; iterate over `batches()` to drive it.
 
-    An outcome goes to `sink` before this loop or any other sees it.
+    What ends in one turn of the event loop goes to `sink` together, before anything else sees it.
     """
 
     def __init__(
@@ -338,6 +271,8 @@ class Schedule:
         self._limit = limit
         self._max_parked = max_parked
         self._cpu_time = cpu_time
+        self._ended: list[asyncio.Future[Outcome]] = []
+        """Attempts that have ended, and are not kept yet."""
         self._ready: deque[_Ready] = deque()
         self._loop: asyncio.AbstractEventLoop
         self._waiter: asyncio.Future[None] | None = None
@@ -395,15 +330,15 @@ class Schedule:
         """Attempt this before anything new, unless nothing more may start."""
         if not self._stopping:
             self._again.append(attempt)
-            self._hand(None)
+            self._hand()
 
     def hand_in(self, outcome: Outcome) -> None:
         """Keep an outcome of an attempt that is not in flight any more."""
-        self._hand(self._sink.append(outcome))
+        self._keep([outcome])
 
     def refresh(self) -> None:
         """Look again at the limit, and at `holds`."""
-        self._hand(None)
+        self._hand()
 
     def stop(self) -> None:
         """Start nothing more; attempts in flight may finish."""
@@ -415,7 +350,7 @@ class Schedule:
             _, given = self._regaining.popleft()
             if not given.done():
                 given.set_result(False)
-        self._hand(None)
+        self._hand()
 
     def cancel(self) -> None:
         """Start nothing more and cancel what runs; responses in hand still come out, parked."""
@@ -427,19 +362,16 @@ class Schedule:
         if len(self._freed) < self._max_parked:
             self._freed.add(place)
             place.freed_at = perf_counter()
-            self._hand(None)
+            self._hand()
 
     def hand_out(self, unverified: Unverified) -> None:
-        try:
-            self._hand(self._sink.append(unverified))
-        except Exception as error:  # it ends the run, not the attempt that is parked
-            self._hand(error)
+        self._keep([unverified])
 
     def store_turn(self, turn: StoredTurn) -> None:
         try:
             self._sink.append_turn(turn)
         except Exception as error:  # it ends the run, not the attempt
-            self._hand(error)
+            self._hand((None, error))
 
     async def regain(self, place: Place) -> bool:
         """A place for a freed slot, before any new attempt; False once stopping."""
@@ -447,7 +379,7 @@ class Schedule:
             return not self._stopping
         given: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._regaining.append((place, given))
-        self._hand(None)
+        self._hand()
         return await given
 
     async def batches(self) -> AsyncGenerator[Iterator[Outcome], None]:
@@ -471,7 +403,7 @@ class Schedule:
                 self._wake.cancel()
             await cancel_all(self.slots)
 
-    def _hand(self, ready: "_Ready") -> None:
+    def _hand(self, ready: "_Ready" = (None, None)) -> None:
         """Have `batches` look at this next."""
         self._ready.append(ready)
         if (waiter := self._waiter) is not None:
@@ -479,25 +411,53 @@ class Schedule:
             if not waiter.done():
                 waiter.set_result(None)
 
-    def _keep(self, slot: Slot, outcome: Outcome) -> Outcome:
-        self._measure(slot, outcome)
-        return self._sink.append(outcome)
+    def _keep(
+        self, outcomes: Sequence[Outcome], ended: Sequence["asyncio.Future[Outcome]"] = ()
+    ) -> None:
+        """Have the sink keep outcomes, those of attempts that have `ended` or those of none."""
+        try:
+            kept = self._sink.append_all(outcomes)
+        except Exception as error:  # not all are on disk: it ends the run, not an attempt
+            kept = [error] * len(outcomes)
+        for found, running in zip_longest(kept, ended):
+            self._hand((running, found))
+
+    def _end(self, running: "asyncio.Future[Outcome]") -> None:
+        """An attempt has ended. It is kept with all that end in this turn of the loop."""
+        self._ended.append(running)
+        if len(self._ended) == 1:
+            self._loop.call_soon(self._keep_ended)
+
+    def _keep_ended(self) -> None:
+        ended, self._ended = self._ended, []
+        outcomes: list[Outcome] = []
+        kept: list[asyncio.Future[Outcome]] = []
+        for running in ended:
+            slot, outcome = self.slots[running], None
+            if running.cancelled():
+                outcome = slot.withdraw(slot) if slot.withdraw else None
+            elif (bug := running.exception()) is not None:
+                self._hand((running, bug))
+                continue
+            else:
+                self._measure(slot, outcome := running.result())
+            if outcome is None:
+                self._hand((running, None))
+            else:
+                outcomes.append(outcome)
+                kept.append(running)
+        self._keep(outcomes, kept)
 
     def _outcomes(self) -> Iterator[Outcome]:
         ready, slots, freed = self._ready, self.slots, self._freed
         while ready:
-            ended = ready.popleft()
-            if isinstance(ended, asyncio.Future):
-                slot = slots.pop(ended)
-                freed.discard(slot.place)
-                if not ended.cancelled():
-                    yield ended.result()
-                elif slot.withdraw and (outcome := slot.withdraw(slot)) is not None:
-                    yield outcome
-            elif isinstance(ended, Exception):
-                raise ended
-            elif ended is not None:
-                yield ended
+            running, found = ready.popleft()
+            if running is not None:
+                freed.discard(slots.pop(running).place)
+            if isinstance(found, BaseException):
+                raise found
+            if found is not None:
+                yield found
 
     def _dispatch(self) -> Later | None:
         """Fill the free places; Later if the source asked for a pause."""
@@ -540,14 +500,14 @@ class Schedule:
             began=perf_counter(),
         )
         self._num_started += 1
-        running = self._work(attempt, slot, partial(self._keep, slot))
+        running = self._work(attempt, slot)
         self.slots[running] = slot
-        running.add_done_callback(self._hand)
+        running.add_done_callback(self._end)
 
     def _wake_after(self, ready: asyncio.Event, what: str) -> None:
         async def wake() -> None:
             await ready.wait()
-            self._hand(None)
+            self._hand()
 
         self.begun.set()
         if self._wake is None or self._wake.done():
@@ -567,7 +527,7 @@ class Schedule:
         def next_wave() -> None:
             self._is_filling = False
             self._filled = min(self._filled + WAVE, limit)
-            self._hand(None)
+            self._hand()
 
         # it runs once the dispatched attempts have taken their steps up to the model
         when_quiet(lambda: loop.call_later(PAUSE * (self._cpu_time() - began), next_wave))
@@ -593,5 +553,5 @@ class _Place(Place):
         return await self.schedule.regain(self)
 
 
-_Ready = asyncio.Future[Outcome] | Outcome | Exception | None
-"""A finished attempt, a parked response, the reason that it could not be kept, or a wake-up."""
+_Ready = tuple["asyncio.Future[Outcome] | None", Outcome | BaseException | None]
+"""An attempt that has ended, and what came of it; (None, None) is a wake-up."""

@@ -26,7 +26,7 @@ from ..serving.agent import open_session
 from ..serving.rollout_verdicts import finite_reward
 from ..serving.tools import NO_TOOL, arguments_of, is_callable, refusal_text
 from ..serving.transport.encoding import NotJson, encode_reply
-from ..serving.transport.loop import Begun, step
+from ..serving.transport.loop import Begun
 from ..serving.transport.peers import Peers
 from ..serving.transport.retry import VERIFICATION, retry
 from ..serving.transport.wire import LARGE, encode, scores_of
@@ -48,7 +48,7 @@ from ..trajectory import versions_of
 from ..types import Attempt, JsonObject, Outcome, Rollout, StoredTurn, Unverified
 from .agents import AgentPlan
 from .pacing.bill import Bill
-from .schedule import AttemptTasks, Slot, parked_when_slow
+from .schedule import Slot, parked_when_slow
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +79,6 @@ class Equipment:
     """Agents whose last verdict was slow."""
     bill: Bill = field(default_factory=Bill)
     """Cost of all finished attempts."""
-    tasks: AttemptTasks = field(default_factory=AttemptTasks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +116,6 @@ class Steps:
             if (later := check(task.row)) is not None:
                 await later
             session = self._new_session()
-            await step
             with entered(session):
                 return await self._respond(session)
         async with self._open_session(agent.resources) as session:
@@ -132,13 +130,7 @@ class Steps:
         log = TurnLog(tuple(self.slot.turns), self._store_turn) if self.agent.saves_turns else None
         response = await self._call(self._server, "/v1/responses", params, log)
         duration_s = perf_counter() - began
-        make_line = partial(self._line, response, session.stats, started_at, duration_s)
-        try:
-            await step
-        except asyncio.CancelledError:
-            self.slot.park(self._make_unverified(make_line()))
-            raise
-        line = make_line()
+        line = self._line(response, session.stats, started_at, duration_s)
         if self.shared.limits.skip_verification or not self.agent.verifies:
             encode_reply(response, self.attempt.key.agent, "/v1/responses")
             return Rollout(info_of(line), mark_as("rollout", line))
@@ -265,8 +257,6 @@ class Steps:
         began, due = perf_counter(), Due(limits.verify_timeout_s)  # a judge asks for the time left
         self.slot.limits.append(due)
         try:
-            await step
-            began = perf_counter()
             request = {**row, "response": self._encode(line["response"])}
             verify = partial(self.shared.peers.verify, resources, request)
             # a response whose verdict may be slow is on disk before it is asked for
@@ -276,7 +266,6 @@ class Steps:
             else:
                 scores = await self._wait_for_verdict(verify, first, line)
             verify_s = perf_counter() - began
-            await step
             return self._rollout(line, scores, verify_s)
         except asyncio.CancelledError:
             self.slot.park(self._make_unverified(line))  # unless it is parked already

@@ -6,8 +6,7 @@ a kill can tear only the last line, and opening repairs it. A whole line is neve
 """
 
 import hashlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Literal
@@ -44,10 +43,8 @@ class NoJournal:
         self.index = KeptIndex(None)
         self.writing_s = 0.0
 
-    def append(self, outcome: Outcome) -> Outcome:
-        return outcome
-
-    together = nullcontext
+    def append_all(self, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+        return outcomes
 
     def append_turn(self, turn: StoredTurn) -> None:
         return
@@ -102,8 +99,6 @@ class Journal:
         self._fsync: Fsync = fsync
         self._files: dict[Path, HeldFile] = {}
         self.index = KeptIndex(paths.index)
-        self._gathered: list[tuple[bytes, Rollout]] | None = None
-        """Lines, with their rollouts, that `together` writes at its end."""
         self._is_touched = self._is_doubtful = self._is_edited = False
         """Another program touched the files; some cannot be forced to disk; a line was edited."""
         try:
@@ -194,55 +189,51 @@ class Journal:
         """Responses on disk that wait for their verdict, of the keys that are `wanted`."""
         return sum(map(wanted, self._parked))
 
-    def append(self, outcome: Outcome) -> Outcome:
-        """Write an outcome, and return it.
+    def append_all(self, outcomes: Iterable[Outcome]) -> list[Outcome]:
+        """Write outcomes, all rollouts by one `write`, and return them; OutputError if not all are
+        on disk.
 
         A response without a verdict is written once; with an error it is named in the failures
         file as well. An outcome that is not JSON becomes a Failure, which is written and returned.
         """
+        kept: list[Outcome] = []
+        rollouts: list[tuple[bytes, Rollout]] = []
         try:
-            match outcome:
-                case Rollout() if self._gathered is not None:
-                    self._gathered.append((outcome.dump(), outcome))
-                case Rollout():
-                    offset = self.size
-                    raw = self._write(self.main_file, outcome.dump())
-                    self.index.append(offset, raw, outcome)
-                    self.settle(outcome.key)
-                case Unverified(error=error):
-                    self._park(outcome)
-                    self._turns.settle(outcome.key)
-                    if error is not None:
-                        self._write_failure(failure_of(outcome, error))
-                case Failure():
+            for outcome in outcomes:
+                try:
+                    if isinstance(outcome, Rollout):
+                        rollouts.append((outcome.dump(), outcome))
+                    else:
+                        self._write_other(outcome)
+                except TypeError as error:
+                    outcome = refuse_line(outcome, error)
                     self._write_failure(outcome)
-        except TypeError as error:
-            self._write_failure(outcome := refuse_line(outcome, error))
-        return outcome
-
-    @contextmanager
-    def together(self) -> Iterator[None]:
-        """Context at whose end the rollouts that were appended in it are on disk, by one `write`;
-        OutputError if one of them is not. Nobody may wait, or count on them, within it."""
-        self._gathered = gathered = list[tuple[bytes, Rollout]]()
-        try:
-            yield
+                kept.append(outcome)
         finally:
-            self._gathered = None
-            if gathered:
-                self._write_together(gathered)
+            if rollouts:
+                self._write_rollouts(rollouts)
+        return kept
 
-    def _write_together(self, gathered: list[tuple[bytes, Rollout]]) -> None:
+    def _write_other(self, outcome: Unverified | Failure) -> None:
+        if isinstance(outcome, Failure):
+            self._write_failure(outcome)
+            return
+        self._park(outcome)
+        self._turns.settle(outcome.key)
+        if outcome.error is not None:
+            self._write_failure(failure_of(outcome, outcome.error))
+
+    def _write_rollouts(self, rollouts: list[tuple[bytes, Rollout]]) -> None:
         """Write lines. If there is no room for all of them, those that are written count."""
         began, offset = perf_counter(), self.size
         try:
-            self.main_file.write_all([line for line, _ in gathered])
+            self.main_file.write_all([line for line, _ in rollouts])
             if self._fsync == "row":
                 self.sync()
         finally:
             self.writing_s += perf_counter() - began
             is_kept = self._parked or self._turns.num_unfinished
-            for line, rollout in gathered:
+            for line, rollout in rollouts:
                 if offset == self.size:
                     break
                 self.index.append(offset, line, rollout)

@@ -1,13 +1,13 @@
 """The book of leases: shares, lost workers, late results, calls that come twice."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import orjson
 import pytest
+from support import outcomes_of
 
 from benchmarks.cluster import simulate
 from rollout_kit.api.testing import run_virtual
@@ -22,10 +22,11 @@ from rollout_kit.collecting.cluster.messages import (
     write_message,
 )
 from rollout_kit.collecting.cluster.worker import GATHER_S, DriverClient, LeasedWork
-from rollout_kit.collecting.schedule import Place, Slot
+from rollout_kit.collecting.schedule import Attempts, Place, Schedule, Slot
 from rollout_kit.errors import ModelError, OutputError, PeerLost, RolloutError
 from rollout_kit.store.columns import Columns
 from rollout_kit.store.index import RecordMaker
+from rollout_kit.store.journal import NoJournal
 from rollout_kit.store.lines import info_of
 from rollout_kit.store.scan import dump_line
 from rollout_kit.types import Attempt, Failure, Key, Outcome, Rollout, StoredTurn, Task, Unverified
@@ -538,28 +539,30 @@ def test_attempts_arrive_as_they_were() -> None:
     assert found[1][1] == again._replace(turns=())
 
 
-def test_no_lease_is_done_before_the_outcomes_of_its_message_are_on_disk() -> None:
-    seen: list[list[bool]] = []
+def test_the_outcomes_of_a_message_are_written_together_in_the_next_turn_of_the_loop() -> None:
+    written: list[list[str]] = []
+
+    class Sink(NoJournal):
+        def append_all(self, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+            written.append([each.key.task_id for each in outcomes])
+            return outcomes
 
     async def test(bench: Bench) -> None:
-        @contextmanager
-        def together() -> Iterator[None]:
-            yield
-            seen.append([task.done() for task in tasks])
-            if len(seen) > 1:
-                raise OutputError("the disk is full")
+        def begin(attempt: Attempt, slot: Slot) -> Lease:
+            return bench.leases.lease(attempt, slot, as_it_is)
 
-        slots = [Slot(NotedPlace()) for _ in range(4)]
-        tasks = [
-            bench.leases.lease(attempt_at(number), slot, as_it_is, together)
-            for number, slot in enumerate(slots)
-        ]
+        source = Attempts(iter([attempt_at(number) for number in range(4)]))
+        schedule = Schedule(source, begin, Sink(), lambda: 4)
+        outcomes = outcomes_of(schedule)
+        first = asyncio.ensure_future(anext(outcomes))
+        await schedule.begun.wait()
         member = bench.leases.join("a", "worker 1")
         leases = bench.leases.grant(member, 1000)
-        bench.leases.take(member, map(done, leases[:2]))
-        assert [task.done() for task in tasks] == [True, True, False, False]
-        bench.leases.take(member, map(done, leases[2:]))
-        assert [type(task.exception()) for task in tasks[2:]] == [OutputError, OutputError]
+        bench.leases.take(member, map(done, leases[:3]))
+        assert not written
+        await asyncio.sleep(0)
+        assert [len(each) for each in written] == [3]
+        assert isinstance(await first, Rollout)
+        await outcomes.aclose()
 
     with_bench(0, test)
-    assert seen == [[False] * 4, [True, True, False, False]]

@@ -11,12 +11,12 @@ from statistics import mean
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import made, outcomes_of, slow
+from support import begin_by, made, outcomes_of, slow
 from test_rate_limit import Endpoint, sent_through
 
 from rollout_kit.api.testing import run_virtual
 from rollout_kit.collecting.pacing.limiter import Adaptive, Fixed, limiter_of
-from rollout_kit.collecting.schedule import Attempts, AttemptTasks, Schedule, Slot
+from rollout_kit.collecting.schedule import Attempts, Schedule, Slot
 from rollout_kit.config.keys import Parallelism
 from rollout_kit.serving.endpoints.rate_limit import Allowances, RequestQueue
 from rollout_kit.store.journal import NoJournal
@@ -79,7 +79,7 @@ class Run:
         cpu_time = itertools.count(0.0, 0.001).__next__  # a millisecond from look to look
         schedule = Schedule(
             Attempts(attempts()),
-            partial(AttemptTasks().begin, self.attempt),
+            begin_by(self.attempt),
             NoJournal(),
             self.limiter,
             cpu_time=cpu_time,

@@ -2,37 +2,30 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import made, outcomes_of
+from support import begin_by, made, outcomes_of
 
 from rollout_kit.api.testing import run_virtual
-from rollout_kit.collecting.schedule import (
-    END,
-    PAUSE,
-    WAVE,
-    Attempts,
-    AttemptTasks,
-    End,
-    Later,
-    Schedule,
-    Slot,
-)
+from rollout_kit.collecting.schedule import END, PAUSE, WAVE, Attempts, End, Later, Schedule, Slot
 from rollout_kit.errors import OutputError
-from rollout_kit.serving.transport.loop import step
-from rollout_kit.types import Attempt, Key, Outcome, Rollout, Task, Unverified
+from rollout_kit.types import Attempt, Key, Outcome, Rollout, StoredTurn, Task, Unverified
 
 
 class Keep:
     """A sink that is a function."""
 
     def __init__(self, keep: Callable[[Outcome], Outcome] = lambda outcome: outcome) -> None:
-        self.append = keep
+        self._keep = keep
+
+    def append_all(self, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+        return list(map(self._keep, outcomes))
+
+    def append_turn(self, turn: StoredTurn) -> None:
+        raise AssertionError("no turn is stored here")
 
 
 def attempts(number: int) -> list[Attempt]:
@@ -71,7 +64,7 @@ def test_never_more_than_the_limit_and_always_as_many_and_each_once(
 
     schedule = Schedule(
         Attempts(iter(attempts(len(durations)))),
-        partial(AttemptTasks().begin, run),
+        begin_by(run),
         Keep(),
         lambda: limit,
         max_parked=max_parked,
@@ -96,9 +89,7 @@ def test_a_limit_that_grows_is_used_at_the_next_completion() -> None:
         async for _ in outcomes_of(schedule):
             limit = 3
 
-    schedule = Schedule(
-        Attempts(iter(attempts(7))), partial(AttemptTasks().begin, run), Keep(), lambda: limit
-    )
+    schedule = Schedule(Attempts(iter(attempts(7))), begin_by(run), Keep(), lambda: limit)
     run_virtual(main())
     assert max(peaks) == 3
 
@@ -114,9 +105,7 @@ def test_stopping_lets_what_runs_finish_and_cancelling_does_not() -> None:
         return Rollout(*made(attempt.key))
 
     async def main(after_s: float, *, cancel: bool) -> list[Outcome]:
-        schedule = Schedule(
-            Attempts(iter(attempts(9))), partial(AttemptTasks().begin, run), Keep(), lambda: 3
-        )
+        schedule = Schedule(Attempts(iter(attempts(9))), begin_by(run), Keep(), lambda: 3)
         end = schedule.cancel if cancel else schedule.stop
         asyncio.get_running_loop().call_later(after_s, end)
         return [outcome async for outcome in outcomes_of(schedule)]
@@ -138,9 +127,7 @@ def test_nobody_regains_a_place_once_the_run_is_stopping() -> None:
         return Rollout(*made(attempt.key))
 
     async def main() -> None:
-        schedule = Schedule(
-            Attempts(iter(attempts(3))), partial(AttemptTasks().begin, run), Keep(), lambda: 1
-        )
+        schedule = Schedule(Attempts(iter(attempts(3))), begin_by(run), Keep(), lambda: 1)
         asyncio.get_running_loop().call_later(2.5, schedule.stop)
         async for _ in outcomes_of(schedule):
             pass
@@ -160,9 +147,7 @@ def test_an_unexpected_exception_is_raised_and_the_others_end() -> None:
             ended.append(attempt.key.task_id)
 
     async def main() -> None:
-        schedule = Schedule(
-            Attempts(iter(attempts(4))), partial(AttemptTasks().begin, run), Keep(), lambda: 4
-        )
+        schedule = Schedule(Attempts(iter(attempts(4))), begin_by(run), Keep(), lambda: 4)
         async for _ in outcomes_of(schedule):
             pass
 
@@ -192,47 +177,40 @@ def test_outcomes_that_end_together_are_kept_before_anything_else_happens() -> N
             name = type(outcome).__name__
             order.append(f"seen {name}")
 
-    @contextmanager
-    def together() -> Iterator[None]:
-        order.append("write")
-        yield
-        order.append("written")
+    class Noted(Keep):
+        def append_all(self, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+            kept = super().append_all(outcomes)
+            if isinstance(kept[0], Rollout):
+                order.append(f"{len(kept)} written")
+            return kept
 
-    tasks = AttemptTasks(together)
-    schedule = Schedule(
-        Attempts(iter(attempts(3))), partial(tasks.begin, run), Keep(keep), lambda: 3
-    )
+    schedule = Schedule(Attempts(iter(attempts(3))), begin_by(run), Noted(keep), lambda: 3)
     run_virtual(main())
     assert order[:6] == [
         step.format(number) for number in range(3) for step in ("Unverified {}", "ends {}")
     ]
-    kept = ["write", "Rollout 0", "Rollout 1", "Rollout 2", "written"]
+    kept = ["Rollout 0", "Rollout 1", "Rollout 2", "3 written"]
     assert [each for each in order[6:] if each != "seen Unverified"] == [
         *kept,
         *["seen Rollout"] * 3,
     ]
 
 
-def test_an_outcome_that_cannot_be_kept_leaves_the_others_kept() -> None:
-    kept: list[str] = []
-
+def test_outcomes_that_cannot_be_kept_end_the_run() -> None:
     async def run(attempt: Attempt, slot: Slot) -> Outcome:
         return Rollout(*made(attempt.key))
 
     def keep(outcome: Outcome) -> Outcome:
-        if outcome.key.task_id == "1":
-            raise OutputError("the disk is full")
-        kept.append(outcome.key.task_id)
-        return outcome
+        raise OutputError("the disk is full")
 
-    async def main() -> list[str]:
-        tasks = AttemptTasks()
-        begun = [tasks.begin(run, each, Slot(), keep) for each in attempts(3)]
-        found = await asyncio.gather(*begun, return_exceptions=True)
-        return [type(each).__name__ for each in found]
+    schedule = Schedule(Attempts(iter(attempts(3))), begin_by(run), Keep(keep), lambda: 3)
 
-    assert run_virtual(main()) == ["Rollout", "OutputError", "Rollout"]
-    assert kept == ["0", "2"]
+    async def main() -> None:
+        async for _ in outcomes_of(schedule):
+            raise AssertionError("nothing is on disk")
+
+    with pytest.raises(OutputError, match="the disk is full"):
+        run_virtual(main())
 
 
 @pytest.mark.parametrize("after", range(4))
@@ -249,14 +227,20 @@ def test_an_attempt_that_is_cancelled_as_it_ends_is_kept_or_has_not_ended(after:
         kept.append(outcome.key.task_id)
         return outcome
 
+    schedule = Schedule(Attempts(iter(attempts(3))), begin_by(run), Keep(keep), lambda: 3)
+
     async def main() -> None:
-        tasks = AttemptTasks()
-        begun = [tasks.begin(run, each, Slot(), keep) for each in attempts(3)]
-        for _ in range(after):
-            await asyncio.sleep(0)
-        begun[1].cancel()
-        await asyncio.gather(*begun, return_exceptions=True)
-        assert begun[1].cancelled() == ("1" not in ended)
+        async def cancel_second() -> None:
+            await schedule.begun.wait()
+            second = list(schedule.slots)[1]
+            for _ in range(after):
+                await asyncio.sleep(0)
+            second.cancel()
+
+        cancelling = asyncio.create_task(cancel_second())
+        async for _ in outcomes_of(schedule):
+            pass
+        await cancelling
 
     run_virtual(main())
     assert sorted(kept) == sorted(ended) and len(kept) >= 2
@@ -281,9 +265,7 @@ def test_what_cannot_be_kept_ends_the_run(parks: bool) -> None:
         finally:
             await outcomes.aclose()
 
-    schedule = Schedule(
-        Attempts(iter(attempts(3))), partial(AttemptTasks().begin, run), Keep(keep), lambda: 3
-    )
+    schedule = Schedule(Attempts(iter(attempts(3))), begin_by(run), Keep(keep), lambda: 3)
     with pytest.raises(OutputError, match="the disk is full"):
         run_virtual(main())
 
@@ -297,9 +279,7 @@ def test_places_are_filled_in_waves_and_what_ends_is_replaced_at_once() -> None:
                 await release.wait()
             return Rollout(*made(attempt.key))
 
-        schedule = Schedule(
-            Attempts(iter(attempts(1000))), partial(AttemptTasks().begin, run), Keep(), lambda: 100
-        )
+        schedule = Schedule(Attempts(iter(attempts(1000))), begin_by(run), Keep(), lambda: 100)
         seen = []
 
         async def watch() -> None:
@@ -319,22 +299,20 @@ def test_places_are_filled_in_waves_and_what_ends_is_replaced_at_once() -> None:
     assert max(steps) <= WAVE and {WAVE - 3, WAVE, 2 * WAVE} & set(seen)
 
 
-def test_the_pause_after_a_wave_counts_each_step_of_its_attempts() -> None:
+def test_the_pause_after_a_wave_counts_the_work_of_its_attempts() -> None:
     async def main() -> list[float]:
         loop, cpu_s, began = asyncio.get_running_loop(), 0.0, list[float]()
 
         async def run(attempt: Attempt, slot: Slot) -> Rollout:
             nonlocal cpu_s
             began.append(loop.time())
-            for _ in range(3):
-                cpu_s += 0.001
-                await step
+            cpu_s += 0.003
             await asyncio.sleep(1)
             return Rollout(*made(attempt.key))
 
         schedule = Schedule(
             Attempts(iter(attempts(2 * WAVE))),
-            partial(AttemptTasks().begin, run),
+            begin_by(run),
             Keep(),
             lambda: 2 * WAVE,
             cpu_time=lambda: cpu_s,
@@ -370,7 +348,7 @@ def test_a_source_that_answers_later_is_asked_again_once_it_is_ready() -> None:
         loop = asyncio.get_running_loop()
         for second in range(3):
             loop.call_later(100 * second + 50, leases.ready.set)
-        schedule = Schedule(leases, partial(AttemptTasks().begin, run), Keep(), lambda: 8)
+        schedule = Schedule(leases, begin_by(run), Keep(), lambda: 8)
         return len([outcome async for outcome in outcomes_of(schedule)]), leases.num_asked
 
     number, num_asked = run_virtual(main())

@@ -262,7 +262,7 @@ def test_the_file_is_written_anew_when_most_of_it_is_about_finished_rollouts(
         journal.append_turn(StoredTurn(key, 0, {"request": "d", "response": {"x": "y" * 100}}))
         if number == 20:
             journal.append_turn(StoredTurn(kept, 0, {"request": "d", "response": {}}))
-        journal.append(Rollout(*made(key)))
+        journal.append_all([Rollout(*made(key))])
     assert paths.turns.read_bytes().count(b"\n") < 5
     assert journal.find_turns(kept) == [{"request": "d", "response": {}}]
     journal.check()
@@ -270,7 +270,7 @@ def test_the_file_is_written_anew_when_most_of_it_is_about_finished_rollouts(
     assert paths.turns.read_bytes().count(b"\n") == 1
     again = Journal(paths)
     assert again.num_unfinished == 1 and again.find_turns(kept)
-    again.append(Rollout(*made(kept)))
+    again.append_all([Rollout(*made(kept))])
     again.close(clean=True)
     assert not paths.turns.exists()
 

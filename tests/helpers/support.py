@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from rollout_kit.api.testing import Over, ScriptedModel, making, mount
-from rollout_kit.collecting.schedule import Schedule
+from rollout_kit.collecting.schedule import Schedule, Slot, Work
 from rollout_kit.commands.collect_rollouts import collect_through
 from rollout_kit.commands.progress import Progress
 from rollout_kit.commands.reverify import reverify_through
@@ -29,7 +29,15 @@ from rollout_kit.serving.resources_server import ResourcesServer
 from rollout_kit.serving.transport.cassette import Cassette
 from rollout_kit.serving.workers.pool import WorkerPool
 from rollout_kit.store.lines import info_of
-from rollout_kit.types import JsonObject, Key, Outcome, RolloutInfo, VerifyRequest, VerifyResponse
+from rollout_kit.types import (
+    Attempt,
+    JsonObject,
+    Key,
+    Outcome,
+    RolloutInfo,
+    VerifyRequest,
+    VerifyResponse,
+)
 
 HANG_S = 120.0
 """Nothing that works takes as long, on any machine: what does hangs."""
@@ -41,6 +49,11 @@ def skip_unless_installed(*packages: str) -> None:
     for package in packages:
         if find_spec(package) is None:
             pytest.skip(f"{package} is not installed", allow_module_level=True)
+
+
+def begin_by(work: Callable[[Attempt, Slot], Coroutine[Any, Any, Outcome]]) -> Work:
+    """Attempts as tasks of their own."""
+    return lambda attempt, slot: asyncio.get_running_loop().create_task(work(attempt, slot))
 
 
 async def outcomes_of(schedule: Schedule) -> AsyncGenerator[Outcome, None]:

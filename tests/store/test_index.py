@@ -199,7 +199,7 @@ def test_two_readers_share_one_cache(tmp_path: Path) -> None:
 def test_texts_without_end_take_bounded_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rollout_kit.store.index.MAX_TEXTS", 10)
+    monkeypatch.setattr("rollout_kit.store.columns.MAX_TEXTS", 10)
     path = tmp_path / "r.jsonl"
     write(path, [line(each, 0, "x", 1.0, answer=f"answer {each}") for each in range(30)])
     column = read(path).columns.texts["extracted_answer"]

@@ -69,7 +69,7 @@ def test_every_byte_of_the_last_line_can_be_the_last_one(tmp_path: Path) -> None
     for cut in range(len(second) + 1):
         paths.main.write_bytes(first + second[:cut])
         journal = Journal(paths, fsync="exit")
-        journal.append(rollout(2))
+        journal.append_all([rollout(2)])
         journal.close(clean=True)
         lines = paths.main.read_bytes().splitlines(keepends=True)
         assert lines[0] == first
@@ -92,14 +92,14 @@ def test_a_parked_response_is_pending_until_its_rollout_is_there(tmp_path: Path)
     paths = OutputPaths(tmp_path / "rollouts.jsonl")
     journal = Journal(paths)
     for number in range(3):
-        journal.append(unverified(number))
-        journal.append(unverified(number))  # once on disk is enough
-    journal.append(rollout(1))
+        journal.append_all([unverified(number)])
+        journal.append_all([unverified(number)])  # once on disk is enough
+    journal.append_all([rollout(1)])
     journal.close(clean=False)
     again = Journal(paths)
     assert list(again.contents.pending) == [rollout(0).key, rollout(2).key]
     assert again.pending_line(rollout(2).key) == unverified(2).line
-    again.append(rollout(0))
+    again.append_all([rollout(0)])
     again.close(clean=True)
     assert [key_of(line) for line in read_jsonl(paths.unverified)] == [rollout(2).key]
 
@@ -110,7 +110,7 @@ def test_lines_of_others_are_left_alone_and_counted(tmp_path: Path) -> None:
     foreign += orjson.dumps(rollout(1).line) + b"\n"
     paths.main.write_bytes(foreign)
     journal = Journal(paths)
-    journal.append(rollout(0))
+    journal.append_all([rollout(0)])
     journal.close(clean=True)
     assert journal.contents.foreign == 2
     assert paths.main.read_bytes().startswith(foreign)
@@ -161,11 +161,11 @@ def test_one_writer_at_a_time(tmp_path: Path) -> None:
 def test_a_full_disk_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = OutputPaths(tmp_path / "rollouts.jsonl")
     journal = Journal(paths)
-    journal.append(rollout(0))
+    journal.append_all([rollout(0)])
     real = os.write
     monkeypatch.setattr("rollout_kit.store.held.os.write", lambda fd, raw: real(fd, raw[:20]))
     with pytest.raises(OutputError, match="make room"):
-        journal.append(rollout(1))
+        journal.append_all([rollout(1)])
     monkeypatch.undo()
     journal.close(clean=False)
     assert paths.main.read_bytes() == orjson.dumps(rollout(0).line) + b"\n"
@@ -273,10 +273,7 @@ def test_lines_that_arrive_together_are_one_write(
     places: list[tuple[Key, int]] = []
     journal.index.follow = lambda key, offset, raw: places.append((key, offset))
     written = note_writes(monkeypatch)
-    with journal.together():
-        for each in done:
-            assert journal.append(each) is each
-        assert not written
+    assert journal.append_all(done) == done
     assert written == [b"".join(line_of(each) for each in done)] == [paths.main.read_bytes()]
     sizes = [len(line_of(each)) for each in done]
     assert places == [(each.key, sum(sizes[:at])) for at, each in enumerate(done)]
@@ -292,9 +289,8 @@ def test_without_room_for_all_lines_the_first_ones_are_whole_on_disk(
     known: list[Key] = []
     journal.index.follow = lambda key, offset, raw: known.append(key)
     note_writes(monkeypatch, 2 * len(line_of(done[0])) + 100)
-    with pytest.raises(OutputError, match="every line in it is whole"), journal.together():
-        for each in done:
-            journal.append(each)
+    with pytest.raises(OutputError, match="every line in it is whole"):
+        journal.append_all(done)
     assert paths.main.read_bytes() == line_of(done[0]) + line_of(done[1])
     assert journal.size == paths.main.stat().st_size
     assert known == [each.key for each in done[:2]], "the index knows what is on disk"

@@ -235,7 +235,7 @@ def test_whatever_was_done_to_the_files_no_key_is_wrong(
     opened(path)
     with Journal_of(path) as journal:
         for task in range(20, 40):
-            journal.append(rollout_of(orjson.loads(own(task, 0))))
+            journal.append_all([rollout_of(orjson.loads(own(task, 0)))])
             journal.check()
     edit(path)
     found = opened(path)
@@ -263,11 +263,11 @@ def test_what_is_journalled_is_indexed_without_being_read_again(
     path = tmp_path / "rollouts.jsonl"
     with Journal_of(path) as journal:
         for task in range(30):
-            journal.append(rollout_of(orjson.loads(own(task, 0, answer=f"{task}"))))
+            journal.append_all([rollout_of(orjson.loads(own(task, 0, answer=f"{task}")))])
         journal.check()
         raw = OutputPaths(path).index.read_bytes()
         for task in range(30, 50):
-            journal.append(rollout_of(orjson.loads(own(task, 0, new_score=task))))
+            journal.append_all([rollout_of(orjson.loads(own(task, 0, new_score=task)))])
     assert OutputPaths(path).index.read_bytes().startswith(raw)
     monkeypatch.setattr("rollout_kit.store.index.RecordMaker.make", None)
     found = opened(path)
@@ -278,7 +278,7 @@ def test_what_a_kill_cuts_off_the_index_is_read_from_the_file(tmp_path: Path) ->
     path = tmp_path / "rollouts.jsonl"
     journal = Journal(OutputPaths.of(path))
     for task in range(30):
-        journal.append(rollout_of(orjson.loads(own(task, 0))))
+        journal.append_all([rollout_of(orjson.loads(own(task, 0)))])
         if task == 20:
             journal.check()
     journal._close_files()  # as a kill does
@@ -299,7 +299,7 @@ def test_an_edit_that_size_and_time_do_not_tell_ends_the_run_and_loses_nothing(
     assert sum(1 for _ in journal.earlier_rows()) == 5
     with pytest.raises(OutputError, match="was edited"):
         journal.check()
-    journal.append(rollout_of(orjson.loads(own(500, 0))))
+    journal.append_all([rollout_of(orjson.loads(own(500, 0)))])
     journal.close(clean=True)
     assert not OutputPaths(path).index.exists()
     assert opened(path) == plainly(path)
@@ -323,7 +323,7 @@ def test_a_record_says_the_same_whether_its_line_was_parsed_or_written_here(
             made = orjson.loads(own(number, 0))
             made["rollout"] |= {"scores": list(each), "started_at": "2026-01-01T00:00:00.5Z"}
             given = {name: each[name] for name in ("s", "t") if name in each}
-            journal.append(Rollout(rollout_of(made).info, {**made, **given}))
+            journal.append_all([Rollout(rollout_of(made).info, {**made, **given})])
     kept, read = Index(path, kept_at=OutputPaths(path).index), Index(path)
     read.update()
     assert len(kept) == len(read) == len(scores)
@@ -347,12 +347,12 @@ def test_a_reader_uses_it_follows_the_file_and_never_writes_it(tmp_path: Path) -
 
     with Journal_of(path) as journal:
         for task in range(30):
-            journal.append(rollout_of(orjson.loads(own(task, 0, answer=f"{task}"))))
+            journal.append_all([rollout_of(orjson.loads(own(task, 0, answer=f"{task}")))])
         journal.check()
         raw = beside.read_bytes()
         index = Index(path, kept_at=kept_at, beside=beside)
         assert len(index) == 30 and content(index) == content(Index(path))
-        journal.append(rollout_of(orjson.loads(own(50, 0, new_score=1))))
+        journal.append_all([rollout_of(orjson.loads(own(50, 0, new_score=1)))])
         assert len(content(index)) == 31 and content(index) == content(Index(path))
         assert beside.read_bytes() == raw and not kept_at.exists()
     rewrite(lambda lines: lines[3:])(path)
@@ -367,11 +367,11 @@ def test_a_small_output_has_none_and_a_fresh_start_removes_it(
     path = tmp_path / "rollouts.jsonl"
     monkeypatch.setattr("rollout_kit.store.index.SMALL", 1 << 20)
     with Journal_of(path) as journal:
-        journal.append(rollout_of(orjson.loads(own(1, 0))))
+        journal.append_all([rollout_of(orjson.loads(own(1, 0)))])
     assert not OutputPaths(path).index.exists()
     with Journal_of(path) as journal:
         for task in range(2000):
-            journal.append(rollout_of(orjson.loads(own(task + 2, 0))))
+            journal.append_all([rollout_of(orjson.loads(own(task + 2, 0)))])
     assert opened(path) == plainly(path)
     assert OutputPaths(path).index.exists()
 

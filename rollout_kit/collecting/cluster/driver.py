@@ -34,7 +34,7 @@ from ..agents import AgentPlan
 from ..pacing.bill import Bill
 from ..pacing.probe import WorkerLoad
 from ..rollout import Runner
-from ..schedule import AttemptTasks, Keep, Slot
+from ..schedule import Slot
 from ..steps import RolloutLimits
 from .exchange import OF_MEMBERS, Exchange
 from .leases import Lease, Leases
@@ -57,18 +57,17 @@ class LeasedRunner(Runner):
     def load(self) -> WorkerLoad:
         return self.leases.load()
 
-    def begin(self, attempt: Attempt, slot: Slot, keep: Keep) -> Lease:
-        end = partial(self._end, attempt, slot, keep)
-        return self.leases.lease(attempt, slot, end, self.tasks.together)
+    def begin(self, attempt: Attempt, slot: Slot) -> Lease:
+        return self.leases.lease(attempt, slot, partial(self._end, attempt, slot))
 
     def _end(
-        self, attempt: Attempt, slot: Slot, keep: Keep, found: Outcome | PeerLost | None
+        self, attempt: Attempt, slot: Slot, found: Outcome | PeerLost | None
     ) -> Outcome | None:
-        """Keep what came of an attempt; None if it was cancelled."""
+        """What came of an attempt; None if it was cancelled."""
         self.bill.add(slot.ledger.spent)
         if isinstance(found, PeerLost):
-            found = self._give_up(slot.attempt or attempt, slot, found)
-        return found and keep(found)
+            return self._give_up(slot.attempt or attempt, slot, found)
+        return found
 
     def _give_up(self, attempt: Attempt, slot: Slot, error: PeerLost) -> Outcome:
         """What is left of an attempt that has lost too many workers."""
@@ -102,11 +101,10 @@ def make_leased_runner(
     limits: RolloutLimits,
     *,
     bill: Bill,
-    tasks: AttemptTasks,
 ) -> Runner:
     """A runner that has the workers run the attempts; they start once it is known how."""
     exchange.begin(agents, limits)
-    return LeasedRunner(peers, agents, limits, bill=bill, tasks=tasks, leases=leases)
+    return LeasedRunner(peers, agents, limits, bill=bill, leases=leases)
 
 
 @asynccontextmanager

@@ -124,8 +124,8 @@ class Exchange:
         self._leases.take(member, asked["events"])
         gather_s = min(MOST_GATHER_S, GATHER_S_OF_EACH * len(self._leases.members))
         if asked["events"]:
-            # the run takes the outcomes, and begins attempts whose leases are in this reply
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # the outcomes are written, before the worker forgets them
+            await asyncio.sleep(0)  # the run begins attempts, whose leases are in this reply
         found = self._leases.grant(member, asked["want"])
         if asked["wait_s"] and not (found or is_anew or member.recalled or member.regained):
             await _wait(member, asked["wait_s"])

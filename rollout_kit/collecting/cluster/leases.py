@@ -3,18 +3,17 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack, nullcontext
 from contextvars import Context
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Any
 
-from ...errors import OutputError, PeerLost, RolloutError
+from ...errors import PeerLost, RolloutError
 from ...serving.transport.retry import LOST_ATTEMPT
 from ...session import Session, current_session
 from ...types import Attempt, JsonObject, Outcome, StoredTurn
 from ..pacing.probe import WorkerLoad
-from ..schedule import Slot, Together
+from ..schedule import Slot
 from .messages import add_spent, decode_error, decode_outcome, decode_unverified
 
 TOGETHER = 128
@@ -53,7 +52,6 @@ class Lease(asyncio.Future[Any]):
         "number",
         "session",
         "slot",
-        "together",
     )
 
     def __init__(
@@ -64,7 +62,6 @@ class Lease(asyncio.Future[Any]):
         end: Callable[[Any], Any],
         attempt: Attempt | None = None,
         slot: Slot | None = None,
-        together: Together = nullcontext,
         call: JsonObject | None = None,
         session: Session | None = None,
     ) -> None:
@@ -73,7 +70,6 @@ class Lease(asyncio.Future[Any]):
         self._withdraw, self._end = withdraw, end
         self._follow: Callable[[Any], object] | None = None
         self.attempt, self.slot, self.call, self.session = attempt, slot, call, session
-        self.together = together
         self.holder: Holder | None = None
         self.wait()
         self.given_up: asyncio.TimerHandle | None = None
@@ -115,24 +111,19 @@ class Lease(asyncio.Future[Any]):
             session.stats |= event["stats"]
         return decode_error(event["error"]) if "error" in event else event["body"].encode()
 
-    def conclude(self, found: Any) -> Any:
-        """What it ends with, by an outcome or an answer, or by nothing: None; or the reason that it
-        could not be kept."""
+    def finish(self, found: Any) -> None:
+        """Have it end by an outcome or an answer, or by nothing: None."""
         if self.given_up is not None:
             self.given_up.cancel()
         try:
-            return self._end(found)
+            found = self._end(found)
         except Exception as error:
-            return error
-
-    def finish(self, found: Any) -> None:
-        """Have it end with what `conclude` has returned."""
-        if found is None:
-            super().cancel()
-        elif isinstance(found, Exception):
-            self.set_exception(found)
+            self.set_exception(error)
         else:
-            self.set_result(found)
+            if found is None:
+                super().cancel()
+            else:
+                self.set_result(found)
         if (follow := self._follow) is not None:
             follow(self)
 
@@ -225,8 +216,6 @@ class Leases:
         self._queue: deque[Lease] = deque()
         self._open: dict[int, Lease] = {}
         self._last_number = 0
-        self._at_once: list[tuple[Lease, Any]] | None = None
-        """What ends by the message that is taken now."""
         self._waking: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -240,18 +229,16 @@ class Leases:
         attempt: Attempt,
         slot: Slot,
         end: Callable[[Outcome | PeerLost | None], Outcome | None],
-        together: Together = nullcontext,
     ) -> Lease:
-        """Have a worker make an attempt; `end` gets what comes of it, None if it was cancelled.
-        What ends by one message ends within `together`. Cancelled, it is called back; a response in
-        hand is kept."""
-        return self._add(end, attempt, slot, together)
+        """Have a worker make an attempt; `end` gets what comes of it, None if it was cancelled, and
+        makes the result. Cancelled, it is called back; a response in hand is kept."""
+        return self._add(end, attempt, slot)
 
     async def call(self, server: str, path: str, raw: bytes | None) -> Any:
         """One call to a server that workers run; its RolloutError if it fails."""
         session = current_session()
         call = {"server": server, "path": path, "body": None if raw is None else raw.decode()}
-        return await self._add(result_of, None, None, nullcontext, call, session)
+        return await self._add(result_of, None, None, call, session)
 
     def note_load(self, id: str, figures: list[float]) -> None:
         """What a worker reports of itself, since its start."""
@@ -355,22 +342,7 @@ class Leases:
         return granted
 
     def take(self, member: Holder, events: Iterable[JsonObject]) -> None:
-        """What a worker reports, in order; NotAskedFor if it speaks of an unknown lease. No lease
-        is done before all outcomes are on disk."""
-        ended = self._at_once = list[tuple[Lease, Any]]()
-        try:
-            with ExitStack() as stack:
-                self._take_all(member, events, stack)
-        except OutputError as error:
-            ended = [(lease, error) for lease, _ in ended]
-        finally:
-            self._at_once = None
-            for lease, found in ended:
-                lease.finish(found)
-
-    def _take_all(self, member: Holder, events: Iterable[JsonObject], stack: ExitStack) -> None:
-        """Take events within the contexts of their leases, which nearly always are one."""
-        entered = list[Together]()
+        """What a worker reports, in order; NotAskedFor if it speaks of an unknown lease."""
         for event in events:
             number = event["lease"]
             if (lease := self._open.get(number)) is None:
@@ -380,9 +352,6 @@ class Leases:
             elif (slot := lease.slot) is None:
                 self._answer(member, lease, event)
             else:
-                if lease.together not in entered:
-                    entered.append(lease.together)
-                    stack.enter_context(lease.together())
                 self._take(member, lease, slot, event)
 
     def _take(self, member: Holder, lease: Lease, slot: Slot, event: JsonObject) -> None:
@@ -479,11 +448,7 @@ class Leases:
             lease.is_queued = False
             self._queue.remove(lease)
         del self._open[lease.number]
-        found = lease.conclude(found)
-        if self._at_once is None:
-            lease.finish(found)
-        else:
-            self._at_once.append((lease, found))
+        lease.finish(found)
 
     def _begin(self, work: Any) -> None:
         task = asyncio.ensure_future(work)

@@ -8,7 +8,7 @@ again.
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from sys import intern
 from typing import Any
@@ -118,10 +118,11 @@ class GroupScoring:
         """Groups that are gathered, or in flight."""
         return len(self._gathered) + len(self._tasks)
 
-    def append(self, outcome: Outcome) -> Outcome:
-        """Write an outcome, as the sink of a schedule; it is followed with others."""
-        kept = self._journal.append(outcome)
-        self.open.note(kept)
+    def append_all(self, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+        """Write outcomes, as the sink of a schedule; they are followed with others."""
+        kept = self._journal.append_all(outcomes)
+        for outcome in kept:
+            self.open.note(outcome)
         if self.open.noted and not self._is_gathering:
             self._gather()
         return kept

@@ -5,7 +5,7 @@ A request that changes nothing, such as one that comes twice, is answered alike 
 
 import asyncio
 import getpass
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from time import perf_counter
@@ -186,16 +186,9 @@ class Control:
             return None
         if (task := self._in_flight().get(key)) is None:
             return None
-        self._run.schedule.slots[task].withdraw = self._settler(how, by)
+        self._run.schedule.slots[task].withdraw = partial(self._settle, how, by)
         task.cancel()
         return task
-
-    def _settler(self, how: How, by: str) -> Callable[[Slot], Outcome | None]:
-        def settle(slot: Slot) -> Outcome | None:
-            outcome = self._settle(how, by, slot)
-            return outcome and self._run.collection.journal.append(outcome)
-
-        return settle
 
     def _settle(self, how: How, by: str, slot: Slot) -> Failure | None:
         """Decide on a rollout that is not in flight any more. A response in hand is kept."""
