@@ -49,6 +49,9 @@ since the caller may have asked for it."""
 REPAIRED = "repaired"
 """Statistic: the ways in which replies were changed, which add up over the calls of a session."""
 
+TURNS = "turns"
+"""Statistic: the turns of the rollout, as `trajectory.pack_turns` makes them."""
+
 LOST_CODE = -32041
 """JSON-RPC error code, over MCP, of a call to a session that no longer exists."""
 
@@ -181,9 +184,13 @@ class Session:
         if what not in known:
             known.append(what)
 
-    def stats_to_header(self) -> str:
-        """The value of the `STATS_HEADER` header."""
-        return json.dumps(self.stats, separators=(",", ":"))
+    def stats_to_header(self, *, has_turns: bool = True) -> str:
+        """The value of the `STATS_HEADER` header. The turns of a long rollout are more than most
+        clients take in a header."""
+        stats = self.stats
+        if not has_turns and TURNS in stats:
+            stats = {name: value for name, value in stats.items() if name != TURNS}
+        return json.dumps(stats, separators=(",", ":"))
 
     def add_stats_header(self, text: str) -> None:
         """Add the header of another process; ignore one that does not parse."""

@@ -213,3 +213,76 @@ def prompt_fields(prompt: list[int], before: TokenSequence | None, restart: str)
     if known and prompt[: len(known)] == known:
         return {SUFFIX: prompt[len(known) :]}
     return {PROMPT: prompt, RESTART: restart} if restart else {PROMPT: prompt}
+
+
+class ModelCall(NamedTuple):
+    """One turn of a rollout: a call of a model, and the tools that it called. None: unknown."""
+
+    to: int | None = None
+    """Where it ends in the output: the number of items up to its last one."""
+    start_s: float | None = None
+    """When it began, in seconds since the agent was asked."""
+    model_s: float | None = None
+    tool_s: float | None = None
+    waited_s: float | None = None
+    """Time that rate limits and failed tries took."""
+    input: int | None = None
+    """Tokens of the prompt, `cached` ones included."""
+    cached: int | None = None
+    output: int | None = None
+    cost_usd: float | None = None
+    finish: str | None = None
+    """Why the reply ended: stop, tool_calls, or the reason that it is incomplete."""
+    tries: int | None = None
+    version: int | str | None = None
+    """The policy's version."""
+    chain: int | None = None
+    """0 for the main conversation; others are those of its own that an agent began beside it."""
+    model: str | None = None
+    by: str | None = None
+    """Who was asked: policy, judge or user."""
+
+
+def pack_turns(calls: Sequence[ModelCall]) -> JsonObject:
+    """The turns of a rollout as its line has them: an array for each field, one entry a call.
+
+    A field that is unknown of all calls has no array. `finish` holds numbers of `finish_names`;
+    `model` and `by` are there only where calls differ in them.
+    """
+    if not calls:
+        return {}
+    found: JsonObject = {}
+    for name, values in zip(ModelCall._fields, zip(*calls, strict=True), strict=True):
+        if name == "finish":
+            names = list(dict.fromkeys(value for value in values if value is not None))
+            if names:
+                found["finish_names"] = names
+                codes = {value: code for code, value in enumerate(names)}
+                found["finish"] = list(map(codes.get, values))
+        elif name.endswith("_s"):
+            if any(value is not None for value in values):
+                found[name] = [None if value is None else round(value, 3) for value in values]
+        elif name in ("model", "by"):
+            if len(set(values)) > 1:
+                found[name] = list(values)
+        elif values.count(None) < len(values):
+            found[name] = list(values)
+    return found
+
+
+def read_turns(turns: Any) -> list[ModelCall]:
+    """The calls of what `pack_turns` has made; none if it is nothing of the kind."""
+    if not isinstance(turns, dict):
+        return []
+    names = turns.get("finish_names") or []
+    arrays = {
+        name: array for name in ModelCall._fields if isinstance(array := turns.get(name), list)
+    }
+    number = max(map(len, arrays.values()), default=0)
+    found: list[ModelCall] = []
+    for at in range(number):
+        own = {name: array[at] for name, array in arrays.items() if at < len(array)}
+        if (code := own.get("finish")) is not None:
+            own["finish"] = names[code] if code in range(len(names)) else None
+        found.append(ModelCall(**own))
+    return found

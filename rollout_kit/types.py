@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress, repeat
 from operator import is_not
-from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeGuard
+from typing import Annotated, Any, ClassVar, NamedTuple, Protocol, Self, TypeGuard
 
 import orjson
 from pydantic import BaseModel, ConfigDict
@@ -186,35 +186,71 @@ class ArmInfo(NamedTuple):
     params: JsonObject
 
 
+class HeadField(NamedTuple):
+    """What the declaration of a field of `RolloutInfo` says, beside its name and type."""
+
+    about: str
+    """What the reference says."""
+    is_column: bool = False
+    """Whether the index has a column of it."""
+    is_mean: bool = False
+    """Whether the metrics have its mean, for all rollouts and for each task."""
+    latency: str = ""
+    """Its name among the latencies of the metrics, if it is one."""
+
+
 class RolloutInfo(NamedTuple):
     """The typed head of a line: identity, settings, usage, cost and timings (seconds).
 
-    None means that the value is unknown: the agent or server did not report it.
+    None means that the value is unknown: the agent or server did not report it. This is the only
+    declaration of a head: a field that is added here is read from the `rollout` block of a line,
+    and the index, the metrics, filters and the reference have it as its declaration says.
     """
 
     key: Key
     task_index: int
-    settings: str
-    verifier: str
-    model: str
-    attempt: int
-    duration_s: float | None
-    queue_s: float | None
-    model_s: float | None
-    tool_s: float | None
-    verify_s: float | None
-    rate_limit_s: float | None
-    retry_s: float | None
-    first_turn_s: float | None
-    num_turns: int | None
-    num_tool_calls: int | None
-    cost_usd: float | None
-    input_tokens: int
-    output_tokens: int
-    total_tokens: int
+    settings: Annotated[str, HeadField("Fingerprint of the settings that made it.", is_column=True)]
+    verifier: Annotated[str, HeadField("Fingerprint of its verifier.", is_column=True)]
+    model: Annotated[str, HeadField("The model, as the endpoint names it.", is_column=True)]
+    finish_reason: Annotated[
+        str | None, HeadField("Why its last turn ended: stop, length, ….", is_column=True)
+    ]
+    started_at: Annotated[str, HeadField("When the agent was asked, in UTC.")]
+    attempt: Annotated[int, HeadField("Which attempt at the key made it.", is_column=True)]
+    duration_s: Annotated[
+        float | None,
+        HeadField("Time of agent and verifier.", is_column=True, latency="rollout"),
+    ]
+    queue_s: Annotated[
+        float | None, HeadField("Time from the first attempt to this one.", latency="queue")
+    ]
+    model_s: Annotated[
+        float | None, HeadField("Time of the model's calls.", is_column=True, latency="model")
+    ]
+    tool_s: Annotated[
+        float | None, HeadField("Time of the tools' calls.", is_column=True, latency="tool")
+    ]
+    verify_s: Annotated[
+        float | None, HeadField("Time of the verifier.", is_column=True, latency="verify")
+    ]
+    rate_limit_s: Annotated[float | None, HeadField("Time that waits for a rate limit took.")]
+    retry_s: Annotated[float | None, HeadField("Time that requests which failed took.")]
+    first_turn_s: Annotated[float | None, HeadField("Time of the first call of the model.")]
+    num_turns: Annotated[int | None, HeadField("Calls of the model.", is_column=True, is_mean=True)]
+    num_tool_calls: Annotated[
+        int | None, HeadField("Calls of tools.", is_column=True, is_mean=True)
+    ]
+    cost_usd: Annotated[float | None, HeadField("US dollars.", is_column=True)]
+    replay_differences: Annotated[
+        int, HeadField("Replayed tool calls that gave another answer than before.")
+    ]
+    version_first: Annotated[int | str | None, HeadField("The policy's oldest version in it.")]
+    version_last: Annotated[int | str | None, HeadField("The policy's newest version in it.")]
+    input_tokens: Annotated[int, HeadField("Tokens of the prompts.", is_column=True)]
+    output_tokens: Annotated[int, HeadField("Tokens of the answers.", is_column=True)]
+    total_tokens: Annotated[int, HeadField("Tokens of both.", is_column=True)]
     scores: tuple[str, ...]
     """Names of the fields that the verifier set."""
-    replay_differences: int
     arm: ArmInfo | None = None
 
 
@@ -229,8 +265,8 @@ class GroupScore(NamedTuple):
 
 @dataclass(slots=True)
 class Rollout:
-    """A finished rollout. `head` has its reward, its scores, and what its `rollout` block tells
-    beside `info`; if there is no `raw`, it is the whole line."""
+    """A finished rollout. `head` has its reward and its scores; if there is no `raw`, it is the
+    whole line."""
 
     info: RolloutInfo
     head: JsonObject

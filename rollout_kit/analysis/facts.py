@@ -113,7 +113,7 @@ def _take(facts: Facts, rollout: Rollout, threshold: float) -> None:
     if reward is None:
         return
     facts.rewards[reward] += 1
-    is_cut = rollout.line["rollout"].get("finish_reason") in CUT_OFF
+    is_cut = info.finish_reason in CUT_OFF
     kind = "right" if reward >= threshold else "cut off" if is_cut else "wrong"
     facts.examples[info.key.agent].setdefault(kind, rollout)
 

@@ -18,7 +18,7 @@ from ..config.keys import CollectConfig
 from ..errors import ConfigError, number_of
 from ..store.compact import Keys, NumberTable
 from ..store.journal import AnyJournal
-from ..store.lines import Malformed, row_of
+from ..store.lines import Malformed, arm_block, row_of
 from ..store.own_tasks import Others, OwnTasks, read_task_numbers
 from ..store.scope import is_named
 from ..store.tasks import BREATH, NO_AGENT, TaskReader, agent_name_of
@@ -462,7 +462,7 @@ class TaskSource:
     def _attempt_parked(self, key: Key) -> Attempt:
         line = self._journal.pending_line(key)
         task = Task(key.task_id, line["_ng_task_index"], 0, key.agent, row_of(line))
-        return Attempt(key, task, stored=line, arm=line["rollout"].get("arm"))
+        return Attempt(key, task, stored=line, arm=arm_block(line))
 
     def _tasks(self) -> Iterator[Task | Malformed]:
         """The tasks kept from counting, each released once it is used; or the file again, without

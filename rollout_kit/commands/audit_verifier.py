@@ -8,8 +8,7 @@ from ..authoring.audit_report import format_audit
 from ..authoring.audit_stage import audit
 from ..config.keys import AuditConfig
 from ..serving.transport import loop
-from ..store.files import write_json
-from ..store.replacing import check_replaceable
+from ..store.files import check_replaceable, write_json
 from ..store.scan import read_object
 from . import entry
 

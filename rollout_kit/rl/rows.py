@@ -24,7 +24,7 @@ from ..trajectory import (
     sequences,
     span_versions,
 )
-from ..types import JsonObject, Rollout
+from ..types import JsonObject, Rollout, RolloutInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,22 +153,22 @@ def _read(rollout: Rollout, name: str, score: float | None, advantage: float) ->
         info.key.rollout_index,
         info.key.agent,
         info.model,
-        rollout.line["rollout"].get("finish_reason") or "stop",
+        info.finish_reason or "stop",
         score,
         components,
         advantage,
         rollout.versions,
         list(_read_turns(found, output)),
         found,
-        _read_span(rollout.line["rollout"]),
+        _read_span(info),
     )
 
 
-def _read_span(block: Mapping[str, Any]) -> tuple[float, float] | None:
-    began, taken = seconds_of(str(block.get("started_at") or "")), block.get("duration_s")
-    if math.isnan(began) or not isinstance(taken, int | float):
+def _read_span(info: RolloutInfo) -> tuple[float, float] | None:
+    began, taken_s = seconds_of(info.started_at), info.duration_s
+    if math.isnan(began) or taken_s is None:
         return None
-    return began, began + taken - (block.get("verify_s") or 0)
+    return began, began + taken_s - (info.verify_s or 0)
 
 
 def _read_turns(

@@ -18,6 +18,7 @@ from ..errors import THROTTLED, PeerError, RolloutError, TaskError
 from ..responses import function_calls, sum_usage, without_provider_data
 from ..session import LOST_TIMES, Session, current_session, entered
 from ..time_limit import running_loop, within
+from ..trajectory import ModelCall, pack_turns, versions_of
 from ..types import JsonObject
 from .endpoints.events import response_events
 from .service import ServerConfig, ServerRef, Service, post
@@ -192,6 +193,11 @@ class Turns:
         self._peers, self._model = peers, model
         self._model_s = self._first_s = 0.0
         self._usages: list[Any] = []
+        self._calls: list[ModelCall] = []
+        """The calls so far, without where they end and the time of their tools."""
+        self._starts: list[tuple[int | None, float]] = []
+        """Of each call: items in its request, and the time of all tools before it."""
+        self._tries = 0
         self._session = current_session() or Session()
         self._lost_s: dict[str, float] = {}
         self._lost_before = 0.0
@@ -207,17 +213,21 @@ class Turns:
 
     async def ask(self, request: JsonObject) -> JsonObject:
         """Return the response of the next turn; retry as TURN says."""
+        asked = request.get("input")
+        self._starts.append((len(asked) if isinstance(asked, list) else None, self.tool_s))
         if self._stored and (known := self._stored.get(_digest(request))):
             self._num_resumed += 1
             self._usages.append(known[0].get("usage"))
+            self._calls.append(_call_of(known[0]))
             return known.pop(0)
         if self._unstored:
             await self._store()
         spent = self._session.spent
         usd, unpriced = spent.usd, spent.unpriced
         response = await self._ask_model(request)
+        cost = None if spent.unpriced > unpriced else spent.usd - usd
+        self._calls[-1] = self._calls[-1]._replace(cost_usd=cost)
         if self._log is not None:
-            cost = None if spent.unpriced > unpriced else spent.usd - usd
             self._unstored.append({"request": request, "response": response, "cost_usd": cost})
             if function_calls(response["output"]):
                 await self._store()  # the tools may take long
@@ -237,7 +247,7 @@ class Turns:
     async def _ask_model(self, request: JsonObject) -> JsonObject:
         began, began_at = time.perf_counter(), running_loop().time()
         lost_before = self._session.lost_s
-        self._lost_before = sum(lost_before)
+        self._lost_before, self._tries = sum(lost_before), 1
         try:
             response = await self._ask_once(request)
         except RolloutError as error:
@@ -245,6 +255,7 @@ class Turns:
             again = partial(self._ask_once, request)
             response = await retry(again, TURN, on_retry=self._lose, first=first)
         seconds, lost = time.perf_counter() - began, self._session.lost_s
+        waited_s = sum(lost) - sum(lost_before)
         if lost != lost_before:
             for name, before, after in zip(LOST_TIMES, lost_before, lost, strict=True):
                 self._lost_s[name] = self._lost_s.get(name, 0.0) + after - before
@@ -253,10 +264,19 @@ class Turns:
         if not self._usages:
             self._first_s = self._model_s
         self._usages.append(response.get("usage"))
+        self._calls.append(
+            _call_of(response)._replace(
+                start_s=began - self._began,
+                model_s=max(0.0, seconds),
+                waited_s=waited_s,
+                tries=self._tries,
+            )
+        )
         return response
 
     def _lose(self, error: RolloutError, seconds: float) -> None:
         """Record the time of a try that failed and of its pause, unless the model server did."""
+        self._tries += 1
         lost = sum(self._session.lost_s)
         name = "rate_limit_s" if error.status in THROTTLED else "retry_s"
         self._session.lose(name, max(0.0, seconds - (lost - self._lost_before)))
@@ -278,6 +298,8 @@ class Turns:
             "tool_s": self.tool_s,
             "finish_reason": finish_reason,
         }
+        if turns := pack_turns(self._finished_calls(len(output))):
+            stats["turns"] = turns
         if self._num_resumed:
             stats["resumed_turns"] = self._num_resumed
         elif len(self._usages) > 1:
@@ -287,6 +309,41 @@ class Turns:
         stats |= {name: seconds for name, seconds in self._lost_s.items() if seconds}
         self._session.stats |= stats
         return {**last, "output": output, "usage": sum_usage(self._usages)}
+
+    def _finished_calls(self, num_items: int) -> list[ModelCall]:
+        """The calls, each with where it ends in the output and the time of its tools."""
+        first = self._starts[0][0] if self._starts else None
+        ends = [*self._starts[1:], (None if first is None else first + num_items, self.tool_s)]
+        return [
+            call._replace(
+                to=None if first is None or number is None else number - first,
+                tool_s=tools_s - before_s,
+            )
+            for call, (_, before_s), (number, tools_s) in zip(
+                self._calls, self._starts, ends, strict=True
+            )
+        ]
+
+
+def _call_of(response: JsonObject) -> ModelCall:
+    """What a response tells of the call."""
+    usage = response.get("usage")
+    used: JsonObject = usage if isinstance(usage, dict) else {}
+    details = used.get("input_tokens_details")
+    incomplete = response.get("incomplete_details")
+    versions = versions_of(response["output"])
+    if isinstance(incomplete, dict):
+        finish = str(incomplete.get("reason") or "incomplete")
+    else:
+        finish = "tool_calls" if function_calls(response["output"]) else "stop"
+    return ModelCall(
+        input=used.get("input_tokens"),
+        cached=details.get("cached_tokens") if isinstance(details, dict) else None,
+        output=used.get("output_tokens"),
+        finish=finish,
+        version=versions.last if versions else None,
+        chain=0,
+    )
 
 
 def _digest(request: JsonObject) -> str:

@@ -24,40 +24,19 @@ from zlib import crc32
 import orjson
 
 from ..types import JsonObject
+from .head import COUNT_COLUMNS, NUMBER_COLUMNS, TEXT_COLUMNS
 from .lines import SCHEMA
 
-TEXTS = (
-    "kind",
-    "agent",
-    "scope",
-    "model",
-    "settings",
-    "verifier",
-    "finish_reason",
-    "failure",
-    "id_text",
-    "unused",
-)
-"""Columns of short texts. `failure` is the class of an error; `id_text` is a task id that is no
-16-digit hexadecimal number; `unused` keeps the columns behind it aligned."""
-
-
-COUNTS = (
-    "task_index",
-    "rollout_index",
-    "attempt",
-    "num_turns",
-    "num_tool_calls",
-    "input_tokens",
-    "output_tokens",
-    "total_tokens",
-)
+COUNTS = ("task_index", "rollout_index", *COUNT_COLUMNS)
 """Columns of whole numbers; exact below 2**24."""
 
-
-NUMBERS = ("duration_s", "model_s", "tool_s", "verify_s", "reward", "cost_usd", "started_s")
+NUMBERS = (*NUMBER_COLUMNS, "reward", "started_s")
 """Columns of 64-bit numbers. `started_s` is in seconds since 1970, UTC."""
 
+GIVEN = ("kind", "agent", "scope", *TEXT_COLUMNS, "failure", "id_text")
+TEXTS = GIVEN if (len(GIVEN) + len(COUNTS)) % 2 == 0 else (*GIVEN, "unused")
+"""Columns of short texts. `failure` is the class of an error; `id_text` is a task id that is no
+16-digit hexadecimal number; `unused` keeps the columns behind it aligned."""
 
 HEAD_SIZE = 24 + 4 * (len(TEXTS) + len(COUNTS)) + 8 * len(NUMBERS)
 """Bytes of a record before the fields that the verifier set: an offset, a length, a checksum and
@@ -270,7 +249,8 @@ class Batch:
             self._width = width
 
 
-MAGIC = b"rollout index 4 of schema %d\n" % SCHEMA
+LAYOUT = crc32(repr((TEXTS, COUNTS, NUMBERS)).encode())
+MAGIC = b"rollout index 5 of schema %d, columns %08x\n" % (SCHEMA, LAYOUT)
 """A record does not tell the schema of its line. So an index counts only for the version of the
 layout that it was made with."""
 

@@ -13,8 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..errors import OutputError
-from .files import is_still, sync_folder
-from .replacing import aside, draft_of
+from .files import aside, draft_of, is_still, sync_folder
 from .scan import last_line, mark_of, number_bytes, parse_line
 
 READ = 1 << 20

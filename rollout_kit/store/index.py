@@ -31,6 +31,7 @@ from ..reading import MAX_STORED, iterate_lines
 from ..types import JsonObject, Key, Rollout, is_countable
 from .columns import (
     COUNTS,
+    GIVEN,
     LEFT_OUT,
     NAN,
     NUMBERS,
@@ -44,8 +45,19 @@ from .columns import (
 )
 from .compact import Keys, hex_number
 from .files import OutputPaths
-from .lines import NEWER, SCHEMA, USAGE, check_skipped, key_of, kind_of, make_bounded_types
-from .lines import NUMBERS as BLOCK_NUMBERS
+from .head import (
+    BLOCK_FIELDS,
+    COUNT_COLUMNS,
+    NUMBER_COLUMNS,
+    TEXT_COLUMNS,
+    USAGE,
+    Field,
+    attributes_of,
+    values_of,
+)
+from .head import NUMBERS as BLOCK_NUMBERS
+from .head import TEXTS as BLOCK_TEXTS
+from .lines import NEWER, SCHEMA, check_skipped, key_of, kind_of, make_bounded_types
 
 FOREIGN, REPEATED = "lines that no collection wrote", "rollouts with the key of an earlier one"
 OF_NEWER = "lines that a newer version of rollout_kit wrote: use that version to read them"
@@ -78,6 +90,14 @@ TAKEN = frozenset({"agent_ref", "rollout", "usage", "reward", "kind", "schema", 
 }
 """Fields of a line that are no scores, whatever its verifier calls them."""
 
+COUNTS_OF_INFO, NUMBERS_OF_INFO = values_of(COUNT_COLUMNS), values_of(NUMBER_COLUMNS)
+TEXTS_OF_INFO = values_of(TEXT_COLUMNS)
+
+OF_USAGE = tuple(name for name in COUNT_COLUMNS if name in USAGE)
+COUNTS_OF_BLOCK = attributes_of(tuple(each for each in COUNT_COLUMNS if each not in USAGE))
+NUMBERS_OF_BLOCK = attributes_of(NUMBER_COLUMNS)
+TEXTS_OF_BLOCK = attributes_of(TEXT_COLUMNS)
+
 EXACT = 1 << 24
 """Whole numbers below it are exact in a column of seven digits."""
 
@@ -86,18 +106,16 @@ def pack_own(raw: bytes, rollout: Rollout) -> bytes:
     """The figures of a line that this process has at hand; nothing if it has to be parsed. Parsing
     takes more than twice the time."""
     head, info = rollout.head, rollout.info
-    key, task_index, _, _, _, attempt, duration_s, _, model_s = info[:9]
-    tool_s, verify_s, _, _, _, turns, calls, cost_usd, *used, names, _, _ = info[9:]
-    reward, number = head.get("reward", NAN), hex_number(key.task_id)
+    key, reward, number = info.key, head.get("reward", NAN), hex_number(info.key.task_id)
     try:
         is_usual = "cost_usd" not in head and 0 <= key.rollout_index < EXACT
-        is_usual = is_usual and number is not None and TAKEN.isdisjoint(names)
+        is_usual = is_usual and number is not None and TAKEN.isdisjoint(info.scores)
         if not is_usual or (reward - reward != 0 and "reward" in head):
             return b""
-        started_s = seconds_of(head["rollout"].get("started_at", ""))
-        cost_usd = NAN if cost_usd is None else cost_usd
-        times = (duration_s, model_s, tool_s, verify_s, reward, cost_usd, started_s)
-        numbers = (task_index, key.rollout_index, attempt, turns, calls, *used, *times)
+        own = (*COUNTS_OF_INFO(info), *NUMBERS_OF_INFO(info))
+        if None in own:
+            own = tuple([NAN if each is None else each for each in own])
+        numbers = (info.task_index, key.rollout_index, *own, reward, seconds_of(info.started_at))
         return pack_figures(len(raw), crc32(raw), number, numbers)
     except (struct.error, TypeError, ValueError):  # of another form in JSON
         return b""
@@ -135,11 +153,6 @@ MAX_SCORES = 200
 """Columns for fields that verifiers set; a file with more keeps the first ones."""
 
 MAX_COMBINED = 10_000
-
-BLOCK_TEXTS = ("scope", "settings", "verifier", "model", "started_at", "finish_reason")
-
-GIVEN = (*TEXTS[:8], "id_text")
-"""Columns in the order in which a line's texts are given."""
 
 OF_KEYS = ("agent", "scope", "settings", "verifier")
 """Columns of texts that a run needs to continue."""
@@ -190,18 +203,14 @@ class RecordMaker:
         self._learn_form(names, tuple(getattr(line, held[name]) for name in names))
         key = Key(block.task_id, line.agent_ref.name, block.scope, block.rollout_index)
         failed = error.reason if error else None
-        texts = (kind, key.agent, key.scope, block.model, settings, verifier)
-        texts += (block.finish_reason, failed)
-        used = (
-            (usage.input_tokens or 0, usage.output_tokens or 0, usage.total_tokens or 0)
-            if usage
-            else (0, 0, 0)
-        )
+        texts = (kind, key.agent, key.scope, *TEXTS_OF_BLOCK(block), failed)
+        used = [getattr(usage, name, None) or 0 for name in OF_USAGE]
         reward = line.reward if kind == "rollout" else NAN
-        cost_usd = block.cost_usd if line.cost_usd is None else line.cost_usd
-        numbers = (line.task_index, key.rollout_index, block.attempt)
-        numbers += (block.num_turns, block.num_tool_calls, *used, block.duration_s, block.model_s)
-        numbers += (block.tool_s, block.verify_s, reward, cost_usd, seconds_of(block.started_at))
+        if line.cost_usd is not None:
+            block.cost_usd = line.cost_usd
+        counts = (line.task_index, key.rollout_index, *COUNTS_OF_BLOCK(block), *used)
+        times = (*NUMBERS_OF_BLOCK(block), reward, seconds_of(block.started_at))
+        numbers = (*counts, *times)
         if (number := hex_number(key.task_id)) is None:
             texts = (*texts, key.task_id)
         check = crc32(raw) if check is None else check
@@ -224,9 +233,8 @@ class RecordMaker:
             values = [get(name) for name in names]
             if (names, *map(type, values)) not in self._forms:
                 self._learn_form(names, values)
-            finish = rollout.head["rollout"].get("finish_reason")
-            texts = ("rollout", agent, scope, info.model, info.settings, info.verifier)
-            return self._complete(offset, figures, (*texts, finish, None), get)
+            texts = ("rollout", agent, scope, *TEXTS_OF_INFO(info), None)
+            return self._complete(offset, figures, texts, get)
         except TypeError:  # of another form in JSON
             return self._make_plainly(offset, raw)
 
@@ -343,10 +351,8 @@ def _line_type(attributes: Mapping[str, str]) -> Any:
         [
             ("task_id", str),
             ("rollout_index", index),
-            *((each, str, "") for each in BLOCK_TEXTS[:-1]),
-            ("finish_reason", str | None, None),
-            ("attempt", float, 1.0),
-            *((each, float, NAN) for each in BLOCK_NUMBERS),
+            ("scope", str, ""),
+            *((each.name, *_decoded_as(each)) for each in BLOCK_FIELDS),
             ("scores", list[str], []),
         ],
         gc=False,
@@ -370,6 +376,15 @@ def _line_type(attributes: Mapping[str, str]) -> Any:
     return line
 
 
+def _decoded_as(field: Field) -> tuple[Any, Any]:
+    """The type of a field for the decoder, and its default."""
+    if field.is_number:
+        return float, NAN if field.default is None else float(field.default)
+    if str in field.types and int not in field.types:
+        return (str, "") if field.default == "" else (str | None, None)
+    return Any, None
+
+
 def _slim(raw: bytes, names: Mapping[str, str]) -> JsonObject | None:
     """The fields of an unusual line that have columns, without the values of unusual types."""
     try:
@@ -379,7 +394,9 @@ def _slim(raw: bytes, names: Mapping[str, str]) -> JsonObject | None:
     if not isinstance(line, dict) or key_of(line) is None:
         return None
     block, failure = line["rollout"], line.get("failure")
-    texts = {each: block[each] for each in BLOCK_TEXTS if isinstance(block.get(each), str)}
+    texts = {
+        each: block[each] for each in ("scope", *BLOCK_TEXTS) if isinstance(block.get(each), str)
+    }
     numbers = {each: block[each] for each in BLOCK_NUMBERS if each in block}
     scores = [each for each in block.get("scores", ()) if isinstance(each, str)]
     reason = failure.get("class") if isinstance(failure, dict) else None

@@ -21,6 +21,7 @@ import orjson
 
 from ..errors import OutputError, RolloutError
 from ..responses import has_more_brackets
+from ..trajectory import ModelCall, read_turns
 from ..types import (
     LARGEST,
     Failure,
@@ -35,6 +36,7 @@ from ..types import (
 )
 from .arms.arm import arm_of
 from .compact import INDEXES, Keys, is_index
+from .head import BLOCK_DEFAULTS, BLOCK_NAMES, NUMBERS, USAGE
 
 MARK = ("kind", "schema")
 """Fields that say what a line is, and in which version of this layout it is written."""
@@ -109,28 +111,8 @@ OWN_FIELDS = frozenset({*MARK, "rollout", "usage", "reward", "response", "failur
 """Names that a line uses itself. A row's own fields of these names move to `task_fields`, and a
 verifier's `kind` and `schema` to `verdict_fields` of the `rollout` block."""
 
-NUMBERS = (
-    "duration_s",
-    "model_s",
-    "tool_s",
-    "verify_s",
-    "queue_s",
-    "rate_limit_s",
-    "retry_s",
-    "first_turn_s",
-    "num_turns",
-    "num_tool_calls",
-    "cost_usd",
-)
-"""Fields of the `rollout` block that must be numbers."""
-
 OF_NUMBERS = frozenset(NUMBERS)
 """The same names, for fast look-ups."""
-
-OF_HEAD = ("started_at", "finish_reason")
-"""Fields of the `rollout` block that the head of a rollout has, and its `RolloutInfo` lacks."""
-
-USAGE = ("input_tokens", "output_tokens", "total_tokens")
 
 A_NUMBER = frozenset({int, float, bool})
 """Types of JSON numbers as Python reads them; JSON numbers are finite."""
@@ -263,10 +245,29 @@ def row_of(line: Mapping[str, Any]) -> JsonObject:
 
 
 def head_of(line: Mapping[str, Any]) -> JsonObject:
-    """Reward and scores of a rollout's line, and what of its block `info_of` leaves out."""
-    block = line["rollout"]
-    head = {name: line[name] for name in ("reward", *score_names(block)) if name in line}
-    return {**head, "rollout": {name: block[name] for name in OF_HEAD if name in block}}
+    """Reward and scores of a rollout's line."""
+    names = ("reward", *score_names(line["rollout"]))
+    return {name: line[name] for name in names if name in line}
+
+
+def was_verified(line: Mapping[str, Any]) -> bool:
+    """Whether a line, for which `key_of` finds a key, has been through a verifier."""
+    return "verifier" in line["rollout"]
+
+
+def arm_block(line: Mapping[str, Any]) -> JsonObject | None:
+    """What a line, for which `key_of` finds a key, records of its arm."""
+    return line["rollout"].get("arm")
+
+
+def turns_of(line: Mapping[str, Any]) -> list[ModelCall]:
+    """The model calls that a line, for which `key_of` finds a key, tells one by one."""
+    return read_turns(line["rollout"].get("turns"))
+
+
+def verdict_of(line: Mapping[str, Any]) -> JsonObject | None:
+    """The reward of a line and what its verifier set; None if it has no reward."""
+    return head_of(line) if "reward" in line else None
 
 
 def score_names(block: Mapping[str, Any]) -> tuple[str, ...]:
@@ -277,33 +278,19 @@ def score_names(block: Mapping[str, Any]) -> tuple[str, ...]:
 def info_of(line: Mapping[str, Any]) -> RolloutInfo:
     """The typed head of a line for which `key_of` finds a key."""
     block, usage = line["rollout"], line.get("usage") or {}
-    get, used = block.get, usage.get
-    key = Key(block["task_id"], line["agent_ref"]["name"], get("scope", ""), block["rollout_index"])
-    return RolloutInfo(
-        key,
-        line.get("_ng_task_index", 0),
-        get("settings", ""),
-        get("verifier", ""),
-        model if isinstance(model := get("model", ""), str) else str(model),
-        get("attempt", 1),
-        get("duration_s"),
-        get("queue_s"),
-        get("model_s"),
-        get("tool_s"),
-        get("verify_s"),
-        get("rate_limit_s"),
-        get("retry_s"),
-        get("first_turn_s"),
-        get("num_turns"),
-        get("num_tool_calls"),
-        get("cost_usd"),
-        used("input_tokens") or 0,
-        used("output_tokens") or 0,
-        used("total_tokens") or 0,
-        score_names(block),
-        get("replay_differences", 0),
-        arm_of(arm) if (arm := get("arm")) is not None else None,
+    scope, arm = block.get("scope", ""), block.get("arm")
+    key = Key(block["task_id"], line["agent_ref"]["name"], scope, block["rollout_index"])
+    info = RolloutInfo._make(
+        (
+            key,
+            line.get("_ng_task_index", 0),
+            *map(block.get, BLOCK_NAMES, BLOCK_DEFAULTS),
+            *[usage.get(name) or 0 for name in USAGE],
+            score_names(block),
+            None if arm is None else arm_of(arm),
+        )
     )
+    return info if isinstance(info.model, str) else info._replace(model=str(info.model))
 
 
 def rollout_of(

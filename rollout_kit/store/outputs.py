@@ -8,9 +8,8 @@ from pathlib import Path
 from ..errors import ConfigError
 from ..reading import open_file
 from .columns import Columns
-from .files import FLAT, OutputPaths, main_of_sidecar
+from .files import FLAT, OutputPaths, is_set_aside, main_of_sidecar
 from .index import RecordMaker
-from .replacing import is_set_aside
 from .scan import parse_newer
 
 

@@ -20,10 +20,9 @@ from ..config.inputs import parse_only
 from ..errors import ConfigError, OutputError, number_of
 from ..reading import MAX_STORED, iterate_lines
 from ..types import JsonObject, Key
-from .files import OutputPaths, lock, main_of_sidecar, write_atomically
+from .files import OutputPaths, aside, lock, main_of_sidecar, write_atomically
 from .input import plain_path
 from .lines import FOREIGN, NEWER, Malformed, info_of, key_of, kind_of, refuse_newer
-from .replacing import aside
 from .scan import check_beside, check_schema, parse_line
 from .scope import is_named
 from .tasks import BREATH, TEXT_KEPT, number_lines
@@ -158,11 +157,11 @@ def read_stored_lines(path: Path, name: str = "") -> Iterator[Line | NoResponse 
 
 def response_mark(content: JsonObject) -> int:
     """Distinguishes the responses of one key within this process, as a number to save memory."""
-    return hash(repr((content["response"].get("id"), content["rollout"].get("started_at"))))
+    return hash((content["response"].get("id"), info_of(content).started_at))
 
 
 def _summarize(number: int, content: JsonObject) -> Stored:
-    verifier = sys.intern(str(content["rollout"].get("verifier") or ""))
+    verifier = sys.intern(str(info_of(content).verifier or ""))
     return Stored(number, content.get("reward"), verifier, response_mark(content))
 
 

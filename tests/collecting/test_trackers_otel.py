@@ -15,6 +15,7 @@ from tracked import NUM_FREE, collect_held
 
 from rollout_kit.analysis.export.spans import Span, build_trace
 from rollout_kit.collecting.trackers import installed
+from rollout_kit.config.keys import ExportConfig
 from rollout_kit.errors import ConfigError
 from rollout_kit.responses import function_call_item, function_call_output, message_item
 
@@ -218,7 +219,7 @@ def test_wrong_keys_are_named(words: list[str], reason: str, place: Place) -> No
 
 def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(installed.MODULES, "otel", "opentelemetry_of_another_planet.trace")
-    keys = command.ExportConfig.model_validate({"otel": {"endpoint": "http://x"}}).otel
+    keys = ExportConfig.model_validate({"otel": {"endpoint": "http://x"}}).otel
     with pytest.raises(
         ConfigError, match=r"otel\.endpoint needs the extra otel.*rollout_kit\[otel"
     ):

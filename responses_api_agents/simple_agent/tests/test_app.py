@@ -23,6 +23,7 @@ from rollout_kit.responses import make_response, reasoning_item
 from rollout_kit.serving import registry
 from rollout_kit.serving.resources_server import ResourcesServer, tool
 from rollout_kit.session import Session, entered
+from rollout_kit.trajectory import pack_turns, read_turns
 from rollout_kit.types import JsonObject, VerifyRequest, VerifyResponse
 
 SimpleAgent = registry.load("responses_api_agents", "simple_agent")
@@ -203,3 +204,19 @@ def test_a_model_s_refusal_rises_as_it_is() -> None:
     with pytest.raises(RolloutError) as caught:
         respond(ScriptedModel(refuse))
     assert caught.value.terminal
+
+
+@pytest.mark.parametrize("over", OVERS)
+def test_each_call_of_the_model_is_told_in_arrays(over: Over) -> None:
+    model = ScriptedModel([call_response(("add", '{"a": 1, "b": 2}')), "it is 3"])
+    session = Session()
+    respond(model, over=over, session=session)
+    stats, turns = session.stats, read_turns(session.stats["turns"])
+    assert [each.to for each in turns] == [2, 3]
+    assert [each.finish for each in turns] == ["tool_calls", "stop"]
+    assert [(each.tries, each.chain) for each in turns] == [(1, 0), (1, 0)]
+    for name in ("model_s", "tool_s"):
+        told = sum(getattr(each, name) for each in turns)
+        assert told == pytest.approx(stats[name], abs=2e-3)
+    assert "version" not in stats["turns"] and "by" not in stats["turns"]
+    assert pack_turns(turns) == stats["turns"]

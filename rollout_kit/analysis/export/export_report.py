@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...errors import number_of
-from ...store.files import OutputPaths
-from ...store.replacing import check_replaceable
+from ...store.files import OutputPaths, check_replaceable
 from ...store.scan import read_object
 from ...types import JsonObject
 

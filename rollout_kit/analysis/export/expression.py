@@ -13,9 +13,11 @@ import operator
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
+from functools import partial
 from typing import Any
 
 from ...errors import ConfigError, suggest
+from ...store.head import FIELDS
 from ...store.scope import arm_of_key
 from ...types import Rollout
 
@@ -62,8 +64,7 @@ HOW = "as in  reward < 0.5 and num_turns > 8 and 'timeout' in text"
 def fields_of(rollout: Rollout) -> dict[str, Callable[[], Any]]:
     """The fields of every rollout that an expression can name; each is read when it is asked
     for."""
-    info, line = rollout.info, rollout.line
-    block = line.get("rollout") or {}
+    info = rollout.info
     return {
         "reward": lambda: rollout.reward,
         "group_reward": lambda: rollout.group_reward,
@@ -75,24 +76,7 @@ def fields_of(rollout: Rollout) -> dict[str, Callable[[], Any]]:
         "arm": lambda: arm_of_key(info.key) or None,
         "seed": lambda: info.arm.seed if info.arm else None,
         "rollout_index": lambda: info.key.rollout_index,
-        "model": lambda: info.model,
-        "settings": lambda: info.settings,
-        "verifier": lambda: info.verifier,
-        "attempt": lambda: info.attempt,
-        "num_turns": lambda: info.num_turns,
-        "num_tool_calls": lambda: info.num_tool_calls,
-        "input_tokens": lambda: info.input_tokens,
-        "output_tokens": lambda: info.output_tokens,
-        "total_tokens": lambda: info.total_tokens,
-        "cost_usd": lambda: info.cost_usd,
-        "duration_s": lambda: info.duration_s,
-        "model_s": lambda: info.model_s,
-        "tool_s": lambda: info.tool_s,
-        "verify_s": lambda: info.verify_s,
-        "finish_reason": lambda: block.get("finish_reason"),
-        "started_at": lambda: block.get("started_at"),
-        "version_first": lambda: block.get("version_first"),
-        "version_last": lambda: block.get("version_last"),
+        **{field.name: partial(getattr, info, field.name) for field in FIELDS},
         "labels": lambda: rollout.labels,
         "is_verified": lambda: rollout.reward is not None,
         "status": lambda: "unverified" if rollout.reward is None else "verified",

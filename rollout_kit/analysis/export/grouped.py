@@ -77,7 +77,7 @@ def _trajectory(rollout: Rollout, threshold: float) -> JsonObject:
     if rollout.group:
         found |= {"individual_reward": rollout.reward, "components": rollout.group.components}
     if is_cut_off(rollout):
-        found["finish_reason"] = line["rollout"].get("finish_reason") or "length"
+        found["finish_reason"] = rollout.info.finish_reason or "length"
     if rollout.key.scope:
         found["scope"] = rollout.key.scope
     arm = rollout.info.arm.id if rollout.info.arm else line.get("arm_name")

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from ...errors import ConfigError, OutputError, how_to_install
-from ...store.replacing import draft_of, open_draft
+from ...store.files import draft_of, open_draft
 from ...types import JsonObject
 
 BATCH = 1000

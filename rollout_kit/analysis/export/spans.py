@@ -86,7 +86,7 @@ def build_trace(line: JsonObject, *, has_content: bool = False) -> list[Span]:
     info = info_of(line)
     if kind_of(line, "rollout") == "failure":
         return [_make_failed(line, info)]
-    start = _nanoseconds(line["rollout"].get("started_at"))
+    start = _nanoseconds(info.started_at or None)
     end = start + _in_ns(info.duration_s)
     answered = max(start, end - _in_ns(info.verify_s))
     name = f"invoke_agent {info.key.agent}"
@@ -134,7 +134,7 @@ def _make_failed(line: JsonObject, info: RolloutInfo) -> Span:
 
 
 def _trace_id(line: JsonObject, info: RolloutInfo) -> str:
-    made = [*info.key, line["rollout"].get("started_at") or line.get("at")]
+    made = [*info.key, info.started_at or line.get("at")]
     return blake2b(orjson.dumps(made), digest_size=16).hexdigest()
 
 
@@ -172,7 +172,7 @@ def _result(line: JsonObject, info: RolloutInfo) -> Attributes:
         "rollout_kit.arm": info.arm.id if info.arm else None,
     }
     found: Attributes = {name: value for name, value in known.items() if value is not None}
-    reason = str(line["rollout"].get("finish_reason") or "stop")
+    reason = info.finish_reason or "stop"
     found["gen_ai.response.finish_reasons"] = [REASONS.get(reason, reason)]
     if failure := line.get("failure"):
         found["error.type"] = str(failure.get("class"))

@@ -176,7 +176,7 @@ def parquet(each: Conversation, context: Context) -> JsonObject:
         "group_reward": rollout.group_reward,
         "model": info.model,
         "verifier": info.verifier,
-        "finish_reason": rollout.line["rollout"].get("finish_reason"),
+        "finish_reason": info.finish_reason,
         "num_turns": info.num_turns,
         "num_tool_calls": info.num_tool_calls,
         "input_tokens": info.input_tokens,

@@ -12,7 +12,8 @@ from heapq import nsmallest
 from itertools import chain, groupby
 from typing import Any
 
-from ...store.lines import A_NUMBER, USAGE
+from ...store.head import LATENCIES, MEANS, USAGE
+from ...store.lines import A_NUMBER
 from ...store.scope import Group
 from ...types import JsonObject, Rollout, RolloutInfo, is_countable
 from .groups import STATS, Groups, Moments
@@ -22,22 +23,13 @@ from .sketch import Sketch
 MAX_GROUPS = 10_000
 """The metrics file lists each task up to this many."""
 
-TIMES = {
-    "rollout": "duration_s",
-    "model": "model_s",
-    "tool": "tool_s",
-    "verify": "verify_s",
-    "queue": "queue_s",
-}
-"""Latencies of the metrics file, and the fields that have them."""
-
 AT_ONCE = 256
 """Rollouts that are counted together."""
 
 
-Waiting = tuple[RolloutInfo, Any, str | None, list[Any]]
-"""What is counted of one rollout: its info, its reward, why its last turn ended, and what the
-verifier set, in the order of `info.scores`."""
+Waiting = tuple[RolloutInfo, Any, list[Any]]
+"""What is counted of one rollout: its info, its reward, and what the verifier set, in the order of
+`info.scores`."""
 
 
 @dataclass(slots=True)
@@ -57,7 +49,9 @@ class Aggregate:
     _usage: dict[str, float] = field(default_factory=dict)
     _cost_usd: float = 0.0
     _unpriced: int = 0
-    _times: dict[str, Sketch] = field(default_factory=lambda: {name: Sketch() for name in TIMES})
+    _times: dict[str, Sketch] = field(
+        default_factory=lambda: {name: Sketch() for name in LATENCIES}
+    )
     _waiting: list[Waiting] = field(default_factory=list)
     """Rollouts that `_fold` has still to count."""
     _later: list[tuple[Group, int, str, Sequence[float]]] = field(default_factory=list)
@@ -68,9 +62,8 @@ class Aggregate:
         info, head = rollout.info, rollout.head
         get = head.get
         scores = [get(name) for name in info.scores]
-        finish_reason = head["rollout"].get("finish_reason")
         self.rollouts += 1
-        self._waiting.append((info, get("reward"), finish_reason, scores))
+        self._waiting.append((info, get("reward"), scores))
         if len(self._waiting) >= AT_ONCE:
             self._fold()
 
@@ -120,19 +113,20 @@ class Aggregate:
             self._numbers.setdefault(name, Moments()).merge(found)
 
     def _count_rollouts(self, waiting: Sequence[Waiting]) -> None:
-        infos, rewards, reasons, _ = zip(*waiting, strict=True)
+        infos, rewards, _ = zip(*waiting, strict=True)
         fields = dict(zip(RolloutInfo._fields, zip(*infos, strict=True), strict=True))
         for name in USAGE:
             self._usage[name] = self._usage.get(name, 0) + sum(fields[name])
         priced = _known(fields["cost_usd"])
         self._cost_usd += sum(priced)
         self._unpriced += len(waiting) - len(priced)
+        reasons = fields["finish_reason"]
         self._cut_off += sum(map(CUT_OFF.__contains__, reasons))
         self._at_max_steps += reasons.count(MAX_STEPS)
         groups = self._groups
         if groups.whole is None:  # latencies are those of all arms
             for name, sketch in self._times.items():
-                sketch.extend(_known(fields[TIMES[name]]))
+                sketch.extend(_known(fields[LATENCIES[name]]))
         rows = groups.rows(fields["key"], fields["task_index"])
         scored = [row for row, reward in zip(rows, rewards, strict=True) if reward is not None]
         passed = [reward >= self.pass_threshold for reward in rewards if reward is not None]
@@ -140,7 +134,7 @@ class Aggregate:
         self._unscored += len(waiting) - len(scored)
         self._count("reward", rows, rewards)
         self._count_scores(waiting, rows)
-        for name in (TURNS, CALLS):
+        for name in MEANS:
             self._count(name, rows, fields[name])
 
     def _count_scores(self, waiting: Sequence[Waiting], rows: Sequence[int]) -> None:
@@ -149,7 +143,7 @@ class Aggregate:
         for names, alike in groupby(waiting, lambda each: each[0].scores):
             found = list(alike)
             mine, at = rows[at : at + len(found)], at + len(found)
-            infos, rewards, _, scores = zip(*found, strict=True)
+            infos, rewards, scores = zip(*found, strict=True)
             for name, values in zip(names, zip(*scores, strict=True), strict=True):
                 self._count(name, mine, values)
                 if name == ANSWER:

@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from ...errors import OutputError
-from ...store.files import write_atomically
-from ...store.replacing import check_replaceable
+from ...store.files import check_replaceable, write_atomically
 
 BEGIN = b"<!doctype html>"
 

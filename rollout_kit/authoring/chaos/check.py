@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from ...store.files import OutputPaths
-from ...store.lines import key_of, kind_of
+from ...store.lines import key_of, kind_of, was_verified
 from ...store.scan import read_object
 from ...types import JsonObject, Key
 from .findings import Finding, Invariant
@@ -149,7 +149,7 @@ def _find_reward_fault(row: JsonObject) -> str | None:
     response = row.get("response")
     if not isinstance(response, dict) or not isinstance(response.get("output"), list):
         return "has no response"
-    has_verdict = "verifier" in row["rollout"]
+    has_verdict = was_verified(row)
     if "reward" not in row:
         return "was verified, but has no reward" if has_verdict else None
     reward = row["reward"]

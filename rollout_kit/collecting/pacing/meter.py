@@ -96,7 +96,14 @@ class Meter:
             spent.rate_limit += limited
             spent.failed += held - limited
             return
-        attempt, duration, queue, model, tools, verify, limited, retries = outcome.info[5:13]
+        info = outcome.info
+        attempt, duration, queue, model = info.attempt, info.duration_s, info.queue_s, info.model_s
+        tools, verify, limited, retries = (
+            info.tool_s,
+            info.verify_s,
+            info.rate_limit_s,
+            info.retry_s,
+        )
         verify = verify or 0.0
         if is_stored:  # its other times are of an earlier run
             model = tools = limited = retries = queue = 0.0

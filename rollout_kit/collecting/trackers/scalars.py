@@ -99,5 +99,5 @@ def _row(rollout: Rollout) -> list[Any]:
         rollout.reward,
         *(text[:MAX_CELL] for text in ("\n".join(content_texts(last)), rollout.text, scores)),
         *(info.num_turns, info.num_tool_calls, info.output_tokens, info.cost_usd, info.duration_s),
-        line["rollout"].get("finish_reason"),
+        info.finish_reason,
     ]

@@ -99,7 +99,7 @@ class Tracking:
             self._add("MLflow", "mlflow_worker.py", keys, own)
         if is_on(command.otel):
             backlog, settings = Backlog(), command.otel.model_dump()
-            worker = "otel/worker.py"
+            worker = "otel_worker.py"
             self._traces = Link(
                 "OpenTelemetry", worker, settings, backlog, self._say_masked, TRACES_EVERY_S
             )

@@ -16,7 +16,7 @@ from typing import Any
 
 from ...errors import RolloutKitError
 from ...serving.weights import WEIGHTS, read_header
-from ...store.replacing import share_files
+from ...store.files import share_files
 
 STABLE = "STABLE"
 

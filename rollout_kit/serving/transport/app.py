@@ -160,7 +160,8 @@ class _Endpoint:
             if session.spent.calls:
                 response.headers[SPENT_HEADER] = session.spent.to_header()
             if session.stats:
-                response.headers[STATS_HEADER] = session.stats_to_header()
+                is_ours = HEADER in request.headers
+                response.headers[STATS_HEADER] = session.stats_to_header(has_turns=is_ours)
             for name, value in session.cookies.items():
                 if before.get(name) != value:
                     response.headers.append("set-cookie", f"{name}={value}; Path=/")

@@ -15,7 +15,7 @@ import orjson
 
 from ...responses import has_provider_data, without_provider_data
 from ...types import JsonObject, Key
-from ..lines import BOOKKEEPING, row_of
+from ..lines import BOOKKEEPING, arm_block, row_of, verdict_of
 
 DIGEST_BYTES = 16
 """Digests are added modulo the number that follows the largest one of this size."""
@@ -72,13 +72,7 @@ def _slot_of(scope: str, index: int) -> bytes:
 
 def hold(key: Key, line: JsonObject, encoded: bytes | None = None) -> HeldMember:
     """The member that a line of the rollouts file is; `encoded` is its response as JSON."""
-    block = line["rollout"]
-    arm, verdict = block.get("arm"), None
-    if "reward" in line:
-        verdict = {"reward": line["reward"]}
-        for name in block.get("scores", ()):
-            if name in line:
-                verdict[name] = line[name]
+    arm, verdict = arm_block(line), verdict_of(line)
     response = line["response"] if encoded is None else orjson.Fragment(encoded)
     seen: JsonObject = {"arm": "", "tags": {}, "response": response, "verdict": verdict}
     if isinstance(arm, dict):

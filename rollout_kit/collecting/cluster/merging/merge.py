@@ -18,13 +18,12 @@ import orjson
 
 from ....errors import ConfigError, OutputError
 from ....store.compact import small
-from ....store.files import OutputPaths, lock, write_atomically, write_json
+from ....store.files import OutputPaths, is_set_aside, lock, write_atomically, write_json
 from ....store.groups.members import group_digest
 from ....store.groups.scores import Scored, read_scored
 from ....store.index import BATCH, KeptIndex, WrongIndex
 from ....store.input import number_lines
 from ....store.manifest import last_input
-from ....store.replacing import is_set_aside
 from ....store.scan import check_form, check_schema, line_at, parse_line
 from ....store.scope import Group, name_of
 from ....store.tasks import task_id_of
