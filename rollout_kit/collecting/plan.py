@@ -37,9 +37,8 @@ from .history import History
 from .pacing.bill import Bill
 from .reverification import StoredSource, Verifiers
 from .rollout import Runner
-from .sources import TaskSource
+from .sources import TaskSource, Wanted, repeats_of
 from .steps import RolloutLimits
-from .wanted import Wanted, repeats_of
 
 
 def task_reader(command: CollectConfig, servers: Servers, path: Path) -> TaskReader:

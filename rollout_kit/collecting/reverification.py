@@ -16,19 +16,19 @@ from ..config.instances import AGENTS
 from ..config.keys import ReverifyConfig
 from ..config.load import Config
 from ..config.verification import select_needed, verifier_of
-from ..errors import ConfigError, RolloutError, number_of, suggest
+from ..errors import ConfigError, RolloutError, suggest
 from ..launch.reach import Servers, reach
 from ..serving.nemo_gym.environment_servers import find_environment_servers
 from ..store.journal import AnyJournal
 from ..store.lines import Malformed, row_of
-from ..store.own_tasks import Others, OwnTasks
+from ..store.own_tasks import OwnTasks
 from ..store.scope import Group, arm_of_key, group_of, without_arm
 from ..store.stored import Line, Stored, StoredFile, read_stored_lines
 from ..store.tasks import BREATH
 from ..types import Attempt, JsonObject, Key, Outcome, Rollout, Say, Task
 from .agents import AgentPlan, read_verifier
+from .counts import Counts, RunSource
 from .schedule import LATER, Attempts, End, Later
-from .sources import Counts, OnTask
 
 AGAIN = "collect these rollouts again with ng_collect_rollouts"
 
@@ -131,16 +131,12 @@ async def _verifier_name(servers: Servers, agent: str) -> str | None:
     return about.get("resources_server")
 
 
-class StoredSource:
+class StoredSource(RunSource):
     """Stored responses whose verdict is owed, in the order of their file.
 
     `stale` are keys whose verdict in the output is outdated but still there, in a dry run.
     """
 
-    on_task: OnTask | None = None
-    own: OwnTasks | None = None
-    others = Others(0, 0)
-    is_open_ended = False
     generates = False
     lacks = "verdict"
 
@@ -211,9 +207,6 @@ class StoredSource:
     def is_of_this_run(self, key: Key) -> bool:
         return True
 
-    def input_entry(self) -> JsonObject | None:
-        return None
-
     def own_results(self) -> JsonObject:
         return {"verdicts": self.comparison.figures()}
 
@@ -233,47 +226,6 @@ class StoredSource:
     @property
     def repeats(self) -> int:
         return max(self._per_task.values())
-
-    def plan_figures(self) -> JsonObject:
-        held = ("older", "current", "none")
-        plan = ("planned", "done", "to_verify", "to_copy", "left_out", "malformed")
-        return self.counts.figures(*plan, "without_response", *held)
-
-    def plan_line(self) -> str:
-        counts = self.counts
-        kinds = {
-            "with an older verifier's verdict": counts.older,
-            "up to date": counts.current,
-            "without a verdict": counts.none,
-        }
-        held = ", ".join(f"{number:,} {what}" for what, number in kinds.items() if number)
-        planned = number_of(counts.planned, "stored rollout")
-        parts = [f"Plan: {planned}{f' ({held})' if held else ''}"]
-        parts += [f"{counts.done:,} done", f"{counts.to_verify:,} to verify"]
-        parts += [f"{counts.to_copy:,} to copy"] if counts.to_copy else []
-        parts += [f"{counts.left_out:,} left out"] if counts.left_out else []
-        parts += [number_of(counts.malformed, "malformed line")] if counts.malformed else []
-        if counts.without_response:
-            parts.append(f"{number_of(counts.without_response, 'failure')} without a response")
-        return " · ".join(parts)
-
-    def plan_notes(self) -> Iterator[tuple[str, JsonObject]]:
-        yield self.plan_line(), {"event": "plan", **self.plan_figures()}
-        if others := len(self.survey.rows) - self.num_in_scope:
-            what = number_of(others, "rollout")
-            yield f"{what} under other settings (a 'scope' of their own): not in the metrics", {}
-        for agent, reason in self.left_out.items():
-            number = sum(key.agent == agent for key in self.survey.rows)
-            text = f"left out: {number_of(number, 'rollout')} of {reason}"
-            fields = {"event": "left_out", "agent": agent, "rollouts": number, "reason": reason}
-            yield text, fields
-        for bad in self.survey.malformed:
-            yield f"{self.name}:{bad.line}: {bad.message}", {}
-        if self.survey.num_malformed > len(self.survey.malformed):
-            yield "… the failures file names further malformed lines", {}
-
-    def closing_lines(self) -> list[str]:
-        return self.comparison.lines()
 
     def _counts(self) -> Counts:
         tally: Counter[str] = Counter()

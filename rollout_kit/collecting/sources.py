@@ -1,77 +1,163 @@
-"""Tasks as a source of attempts: from a file, or from an iterable.
+"""Which rollouts are owed, and the attempts that are made of them: tasks as a source of attempts.
 
-A source also knows its plan in numbers, and which of its rollouts are on disk.
+`Wanted` says which rollouts of each task a run asks for; `find_owed` leaves out what is settled.
 """
 
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property, partial
 
 from ..analysis.metrics.summary import Metrics
 from ..analysis.metrics.tally import Tally
 from ..config.keys import CollectConfig
-from ..errors import ConfigError, number_of
-from ..store.compact import Keys, NumberTable
+from ..errors import ConfigError
+from ..store.arms.arm import Arm, order_by_prompt
+from ..store.compact import NumberTable
 from ..store.journal import AnyJournal
 from ..store.lines import Malformed, arm_block, row_of
-from ..store.own_tasks import Others, OwnTasks, read_task_numbers
-from ..store.scope import is_named
-from ..store.tasks import BREATH, NO_AGENT, TaskReader, agent_name_of
+from ..store.own_tasks import OwnTasks, read_task_numbers
+from ..store.scope import is_named, parse_scope
+from ..store.tasks import BREATH, NO_AGENT, TaskReader
 from ..types import Attempt, JsonObject, Key, Outcome, Rollout, Say, Task
+from .counts import Counts, RunSource, count
 from .schedule import LATER, Attempts, End, Later
-from .wanted import Wanted
+
+Scopes = Mapping[tuple[str, str], str]
+"""(agent, id of the arm, or empty) → scope, where it is not the scope of the arm alone."""
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """The plan of a run in numbers.
+@dataclass(frozen=True)
+class Wanted:
+    """Attempts at a task go through its arms, those with equal prompts beside each other."""
 
-    `planned` = done + to_verify + to_copy + to_collect + refused + left_out.
-    """
+    repeats: Callable[[str], int]
+    scopes: Scopes = field(default_factory=dict)
+    add_seed: bool = False
+    only: tuple[str, int] | None = None
+    """(task_id, rollout_index): only this rollout, even if it failed permanently before."""
+    arms: Sequence[Arm] = ()
+    epoch: int = 0
+    """Which time the tasks are gone through; the first has no mark in the scope."""
+    num_epochs: int | None = 1
+    """None: for ever."""
 
-    tasks: int = 0
-    """Distinct tasks of each agent."""
-    repeated: int = 0
-    """Rows that are identical to an earlier one: further repeats of its task."""
-    planned: int = 0
-    done: int = 0
-    to_verify: int = 0
-    to_copy: int = 0
-    refused: int = 0
-    """Permanent failures of earlier runs."""
-    left_out: int = 0
-    """Stored rollouts that no running server can verify."""
-    malformed: int = 0
-    without_response: int = 0
-    """Stored failures that hold no response to verify."""
-    older: int = 0
-    """Stored verdicts of another verifier than the present one."""
-    current: int = 0
-    """Stored verdicts of the present verifier."""
-    none: int = 0
-    """Stored responses without a verdict."""
-    renamed: int = 0
-    """Tasks whose row names another agent than the one it runs with."""
-    first_renamed: Task | None = None
+    @cached_property
+    def ordered(self) -> Sequence[Arm | None]:
+        """The arms in the order of their requests; one None if there are no arms."""
+        return order_by_prompt(self.arms) or [None]
 
-    @property
-    def to_collect(self) -> int:
-        others = self.done + self.to_verify + self.to_copy + self.refused + self.left_out
-        return self.planned - others
+    @cached_property
+    def arm_ids(self) -> list[str]:
+        """The arms in the order of the configuration."""
+        return [arm.id for arm in self.arms]
 
-    def __add__(self, other: "Counts") -> "Counts":
-        names = [name for name in Counts.__slots__ if name != "first_renamed"]
-        sums = {name: getattr(self, name) + getattr(other, name) for name in names}
-        return Counts(**sums, first_renamed=self.first_renamed or other.first_renamed)
+    def at(self, epoch: int) -> "Wanted":
+        """What is wanted of one epoch."""
+        return replace(self, epoch=epoch)
 
-    def figures(self, *names: str) -> dict[str, int]:
-        """Some of the numbers, for a program to read."""
-        return {name: getattr(self, name) for name in names}
+    def scope_of(self, agent: str, arm: str = "") -> str:
+        scope = self._scope_without_epoch(agent, arm)
+        return parse_scope(scope)._replace(epoch=self.epoch).text if self.epoch else scope
+
+    def covers(self, agent: str, scope: str) -> bool:
+        """Whether rollouts of this scope belong to the run."""
+        if self.num_epochs != 1 and (epoch := parse_scope(scope).epoch):
+            if self.num_epochs is not None and epoch >= self.num_epochs:
+                return False
+            scope = parse_scope(scope)._replace(epoch=None).text
+        arm = parse_scope(scope).arm if self.arms else ""
+        is_asked = not self.arms or arm in self.arm_ids
+        return is_asked and scope == self._scope_without_epoch(agent, arm)
+
+    def _scope_without_epoch(self, agent: str, arm: str) -> str:
+        return self.scopes.get((agent, arm), f"arm={arm}" if arm else "")
+
+    def per_task(self, agent: str) -> int:
+        """Rollouts of each task."""
+        return sum(self._repeats_of(arm, agent) for arm in self.ordered)
+
+    def common_repeats(self, agents: Iterable[str]) -> int | None:
+        """How many rollouts a task has in each arm; None if the arms or the agents differ in it."""
+        found = {number for agent in agents for _, _, number in self._of_agent(agent)}
+        return found.pop() if len(found) == 1 else None
+
+    def keys(self, task: Task) -> list[Key]:
+        """The keys of a task, the repeats of an arm in order."""
+        return [key for _, key in self.pairs(task)]
+
+    def num_keys(self, task: Task) -> int:
+        """How many they are, whatever `only` says."""
+        return sum(number for _, _, number in self._of_agent(task.agent))
+
+    def attempts(
+        self,
+        task: Task,
+        settled: Callable[[Key], bool],
+        pairs: Iterable[tuple[Arm | None, Key]] | None = None,
+    ) -> Iterator[Attempt]:
+        """Attempts at the keys of a task that are not settled. `pairs` are those of the task, where
+        they are known already."""
+        for arm, key in self.pairs(task) if pairs is None else pairs:
+            if settled(key):
+                continue
+            asked = task
+            if self.add_seed:
+                before = self.epoch * self._repeats_of(arm, task.agent)
+                asked = with_seed(task, before + key.rollout_index)
+            yield arm.attempt(key, asked) if arm else Attempt(key, asked)
+
+    def pairs(self, task: Task) -> Iterator[tuple[Arm | None, Key]]:
+        """The keys of a task, each with its arm."""
+        task_id, agent, only = task.task_id, task.agent, self.only
+        for arm, scope, number in self._of_agent(agent):
+            first = task.first_rollout * number if self.arms else task.first_rollout
+            for index in range(first, first + number):
+                key = Key(task_id, agent, scope, index)
+                if only is None or is_named(key, only):
+                    yield arm, key
+
+    @cached_property
+    def _of_agent(self) -> Callable[[str], Sequence[tuple[Arm | None, str, int]]]:
+        """Each arm, its scope, and how many rollouts a task of an agent has in it.
+
+        It is computed once for each agent: an input has millions of tasks.
+        """
+
+        @cache
+        def of(agent: str) -> Sequence[tuple[Arm | None, str, int]]:
+            return [
+                (arm, self.scope_of(agent, arm.id if arm else ""), self._repeats_of(arm, agent))
+                for arm in self.ordered
+            ]
+
+        return of
+
+    def _repeats_of(self, arm: Arm | None, agent: str) -> int:
+        return arm.repeats if arm and arm.repeats is not None else self.repeats(agent)
+
+
+def with_seed(task: Task, seed: int) -> Task:
+    """The task with a `seed`, unless its row has one."""
+    params = {"seed": seed, **task.row["responses_create_params"]}
+    return task._replace(row={**task.row, "responses_create_params": params})
+
+
+def repeats_of(asked: int | dict[str, int]) -> Callable[[str], int]:
+    """Agent → rollouts of each task, as the key `num_repeats` says."""
+    if isinstance(asked, int):
+        return lambda agent: asked
+
+    def repeats(agent: str) -> int:
+        found = asked.get(agent, asked.get("_default"))
+        if found is None:
+            raise ConfigError(f"num_repeats: has neither '{agent}' nor '_default'")
+        return found
+
+    return repeats
 
 
 def find_owed(
@@ -98,53 +184,6 @@ def find_owed(
             yield from wanted.attempts(task, settled, pairs)
 
 
-def count(
-    tasks: Iterable[Task | Malformed],
-    wanted: Wanted,
-    *,
-    done: Keys,
-    pending: Container[Key],
-    refused: Container[Key],
-) -> tuple[Counts, set[Key]]:
-    """A part of the input in numbers, and the keys whose response only needs a verdict."""
-    num_rows = repeated = planned = num_done = num_refused = malformed = renamed = 0
-    first_renamed: Task | None = None
-    to_verify: set[Key] = set()
-    is_all_owed = wanted.only is None and not (done or pending or refused)
-    for task in tasks:
-        if isinstance(task, Malformed):
-            malformed += wanted.only is None
-            continue
-        keys = () if is_all_owed else wanted.keys(task)
-        number = wanted.num_keys(task) if is_all_owed else len(keys)
-        planned += number
-        for key in keys:
-            if key in done:
-                num_done += 1
-            elif key in refused:
-                num_refused += 1
-            elif key in pending:
-                to_verify.add(key)
-        if number:
-            num_rows += 1
-            repeated += task.first_rollout > 0 and wanted.only is None
-            if agent_name_of(task.row) not in (None, task.agent):
-                renamed += 1
-                first_renamed = first_renamed or task
-    counts = Counts(
-        tasks=num_rows - repeated,
-        repeated=repeated,
-        planned=planned,
-        done=num_done,
-        to_verify=len(to_verify),
-        refused=num_refused,
-        malformed=malformed,
-        renamed=renamed,
-        first_renamed=first_renamed,
-    )
-    return counts, to_verify
-
-
 COUNT_FIRST = 50_000
 """Inputs with more rows are counted while the first requests are under way."""
 
@@ -155,22 +194,8 @@ MAX_NAMED = 5
 """Malformed lines that are printed; the failures file names all of them."""
 
 
-OnTask = Callable[[Collection[Key], Task, Sequence[Key]], None]
-"""Receives the keys that failed permanently before, a task, and all keys of the task."""
-
-
-class TaskSource:
+class TaskSource(RunSource):
     """Stored responses that wait for their verdict first, then what the tasks still ask for."""
-
-    on_task: OnTask | None = None
-    """Follows each task before its first attempt."""
-    own: OwnTasks | None = None
-    """The tasks of the input, once they are known; None if the output holds no others."""
-    others = Others(0, 0)
-    generates = True
-    """Whether its rollouts use tokens of the policy."""
-    lacks = "result"
-    """What a rollout that failed is without."""
 
     def __init__(
         self,
@@ -184,14 +209,14 @@ class TaskSource:
         say: Say,
     ) -> None:
         self.reader, self.wanted, self.name = reader, wanted, name
-        self.input_path: Path | None = reader.path
-        self._command, self.num_repeats = command, command.num_repeats
+        self.input_path, self.arm_ids = reader.path, wanted.arm_ids
+        self._command, self.num_repeats, self.shard = command, command.num_repeats, command.shard
         self.counts = Counts()
         self.is_open_ended = False
         self.num_replayed_otherwise = 0
         """Rollouts whose replayed tools gave other answers."""
         self._contents, self._journal = journal.contents, journal
-        self._agents, self._say = agents, say
+        self.agents, self._say = agents, say
         self._kept: deque[Task | Malformed] | None = None
         self._to_verify: set[Key] = set()
         self._num_unplanned = 0
@@ -204,10 +229,6 @@ class TaskSource:
     def covers(self, agent: str, scope: str) -> bool:
         """Whether the rollouts of a scope belong to this run."""
         return self.wanted.covers(agent, scope)
-
-    @property
-    def arm_ids(self) -> list[str]:
-        return self.wanted.arm_ids
 
     async def count(self) -> None:
         tasks, number = self.reader.read(), COUNT_FIRST
@@ -258,13 +279,6 @@ class TaskSource:
             self._num_unplanned += outcome.key not in self._to_verify
             self.num_replayed_otherwise += outcome.info.replay_differences > 0
 
-    def add_earlier(self, rollout: Rollout) -> None:
-        """Follow a rollout of an earlier run."""
-
-    def verifiers(self) -> Collection[str | None]:
-        """Servers whose refusals end the run, beside the models."""
-        return ()
-
     @property
     def num_owed(self) -> int:
         """Rollouts that this run may send to the policy."""
@@ -273,7 +287,7 @@ class TaskSource:
     @property
     def repeats(self) -> int:
         """Rollouts that each task is meant to have."""
-        return max(map(self.wanted.per_task, self._agents), default=0)
+        return max(map(self.wanted.per_task, self.agents), default=0)
 
     def is_of_this_run(self, key: Key) -> bool:
         return self.wanted.covers(key.agent, key.scope)
@@ -290,10 +304,6 @@ class TaskSource:
             **({"shard": shard.spell()} if (shard := self._command.shard) else {}),
         }
 
-    def own_results(self) -> JsonObject:
-        """What this source adds to the metrics file."""
-        return {}
-
     def num_missing(self, tally: Tally) -> int:
         """Planned rollouts that are not on disk."""
         return max(0, self.counts.planned - self._num_on_disk(tally))
@@ -307,45 +317,6 @@ class TaskSource:
             "failed": tally.failed + self.counts.refused,
             "malformed": self.counts.malformed,
         }
-
-    def plan_figures(self) -> JsonObject:
-        names = ("tasks", "repeated", "planned", "done", "to_verify", "to_collect", "refused")
-        return self.counts.figures(*names, "malformed")
-
-    def plan_line(self) -> str:
-        counts, repeats = self.counts, self.wanted.common_repeats() or 0
-        num_arms = len(self.arm_ids) or 1
-        is_even = bool(counts.tasks) and counts.planned == counts.tasks * num_arms * repeats
-        times = f" × {number_of(num_arms, 'arm')}" if self.arm_ids else ""
-        if is_even and not (self.arm_ids and repeats == 1):
-            times += f" × {number_of(repeats, 'repeat')}"
-        times += " = " if is_even else ": "
-        wanted = f"{number_of(counts.tasks, 'task')}{times}{number_of(counts.planned, 'rollout')}"
-        parts = [f"Plan: {wanted}", f"{counts.done:,} done"]
-        parts += [f"{counts.to_verify:,} to verify only", f"{counts.to_collect:,} to collect"]
-        parts += [f"{counts.refused:,} failed permanently"] * bool(counts.refused)
-        parts += [number_of(counts.repeated, "repeated row")] * bool(counts.repeated)
-        parts += [number_of(counts.malformed, "malformed line")] * bool(counts.malformed)
-        parts += [f"{self._command.shard} of the input"] * bool(self._command.shard)
-        return " · ".join(parts)
-
-    def plan_notes(self) -> Iterator[tuple[str, JsonObject]]:
-        """The plan in one line, and what people should know about it: text, and its fields."""
-        # an endless plan is counted too: its epochs to the one under way
-        if self.is_open_ended and self.wanted.num_epochs is not None:
-            yield f"{self.plan_line()} among the first {COUNT_FIRST:,} rows; counting on", {}
-            return
-        yield self.plan_line(), {"event": "plan", **self.plan_figures()}
-        if (first := self.counts.first_renamed) is None:
-            return
-        number, name = self.counts.renamed, "name" if self.counts.renamed > 1 else "names"
-        yield (
-            f"warning: the agent_ref of {number_of(number, 'row')} {name}"
-            f" another agent ({self.name}:{first.line}: '{agent_name_of(first.row)}'), and all run"
-            f" with '{first.agent}', as "
-            + ("agent_name says" if self._command.agent_name else "there is no other"),
-            {"event": "renamed", "rows": number, "line": first.line, "agent": first.agent},
-        )
 
     def find_missing_of(self, entry: JsonObject) -> tuple[int, bool]:
         """The number of tasks of an earlier input that neither the output nor this input has, and
@@ -364,13 +335,6 @@ class TaskSource:
                 lacking.discard(task.task_id)
                 is_part = is_part or int(task.task_id, 16) in reader.positions
         return len(lacking), is_part
-
-    def closing_lines(self) -> list[str]:
-        """What people should know at the end."""
-        if not (number := self.num_replayed_otherwise):
-            return []
-        what = number_of(number, "replayed rollout")
-        return [f"Replays: the tools of {what} gave other answers than when they were collected"]
 
     def find_owed(self, tasks: Iterable[Task | Malformed]) -> Iterator[Attempt | Later]:
         """What is to be collected of these tasks."""
@@ -453,7 +417,7 @@ class TaskSource:
     def _all(self) -> Iterator[Attempt | Later]:
         contents, only = self._contents, self.wanted.only
         for key in contents.pending:
-            if not (self.is_of_this_run(key) and key.agent in self._agents):
+            if not (self.is_of_this_run(key) and key.agent in self.agents):
                 continue
             if is_named(key, only) and (only or key not in contents.refused):
                 yield self._attempt_parked(key)

@@ -23,6 +23,7 @@ from ..errors import ConfigError, number_of
 from ..serving.transport.loop import interrupts
 from ..store.lines import row_of, without_verdict
 from ..types import Attempt, JsonObject, Say
+from .plan_text import closing_lines, plan_notes
 from .progress import Progress
 from .throughput_log import log_run
 
@@ -95,7 +96,7 @@ def _say_who_runs(collection: Collection[Any, Any], progress: Progress) -> None:
 
 def _say_plan(collection: Collection[Any, Any], progress: Progress) -> None:
     """The plan, and what the output holds of other inputs."""
-    for text, fields in collection.source.plan_notes():
+    for text, fields in plan_notes(collection.source):
         progress.say(text, **fields)
     others = collection.source.others
     if not others.rollouts:
@@ -225,7 +226,7 @@ def report(run: Run, progress: Progress) -> Status:
     else:  # one rollout says nothing about the run
         say_cost(run, say)
         _say_what_is_missing(run, metrics["counts"], say)
-    for line in run.source.closing_lines():
+    for line in closing_lines(run.source):
         say(line)
     _say_files(run, say)
     _say_what_to_do(run, say)

@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from ...analysis.metrics.tally import Tally
+from ...collecting.counts import Counts
 from ...collecting.schedule import Later
-from ...collecting.sources import Counts, TaskSource
+from ...collecting.sources import TaskSource
 from ...store.scope import parse_scope
 from ...types import Attempt, Outcome, Rollout
 from .lengths import TaskLengths
@@ -66,13 +67,6 @@ class EpochSource(TaskSource):
 
     def num_missing(self, tally: Tally) -> int:
         return 0 if self.is_over or self.is_open_ended else super().num_missing(tally)
-
-    def plan_line(self) -> str:
-        number, asked = self.wanted.epoch + 1, self.wanted.num_epochs
-        if asked == 1:
-            return super().plan_line()
-        of_all = f" of {asked}" if asked else ", without end"
-        return f"{super().plan_line()} · epoch {number}{of_all}"
 
     def _has_next(self) -> bool:
         epochs = self.wanted.num_epochs
