@@ -201,11 +201,6 @@ class RunSource(ABC):
         """This run's input, as the manifest remembers it."""
         return None
 
-    def find_missing_of(self, entry: JsonObject) -> tuple[int, bool]:
-        """The number of tasks of an earlier input that neither the output nor this input has, and
-        whether this input is a part of it."""
-        return 0, False
-
     def own_results(self) -> JsonObject:
         """What this source adds to the metrics file."""
         return {}

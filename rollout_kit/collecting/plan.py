@@ -37,7 +37,7 @@ from .history import History
 from .pacing.bill import Bill
 from .reverification import StoredSource, Verifiers
 from .rollout import Runner
-from .sources import TaskSource, Wanted, repeats_of
+from .sources import TaskSource, Wanted
 from .steps import RolloutLimits
 
 
@@ -408,3 +408,17 @@ def _older_verdicts(
             " are left as they are"
         )
     return notes
+
+
+def repeats_of(asked: int | dict[str, int]) -> Callable[[str], int]:
+    """Agent → rollouts of each task, as the key `num_repeats` says."""
+    if isinstance(asked, int):
+        return lambda agent: asked
+
+    def repeats(agent: str) -> int:
+        found = asked.get(agent, asked.get("_default"))
+        if found is None:
+            raise ConfigError(f"num_repeats: has neither '{agent}' nor '_default'")
+        return found
+
+    return repeats

@@ -146,20 +146,6 @@ def with_seed(task: Task, seed: int) -> Task:
     return task._replace(row={**task.row, "responses_create_params": params})
 
 
-def repeats_of(asked: int | dict[str, int]) -> Callable[[str], int]:
-    """Agent → rollouts of each task, as the key `num_repeats` says."""
-    if isinstance(asked, int):
-        return lambda agent: asked
-
-    def repeats(agent: str) -> int:
-        found = asked.get(agent, asked.get("_default"))
-        if found is None:
-            raise ConfigError(f"num_repeats: has neither '{agent}' nor '_default'")
-        return found
-
-    return repeats
-
-
 def find_owed(
     tasks: Iterable[Task | Malformed],
     wanted: Wanted,
@@ -215,7 +201,7 @@ class TaskSource(RunSource):
         self.is_open_ended = False
         self.num_replayed_otherwise = 0
         """Rollouts whose replayed tools gave other answers."""
-        self._contents, self._journal = journal.contents, journal
+        self._contents, self._journal, self.done = journal.contents, journal, journal.contents.done
         self.agents, self._say = agents, say
         self._kept: deque[Task | Malformed] | None = None
         self._to_verify: set[Key] = set()
@@ -317,24 +303,6 @@ class TaskSource(RunSource):
             "failed": tally.failed + self.counts.refused,
             "malformed": self.counts.malformed,
         }
-
-    def find_missing_of(self, entry: JsonObject) -> tuple[int, bool]:
-        """The number of tasks of an earlier input that neither the output nor this input has, and
-        whether this input is a part of it."""
-        reader, done = self.reader.of_input(entry["path"], entry.get("limit")), self._contents.done
-        lacking: set[str] = set()
-        with suppress(ConfigError):  # an input that was removed cannot be collected anyway
-            lacking = {
-                task.task_id
-                for task in reader.read()
-                if isinstance(task, Task) and any(key not in done for key in self.wanted.keys(task))
-            }
-        mine, is_part = self.reader.read() if lacking else iter(()), False
-        while lacking and (task := next(mine, None)) is not None:
-            if isinstance(task, Task):
-                lacking.discard(task.task_id)
-                is_part = is_part or int(task.task_id, 16) in reader.positions
-        return len(lacking), is_part
 
     def find_owed(self, tasks: Iterable[Task | Malformed]) -> Iterator[Attempt | Later]:
         """What is to be collected of these tasks."""

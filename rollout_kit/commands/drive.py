@@ -23,7 +23,7 @@ from ..errors import ConfigError, number_of
 from ..serving.transport.loop import interrupts
 from ..store.lines import row_of, without_verdict
 from ..types import Attempt, JsonObject, Say
-from .plan_text import closing_lines, plan_notes
+from .plan_text import closing_lines, find_missing_of, plan_notes
 from .progress import Progress
 from .throughput_log import log_run
 
@@ -64,7 +64,7 @@ async def prepare(collection: Collection[Any, Any], progress: Progress) -> None:
     _say_plan(collection, progress)
     current = source.input_entry()
     for earlier in collection.manifest.earlier_inputs(current) if current else ():
-        number, is_part = source.find_missing_of(earlier)
+        number, is_part = find_missing_of(source, earlier)
         if number:
             path, limit = earlier["path"], earlier.get("limit") or "none"
             what = f"{number_of(number, 'task')} of the earlier input {path} (limit {limit})"

@@ -1,13 +1,14 @@
 """The plan of a run in sentences, for people; and what they should know about its source."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 from ..collecting.counts import RunSource
 from ..collecting.reverification import StoredSource
 from ..collecting.sources import COUNT_FIRST, TaskSource
-from ..errors import number_of
+from ..errors import ConfigError, number_of
 from ..store.tasks import agent_name_of
-from ..types import JsonObject
+from ..types import JsonObject, Task
 
 Note = tuple[str, JsonObject]
 """A line, and its fields for programs."""
@@ -109,3 +110,23 @@ def _stored_line(source: StoredSource) -> str:
     if counts.without_response:
         parts.append(f"{number_of(counts.without_response, 'failure')} without a response")
     return " · ".join(parts)
+
+
+def find_missing_of(source: RunSource, entry: JsonObject) -> tuple[int, bool]:
+    """The number of tasks of an earlier input that neither the output nor this input has, and
+    whether this input is a part of it."""
+    assert isinstance(source, TaskSource)
+    reader, wanted, done = source.reader, source.wanted, source.done
+    lacking: set[str] = set()
+    with suppress(ConfigError):  # an input that was removed cannot be collected anyway
+        lacking = {
+            task.task_id
+            for task in reader.of_input(entry["path"], entry.get("limit")).read()
+            if isinstance(task, Task) and any(key not in done for key in wanted.keys(task))
+        }
+    mine, is_part = reader.read() if lacking else iter(()), False
+    while lacking and (task := next(mine, None)) is not None:
+        if isinstance(task, Task):
+            lacking.discard(task.task_id)
+            is_part = is_part or int(task.task_id, 16) in reader.positions
+    return len(lacking), is_part

@@ -1,6 +1,7 @@
 """The shape of the code: which package may import which, and how large a piece may grow."""
 
 import ast
+import re
 from collections import Counter
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -177,3 +178,15 @@ def test_only_the_edge_prints() -> None:
             and node.func.id == "print"
         ]
         assert not calls or path.stem == "progress" or path.parent.name == "commands", path
+
+
+def test_the_architecture_page_names_six_files_that_can_be_read_in_one_go() -> None:
+    text = (ROOT / "docs/architecture.md").read_text()
+    assert text.count("\n") <= 150
+    followed = [PACKAGE / path for path in re.findall(r"^\d\. `([a-z_/]+\.py)`", text, re.M)]
+    assert len(followed) == 6
+    assert sum(path.read_text().count("\n") for path in followed) <= 2_000
+    for path in re.findall(r"`([a-z_]+/[a-z_/]+\.py)`", text):
+        assert (PACKAGE / path).is_file() or (ROOT / path).is_file(), path
+    named = set(re.findall(r"^\| `([a-z]+)` \|", text, re.M))
+    assert named == set(ROOMS)
