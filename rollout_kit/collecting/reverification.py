@@ -143,6 +143,7 @@ class StoredSource:
     is_open_ended = False
     generates = False
     lacks = "verdict"
+    reads_as_asked = False
 
     def __init__(
         self,

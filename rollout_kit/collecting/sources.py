@@ -171,6 +171,8 @@ class TaskSource:
     """Whether its rollouts use tokens of the policy."""
     lacks = "result"
     """What a rollout that failed is without."""
+    reads_as_asked = False
+    """Whether its rest is read only as far as the run asks for it."""
 
     def __init__(
         self,
