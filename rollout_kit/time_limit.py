@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 from heapq import heappop, heappush
 from math import ceil, inf
@@ -244,3 +245,16 @@ def _clock() -> _Clock:
         if clock is None or clock.loop is not loop:
             clock = _of_thread.clock = _Clock(loop)
     return clock
+
+
+@dataclass(slots=True, eq=False)
+class HeldTime:
+    """Time in which a model's weights changed; it counts for no limit."""
+
+    seconds: float = 0.0
+
+    def extend(self, seconds: float) -> None:
+        self.seconds += seconds
+
+    def left(self) -> float:
+        return inf

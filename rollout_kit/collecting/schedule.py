@@ -9,14 +9,13 @@ from collections import Counter, deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from math import inf
 from time import perf_counter, thread_time
 from typing import Any, Protocol
 
 from ..serving.transport.loop import cancel_all, when_quiet
-from ..session import Spent
 from ..time_limit import Extendable, later
 from ..types import Attempt, JsonObject, Outcome, StoredTurn, Unverified
+from .pacing.bill import Ledger
 
 KEEP_AFTER_S = 0.05
 """A verdict that takes longer has its response written to disk meanwhile. The following responses
@@ -48,37 +47,6 @@ class Place:
     async def regain(self) -> bool:
         """Wait for a place again; False if nothing more may start."""
         return True
-
-
-@dataclass(slots=True)
-class Ledger:
-    """What an attempt and those before it have cost."""
-
-    spent: Spent = field(default_factory=Spent)
-    earlier_usd: float | None = 0.0
-    """Cost of a response that an earlier run left; None if it is unknown."""
-    limited_s: float = 0.0
-    """Time that earlier attempts, and the pauses after them, lost to a rate limit."""
-
-    @property
-    def cost_usd(self) -> float | None:
-        """US dollars so far; None if unknown."""
-        if self.earlier_usd is None or self.spent.unpriced:
-            return None
-        return round(self.earlier_usd + self.spent.usd, 9)
-
-
-@dataclass(slots=True, eq=False)
-class HeldTime:
-    """Time in which a model's weights changed; it counts for no limit."""
-
-    seconds: float = 0.0
-
-    def extend(self, seconds: float) -> None:
-        self.seconds += seconds
-
-    def left(self) -> float:
-        return inf
 
 
 @dataclass(slots=True)
@@ -205,7 +173,13 @@ PAUSE = 2
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """A source has nothing yet: ask again once `ready` is set, or after other work if None."""
+    """A source has nothing yet: ask again once `ready` is set, or after other work if None.
+
+    Example:
+
+        ready = asyncio.Event()
+        print(rk.Later(ready, "rows of the database").what)
+    """
 
     ready: asyncio.Event | None = None
     what: str = ""

@@ -28,7 +28,7 @@ from ..serving.tools import NO_TOOL, arguments_of, is_callable, refusal_text
 from ..serving.transport.encoding import NotJson, encode_reply
 from ..serving.transport.loop import Begun
 from ..serving.transport.peers import Peers
-from ..serving.transport.retry import VERIFICATION, retry
+from ..serving.transport.retry import ATTEMPT, VERIFICATION, RetryPolicy, retry
 from ..serving.transport.wire import LARGE, encode, scores_of
 from ..session import VERIFIER, Session, TurnLog, current_session, entered
 from ..store.lines import (
@@ -55,7 +55,16 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RolloutLimits:
-    """Bounds of one rollout, in seconds unless they count, and the output that names its run."""
+    """Bounds of one rollout, in seconds unless they count, and the output that names its run.
+
+    Example:
+
+        limits = rk.RolloutLimits(max_attempts=2, rollout_timeout_s=600, verify_timeout_s=30)
+        run = rk.collect(
+            rows, model=lambda params: "4", environment="string_match", limits=limits
+        )
+        await run
+    """
 
     max_attempts: int = 3
     rollout_timeout_s: float = 3600
@@ -79,6 +88,8 @@ class Equipment:
     """Agents whose last verdict was slow."""
     bill: Bill = field(default_factory=Bill)
     """Cost of all finished attempts."""
+    retry: RetryPolicy = ATTEMPT
+    """Pauses between the attempts at a rollout, and the errors after which there is another."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,13 @@ WATCH_S, MISSED_ANSWERS = 2.0, 3
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """Running servers: how to reach them, the names of the agents, and their configuration."""
+    """Running servers: how to reach them, the names of the agents, and their configuration.
+
+    Example:
+
+        async with rk.servers(model=lambda params: "4", environment="string_match") as servers:
+            print(servers.agents, servers.models)
+    """
 
     peers: Peers
     agents: list[str]
@@ -64,12 +70,12 @@ class Servers:
     up, or its `ng_run` no longer answers."""
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the servers stop: no run can begin after that."""
-    closing: set[asyncio.Event] = field(default_factory=set)
-    """Runs that were left early and are still closing their output."""
     make_runner: Callable[..., Any] | None = None
     """What makes a runner that has workers run the attempts; None without workers."""
     plan: JsonObject = field(default_factory=dict)
     """What another process needs to reach them: their URLs, tokens and time limits."""
+    models: list[str] = field(default_factory=list)
+    """The names of the model servers."""
 
     @property
     def environments(self) -> dict[str, EnvironmentServer]:
@@ -138,6 +144,7 @@ async def _own_servers(
             config.values,
             running.ends,
             plan=running.plan,
+            models=[each.name for each in config.of_type(MODELS)],
         )
 
 
@@ -175,7 +182,8 @@ async def _servers_of_ng_run(
         }
         peers = Peers(over_http(plan, client))
         async with beside(_wait_until_gone(head, servers, peers)) as gone:
-            yield Servers(peers, agents, defaults, values, [gone], plan=plan)
+            models = plan["by_rollout"]
+            yield Servers(peers, agents, defaults, values, [gone], plan=plan, models=models)
     finally:
         await client.close()
 

@@ -53,7 +53,7 @@ class ScoreRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     token_ids: list[int] = Field(min_length=1)
-    temperature: float = Field(1.0, ge=0)
+    temperature: float = Field(default=1.0, ge=0)
     version: int | None = None
 
 
@@ -76,22 +76,34 @@ class WeightFollower(Protocol):
 
 
 class ModelConfig(ServerConfig):
-    """Keys of every model server."""
+    """Keys of every model server.
+
+    Example:
+
+        class EchoConfig(rk.ModelConfig):
+            prefix: str = ""
+    """
 
     max_concurrent_requests: int | None = Field(
-        None, ge=1, json_schema_extra=OPERATIONAL, description="Requests to the model at a time."
+        default=None,
+        ge=1,
+        json_schema_extra=OPERATIONAL,
+        description="Requests to the model at a time.",
     )
     requests_per_minute: float | None = Field(
-        None,
+        default=None,
         gt=0,
         json_schema_extra=OPERATIONAL,
         description="Requests per minute; the endpoint's own limit applies too.",
     )
     tokens_per_minute: float | None = Field(
-        None, gt=0, json_schema_extra=OPERATIONAL, description="Tokens per minute, in and out."
+        default=None,
+        gt=0,
+        json_schema_extra=OPERATIONAL,
+        description="Tokens per minute, in and out.",
     )
     prices: Prices | None = Field(
-        None,
+        default=None,
         json_schema_extra=OPERATIONAL,
         description="US dollars per million tokens; default: from the price table.",
     )
@@ -99,7 +111,17 @@ class ModelConfig(ServerConfig):
 
 class Model(Service):
     """Subclasses write `responses`. Token ids and log-probs, if requested and known, are fields of
-    the last output item of each turn; see `trajectory`."""
+    the last output item of each turn; see `trajectory`.
+
+    Example:
+
+        class Four(rk.Model):
+            async def responses(self, params):
+                return rk.make_response("four", [rk.message_item("4")], {})
+
+
+        await rk.collect(rows, model=Four, environment="string_match")
+    """
 
     kind: ClassVar[str] = "responses_api_models"
     Config: ClassVar[type[ServerConfig]] = ModelConfig
@@ -111,7 +133,7 @@ class Model(Service):
 
     follower: WeightFollower | None = None
 
-    def __init__(self, config: Any, peers: "Peers", name: str) -> None:
+    def __init__(self, config: Any = None, peers: "Peers | None" = None, name: str = "") -> None:
         super().__init__(config, peers, name)
         self._tariffs: dict[str, Tariff | None] = {}
         self._weights = ""

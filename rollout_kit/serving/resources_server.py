@@ -49,22 +49,30 @@ Reverify = Literal["stateless", "replay", "never"]
 
 
 class ResourcesServerConfig(ServerConfig):
-    """Keys of every resources server. A class without a Config of its own accepts any key."""
+    """Keys of every resources server. A class without a Config of its own accepts any key.
+
+    Example:
+
+        class SumsConfig(rk.ResourcesServerConfig):
+            worth: float = 1.0
+    """
 
     model_config = ConfigDict(extra="allow")
 
     session_timeout_s: float = Field(
-        SESSION_TIMEOUT_S,
+        default=SESSION_TIMEOUT_S,
         gt=0,
         json_schema_extra=OPERATIONAL,
         description="A session without a call for this long is closed.",
     )
     mcp: bool = Field(
-        False,
+        default=False,
         json_schema_extra=OPERATIONAL,
         description="Serve the tools over MCP too, at /mcp, if the server has a URL.",
     )
-    fast_mode: bool = Field(False, description="Verify by a cheaper check if the server has one.")
+    fast_mode: bool = Field(
+        default=False, description="Verify by a cheaper check if the server has one."
+    )
 
 
 class ResourcesServer(Service):
@@ -77,6 +85,16 @@ class ResourcesServer(Service):
 
     `def verify_group(self, task, members)`, if there is one, scores all rollouts of a task
     together: see `GroupMember` and `GroupScores`. A server may have it in place of `verify`.
+
+    Example:
+
+        class Sums(rk.ResourcesServer):
+            def verify(self, task, response):
+                return float(rk.output_text(response) == task["expected_answer"])
+
+
+        table = await rk.collect(rows, model=lambda params: "4", environment=Sums)
+        print([rollout.reward for rollout in table])
     """
 
     kind: ClassVar[str] = "resources_servers"
@@ -97,9 +115,9 @@ class ResourcesServer(Service):
         cls.tools = find_tools(cls)
         cls._verify_request = find_request_type(cls.verify, cls.__name__)
 
-    def __init__(self, config: Any, peers: Any, name: str) -> None:
+    def __init__(self, config: Any = None, peers: Any = None, name: str = "") -> None:
         super().__init__(config, peers, name)
-        timeout_s = config.get("session_timeout_s") or SESSION_TIMEOUT_S
+        timeout_s = self.config.get("session_timeout_s") or SESSION_TIMEOUT_S
         self._sessions = OpenSessions(timeout_s, self._expire)
         self._code = load_code(type(self))
         self._verify_boundary = boundary(name, VerifyError)

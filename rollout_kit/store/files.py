@@ -479,3 +479,13 @@ def _is_free(path: Path) -> bool:
     finally:
         os.close(descriptor)
     return True
+
+
+def refuse_shards(paths: OutputPaths) -> None:
+    """OutputError if a run of an earlier version left rollouts that are not in the main file."""
+    if left := sorted(paths.shards.glob("*.jsonl")):
+        words = " ".join(map(str, (paths.main, *left)))
+        raise OutputError(
+            f"{paths.shards} holds rollouts that an interrupted run of an earlier version left"
+            f" there. Merge them first:  ng_merge {words} +output_jsonl_fpath=merged.jsonl"
+        )

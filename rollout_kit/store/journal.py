@@ -9,14 +9,14 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from time import perf_counter
-from typing import Literal
+from typing import Literal, Protocol
 from zlib import crc32
 
 import orjson
 
 from ..errors import OutputError
 from ..types import Failure, JsonObject, Key, Outcome, Rollout, StoredTurn, Unverified
-from .files import OutputLock, OutputPaths, write_atomically
+from .files import OutputLock, OutputPaths, refuse_shards, write_atomically
 from .held import HeldFile
 from .index import KeptIndex, explain_edit
 from .lines import (
@@ -34,16 +34,36 @@ from .scope import name_of
 from .turns import TurnFile
 
 
+class OutcomeSink(Protocol):
+    """Gets the outcomes of a run, those that ended together at once, when they are on disk and
+    before anything else sees them. What it raises ends the run.
+
+    Example:
+
+        class Print:
+            def append_all(self, outcomes):
+                print([outcome.key for outcome in outcomes])
+
+
+        await rk.collect(rows, model=lambda params: "4", environment="string_match", sink=Print())
+    """
+
+    def append_all(self, outcomes: Sequence[Outcome], /) -> object: ...
+
+
 class NoJournal:
     """A sink that keeps nothing on disk: for a run without an output."""
 
-    def __init__(self) -> None:
+    def __init__(self, sink: OutcomeSink | None = None) -> None:
+        self._sink = sink
         self.contents = Contents()
         self.notes: list[str] = []
         self.index = KeptIndex(None)
         self.writing_s = 0.0
 
     def append_all(self, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+        if self._sink:
+            self._sink.append_all(outcomes)
         return outcomes
 
     def append_turn(self, turn: StoredTurn) -> None:
@@ -90,8 +110,9 @@ class Journal:
         *,
         fsync: Fsync = "second",
         command_line: str = "",
+        sink: OutcomeSink | None = None,
     ) -> None:
-        self.paths = paths
+        self.paths, self._sink = paths, sink
         self.notes: list[str] = []
         self._command_line = command_line
         self.writing_s = 0.0
@@ -111,7 +132,7 @@ class Journal:
             paths.make_folder()
             for path in (paths.main, paths.unverified, paths.failures):
                 self._hold(path)
-            _refuse_shards(paths)
+            refuse_shards(paths)
             self.contents = contents = scan(paths, self.index)
             self.index.descriptor = self.main_file.descriptor
             for file in self._files.values():
@@ -212,6 +233,8 @@ class Journal:
         finally:
             if rollouts:
                 self._write_rollouts(rollouts)
+        if self._sink and kept:
+            self._sink.append_all(kept)
         return kept
 
     def _write_other(self, outcome: Unverified | Failure) -> None:
@@ -379,16 +402,6 @@ class Journal:
             file.close()
         self._files.clear()
         self._lock.release()
-
-
-def _refuse_shards(paths: OutputPaths) -> None:
-    """OutputError if a run of an earlier version left rollouts that are not in the main file."""
-    if left := sorted(paths.shards.glob("*.jsonl")):
-        words = " ".join(map(str, (paths.main, *left)))
-        raise OutputError(
-            f"{paths.shards} holds rollouts that an interrupted run of an earlier version left"
-            f" there. Merge them first:  ng_merge {words} +output_jsonl_fpath=merged.jsonl"
-        )
 
 
 def _digest(response: JsonObject) -> bytes:

@@ -10,14 +10,14 @@ from support import Bench, asked, row
 from virtual_time import VirtualTime
 
 from rollout_kit.api.testing import ScriptedModel, mount, run_virtual
-from rollout_kit.collecting.schedule import HeldTime, Slot
+from rollout_kit.collecting.schedule import Slot
 from rollout_kit.errors import PeerTimeout
 from rollout_kit.rl.weights.follower import Follower
 from rollout_kit.rl.weights.sync import WeightSync
 from rollout_kit.serving import model, registry
 from rollout_kit.serving.agent import Agent
 from rollout_kit.session import Session, TurnLog, current_session, entered
-from rollout_kit.time_limit import within
+from rollout_kit.time_limit import HeldTime, within
 from rollout_kit.types import JsonObject
 
 VLLM = registry.load("responses_api_models", "vllm_model").__module__.rpartition(".")[0]

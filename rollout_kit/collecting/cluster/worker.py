@@ -34,9 +34,10 @@ from ...session import Session, Spent, entered
 from ...store.scan import refuse_line
 from ...types import Attempt, JsonObject, StoredTurn, Unverified
 from ..agents import AgentPlan
+from ..pacing.bill import Ledger
 from ..pacing.probe import LoopProbe
 from ..rollout import Runner
-from ..schedule import Ledger, Place, Slot
+from ..schedule import Place, Slot
 from ..steps import RolloutLimits
 from .messages import (
     Event,

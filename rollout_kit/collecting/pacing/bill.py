@@ -25,6 +25,13 @@ class Bill:
             self.usd_squared += spent.usd * spent.usd
             self.tokens_squared += spent.tokens * spent.tokens
 
+    def add_bill(self, other: "Bill") -> None:
+        """Add the sums of another run."""
+        self.spent.add(other.spent)
+        self.rollouts += other.rollouts
+        self.usd_squared += other.usd_squared
+        self.tokens_squared += other.tokens_squared
+
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to report: no model calls, or only free ones."""
@@ -79,3 +86,21 @@ def dollars(usd: float) -> str:
         return "$0"
     digits = 2 if usd >= 0.1 else 1 - math.floor(math.log10(usd))
     return f"${usd:,.{min(digits, 9)}f}"
+
+
+@dataclass(slots=True)
+class Ledger:
+    """What an attempt and those before it have cost."""
+
+    spent: Spent = field(default_factory=Spent)
+    earlier_usd: float | None = 0.0
+    """Cost of a response that an earlier run left; None if it is unknown."""
+    limited_s: float = 0.0
+    """Time that earlier attempts, and the pauses after them, lost to a rate limit."""
+
+    @property
+    def cost_usd(self) -> float | None:
+        """US dollars so far; None if unknown."""
+        if self.earlier_usd is None or self.spent.unpriced:
+            return None
+        return round(self.earlier_usd + self.spent.usd, 9)

@@ -34,6 +34,11 @@ class RetryPolicy:
     start at `base_s` and grow by `growth` up to `cap_s`; `jitter` is the random share of a pause.
     Throttled tries (429, 529) count neither as tries nor for the deadline: only the caller's time
     ends them. With `waits` they are retried though `errors` does not name them.
+
+    Example:
+
+        policy = rk.RetryPolicy(max_tries=5, base_s=0.2, cap_s=10.0)
+        await rk.collect(rows, model=lambda params: "4", environment="string_match", retry=policy)
     """
 
     max_tries: int = UNLIMITED
@@ -45,6 +50,12 @@ class RetryPolicy:
     errors: type[RolloutError] = RolloutError
     except_for: tuple[type[RolloutError], ...] = ()
     waits: bool = False
+
+    def allows(self, error: RolloutError, after_s: float) -> bool:
+        """Whether a try may begin so long after the first one, because of this error."""
+        is_named = isinstance(error, self.errors) and not isinstance(error, self.except_for)
+        in_time = self.deadline_s is None or after_s < self.deadline_s
+        return is_named and error.retryable and in_time
 
 
 RECONNECT = RetryPolicy(base_s=0.05, cap_s=0.8, deadline_s=10.0, jitter=0.0, errors=PeerUnreachable)
