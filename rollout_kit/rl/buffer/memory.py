@@ -9,7 +9,7 @@ from ...types import JsonObject
 from .buffer import Buffer, Figures
 from .group import BufferedGroup, GroupBatch, Settled
 from .policy import BufferPolicy
-from .shelf import Shelf
+from .shelf import Shelf, new_name
 from .spool import Spool
 
 
@@ -32,7 +32,7 @@ class MemoryBuffer(Buffer):
             self._spool.restore(self.shelf)
 
     async def reserve(self, number: int = 1, *, owner: str = "") -> list[str]:
-        return self.shelf.reserve(number, owner)
+        return self.shelf.reserve(number, new_name(owner))
 
     async def release(self, tickets: Collection[str] = (), *, owner: str = "") -> None:
         self.shelf.release(tickets, owner)
@@ -50,8 +50,7 @@ class MemoryBuffer(Buffer):
         return self.shelf.extend(lease)
 
     async def set_version(self, version: int, figures: Figures | None = None) -> None:
-        self.shelf.set_version(version)
-        self.shelf.figures = dict(figures or {})
+        self.shelf.set_version(version, dict(figures or {}))
         self._wake()
 
     async def list_settled(self, after: str = "", number: int = 1000) -> list[Settled]:
@@ -82,7 +81,7 @@ class MemoryBuffer(Buffer):
         self, number: int, least: int, staleness: int | None, wait_s: float, owner: str
     ) -> tuple[GroupBatch | None, bool]:
         shelf, num = self.shelf, len(self.shelf)
-        taken = shelf.take(number, least, staleness, owner)
+        taken = shelf.take(number, least, staleness, new_name(owner))
         if len(shelf) < num:  # what was dropped made room
             self._wake()
         if taken is None:

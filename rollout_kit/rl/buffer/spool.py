@@ -106,7 +106,7 @@ def _apply(shelf: Shelf, kind: str, *values: Any) -> None:
         case ("full",):
             shelf.dropped["full"] += 1
         case "version", version:
-            shelf.set_version(version)
+            shelf.set_version(version, {})
         case (("kept" | "put"), group, size, uses):
             shelf.add(BufferedGroup.decode(group), size, uses)
             shelf.counts["put"] += kind == "put"
