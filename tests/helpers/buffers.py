@@ -122,8 +122,8 @@ async def _age(buffer: RedisBuffer, seconds: float) -> None:
     than one that has this effect on nothing."""
     await buffer._look()
     place = f"{int((buffer._now + seconds) * 1000)}-0"
-    raw = orjson.dumps(["aged", "extend", "no lease"])
-    await buffer._client.xadd(buffer._log, {b"": raw}, id=place)
+    raw = orjson.dumps(["aged", "extend", {"lease": "no lease"}])
+    await buffer._client.xadd(buffer._stream, {b"": raw}, id=place)
 
 
 def group(key: str, rewards: tuple[float, ...] = (1.0, 0.0), **more: Any) -> BufferedGroup:

@@ -10,7 +10,6 @@ Redis counts. A snapshot of the state replaces the start of the log from time to
 
 import asyncio
 import secrets
-from collections.abc import Collection
 from copy import copy
 from dataclasses import dataclass, field
 from random import random
@@ -20,11 +19,11 @@ import orjson
 
 from ...errors import ConfigError, PeerUnreachable, how_to_install
 from ...types import JsonObject
-from .buffer import Buffer, Figures
-from .group import BufferedGroup, GroupBatch, Settled
+from .buffer import Buffer
+from .group import BufferedGroup, GroupBatch
 from .policy import BufferPolicy
 from .remote import check_same
-from .shelf import RULES, Shelf, Taken, new_name
+from .shelf import NAMING, RULES, Shelf, Taken
 
 LOOK_EVERY_S = 0.02
 """Pause between two looks of a call that waits."""
@@ -35,6 +34,9 @@ PAUSES_S = (0.1, 0.5, 2.0)
 MIN_LOG = 10_000
 """Operations in the log before a snapshot replaces them. There are at least as many as the snapshot
 has keys of finished groups, so that writing it costs less than the operations."""
+
+READING = frozenset({"list_settled", "stats"})
+"""Operations that change nothing, and are not in the log."""
 
 START = "0-0"
 
@@ -130,7 +132,7 @@ class RedisBuffer(Buffer):
             )
         self.policy = BufferPolicy.model_validate(found["policy"])
         self.identity = found["identity"]
-        self._log, self._groups = self._key("log"), self._key("groups")
+        self._stream, self._groups = self._key("log"), self._key("groups")
         await self._load()
         await self._catch_up([])
 
@@ -140,48 +142,18 @@ class RedisBuffer(Buffer):
 
     async def clear(self) -> None:
         """Remove the buffer with everything in it."""
-        await self._client.delete(self._head, self._log, self._groups, self._key("state"))
+        await self._client.delete(self._head, self._stream, self._groups, self._key("state"))
 
     async def close(self) -> None:
         if self._sending:
             await self._sending
         await self._client.aclose()
 
-    async def reserve(self, number: int = 1, *, owner: str = "") -> list[str]:
-        return await self._do("reserve", number, new_name(owner))
-
-    async def release(self, tickets: Collection[str] = (), *, owner: str = "") -> None:
-        await self._do("release", list(tickets), owner)
-
-    async def ack(self, lease: str, keys: Collection[str] | None = None) -> list[str]:
-        return await self._do("ack", lease, None if keys is None else list(keys))
-
-    async def nack(
-        self, lease: str, keys: Collection[str] | None = None, *, requeue: bool = True
-    ) -> list[str]:
-        return await self._do("nack", lease, None if keys is None else list(keys), requeue)
-
-    async def extend(self, lease: str) -> int:
-        return await self._do("extend", lease)
-
-    async def set_version(self, version: int, figures: Figures | None = None) -> None:
-        await self._do("set_version", version, dict(figures or {}))
-
-    async def finish(self, is_finished: bool = True) -> None:
-        await self._do("finish", is_finished)
-
-    async def list_settled(self, after: str = "", number: int = 1000) -> list[Settled]:
-        await self._look()
-        return self._shelf.list_settled(after, number)
-
-    async def stats(self) -> JsonObject:
-        await self._look()
-        return self._shelf.stats()
-
     async def _put(self, group: BufferedGroup, ticket: str, wait_s: float) -> str:
         raw, ends = group.encode(self.policy.reference_bytes), self.clock() + wait_s
+        head = {"key": group.key, "version": group.version_first, "size": len(raw)}
         while True:
-            found = await self._do("put", group.key, group.version_first, len(raw), ticket, of=raw)
+            found = await self._log("put", {**head, "ticket": ticket}, raw)
             if found != "full" or self.policy.on_full != "block":
                 return found
             while not self._shelf.has_room(len(raw), ticket):  # the content is not sent again
@@ -190,9 +162,6 @@ class RedisBuffer(Buffer):
                 await asyncio.sleep(LOOK_EVERY_S)
                 await self._look()
 
-    async def _refuse(self, key: str, reason: str, ticket: str) -> str:
-        return await self._do("refuse", key, reason, ticket)
-
     async def _get(
         self, number: int, least: int, staleness: int | None, wait_s: float, owner: str
     ) -> tuple[GroupBatch | None, bool]:
@@ -200,7 +169,8 @@ class RedisBuffer(Buffer):
             await self._look()
         taken: _Taken | None = None
         if self._shelf.has_work(least, staleness):  # or what waits would fill the log
-            taken = await self._do("take", number, least, staleness, new_name(owner))
+            asked = {"number": number, "least": least, "staleness": staleness, "owner": owner}
+            taken = await self._log("take", asked)
         if taken is None:
             return None, self._shelf.is_finished and not len(self._shelf)
         raws = await self._reach(self._client.hmget, self._groups, taken.contents)
@@ -216,15 +186,21 @@ class RedisBuffer(Buffer):
 
     async def _look(self) -> None:
         """Learn what others have done."""
-        await self._queued(_Operation("", b"", None))
+        await self._queue_up(_Operation("", b"", None))
 
-    async def _do(self, name: str, *values: Any, of: bytes | None = None) -> Any:
-        """The result of a method of the shelf, when it is in the log; `of` is the content of its
+    async def _do(self, operation: str, **fields: Any) -> Any:
+        if operation in READING:
+            await self._look()
+            return getattr(self._shelf, operation)(**fields)
+        return await self._log(operation, fields)
+
+    async def _log(self, name: str, fields: JsonObject, content: bytes | None = None) -> Any:
+        """The result of an operation of the shelf, when it is in the log; `content` is that of its
         group."""
         token = secrets.token_hex(8)
-        return await self._queued(_Operation(token, orjson.dumps([token, name, *values]), of))
+        return await self._queue_up(_Operation(token, orjson.dumps([token, name, fields]), content))
 
-    async def _queued(self, operation: _Operation) -> Any:
+    async def _queue_up(self, operation: _Operation) -> Any:
         self._queue.append(operation)
         if self._sending is None or self._sending.done():
             self._sending = asyncio.create_task(self._send())
@@ -244,15 +220,18 @@ class RedisBuffer(Buffer):
                         each.result.set_exception(copy(error))
 
     async def _exchange(self, batch: list[_Operation]) -> None:
+        is_again = False
         for pause_s in (*PAUSES_S, None):
             try:
+                if is_again:  # what is in the log is not sent again
+                    await self._reach(self._catch_up, [])
                 await self._reach(self._catch_up, batch)
                 break
             except PeerUnreachable as error:
                 if pause_s is None or not error.retryable:
                     raise
+                is_again = True
             await asyncio.sleep(pause_s)
-            await self._reach(self._catch_up, [])  # what is in the log is not sent again
         for each in batch:
             if not each.result.done() and each.raw:
                 raise PeerUnreachable("the buffer in Redis: a snapshot hides what was done")
@@ -275,8 +254,8 @@ class RedisBuffer(Buffer):
                 if each.raw and not each.result.done():
                     if each.group is not None:
                         pipe.hset(self._groups, each.token, each.group)
-                    pipe.xadd(self._log, {b"": each.raw}, nomkstream=True)
-            pipe.xrange(self._log, f"({self._place}")
+                    pipe.xadd(self._stream, {b"": each.raw}, nomkstream=True)
+            pipe.xrange(self._stream, f"({self._place}")
             pipe.get(self._head)
             pipe.time()
             *_, entries, head, (seconds, micros) = await pipe.execute()
@@ -284,7 +263,7 @@ class RedisBuffer(Buffer):
         self._check(head)
         if _place_of(orjson.loads(head)["start"]) > _place_of(self._place):
             await self._load()  # a snapshot has replaced entries that this client has not seen
-            entries = await self._client.xrange(self._log, f"({self._place}")
+            entries = await self._client.xrange(self._stream, f"({self._place}")
         for place, fields in entries:
             self._apply(place.decode(), fields[b""])
         self._now = max(self._now, seconds + micros / 1e6)
@@ -305,21 +284,21 @@ class RedisBuffer(Buffer):
         self._now = _place_of(place)[0] / 1000  # the same for all clients
         if not raw:
             return
-        token, name, *values = orjson.loads(raw)
+        token, name, fields = orjson.loads(raw)
         own, num_spare = self._waiting.pop(token, None), len(self._spare)
         if name == "put":
-            key, version, size, ticket = values
-            group = BufferedGroup(key, [], version_first=version)
-            found = self._shelf.put(group, size, ticket)
+            group = BufferedGroup(fields["key"], [], version_first=fields["version"])
+            found = self._shelf.put(group, fields["size"], fields["ticket"])
             if found == "ok":
-                self._tokens[key] = token
+                self._tokens[group.key] = token
             else:
                 self._spare.append(token)
         else:
-            found = getattr(self._shelf, name)(*values)
+            named = {"token": token} if name in NAMING else {}
+            found = getattr(self._shelf, name)(**fields, **named)
             if own and isinstance(found, Taken):
                 contents = [self._tokens[each.group.key] for each in found.entries]
-                found = _Taken(found.lease, contents, self._shelf.version)
+                found = _Taken(found.lease, contents, found.version)
         if own is None:  # who did it removes what is not needed any more
             del self._spare[num_spare:]
         elif not own.result.done():
@@ -364,7 +343,7 @@ class RedisBuffer(Buffer):
             pipe.multi()
             pipe.set(self._key("state"), orjson.dumps(state))
             pipe.set(self._head, orjson.dumps(head))
-            pipe.xtrim(self._log, minid=self._place)
+            pipe.xtrim(self._stream, minid=self._place)
             try:
                 await pipe.execute()
             except WatchError:

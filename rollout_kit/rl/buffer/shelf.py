@@ -7,7 +7,7 @@ their order, and the time that `clock` gives to each: shelves with the same call
 import math
 import secrets
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import astuple, dataclass, field
 from itertools import islice
 from random import Random
@@ -29,9 +29,11 @@ RULES = 1
 to processes with different versions of this package."""
 
 
-def new_name(owner: str) -> str:
-    """A ticket or a lease for this owner, which nothing else has."""
-    return f"{owner}:{secrets.token_hex(8)}"
+NAMING = frozenset({"reserve", "take"})
+"""Operations that make names, and take a `token` for that."""
+
+
+NO_FIGURES: Mapping[str, float | None] = {}
 
 
 def owner_of(name: str) -> str:
@@ -61,6 +63,8 @@ class Taken:
     """What one lease was given."""
 
     lease: str
+    version: int | None
+    """The trainer's."""
     entries: list[ShelfEntry] = field(default_factory=list)
 
 
@@ -77,7 +81,7 @@ class Shelf:
         self.identity = secrets.token_hex(8)
         self.version: int | None = None
         self.is_finished = False
-        self.figures: dict[str, float | None] = {}
+        self.figures: Mapping[str, float | None] = NO_FIGURES
         """Those that the trainer told with its version."""
         self.base = self.acked_since = 0
         """The version from which steps are counted, and the uses acknowledged since."""
@@ -103,9 +107,9 @@ class Shelf:
     def __len__(self) -> int:
         return len(self.ready) + len(self.held)
 
-    def reserve(self, number: int, name: str) -> list[str]:
-        """Tickets for up to `number` groups that may be begun now; their names begin with `name`,
-        which is a new one."""
+    def reserve(self, number: int, owner: str, token: str) -> list[str]:
+        """Tickets for up to `number` groups that may be begun now. `token` is a text that no other
+        call has."""
         if self.is_finished:
             return []
         now = self._clock()
@@ -114,11 +118,11 @@ class Shelf:
         room = policy.capacity - len(self) - len(self._tickets)
         bound = policy.num_to_begin(self._room(), len(self._tickets))
         room = min(number, room if bound is None else min(room, bound))
-        tickets = [f"{name}-{number}" for number in range(room)]
+        tickets = [f"{owner}:{token}-{each}" for each in range(room)]
         self._tickets |= dict.fromkeys(tickets, now + policy.reserve_s)
         return tickets
 
-    def release(self, tickets: Collection[str], owner: str = "") -> None:
+    def release(self, tickets: Collection[str], owner: str) -> None:
         """Give reserved places back, and all of an owner: it did nothing with its groups."""
         own = [each for each in self._tickets if owner and owner_of(each) == owner]
         for ticket in [*tickets, *own]:
@@ -182,17 +186,20 @@ class Shelf:
     def _needed(self, least: int) -> int:
         return 1 if self.is_finished else max(1, least)
 
-    def take(self, number: int, least: int, staleness: int | None, lease: str) -> Taken | None:
-        """Up to `number` groups under a new lease; None if there are not at least `least`."""
+    def take(
+        self, number: int, least: int, staleness: int | None, owner: str, token: str
+    ) -> Taken | None:
+        """Up to `number` groups under a new lease; None if there are not at least `least`. `token`
+        is a text that no other call has."""
         now, policy = self._clock(), self.policy
         self._sweep(staleness)
         again = self._take_back(now, staleness) if self._next_due <= now else []
         if len(again) + len(self.ready) < self._needed(least):
             return None
-        taken = Taken(lease)
+        taken = Taken(f"{owner}:{token}", self.version)
         again = again[:number]
         self.counts["redelivered"] += len(again)
-        for key in [*again, *self._choose(number - len(again), lease)]:
+        for key in [*again, *self._choose(number - len(again), token)]:
             entry = self.ready.pop(key, None) or self.held[key]
             entry.lease, entry.deadline = taken.lease, now + policy.visibility_s
             entry.deliveries += 1
@@ -236,7 +243,7 @@ class Shelf:
             self.held[key].deadline = now + self.policy.visibility_s
         return len(kept)
 
-    def set_version(self, version: int, figures: dict[str, float | None]) -> None:
+    def set_version(self, version: int, figures: Mapping[str, float | None] = NO_FIGURES) -> None:
         """The trainer's weights are these now. A lower version than before begins a new count."""
         if self.version is None or version < self.version:
             self.base, self.acked_since = version, 0
@@ -319,11 +326,11 @@ class Shelf:
         is_stale = staleness is not None and self._is_stale(entry.version, staleness)
         return "stale" if is_stale else ""
 
-    def _choose(self, number: int, lease: str) -> list[str]:
+    def _choose(self, number: int, token: str) -> list[str]:
         keys: Any = self.ready
         order = self.policy.order
         if order == "random":
-            drawn = Random(lease).random
+            drawn = Random(token).random
             keys = sorted(keys, key=lambda _: drawn())
         elif order == "freshest":
             keys = sorted(keys, key=lambda key: -(self.ready[key].version or 0))
@@ -379,8 +386,7 @@ class Shelf:
         self._note("left", key, reason)
 
     def save(self) -> JsonObject:
-        """The whole state as JSON, but for what groups hold beyond their keys and versions."""
-        entries = [*self.held.values(), *self.ready.values()]
+        """The whole state as JSON."""
         return {
             **{name: getattr(self, name) for name in PLAIN},
             "lags": list(self.lags.items()),
@@ -388,10 +394,7 @@ class Shelf:
             "tickets": self._tickets,
             "known": list(self.known),
             "left": [astuple(each) for each in self.left],
-            "entries": [
-                (e.group.key, e.version, e.size, e.since, e.uses, e.deliveries, e.lease, e.deadline)
-                for e in entries
-            ],
+            "entries": [*self.held.values(), *self.ready.values()],
         }
 
     def restore(self, state: JsonObject) -> None:
@@ -402,17 +405,24 @@ class Shelf:
         self.lags, self.dead = Counter(dict(state["lags"])), deque(state["dead"], MAX_DEAD)
         self._tickets, self.known = state["tickets"], dict.fromkeys(state["known"])
         self.left = deque((Settled(*each) for each in state["left"]), self.policy.remember)
-        self.ready, self.held, self._oldest, self._next_due = {}, {}, math.inf, -math.inf
-        self.bytes = self.uses = 0
-        for key, version, size, since, uses, deliveries, lease, deadline in state["entries"]:
-            group = BufferedGroup(key, [], version_first=version)
-            entry = ShelfEntry(group, size, since, uses, deliveries, lease, deadline)
-            self.bytes += size
-            self.uses += uses
-            if lease is None:
-                self._wait(key, entry)
+        for each in state["entries"]:
+            entry = ShelfEntry(BufferedGroup.decode(each.pop("group")), **each)
+            self.bytes += entry.size
+            self.uses += entry.uses
+            if entry.lease is None:
+                self._wait(entry.group.key, entry)
             else:
-                self.held[key] = entry
+                self.held[entry.group.key] = entry
+        self._next_due = -math.inf
+
+    def begin_again(self) -> None:
+        """After the end of its process: no ticket or lease is left, and groups that were handed out
+        wait."""
+        self._tickets, self.is_finished, self.figures = {}, False, NO_FIGURES
+        entries, self.held, self.ready = [*self.held.values(), *self.ready.values()], {}, {}
+        for entry in entries:
+            entry.lease, entry.deliveries, entry.since = None, 0, self._clock()
+            self._wait(entry.group.key, entry)
 
 
 PLAIN = ("identity", "version", "is_finished", "figures", "base", "acked_since", "counts")
