@@ -7,7 +7,7 @@ import orjson
 
 from rollout_kit.responses import Item, content_texts, input_items
 from rollout_kit.serving.endpoints.chat import RAW
-from rollout_kit.serving.endpoints.refusals import extra_body
+from rollout_kit.serving.endpoints.requests import extra_body
 from rollout_kit.types import JsonObject
 
 from .config import VllmModelConfig

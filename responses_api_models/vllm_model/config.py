@@ -10,7 +10,6 @@ from rollout_kit.config.fields import keys
 from rollout_kit.rl.weights.sync import WeightSync
 from rollout_kit.serving.endpoints.addresses import check_base_url
 from rollout_kit.serving.service import OPERATIONAL
-from rollout_kit.serving.transport.http import MAX_REPLY_MB
 from rollout_kit.types import JsonObject
 
 from . import installed
@@ -38,12 +37,6 @@ class VllmModelConfig(VllmOptions):  # type: ignore[misc, valid-type]
         json_schema_extra=OPERATIONAL,
         description="Key that the vLLM servers ask for.",
     )
-    max_reply_mb: float = Field(
-        MAX_REPLY_MB,
-        gt=0,
-        json_schema_extra=OPERATIONAL,
-        description="Largest reply of the endpoint in megabytes, decompressed.",
-    )
     num_replicas: int = Field(
         1, ge=1, json_schema_extra=OPERATIONAL, description="vLLM servers to start."
     )
@@ -67,18 +60,6 @@ class VllmModelConfig(VllmOptions):  # type: ignore[misc, valid-type]
         json_schema_extra=OPERATIONAL,
         description="Failed starts in a row to give up.",
     )
-    request_timeout_s: float = Field(
-        600.0,
-        gt=0,
-        json_schema_extra=OPERATIONAL,
-        description="Time limit of a request with all tries, after it has its turn.",
-    )
-    max_tries: int = Field(
-        4,
-        ge=1,
-        json_schema_extra=OPERATIONAL,
-        description="Tries of a request that fails with 408, 409, 425, 429, 5xx or is lost.",
-    )
     return_token_ids: bool = Field(
         False, description="Token ids and log-probs on the last output item of every turn."
     )
@@ -91,14 +72,9 @@ class VllmModelConfig(VllmOptions):  # type: ignore[misc, valid-type]
     chat_template_kwargs: JsonObject = Field(
         {}, description="For the chat template, such as enable_thinking; rows may override them."
     )
-    extra_body: JsonObject = Field({}, description="Parameters for rows that do not set them.")
     upstream_api: Literal["chat_completions", "responses"] = Field(
         "chat_completions", description="API of vLLM to use; responses are passed on unchanged."
     )
-    drop_input_reasoning_items: bool = Field(
-        False, description="Send earlier turns to the model without their reasoning."
-    )
-
     sampling_overrides: JsonObject = Field(
         {}, description="Parameters of every request, in place of what a row or an agent sets."
     )

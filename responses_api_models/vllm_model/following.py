@@ -8,11 +8,11 @@ requests in flight end with the old one. With `external` the versions are only o
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from operator import methodcaller
 from pathlib import Path
-from typing import Any
 
 from rollout_kit.rl.weights.folder import WeightStep
 from rollout_kit.rl.weights.follower import Follower
@@ -153,24 +153,25 @@ class Replicas:
         found = await gather_all(self.observe(each) for each in self._endpoints.well())
         return [version for version in found if version is not None]
 
-    def begin(self, version: int) -> None:
-        """A request begins with this adapter."""
+    @asynccontextmanager
+    async def using(self, version: int) -> AsyncIterator[None]:
+        """Context of a request with this adapter, which stays loaded."""
         self._users[version] += 1
+        try:
+            yield
+        finally:
+            self._users[version] -= 1
+            if version != self.in_use.version and not self._users[version]:
+                await self._remove_unused()
 
-    async def end(self, version: int) -> None:
-        """A request with this adapter has ended."""
-        self._users[version] -= 1
-        if version != self.in_use.version and not self._users[version]:
-            await self._remove_unused()
-
-    async def sleep(self, level: int, drain: Callable[[], Awaitable[Any]]) -> None:
+    async def sleep(self, level: int) -> None:
         """Let requests in flight end, then have every replica release its memory."""
         async with self._updating:
             if self._is_asleep:
                 return
             self._gate.close()
             self._is_asleep = True
-            await drain()
+            await self._gate.drain()
             await self._on_each(self._endpoints.well(), lambda each: each.sleep(level))
 
     async def wake(self) -> None:

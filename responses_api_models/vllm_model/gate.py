@@ -22,6 +22,9 @@ class Gate:
         self._open = asyncio.Event()
         self._open.set()
         self._limits: set[within] = set()
+        """One for each request that is in flight."""
+        self._idle = asyncio.Event()
+        self._idle.set()
         self._closed_at = self._held_s = 0.0
         self._sessions: dict[int, list[Session]] = {}
         """Those of the requests that are being answered, as often as they have requests."""
@@ -35,6 +38,10 @@ class Gate:
         """Return when the gate is open."""
         while not self._open.is_set():
             await self._open.wait()
+
+    async def drain(self) -> None:
+        """Return when no request is in flight; with a closed gate, none follows."""
+        await self._idle.wait()
 
     def close(self) -> None:
         self._num_closed += 1
@@ -98,6 +105,7 @@ class Gate:
         try:
             with limit:
                 self._limits.add(limit)
+                self._idle.clear()
                 if not self._open.is_set():
                     limit.hold()
                 yield
@@ -105,3 +113,5 @@ class Gate:
             raise PeerTimeout(f"{url} did not answer within {seconds:g} s") from None
         finally:
             self._limits.discard(limit)
+            if not self._limits:
+                self._idle.set()

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import Field, create_model
 
-from rollout_kit.serving.model import ModelConfig
+from rollout_kit.serving.hosted_model import EndpointConfig
 from rollout_kit.serving.service import OPERATIONAL
 
 LISTED = json.loads(Path(__file__).with_name("vllm_options.json").read_text(encoding="utf-8"))
@@ -74,7 +74,7 @@ def _option(name: str, annotation: str) -> Any:
 # one field per option, so that a typo gives the same error as in any other block
 VllmOptions = create_model(
     "VllmOptions",
-    __base__=ModelConfig,
+    __base__=EndpointConfig,
     **{name: _option(name, about["type"]) for name, about in OPTIONS.items()},
 )
 

@@ -4,7 +4,7 @@ vLLM renders, generates and parses in separate requests (`--enable-scale-out`), 
 tokenizer, chat template and parsers are used. The caller sends the requests.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,7 +76,7 @@ async def completion(turn: LaterTurn, ask: Ask) -> JsonObject:
     return {**made, "usage": generated.get("usage"), "prompt_token_ids": prompt}
 
 
-def check_ended(choice: JsonObject) -> None:
+def check_ended(choice: Mapping[str, Any]) -> None:
     """Raise ModelError if vLLM was told to abort the request: the turn is not over."""
     if choice.get("finish_reason") == "abort":
         raise ModelError("vLLM was told to abort the request", status=503, retryable=True)

@@ -6,7 +6,7 @@ endpoint's own status and message. An infrastructure failure is never returned a
 """
 
 import asyncio
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
@@ -29,17 +29,16 @@ from ..time_limit import running_loop
 from ..types import JsonObject
 from .endpoints.addresses import HeaderValue
 from .endpoints.assembly import Assembly, CompletionAssembly, ResponseAssembly
-from .endpoints.chat import RAW, MaxTokensField, sound_calls, to_chat
+from .endpoints.chat import RAW, MaxTokensField
 from .endpoints.outage import GONE, Outage
 from .endpoints.patience import Throttling, Waited, lose_to_outage
-from .endpoints.provider_data import origin_of, tag, untag
+from .endpoints.provider_data import origin_of, tag
 from .endpoints.rate_limit import HEADER_PREFIX, Allowances, RequestQueue
 from .endpoints.raw import PATH as COMPLETION_PATH
-from .endpoints.raw import as_chat, raw_text, to_completion
+from .endpoints.raw import as_chat
 from .endpoints.refusals import (
     QUOTED,
     describe_no_json,
-    extra_body,
     incomplete_by_refusal,
     incomplete_response,
     is_stream,
@@ -48,6 +47,7 @@ from .endpoints.refusals import (
     take_reply,
 )
 from .endpoints.replies import UnknownFinishes, from_chat
+from .endpoints.requests import RequestForm, read_row
 from .model import Model, ModelConfig
 from .service import OPERATIONAL
 from .transport.connection import Headers
@@ -68,36 +68,12 @@ DELIVERY_PARAMS = ("stream", "stream_options")
 """Params about the delivery of an answer: the server decides them, not the row."""
 
 
-class HostedModelConfig(ModelConfig):
-    # pydantic before 2.10 reserves every name that begins with model_
-    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+class EndpointConfig(ModelConfig):
+    """Keys of every server that asks an endpoint."""
 
-    openai_default_headers: dict[str, HeaderValue] = Field(
-        {}, repr=False, json_schema_extra=OPERATIONAL, description="Added to every request."
-    )
     extra_body: JsonObject = Field({}, description="Parameters for rows that do not set them.")
-    service_tier: str | None = Field(
-        None,
-        json_schema_extra=OPERATIONAL,
-        description="auto, default, flex, priority or scale, for rows that do not set it.",
-    )
-    unsupported_params: list[str] = Field(
-        [], description="Parameters that the endpoint rejects; they are not sent."
-    )
     drop_input_reasoning_items: bool = Field(
         False, description="Send earlier turns to the model without their reasoning items."
-    )
-    upstream_api: Literal["responses", "chat_completions"] = Field(
-        "responses", description="The API that the endpoint speaks."
-    )
-    max_tokens_field: MaxTokensField = Field(
-        "max_completion_tokens",
-        description="Name of the token limit in the endpoint's Chat Completions.",
-    )
-    stream: bool = Field(
-        False,
-        json_schema_extra=OPERATIONAL,
-        description="Ask for streamed answers, so that no gateway times out during a long one.",
     )
     request_timeout_s: float = Field(
         600.0,
@@ -116,13 +92,88 @@ class HostedModelConfig(ModelConfig):
         4,
         ge=1,
         json_schema_extra=OPERATIONAL,
-        description="Tries of a request that fails with 408, 409, 429, 5xx or a lost connection.",
+        description="Tries of a request that fails with 408, 409, 425, 429, 5xx or a lost"
+        " connection.",
     )
+
+
+class HostedModelConfig(EndpointConfig):
+    # pydantic before 2.10 reserves every name that begins with model_
+    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+
+    openai_default_headers: dict[str, HeaderValue] = Field(
+        {}, repr=False, json_schema_extra=OPERATIONAL, description="Added to every request."
+    )
+    service_tier: str | None = Field(
+        None,
+        json_schema_extra=OPERATIONAL,
+        description="auto, default, flex, priority or scale, for rows that do not set it.",
+    )
+    unsupported_params: list[str] = Field(
+        [], description="Parameters that the endpoint rejects; they are not sent."
+    )
+    upstream_api: Literal["responses", "chat_completions"] = Field(
+        "responses", description="The API that the endpoint speaks."
+    )
+    max_tokens_field: MaxTokensField = Field(
+        "max_completion_tokens",
+        description="Name of the token limit in the endpoint's Chat Completions.",
+    )
+    stream: bool = Field(
+        False,
+        json_schema_extra=OPERATIONAL,
+        description="Ask for streamed answers, so that no gateway times out during a long one.",
+    )
+
+
+@dataclass(slots=True)
+class Request:
+    """One request: the row's params, and the bytes that are sent."""
+
+    params: Mapping[str, Any]
+    model: str
+    origin: str
+    """What names the endpoint for `provider_data`."""
+    raw: bytes
+    is_completion: bool
+    """Whether the model continues one text; such answers are never streamed."""
+
+    @property
+    def row(self) -> Hashable:
+        """The row that it serves, or the request itself."""
+        session = current_session()
+        return session.rollout[0] if session and session.rollout else self.raw
+
+    def place(self, url: str) -> str:
+        """What errors call the endpoint that was asked at this URL."""
+        return url
+
+
+@dataclass(slots=True)
+class Received:
+    """What came back for a request."""
+
+    url: str
+    headers: Mapping[str, str]
+    """Those of the request."""
+    sent_at: float
+    """Time of the loop."""
+    reply: Reply
+    payload: Any
+    is_streamed: bool
+
+    @property
+    def is_answer(self) -> bool:
+        """Whether the endpoint meant to answer."""
+        payload = self.payload
+        return self.reply.status == 200 and not (isinstance(payload, dict) and payload.get("error"))
 
 
 class HostedModel(Model):
     """A subclass provides the endpoint's `url`, the credentials (`headers`) and the
-    `model_name`."""
+    `model_name`. If its endpoint is asked in a way of its own, it overrides `request_form` or
+    `request` (what is sent), `ask` (how one try goes), `post` (how bytes are sent), `note_failure`
+    (what a failure says about the endpoint), `response` (what an answer is) or `now`."""
 
     Config = HostedModelConfig
     config: HostedModelConfig
@@ -134,26 +185,16 @@ class HostedModel(Model):
             MODEL_REQUEST, max_tries=config.max_tries, deadline_s=config.request_timeout_s
         )
         self._http: HttpClient | None = None
-        # what each request needs; to read a field of a configuration takes several times as long
-        self._timeout_s, self._is_streaming = config.request_timeout_s, config.stream
-        self._drops_reasoning = config.drop_input_reasoning_items
+        # to read a field of a configuration takes several times as long
+        self._timeout_s = config.request_timeout_s
         self._open = self._running = self._num_429 = 0
         allowed = {"requests": config.requests_per_minute, "tokens": config.tokens_per_minute}
         self._queue = RequestQueue(Allowances(allowed))
         self._outage, self._throttling = Outage(name, self._answers), Throttling(name)
-        self._is_chat = config.upstream_api == "chat_completions"
-        self._not_sent = (*DELIVERY_PARAMS, RAW, *config.unsupported_params)
-        self._lowest: JsonObject = {"model": self.model_name()}
-        if config.service_tier:
-            self._lowest["service_tier"] = config.service_tier
-        self._lowest |= config.extra_body
-        self._delivery: JsonObject = {"stream": True} if config.stream else {}
-        if self._is_chat:  # some endpoints stream unless they are told not to
-            options = {"stream_options": {"include_usage": True}} if config.stream else {}
-            self._delivery = {"stream": config.stream, **options}
-        for key in config.unsupported_params:
-            self._delivery.pop(key, None)
         self._finishes = UnknownFinishes(name)
+        self.form = self.request_form()
+        self._is_chat = self.form.api == "chat_completions"
+        self._is_streaming = bool(self.form.delivery.get("stream"))
 
     def url(self, model: str) -> str:
         """The URL for requests to this model."""
@@ -166,6 +207,25 @@ class HostedModel(Model):
     async def renew_headers(self, headers: Mapping[str, str]) -> bool:
         """Replace credentials that the endpoint refused; return whether there are others."""
         return False
+
+    def request_form(self) -> RequestForm:
+        """How requests are written; called once."""
+        config, is_chat = self.config, self.config.upstream_api == "chat_completions"
+        tier = {"service_tier": config.service_tier} if config.service_tier else {}
+        delivery: JsonObject = {"stream": True} if config.stream else {}
+        if is_chat:  # some endpoints stream unless they are told not to
+            options = {"stream_options": {"include_usage": True}} if config.stream else {}
+            delivery = {"stream": config.stream, **options}
+        for key in config.unsupported_params:
+            delivery.pop(key, None)
+        return RequestForm(
+            config.upstream_api,
+            {"model": self.model_name(), **tier, **config.extra_body},
+            delivery,
+            not_sent=(*DELIVERY_PARAMS, RAW, *config.unsupported_params),
+            max_tokens_field=config.max_tokens_field,
+            drops_reasoning=config.drop_input_reasoning_items,
+        )
 
     async def start(self) -> None:
         self._http = HttpClient(max_reply_mb=self.config.max_reply_mb)
@@ -185,53 +245,49 @@ class HostedModel(Model):
         }
 
     async def responses(self, params: JsonObject) -> JsonObject:
-        asked = self._request(params)
+        return await self.in_slot(lambda: self.send(self.request(params)))
+
+    async def in_slot(self, work: Callable[[], Awaitable[JsonObject]]) -> JsonObject:
+        """Do the work for a request when fewer than `max_concurrent_requests` are at work."""
         self._open += 1
         try:
             if self._free is None:
-                return await self._send(asked)
+                return await work()
             async with self._free:
                 # a refused request keeps its slot: another in its place would be refused as well
-                return await self._send(asked)
+                return await work()
         finally:
             self._open -= 1
 
-    async def _send(self, asked: "_Request") -> JsonObject:
-        """Send a request; nearly always once."""
-        now = running_loop().time
-        clock = Waited(now, self._timeout_s * SHARE_THROTTLED, self._queue)
-        if (expected := self._queue.send_now(now())) is None:
-            expected = await clock.wait_turn()
+    async def send(self, asked: Request) -> JsonObject:
+        """Send a request until it is answered, nearly always once."""
+        clock = Waited(self.now, self._timeout_s * SHARE_THROTTLED, self._queue)
+        await clock.wait_turn()
         began = clock()
         if self._outage.is_on:
-            return await self._send_patiently(asked, clock, began, expected=expected)
+            return await self._send_patiently(asked, clock, began, None)
         try:
-            return await self._try(asked, self._timeout_s, expected, clock)
+            return await self.ask(asked, self._timeout_s, clock)
         except RolloutError as error:
             failed = error
-        return await self._send_patiently(asked, clock, began, failed=failed)
+        return await self._send_patiently(asked, clock, began, failed)
 
     async def _send_patiently(
-        self,
-        asked: "_Request",
-        clock: Waited,
-        began: float,
-        *,
-        expected: float | None = None,
-        failed: RolloutError | None = None,
+        self, asked: Request, clock: Waited, began: float, failed: RolloutError | None
     ) -> JsonObject:
         """Send a request until it is answered, or may not be sent again. `failed` is the error of
-        its first try, which `began` then; else `expected` belongs to the first one."""
+        its first try, which `began` then; without it, the request has its turn."""
+        has_turn = failed is None
 
         def left() -> float:
             return max(began + self._timeout_s - clock(), 0.001)
 
         async def send() -> JsonObject:
-            nonlocal expected
-            tokens, expected = expected, None
-            if tokens is None:
-                tokens = await clock.wait_turn()
-            return await self._try(asked, left(), tokens, clock)
+            nonlocal has_turn
+            if not has_turn:
+                await clock.wait_turn()
+            has_turn = False
+            return await self.ask(asked, left(), clock)
 
         try:
             return await self._outage.call(send, left, lose_to_outage, failed)
@@ -240,60 +296,39 @@ class HostedModel(Model):
         try_once = partial(self._outage.call, send, left, lose_to_outage)
         return await retry(try_once, self._policy, clock=clock, on_retry=clock.lose, first=first)
 
-    def _request(self, params: JsonObject) -> "_Request":
-        """The request. The row replaces configured values, the row's `extra_body` both."""
-        row = {key: value for key, value in params.items() if value is not None}
-        extra = extra_body(row)
-        model = str({**self._lowest, **row, **extra}["model"])
-        origin, delivery = origin_of(self.url(model), model), self._delivery
-        if isinstance(items := row.get("input"), list):
-            if self._drops_reasoning:
-                items = [item for item in items if item.get("type") != "reasoning"]
-            row["input"] = sound_calls(items)
-        if (text := raw_text(row)) is not None:
-            row, delivery = to_completion(row, text), {}
-        elif self._is_chat:
-            field = self.config.max_tokens_field
-            row = to_chat(row, max_tokens_field=field, endpoint=origin)
-        elif isinstance(row.get("input"), list):
-            row["input"] = list(untag(row["input"], origin))
-        for key in self._not_sent:
-            row.pop(key, None)
-        raw = orjson.dumps({**self._lowest, **row, **extra, **delivery})
-        return _Request(params, model, origin, raw, text is not None)
+    def now(self) -> float:
+        """The time that limits of requests are measured with; it may stand still."""
+        return running_loop().time()
 
-    async def _try(
-        self, asked: "_Request", timeout_s: float, expected: float, clock: Waited
-    ) -> JsonObject:
-        """Send the request once; `expected` are the tokens that the queue reserved for it."""
-        assert self._http, "start() opens the connection pool"
-        allowances, now, assembly = self._queue.allowances, clock.now, None
+    def request(self, params: JsonObject) -> Request:
+        """The request for a row. The row replaces configured values, its `extra_body` both."""
+        row, extra = read_row(params)
+        model = self.form.model(row, extra)
+        origin, is_completion = origin_of(self.url(model), model), bool(row.get(RAW))
+        raw = orjson.dumps(self.form.body(row, extra, origin))
+        return Request(params, model, origin, raw, is_completion)
+
+    async def ask(self, asked: Request, timeout_s: float, clock: Waited) -> JsonObject:
+        """Send a request once; its response, or a ModelError."""
+        url = self.url(asked.model)
+        if asked.is_completion:
+            url = url.replace(PATHS[self.form.api], COMPLETION_PATH)
+        return await self.read(asked, await self.exchange(asked, url, timeout_s, clock), clock)
+
+    async def exchange(self, asked: Request, url: str, timeout_s: float, clock: Waited) -> Received:
+        """What comes back for a request that is sent once; ModelError if nothing does."""
+        now, assembly = running_loop().time, None
         if self._is_streaming and not asked.is_completion:
             clock.begin()
             assembly = self._assembly(clock.hear)
-        url, headers = self.url(asked.model), await self.headers()
-        if asked.is_completion:
-            url = url.replace(PATHS[self.config.upstream_api], COMPLETION_PATH)
-        sent_at = now()
-        self._running += 1
+        headers, sent_at = await self.headers(), now()
         try:
-            reply = await self._http.post(
-                url,
-                asked.raw,
-                headers=headers,
-                timeout_s=timeout_s,
-                arrived=assembly.feed if assembly else None,
-            )
+            arrived = assembly.feed if assembly else None
+            reply = await self.post(url, asked.raw, headers, timeout_s, arrived)
         except PeerError as error:
             if assembly is None or assembly.whole(is_broken=True) is None:
-                failed = ModelError(error.message, status=error.status, retryable=error.retryable)
-                if isinstance(error, PeerUnreachable | PeerLost):
-                    is_sent = isinstance(error, PeerLost)
-                    self._outage.record_failure(failed, asked.row, is_sent=is_sent)
-                raise failed from error
+                raise await self.lose(asked, error) from error
             reply = Reply(200, Headers([]), b"")  # the answer was complete before the failure
-        finally:
-            self._running -= 1
         await step
         if reply.status not in GONE:
             self._outage.record_answer(sent_at)
@@ -302,26 +337,77 @@ class HostedModel(Model):
             assembly.feed(reply.raw)
         streamed = assembly is not None and assembly.has_begun
         payload = assembly.whole() if assembly and streamed else take_reply(reply)
-        allowances.read_headers(now(), reply.headers.starting_with(HEADER_PREFIX))
-        if reply.status == 200 and not (isinstance(payload, dict) and payload.get("error")):
-            response = self._answer(payload, url, reply, asked, streamed)
-            allowances.record_answer(now(), expected, total_tokens(response))
-            self._throttling.record_answer()
+        self._queue.allowances.read_headers(now(), reply.headers.starting_with(HEADER_PREFIX))
+        return Received(url, headers, sent_at, reply, payload, streamed)
+
+    async def post(
+        self,
+        url: str,
+        raw: bytes,
+        headers: Mapping[str, str],
+        timeout_s: float,
+        arrived: Callable[[bytes], None] | None = None,
+    ) -> Reply:
+        """The reply to bytes that are sent once; PeerError if none comes."""
+        assert self._http, "start() opens the connection pool"
+        self._running += 1
+        try:
+            return await self._http.post(
+                url, raw, headers=headers, timeout_s=timeout_s, arrived=arrived
+            )
+        finally:
+            self._running -= 1
+
+    async def read(self, asked: Request, received: Received, clock: Waited) -> JsonObject:
+        """The response in what came back; an empty one to a row that is refused for what it says;
+        ModelError for other refusals."""
+        if received.is_answer:
+            response = self._read_answer(asked, received)
+            self.count_tokens(response, clock)
             return response
-        if reason := incomplete_by_refusal(reply.status, payload):
-            return incomplete_response(reason, asked.params, self.model_name())
-        error = read_refusal(payload, url, reply, asked.model)
-        if reply.status in GONE:
-            self._outage.record_failure(error, asked.row, is_sent=True)
-        if error.status == 401 and await self.renew_headers(headers):
+        if reason := incomplete_by_refusal(received.reply.status, received.payload):
+            return incomplete_response(reason, asked.params, asked.model)
+        raise await self.refuse(asked, received)
+
+    def count_tokens(self, response: JsonObject, clock: Waited) -> None:
+        """Count an answer for the rate limits."""
+        used = total_tokens(response)
+        self._queue.allowances.record_answer(running_loop().time(), clock.expected, used)
+        self._throttling.record_answer()
+        self._finishes.look(response)
+
+    async def lose(self, asked: Request, cause: PeerError) -> ModelError:
+        """The error of a request without a reply."""
+        error = ModelError(cause.message, status=cause.status, retryable=cause.retryable)
+        await self.note_failure(asked, error, cause)
+        return error
+
+    async def refuse(self, asked: Request, received: Received) -> ModelError:
+        """The error of a refusal."""
+        reply = received.reply
+        place = asked.place(received.url)
+        error = read_refusal(received.payload, received.url, reply, asked.model, place)
+        await self.note_failure(asked, error, reply)
+        if error.status == 401 and await self.renew_headers(received.headers):
             error.retryable = True
         elif error.status in THROTTLED and error.retryable:
             self._num_429 += 1
             if session := current_session():
                 session.spent.throttled += 1
-            allowances.record_refusal(now(), sent_at, error.retry_after_s)
-            self._throttling.record_refusal(error, now())
-        raise error
+            now = running_loop().time()
+            self._queue.allowances.record_refusal(now, received.sent_at, error.retry_after_s)
+            self._throttling.record_refusal(error, now)
+        return error
+
+    async def note_failure(
+        self, asked: Request, error: ModelError, cause: PeerError | Reply
+    ) -> None:
+        """Learn about the endpoint from a request that failed: its reply was `cause`, or there was
+        none because of it."""
+        is_gone = isinstance(cause, Reply) and cause.status in GONE
+        if is_gone or isinstance(cause, PeerUnreachable | PeerLost):
+            is_sent = not isinstance(cause, PeerUnreachable)
+            self._outage.record_failure(error, asked.row, is_sent=is_sent)
 
     def _assembly(self, heard: Callable[[], None] = lambda: None) -> Assembly:
         return (CompletionAssembly if self._is_chat else ResponseAssembly)(heard)
@@ -336,44 +422,26 @@ class HostedModel(Model):
             return False
         return reply.status not in GONE
 
-    def _answer(
-        self, payload: Any, url: str, reply: Reply, asked: "_Request", streamed: bool
-    ) -> JsonObject:
-        if payload is None:
-            what = describe_no_json(reply.text())
-            if streamed:
+    def _read_answer(self, asked: Request, received: Received) -> JsonObject:
+        answered = f"{asked.place(received.url)} answered 200"
+        if received.payload is None:
+            text = received.reply.text()
+            what = describe_no_json(text)
+            if received.is_streamed:
                 what = "a stream that ended before its answer was whole"
-            raise ModelError(f"{url} answered 200: {what}", body=reply.text(), retryable=True)
+            raise ModelError(f"{answered}: {what}", body=text, retryable=True)
         try:
-            if not (self._is_chat or asked.is_completion):
-                response = read_response(payload)
-                tag(response["output"], asked.origin)
-            else:
-                completion = as_chat(payload) if asked.is_completion else payload
-                given = {"model": self.model_name(), **asked.params}
-                response = from_chat(completion, given, asked.origin)
-            self._finishes.look(response)
-            return response
+            return self.response(asked, received.payload)
         except ModelError as error:
-            begins = on_one_line(error.body, QUOTED)
-            error.message = f"{url} answered 200: {error.message}; it begins with {begins}"
+            begins = f"; it begins with {on_one_line(error.body, QUOTED)}" if error.body else ""
+            error.message = f"{answered}: {error.message}{begins}"
             raise
 
-
-@dataclass(slots=True)
-class _Request:
-    """A request: the row's params, and the bytes that are sent."""
-
-    params: JsonObject
-    model: str
-    origin: str
-    """What names the endpoint for `provider_data`."""
-    raw: bytes
-    is_completion: bool
-    """Whether the model continues one text; such answers are never streamed."""
-
-    @property
-    def row(self) -> Hashable:
-        """The row that it serves, or the request itself."""
-        session = current_session()
-        return session.rollout[0] if session and session.rollout else self.raw
+    def response(self, asked: Request, payload: Any) -> JsonObject:
+        """The response that the endpoint's JSON is; ModelError if it is none."""
+        if self._is_chat or asked.is_completion:
+            completion = as_chat(payload) if asked.is_completion else payload
+            return from_chat(completion, {"model": asked.model, **asked.params}, asked.origin)
+        response = read_response(payload)
+        tag(response["output"], asked.origin)
+        return response

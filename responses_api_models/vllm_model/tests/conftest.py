@@ -33,6 +33,7 @@ class Fakes:
             "asked",
             "generated",
             "derendered",
+            "rendered",
             "events",
             "bad",
             "slow",

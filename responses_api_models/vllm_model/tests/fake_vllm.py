@@ -7,10 +7,10 @@ lines that it prints before it ends with status 1), `fails_after` (starts that g
 `load_s`, `answer_s`, `refusals` (chats that are answered 429 first), `deaf` (never ready),
 `scale_out` (false: tokens are not taken), `log_prob` (of a token that is certain), `longest`
 (generation that is not refused), `param` (that this is refused with), `gate` (a file without which
-no chat is answered), `hold_after` (tokens of a generation that is held until it is aborted),
-`holds` (text of the prompts that this is for; else all). Each start is appended to the file
-`starts`, each request to the file `asked`. POST /crash ends it at once, POST /sick makes
-it answer 500 and its /health 503, and POST /well ends that.
+no chat is answered), `render_gate` (the same for renderings), `hold_after` (tokens of a generation
+that is held until it is aborted), `holds` (text of the prompts that this is for; else all). Each
+start is appended to the file `starts`, each request to the file `asked`. POST /crash ends it at
+once, POST /sick makes it answer 500 and its /health 503, and POST /well ends that.
 """
 
 import asyncio
@@ -173,6 +173,9 @@ async def render(request: web.Request) -> web.Response:
     if not PLAN.get("scale_out", True):
         return _error(403, "Scale-out endpoints are disabled.", "PermissionDeniedError", None)
     body = json.loads(await request.read())
+    _noted("rendered", {})
+    while "render_gate" in PLAN and not os.path.exists(PLAN["render_gate"]):  # noqa: ASYNC110, ASYNC240
+        await asyncio.sleep(0.01)
     sampling = {"temperature": body.get("temperature", 0.6), "max_tokens": 7, "stop": []}
     sampling |= {name: body[name] for name in ("stop", "presence_penalty") if name in body}
     return web.json_response({"token_ids": _rendered(body), "sampling_params": sampling})

@@ -109,14 +109,13 @@ def test_a_crash_is_noticed_and_the_request_asked_again(fakes):
 
 def test_a_429_is_waited_for_counted_and_shown(fakes):
     fakes.plan(refusals=1)
-    asking = importlib.import_module(f"{PARTS}.asking")
-    fakes.monkeypatch.setattr(asking, "THROTTLED_S", HANG_S)
 
     async def use(model):
-        await said(model)
+        asking = asyncio.create_task(said(model))
+        await until(lambda: model.load_figures()["num_429"])
+        assert model.load_figures()["throttled"]
+        await asking
         assert len(fakes.seen("asked")) == 2
-        figures = model.load_figures()
-        assert figures["num_429"] == 1 and figures["throttled"]
 
     fakes.run(use)
 

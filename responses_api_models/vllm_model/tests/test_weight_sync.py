@@ -275,6 +275,25 @@ def test_sleep_waits_for_requests_and_later_ones_wait_for_the_end(fakes, steps):
     follow(fakes, use, steps)
 
 
+def test_sleep_does_not_wait_for_a_turn_that_waits_for_its_end(fakes, steps):
+    """A turn by token ids is several requests, and a sleep may begin between two of them."""
+    fakes.plan(render_gate=str(fakes.folder / "gate"))
+
+    async def use(model):
+        turn = asyncio.create_task(model.responses(ASKED))
+        await until(lambda: fakes.seen("rendered"))
+        sleeping = asyncio.create_task(model.sleep({}))
+        await asyncio.sleep(0)
+        (fakes.folder / "gate").touch()
+        async with asyncio.timeout(HANG_S):
+            await sleeping
+        assert events(fakes) == ["sleep 1"] and not turn.done()
+        await model.wake_up({})
+        assert "generation_token_ids" in (await turn)["output"][-1]
+
+    follow(fakes, use, steps, return_token_ids=True)
+
+
 def test_a_required_version_is_waited_for_and_an_old_one_is_refused(fakes, steps):
     async def use(model):
         waiting = asyncio.create_task(model.responses({**ASKED, "require_version": 1}))

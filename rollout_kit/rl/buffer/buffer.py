@@ -1,5 +1,5 @@
-"""The interface of every buffer. A backend has the methods that decide at once; waiting, filters
-and defaults are the same for all and are here."""
+"""The interface of every buffer. A backend brings operations to a `Shelf`, which decides at once;
+waiting, filters and defaults are the same for all and are here."""
 
 import asyncio
 import logging
@@ -8,7 +8,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from ...errors import ConfigError, RolloutKitError
 from ...types import JsonObject
@@ -106,47 +106,48 @@ class Buffer(ABC):
                 others[other.describe()] = number
         return others
 
-    @abstractmethod
     async def reserve(self, number: int = 1, *, owner: str = "") -> list[str]:
         """Tickets for up to `number` groups that may be begun now; none if there is no room."""
+        return await self._do("reserve", number=number, owner=owner)
 
-    @abstractmethod
     async def release(self, tickets: Collection[str] = (), *, owner: str = "") -> None:
         """Give reserved places back; with an owner all of it, such as those of its earlier life,
         and the groups that it was handed out. Those do not count as handed out then."""
+        await self._do("release", tickets=list(tickets), owner=owner)
 
-    @abstractmethod
     async def ack(self, lease: str, keys: Collection[str] | None = None) -> list[str]:
         """The trainer has used these groups, by default all of the lease; returns those that
         counted. Groups that another lease was given meanwhile do not."""
+        return await self._do("ack", lease=lease, keys=None if keys is None else list(keys))
 
-    @abstractmethod
     async def nack(
         self, lease: str, keys: Collection[str] | None = None, *, requeue: bool = True
     ) -> list[str]:
         """Give groups back, to be handed out again at once; or drop them."""
+        keys = None if keys is None else list(keys)
+        return await self._do("nack", lease=lease, keys=keys, requeue=requeue)
 
-    @abstractmethod
     async def extend(self, lease: str) -> int:
         """Begin the time of a lease or ticket again; returns how many groups it still has."""
+        return await self._do("extend", lease=lease)
 
-    @abstractmethod
     async def set_version(self, version: int, figures: Figures | None = None) -> None:
         """The trainer's weights are these now. A lower version than before begins a new count.
         `figures` are those of the step, by name, for the page and the trackers of collections."""
+        await self._do("set_version", version=version, figures=dict(figures or {}))
 
-    @abstractmethod
     async def list_settled(self, after: str = "", number: int = 1000) -> list[Settled]:
         """Groups that have left since `after`: acknowledged, or dropped."""
+        return await self._do("list_settled", after=after, number=number)
 
-    @abstractmethod
     async def stats(self) -> JsonObject:
         """Counters and sizes, for people and alarms."""
+        return await self._do("stats")
 
-    @abstractmethod
     async def finish(self, is_finished: bool = True) -> None:
         """Nothing more will come or is needed: `get` no longer waits, and nothing can be reserved.
         With False it goes on."""
+        await self._do("finish", is_finished=is_finished)
 
     async def close(self) -> None:  # noqa: B027 (not every backend has something to close)
         """Release connections and files; the content stays where it can."""
@@ -162,10 +163,15 @@ class Buffer(ABC):
         await self.close()
 
     @abstractmethod
-    async def _put(self, group: BufferedGroup, ticket: str, wait_s: float) -> str: ...
+    async def _do(self, operation: str, **fields: Any) -> Any:
+        """What the `Shelf` of this buffer returns for an operation."""
 
     @abstractmethod
-    async def _refuse(self, key: str, reason: str, ticket: str) -> str: ...
+    async def _put(self, group: BufferedGroup, ticket: str, wait_s: float) -> str: ...
+
+    async def _refuse(self, key: str, reason: str, ticket: str) -> str:
+        """Drop a group that does not pass a filter."""
+        return await self._do("refuse", key=key, reason=reason, ticket=ticket)
 
     @abstractmethod
     async def _get(

@@ -2,15 +2,19 @@
 survives its process."""
 
 import asyncio
-from collections.abc import Callable, Collection
+import secrets
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from ...types import JsonObject
-from .buffer import Buffer, Figures
-from .group import BufferedGroup, GroupBatch, Settled
+from .buffer import Buffer
+from .group import BufferedGroup, GroupBatch
 from .policy import BufferPolicy
-from .shelf import Shelf
+from .shelf import NAMING, Shelf
 from .spool import Spool
+
+SILENT = frozenset({"reserve", "refuse", "extend", "list_settled", "stats"})
+"""Operations after which no call that waits has another result."""
 
 
 class MemoryBuffer(Buffer):
@@ -31,38 +35,13 @@ class MemoryBuffer(Buffer):
         if self._spool:
             self._spool.restore(self.shelf)
 
-    async def reserve(self, number: int = 1, *, owner: str = "") -> list[str]:
-        return self.shelf.reserve(number, owner)
-
-    async def release(self, tickets: Collection[str] = (), *, owner: str = "") -> None:
-        self.shelf.release(tickets, owner)
-        self._wake()
-
-    async def ack(self, lease: str, keys: Collection[str] | None = None) -> list[str]:
-        return self._woken(self.shelf.ack(lease, keys))
-
-    async def nack(
-        self, lease: str, keys: Collection[str] | None = None, *, requeue: bool = True
-    ) -> list[str]:
-        return self._woken(self.shelf.nack(lease, keys, requeue))
-
-    async def extend(self, lease: str) -> int:
-        return self.shelf.extend(lease)
-
-    async def set_version(self, version: int, figures: Figures | None = None) -> None:
-        self.shelf.set_version(version)
-        self.shelf.figures = dict(figures or {})
-        self._wake()
-
-    async def list_settled(self, after: str = "", number: int = 1000) -> list[Settled]:
-        return self.shelf.list_settled(after, number)
-
-    async def stats(self) -> JsonObject:
-        return self.shelf.stats()
-
-    async def finish(self, is_finished: bool = True) -> None:
-        self.shelf.finish(is_finished)
-        self._wake()
+    async def _do(self, operation: str, **fields: Any) -> Any:
+        if operation in NAMING:
+            fields["token"] = secrets.token_hex(8)
+        found = getattr(self.shelf, operation)(**fields)
+        if operation not in SILENT:
+            self._wake()
+        return found
 
     async def close(self) -> None:
         if self._spool:
@@ -75,19 +54,17 @@ class MemoryBuffer(Buffer):
             self._wake()
         return found
 
-    async def _refuse(self, key: str, reason: str, ticket: str) -> str:
-        return self.shelf.refuse(key, reason, ticket)
-
     async def _get(
         self, number: int, least: int, staleness: int | None, wait_s: float, owner: str
     ) -> tuple[GroupBatch | None, bool]:
         shelf, num = self.shelf, len(self.shelf)
-        taken = shelf.take(number, least, staleness, owner)
+        taken = shelf.take(number, least, staleness, owner, secrets.token_hex(8))
         if len(shelf) < num:  # what was dropped made room
             self._wake()
         if taken is None:
             return None, shelf.is_finished and not shelf.held
-        return GroupBatch(taken.lease, [each.group for each in taken.entries], shelf.version), False
+        groups = [each.group for each in taken.entries]
+        return GroupBatch(taken.lease, groups, taken.version), False
 
     async def _wait_for_change(self, wait_s: float) -> None:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -96,10 +73,6 @@ class MemoryBuffer(Buffer):
             await asyncio.wait([waiter], timeout=wait_s)
         finally:
             self._waiting.discard(waiter)
-
-    def _woken(self, done: list[str]) -> list[str]:
-        self._wake()
-        return done
 
     def _wake(self) -> None:
         waiting, self._waiting = self._waiting, set()

@@ -3,7 +3,8 @@ and the Ray actor answer the same messages."""
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -12,7 +13,7 @@ import orjson
 from ...errors import ConfigError
 from ...store.compact import INDEXES
 from ...types import JsonObject
-from .buffer import Buffer, Figures
+from .buffer import Buffer
 from .group import BufferedGroup, GroupBatch, Settled
 from .policy import BufferPolicy
 
@@ -67,10 +68,6 @@ async def _put(buffer: Buffer, asked: Asked) -> JsonObject:
     return {"result": await buffer.put(group, ticket=asked.ticket, timeout_s=wait_s)}
 
 
-async def _refuse(buffer: Buffer, asked: Asked) -> JsonObject:
-    return {"result": await buffer._refuse(asked.key, asked.reason, asked.ticket)}
-
-
 async def _get(buffer: Buffer, asked: Asked) -> JsonObject:
     batch = await buffer.get(
         asked.number,
@@ -94,40 +91,46 @@ async def _set_version(buffer: Buffer, asked: Asked) -> JsonObject:
     return {}
 
 
-async def _nack(buffer: Buffer, asked: Asked) -> JsonObject:
-    return {"keys": await buffer.nack(asked.lease, asked.keys, requeue=asked.requeue)}
+async def _extend(buffer: Buffer, asked: Asked) -> JsonObject:
+    return {"number": await buffer.extend(asked.lease or asked.ticket)}
 
 
-async def _list_settled(buffer: Buffer, asked: Asked) -> JsonObject:
-    return {"settled": await buffer.list_settled(asked.after, asked.number)}
+async def _describe(buffer: Buffer, asked: Asked) -> JsonObject:
+    return buffer.policy.model_dump(mode="json")
 
 
-async def _plain(done: Awaitable[Any], name: str = "done") -> JsonObject:
-    return {name: await done}
+async def _pass_on(operation: str, buffer: Buffer, asked: Asked) -> JsonObject:
+    fields, reply = PASSED_ON[operation]
+    given = {name: getattr(asked, name) for name in fields.split()}
+    found = await buffer._do(operation, **given)
+    return {reply: found} if reply else found
 
+
+PASSED_ON = {
+    "reserve": ("number owner", "tickets"),
+    "release": ("tickets owner", "done"),
+    "refuse": ("key reason ticket", "result"),
+    "ack": ("lease keys", "keys"),
+    "nack": ("lease keys requeue", "keys"),
+    "list_settled": ("after number", "settled"),
+    "stats": ("", ""),
+    "finish": ("is_finished", "done"),
+}
+"""Operation of the shelf → the fields of a message that it takes, and the name of what it returns
+in the reply; without a name, that is the reply."""
+
+ROUTES = {"list_settled": "settled"}
+"""Operations whose message has another name."""
 
 OPERATIONS: dict[str, Callable[[Buffer, Asked], Awaitable[Any]]] = {
-    "reserve": lambda buffer, asked: _plain(
-        buffer.reserve(asked.number, owner=asked.owner), "tickets"
-    ),
-    "release": lambda buffer, asked: _plain(buffer.release(asked.tickets, owner=asked.owner)),
+    **{ROUTES.get(name, name): partial(_pass_on, name) for name in PASSED_ON},
     "put": _put,
-    "refuse": _refuse,
     "get": _get,
-    "ack": lambda buffer, asked: _plain(buffer.ack(asked.lease, asked.keys), "keys"),
-    "nack": _nack,
-    "extend": lambda buffer, asked: _plain(buffer.extend(asked.lease or asked.ticket), "number"),
+    "extend": _extend,
     "set_version": _set_version,
-    "settled": _list_settled,
-    "stats": lambda buffer, asked: buffer.stats(),
-    "finish": lambda buffer, asked: _plain(buffer.finish(asked.is_finished)),
-    "policy": lambda buffer, asked: _describe(buffer),
+    "policy": _describe,
 }
-"""Name of an operation, which is its route over HTTP → what it does."""
-
-
-async def _describe(buffer: Buffer) -> JsonObject:
-    return buffer.policy.model_dump(mode="json")
+"""Name of a message, which is its route over HTTP → what it does."""
 
 
 class RemoteBuffer(Buffer):
@@ -147,45 +150,17 @@ class RemoteBuffer(Buffer):
     async def _ask(self, operation: str, wait_s: float = 0.0, /, **fields: Any) -> Any:
         return orjson.loads(await self._send(operation, orjson.dumps(fields), wait_s))
 
-    async def reserve(self, number: int = 1, *, owner: str = "") -> list[str]:
-        return (await self._ask("reserve", number=number, owner=owner))["tickets"]
-
-    async def release(self, tickets: Collection[str] = (), *, owner: str = "") -> None:
-        await self._ask("release", tickets=list(tickets), owner=owner)
-
-    async def ack(self, lease: str, keys: Collection[str] | None = None) -> list[str]:
-        keys = None if keys is None else list(keys)
-        return (await self._ask("ack", lease=lease, keys=keys))["keys"]
-
-    async def nack(
-        self, lease: str, keys: Collection[str] | None = None, *, requeue: bool = True
-    ) -> list[str]:
-        keys = None if keys is None else list(keys)
-        return (await self._ask("nack", lease=lease, keys=keys, requeue=requeue))["keys"]
-
-    async def extend(self, lease: str) -> int:
-        return (await self._ask("extend", lease=lease))["number"]
-
-    async def set_version(self, version: int, figures: Figures | None = None) -> None:
-        await self._ask("set_version", version=version, figures=dict(figures or {}))
-
-    async def list_settled(self, after: str = "", number: int = 1000) -> list[Settled]:
-        found = await self._ask("settled", after=after, number=number)
-        return [Settled(**each) for each in found["settled"]]
-
-    async def stats(self) -> JsonObject:
-        return await self._ask("stats")
-
-    async def finish(self, is_finished: bool = True) -> None:
-        await self._ask("finish", is_finished=is_finished)
+    async def _do(self, operation: str, **fields: Any) -> Any:
+        found = await self._ask(ROUTES.get(operation, operation), **fields)
+        if operation == "list_settled":
+            return [Settled(**each) for each in found["settled"]]
+        name = "number" if operation == "extend" else PASSED_ON.get(operation, ("", ""))[1]
+        return found[name] if name else found
 
     async def _put(self, group: BufferedGroup, ticket: str, wait_s: float) -> str:
         head = orjson.dumps({"ticket": ticket, "wait_s": wait_s})
         raw = head[:-1] + b',"group":' + group.encode() + b"}"
         return orjson.loads(await self._send("put", raw, wait_s))["result"]
-
-    async def _refuse(self, key: str, reason: str, ticket: str) -> str:
-        return (await self._ask("refuse", key=key, reason=reason, ticket=ticket))["result"]
 
     async def _get(
         self, number: int, least: int, staleness: int | None, wait_s: float, owner: str

@@ -1,16 +1,16 @@
-"""The state of a buffer in memory: who may begin a group, which groups wait, who holds which.
+"""The rules of every buffer: who may begin a group, which groups wait, who holds which.
 
-Every method decides at once and waits for nothing; time comes from `clock`. `redis.lua` has the
-same rules, in the same order.
+Every method decides at once and waits for nothing. The state depends on nothing but the calls,
+their order, and the time that `clock` gives to each: shelves with the same calls are equal.
 """
 
 import math
-import random
 import secrets
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import astuple, dataclass, field
 from itertools import islice
+from random import Random
 from typing import Any
 
 from ...types import JsonObject
@@ -22,6 +22,18 @@ MAX_DEAD = 1_000
 
 FREE = ""
 """The lease of a group that was given back and waits for the next one."""
+
+
+RULES = 1
+"""Raise it when a call may have another result than before: shelves that must be equal may belong
+to processes with different versions of this package."""
+
+
+NAMING = frozenset({"reserve", "take"})
+"""Operations that make names, and take a `token` for that."""
+
+
+NO_FIGURES: Mapping[str, float | None] = {}
 
 
 def owner_of(name: str) -> str:
@@ -51,6 +63,8 @@ class Taken:
     """What one lease was given."""
 
     lease: str
+    version: int | None
+    """The trainer's."""
     entries: list[ShelfEntry] = field(default_factory=list)
 
 
@@ -67,7 +81,7 @@ class Shelf:
         self.identity = secrets.token_hex(8)
         self.version: int | None = None
         self.is_finished = False
-        self.figures: dict[str, float | None] = {}
+        self.figures: Mapping[str, float | None] = NO_FIGURES
         """Those that the trainer told with its version."""
         self.base = self.acked_since = 0
         """The version from which steps are counted, and the uses acknowledged since."""
@@ -93,8 +107,9 @@ class Shelf:
     def __len__(self) -> int:
         return len(self.ready) + len(self.held)
 
-    def reserve(self, number: int, owner: str = "") -> list[str]:
-        """Tickets for up to `number` groups that may be begun now."""
+    def reserve(self, number: int, owner: str, token: str) -> list[str]:
+        """Tickets for up to `number` groups that may be begun now. `token` is a text that no other
+        call has."""
         if self.is_finished:
             return []
         now = self._clock()
@@ -103,11 +118,11 @@ class Shelf:
         room = policy.capacity - len(self) - len(self._tickets)
         bound = policy.num_to_begin(self._room(), len(self._tickets))
         room = min(number, room if bound is None else min(room, bound))
-        tickets = [f"{owner}:{secrets.token_hex(8)}" for _ in range(room)]
+        tickets = [f"{owner}:{token}-{each}" for each in range(room)]
         self._tickets |= dict.fromkeys(tickets, now + policy.reserve_s)
         return tickets
 
-    def release(self, tickets: Collection[str], owner: str = "") -> None:
+    def release(self, tickets: Collection[str], owner: str) -> None:
         """Give reserved places back, and all of an owner: it did nothing with its groups."""
         own = [each for each in self._tickets if owner and owner_of(each) == owner]
         for ticket in [*tickets, *own]:
@@ -129,9 +144,9 @@ class Shelf:
         if policy.capacity_bytes is not None and size > policy.capacity_bytes:
             return self._refuse(key, "too_large")
         if policy.on_full == "drop_oldest":
-            while self.ready and self._is_full(size):
+            while self.ready and not self.has_room(size):
                 self._drop(next(iter(self.ready)), "full")
-        if self._is_full(size):
+        if not self.has_room(size):
             if due is not None:
                 self._tickets[ticket] = due
             if policy.on_full != "block":
@@ -151,17 +166,40 @@ class Shelf:
             return "duplicate"
         return self._refuse(key, reason)
 
-    def take(self, number: int, least: int, staleness: int | None, owner: str = "") -> Taken | None:
-        """Up to `number` groups under a new lease; None if there are not at least `least`."""
+    def has_room(self, size: int, ticket: str = "") -> bool:
+        """Whether a group of this size can be put, with this ticket."""
+        policy, num_reserved = self.policy, len(self._tickets) - (ticket in self._tickets)
+        if len(self) + num_reserved >= policy.capacity:
+            return False
+        return policy.capacity_bytes is None or self.bytes + size <= policy.capacity_bytes
+
+    def has_work(self, least: int, staleness: int | None) -> bool:
+        """Whether `take` would hand out or drop something now."""
+        now, oldest = self._clock(), self._oldest
+        if staleness is not None and self.version is not None and oldest < self.version - staleness:
+            return True
+        due = [each for each in self.held.values() if each.lease == FREE or each.deadline <= now]
+        if len(due) + len(self.ready) >= self._needed(least):
+            return True
+        return any(self._verdict(each, staleness) for each in due)
+
+    def _needed(self, least: int) -> int:
+        return 1 if self.is_finished else max(1, least)
+
+    def take(
+        self, number: int, least: int, staleness: int | None, owner: str, token: str
+    ) -> Taken | None:
+        """Up to `number` groups under a new lease; None if there are not at least `least`. `token`
+        is a text that no other call has."""
         now, policy = self._clock(), self.policy
         self._sweep(staleness)
         again = self._take_back(now, staleness) if self._next_due <= now else []
-        if len(again) + len(self.ready) < (1 if self.is_finished else max(1, least)):
+        if len(again) + len(self.ready) < self._needed(least):
             return None
-        taken = Taken(f"{owner}:{secrets.token_hex(8)}")
+        taken = Taken(f"{owner}:{token}", self.version)
         again = again[:number]
         self.counts["redelivered"] += len(again)
-        for key in [*again, *self._choose(number - len(again))]:
+        for key in [*again, *self._choose(number - len(again), token)]:
             entry = self.ready.pop(key, None) or self.held[key]
             entry.lease, entry.deadline = taken.lease, now + policy.visibility_s
             entry.deliveries += 1
@@ -205,11 +243,11 @@ class Shelf:
             self.held[key].deadline = now + self.policy.visibility_s
         return len(kept)
 
-    def set_version(self, version: int) -> None:
+    def set_version(self, version: int, figures: Mapping[str, float | None] = NO_FIGURES) -> None:
         """The trainer's weights are these now. A lower version than before begins a new count."""
         if self.version is None or version < self.version:
             self.base, self.acked_since = version, 0
-        self.version = version
+        self.version, self.figures = version, figures
         self._note("version", version)
 
     def finish(self, is_finished: bool = True) -> None:
@@ -249,12 +287,6 @@ class Shelf:
     def _room(self) -> int | None:
         return self.policy.room(self.version, self.base, self.acked_since, self.uses)
 
-    def _is_full(self, size: int) -> bool:
-        policy = self.policy
-        if len(self) + len(self._tickets) >= policy.capacity:
-            return True
-        return policy.capacity_bytes is not None and self.bytes + size > policy.capacity_bytes
-
     def _is_stale(self, version: int | None, staleness: int) -> bool:
         return None not in (version, self.version) and version < self.version - staleness  # type: ignore[operator]
 
@@ -277,23 +309,30 @@ class Shelf:
         for key, entry in list(self.held.items()):
             if entry.lease != FREE and entry.deadline > now:
                 self._next_due = min(self._next_due, entry.deadline)
-            elif entry.deliveries >= self.policy.max_deliveries:
-                self.dead.append(key)
-                self._drop(key, "dead")
-            elif staleness is not None and self._is_stale(entry.version, staleness):
-                self._drop(key, "stale")
+            elif reason := self._verdict(entry, staleness):
+                if reason == "dead":
+                    self.dead.append(key)
+                self._drop(key, reason)
             else:
                 again.append(key)
         if again:
             self._next_due = now  # until they are handed out
         return again
 
-    def _choose(self, number: int) -> list[str]:
+    def _verdict(self, entry: ShelfEntry, staleness: int | None) -> str:
+        """Why a group that comes back is dropped; empty if it is handed out again."""
+        if entry.deliveries >= self.policy.max_deliveries:
+            return "dead"
+        is_stale = staleness is not None and self._is_stale(entry.version, staleness)
+        return "stale" if is_stale else ""
+
+    def _choose(self, number: int, token: str) -> list[str]:
+        keys: Any = self.ready
         order = self.policy.order
         if order == "random":
-            return random.sample(list(self.ready), min(number, len(self.ready)))
-        keys: Any = self.ready
-        if order == "freshest":
+            drawn = Random(token).random
+            keys = sorted(keys, key=lambda _: drawn())
+        elif order == "freshest":
             keys = sorted(keys, key=lambda key: -(self.ready[key].version or 0))
         return list(islice(keys, number))
 
@@ -346,5 +385,48 @@ class Shelf:
         self.left.append(Settled(str(self.number_left), key, reason, version))
         self._note("left", key, reason)
 
+    def save(self) -> JsonObject:
+        """The whole state as JSON."""
+        return {
+            **{name: getattr(self, name) for name in PLAIN},
+            "lags": list(self.lags.items()),
+            "dead": list(self.dead),
+            "tickets": self._tickets,
+            "known": list(self.known),
+            "left": [astuple(each) for each in self.left],
+            "entries": [*self.held.values(), *self.ready.values()],
+        }
+
+    def restore(self, state: JsonObject) -> None:
+        """Take over what `save` returned."""
+        for name in PLAIN:
+            setattr(self, name, state[name])
+        self.counts, self.dropped = Counter(self.counts), Counter(self.dropped)
+        self.lags, self.dead = Counter(dict(state["lags"])), deque(state["dead"], MAX_DEAD)
+        self._tickets, self.known = state["tickets"], dict.fromkeys(state["known"])
+        self.left = deque((Settled(*each) for each in state["left"]), self.policy.remember)
+        for each in state["entries"]:
+            entry = ShelfEntry(BufferedGroup.decode(each.pop("group")), **each)
+            self.bytes += entry.size
+            self.uses += entry.uses
+            if entry.lease is None:
+                self._wait(entry.group.key, entry)
+            else:
+                self.held[entry.group.key] = entry
+        self._next_due = -math.inf
+
+    def begin_again(self) -> None:
+        """After the end of its process: no ticket or lease is left, and groups that were handed out
+        wait."""
+        self._tickets, self.is_finished, self.figures = {}, False, NO_FIGURES
+        entries, self.held, self.ready = [*self.held.values(), *self.ready.values()], {}, {}
+        for entry in entries:
+            entry.lease, entry.deliveries, entry.since = None, 0, self._clock()
+            self._wait(entry.group.key, entry)
+
+
+PLAIN = ("identity", "version", "is_finished", "figures", "base", "acked_since", "counts")
+PLAIN += ("dropped", "number_left")
+"""Fields that are JSON."""
 
 COUNTERS = ("put", "delivered", "redelivered", "acked", "duplicates")

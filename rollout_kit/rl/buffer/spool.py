@@ -6,9 +6,6 @@ left.
 
 import fcntl
 import os
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +14,7 @@ import orjson
 from ...errors import OutputError
 from ...store.files import write_atomically
 from ...store.scan import parse_line, read_lines
-from .group import BufferedGroup, Settled
+from .group import BufferedGroup
 from .shelf import Shelf
 
 SPARE_BYTES = 64 << 20
@@ -46,6 +43,7 @@ class Spool:
         for _, raw in read_lines(self.path):
             for kind, values in (parse_line(raw) or {}).items():
                 _apply(shelf, kind, *values)
+        shelf.begin_again()
         self._shelf = shelf
         self._compact()
 
@@ -73,7 +71,7 @@ class Spool:
     def _compact(self) -> None:
         """Write the file anew, with nothing but what the shelf has now."""
         assert self._shelf is not None
-        content = b"".join(_line(*change) for change in _changes(self._shelf))
+        content = _line("shelf", self._shelf.save())
         write_atomically(self.path, content)
         if self._file >= 0:
             os.close(self._file)
@@ -85,31 +83,18 @@ def _line(kind: str, *values: Any) -> bytes:
     return orjson.dumps({kind: values}, option=orjson.OPT_APPEND_NEWLINE)
 
 
-def _changes(shelf: Shelf) -> Iterator[tuple[Any, ...]]:
-    """What builds the shelf again. Leases and tickets are left out: their groups wait."""
-    names = ("identity", "version", "base", "acked_since", "number_left", "counts", "dropped")
-    yield "state", {name: getattr(shelf, name) for name in names}
-    yield "known", [astuple(each) for each in shelf.left], list(shelf.known)
-    for entry in [*shelf.held.values(), *shelf.ready.values()]:
-        yield "kept", entry.group, entry.size, entry.uses
-
-
 def _apply(shelf: Shelf, kind: str, *values: Any) -> None:
     """Make a change again."""
     match kind, *values:
-        case "state", state:
-            for name, value in state.items():
-                setattr(shelf, name, Counter(value) if isinstance(value, dict) else value)
-        case "known", left, known:
-            shelf.left.extend(Settled(*each) for each in left)
-            shelf.known = dict.fromkeys(known)
+        case "shelf", state:
+            shelf.restore(state)
         case ("full",):
             shelf.dropped["full"] += 1
         case "version", version:
             shelf.set_version(version)
-        case (("kept" | "put"), group, size, uses):
+        case "put", group, size, uses:
             shelf.add(BufferedGroup.decode(group), size, uses)
-            shelf.counts["put"] += kind == "put"
+            shelf.counts["put"] += 1
         case ("use", key) | ("left", key, "acked"):
             shelf.use(key)
         case "left", key, reason:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from ...errors import THROTTLED, ModelError, RolloutError
 from ...session import current_session
-from ...time_limit import within
+from ...time_limit import running_loop, within
 from .rate_limit import RequestQueue
 
 log = logging.getLogger(__name__)
@@ -65,13 +65,14 @@ class Waited:
         """The last refusal because of a rate limit."""
         self._queue, self._number = queue, queue.number()
         self._max_throttled_s = max_throttled_s
-        self.now = now
-        """The clock that does not stop."""
+        self.expected = 0.0
+        """Tokens that the queue has reserved for the next try."""
+        self._now = now
         self._came_s = 0.0
         self._heard_at: float | None = None
 
     def __call__(self) -> float:
-        return self.now() - self._came_s
+        return self._now() - self._came_s
 
     @property
     def refusal(self) -> RolloutError:
@@ -89,18 +90,22 @@ class Waited:
             if not self.left_throttled_s:
                 raise error
 
-    async def wait_turn(self) -> float:
-        """Wait until the request may be sent; return the tokens that it is expected to use."""
-        came = self.now()
-        if (expected := self._queue.send_now(came)) is not None:
-            return expected
+    async def wait_turn(self) -> None:
+        """Wait until the request may be sent."""
+        expected = self._queue.send_now(running_loop().time())
+        if expected is None:
+            expected = await self._wait_in_queue()
+        self.expected = expected
+
+    async def _wait_in_queue(self) -> float:
+        came = self._now()
         try:
             with within(self.left_throttled_s):
                 return await self._queue.wait(self._number)
         except TimeoutError:
             raise self.refusal from None
         finally:
-            waited_s = self.now() - came
+            waited_s = self._now() - came
             self.skip(waited_s)
             if session := current_session():
                 session.lose("rate_limit_s", waited_s)
@@ -116,7 +121,7 @@ class Waited:
 
     def hear(self) -> None:
         """A piece of the answer has arrived."""
-        at = self.now()
+        at = self._now()
         if self._heard_at is not None:
             self._came_s += at - self._heard_at
         self._heard_at = at

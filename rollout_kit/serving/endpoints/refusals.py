@@ -1,5 +1,4 @@
-"""OpenAI-compatible endpoints: parameters that rows add to a request, and the meaning of
-refusals."""
+"""The meaning of what OpenAI-compatible endpoints reply: answers, refusals and pauses."""
 
 import re
 import time
@@ -8,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from ...errors import ModelError, TaskError, on_one_line, summary
+from ...errors import ModelError, on_one_line, summary
 from ...responses import CUT_OFF, FILTERED, as_object, make_response, mend_usage, quote_json
 from ...session import note_repair
 from ...types import JsonObject
@@ -173,24 +172,6 @@ def _is_readable(content: Any) -> bool:
     return True
 
 
-def extra_body(row: JsonObject) -> JsonObject:
-    """Remove `metadata.extra_body` from `row` and return it; NeMo Gym's rows add parameters so."""
-    metadata = row.get("metadata")
-    if not isinstance(metadata, dict) or "extra_body" not in metadata:
-        return {}
-    rest = {key: value for key, value in metadata.items() if key != "extra_body"}
-    row.pop("metadata")
-    if rest:
-        row["metadata"] = rest
-    extra = parse_json(metadata["extra_body"])
-    if not isinstance(extra, dict):
-        raise TaskError(
-            "metadata.extra_body must be the JSON text of an object, "
-            f"not {metadata['extra_body']!r:.80}"
-        )
-    return extra
-
-
 def is_context_overflow(status: int, payload: Any) -> bool:
     """Whether the input is longer than the model's context, by the fields that OpenAI and vLLM set.
 
@@ -291,8 +272,9 @@ def _first(payload: Any) -> Any:
     return payload[0] if isinstance(payload, list) and payload else payload
 
 
-def read_refusal(payload: Any, url: str, reply: Reply, model: str) -> ModelError:
-    """The error of an answer that is none, asked of `url` for a model."""
+def read_refusal(payload: Any, url: str, reply: Reply, model: str, place: str) -> ModelError:
+    """The error of an answer that is none, asked of `url` for a model. `place` is what its text
+    calls that endpoint."""
     status = read_status(payload) if reply.status == 200 else reply.status
     if is_wrong_key(payload):
         status = 401
@@ -308,7 +290,7 @@ def read_refusal(payload: Any, url: str, reply: Reply, model: str) -> ModelError
     if status in (404, 405) and is_of_path:
         said += f"; {CHAT_ONLY}"
     return ModelError(
-        f"{url} answered {reply.status}: {said}",
+        f"{place} answered {reply.status}: {said}",
         status=status,
         body=text,
         retryable=not is_out_of_money(payload)

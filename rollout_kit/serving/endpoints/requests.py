@@ -1,0 +1,80 @@
+"""How a row becomes the body of a request to one endpoint, in whichever API the endpoint speaks."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ...errors import TaskError
+from ...types import JsonObject
+from .chat import RAW, MaxTokensField, ReasoningField, sound_calls, to_chat
+from .provider_data import untag
+from .raw import raw_text, to_completion
+from .refusals import parse_json
+
+Api = Literal["responses", "chat_completions"]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestForm:
+    """What the configuration says about requests; it is the same for all rows."""
+
+    api: Api
+    lowest: JsonObject
+    """Parameters for rows that do not set them, such as `model`."""
+    delivery: JsonObject = field(default_factory=dict)
+    """How the answer is to come; rows cannot change it. Raw texts are sent without it."""
+    not_sent: tuple[str, ...] = (RAW,)
+    max_tokens_field: MaxTokensField = "max_completion_tokens"
+    reasoning_field: ReasoningField | None = None
+    """Name of the reasoning of earlier turns in a chat; None: it is not sent."""
+    drops_reasoning: bool = False
+
+    def model(self, row: JsonObject, extra: JsonObject) -> str:
+        """The model that a row asks for."""
+        return str(extra.get("model") or row.get("model") or self.lowest["model"])
+
+    def body(self, row: JsonObject, extra: JsonObject, origin: str) -> JsonObject:
+        """The body for what `read_row` returned. `origin` names the endpoint for provider data."""
+        delivery = self.delivery
+        if isinstance(items := row.get("input"), list):
+            if self.drops_reasoning:
+                items = [item for item in items if item.get("type") != "reasoning"]
+            row["input"] = sound_calls(items)
+        if (text := raw_text(row)) is not None:
+            row, delivery = to_completion(row, text), {}
+        elif self.api == "chat_completions":
+            row = to_chat(
+                row,
+                reasoning_field=self.reasoning_field,
+                max_tokens_field=self.max_tokens_field,
+                endpoint=origin,
+            )
+        elif isinstance(row.get("input"), list):
+            row["input"] = list(untag(row["input"], origin))
+        for key in self.not_sent:
+            row.pop(key, None)
+        return {**self.lowest, **row, **extra, **delivery}
+
+
+def read_row(params: Mapping[str, Any]) -> tuple[JsonObject, JsonObject]:
+    """A copy of create params without those that are null, and their `metadata.extra_body`."""
+    row = {key: value for key, value in params.items() if value is not None}
+    return row, extra_body(row)
+
+
+def extra_body(row: JsonObject) -> JsonObject:
+    """Remove `metadata.extra_body` from `row` and return it; NeMo Gym's rows add parameters so."""
+    metadata = row.get("metadata")
+    if not isinstance(metadata, dict) or "extra_body" not in metadata:
+        return {}
+    rest = {key: value for key, value in metadata.items() if key != "extra_body"}
+    row.pop("metadata")
+    if rest:
+        row["metadata"] = rest
+    extra = parse_json(metadata["extra_body"])
+    if not isinstance(extra, dict):
+        raise TaskError(
+            "metadata.extra_body must be the JSON text of an object, "
+            f"not {metadata['extra_body']!r:.80}"
+        )
+    return extra
