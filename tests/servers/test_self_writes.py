@@ -14,7 +14,7 @@ from rollout_kit.authoring.self_writes import find_self_writes
 from rollout_kit.serving import registry
 
 audit_verifier = as_function("ng_audit_verifier")
-test = as_function("ng_test")
+ng_test = as_function("ng_test")
 
 APP = '''
 from pydantic import BaseModel
@@ -115,7 +115,7 @@ def run(main: Any, capsys: pytest.CaptureFixture[str], *argv: str) -> str:
 def test_ng_test_lets_sessions_take_turns_and_names_the_line(
     make: Callable[[str], str], capsys: pytest.CaptureFixture[str], kind: str
 ) -> None:
-    said = run(test, capsys, f"+entrypoint={make(kind)}")
+    said = run(ng_test, capsys, f"+entrypoint={make(kind)}")
     [line] = [each for each in said.splitlines() if "sessions at the same time" in each]
     if kind == "state":
         assert line.startswith("ok") and "writes to self" not in said, said
