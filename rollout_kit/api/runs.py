@@ -123,7 +123,7 @@ class Running(ABC):
         self._has_begun = self._is_stopped = False
 
     @abstractmethod
-    async def _open(self) -> Collection[Any, Any]: ...
+    async def _open(self) -> Collection: ...
 
     def stop(self) -> None:
         """Start nothing more and let what is in flight finish; called again, cancel it."""
@@ -195,7 +195,7 @@ class Running(ABC):
                     " verdicts would be those of the code before: start the servers again"
                 )
 
-    def _make_run(self, collection: Collection[Any, Any]) -> Run:
+    def _make_run(self, collection: Collection) -> Run:
         return Run(
             collection,
             say=log_event,
@@ -217,7 +217,7 @@ class Collecting(Running):
         super().__init__(reach, command.output_jsonl_fpath)
         self._tasks, self._command, self._parts = tasks, command, parts
 
-    async def _open(self) -> Collection[Any, Any]:
+    async def _open(self) -> Collection:
         command, tasks, name = self._command, self._tasks, "tasks"
         if tasks is None or isinstance(tasks, str | Path):
             named = {} if tasks is None else {"input_jsonl_fpath": str(tasks)}
@@ -252,7 +252,7 @@ class Reverifying(Running):
         super().__init__(reach, command.output_jsonl_fpath)
         self._command = command
 
-    async def _open(self) -> Collection[Any, Any]:
+    async def _open(self) -> Collection:
         path = Path(str(self._command.input_jsonl_fpath))
         stored = await survey_stored(str(path), path, self._command)
         found = await verifiers_of(self._servers, stored.survey.agents())

@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self
+
+from typing_extensions import TypeVar
 
 from ..config.idle import Situation, find_idle
 from ..config.inputs import choose_agent, parse_only
@@ -34,6 +36,7 @@ from ..store.tasks import TaskReader
 from ..types import Key, Say
 from .agents import AgentPlan, KnownAgent, check_prices, find_changed_code, know_agents, made_by
 from .changed import find_scopes, find_uncounted
+from .counts import RunSource
 from .history import History
 from .pacing.bill import Bill
 from .pacing.budget import Budget
@@ -119,8 +122,8 @@ class Parts:
         return {} if self.retry is None else {"retry": self.retry}
 
 
-AnyConfig = TypeVar("AnyConfig", bound=RolloutsCommand, covariant=True)
-AnySource = TypeVar("AnySource", bound=TaskSource | StoredSource, covariant=True)
+AnyConfig = TypeVar("AnyConfig", bound=RolloutsCommand, covariant=True, default=RolloutsCommand)
+AnySource = TypeVar("AnySource", bound=RunSource, covariant=True, default=RunSource)
 
 
 @dataclass(slots=True)

@@ -70,7 +70,7 @@ class Run:
 
     def __init__(
         self,
-        collection: Collection[Any, Any],
+        collection: Collection,
         *,
         say: Say,
         ends: Sequence["asyncio.Task[str]"] = (),

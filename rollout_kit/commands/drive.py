@@ -33,7 +33,7 @@ MAX_AGENTS = 5
 Ends = Sequence["asyncio.Task[str]"]
 
 
-async def run_to_end(collection: Collection[Any, Any], ends: Ends, progress: Progress) -> Status:
+async def run_to_end(collection: Collection, ends: Ends, progress: Progress) -> Status:
     """Run what is owed, and report how it went."""
     run = make_run(collection, ends, progress)
     await run.warm_up()
@@ -52,7 +52,7 @@ def _into_buffer(run: Run, say: Say) -> AbstractAsyncContextManager[None]:
     return into_buffer(run, say)
 
 
-async def prepare(collection: Collection[Any, Any], progress: Progress) -> None:
+async def prepare(collection: Collection, progress: Progress) -> None:
     """Count the plan, show it and note the run in the manifest; nothing has been sent before."""
     source = collection.source
     await source.count()
@@ -79,7 +79,7 @@ async def prepare(collection: Collection[Any, Any], progress: Progress) -> None:
         collection.begin()
 
 
-def _say_who_runs(collection: Collection[Any, Any], progress: Progress) -> None:
+def _say_who_runs(collection: Collection, progress: Progress) -> None:
     """Each agent with its model and endpoint, and which of the configured values were replaced."""
     known = collection.runner.agents if collection.source.generates else {}
     plans = {name: plan for name, plan in known.items() if plan.server not in known}
@@ -94,7 +94,7 @@ def _say_who_runs(collection: Collection[Any, Any], progress: Progress) -> None:
         progress.say(f"… and {number_of(more, 'other agent')}")
 
 
-def _say_plan(collection: Collection[Any, Any], progress: Progress) -> None:
+def _say_plan(collection: Collection, progress: Progress) -> None:
     """The plan, and what the output holds of other inputs."""
     for text, fields in plan_notes(collection.source):
         progress.say(text, **fields)
@@ -112,7 +112,7 @@ def _say_plan(collection: Collection[Any, Any], progress: Progress) -> None:
 
 
 def make_run(
-    collection: Collection[Any, Any],
+    collection: Collection,
     ends: Ends,
     progress: Progress,
     attempts: Iterator[Attempt | Later] | None = None,
@@ -163,7 +163,7 @@ async def drive(
                 watcher.end()
 
 
-def _show_total(collection: Collection[Any, Any], progress: Progress) -> None:
+def _show_total(collection: Collection, progress: Progress) -> None:
     """Show the plan of a long input, once it is counted."""
     if collection.source.is_open_ended:  # it has no end
         return
@@ -171,7 +171,7 @@ def _show_total(collection: Collection[Any, Any], progress: Progress) -> None:
     _say_plan(collection, progress)
 
 
-def show_first_request(collection: Collection[Any, Any], progress: Progress) -> Status:
+def show_first_request(collection: Collection, progress: Progress) -> Status:
     """For a dry run: the first request in full, and nothing is sent."""
     attempt = collection.source.next()
     while isinstance(attempt, Later) or (isinstance(attempt, Attempt) and attempt.is_copied):

@@ -11,7 +11,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from sys import intern
-from typing import Any
 
 from ...analysis.metrics.summary import Metrics
 from ...config.keys import GroupsConfig
@@ -84,7 +83,7 @@ class GroupScoring:
     @classmethod
     def of(
         cls,
-        collection: Work[Any, Any],
+        collection: Work,
         metrics: Metrics,
         fail: Callable[[OutputError], None],
         is_whole: bool,

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from ...collecting.groups.slots import OpenGroup, OpenGroups
 from ...collecting.run import Ending, Run
 from ...collecting.schedule import Later
+from ...config.keys import CollectConfig
 from ...errors import ConfigError, OutputError, PeerError, RolloutKitError, number_of
 from ...serving.transport.loop import beside, cancel_all, gather_all, interrupts
 from ...store.groups.members import HeldLine, HeldMember, hold_line
@@ -65,7 +66,8 @@ class Producer:
         self._buffer, self._run, self._acks, self._say = buffer, run, acks, say
         self._policy = run.command
         self._journal = run.collection.journal
-        self._source: EpochSource = run.source
+        assert isinstance(run.source, EpochSource)
+        self._source = run.source
         done = self._journal.contents.done
         plans = run.runner.agents
         self._scored_apart = {n for n, plan in plans.items() if plan.verifies_groups}
@@ -338,10 +340,13 @@ async def produce(buffer: Buffer, run: Run, say: Say) -> AsyncIterator[Producer]
 async def into_buffer(run: Run, say: Say) -> AsyncIterator[None]:
     """Context in which the groups of a run go into the buffer that its command names. A buffer in
     memory is served over HTTP, until it is empty."""
-    command = run.command
+    command, source = run.command, run.source
+    assert isinstance(command, CollectConfig) and isinstance(source, EpochSource)
     async with AsyncExitStack() as stack:
         token = command.auth_token or ""
-        buffer = await stack.enter_async_context(await open_buffer(command.buffer, token=token))
+        buffer = await stack.enter_async_context(
+            await open_buffer(command.buffer or "", token=token)
+        )
         is_mine = isinstance(buffer, MemoryBuffer)
         if is_mine:
             from ..buffer.http import serve_buffer  # other runs need no HTTP server
@@ -351,5 +356,5 @@ async def into_buffer(run: Run, say: Say) -> AsyncIterator[None]:
             say(f"Buffer: {url}", event="buffer_url", url=url)
         async with produce(buffer, run, say) as producer:
             yield
-            if is_mine and run.ending is not Ending.INTERRUPTED and not run.source.is_over:
+            if is_mine and run.ending is not Ending.INTERRUPTED and not source.is_over:
                 await producer.wait_for_trainer()
