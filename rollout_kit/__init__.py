@@ -11,8 +11,13 @@ from ._version import __version__ as __version__
 
 _HOMES = {
     "store.load": "Rollouts load",
-    "api.runs": "collect collect_sync reverify",
+    "api.given": "Endpoint",
+    "api.runs": "Collected collect reverify",
     "api.servers": "connect servers",
+    "api.sync": "collect_sync",
+    "collecting.pacing.budget": "Budget",
+    "collecting.pacing.limiter": "Limiter",
+    "collecting.steps": "RolloutLimits",
     "errors": "ConfigError ModelError OutputError RolloutError RolloutKitError StopRun TaskError"
     " ToolError VerifyError",
     "launch.reach": "Servers",
@@ -26,7 +31,9 @@ _HOMES = {
     "serving.model": "Model ModelConfig",
     "serving.resources_server": "ResourcesServer ResourcesServerConfig Reverify",
     "serving.tools": "tool",
+    "serving.transport.retry": "RetryPolicy",
     "serving.verify_workers": "VerifyWorkersConfig",
+    "store.journal": "OutcomeSink",
     "types": "Failure JsonObject Key Rollout RolloutInfo RunRequest SeedSessionResponse Unverified"
     " VerifyRequest VerifyResponse",
     "serving.workers.pool": "WorkerPool",
@@ -38,8 +45,13 @@ _moved.install()
 _MODULES = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 if TYPE_CHECKING:
-    from .api.runs import collect, collect_sync, reverify
+    from .api.given import Endpoint
+    from .api.runs import Collected, collect, reverify
     from .api.servers import connect, servers
+    from .api.sync import collect_sync
+    from .collecting.pacing.budget import Budget
+    from .collecting.pacing.limiter import Limiter
+    from .collecting.steps import RolloutLimits
     from .errors import (
         ConfigError,
         ModelError,
@@ -73,8 +85,10 @@ if TYPE_CHECKING:
     from .serving.sandbox.limits import SandboxError, SandboxLimits, SandboxRun
     from .serving.sandbox.sandbox import Sandbox
     from .serving.tools import tool
+    from .serving.transport.retry import RetryPolicy
     from .serving.verify_workers import VerifyWorkersConfig
     from .serving.workers.pool import WorkerPool
+    from .store.journal import OutcomeSink
     from .store.load import Rollouts, load
     from .types import (
         Failure,

@@ -1,22 +1,27 @@
 """Collections and re-verifications as objects that run while a program iterates over them."""
 
 import asyncio
-import queue
-import threading
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator
-from contextlib import AbstractAsyncContextManager, aclosing, nullcontext, suppress
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+)
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
-
-from pydantic import ValidationError
+from typing import Any, Self, Unpack, cast
 
 from ..collecting.pacing.bill import Bill
+from ..collecting.pacing.budget import Budget
+from ..collecting.pacing.limiter import Limiter
 from ..collecting.plan import (
     Collection,
     CommandLines,
-    check_repeats,
+    Parts,
     open_collection,
     open_reverification,
     output_paths,
@@ -26,49 +31,83 @@ from ..collecting.results import Status, finish, write_metrics
 from ..collecting.reverification import verifiers_of
 from ..collecting.run import Run
 from ..collecting.sources import TaskSource
-from ..config import fields
+from ..collecting.steps import RolloutLimits
 from ..config.inputs import task_path
-from ..config.keys import (
-    ClusterConfig,
-    CollectConfig,
-    HttpClientConfig,
-    ProducingConfig,
-    ReverifyConfig,
-    RolloutsCommand,
-    ServersConfig,
-    TrackersConfig,
-)
+from ..config.keys import CollectConfig, Parallelism, ReverifyConfig
 from ..config.load import Config
 from ..errors import ConfigError
 from ..launch.reach import Servers
+from ..serving.transport.retry import RetryPolicy
 from ..store.files import check_apart
-from ..types import JsonObject, Outcome
-from .servers import connect, log_event, servers
+from ..store.journal import OutcomeSink
+from ..store.load import Rollouts
+from ..types import Failure, JsonObject, Outcome, Rollout
+from .arguments import read_collect, read_parts, read_reach, read_reverify
+from .given import Environment, Given, Modelled, Verified
+from .keys import CollectKeys, ReverifyKeys
+from .reached import Reach, Where
+from .servers import log_event
 from .stream import StreamSource
 
 Tasks = str | Path | Iterable[JsonObject] | AsyncIterable[JsonObject]
+"""A JSONL file, or rows."""
 
-AnyRollouts = TypeVar("AnyRollouts", bound=RolloutsCommand)
 
-QUEUED = 1000
-"""Outcomes that may wait for a synchronous consumer."""
+class Collected(Rollouts):
+    """What awaiting a run gives: a table of its rollouts.
+
+    Iterate over it, take its `len`, or call `to_pandas()`. With an output it reads that file, one
+    line at a time, so it has the rollouts of earlier runs too; without one it holds this run's.
+    `metrics` is what the metrics file holds, `status` is 0 if every rollout succeeded, and
+    `failures` are the rollouts of this run that have no result.
+
+    Example:
+
+        table = await rk.collect(rows, model=lambda params: "4", verify=lambda task, response: 1.0)
+        print(len(table), table.metrics["metrics"], [each.reward for each in table])
+    """
+
+    metrics: JsonObject
+    status: Status
+
+    def __init__(self, output: Path | None) -> None:
+        super().__init__(*([output] if output else []))
+        self.failures: list[Failure] = []
+        self._own: list[Rollout] = []
+
+    def take(self, outcome: Outcome) -> None:
+        """Add an outcome of the run."""
+        if isinstance(outcome, Failure):
+            self.failures.append(outcome)
+        elif isinstance(outcome, Rollout) and not self.paths:
+            self._own.append(outcome)
+
+    def end(self, metrics: JsonObject | None, status: Status | None) -> Self:
+        """The table of a run that has ended so."""
+        assert metrics is not None and status is not None, "the run has ended"
+        self.metrics, self.status = metrics, status
+        return self
+
+    def __iter__(self) -> Iterator[Rollout]:
+        return super().__iter__() if self.paths else iter(self._own)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 class Running(ABC):
-    """A run that makes progress while one iterates over it, once.
+    """A run that makes progress while one iterates over it, or awaits it, once.
 
     After the last outcome `metrics` holds what the metrics file holds, and `status` how it ended.
     """
 
-    def __init__(self, servers: Servers) -> None:
-        if not isinstance(servers, Servers):
-            raise ConfigError(
-                "servers: expected what  async with servers('….yaml') as servers  or connect('http"
-                f"://…') gives, got {type(servers).__name__}; collect_sync takes the name of a YAML"
-            )
+    def __init__(self, reach: Reach, output: Path | None) -> None:
+        reach.check()
         self.metrics: JsonObject | None = None
         self.status: Status | None = None
-        self._servers = servers
+        self.output = output
+        self._reach = reach
+        self._servers: Servers
         self._run: Run | None = None
         self._has_begun = self._is_stopped = False
 
@@ -81,14 +120,31 @@ class Running(ABC):
         if self._run is not None:
             self._run.interrupt()
 
+    def __await__(self) -> Generator[Any, None, Collected]:
+        return self.table().__await__()
+
+    async def table(self) -> Collected:
+        """Run to the end; what `await` of the run gives. Raises what the iteration raises."""
+        table = Collected(self.output)
+        async with aclosing(self.__aiter__()) as outcomes:
+            async for outcome in outcomes:
+                table.take(outcome)
+        return table.end(self.metrics, self.status)
+
     async def __aiter__(self) -> AsyncGenerator[Outcome, None]:
         """Each outcome once it is on disk. To continue after leaving the loop early, start another
         run into the same output."""
         if self._has_begun:
             raise ConfigError("a run can be iterated over once: start another one to continue")
-        if self._servers.ended.is_set():
-            raise ConfigError("the servers have stopped: iterate inside their `async with` block")
         self._has_begun = True
+        async with (
+            self._reach.opened() as self._servers,
+            aclosing(self._outcomes()) as outcomes,
+        ):
+            async for outcome in outcomes:
+                yield outcome
+
+    async def _outcomes(self) -> AsyncGenerator[Outcome, None]:
         await self._wait_for_closing()
         closed = asyncio.Event()
         try:
@@ -151,30 +207,36 @@ class Running(ABC):
 class Collecting(Running):
     """What `collect` returns."""
 
-    def __init__(self, servers: Servers, tasks: Tasks, command: CollectConfig) -> None:
-        super().__init__(servers)
-        self._tasks, self._command = tasks, command
+    def __init__(
+        self, reach: Reach, tasks: Tasks | None, command: CollectConfig, parts: Parts = Parts()
+    ) -> None:
+        super().__init__(reach, command.output_jsonl_fpath)
+        self._tasks, self._command, self._parts = tasks, command, parts
 
     async def _open(self) -> Collection[Any, Any]:
         command, tasks, name = self._command, self._tasks, "tasks"
-        if isinstance(tasks, str | Path):
-            given = command.model_copy(update={"input_jsonl_fpath": str(tasks)})
+        if tasks is None or isinstance(tasks, str | Path):
+            named = {} if tasks is None else {"input_jsonl_fpath": str(tasks)}
+            given = command.model_copy(update=named)
             name = task_path(given, self._servers.values, command.agent_name)
             if command.output_jsonl_fpath:
                 check_apart(name, output_paths(command))
+        if self._parts.retry and self._servers.make_runner:
+            raise ConfigError("retry: workers have a policy of their own: leave it out")
         return await open_collection(
             Config(command, {}, {}, self._servers.values, {}, frozenset()),
             self._servers,
             Path(name),
             name,
-            bill=Bill(),
+            bill=self._parts.budget.bill if self._parts.budget else Bill(),
             lines=CommandLines(),
             say=log_event,
             make_source=self._source(),
+            parts=self._parts,
         )
 
     def _source(self) -> Callable[..., TaskSource]:
-        if isinstance(self._tasks, str | Path):
+        if self._tasks is None or isinstance(self._tasks, str | Path):
             return TaskSource
         return partial(StreamSource, self._tasks)
 
@@ -182,8 +244,8 @@ class Collecting(Running):
 class Reverifying(Running):
     """What `reverify` returns."""
 
-    def __init__(self, servers: Servers, command: ReverifyConfig) -> None:
-        super().__init__(servers)
+    def __init__(self, reach: Reach, command: ReverifyConfig) -> None:
+        super().__init__(reach, command.output_jsonl_fpath)
         self._command = command
 
     async def _open(self) -> Collection[Any, Any]:
@@ -195,147 +257,94 @@ class Reverifying(Running):
 
 
 def collect(
-    servers: Servers, tasks: Tasks, *, output: str | Path | None = None, **keys: Any
+    tasks: Tasks | Where | None = None,
+    rows: Tasks | None = None,
+    *,
+    servers: Where | None = None,
+    model: Modelled | None = None,
+    verify: Verified | None = None,
+    environment: Environment | None = None,
+    output: str | Path | None = None,
+    parallelism: int | str | Parallelism | Limiter | None = None,
+    limits: Budget | RolloutLimits | None = None,
+    retry: int | RetryPolicy | None = None,
+    sink: OutcomeSink | None = None,
+    **keys: Unpack[CollectKeys],
 ) -> Collecting:
-    """Run tasks through an agent and verify each: iterate over the result.
+    """Run tasks through an agent and verify each: iterate over the result, or await it.
 
-    `tasks` is a JSONL file, or an iterable of rows, asynchronous or not. Rollouts are appended to
-    `output`, where a later call continues; without it they are only yielded. `keys` are those of
-    `ng_collect_rollouts` that concern one run, such as `num_repeats=4`. Raises ConfigError here,
-    and ConfigError, OutputError or StopRun during the iteration.
+    Iterating gives each `Rollout`, `Failure` and `Unverified` once it is on disk. Awaiting runs to
+    the end and gives a table, `Collected`.
+
+    - `tasks` is a JSONL file, or an iterable of rows, asynchronous or not.
+    - `servers` are those of `servers(…)` or `connect(…)`, one or several YAML files, or the URL of
+      an `ng_run`. Without them the run starts its own from `model` and `environment` or `verify`,
+      which are those of `servers`. With running servers, `model` is the name of a model server.
+    - `output` is the file to append rollouts to, where a later call continues. Without it nothing
+      is written.
+    - `parallelism` is the number of rollouts in flight, `"auto"`, `"min-start-max"`, or a
+      `Limiter`.
+    - `limits` is a `Budget` in US dollars and tokens, which several runs may share, or
+      `RolloutLimits` in seconds and attempts for each rollout.
+    - `retry` is the number of attempts at a rollout, or a `RetryPolicy` with pauses in seconds.
+    - `sink` gets all outcomes that ended together, by `append_all(outcomes)`, before anything else
+      sees them. The event loop waits for it.
+    - `keys` are those of `ng_collect_rollouts`, such as `num_repeats=4` or `max_minutes=30`.
+
+    `collect(servers, tasks)` is accepted too. Raises ConfigError here, and ConfigError, OutputError
+    or StopRun during the iteration.
+
+    Example:
+
+        async for outcome in rk.collect(
+            rows,
+            model=lambda params: "4",
+            verify=lambda task, response: float("4" in str(response["output"])),
+            output="collected.jsonl",
+            num_repeats=2,
+        ):
+            print(outcome.reward)
+        table = await rk.collect(rows, model=lambda params: "4", environment="string_match")
     """
-    return Collecting(servers, tasks, _collect_config(tasks, output, keys))
+    if rows is not None or isinstance(tasks, Servers):
+        if servers is not None:
+            raise ConfigError("servers: given twice, once before the tasks: leave one out")
+        where, wanted = cast(Where, tasks), rows
+    else:
+        where, wanted = servers, cast(Tasks, tasks)
+    own: dict[str, Any] = {**keys}
+    parts = read_parts(own, parallelism, limits, retry, sink)
+    reach = read_reach(where, Given(model, verify, environment), own)
+    return Collecting(reach, wanted, read_collect(wanted, output, own), parts)
 
 
 def reverify(
-    servers: Servers, rollouts: str | Path, *, output: str | Path, **keys: Any
+    servers: Where,
+    rollouts: str | Path,
+    *,
+    output: str | Path | None = None,
+    parallelism: int | None = None,
+    retry: int | None = None,
+    **keys: Unpack[ReverifyKeys],
 ) -> Reverifying:
-    """Verify stored responses again, without the policy: iterate over the result.
+    """Verify stored responses again, without the policy: iterate over the result, or await it.
 
-    `rollouts` is a file that a collection wrote; new verdicts are appended to `output`. `keys` are
-    those of `ng_reverify` that concern one run.
+    - `servers` are those of `collect`; of YAML files, the policy model is not started.
+    - `rollouts` is a file that a collection wrote, and `output` another one, to which the new
+      verdicts are appended.
+    - `parallelism` is the number of verifications in flight, `retry` the number of attempts at one.
+    - `keys` are those of `ng_reverify`, such as `stale_only=True`.
+
+    Raises ConfigError here, and ConfigError, OutputError or StopRun during the iteration.
+
+    Example:
+
+        async with rk.servers(model=lambda params: "4", environment="string_match") as servers:
+            await rk.collect(rows, servers=servers, output="stored.jsonl")
+            table = await rk.reverify(servers, "stored.jsonl", output="again.jsonl")
+        print(table.metrics["verdicts"])
     """
-    if not isinstance(rollouts, str | Path) or not output:
-        raise ConfigError("reverify: name the file of rollouts, and another one as output")
-    command = read_keys(ReverifyConfig, output, keys)
-    return Reverifying(servers, command.model_copy(update={"input_jsonl_fpath": str(rollouts)}))
-
-
-class CollectingSync:
-    """What `collect_sync` returns: a run with an event loop in a thread of its own."""
-
-    def __init__(self, where: str | Path, tasks: Tasks, command: CollectConfig) -> None:
-        self.metrics: JsonObject | None = None
-        self.status: Status | None = None
-        self._where, self._tasks, self._command = where, tasks, command
-        self._ready: queue.SimpleQueue[Outcome | BaseException | None] = queue.SimpleQueue()
-        self._room = asyncio.Event()
-        self._has_begun = False
-
-    def __iter__(self) -> Iterator[Outcome]:
-        """Each outcome once it is on disk. Leaving the loop cancels what is in flight."""
-        if self._has_begun:
-            raise ConfigError("a run can be iterated over once: start another one to continue")
-        self._has_begun = True
-        loop = asyncio.new_event_loop()
-        task = loop.create_task(self._collect())
-        thread = threading.Thread(target=self._work, args=(loop, task), name="collect", daemon=True)
-        thread.start()
-        try:
-            while (found := self._ready.get()) is not None:
-                if isinstance(found, BaseException):
-                    raise found
-                yield found
-                if self._ready.qsize() < QUEUED:
-                    with suppress(RuntimeError):  # the loop has ended already
-                        loop.call_soon_threadsafe(self._room.set)
-        finally:
-            with suppress(RuntimeError):  # the loop has ended already
-                loop.call_soon_threadsafe(task.cancel)
-            thread.join()
-
-    async def _collect(self) -> None:
-        is_url = str(self._where).startswith("http://")
-        where = connect(str(self._where)) if is_url else servers(self._where)
-        async with where as reached:
-            run = Collecting(reached, self._tasks, self._command)
-            async with aclosing(run.__aiter__()) as outcomes:
-                async for outcome in outcomes:
-                    self._ready.put(outcome)
-                    if self._ready.qsize() >= QUEUED:
-                        self._room.clear()
-                        await self._room.wait()
-            self.metrics, self.status = run.metrics, run.status
-
-    def _work(self, loop: asyncio.AbstractEventLoop, task: "asyncio.Task[None]") -> None:
-        found: BaseException | None = None
-        try:
-            loop.run_until_complete(task)
-        except asyncio.CancelledError:
-            pass  # the consumer has left
-        except BaseException as error:
-            found = error
-        finally:
-            loop.run_until_complete(loop.shutdown_asyncgens())
-            loop.run_until_complete(loop.shutdown_default_executor())
-            loop.close()
-            self._ready.put(found)
-
-
-def collect_sync(
-    where: str | Path, tasks: Tasks, *, output: str | Path | None = None, **keys: Any
-) -> CollectingSync:
-    """`collect` for synchronous code: `where` is a YAML file of servers, or the URL of an `ng_run`.
-
-    It works inside a running event loop too, for example in a notebook.
-    """
-    return CollectingSync(where, tasks, _collect_config(tasks, output, keys))
-
-
-OF_SERVERS = frozenset(
-    {*HttpClientConfig.model_fields, *ServersConfig.model_fields, *ClusterConfig.model_fields}
-) - {"shard"}
-"""Keys that concern servers, and so have no effect on one run."""
-
-# fmt: off
-OF_COMMANDS = frozenset({
-    "config_paths", "json", "json_output", "dry_run", "confirm", "num_canary",
-    "canary_seed", "throughput_log", "dataset", "input_jsonl_fpath", "output_jsonl_fpath",
-    "head_server", "request_timeout_s", "dashboard", "dashboard_port",
-    *TrackersConfig.model_fields,
-})
-# fmt: on
-"""Keys of the commands that are arguments here, or concern only people at a terminal."""
-
-
-def _collect_config(tasks: Tasks, output: str | Path | None, keys: dict[str, Any]) -> CollectConfig:
-    if isinstance(tasks, bytes | dict) or not isinstance(tasks, Path | Iterable | AsyncIterable):
-        kind = type(tasks).__name__
-        raise ConfigError(f"tasks: expected a JSONL file or an iterable of rows, got {kind}")
-    command = read_keys(CollectConfig, output, keys)
-    check_repeats(command)
-    return command
-
-
-def read_keys(
-    kind: type[AnyRollouts], output: str | Path | None, keys: dict[str, Any], **own: Any
-) -> AnyRollouts:
-    """The arguments of a run as the keys of its command; ConfigError for one that is wrong. `own`
-    are those that its function names."""
-    for name in keys:
-        if name in OF_SERVERS:
-            raise ConfigError(
-                f"{name}: it concerns servers: give it to servers(…, overrides=['+{name}=…'])"
-            )
-        if name in ProducingConfig.model_fields:
-            raise ConfigError(f"{name}: it is for a trainer: give it to rollout_kit.rl.collect")
-        if name in OF_COMMANDS:
-            raise ConfigError(f"{name}: has no effect here; leave it out")
-    if output is not None and not str(output):
-        raise ConfigError("output: expected a path, got an empty text")
-    given = keys | own | ({} if output is None else {"output_jsonl_fpath": output})
-    try:
-        return kind.model_validate(given)
-    except ValidationError as error:
-        lines = [f"{'.'.join(one.path)}: {one.reason}" for one in fields.problems(error, kind)]
-        raise ConfigError("\n".join(lines)) from None
+    own: dict[str, Any] = {**keys}
+    read_parts(own, parallelism, None, retry, None)
+    reach = read_reach(servers, Given(), own)
+    return Reverifying(reach, read_reverify(rollouts, output, own))

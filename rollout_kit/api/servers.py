@@ -1,18 +1,21 @@
-"""Servers for a program: started from YAML, or those of a running `ng_run`."""
+"""Servers for a program: started from YAML or from objects, or those of a running `ng_run`."""
 
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 from urllib.parse import urlsplit
 
 from ..collecting.cluster.opening import open_servers
 from ..config.keys import CollectConfig
-from ..config.load import load
+from ..config.load import Program, load
 from ..errors import ConfigError
 from ..launch.reach import Servers
+from ..types import JsonObject
+from .given import Agents, Environment, Given, Modelled, Verified
+from .keys import StartKeys
 
 log = logging.getLogger("rollout_kit")
 
@@ -25,35 +28,68 @@ def log_event(text: str, **fields: Any) -> None:
 @asynccontextmanager
 async def servers(
     *config_paths: str | Path,
+    agents: Agents | None = None,
+    model: Modelled | None = None,
+    verify: Verified | None = None,
+    environment: Environment | None = None,
+    values: JsonObject | None = None,
     overrides: Sequence[str] = (),
-    executor: str = "local",
-    num_workers: int | None = None,
+    **keys: Unpack[StartKeys],
 ) -> AsyncIterator[Servers]:
-    """Start the servers of YAML files, in this process unless the YAML places them elsewhere.
+    """Start servers and stop them at the end of the block.
 
-    With `executor="processes"` or `"ray"`, `num_workers` workers run the rollouts, as they do for
-    `ng_collect_rollouts`; all runs through them have the same settings. `overrides` are words as on
-    the command line: `"++policy_model.…=0.7"`. Raises ConfigError if the configuration is wrong or
-    a server cannot start.
+    They come from YAML files, from Python objects, or from both: a server that is given here
+    replaces that of the same name in the files. All run in this process unless the YAML places them
+    elsewhere.
+
+    - `model` becomes the server `policy_model`. It is `"openai/gpt-4o-mini"` (a provider whose YAML
+      is shipped, and its model), an `Endpoint`, a `Model` or its class, or a function of the create
+      params that returns a text or a response.
+    - `environment` is the name of a shipped resources server, a YAML file, or a `ResourcesServer`.
+    - `verify` is a function `verify(task, response)` that returns a reward or a mapping with
+      `reward`, or a `ResourcesServer`. It takes the place of `environment`.
+    - `agents` are `Agent` objects or classes, one, several, or by name. Without any, a
+      `simple_agent` is added if there is one resources server.
+    - `values` are keys and blocks as in a YAML file that is merged last.
+    - `overrides` are words as on the command line: `"++policy_model.…=0.7"`.
+    - `keys` are the keys of the commands that concern servers, such as `record="tape"`. With
+      `executor="processes"` or `"ray"`, `num_workers` workers run the rollouts, and all runs
+      through these servers have the same settings.
+
+    Raises ConfigError if the configuration is wrong or a server cannot start.
+
+    Example:
+
+        async with rk.servers(model=lambda params: "4", environment="string_match") as servers:
+            table = await rk.collect(rows, servers=servers)
+        print(len(table))
     """
     if isinstance(overrides, str):
         raise ConfigError(f"overrides: expected a list of words, got the text '{overrides}'")
-    if not config_paths or not all(isinstance(path, str | Path) and path for path in config_paths):
+    given = Given(model, verify, environment, agents)
+    is_some = config_paths or given or values
+    if not is_some or not all(isinstance(path, str | Path) and path for path in config_paths):
         raise ConfigError(
-            "servers: expected the paths of YAML files, as in servers('a.yaml', 'b.yaml'), got"
-            f" {', '.join(map(repr, config_paths)) or 'none'}"
+            "servers: expected the paths of YAML files, as in servers('a.yaml', 'b.yaml'), or"
+            f" objects, got {', '.join(map(repr, config_paths)) or 'none'}"
         )
-    paths = ",".join(str(path) for path in config_paths)
-    words = [f"+config_paths=[{paths}]", f"+executor={executor}", *overrides]
-    if num_workers is not None:
-        words.append(f"+num_workers={num_workers}")
-    async with _reach(words) as found:
+    program = given.program(config_paths, {**(values or {}), **keys})
+    async with _reach(program, overrides) as found:
         yield found
 
 
 @asynccontextmanager
 async def connect(url: str, *, auth_token: str | None = None) -> AsyncIterator[Servers]:
-    """The servers of the `ng_run` whose head server answers at `url`, as it prints it."""
+    """The servers of the `ng_run` whose head server answers at `url`, as it prints it.
+
+    `auth_token` is the secret of that run, if it is not in this user's token file. Raises
+    ConfigError if nothing answers there.
+
+    Example (needs `ng_run`):
+
+        async with rk.connect("http://127.0.0.1:11000") as servers:
+            table = await rk.collect("tasks.jsonl", servers=servers)
+    """
     try:
         parts = urlsplit(url)
         scheme, host, port = parts.scheme, parts.hostname, parts.port
@@ -62,17 +98,31 @@ async def connect(url: str, *, auth_token: str | None = None) -> AsyncIterator[S
     if scheme != "http" or not host or not port:
         raise ConfigError(f"connect: expected a URL such as http://127.0.0.1:11000, got {url!r}")
     named = f"[{host}]" if ":" in host else host
-    words = [f"+head_server.host='{named}'", f"+head_server.port={port}"]
-    async with _reach(words, auth_token=auth_token) as found:
+    values: JsonObject = {"head_server": {"host": named, "port": port}}
+    if auth_token is not None:
+        values["auth_token"] = auth_token
+    async with _reach(Program(values=values)) as found:
         yield found
 
 
 @asynccontextmanager
-async def _reach(words: Sequence[str], **keys: Any) -> AsyncIterator[Servers]:
-    """`keys` are set as they are: they never appear in an error about a word."""
-    config = load(["+global_aiohttp_connector_limit=0", *words], CollectConfig)
-    given = {name: value for name, value in keys.items() if value is not None}
-    config = replace(config, command=config.command.model_copy(update=given))
+async def beside(running: Servers, given: Given) -> AsyncIterator[Servers]:
+    """The servers that a program gives, which ask a model server that runs already."""
+    async with _reach(given.program((), {}, running)) as found:
+        yield replace(found, ends=[*found.ends, *running.ends], closing=running.closing)
+
+
+@asynccontextmanager
+async def _reach(program: Program, words: Sequence[str] = ()) -> AsyncIterator[Servers]:
+    values = {"global_aiohttp_connector_limit": 0, **program.values}
+    values = {key: str(one) if isinstance(one, Path) else one for key, one in values.items()}
+    config = load(words, CollectConfig, program=replace(program, values=values))
+    if program.made and config.command.executor != "local":
+        names = ", ".join(program.made)
+        raise ConfigError(
+            f"executor={config.command.executor}: {names} would run in this process only: put its"
+            " class into the app.py of a folder, such as resources_servers/my_env, or leave it out"
+        )
     async with open_servers(config, log_event) as found:
         try:
             yield found

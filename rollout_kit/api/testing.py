@@ -5,10 +5,11 @@ import asyncio
 import selectors
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from inspect import isawaitable
 from typing import Any, Literal, TypeVar
 
-from ..responses import function_call_item, make_response, message_item
-from ..serving.model import Model
+from ..responses import function_call_item, make_response
+from ..serving.functions import Answer, Answering, FunctionModel, text_response, usage_of
 from ..serving.service import Service
 from ..serving.sockets import bound_socket, url_of
 from ..serving.transport.cassette import Cassette
@@ -22,9 +23,6 @@ Over = Literal["local", "round_trip", "http"]
 """Transports: in this process, in this process through JSON, and over a socket."""
 
 OVERS: tuple[Over, ...] = ("local", "round_trip", "http")
-
-Answer = str | JsonObject
-"""Answer of a scripted model: a text or a complete response."""
 
 
 @asynccontextmanager
@@ -59,29 +57,26 @@ def making(cls: type[Service], /, **settings: Any) -> Callable[[Peers, str], Ser
     return lambda peers, name: cls(cls.Config.model_validate(settings), peers, name)
 
 
-class ScriptedModel(Model):
+class ScriptedModel(FunctionModel):
     """A model server that answers with a function of the create params, or from a list.
 
     It records its `calls`, counts those `in_flight`, waits `delay_s` before each answer, and raises
     what the function raises.
     """
 
-    is_own = True
-
     def __init__(
         self,
-        answer: Callable[[JsonObject], Answer] | Iterable[Answer],
+        answer: Answering | Iterable[Answer],
         peers: Peers | None = None,
         name: str = "policy_model",
         *,
         delay_s: float = 0,
     ) -> None:
-        super().__init__(self.Config(), peers or Peers({}), name)
-        if callable(answer):
-            self._answer = answer
-        else:
+        if not callable(answer):
             answers = iter(answer)
-            self._answer = lambda params: next(answers)
+            super().__init__(lambda params: next(answers), peers, name)
+        else:
+            super().__init__(answer, peers, name)
         self._delay_s = delay_s
         self.calls: list[JsonObject] = []
         self.in_flight = 0
@@ -93,24 +88,23 @@ class ScriptedModel(Model):
             if self._delay_s:
                 await asyncio.sleep(self._delay_s)
             answer = self._answer(params)
+            if isawaitable(answer):
+                answer = await answer
         finally:
             self.in_flight -= 1
         return text_response(answer) if isinstance(answer, str) else answer
 
+    def model_name(self) -> str:
+        return self.name
 
-def text_response(text: str) -> JsonObject:
-    """Build a response with `text`; each word counts as one output token."""
-    return make_response("scripted", [message_item(text)], _usage(len(text.split())))
+    def generation_settings(self) -> JsonObject:
+        return {}
 
 
 def call_response(*calls: tuple[str, str]) -> JsonObject:
     """Build a response with tool calls, each `(name, arguments as JSON text)`."""
     items = [function_call_item(name, arguments) for name, arguments in calls]
-    return make_response("scripted", items, _usage(len(calls)))
-
-
-def _usage(output_tokens: int) -> JsonObject:
-    return {"input_tokens": 1, "output_tokens": output_tokens, "total_tokens": 1 + output_tokens}
+    return make_response("scripted", items, usage_of(len(calls)))
 
 
 class VirtualClockLoop(asyncio.SelectorEventLoop):

@@ -5,7 +5,6 @@ from typing import Protocol
 
 from ..config.keys import RolloutsCommand
 from ..types import Say
-from .pacing.bill import Bill
 from .pacing.budget import Budget
 
 
@@ -18,8 +17,8 @@ class EndRun(Protocol):
 class RunLimits:
     """`end` is called when a limit is reached."""
 
-    def __init__(self, command: RolloutsCommand, bill: Bill, say: Say, end: EndRun) -> None:
-        self.budget = Budget(bill, command.max_cost_usd, command.max_total_tokens)
+    def __init__(self, command: RolloutsCommand, budget: Budget, say: Say, end: EndRun) -> None:
+        self.budget = budget
         self.max_minutes = command.max_minutes
         self._say, self._end = say, end
         self._began = 0.0

@@ -15,9 +15,9 @@ class ParallelLimit:
 
     meter: Meter
 
-    def __init__(self, asked: Parallelism) -> None:
+    def __init__(self, asked: Parallelism, limiter: Limiter | None = None) -> None:
         self.asked = asked
-        self.limiter: Limiter = limiter_of(asked)
+        self.limiter: Limiter = limiter or limiter_of(asked)
         self._changed = asyncio.Event()
 
     def __call__(self) -> int:

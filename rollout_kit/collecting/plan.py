@@ -22,11 +22,12 @@ from ..serving import registry
 from ..serving.endpoints.prices import Tariff
 from ..serving.nemo_gym.environment_servers import find_sources
 from ..serving.transport.http import max_connections
+from ..serving.transport.retry import RetryPolicy
 from ..store.arms.arm import Arm, with_overrides
 from ..store.arms.read import read_arms
 from ..store.arms.template import Prompt
 from ..store.files import OutputPaths, check_apart, set_aside
-from ..store.journal import AnyJournal, Journal, NoJournal
+from ..store.journal import AnyJournal, Journal, NoJournal, OutcomeSink
 from ..store.manifest import Manifest, fingerprint_of
 from ..store.stored import StoredFile, drop_stale, survey
 from ..store.tasks import TaskReader
@@ -35,6 +36,8 @@ from .agents import AgentPlan, KnownAgent, check_prices, find_changed_code, know
 from .changed import find_scopes, find_uncounted
 from .history import History
 from .pacing.bill import Bill
+from .pacing.budget import Budget
+from .pacing.limiter import Limiter
 from .reverification import StoredSource, Verifiers
 from .rollout import Runner
 from .sources import TaskSource, Wanted
@@ -102,6 +105,16 @@ class Warmup:
     params: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Objects of a program in place of those that the keys of a command describe."""
+
+    limiter: Limiter | None = None
+    budget: Budget | None = None
+    retry: RetryPolicy | None = None
+    sink: OutcomeSink | None = None
+
+
 AnyConfig = TypeVar("AnyConfig", bound=RolloutsCommand, covariant=True)
 AnySource = TypeVar("AnySource", bound=TaskSource | StoredSource, covariant=True)
 
@@ -126,6 +139,10 @@ class Collection(Generic[AnyConfig, AnySource]):
     """Dotted path of a value → what `env.yaml` or the command line has replaced there."""
     audit: tuple[float, int] = (0.0, 0)
     """Share of the verdicts that are made a second time, and the seed that draws them."""
+    limiter: Limiter | None = None
+    """Limits what is in flight in place of `parallelism`."""
+    budget: Budget | None = None
+    """What the run may use, in place of the keys that say it."""
     history: History = field(init=False)
 
     def __post_init__(self) -> None:
@@ -180,6 +197,7 @@ async def open_collection(
     lines: CommandLines,
     say: Say,
     make_source: Callable[..., TaskSource] = TaskSource,
+    parts: Parts = Parts(),
 ) -> Collection[CollectConfig, TaskSource]:
     """Open the output and plan what the tasks ask for; ConfigError or OutputError if the run must
     not begin.
@@ -191,7 +209,7 @@ async def open_collection(
     known = await know_agents(command, servers, reader)
     check_prices(command, known)
     plans = {agent: each.plan for agent, each in known.items()}
-    journal, notes = _open_journal(command, lines)
+    journal, notes = _open_journal(command, lines, parts.sink)
     try:
         manifest = _open_manifest(journal)
         output, appends = str(command.output_jsonl_fpath), command.resume == "append"
@@ -213,10 +231,11 @@ async def open_collection(
         command, park_after_s=command.park_after_s, skip_verification=command.skip_verification
     )
     make_runner = servers.make_runner or Runner
+    own: dict[str, Any] = {} if parts.retry is None else {"retry": parts.retry}
     return Collection(
         command=command,
         source=source,
-        runner=make_runner(servers.peers, plans, limits, bill=bill),
+        runner=make_runner(servers.peers, plans, limits, bill=bill, **own),
         journal=journal,
         manifest=manifest,
         lines=lines,
@@ -226,6 +245,8 @@ async def open_collection(
         warmup=Warmup(command.warmup, command.responses_create_params),
         replaced=_mask_values(config),
         audit=(command.audit_fraction, command.audit_seed),
+        limiter=parts.limiter,
+        budget=parts.budget,
     )
 
 
@@ -345,18 +366,18 @@ def _situation(
 
 
 def _open_journal(
-    command: CollectConfig | ReverifyConfig, lines: CommandLines
+    command: CollectConfig | ReverifyConfig, lines: CommandLines, sink: OutcomeSink | None = None
 ) -> tuple[AnyJournal, list[str]]:
     """The journal, and what people should know about opening it."""
     if command.output_jsonl_fpath is None:
-        return NoJournal(), []
+        return NoJournal(sink), []
     paths, notes = output_paths(command), []
     if command.resume == "fresh" and (moved := set_aside(paths, is_dry=command.dry_run)):
         if command.dry_run:  # show the plan as if they had been moved
             return NoJournal(), ["a real run would move the earlier files aside"]
         notes = [f"moved aside: {', '.join(map(str, moved))}"]
         paths = output_paths(command)
-    return Journal(paths, fsync=command.fsync, command_line=lines.again), notes
+    return Journal(paths, fsync=command.fsync, command_line=lines.again, sink=sink), notes
 
 
 def _open_manifest(journal: AnyJournal) -> Manifest:

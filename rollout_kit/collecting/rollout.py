@@ -10,7 +10,7 @@ from dataclasses import replace
 from time import perf_counter
 
 from ..errors import THROTTLED, PeerLost, PeerTimeout, RolloutError, SessionLost
-from ..serving.transport.retry import ATTEMPT, LOST_ATTEMPT, delay_s
+from ..serving.transport.retry import LOST_ATTEMPT, delay_s
 from ..store.lines import describe_error, info_of, mark_as
 from ..time_limit import running_loop, within
 from ..types import Attempt, Failure, JsonObject, Outcome, Rollout, StoredTurn, Unverified
@@ -90,14 +90,14 @@ class Runner(Equipment):
             if slot.turns and not self._may_resume(attempt, error, len(slot.turns) > num_turns):
                 slot.turns.clear()
                 slot.place.store_turn(StoredTurn(attempt.key, attempt.task.task_index))
-            pause_s = delay_s(ATTEMPT, len(tried), error.retry_after_s, self.random)
+            pause_s = delay_s(self.retry, len(tried), error.retry_after_s, self.random)
             lost += isinstance(error, SessionLost | PeerLost)
             throttled += error.status in THROTTLED
             own = len(tried) - lost - throttled
             is_last = (
                 own >= self.limits.max_attempts
                 or lost >= LOST_ATTEMPT.max_tries
-                or not error.retryable
+                or not self.retry.allows(error, perf_counter() - began + pause_s)
                 or perf_counter() + pause_s > ends + held.seconds
             )
             again = None if is_last else await self._again(attempt, error, answered, slot)

@@ -24,7 +24,7 @@ from ..types import Attempt, Failure, JsonObject, Outcome, Rollout, Say
 from .audit import VerdictAudit
 from .groups.scoring import GroupScoring
 from .limits import RunLimits
-from .pacing.budget import within
+from .pacing.budget import Budget, within
 from .pacing.capacity import Size
 from .pacing.give_up import GiveUp
 from .pacing.limiter import Limiter
@@ -84,7 +84,7 @@ class Run:
         self.ending = Ending.DONE
         self.tally = Tally()
         self.metrics = Metrics.of_run(command.pass_threshold, source.covers, source.arm_ids)
-        self.parallel = ParallelLimit(collection.parallelism)
+        self.parallel = ParallelLimit(collection.parallelism, collection.limiter)
         self.meter = self.parallel.meter = Meter(self.limiter, collection.journal, runner.load)
         self.audit: VerdictAudit | None = None
         self.is_counted = False
@@ -95,7 +95,10 @@ class Run:
         self._pending = collection.journal.contents.pending
         self._undecided: list[Rollout] = []
         """Rollouts that were pending, as long as it is not known of which input they are."""
-        self.limits = RunLimits(command, runner.bill, say, self._reach_limit)
+        budget = collection.budget or Budget(
+            runner.bill, command.max_cost_usd, command.max_total_tokens
+        )
+        self.limits = RunLimits(command, budget, say, self._reach_limit)
         is_whole = attempts is None and command.only is None
         self.groups = GroupScoring.of(collection, self.metrics, self.end_with, is_whole)
         self.schedule = Schedule(

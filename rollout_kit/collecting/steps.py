@@ -28,7 +28,7 @@ from ..serving.tools import NO_TOOL, arguments_of, is_callable, refusal_text
 from ..serving.transport.encoding import NotJson, encode_reply
 from ..serving.transport.loop import Begun
 from ..serving.transport.peers import Peers
-from ..serving.transport.retry import VERIFICATION, retry
+from ..serving.transport.retry import ATTEMPT, VERIFICATION, RetryPolicy, retry
 from ..serving.transport.wire import LARGE, encode, scores_of
 from ..session import VERIFIER, Session, TurnLog, current_session, entered
 from ..store.lines import (
@@ -79,6 +79,8 @@ class Equipment:
     """Agents whose last verdict was slow."""
     bill: Bill = field(default_factory=Bill)
     """Cost of all finished attempts."""
+    retry: RetryPolicy = ATTEMPT
+    """Pauses between the attempts at a rollout, and the errors after which there is another."""
 
 
 @dataclass(frozen=True, slots=True)

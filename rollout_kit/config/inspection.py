@@ -9,7 +9,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ..errors import how_to_install, suggest
-from ..serving import registry
 from ..serving.resources_server import ResourcesServer
 from ..serving.service import Service
 from .fields import keys
@@ -31,7 +30,7 @@ def _servers(instances: Iterable[Instance]) -> Iterator[tuple[Instance, type[Ser
     """The instances that run with this interpreter, with their classes."""
     for each in instances:
         if each.code is None and each.python is None and not is_url(each.placement or ""):
-            yield each, registry.load(each.type, each.implementation)
+            yield each, each.load()
 
 
 def _problems(instance: Instance, server: type[Service]) -> Iterator[str]:

@@ -3,7 +3,7 @@
 Each problem becomes one line; ConfigError is raised after all instances are checked.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -14,10 +14,11 @@ from pydantic import BaseModel, ValidationError
 
 from ..errors import ConfigError, suggest
 from ..serving import registry
+from ..serving.made import Made
 from ..serving.nemo_gym import adoption
 from ..serving.nemo_gym.checkout import Gym, GymServer
 from ..serving.nemo_gym.environment_servers import TYPE as ENVIRONMENTS
-from ..serving.service import ServerConfig, ServerRef
+from ..serving.service import ServerConfig, ServerRef, Service
 from ..types import JsonObject
 from . import fields
 from .instance_keys import APP, CommonKeys, clashes, is_url, name_stray, split_keys
@@ -53,6 +54,9 @@ EXPECTED = {"resources_server": RESOURCES, "model_server": MODELS, "agent_server
 """The type that a reference under these keys must have, whatever its `type` says."""
 
 
+ServiceClass = type[Service]
+
+
 @dataclass(frozen=True, slots=True)
 class Instance:
     """One server to run or to reach. `settings` are the implementation's own keys."""
@@ -77,6 +81,12 @@ class Instance:
     """Texts in its settings and variables that must not be shown."""
     code: GymServer | None = None
     """Its code, if that is written for NeMo Gym."""
+    made: Made | None = None
+    """What makes it, if a program gives it: it runs in this process."""
+
+    def load(self, cwd: Path | None = None) -> ServiceClass:
+        """Its class; ConfigError if there is none, or it cannot be imported."""
+        return self.made.cls if self.made else registry.load(self.type, self.implementation, cwd)
 
 
 class Block(NamedTuple):
@@ -88,6 +98,11 @@ class Block(NamedTuple):
     given: JsonObject
     path: tuple[str, ...]
     code: GymServer | None = None
+    made: Made | None = None
+
+    def load(self, cwd: Path | None = None) -> ServiceClass:
+        """As for an instance."""
+        return self.made.cls if self.made else registry.load(self.type, self.implementation, cwd)
 
 
 class Reference(NamedTuple):
@@ -141,17 +156,24 @@ def check_all(
 ) -> dict[str, Instance]:
     """All instances with resolved references; ConfigError with one line per problem. Without
     `with_policy` an agent's model may be missing."""
+    blocks = [_with_references(block, blocks) for block in blocks]
     blocks = [*blocks, *_missing_agent(blocks, cwd, with_policy)]
     checked = [check(block, merged, cwd) for block in blocks]
     problems = [problem for one in checked for problem in one.problems]
     known = {block.name: block.type for block in blocks}
     instances = {}
+    asked: set[str] = set()
     for one in checked:
         if not with_policy and one.instance.type == AGENTS:
             one.references = [ref for ref in one.references if ref.path[-1] != "model_server"]
         wired, unwired = _wire(one, known, merged)
         instances[wired.name] = wired
+        asked.update(reference.name for reference in one.references)
         problems += unwired
+    for block in blocks:
+        is_asked = block.name in asked or (block.name == POLICY and not with_policy)
+        if block.made and block.type != AGENTS and not is_asked:
+            problems.append(f"{block.name}: no agent asks this server, so it would be ignored")
     if problems:
         raise ConfigError("\n".join(problems))
     return instances
@@ -160,7 +182,7 @@ def check_all(
 def check(block: Block, merged: Merged, cwd: Path) -> CheckedBlock:
     """Check one instance against its implementation's Config."""
     title = f"{block.name} ({block.implementation})"
-    common, own = split_keys(block.given)
+    common, own = ({}, block.given) if block.made else split_keys(block.given)
     problems: list[fields.Problem] = []
     if block.code:
         own["entrypoint"] = common.pop("entrypoint", None) or APP
@@ -182,7 +204,7 @@ def check(block: Block, merged: Merged, cwd: Path) -> CheckedBlock:
     else:
         settings = own
         try:
-            config = registry.load(block.type, block.implementation, cwd).Config
+            config = block.load(cwd).Config
         except ConfigError as error:
             if not (elsewhere and isinstance(error.__cause__, ImportError)):
                 lines.append(f"{block.name}: {error} [{merged.origin(*block.path)}]")
@@ -205,6 +227,7 @@ def check(block: Block, merged: Merged, cwd: Path) -> CheckedBlock:
             deepcopy(settings),
             **keys.model_dump(exclude={"entrypoint"}),
             code=block.code,
+            made=block.made,
         ),
         list(references(settings, validated)),
         lines,
@@ -215,7 +238,7 @@ def with_unsafe_code(given: dict[str, Instance], cwd: Path) -> dict[str, Instanc
     """The instances, with `unsafe_code` set for those that have a sandbox."""
     allowed = dict(given)
     for name, one in given.items():
-        block = Block(name, one.type, one.implementation, one.settings, (name,))
+        block = Block(name, one.type, one.implementation, one.settings, (name,), made=one.made)
         config = config_of(block, cwd)
         if config is not None and UNSAFE_CODE in config.model_fields:
             allowed[name] = replace(one, settings={**one.settings, UNSAFE_CODE: True})
@@ -225,7 +248,7 @@ def with_unsafe_code(given: dict[str, Instance], cwd: Path) -> dict[str, Instanc
 def config_of(block: Block, cwd: Path) -> type[BaseModel] | None:
     """The implementation's Config; None if it cannot be loaded, which `check` reports."""
     try:
-        return registry.load(block.type, block.implementation, cwd).Config
+        return block.load(cwd).Config
     except ConfigError:
         return None
 
@@ -252,6 +275,28 @@ def _read_nested(name: str, value: JsonObject, types: list[str]) -> Block | fiel
         reason = f"{type_}.{implementation} must be a mapping of settings, got {given!r}"
         return fields.Problem((*place, implementation), reason)
     return Block(name, type_, implementation, given or {}, (*place, implementation))
+
+
+def made_blocks(made: Mapping[str, Made]) -> list[Block]:
+    """The servers that a program gives."""
+    return [
+        Block(name, one.cls.kind, one.cls.__name__, one.settings(), (name,), made=one)
+        for name, one in made.items()
+    ]
+
+
+def _with_references(block: Block, blocks: list[Block]) -> Block:
+    """An agent that a program gives asks the only resources server and the policy model, unless it
+    names others."""
+    if block.made is None or block.type != AGENTS:
+        return block
+    found: JsonObject = {}
+    for key, kind in (("resources_server", RESOURCES), ("model_server", MODELS)):
+        names = [each.name for each in blocks if each.type == kind]
+        name = POLICY if POLICY in names else names[0] if len(names) == 1 else None
+        if name and key in block.made.cls.Config.model_fields and not block.given.get(key):
+            found[key] = {"type": kind, "name": name}
+    return block._replace(given={**block.given, **found})
 
 
 def _missing_agent(blocks: list[Block], cwd: Path, with_policy: bool) -> list[Block]:

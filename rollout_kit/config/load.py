@@ -16,6 +16,7 @@ from ..errors import ConfigError, suggest
 from ..secrets import find_used, is_secret_key, mask, private_values, secret_values
 from ..serving.endpoints.params import TEXT_PARAMS
 from ..serving.imported import look_again
+from ..serving.made import Made
 from ..serving.nemo_gym.adoption import place_data
 from ..serving.nemo_gym.checkout import Gym
 from ..types import JsonObject
@@ -77,15 +78,30 @@ class Sources:
 
     merged: Merged
     overrides: list[Override] = field(default_factory=list)
+    made: Mapping[str, Made] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What a program gives as objects, where a command has files and words."""
+
+    config_paths: Sequence[str] = ()
+    values: JsonObject = field(default_factory=dict)
+    """As in a YAML file that is merged last: keys, and blocks of servers."""
+    made: Mapping[str, Made] = field(default_factory=dict)
+    """Servers by name, in place of those of that name in the files."""
 
 
 def load(
-    words: Sequence[str], command: type[CommandT], cwd: Path | None = None
+    words: Sequence[str],
+    command: type[CommandT],
+    cwd: Path | None = None,
+    program: Program = Program(),
 ) -> Config[CommandT]:
     """The configuration of a command started with `words`; ConfigError names every problem."""
     cwd = cwd or Path.cwd()
     look_again()
-    given = read(words, command, cwd)
+    given = read(words, command, cwd, program)
     resolved = interpolation.resolve(given.merged.tree)
     secrets = _find_secrets(given.merged, resolved.values)
     try:
@@ -118,6 +134,7 @@ def _check(
 ) -> Config[CommandT]:
     merged = given.merged
     blocks, problems, warnings = classify.classify(resolved.values, merged, command, cwd)
+    blocks += instances.made_blocks(given.made)
     if not command.asks_policy:
         blocks = verification.without_policy(blocks)
     used = [*fields.keys(command), PARAMS, *(block.name for block in blocks)]
@@ -160,14 +177,21 @@ def _check(
     )
 
 
-def read(words: Sequence[str], command: type[Command], cwd: Path | None = None) -> Sources:
+def read(
+    words: Sequence[str],
+    command: type[Command],
+    cwd: Path | None = None,
+    program: Program = Program(),
+) -> Sources:
     """All sources merged, lowest first, with `${…}` unresolved."""
     cwd = cwd or Path.cwd()
     _check_for_names(words, command)
     merged = Merged()
-    paths = overrides.config_paths(words)
-    for layer in sources.read_layers(paths, cwd, overrides.text_of(words, sources.CHECKOUT)):
+    paths = list(dict.fromkeys([*program.config_paths, *overrides.config_paths(words)]))
+    checkout = overrides.text_of(words, sources.CHECKOUT) or program.values.get(sources.CHECKOUT)
+    for layer in sources.read_layers(paths, cwd, checkout):
         merged.add(layer)
+    merged.replace_servers(program.values, program.made)
     parsed = overrides.parse(words, _text_keys(merged.tree, command, cwd))
     for override in parsed:
         if override.path != (overrides.CONFIG_PATHS,):
@@ -177,7 +201,7 @@ def read(words: Sequence[str], command: type[Command], cwd: Path | None = None) 
     _spread_client_keys(merged)
     if paths:
         merged.add(sources.Layer(COMMAND_LINE, {overrides.CONFIG_PATHS: paths}))
-    return Sources(merged, parsed)
+    return Sources(merged, parsed, program.made)
 
 
 def _spread_client_keys(merged: Merged) -> None:

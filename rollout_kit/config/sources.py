@@ -7,7 +7,7 @@ Mappings merge deeply, lists replace, and each leaf records its last source. Not
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -25,7 +25,7 @@ from . import interpolation
 from .overrides import CONFIG_PATHS, Override
 from .replaced import Replaced
 
-COMMAND_LINE = "command line"
+COMMAND_LINE, PROGRAM = "command line", "the program"
 ENV_FILE = "env.yaml"
 CHECKOUT = "nemo_gym"
 """The key that names a checkout of NeMo Gym."""
@@ -69,6 +69,14 @@ class Merged:
 
     def add(self, layer: Layer) -> None:
         self._merge(self.tree, layer.tree, layer.origin, ())
+
+    def replace_servers(self, values: JsonObject, made: Iterable[str]) -> None:
+        """Add what a program gives: each of its servers replaces the files' one of that name."""
+        blocks = [name for name, one in values.items() if isinstance(one, dict)]
+        for name in (*made, *(each for each in blocks if {*values[each]} & {*registry.TYPES})):
+            self.tree.pop(name, None)
+            self._forget((name,))
+        self.add(Layer(PROGRAM, values))
 
     def apply(self, override: Override) -> None:
         if override.delete:

@@ -9,7 +9,6 @@ from contextlib import suppress
 from typing import Any
 
 from ..errors import ConfigError
-from ..serving import registry
 from .instances import AGENTS, MODELS, POLICY, Block, Instance, references
 
 
@@ -53,8 +52,7 @@ def _find_references(instance: Instance, key: str | None = None) -> list[str]:
     validated = None
     if instance.code is None:
         with suppress(ConfigError):  # a server elsewhere, whose code is not installed here
-            config = registry.load(instance.type, instance.implementation).Config
-            validated = config.model_validate(instance.settings)
+            validated = instance.load().Config.model_validate(instance.settings)
     found = references(instance.settings, validated)
     return [ref.name for ref in found if key is None or ref.path[-1] == key]
 

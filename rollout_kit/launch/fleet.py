@@ -21,7 +21,6 @@ import orjson
 
 from ..config.instances import Instance
 from ..errors import ConfigError, PeerError
-from ..serving import registry
 from ..serving.nemo_gym import handover
 from ..serving.service import Demands
 from ..serving.sockets import url_of
@@ -301,10 +300,9 @@ def _find_problem(paths: Iterable[Path]) -> str:
 def demands_of(instance: Instance) -> Demands:
     """What the implementation demands; nothing if only another interpreter can import it."""
     try:
-        cls = registry.load(instance.type, instance.implementation)
+        return instance.load().demands(instance.settings)
     except ConfigError:
         return Demands()
-    return cls.demands(instance.settings)
 
 
 def _groups(spawned: Iterable[Instance]) -> list[_Group]:

@@ -69,7 +69,7 @@ def find_named(instance: Instance, known: Collection[str]) -> set[str]:
     count too."""
     settings: Any = instance.settings
     with suppress(ConfigError, ValidationError):  # of another interpreter: only what was given
-        config = registry.load(instance.type, instance.implementation).Config
+        config = instance.load().Config
         settings = [settings, config.model_validate(settings).model_dump(mode="json")]
     return set(known).intersection(_texts(settings))
 

@@ -314,6 +314,8 @@ async def _start_on_nodes(
 
 def placement_of(instance: Instance, default: str) -> str:
     """`local`, `process`, `ray` or the instance's URL."""
+    if instance.made:
+        return "local"
     if instance.placement == RAY:
         return RAY
     if instance.num_workers > 1 or instance.process or instance.python or instance.code:
@@ -328,7 +330,9 @@ def placement_of(instance: Instance, default: str) -> str:
 def _instantiate(instance: Instance, peers: Peers) -> Service:
     if instance.code:
         return IdleGymServer(instance.name, instance.code)
-    cls = registry.load(instance.type, instance.implementation)
+    if instance.made:
+        return instance.made.make(instance.settings, instance.secrets, peers, instance.name)
+    cls = instance.load()
     return cls(cls.Config.of(instance.settings, instance.secrets), peers, instance.name)
 
 

@@ -70,6 +70,8 @@ class Servers:
     """What makes a runner that has workers run the attempts; None without workers."""
     plan: JsonObject = field(default_factory=dict)
     """What another process needs to reach them: their URLs, tokens and time limits."""
+    models: list[str] = field(default_factory=list)
+    """The names of the model servers."""
 
     @property
     def environments(self) -> dict[str, EnvironmentServer]:
@@ -138,6 +140,7 @@ async def _own_servers(
             config.values,
             running.ends,
             plan=running.plan,
+            models=[each.name for each in config.of_type(MODELS)],
         )
 
 
@@ -175,7 +178,8 @@ async def _servers_of_ng_run(
         }
         peers = Peers(over_http(plan, client))
         async with beside(_wait_until_gone(head, servers, peers)) as gone:
-            yield Servers(peers, agents, defaults, values, [gone], plan=plan)
+            models = plan["by_rollout"]
+            yield Servers(peers, agents, defaults, values, [gone], plan=plan, models=models)
     finally:
         await client.close()
 

@@ -13,11 +13,13 @@ import hashlib
 import inspect
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires, version
 from pathlib import Path
+from types import CodeType
+from typing import Any, cast
 
 import orjson
 
@@ -32,16 +34,16 @@ OWN = __name__.partition(".")[0]
 
 
 class LoadedCode:
-    """The Python files of a server, as they were when this object was made: those of the folder
-    with its `app.py`, or else the `file` that defines it."""
+    """The code of a server as it was when this object was made: the Python files of the folder with
+    its `app.py`, or else the file that defines it, or what was typed in."""
 
-    def __init__(self, file: Path) -> None:
-        self._file, self._folder = file, file.parent
-        self._sources = read_sources(file)
+    def __init__(self, read: Callable[[], Mapping[str, bytes]], folder: Path | None) -> None:
+        self._read, self._folder = read, folder
+        self._sources = read()
 
     def list_changed(self) -> list[str]:
         """Names of files that have changed since."""
-        now = read_sources(self._file)
+        now = self._read()
         names = sorted({*now, *self._sources})
         return [name for name in names if now.get(name) != self._sources.get(name)]
 
@@ -55,12 +57,11 @@ class LoadedCode:
     def describe(self, libraries: Mapping[str, str]) -> JsonObject:
         """`code`, a digest or the name and version of released verdicts, and `libraries`: the given
         versions and those of the libraries that the code imports."""
-        release = _read_release(self._folder)
-        is_released = release.get("code") == self._digest
+        code, folder = self._digest, self._folder
+        if folder and (release := _read_release(folder)).get("code") == code:
+            code = f"{folder.name} {release.get('version')}"
         return {
-            "code": f"{self._folder.name} {release.get('version')}"
-            if is_released
-            else self._digest,
+            "code": code,
             "libraries": {**self._imported, **libraries},
         }
 
@@ -77,7 +78,43 @@ class LoadedCode:
 @cache
 def load_code(cls: type) -> LoadedCode:
     """The code of a server's class, read when this is first called for it."""
-    return LoadedCode(Path(inspect.getfile(cls)))
+    try:
+        file = Path(inspect.getfile(cls))
+    except (TypeError, OSError):  # it was typed in, as in a notebook
+        return LoadedCode(partial(_read_typed, cls), None)
+    return LoadedCode(partial(read_sources, file), file.parent)
+
+
+def _read_typed(cls: type) -> dict[str, bytes]:
+    """Name → compiled code of what a class without a file defines."""
+    return {
+        f"{each.__qualname__}.{name}": repr(tuple(_read_code(code))).encode()
+        for each in cls.__mro__
+        if not each.__module__.startswith(OWN)
+        for name, found in vars(each).items()
+        if (code := _code_of(found)) is not None
+    }
+
+
+def digest_function(function: Callable[..., Any]) -> str:
+    """A digest of what a function does; of its name if it has no Python code."""
+    code = _code_of(function)
+    return _digest({"": repr(tuple(_read_code(code)) if code else function).encode()})
+
+
+def _code_of(function: object) -> CodeType | None:
+    found = getattr(inspect.unwrap(cast(Any, function)), "__code__", None)
+    return found if isinstance(found, CodeType) else None
+
+
+def _read_code(code: CodeType) -> Iterator[object]:
+    """What a function does, without where it stands."""
+    yield code.co_code, code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, frozenset):
+            yield sorted(map(repr, constant))
+        else:
+            yield tuple(_read_code(constant)) if isinstance(constant, CodeType) else constant
 
 
 def find_versions(names: Iterable[str]) -> dict[str, str]:

@@ -111,7 +111,7 @@ class Model(Service):
 
     follower: WeightFollower | None = None
 
-    def __init__(self, config: Any, peers: "Peers", name: str) -> None:
+    def __init__(self, config: Any = None, peers: "Peers | None" = None, name: str = "") -> None:
         super().__init__(config, peers, name)
         self._tariffs: dict[str, Tariff | None] = {}
         self._weights = ""

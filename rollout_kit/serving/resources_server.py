@@ -97,7 +97,7 @@ class ResourcesServer(Service):
         cls.tools = find_tools(cls)
         cls._verify_request = find_request_type(cls.verify, cls.__name__)
 
-    def __init__(self, config: Any, peers: Any, name: str) -> None:
+    def __init__(self, config: Any = None, peers: Any = None, name: str = "") -> None:
         super().__init__(config, peers, name)
         timeout_s = config.get("session_timeout_s") or SESSION_TIMEOUT_S
         self._sessions = OpenSessions(timeout_s, self._expire)

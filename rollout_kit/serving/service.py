@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, get_type_hints
+from typing import Any, ClassVar, Self, TypeVar, get_type_hints
 
 import orjson
 from pydantic import BaseModel, ConfigDict, PrivateAttr
@@ -28,10 +28,8 @@ from ..trajectory import without_tokens
 from ..types import JsonObject
 from .transport.access import Accepted
 from .transport.encoding import NotJson
+from .transport.peers import Peers
 from .transport.wire import Route, encode, parse_leniently, parse_object, request_parser
-
-if TYPE_CHECKING:
-    from .transport.peers import Peers
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 
@@ -142,9 +140,11 @@ class Service:
         _check_names(cls)
         cls.routes = {route.path: route for route in _find_routes(cls)}
 
-    def __init__(self, config: Any, peers: "Peers", name: str) -> None:
-        self.config = config
-        self.peers = peers
+    def __init__(self, config: Any = None, peers: Peers | None = None, name: str = "") -> None:
+        """A server that a program makes needs no more than a `Config`, if that: whatever runs it
+        gives it its peers and, if it has none, its name."""
+        self.config: Any = type(self).Config() if config is None else config
+        self.peers = Peers({}) if peers is None else peers
         self.name = name
 
     @classmethod

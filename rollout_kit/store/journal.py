@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from time import perf_counter
-from typing import Literal
+from typing import Literal, Protocol
 from zlib import crc32
 
 import orjson
@@ -34,16 +34,26 @@ from .scope import name_of
 from .turns import TurnFile
 
 
+class OutcomeSink(Protocol):
+    """Gets the outcomes of a run, those that ended together at once, when they are on disk and
+    before anything else sees them. What it raises ends the run."""
+
+    def append_all(self, outcomes: Sequence[Outcome], /) -> object: ...
+
+
 class NoJournal:
     """A sink that keeps nothing on disk: for a run without an output."""
 
-    def __init__(self) -> None:
+    def __init__(self, sink: OutcomeSink | None = None) -> None:
+        self._sink = sink
         self.contents = Contents()
         self.notes: list[str] = []
         self.index = KeptIndex(None)
         self.writing_s = 0.0
 
     def append_all(self, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+        if self._sink:
+            self._sink.append_all(outcomes)
         return outcomes
 
     def append_turn(self, turn: StoredTurn) -> None:
@@ -90,8 +100,9 @@ class Journal:
         *,
         fsync: Fsync = "second",
         command_line: str = "",
+        sink: OutcomeSink | None = None,
     ) -> None:
-        self.paths = paths
+        self.paths, self._sink = paths, sink
         self.notes: list[str] = []
         self._command_line = command_line
         self.writing_s = 0.0
@@ -212,6 +223,8 @@ class Journal:
         finally:
             if rollouts:
                 self._write_rollouts(rollouts)
+        if self._sink and kept:
+            self._sink.append_all(kept)
         return kept
 
     def _write_other(self, outcome: Unverified | Failure) -> None:

@@ -6,7 +6,7 @@ flight than the remaining budget covers at the cost of earlier ones.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .bill import Bill, dollars
 
@@ -15,7 +15,7 @@ from .bill import Bill, dollars
 class Budget:
     """The limits of one run; the cost of earlier runs does not count. None: no limit."""
 
-    bill: Bill
+    bill: Bill = field(default_factory=Bill)
     max_cost_usd: float | None = None
     max_total_tokens: int | None = None
 

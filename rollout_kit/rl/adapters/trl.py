@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...api.runs import collect_sync
+from ...api.sync import collect_sync
 from ...errors import ConfigError
 from ...responses import input_items
 from ...types import JsonObject, Rollout

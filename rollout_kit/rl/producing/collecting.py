@@ -6,7 +6,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ...api.runs import Collecting, read_keys
+from ...api.arguments import read_keys
+from ...api.reached import Reach
+from ...api.runs import Collecting
 from ...api.servers import log_event
 from ...collecting.run import Run
 from ...collecting.sources import TaskSource
@@ -24,7 +26,7 @@ class Producing(Collecting):
     def __init__(
         self, servers: Servers, tasks: str | Path, command: CollectConfig, buffer: Buffer
     ) -> None:
-        super().__init__(servers, tasks, command)
+        super().__init__(Reach(servers), tasks, command)
         self._buffer = buffer
 
     def _source(self) -> Callable[..., TaskSource]:

@@ -46,6 +46,12 @@ class RetryPolicy:
     except_for: tuple[type[RolloutError], ...] = ()
     waits: bool = False
 
+    def allows(self, error: RolloutError, after_s: float) -> bool:
+        """Whether a try may begin so long after the first one, because of this error."""
+        is_named = isinstance(error, self.errors) and not isinstance(error, self.except_for)
+        in_time = self.deadline_s is None or after_s < self.deadline_s
+        return is_named and error.retryable and in_time
+
 
 RECONNECT = RetryPolicy(base_s=0.05, cap_s=0.8, deadline_s=10.0, jitter=0.0, errors=PeerUnreachable)
 """`peers`, one HTTP request: while nothing listens, because the server may be restarting. Nothing

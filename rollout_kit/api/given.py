@@ -1,0 +1,196 @@
+"""What a program gives in place of YAML: a model, a verifier, an environment, agents."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from ..config.instances import MODELS, POLICY, RESOURCES
+from ..config.load import Program
+from ..errors import ConfigError, suggest
+from ..launch.reach import Servers
+from ..serving import registry
+from ..serving.agent import Agent
+from ..serving.functions import Answering, FunctionModel, verifier_of
+from ..serving.made import Made
+from ..serving.model import Model
+from ..serving.resources_server import ResourcesServer
+from ..serving.service import Service
+from ..types import JsonObject
+
+YAML = (".yaml", ".yml")
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A model behind an OpenAI-compatible endpoint, such as a running vLLM.
+
+    `url` most often ends in `/v1`; `name` is what the endpoint calls the model. `api_key` is sent
+    as a bearer token. `upstream_api` is what the endpoint speaks. `settings` are further keys of
+    `openai_model`, for example `{"max_concurrent_requests": 32}`. A wrong setting is a ConfigError
+    when the servers start.
+
+    Example:
+
+        model = rk.Endpoint("http://127.0.0.1:8000/v1", "Qwen/Qwen3-4B")
+        run = rk.collect("tasks.jsonl", model=model, environment="math_with_verify")
+    """
+
+    url: str
+    name: str
+    api_key: str = field(default="", repr=False)
+    upstream_api: Literal["responses", "chat_completions"] = "chat_completions"
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def block(self) -> JsonObject:
+        """Its server, as in YAML."""
+        settings: JsonObject = {
+            "openai_base_url": self.url,
+            "openai_model": self.name,
+            "openai_api_key": self.api_key,
+            "upstream_api": self.upstream_api,
+            **self.settings,
+        }
+        return {MODELS: {"openai_model": settings}}
+
+
+Modelled = str | Endpoint | Model | type[Model] | Answering
+"""`"openai/gpt-4o-mini"`, a running server's name, a YAML file, an endpoint, a server, or a
+function of the create params."""
+
+Verified = ResourcesServer | type[ResourcesServer] | Callable[..., Any]
+"""A resources server, or a function `verify(task, response)`."""
+
+Environment = str | Path | ResourcesServer | type[ResourcesServer]
+"""The name of a shipped resources server, a YAML file, or a server."""
+
+AgentServer = Agent | type[Agent]
+
+Agents = AgentServer | Sequence[AgentServer] | Mapping[str, AgentServer]
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Servers that a program gives; `running`: those that run already, and that these may ask."""
+
+    model: Modelled | None = None
+    verify: Verified | None = None
+    environment: Environment | None = None
+    agents: Agents | None = None
+
+    def __bool__(self) -> bool:
+        return self != Given()
+
+    def program(
+        self,
+        config_paths: Iterable[str | Path],
+        values: JsonObject,
+        running: Servers | None = None,
+    ) -> Program:
+        """All of them as one configuration; ConfigError for what cannot be one."""
+        if self.verify is not None and self.environment is not None:
+            raise ConfigError(
+                "verify and environment: an environment has its own verifier; give one of the two"
+            )
+        paths, made, own = [str(path) for path in config_paths], dict[str, Made](), {**values}
+        if self.environment is not None:
+            paths += self._add_environment(self.environment, made)
+        if self.verify is not None:
+            one = _verifier(self.verify)
+            made[one.name] = one
+        for name, agent in _named(self.agents):
+            one = Made.of(agent, Agent, "agents")
+            made[name or one.name] = one
+        if running is not None:
+            made[POLICY] = _relay(running, self.model)
+        elif self.model is not None:
+            paths += self._add_model(self.model, made, own)
+        return Program(paths, own, made)
+
+    def _add_environment(self, given: Environment, made: dict[str, Made]) -> list[str]:
+        if not isinstance(given, str | Path):
+            one = Made.of(given, ResourcesServer, "environment")
+            made[one.name] = one
+            return []
+        if str(given).endswith(YAML):
+            return [str(given)]
+        name = str(given)
+        path = f"{RESOURCES}/{name}/configs/{name}.yaml"
+        if registry.resolve_path(path):
+            return [path]
+        if registry.find(RESOURCES, name):
+            cls = registry.load(RESOURCES, name)
+            assert issubclass(cls, ResourcesServer)
+            made[name] = Made(cls)
+            return []
+        known = registry.implementations(RESOURCES)
+        hint = suggest(name, known) or f"; there are {', '.join(known)}"
+        raise ConfigError(f"environment: no resources server is called '{name}'{hint}")
+
+    def _add_model(self, given: Modelled, made: dict[str, Made], values: JsonObject) -> list[str]:
+        if isinstance(given, Endpoint):
+            values[POLICY] = given.block()
+        elif isinstance(given, str):
+            if given.endswith(YAML):
+                return [given]
+            path, name = _provider(given)
+            values["policy_model_name"] = name
+            return [path]
+        elif isinstance(given, type | Service) or not callable(given):
+            made[POLICY] = Made.of(given, Model, "model")
+        else:
+            made[POLICY] = Made(FunctionModel, FunctionModel(given))
+        return []
+
+
+def _provider(text: str) -> tuple[str, str]:
+    """The YAML of a provider, and the name of its model, of a text such as `openai/gpt-4o-mini`."""
+    provider, slash, name = text.partition("/")
+    path = f"{MODELS}/openai_model/configs/{provider}.yaml"
+    if slash and name and provider and (found := registry.resolve_path(path)):
+        return str(found), name
+    raise ConfigError(
+        f"model: '{text}' is no provider/model, such as openai/gpt-4o-mini, and no .yaml; for an"
+        " endpoint give Endpoint(url, name), and for a running server its servers too"
+    )
+
+
+def _verifier(given: Verified) -> Made:
+    if isinstance(given, ResourcesServer | type):
+        return Made.of(given, ResourcesServer, "verify")
+    if not callable(given):
+        what = "expected a function verify(task, response) or a ResourcesServer"
+        raise ConfigError(f"verify: {what}, got {type(given).__name__}")
+    return Made(verifier_of(given))
+
+
+def _named(given: Agents | None) -> Iterable[tuple[str, AgentServer]]:
+    if given is None:
+        return ()
+    if isinstance(given, Mapping):
+        return given.items()
+    return [("", one) for one in (given if isinstance(given, Sequence) else [given])]
+
+
+def _relay(running: Servers, model: Modelled | None) -> Made:
+    """A model server that is one of those that run already."""
+    known = running.models
+    if model is None:
+        model = POLICY if POLICY in known else known[0] if len(known) == 1 else None
+    if not isinstance(model, str) or model not in known:
+        asked = f"'{model}' is none" if isinstance(model, str) else "expected the name of one"
+        raise ConfigError(f"model: {asked} of the running model servers: {', '.join(known)}")
+    return Made(Relay, Relay(running, model))
+
+
+class Relay(Service):
+    """Passes each request on to a running server."""
+
+    kind = MODELS
+
+    def __init__(self, running: Servers, server: str) -> None:
+        super().__init__()
+        self._transport = running.peers.transport(server)
+
+    async def answer(self, path: str, raw: bytes) -> Any:
+        return await self._transport.send(path, raw or None)
