@@ -12,7 +12,7 @@ from ..launch.reach import Servers
 from ..serving import registry
 from ..serving.agent import Agent
 from ..serving.functions import Answering, FunctionModel, verifier_of
-from ..serving.made import Made
+from ..serving.given_server import GivenServer
 from ..serving.model import Model
 from ..serving.resources_server import ResourcesServer
 from ..serving.service import Service
@@ -92,14 +92,18 @@ class Given:
             raise ConfigError(
                 "verify and environment: an environment has its own verifier; give one of the two"
             )
-        paths, made, own = [str(path) for path in config_paths], dict[str, Made](), {**values}
+        paths, made, own = (
+            [str(path) for path in config_paths],
+            dict[str, GivenServer](),
+            {**values},
+        )
         if self.environment is not None:
             paths += self._add_environment(self.environment, made)
         if self.verify is not None:
             one = _verifier(self.verify)
             made[one.name] = one
         for name, agent in _named(self.agents):
-            one = Made.of(agent, Agent, "agents")
+            one = GivenServer.of(agent, Agent, "agents")
             made[name or one.name] = one
         if running is not None:
             made[POLICY] = _relay(running, self.model)
@@ -107,9 +111,9 @@ class Given:
             paths += self._add_model(self.model, made, own)
         return Program(paths, own, made)
 
-    def _add_environment(self, given: Environment, made: dict[str, Made]) -> list[str]:
+    def _add_environment(self, given: Environment, made: dict[str, GivenServer]) -> list[str]:
         if not isinstance(given, str | Path):
-            one = Made.of(given, ResourcesServer, "environment")
+            one = GivenServer.of(given, ResourcesServer, "environment")
             made[one.name] = one
             return []
         if str(given).endswith(YAML):
@@ -121,13 +125,15 @@ class Given:
         if registry.find(RESOURCES, name):
             cls = registry.load(RESOURCES, name)
             assert issubclass(cls, ResourcesServer)
-            made[name] = Made(cls)
+            made[name] = GivenServer(cls)
             return []
         known = registry.implementations(RESOURCES)
         hint = suggest(name, known) or f"; there are {', '.join(known)}"
         raise ConfigError(f"environment: no resources server is called '{name}'{hint}")
 
-    def _add_model(self, given: Modelled, made: dict[str, Made], values: JsonObject) -> list[str]:
+    def _add_model(
+        self, given: Modelled, made: dict[str, GivenServer], values: JsonObject
+    ) -> list[str]:
         if isinstance(given, Endpoint):
             values[POLICY] = given.block()
         elif isinstance(given, str):
@@ -137,9 +143,9 @@ class Given:
             values["policy_model_name"] = name
             return [path]
         elif isinstance(given, type | Service) or not callable(given):
-            made[POLICY] = Made.of(given, Model, "model")
+            made[POLICY] = GivenServer.of(given, Model, "model")
         else:
-            made[POLICY] = Made(FunctionModel, FunctionModel(given))
+            made[POLICY] = GivenServer(FunctionModel, FunctionModel(given))
         return []
 
 
@@ -155,13 +161,13 @@ def _provider(text: str) -> tuple[str, str]:
     )
 
 
-def _verifier(given: Verified) -> Made:
+def _verifier(given: Verified) -> GivenServer:
     if isinstance(given, ResourcesServer | type):
-        return Made.of(given, ResourcesServer, "verify")
+        return GivenServer.of(given, ResourcesServer, "verify")
     if not callable(given):
         what = "expected a function verify(task, response) or a ResourcesServer"
         raise ConfigError(f"verify: {what}, got {type(given).__name__}")
-    return Made(verifier_of(given))
+    return GivenServer(verifier_of(given))
 
 
 def _named(given: Agents | None) -> Iterable[tuple[str, AgentServer]]:
@@ -172,7 +178,7 @@ def _named(given: Agents | None) -> Iterable[tuple[str, AgentServer]]:
     return [("", one) for one in (given if isinstance(given, Sequence) else [given])]
 
 
-def _relay(running: Servers, model: Modelled | None) -> Made:
+def _relay(running: Servers, model: Modelled | None) -> GivenServer:
     """A model server that is one of those that run already."""
     known = running.models
     if model is None:
@@ -180,7 +186,7 @@ def _relay(running: Servers, model: Modelled | None) -> Made:
     if not isinstance(model, str) or model not in known:
         asked = f"'{model}' is none" if isinstance(model, str) else "expected the name of one"
         raise ConfigError(f"model: {asked} of the running model servers: {', '.join(known)}")
-    return Made(Relay, Relay(running, model))
+    return GivenServer(Relay, Relay(running, model))
 
 
 class Relay(Service):

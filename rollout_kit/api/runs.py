@@ -228,7 +228,7 @@ class Collecting(Running):
             self._servers,
             Path(name),
             name,
-            bill=self._parts.budget.bill if self._parts.budget else Bill(),
+            bill=Bill(),
             lines=CommandLines(),
             say=log_event,
             make_source=self._source(),

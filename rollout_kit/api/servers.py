@@ -70,8 +70,8 @@ async def servers(
     is_some = config_paths or given or values
     if not is_some or not all(isinstance(path, str | Path) and path for path in config_paths):
         raise ConfigError(
-            "servers: expected the paths of YAML files, as in servers('a.yaml', 'b.yaml'), or"
-            f" objects, got {', '.join(map(repr, config_paths)) or 'none'}"
+            "servers: expected objects, or paths of YAML files, as in servers('a.yaml', 'b.yaml'),"
+            f" got {', '.join(map(repr, config_paths)) or 'none'}"
         )
     program = given.program(config_paths, {**(values or {}), **keys})
     async with _reach(program, overrides) as found:

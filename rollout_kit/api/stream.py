@@ -21,6 +21,8 @@ UNKNOWN = 1 << 30
 class StreamSource(TaskSource):
     """The tasks of an iterable, synchronous or not. The plan is known only at its end."""
 
+    reads_as_asked = True
+
     def __init__(
         self, rows: Iterable[JsonObject] | AsyncIterable[JsonObject], *given: Any, **named: Any
     ) -> None:

@@ -137,6 +137,8 @@ class RunSource(ABC):
     """Whether the plan is not counted to its end, or has none."""
     generates: bool = True
     """Whether its rollouts use tokens of the policy."""
+    reads_as_asked: bool = False
+    """Whether its rest is read only as far as the run asks for it."""
     lacks: str = "result"
     """What a rollout that failed is without."""
     own: OwnTasks | None = None

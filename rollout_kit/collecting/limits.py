@@ -40,7 +40,7 @@ class RunLimits:
         budget = self.budget
         if budget.is_open:
             return
-        if budget.max_cost_usd and budget.bill.spent.unpriced and not self._has_warned:
+        if budget.max_cost_usd and budget.total.spent.unpriced and not self._has_warned:
             self._has_warned = True
             self._say(
                 "warning: the price of a model that is asked is not known, and max_cost_usd cannot"

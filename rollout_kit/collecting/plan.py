@@ -114,6 +114,10 @@ class Parts:
     retry: RetryPolicy | None = None
     sink: OutcomeSink | None = None
 
+    def of_runner(self) -> dict[str, Any]:
+        """Those that concern single rollouts."""
+        return {} if self.retry is None else {"retry": self.retry}
+
 
 AnyConfig = TypeVar("AnyConfig", bound=RolloutsCommand, covariant=True)
 AnySource = TypeVar("AnySource", bound=TaskSource | StoredSource, covariant=True)
@@ -231,11 +235,10 @@ async def open_collection(
         command, park_after_s=command.park_after_s, skip_verification=command.skip_verification
     )
     make_runner = servers.make_runner or Runner
-    own: dict[str, Any] = {} if parts.retry is None else {"retry": parts.retry}
     return Collection(
         command=command,
         source=source,
-        runner=make_runner(servers.peers, plans, limits, bill=bill, **own),
+        runner=make_runner(servers.peers, plans, limits, bill=bill, **parts.of_runner()),
         journal=journal,
         manifest=manifest,
         lines=lines,

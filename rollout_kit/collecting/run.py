@@ -95,9 +95,8 @@ class Run:
         self._pending = collection.journal.contents.pending
         self._undecided: list[Rollout] = []
         """Rollouts that were pending, as long as it is not known of which input they are."""
-        budget = collection.budget or Budget(
-            runner.bill, command.max_cost_usd, command.max_total_tokens
-        )
+        budget = collection.budget or Budget(command.max_cost_usd, command.max_total_tokens)
+        budget.bills.append(runner.bill)
         self.limits = RunLimits(command, budget, say, self._reach_limit)
         is_whole = attempts is None and command.only is None
         self.groups = GroupScoring.of(collection, self.metrics, self.end_with, is_whole)
@@ -171,7 +170,8 @@ class Run:
             self.collection.journal.check()
             self.collection.journal.sync()
             if self.ending is not Ending.INTERRUPTED:
-                await counted
+                if self.ending is Ending.DONE or not self.source.reads_as_asked:
+                    await counted
                 if self.audit:
                     await self.audit.finish()
             await self.groups.finish()

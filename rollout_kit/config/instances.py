@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from ..errors import ConfigError, suggest
 from ..serving import registry
-from ..serving.made import Made
+from ..serving.given_server import GivenServer
 from ..serving.nemo_gym import adoption
 from ..serving.nemo_gym.checkout import Gym, GymServer
 from ..serving.nemo_gym.environment_servers import TYPE as ENVIRONMENTS
@@ -81,7 +81,7 @@ class Instance:
     """Texts in its settings and variables that must not be shown."""
     code: GymServer | None = None
     """Its code, if that is written for NeMo Gym."""
-    made: Made | None = None
+    made: GivenServer | None = None
     """What makes it, if a program gives it: it runs in this process."""
 
     def load(self, cwd: Path | None = None) -> ServiceClass:
@@ -98,7 +98,7 @@ class Block(NamedTuple):
     given: JsonObject
     path: tuple[str, ...]
     code: GymServer | None = None
-    made: Made | None = None
+    made: GivenServer | None = None
 
     def load(self, cwd: Path | None = None) -> ServiceClass:
         """As for an instance."""
@@ -277,7 +277,7 @@ def _read_nested(name: str, value: JsonObject, types: list[str]) -> Block | fiel
     return Block(name, type_, implementation, given or {}, (*place, implementation))
 
 
-def made_blocks(made: Mapping[str, Made]) -> list[Block]:
+def made_blocks(made: Mapping[str, GivenServer]) -> list[Block]:
     """The servers that a program gives."""
     return [
         Block(name, one.cls.kind, one.cls.__name__, one.settings(), (name,), made=one)

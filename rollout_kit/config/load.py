@@ -15,8 +15,8 @@ from pydantic import ValidationError
 from ..errors import ConfigError, suggest
 from ..secrets import find_used, is_secret_key, mask, private_values, secret_values
 from ..serving.endpoints.params import TEXT_PARAMS
+from ..serving.given_server import GivenServer
 from ..serving.imported import look_again
-from ..serving.made import Made
 from ..serving.nemo_gym.adoption import place_data
 from ..serving.nemo_gym.checkout import Gym
 from ..types import JsonObject
@@ -78,7 +78,7 @@ class Sources:
 
     merged: Merged
     overrides: list[Override] = field(default_factory=list)
-    made: Mapping[str, Made] = field(default_factory=dict)
+    made: Mapping[str, GivenServer] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Program:
     config_paths: Sequence[str] = ()
     values: JsonObject = field(default_factory=dict)
     """As in a YAML file that is merged last: keys, and blocks of servers."""
-    made: Mapping[str, Made] = field(default_factory=dict)
+    made: Mapping[str, GivenServer] = field(default_factory=dict)
     """Servers by name, in place of those of that name in the files."""
 
 

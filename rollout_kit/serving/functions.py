@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import ConfigError
 from ..responses import make_response, message_item
-from ..types import JsonObject
+from ..types import JsonObject, VerifyRequest
 from .fingerprint import digest_function
 from .model import Model
 from .resources_server import ResourcesServer
@@ -59,8 +59,13 @@ def verifier_of(verify: Callable[..., Any]) -> type[ResourcesServer]:
             f"verify: expected a function verify(task, response), got {name_of(verify)}({names})"
         )
     method = methods[len(given)](verify)
-    if len(given) == 1 and isinstance(kind := next(iter(given)).annotation, type):
-        method.__annotations__ = {} if kind is inspect.Parameter.empty else {"request": kind}
+    if len(given) == 1:
+        kind = next(iter(given)).annotation
+        if kind in (inspect.Parameter.empty, Any):
+            kind = VerifyRequest
+        if not (isinstance(kind, type) and issubclass(kind, VerifyRequest)):
+            raise ConfigError(f"verify: {name_of(verify)} must take a VerifyRequest, not {kind!r}")
+        method.__annotations__ = {"request": kind}
     own = {"verify": method, "function": staticmethod(verify), "__module__": verify.__module__}
     return type(name_of(verify), (ResourcesServer,), own)
 

@@ -99,7 +99,7 @@ class ResourcesServer(Service):
 
     def __init__(self, config: Any = None, peers: Any = None, name: str = "") -> None:
         super().__init__(config, peers, name)
-        timeout_s = config.get("session_timeout_s") or SESSION_TIMEOUT_S
+        timeout_s = self.config.get("session_timeout_s") or SESSION_TIMEOUT_S
         self._sessions = OpenSessions(timeout_s, self._expire)
         self._code = load_code(type(self))
         self._verify_boundary = boundary(name, VerifyError)

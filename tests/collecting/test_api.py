@@ -236,9 +236,11 @@ def test_a_run_is_iterated_once_and_can_be_stopped_before_it_begins(light: Path)
 
 
 def test_what_is_no_server_is_named() -> None:
-    for given in (rk.servers("run.yaml"), "run.yaml", None):
+    for given in (rk.servers("run.yaml"), 5, {"a": 1}, [None], b"run.yaml"):
         with pytest.raises(rk.ConfigError, match=f"async with .* got {type(given).__name__};"):
             rk.collect(given, [])  # type: ignore[arg-type]
+    with pytest.raises(rk.ConfigError, match="servers: none are given"):
+        rk.collect([])
 
 
 def test_paths_in_a_list_are_shown_as_arguments() -> None:

@@ -329,7 +329,7 @@ async def test_what_a_tracker_says_is_masked(
 
 
 def test_keys_of_trackers_have_no_effect_in_python() -> None:
-    from rollout_kit.api.runs import OF_COMMANDS
+    from rollout_kit.api.arguments import OF_COMMANDS
 
     assert {"wandb", "mlflow", "otel", "metrics_port", "tracker_wait_s"} <= OF_COMMANDS
 

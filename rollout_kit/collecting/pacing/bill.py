@@ -25,6 +25,13 @@ class Bill:
             self.usd_squared += spent.usd * spent.usd
             self.tokens_squared += spent.tokens * spent.tokens
 
+    def add_bill(self, other: "Bill") -> None:
+        """Add the sums of another run."""
+        self.spent.add(other.spent)
+        self.rollouts += other.rollouts
+        self.usd_squared += other.usd_squared
+        self.tokens_squared += other.tokens_squared
+
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to report: no model calls, or only free ones."""

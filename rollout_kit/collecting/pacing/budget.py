@@ -13,16 +13,41 @@ from .bill import Bill, dollars
 
 @dataclass(slots=True)
 class Budget:
-    """The limits of one run; the cost of earlier runs does not count. None: no limit."""
+    """The limits of the runs that it is given to, each with a bill; what was spent before does not
+    count. None: no limit.
 
-    bill: Bill = field(default_factory=Bill)
+    `max_cost_usd` is in US dollars, `max_total_tokens` counts input and output. Runs that share a
+    budget stop when all of them together have reached a limit.
+
+    Example:
+
+        budget = rk.Budget(max_cost_usd=5.0, max_total_tokens=1_000_000)
+        for limit in (1, 2):
+            run = rk.collect(
+                rows, model=lambda params: "4", environment="string_match", limits=budget
+            )
+            await run
+        print(budget.total.spent.tokens)
+    """
+
     max_cost_usd: float | None = None
     max_total_tokens: int | None = None
+    bills: list[Bill] = field(default_factory=list[Bill])
 
     @property
     def is_open(self) -> bool:
         """Whether there is no limit."""
         return self.max_cost_usd is None and self.max_total_tokens is None
+
+    @property
+    def total(self) -> Bill:
+        """What all of its runs have used so far."""
+        if len(self.bills) == 1:
+            return self.bills[0]
+        total = Bill()
+        for bill in self.bills:
+            total.add_bill(bill)
+        return total
 
     def room(self) -> int | float:
         """Rollouts that may be in flight: 0 if the next one would exceed a limit, infinite before
@@ -31,24 +56,25 @@ class Budget:
 
     def describe_reached(self) -> str:
         """A sentence on the limit that leaves no room."""
-        spent, rollouts = self.bill.spent, self.bill.rollouts
+        total, runs = self.total, "this run" if len(self.bills) == 1 else "its runs"
+        spent, rollouts = total.spent, total.rollouts
         if not self._money():
             each = dollars(spent.usd / rollouts)
             return (
-                f"max_cost_usd={self.max_cost_usd:g} is reached: {dollars(spent.usd)} in this run,"
+                f"max_cost_usd={self.max_cost_usd:g} is reached: {dollars(spent.usd)} in {runs},"
                 f" {each} a rollout"
             )
         return (
-            f"max_total_tokens={self.max_total_tokens} is reached: {spent.tokens:,} in this run,"
+            f"max_total_tokens={self.max_total_tokens} is reached: {spent.tokens:,} in {runs},"
             f" {spent.tokens / rollouts:,.0f} a rollout"
         )
 
     def _money(self) -> int | float:
-        bill = self.bill
+        bill = self.total
         return _room(self.max_cost_usd, bill.spent.usd, bill.usd_squared, bill.rollouts)
 
     def _tokens(self) -> int | float:
-        bill = self.bill
+        bill = self.total
         return _room(self.max_total_tokens, bill.spent.tokens, bill.tokens_squared, bill.rollouts)
 
 

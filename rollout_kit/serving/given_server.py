@@ -13,14 +13,14 @@ from .transport.peers import Peers
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class GivenServer:
     """A class, which is created with the settings of its instance, or a `service` that is there."""
 
     cls: type[Service]
     service: Service | None = None
 
     @classmethod
-    def of(cls, given: Any, kind: type[Service], what: str) -> Made:
+    def of(cls, given: Any, kind: type[Service], what: str) -> GivenServer:
         """A server of one kind; ConfigError for anything else. `what` names the argument."""
         if isinstance(given, type) and issubclass(given, kind):
             return cls(given)
