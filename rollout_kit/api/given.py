@@ -92,11 +92,8 @@ class Given:
             raise ConfigError(
                 "verify and environment: an environment has its own verifier; give one of the two"
             )
-        paths, made, own = (
-            [str(path) for path in config_paths],
-            dict[str, GivenServer](),
-            {**values},
-        )
+        paths, own = [str(path) for path in config_paths], {**values}
+        made: dict[str, GivenServer] = {}
         if self.environment is not None:
             paths += self._add_environment(self.environment, made)
         if self.verify is not None:

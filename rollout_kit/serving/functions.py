@@ -66,7 +66,8 @@ def verifier_of(verify: Callable[..., Any]) -> type[ResourcesServer]:
         if not (isinstance(kind, type) and issubclass(kind, VerifyRequest)):
             raise ConfigError(f"verify: {name_of(verify)} must take a VerifyRequest, not {kind!r}")
         method.__annotations__ = {"request": kind}
-    own = {"verify": method, "function": staticmethod(verify), "__module__": verify.__module__}
+    module = getattr(verify, "__module__", None) or "typed"  # code that was typed in may have none
+    own = {"verify": method, "function": staticmethod(verify), "__module__": module}
     return type(name_of(verify), (ResourcesServer,), own)
 
 

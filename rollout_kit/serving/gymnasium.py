@@ -55,7 +55,7 @@ class GameRequest(VerifyRequest):
     """A row: `seed` and the fields of the game."""
 
     seed: int = Field(
-        0, description="Determines all random events of the game; without it, they differ."
+        default=0, description="Determines all random events of the game; without it, they differ."
     )
 
 

@@ -63,20 +63,20 @@ class JudgeModelConfig(ResourcesServerConfig):
     model_config = ConfigDict(extra="forbid")
 
     judge_model_server: ServerRef | None = Field(
-        None, description="The model server that judges; preferably not the policy model."
+        default=None, description="The model server that judges; preferably not the policy model."
     )
     judge_responses_create_params: JsonObject = Field(
         default_factory=lambda: {"temperature": 0.0, "max_output_tokens": 1024},
         description="Create params of each question to the judge.",
     )
     judge_endpoint_max_concurrency: int | None = Field(
-        64,
+        default=64,
         ge=1,
         json_schema_extra=OPERATIONAL,
         description="Questions to the judge at a time; null: no limit.",
     )
     judge_timeout_s: float = Field(
-        300.0,
+        default=300.0,
         gt=0,
         json_schema_extra=OPERATIONAL,
         description="Time limit of one answer of the judge.",
@@ -87,20 +87,20 @@ class JudgeConfig(JudgeModelConfig):
     """Keys of a resources server that may ask a judge whether two answers are equal."""
 
     judge_cache_size: int = Field(
-        1024,
+        default=1024,
         ge=0,
         json_schema_extra=OPERATIONAL,
         description="Verdicts to cache: the same answer to the same question is judged once.",
     )
     judge_system_message: str | None = None
     judge_prompt_template_fpath: Path | None = Field(
-        None,
+        default=None,
         description="File with {question}, {expected_answer}, {generated_answer} in it, relative to"
         " the working folder or to the server's folder.",
     )
-    judge_prompt_template: str | None = Field(None, description="The same as text.")
-    judge_equal_label: str = Field("[[A=B]]", min_length=1)
-    judge_not_equal_label: str = Field("[[A!=B]]", min_length=1)
+    judge_prompt_template: str | None = Field(default=None, description="The same as text.")
+    judge_equal_label: str = Field(default="[[A=B]]", min_length=1)
+    judge_not_equal_label: str = Field(default="[[A!=B]]", min_length=1)
 
 
 class Evaluation(NamedTuple):

@@ -53,7 +53,7 @@ class ScoreRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     token_ids: list[int] = Field(min_length=1)
-    temperature: float = Field(1.0, ge=0)
+    temperature: float = Field(default=1.0, ge=0)
     version: int | None = None
 
 
@@ -79,19 +79,25 @@ class ModelConfig(ServerConfig):
     """Keys of every model server."""
 
     max_concurrent_requests: int | None = Field(
-        None, ge=1, json_schema_extra=OPERATIONAL, description="Requests to the model at a time."
+        default=None,
+        ge=1,
+        json_schema_extra=OPERATIONAL,
+        description="Requests to the model at a time.",
     )
     requests_per_minute: float | None = Field(
-        None,
+        default=None,
         gt=0,
         json_schema_extra=OPERATIONAL,
         description="Requests per minute; the endpoint's own limit applies too.",
     )
     tokens_per_minute: float | None = Field(
-        None, gt=0, json_schema_extra=OPERATIONAL, description="Tokens per minute, in and out."
+        default=None,
+        gt=0,
+        json_schema_extra=OPERATIONAL,
+        description="Tokens per minute, in and out.",
     )
     prices: Prices | None = Field(
-        None,
+        default=None,
         json_schema_extra=OPERATIONAL,
         description="US dollars per million tokens; default: from the price table.",
     )

@@ -54,17 +54,19 @@ class ResourcesServerConfig(ServerConfig):
     model_config = ConfigDict(extra="allow")
 
     session_timeout_s: float = Field(
-        SESSION_TIMEOUT_S,
+        default=SESSION_TIMEOUT_S,
         gt=0,
         json_schema_extra=OPERATIONAL,
         description="A session without a call for this long is closed.",
     )
     mcp: bool = Field(
-        False,
+        default=False,
         json_schema_extra=OPERATIONAL,
         description="Serve the tools over MCP too, at /mcp, if the server has a URL.",
     )
-    fast_mode: bool = Field(False, description="Verify by a cheaper check if the server has one.")
+    fast_mode: bool = Field(
+        default=False, description="Verify by a cheaper check if the server has one."
+    )
 
 
 class ResourcesServer(Service):

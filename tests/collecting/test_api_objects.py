@@ -102,7 +102,8 @@ async def add_later(params: dict[str, Any]) -> str:
 
 async def is_sum_later(request: rk.VerifyRequest) -> rk.VerifyResponse:
     await asyncio.sleep(0)
-    return rk.VerifyResponse(**request.model_dump(), reward=is_sum(request.row, request.response))
+    row = request.model_dump()
+    return rk.VerifyResponse(**row, reward=is_sum(row, request.response))
 
 
 @pytest.mark.parametrize("model", [add, add_later, Adder, Adder(), lambda params: add(params)])
@@ -118,7 +119,7 @@ async def test_verifiers_are_functions_classes_or_objects() -> None:
     def of_request(request: Any) -> Any:
         return is_sum(request.model_dump(), request.response)
 
-    for verify in (is_sum, late, of_request, Sums, Sums(), Sums(SumConfig(worth=1))):
+    for verify in (is_sum, late, of_request, is_sum_later, Sums, Sums(), Sums(SumConfig(worth=1))):
         table = await rk.collect(ROWS, model=add, verify=verify)
         assert [each.reward for each in table] == [1.0] * 4, verify
     table = await rk.collect(ROWS, model=add, environment=Sums(SumConfig(worth=0.5), None, "half"))
