@@ -52,19 +52,58 @@ REFUSED = frozenset({401, 402, 403, 404})
 
 
 class RolloutKitError(Exception):
-    """Base of all errors that people see as one readable message."""
+    """Base of all errors that people see as one readable message.
+
+    Example:
+
+        try:
+            rk.load()
+        except rk.RolloutKitError as error:
+            print(error)
+    """
 
 
 class ConfigError(RolloutKitError):
-    """The command or its configuration cannot be run."""
+    """The command or its configuration cannot be run. The message says what to change.
+
+    Example:
+
+        try:
+            rk.collect(rows, servers="demo.yaml", num_repeats=0)
+        except rk.ConfigError as error:
+            print(error)
+    """
 
 
 class OutputError(RolloutKitError):
-    """The output files cannot be used as they are."""
+    """The output files cannot be used as they are: another program writes them, say.
+
+    Example:
+
+        run = rk.collect(
+            rows, model=lambda params: "4", environment="string_match", output="out.jsonl"
+        )
+        try:
+            await run
+        except rk.OutputError as error:
+            print(error)
+    """
 
 
 class StopRun(RolloutKitError):
-    """The run as a whole cannot go on."""
+    """The run as a whole cannot go on, for example because the endpoint refuses the key.
+
+    Example:
+
+        def refuse(params):
+            raise rk.ModelError("the key is wrong", status=401, retryable=False)
+
+
+        try:
+            await rk.collect(rows * 9, model=refuse, environment="string_match", num_repeats=9)
+        except rk.StopRun as error:
+            print(error)
+    """
 
 
 class RolloutError(RolloutKitError):
@@ -73,6 +112,11 @@ class RolloutError(RolloutKitError):
     `status` is the HTTP status on the wire (the endpoint's own if an endpoint refused), `server`
     the instance that failed, `body` the start of the endpoint's reply. `traceback` is that of an
     exception that a server's own code raised.
+
+    Example:
+
+        error = rk.RolloutError("the tool is away", server="my_env", retryable=False)
+        print(error.message, error.status, error.retryable)
     """
 
     default_status: ClassVar[int] = 500
@@ -119,6 +163,17 @@ class RolloutError(RolloutKitError):
 
 
 class TaskError(RolloutError):
+    """A row that its server cannot take; it is not tried again.
+
+    Example:
+
+        class Sums(rk.ResourcesServer):
+            async def seed_session(self, body):
+                if "sum" not in body:
+                    raise rk.TaskError("the row has no sum")
+                return rk.SeedSessionResponse()
+    """
+
     default_status = 422
 
 
@@ -127,14 +182,40 @@ class Dropped(TaskError):
 
 
 class ModelError(RolloutError):
+    """A model or its endpoint failed. `retry_after_s` is in seconds.
+
+    Example:
+
+        def ask(params):
+            raise rk.ModelError("busy", status=429, retryable=True, retry_after_s=2.0)
+    """
+
     default_status = 502
 
 
 class ToolError(RolloutError):
+    """A tool call failed; the policy reads the message.
+
+    Example:
+
+        class Store(rk.ResourcesServer):
+            @rk.tool
+            async def read(self, name: str) -> str:
+                raise rk.ToolError(f"there is no {name}")
+    """
+
     default_status = 400
 
 
 class VerifyError(RolloutError):
+    """A verifier gave no verdict; the response is kept and can be verified later.
+
+    Example:
+
+        def verify(task, response):
+            raise rk.VerifyError("the judge is away", retryable=True)
+    """
+
     default_status = 500
 
 

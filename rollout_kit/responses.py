@@ -99,13 +99,23 @@ def has_more_brackets(raw: bytes, number: int) -> bool:
 
 
 def input_items(params: Mapping[str, Any]) -> list[Item]:
-    """`input` as a list of items; it may be a string or a list."""
+    """`input` as a list of items; it may be a string or a list.
+
+    Example:
+
+        print(rk.input_items({"input": "What is 2 + 2?"}))
+    """
     given = params.get("input", [])
     return [{"role": "user", "content": given}] if isinstance(given, str) else list(given)
 
 
 def output_items(response: Mapping[str, Any]) -> list[Item]:
-    """The items of a response."""
+    """The items of a response.
+
+    Example:
+
+        print(rk.output_items(rk.make_response("m", [rk.message_item("4")], {})))
+    """
     found = response.get("output")
     return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
 
@@ -136,6 +146,12 @@ def without_provider_data(response: JsonObject, where: str = "output") -> JsonOb
 
 
 def function_calls(items: Iterable[Item]) -> list[Item]:
+    """The function calls among items, in order.
+
+    Example:
+
+        print(rk.function_calls([rk.function_call_item("add", '{"a": 2}')])[0]["name"])
+    """
     return [item for item in items if item.get("type") == "function_call"]
 
 
@@ -174,7 +190,12 @@ def find_offered_tools(params: Mapping[str, Any], response: Mapping[str, Any]) -
 
 
 def output_text(response: Mapping[str, Any]) -> str:
-    """The text of every assistant message of a response, joined by newlines."""
+    """The text of every assistant message of a response, joined by newlines.
+
+    Example:
+
+        print(rk.output_text(rk.make_response("m", [rk.message_item("4")], {})))
+    """
     return assistant_text(output_items(response))
 
 
@@ -188,7 +209,12 @@ def assistant_text(items: Iterable[Item]) -> str:
 
 
 def content_texts(content: Any) -> list[str]:
-    """The text parts of a message's content, which may be a string or a list of parts."""
+    """The text parts of a message's content, which may be a string or a list of parts.
+
+    Example:
+
+        print(rk.content_texts([{"type": "input_text", "text": "2 + 2"}]))
+    """
     if isinstance(content, str):
         return [content]
     if not isinstance(content, list):
@@ -312,6 +338,12 @@ def _shorten(value: Any) -> Any:
 
 
 def message_item(text: str) -> Item:
+    """A message of the assistant.
+
+    Example:
+
+        print(rk.message_item("4")["content"][0]["text"])
+    """
     part = {"type": "output_text", "text": text, "annotations": []}
     return {
         "type": "message",
@@ -323,6 +355,12 @@ def message_item(text: str) -> Item:
 
 
 def function_call_item(name: str, arguments: str, call_id: str | None = None) -> Item:
+    """A call of a tool; `arguments` is JSON text, and `call_id` a new one by default.
+
+    Example:
+
+        print(rk.function_call_item("add", '{"a": 2, "b": 2}')["call_id"])
+    """
     return {
         "type": "function_call",
         "id": new_id("fc"),
@@ -334,6 +372,13 @@ def function_call_item(name: str, arguments: str, call_id: str | None = None) ->
 
 
 def function_call_output(call_id: str, output: str) -> Item:
+    """What a tool returned for a call.
+
+    Example:
+
+        call = rk.function_call_item("add", '{"a": 2, "b": 2}')
+        print(rk.function_call_output(call["call_id"], "4"))
+    """
     return {
         "type": "function_call_output",
         "id": new_id("fco"),
@@ -344,6 +389,12 @@ def function_call_output(call_id: str, output: str) -> Item:
 
 
 def reasoning_item(text: str) -> Item:
+    """The reasoning of a model, as a summary.
+
+    Example:
+
+        print(rk.reasoning_item("Two and two make four."))
+    """
     return {
         "type": "reasoning",
         "id": new_id("rs"),
@@ -360,7 +411,13 @@ def make_response(
     params: Mapping[str, Any] | None = None,
 ) -> JsonObject:
     """A Responses object that the OpenAI SDK's `Response` accepts. `incomplete_reason` is the API's
-    `incomplete_details.reason`."""
+    `incomplete_details.reason`.
+
+    Example:
+
+        usage = {"input_tokens": 9, "output_tokens": 1, "total_tokens": 10}
+        print(rk.make_response("my_model", [rk.message_item("4")], usage)["status"])
+    """
     params = params or {}
     return {
         "id": new_id("resp"),

@@ -45,17 +45,41 @@ class Wire(BaseModel):
 
 
 class RunRequest(Wire):
-    """A task: the create params for the policy, and any fields that the verifier needs."""
+    """A task: the create params for the policy, and any fields that the verifier needs.
+
+    Example:
+
+        row = rk.RunRequest(responses_create_params={"input": "What is 2 + 2?"}, sum="4")
+        print(row.model_dump())
+    """
 
     responses_create_params: JsonObject
 
 
 class SeedSessionResponse(Wire):
-    """Reply of `/seed_session`; a server may add fields of its own."""
+    """Reply of `/seed_session`; a server may add fields of its own.
+
+    Example:
+
+        print(rk.SeedSessionResponse(board="empty").model_dump())
+    """
 
 
 class VerifyRequest(RunRequest):
-    """A task with the response to be scored (a Responses-API object)."""
+    """A task with the response to be scored (a Responses-API object).
+
+    Example:
+
+        class SumRequest(rk.VerifyRequest):
+            expected_answer: str
+
+
+        def verify(request: SumRequest):
+            return float(rk.output_text(request.response) == request.expected_answer)
+
+
+        await rk.collect(rows, model=lambda params: "4", verify=verify)
+    """
 
     reads_metadata: ClassVar[bool] = False
     """Whether a subclass reads the row's `verifier_metadata` itself. If not, its fields may also
@@ -69,7 +93,13 @@ class VerifyRequest(RunRequest):
 
 
 class VerifyResponse(VerifyRequest):
-    """The request, plus `reward` (any finite number) and the verifier's own fields."""
+    """The request, plus `reward` (any finite number) and the verifier's own fields.
+
+    Example:
+
+        request = rk.VerifyRequest(responses_create_params={}, response={})
+        print(request.scored(0.5, reason="half right").reward)
+    """
 
     __slots__ = ("_asked",)
 
@@ -123,7 +153,12 @@ class Say(Protocol):
 
 
 class Key(NamedTuple):
-    """Identity of a rollout. It holds no row position, so sorting an input changes nothing."""
+    """Identity of a rollout. It holds no row position, so sorting an input changes nothing.
+
+    Example:
+
+        print(rk.Key("00c0ffee00c0ffee", "my_agent", "", 0).rollout)
+    """
 
     task_id: str
     agent: str
@@ -205,6 +240,11 @@ class RolloutInfo(NamedTuple):
     None means that the value is unknown: the agent or server did not report it. This is the only
     declaration of a head: a field that is added here is read from the `rollout` block of a line,
     and the index, the metrics, filters and the reference have it as its declaration says.
+
+    Example:
+
+        rollout = next(iter(rk.load("rollouts.jsonl")))
+        print(rollout.info.duration_s, rollout.info.output_tokens)
     """
 
     key: Key
@@ -266,7 +306,13 @@ class GroupScore(NamedTuple):
 @dataclass(slots=True)
 class Rollout:
     """A finished rollout. `head` has its reward and its scores; if there is no `raw`, it is the
-    whole line."""
+    whole line.
+
+    Example:
+
+        rollout = next(iter(rk.load("rollouts.jsonl")))
+        print(rollout.key.task_id, rollout.reward, rollout.text)
+    """
 
     info: RolloutInfo
     head: JsonObject
@@ -332,7 +378,17 @@ class Rollout:
 
 @dataclass(frozen=True, slots=True)
 class Unverified:
-    """A response without a verdict yet; `error` is set if its verification failed."""
+    """A response without a verdict yet; `error` is set if its verification failed.
+
+    Example:
+
+        def verify(task, response):
+            raise rk.VerifyError("the judge is away", retryable=False)
+
+
+        run = rk.collect(rows, model=lambda params: "4", verify=verify, stop_early=False)
+        print([outcome.error async for outcome in run if isinstance(outcome, rk.Unverified)])
+    """
 
     info: RolloutInfo
     line: JsonObject
@@ -347,7 +403,17 @@ class Unverified:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A key without a result in this run: its last error, and a block for each attempt."""
+    """A key without a result in this run: its last error, and a block for each attempt.
+
+    Example:
+
+        def ask(params):
+            raise rk.ModelError("too long", retryable=False)
+
+
+        table = await rk.collect(rows, model=ask, environment="string_match", stop_early=False)
+        print([failure.error.message for failure in table.failures])
+    """
 
     key: Key
     task_index: int

@@ -85,7 +85,7 @@ async def connect(url: str, *, auth_token: str | None = None) -> AsyncIterator[S
     `auth_token` is the secret of that run, if it is not in this user's token file. Raises
     ConfigError if nothing answers there.
 
-    Example (needs `ng_run`):
+    Example (needs ng_run):
 
         async with rk.connect("http://127.0.0.1:11000") as servers:
             table = await rk.collect("tasks.jsonl", servers=servers)

@@ -55,7 +55,16 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RolloutLimits:
-    """Bounds of one rollout, in seconds unless they count, and the output that names its run."""
+    """Bounds of one rollout, in seconds unless they count, and the output that names its run.
+
+    Example:
+
+        limits = rk.RolloutLimits(max_attempts=2, rollout_timeout_s=600, verify_timeout_s=30)
+        run = rk.collect(
+            rows, model=lambda params: "4", environment="string_match", limits=limits
+        )
+        await run
+    """
 
     max_attempts: int = 3
     rollout_timeout_s: float = 3600

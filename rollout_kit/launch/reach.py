@@ -53,7 +53,13 @@ WATCH_S, MISSED_ANSWERS = 2.0, 3
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """Running servers: how to reach them, the names of the agents, and their configuration."""
+    """Running servers: how to reach them, the names of the agents, and their configuration.
+
+    Example:
+
+        async with rk.servers(model=lambda params: "4", environment="string_match") as servers:
+            print(servers.agents, servers.models)
+    """
 
     peers: Peers
     agents: list[str]

@@ -35,7 +35,13 @@ again."""
 
 
 class AgentConfig(ServerConfig):
-    """Keys of every agent."""
+    """Keys of every agent: the servers that it asks.
+
+    Example:
+
+        class PatientConfig(rk.AgentConfig):
+            max_turns: int = 3
+    """
 
     resources_server: ServerRef | None = None
     model_server: ServerRef | None = None
@@ -80,7 +86,22 @@ class open_session(entered):
 
 class Agent(Service):
     """Subclasses write `respond`. A subclass that overrides `run` is opaque: the collector calls
-    `/run` instead of taking the steps."""
+    `/run` instead of taking the steps.
+
+    Example:
+
+        class AsksOnce(rk.Agent):
+            async def respond(self, params):
+                return await self.peers.call(self.model, "/v1/responses", params, dict)
+
+
+        def verify(task, response):
+            return 1.0
+
+
+        async with rk.servers(agents=AsksOnce, model=lambda p: "4", verify=verify) as servers:
+            await rk.collect(rows, servers=servers)
+    """
 
     kind: ClassVar[str] = "responses_api_agents"
     Config: ClassVar[type[ServerConfig]] = AgentConfig

@@ -25,7 +25,12 @@ from .service import post
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Result of an action. `observation` may be empty when the game is over."""
+    """Result of an action. `observation` may be empty when the game is over.
+
+    Example:
+
+        print(rk.Step("you win", reward=1.0, terminated=True).is_last)
+    """
 
     observation: str = ""
     reward: float = 0.0
@@ -39,7 +44,16 @@ class Step:
 
 
 class Game(Protocol):
-    """One game in progress. Each session and each verdict has its own."""
+    """One game in progress. Each session and each verdict has its own.
+
+    Example:
+
+        class Coin:
+            observation = "heads or tails?"
+
+            def step(self, action):
+                return rk.Step(reward=float(action == "heads"), terminated=True)
+    """
 
     @property
     def observation(self) -> str:
@@ -52,7 +66,13 @@ class Game(Protocol):
 
 
 class GameRequest(VerifyRequest):
-    """A row: `seed` and the fields of the game."""
+    """A row: `seed` and the fields of the game.
+
+    Example:
+
+        class CoinRequest(rk.GameRequest):
+            sides: int = 2
+    """
 
     seed: int = Field(
         default=0, description="Determines all random events of the game; without it, they differ."
@@ -66,7 +86,21 @@ class StepRequest(Wire):
 
 
 class GymnasiumServer(ResourcesServer):
-    """Subclasses write `new_game`; `gymnasium_agent` plays it."""
+    """Subclasses write `new_game`; `gymnasium_agent` plays it.
+
+    Example:
+
+        class Coin:
+            observation = "heads or tails?"
+
+            def step(self, action):
+                return rk.Step(reward=float(action == "heads"), terminated=True)
+
+
+        class Coins(rk.GymnasiumServer):
+            def new_game(self, row):
+                return Coin()
+    """
 
     reverify: ClassVar[Reverify | None] = "stateless"
 

@@ -84,7 +84,14 @@ class JudgeModelConfig(ResourcesServerConfig):
 
 
 class JudgeConfig(JudgeModelConfig):
-    """Keys of a resources server that may ask a judge whether two answers are equal."""
+    """Keys of a resources server that may ask a judge whether two answers are equal. Times are in
+    seconds.
+
+    Example:
+
+        class Config(rk.JudgeConfig):
+            strict: bool = False
+    """
 
     judge_cache_size: int = Field(
         default=1024,
@@ -104,7 +111,12 @@ class JudgeConfig(JudgeModelConfig):
 
 
 class Evaluation(NamedTuple):
-    """Whether the judge found the answers equal; `record` is a `judge_evaluations` entry."""
+    """Whether the judge found the answers equal; `record` is a `judge_evaluations` entry.
+
+    Example:
+
+        print(rk.Evaluation(True, {}).equal)
+    """
 
     equal: bool
     record: JsonObject
@@ -169,8 +181,22 @@ class JudgeModel:
 
 
 class Judge:
-    """Raises ConfigError if no model is named or the prompt template cannot be used; `folder` is
-    the server's."""
+    """Asks a model whether two answers are equal. Raises ConfigError if no model is named or the
+    prompt template cannot be used; `folder` is the server's.
+
+    Example:
+
+        class Equal(rk.ResourcesServer):
+            Config = rk.JudgeConfig
+
+            async def start(self):
+                self.judge = rk.Judge(self.config, self.peers, self.name, Path(__file__).parent)
+
+            async def verify(self, body: rk.VerifyRequest) -> rk.VerifyResponse:
+                answer = rk.output_text(body.response)
+                found = await self.judge.compare("What is 2 + 2?", "4", answer)
+                return body.scored(float(found.equal))
+    """
 
     def __init__(self, config: JudgeConfig, peers: Peers, name: str, folder: Path) -> None:
         self._config, self._peers = config, peers

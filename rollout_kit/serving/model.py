@@ -76,7 +76,13 @@ class WeightFollower(Protocol):
 
 
 class ModelConfig(ServerConfig):
-    """Keys of every model server."""
+    """Keys of every model server.
+
+    Example:
+
+        class EchoConfig(rk.ModelConfig):
+            prefix: str = ""
+    """
 
     max_concurrent_requests: int | None = Field(
         default=None,
@@ -105,7 +111,17 @@ class ModelConfig(ServerConfig):
 
 class Model(Service):
     """Subclasses write `responses`. Token ids and log-probs, if requested and known, are fields of
-    the last output item of each turn; see `trajectory`."""
+    the last output item of each turn; see `trajectory`.
+
+    Example:
+
+        class Four(rk.Model):
+            async def responses(self, params):
+                return rk.make_response("four", [rk.message_item("4")], {})
+
+
+        await rk.collect(rows, model=Four, environment="string_match")
+    """
 
     kind: ClassVar[str] = "responses_api_models"
     Config: ClassVar[type[ServerConfig]] = ModelConfig

@@ -49,7 +49,13 @@ Reverify = Literal["stateless", "replay", "never"]
 
 
 class ResourcesServerConfig(ServerConfig):
-    """Keys of every resources server. A class without a Config of its own accepts any key."""
+    """Keys of every resources server. A class without a Config of its own accepts any key.
+
+    Example:
+
+        class SumsConfig(rk.ResourcesServerConfig):
+            worth: float = 1.0
+    """
 
     model_config = ConfigDict(extra="allow")
 
@@ -79,6 +85,16 @@ class ResourcesServer(Service):
 
     `def verify_group(self, task, members)`, if there is one, scores all rollouts of a task
     together: see `GroupMember` and `GroupScores`. A server may have it in place of `verify`.
+
+    Example:
+
+        class Sums(rk.ResourcesServer):
+            def verify(self, task, response):
+                return float(rk.output_text(response) == task["expected_answer"])
+
+
+        table = await rk.collect(rows, model=lambda params: "4", environment=Sums)
+        print([rollout.reward for rollout in table])
     """
 
     kind: ClassVar[str] = "resources_servers"

@@ -27,6 +27,17 @@ def tool(function: Handler) -> Handler:
 
     The method takes one pydantic model or plain annotated arguments. It returns text, a pydantic
     model or JSON. An exception becomes text for the model.
+
+    Example:
+
+        class Calculator(rk.ResourcesServer):
+            @rk.tool
+            async def add(self, a: float, b: float) -> str:
+                '''Add two numbers.'''
+                return str(a + b)
+
+
+        print(list(Calculator.tools))
     """
     function.__tool__ = True  # type: ignore[attr-defined]
     return function

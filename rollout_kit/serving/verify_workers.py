@@ -12,7 +12,13 @@ from .workers.pool import WorkerError
 
 
 class VerifyWorkersConfig(ResourcesServerConfig):
-    """Keys of a server whose verifier runs in worker processes."""
+    """Keys of a server whose verifier runs in worker processes.
+
+    Example:
+
+        class Config(rk.VerifyWorkersConfig):
+            tolerance: float = 1e-6
+    """
 
     model_config = ConfigDict(extra="forbid")
 

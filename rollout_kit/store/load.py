@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 
 class Rollouts:
     """The rollouts of one or several files, each key once, with the scores of their groups and
-    their labels. Other lines are skipped."""
+    their labels. Other lines are skipped. Iterating raises ConfigError if a file cannot be read.
+
+    Example:
+
+        print([rollout.reward for rollout in rk.Rollouts("rollouts.jsonl")])
+    """
 
     def __init__(self, *paths: str | Path) -> None:
         self.paths = [Path(path).expanduser() for path in paths]
@@ -55,7 +60,14 @@ class Rollouts:
 
 
 def load(*paths: str | Path) -> Rollouts:
-    """The rollouts of JSONL files that collections wrote; `.gz` and `.zst` too."""
+    """The rollouts of JSONL files that collections wrote; `.gz` and `.zst` too. ConfigError without
+    a path.
+
+    Example:
+
+        for rollout in rk.load("rollouts.jsonl"):
+            print(rollout.reward, rollout.text)
+    """
     if not paths or not all(isinstance(path, str | Path) and path for path in paths):
         raise ConfigError(
             "load: expected the paths of files of rollouts, as in load('a.jsonl', 'b.jsonl'), got"

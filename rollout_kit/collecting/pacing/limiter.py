@@ -51,7 +51,23 @@ MAX_CHANGES = 1000
 
 
 class Limiter(Protocol):
-    """Called for the limit before each dispatch; all completions are recorded."""
+    """Called for the limit before each dispatch; all completions are recorded.
+
+    Example:
+
+        class AtNight:
+            def __call__(self):
+                return 4
+
+            def record_outcomes(self, now, number, in_flight, *, overloaded): ...
+            def record_time(self, now, in_flight, seconds): ...
+            def record_load(self, now, load): ...
+
+
+        await rk.collect(
+            rows, model=lambda params: "4", environment="string_match", parallelism=AtNight()
+        )
+    """
 
     def __call__(self) -> int:
         """The current limit, at least 1."""

@@ -9,12 +9,26 @@ from ...types import JsonObject
 
 
 class SandboxError(RolloutKitError):
-    """The sandbox itself failed; this says nothing about the submitted code."""
+    """The sandbox itself failed; this says nothing about the submitted code.
+
+    Example (needs namespaces):
+
+        async with rk.Sandbox(1) as sandbox:
+            try:
+                await sandbox.run("print(2 + 2)")
+            except rk.SandboxError as error:
+                print(error)
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxLimits:
-    """Limits of one run; `time_s` is wall-clock time and covers all its processes."""
+    """Limits of one run; `time_s` is wall-clock time and covers all its processes.
+
+    Example:
+
+        print(rk.SandboxLimits(time_s=2.0, memory_mb=256).time_s)
+    """
 
     time_s: float = 10.0
     cpu_s: int | None = None
@@ -44,7 +58,13 @@ left open sockets behind that no process has, which only the kernel can close.""
 
 @dataclass(frozen=True, slots=True)
 class SandboxRun:
-    """Result of a run. The code can forge every field except `duration_s` and `cpu_s`."""
+    """Result of a run. The code can forge every field except `duration_s` and `cpu_s`.
+
+    Example:
+
+        run = rk.SandboxRun("finished", b"4", False, None, None, "", 0.1, 0.1)
+        print(run.end, run.stdout)
+    """
 
     end: End
     stdout: bytes

@@ -49,6 +49,11 @@ class Sandbox:
 
     A `task` is a trusted Python file. Each process loads it once, and runs `call` its functions on
     data that is not trusted.
+
+    Example (needs namespaces):
+
+        async with rk.Sandbox(1) as sandbox:
+            print((await sandbox.run("print(2 + 2)")).stdout)
     """
 
     def __init__(

@@ -34,6 +34,11 @@ class RetryPolicy:
     start at `base_s` and grow by `growth` up to `cap_s`; `jitter` is the random share of a pause.
     Throttled tries (429, 529) count neither as tries nor for the deadline: only the caller's time
     ends them. With `waits` they are retried though `errors` does not name them.
+
+    Example:
+
+        policy = rk.RetryPolicy(max_tries=5, base_s=0.2, cap_s=10.0)
+        await rk.collect(rows, model=lambda params: "4", environment="string_match", retry=policy)
     """
 
     max_tries: int = UNLIMITED

@@ -76,6 +76,12 @@ class WorkerPool:
 
     Workers have the variables of `clean_environment` and those in `environment`. Unless
     `is_confined` is false, no program that they start gains privileges.
+
+    Example:
+
+        Path("work.py").write_text("def double(number):\\n    return 2 * number\\n")
+        async with rk.WorkerPool(Path("work.py"), "double", deadline_s=2.0) as pool:
+            print(await pool.call(21))
     """
 
     def __init__(
