@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..config.instances import BLOCK_TYPES
 from ..config.keys import ListConfig, ValidateConfig
-from ..config.load import load
+from ..config.load import Program, load
 from ..errors import ConfigError
 from ..serving import registry
 from ..serving.nemo_gym.benchmarks import list_configs
@@ -127,9 +127,9 @@ def check_files(gym: Gym) -> Iterator[Checked]:
 def _check(path: Path, policy: Path, gym: Gym) -> tuple[str, str]:
     problem = ""
     for files in ([policy, path], *([policy, model, path] for model in MODEL_YAMLS)):
-        listed = ",".join(map(str, files))
+        program = Program([str(file) for file in files], {"nemo_gym": str(gym.root)})
         try:
-            load([f"+config_paths=[{listed}]", f"+nemo_gym={gym.root}"], ValidateConfig, gym.cwd)
+            load([], ValidateConfig, gym.cwd, program)
             return VALID, ""
         except ConfigError as error:
             problem = str(error)

@@ -17,7 +17,7 @@ import orjson
 from ..api.testing import OVERS, Over, ScriptedModel, making, mount
 from ..config.instances import MODELS, UNSAFE_CODE, references
 from ..config.keys import InspectConfig
-from ..config.load import load
+from ..config.load import Program, load
 from ..errors import ConfigError, RolloutError, how_to_install
 from ..reading import iterate_lines, open_file
 from ..responses import function_calls, make_response, message_item
@@ -186,10 +186,11 @@ def make_judges(server: type[Service]) -> dict[str, Callable[[Peers, str], Servi
 def _check_config(path: Path, kind: str) -> str:
     if not path.exists():
         return f"no configuration: write {path}"
-    given = ["policy_base_url=http://localhost/v1", "policy_api_key=k", "policy_model_name=m"]
+    given = {"base_url": "http://localhost/v1", "api_key": "k", "model_name": "m"}
     paths = [str(path), *([A_MODEL] if kind != "responses_api_models" else [])]
+    program = Program(paths, {f"policy_{name}": value for name, value in given.items()})
     try:
-        load([f"+config_paths=[{','.join(paths)}]", *(f"+{each}" for each in given)], InspectConfig)
+        load([], InspectConfig, program=program)
     except ConfigError as error:
         return str(error)
     return ""
