@@ -14,9 +14,11 @@ _HOMES = {
     "api.given": "Endpoint",
     "api.runs": "Collected collect reverify",
     "api.servers": "connect servers",
+    "api.stream": "RowSource",
     "api.sync": "collect_sync",
     "collecting.pacing.budget": "Budget",
     "collecting.pacing.limiter": "Limiter",
+    "collecting.schedule": "END Later",
     "collecting.steps": "RolloutLimits",
     "errors": "ConfigError ModelError OutputError RolloutError RolloutKitError StopRun TaskError"
     " ToolError VerifyError",
@@ -48,9 +50,11 @@ if TYPE_CHECKING:
     from .api.given import Endpoint
     from .api.runs import Collected, collect, reverify
     from .api.servers import connect, servers
+    from .api.stream import RowSource
     from .api.sync import collect_sync
     from .collecting.pacing.budget import Budget
     from .collecting.pacing.limiter import Limiter
+    from .collecting.schedule import END, Later
     from .collecting.steps import RolloutLimits
     from .errors import (
         ConfigError,

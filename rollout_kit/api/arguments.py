@@ -83,7 +83,9 @@ def read_collect(tasks: Any, output: str | Path | None, keys: dict[str, Any]) ->
     if keys.keys() & {"input_jsonl_fpath", "dataset"}:
         if tasks is not None:
             raise ConfigError("tasks: given twice: leave out input_jsonl_fpath and dataset")
-    elif isinstance(tasks, bytes | dict) or not isinstance(tasks, Path | Iterable | AsyncIterable):
+    elif isinstance(tasks, bytes | dict) or not (
+        isinstance(tasks, Path | Iterable | AsyncIterable) or callable(getattr(tasks, "next", None))
+    ):
         found = type(tasks).__name__
         raise ConfigError(f"tasks: expected a JSONL file or an iterable of rows, got {found}")
     command = read_keys(CollectConfig, output, keys)

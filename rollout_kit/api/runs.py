@@ -14,6 +14,7 @@ from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, Self, Unpack, cast
+from weakref import WeakKeyDictionary
 
 from ..collecting.pacing.bill import Bill
 from ..collecting.pacing.budget import Budget
@@ -47,9 +48,9 @@ from .given import Environment, Given, Modelled, Verified
 from .keys import CollectKeys, ReverifyKeys
 from .reached import Reach, Where
 from .servers import log_event
-from .stream import StreamSource
+from .stream import RowSource, StreamSource
 
-Tasks = str | Path | Iterable[JsonObject] | AsyncIterable[JsonObject]
+Tasks = str | Path | Iterable[JsonObject] | AsyncIterable[JsonObject] | RowSource
 """A JSONL file, or rows."""
 
 
@@ -95,6 +96,23 @@ class Collected(Rollouts):
         return sum(1 for _ in self)
 
 
+CLOSING: WeakKeyDictionary[asyncio.AbstractEventLoop, set[asyncio.Event]] = WeakKeyDictionary()
+"""Runs of each event loop that were left early and are still closing their output. Only the loop
+knows that a generator was left, so no object of a program could have them."""
+
+
+def _closing() -> set[asyncio.Event]:
+    return CLOSING.setdefault(asyncio.get_running_loop(), set())
+
+
+async def _wait_for_closing() -> None:
+    """Until runs that were left early have released their output."""
+    for _ in range(3):  # the event loop begins to close a generator that was left
+        await asyncio.sleep(0)
+    for closed in list(_closing()):
+        await closed.wait()
+
+
 class Running(ABC):
     """A run that makes progress while one iterates over it, or awaits it, once.
 
@@ -137,6 +155,7 @@ class Running(ABC):
         if self._has_begun:
             raise ConfigError("a run can be iterated over once: start another one to continue")
         self._has_begun = True
+        await _wait_for_closing()
         async with (
             self._reach.opened() as self._servers,
             aclosing(self._outcomes()) as outcomes,
@@ -145,8 +164,7 @@ class Running(ABC):
                 yield outcome
 
     async def _outcomes(self) -> AsyncGenerator[Outcome, None]:
-        await self._wait_for_closing()
-        closed = asyncio.Event()
+        closed, closing = asyncio.Event(), _closing()
         try:
             await self._check_code()
             with await self._open() as collection:
@@ -162,12 +180,12 @@ class Running(ABC):
                         async for outcome in outcomes:
                             yield outcome
                     finally:
-                        self._servers.closing.add(closed)
+                        closing.add(closed)
                         await outcomes.aclose()
                 self.metrics, self.status = finish(run)
         finally:
             self._run = None
-            self._servers.closing.discard(closed)
+            closing.discard(closed)
             closed.set()
 
     async def _check_code(self) -> None:
@@ -195,13 +213,6 @@ class Running(ABC):
     def _beside(self, run: Run) -> AbstractAsyncContextManager[object]:
         """A context around the outcomes of the run."""
         return nullcontext()
-
-    async def _wait_for_closing(self) -> None:
-        """Until runs that were left early have released their output."""
-        for _ in range(3):  # the event loop begins to close a generator that was left
-            await asyncio.sleep(0)
-        for closed in list(self._servers.closing):
-            await closed.wait()
 
 
 class Collecting(Running):
@@ -276,7 +287,7 @@ def collect(
     Iterating gives each `Rollout`, `Failure` and `Unverified` once it is on disk. Awaiting runs to
     the end and gives a table, `Collected`.
 
-    - `tasks` is a JSONL file, or an iterable of rows, asynchronous or not.
+    - `tasks` is a JSONL file, an iterable of rows, asynchronous or not, or a `RowSource`.
     - `servers` are those of `servers(…)` or `connect(…)`, one or several YAML files, or the URL of
       an `ng_run`. Without them the run starts its own from `model` and `environment` or `verify`,
       which are those of `servers`. With running servers, `model` is the name of a model server.

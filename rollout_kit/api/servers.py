@@ -109,7 +109,7 @@ async def connect(url: str, *, auth_token: str | None = None) -> AsyncIterator[S
 async def beside(running: Servers, given: Given) -> AsyncIterator[Servers]:
     """The servers that a program gives, which ask a model server that runs already."""
     async with _reach(given.program((), {}, running)) as found:
-        yield replace(found, ends=[*found.ends, *running.ends], closing=running.closing)
+        yield replace(found, ends=[*found.ends, *running.ends])
 
 
 @asynccontextmanager

@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 from ..collecting.schedule import END, End, Later
 from ..collecting.sources import TaskSource
@@ -18,13 +18,41 @@ UNKNOWN = 1 << 30
 """Number of rollouts of a stream, which is not known before its end."""
 
 
+class RowSource(Protocol):
+    """Gives rows when they are asked for: `next` is called each time that there is a free place.
+
+    It returns a row, `END`, or a `Later` with an event that is set once there may be another row.
+
+    Example:
+
+        class Three:
+            left = 3
+
+            def next(self):
+                if not self.left:
+                    return rk.END
+                self.left -= 1
+                return {**rows[0], "number": self.left}
+
+
+        table = await rk.collect(Three(), model=lambda params: "4", environment="string_match")
+        print(len(table))
+    """
+
+    def next(self) -> JsonObject | Later | End: ...
+
+
 class StreamSource(TaskSource):
-    """The tasks of an iterable, synchronous or not. The plan is known only at its end."""
+    """The tasks of an iterable, synchronous or not, or of a source that is asked for each. The plan
+    is known only at its end."""
 
     reads_as_asked = True
 
     def __init__(
-        self, rows: Iterable[JsonObject] | AsyncIterable[JsonObject], *given: Any, **named: Any
+        self,
+        rows: Iterable[JsonObject] | AsyncIterable[JsonObject] | RowSource,
+        *given: Any,
+        **named: Any,
     ) -> None:
         super().__init__(*given, **named)
         self.is_open_ended, self.input_path = True, None
@@ -33,6 +61,7 @@ class StreamSource(TaskSource):
         self._waiting: deque[JsonObject] = deque()
         self._owed: deque[Attempt | Later] = deque()
         self._has_row, self._wants_row = asyncio.Event(), asyncio.Event()
+        self._has_ended = asyncio.Event()
         self._num_rows = 0
         self._error: Exception | None = None
         self._malformed: ConfigError | None = None
@@ -47,8 +76,12 @@ class StreamSource(TaskSource):
 
     async def count_rest(self) -> None:
         """Read the iterable while the run goes on, one row ahead of it."""
+        rows = self._rows
+        if not isinstance(rows, Iterable | AsyncIterable):
+            await self._has_ended.wait()
+            return
         try:
-            async for row in _each(self._rows):
+            async for row in _each(rows):
                 if self.reader.limit and self._reading.num_tasks >= self.reader.limit:
                     break
                 self._waiting.append(row)
@@ -72,6 +105,8 @@ class StreamSource(TaskSource):
 
     def next(self) -> Attempt | Later | End:
         while not self._owed:
+            if (later := self._ask()) is not None:
+                return later
             self._wants_row.set()
             if self._waiting:
                 self._num_rows += 1
@@ -90,6 +125,20 @@ class StreamSource(TaskSource):
                 self._has_row.clear()
                 return Later(self._has_row)
         return self._owed.popleft()
+
+    def _ask(self) -> Later | None:
+        """Have the source give a row, if the rows are those of one; Later if it has none yet."""
+        if isinstance(self._rows, Iterable | AsyncIterable) or not self.is_open_ended:
+            return None
+        match self._rows.next():
+            case Later() as later:
+                return later
+            case End():
+                self.is_open_ended = False
+                self._has_ended.set()
+            case row:
+                self._waiting.append(row)
+        return None
 
     def _check_malformed(self, malformed: Malformed) -> None:
         error = ConfigError(f"row {malformed.line}: {malformed.message}")

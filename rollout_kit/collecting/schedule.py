@@ -205,7 +205,13 @@ PAUSE = 2
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """A source has nothing yet: ask again once `ready` is set, or after other work if None."""
+    """A source has nothing yet: ask again once `ready` is set, or after other work if None.
+
+    Example:
+
+        ready = asyncio.Event()
+        print(rk.Later(ready, "rows of the database").what)
+    """
 
     ready: asyncio.Event | None = None
     what: str = ""

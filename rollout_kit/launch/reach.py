@@ -70,8 +70,6 @@ class Servers:
     up, or its `ng_run` no longer answers."""
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the servers stop: no run can begin after that."""
-    closing: set[asyncio.Event] = field(default_factory=set)
-    """Runs that were left early and are still closing their output."""
     make_runner: Callable[..., Any] | None = None
     """What makes a runner that has workers run the attempts; None without workers."""
     plan: JsonObject = field(default_factory=dict)

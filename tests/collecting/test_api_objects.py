@@ -427,3 +427,40 @@ async def test_rows_may_come_one_by_one_from_anywhere() -> None:
             yield row
 
     assert len(await collected(stream(), model=add, verify=is_sum)) == 4
+
+
+@in_loop
+async def test_a_source_is_asked_when_there_is_room() -> None:
+    class Rows:
+        def __init__(self) -> None:
+            self.ready, self.num_asked, self.left = asyncio.Event(), 0, list(ROWS)
+
+        def next(self) -> Any:
+            self.num_asked += 1
+            if not self.ready.is_set():
+                asyncio.get_running_loop().call_soon(self.ready.set)
+                return rk.Later(self.ready, "rows")
+            return self.left.pop() if self.left else rk.END
+
+    rows = Rows()
+    table = await rk.collect(rows, model=add, verify=is_sum, num_repeats=2, output="out.jsonl")
+    assert len(table) == 8 and rows.num_asked == 6 and table.status == 0
+    rows = Rows()
+    table = await rk.collect(rows, model=add, verify=is_sum, num_repeats=2, output="out.jsonl")
+    assert len(table) == 8 and rows.num_asked == 6, "all are there: nothing is collected again"
+    rows = Rows()
+    async for _ in rk.collect(rows, model=add, verify=is_sum, parallelism=1):
+        break
+    assert rows.num_asked <= 4 and rows.left
+    budget = rk.Budget(max_total_tokens=20)
+    rows = Rows()
+    await rk.collect(rows, model=Adder, verify=is_sum, parallelism=1, limits=budget)
+    assert len(rows.left) == 2
+
+
+@in_loop
+async def test_a_run_that_was_left_is_continued_at_once_with_servers_of_its_own() -> None:
+    given: dict[str, Any] = {"model": add_later, "verify": is_sum, "output": "out.jsonl"}
+    async for _ in rk.collect(ROWS, num_repeats=9, parallelism=1, **given):
+        break
+    assert len(await rk.collect(ROWS, num_repeats=9, **given)) == 36

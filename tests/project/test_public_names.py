@@ -13,8 +13,8 @@ from support import may_isolate, write_jsonl
 
 import rollout_kit as rk
 
-ALIASES = {"Item", "JsonObject", "Reverify"}
-"""Names of types that have no docstring of their own."""
+ALIASES = {"END", "Item", "JsonObject", "Reverify"}
+"""Names that stand for a type or a value, which have no docstring."""
 
 NAMES = sorted({name for names in rk._HOMES.values() for name in names.split()} - ALIASES)
 
@@ -54,7 +54,7 @@ def test_the_example_of_a_public_name_runs(
     if needs == "ng_run" or (needs == "namespaces" and not may_isolate()):
         compile(code, "example", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
         return
-    asyncio.run(run(code, {"rk": rk, "rows": ROWS, "Path": Path}))
+    asyncio.run(run(code, {"rk": rk, "rows": ROWS, "Path": Path, "asyncio": asyncio}))
 
 
 def test_names_without_an_example_stand_for_a_type_alone() -> None:
