@@ -37,9 +37,13 @@ class LoadedCode:
     """The code of a server as it was when this object was made: the Python files of the folder with
     its `app.py`, or else the file that defines it, or what was typed in."""
 
-    def __init__(self, read: Callable[[], Mapping[str, bytes]], folder: Path | None) -> None:
-        self._read, self._folder = read, folder
-        self._sources = read()
+    def __init__(
+        self, file: Path | None, read: Callable[[], Mapping[str, bytes]] | None = None
+    ) -> None:
+        """`read` gives the code if there is no file."""
+        self._folder = file.parent if file else None
+        self._read = partial(read_sources, file) if file else read or dict
+        self._sources = self._read()
 
     def list_changed(self) -> list[str]:
         """Names of files that have changed since."""
@@ -81,8 +85,8 @@ def load_code(cls: type) -> LoadedCode:
     try:
         file = Path(inspect.getfile(cls))
     except (TypeError, OSError):  # it was typed in, as in a notebook
-        return LoadedCode(partial(_read_typed, cls), None)
-    return LoadedCode(partial(read_sources, file), file.parent)
+        return LoadedCode(None, partial(_read_typed, cls))
+    return LoadedCode(file)
 
 
 def _read_typed(cls: type) -> dict[str, bytes]:
