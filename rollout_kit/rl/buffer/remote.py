@@ -102,7 +102,8 @@ async def _describe(buffer: Buffer, asked: Asked) -> JsonObject:
 async def _pass_on(operation: str, buffer: Buffer, asked: Asked) -> JsonObject:
     fields, reply = PASSED_ON[operation]
     given = {name: getattr(asked, name) for name in fields.split()}
-    found = await buffer._do(operation, **given)
+    method = buffer._refuse if operation == "refuse" else getattr(buffer, operation)
+    found = await method(**given)
     return {reply: found} if reply else found
 
 
