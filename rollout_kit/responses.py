@@ -15,6 +15,8 @@ from uuid import uuid4
 
 import orjson
 
+from .items import tracked
+
 JsonObject = dict[str, Any]
 """A JSON object that is passed on unread."""
 
@@ -334,13 +336,14 @@ def function_call_item(name: str, arguments: str, call_id: str | None = None) ->
 
 
 def function_call_output(call_id: str, output: str) -> Item:
-    return {
+    item = {
         "type": "function_call_output",
         "id": new_id("fco"),
         "call_id": call_id,
         "output": output,
         "status": "completed",
     }
+    return tracked(item)
 
 
 def reasoning_item(text: str) -> Item:

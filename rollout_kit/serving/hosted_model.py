@@ -8,7 +8,7 @@ endpoint's own status and message. An infrastructure failure is never returned a
 import asyncio
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import orjson
@@ -48,12 +48,14 @@ from .endpoints.refusals import (
     take_reply,
 )
 from .endpoints.replies import UnknownFinishes, from_chat
-from .model import Model, ModelConfig
+from .model import RESPONSES, Model, ModelConfig
 from .service import OPERATIONAL
 from .transport.connection import Headers
+from .transport.conversation import PLACE, Asked, Piece, Receiver
 from .transport.http import MAX_REPLY_MB, HttpClient, Reply
 from .transport.loop import step
 from .transport.retry import MODEL_REQUEST, retry
+from .transport.wire import Route
 
 PATHS = {"responses": "/responses", "chat_completions": "/chat/completions"}
 
@@ -184,6 +186,19 @@ class HostedModel(Model):
             **({"endpoints_down": 1} if self._outage.is_on else {}),
         }
 
+    @cached_property
+    def takes_pieces(self) -> bool:
+        """Whether requests are read in pieces. Subclasses may look at all items."""
+        own = type(self)
+        return own.responses is HostedModel.responses and own.handle is HostedModel.handle
+
+    def _parse(self, route: Route, raw: bytes | Asked) -> Any:
+        """A request; if it continues the last one of its session, with new items only."""
+        session = current_session()
+        if session is None or route.path != RESPONSES or not self.takes_pieces:
+            return super()._parse(route, bytes(raw))
+        return session.conversations.setdefault(self.name, Receiver()).read(raw)
+
     async def responses(self, params: JsonObject) -> JsonObject:
         asked = self._request(params)
         self._open += 1
@@ -242,25 +257,44 @@ class HostedModel(Model):
 
     def _request(self, params: JsonObject) -> "_Request":
         """The request. The row replaces configured values, the row's `extra_body` both."""
+        session = current_session()
+        sent = session.conversations.get(self.name) if session else None
+        if sent is not None and (sent.asked is None or sent.asked.request is not params):
+            sent = None  # that of another request
         row = {key: value for key, value in params.items() if value is not None}
         extra = extra_body(row)
         model = str({**self._lowest, **row, **extra}["model"])
         origin, delivery = origin_of(self.url(model), model), self._delivery
-        if isinstance(items := row.get("input"), list):
-            if self._drops_reasoning:
-                items = [item for item in items if item.get("type") != "reasoning"]
-            row["input"] = sound_calls(items)
+        items: list[Piece] | None = None
+        if isinstance(row.get("input"), list):
+            if sent is None or self._is_chat or RAW in row:
+                row["input"] = self._prepare((sent.read_whole() if sent else row)["input"])
+            else:
+                items = sent.make(partial(self._change, origin=origin), origin)
+                row["input"] = orjson.Fragment(PLACE)
         if (text := raw_text(row)) is not None:
             row, delivery = to_completion(row, text), {}
         elif self._is_chat:
             field = self.config.max_tokens_field
             row = to_chat(row, max_tokens_field=field, endpoint=origin)
-        elif isinstance(row.get("input"), list):
+        elif items is None and isinstance(row.get("input"), list):
             row["input"] = list(untag(row["input"], origin))
         for key in self._not_sent:
             row.pop(key, None)
         raw = orjson.dumps({**self._lowest, **row, **extra, **delivery})
-        return _Request(params, model, origin, raw, text is not None)
+        before, has_place, after = raw.partition(PLACE)
+        pieces = [before, *items, after] if has_place and items is not None else [raw]
+        return _Request(params, model, origin, pieces, text is not None)
+
+    def _prepare(self, items: list[Any]) -> list[Any]:
+        """The items as an endpoint may see them, but for provider data."""
+        if self._drops_reasoning:
+            items = [item for item in items if item.get("type") != "reasoning"]
+        return sound_calls(items)
+
+    def _change(self, items: list[Any], origin: str) -> list[Any]:
+        """The items as a Responses endpoint may see them."""
+        return list(untag(self._prepare(items), origin))
 
     async def _try(
         self, asked: "_Request", timeout_s: float, expected: float, clock: Waited
@@ -279,7 +313,7 @@ class HostedModel(Model):
         try:
             reply = await self._http.post(
                 url,
-                asked.raw,
+                asked.pieces,
                 headers=headers,
                 timeout_s=timeout_s,
                 arrived=assembly.feed if assembly else None,
@@ -368,7 +402,8 @@ class _Request:
     model: str
     origin: str
     """What names the endpoint for `provider_data`."""
-    raw: bytes
+    pieces: list[Piece]
+    """What is sent."""
     is_completion: bool
     """Whether the model continues one text; such answers are never streamed."""
 
@@ -376,4 +411,4 @@ class _Request:
     def row(self) -> Hashable:
         """The row that it serves, or the request itself."""
         session = current_session()
-        return session.rollout[0] if session and session.rollout else self.raw
+        return session.rollout[0] if session and session.rollout else id(self)
