@@ -283,8 +283,8 @@ class HostedModel(Model):
             row.pop(key, None)
         raw = orjson.dumps({**self._lowest, **row, **extra, **delivery})
         before, has_place, after = raw.partition(PLACE)
-        pieces = [before, *items, after] if has_place and items is not None else [raw]
-        return _Request(params, model, origin, pieces, text is not None)
+        sent_as: list[Piece] = [before, *items, after] if items and has_place else [raw]
+        return _Request(params, model, origin, sent_as, text is not None)
 
     def _prepare(self, items: list[Any]) -> list[Any]:
         """The items as an endpoint may see them, but for provider data."""
