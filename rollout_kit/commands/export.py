@@ -31,7 +31,7 @@ from ..analysis.export.selection import (
 )
 from ..analysis.export.trainers import Context, identify, read_trace
 from ..collecting.trackers.installed import check_installed
-from ..collecting.trackers.otel_sender import NotSent, Sender
+from ..collecting.trackers.otel_sender import NotSent, SpanSender
 from ..config.keys import ExportConfig, OtelConfig, PairsConfig, SelectionConfig
 from ..errors import ConfigError, OutputError, suggest
 from ..store.files import write_json
@@ -75,7 +75,7 @@ def send_traces(config: ExportConfig) -> JsonObject:
     keys, report, sent = config.otel, ExportReport(), 0
     selection = select(config)
     report.left_out = selection.left_out
-    sender = Sender(str(keys.endpoint), keys.headers, keys.service)
+    sender = SpanSender(str(keys.endpoint), keys.headers, keys.service)
     groups = read_selected(selection.source, selection.groups)
     found = chain.from_iterable(each.values() for _, each in groups)
     while rollouts := list(islice(found, BATCH)):

@@ -8,7 +8,7 @@ endpoint's own status and message. An infrastructure failure is never returned a
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import orjson
@@ -48,12 +48,14 @@ from .endpoints.refusals import (
 )
 from .endpoints.replies import UnknownFinishes, from_chat
 from .endpoints.requests import RequestForm, read_row
-from .model import Model, ModelConfig
+from .model import RESPONSES, Model, ModelConfig
 from .service import OPERATIONAL
 from .transport.connection import Headers
+from .transport.conversation import PLACE, Asked, Piece, Receiver
 from .transport.http import MAX_REPLY_MB, HttpClient, Reply
 from .transport.loop import step
 from .transport.retry import MODEL_REQUEST, retry
+from .transport.wire import Route
 
 PATHS = {"responses": "/responses", "chat_completions": "/chat/completions"}
 
@@ -134,7 +136,8 @@ class Request:
     model: str
     origin: str
     """What names the endpoint for `provider_data`."""
-    raw: bytes
+    raw: bytes | list[Piece]
+    """What is sent, in one or more pieces."""
     is_completion: bool
     """Whether the model continues one text; such answers are never streamed."""
 
@@ -142,7 +145,7 @@ class Request:
     def row(self) -> Hashable:
         """The row that it serves, or the request itself."""
         session = current_session()
-        return session.rollout[0] if session and session.rollout else self.raw
+        return session.rollout[0] if session and session.rollout else id(self)
 
     def place(self, url: str) -> str:
         """What errors call the endpoint that was asked at this URL."""
@@ -244,6 +247,22 @@ class HostedModel(Model):
             **({"endpoints_down": 1} if self._outage.is_on else {}),
         }
 
+    @cached_property
+    def takes_pieces(self) -> bool:
+        """Whether requests are read in pieces. Subclasses may look at all items."""
+        own = type(self)
+        return all(
+            getattr(own, name) is getattr(HostedModel, name)
+            for name in ("responses", "handle", "request")
+        )
+
+    def _parse(self, route: Route, raw: bytes | Asked) -> Any:
+        """A request; if it continues the last one of its session, with new items only."""
+        session = current_session()
+        if session is None or route.path != RESPONSES or not self.takes_pieces:
+            return super()._parse(route, bytes(raw))
+        return session.conversations.setdefault(self.name, Receiver()).read(raw)
+
     async def responses(self, params: JsonObject) -> JsonObject:
         return await self.in_slot(lambda: self.send(self.request(params)))
 
@@ -305,8 +324,26 @@ class HostedModel(Model):
         row, extra = read_row(params)
         model = self.form.model(row, extra)
         origin, is_completion = origin_of(self.url(model), model), bool(row.get(RAW))
+        items: list[Piece] = []
+        if (sent := self._conversation(params)) and isinstance(row.get("input"), list):
+            if self._is_chat or is_completion:
+                row["input"] = sent.read_whole()["input"]
+            else:
+                items = sent.make(partial(self.form.items, origin=origin), origin)
+                row["input"] = orjson.Fragment(PLACE)
         raw = orjson.dumps(self.form.body(row, extra, origin))
+        if items:
+            before, _, after = raw.partition(PLACE)
+            return Request(params, model, origin, [before, *items, after], is_completion)
         return Request(params, model, origin, raw, is_completion)
+
+    def _conversation(self, params: JsonObject) -> Receiver | None:
+        """What is known of a request that was read in pieces."""
+        session = current_session()
+        sent = session.conversations.get(self.name) if session else None
+        if sent is None or sent.asked is None or sent.asked.request is not params:
+            return None
+        return sent
 
     async def ask(self, asked: Request, timeout_s: float, clock: Waited) -> JsonObject:
         """Send a request once; its response, or a ModelError."""
@@ -343,7 +380,7 @@ class HostedModel(Model):
     async def post(
         self,
         url: str,
-        raw: bytes,
+        raw: bytes | list[Piece],
         headers: Mapping[str, str],
         timeout_s: float,
         arrived: Callable[[bytes], None] | None = None,

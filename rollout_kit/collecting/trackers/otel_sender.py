@@ -25,7 +25,7 @@ class NotSent(Exception):
     """The receiver did not take the spans; the text says why."""
 
 
-class Sender:
+class SpanSender:
     """Sends to one receiver. `headers` are added to those of `OTEL_EXPORTER_OTLP_HEADERS`."""
 
     def __init__(self, endpoint: str, headers: Mapping[str, str], service: str) -> None:

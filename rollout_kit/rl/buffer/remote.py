@@ -25,7 +25,7 @@ Number = Annotated[int, msgspec.Meta(ge=0, le=1 << 31)]
 Version = Annotated[int, msgspec.Meta(ge=INDEXES.start, le=INDEXES.stop - 1)]
 
 
-class Asked(msgspec.Struct, forbid_unknown_fields=True):
+class BufferRequest(msgspec.Struct, forbid_unknown_fields=True):
     """A message to a buffer. Each operation reads the fields that concern it."""
 
     number: Number = 1
@@ -56,19 +56,19 @@ async def answer(buffer: Buffer, operation: str, raw: bytes) -> bytes:
     if (act := OPERATIONS.get(operation)) is None:
         raise BadMessage(f"/{operation}: there are {', '.join(f'/{name}' for name in OPERATIONS)}")
     try:
-        asked = msgspec.json.decode(raw or b"{}", type=Asked)
+        asked = msgspec.json.decode(raw or b"{}", type=BufferRequest)
         return orjson.dumps(await act(buffer, asked))
     except (msgspec.DecodeError, ValueError, TypeError, ConfigError) as error:
         raise BadMessage(f"/{operation}: {error}") from None
 
 
-async def _put(buffer: Buffer, asked: Asked) -> JsonObject:
+async def _put(buffer: Buffer, asked: BufferRequest) -> JsonObject:
     group = BufferedGroup.decode(asked.group or {})
     wait_s = min(asked.wait_s, MAX_WAIT_S)
     return {"result": await buffer.put(group, ticket=asked.ticket, timeout_s=wait_s)}
 
 
-async def _get(buffer: Buffer, asked: Asked) -> JsonObject:
+async def _get(buffer: Buffer, asked: BufferRequest) -> JsonObject:
     batch = await buffer.get(
         asked.number,
         at_least=asked.at_least,
@@ -84,25 +84,26 @@ async def _get(buffer: Buffer, asked: Asked) -> JsonObject:
     return {"batch": batch, "finished": is_over}
 
 
-async def _set_version(buffer: Buffer, asked: Asked) -> JsonObject:
+async def _set_version(buffer: Buffer, asked: BufferRequest) -> JsonObject:
     if asked.version is None:
         raise ValueError("version is missing")
     await buffer.set_version(asked.version, asked.figures)
     return {}
 
 
-async def _extend(buffer: Buffer, asked: Asked) -> JsonObject:
+async def _extend(buffer: Buffer, asked: BufferRequest) -> JsonObject:
     return {"number": await buffer.extend(asked.lease or asked.ticket)}
 
 
-async def _describe(buffer: Buffer, asked: Asked) -> JsonObject:
+async def _describe(buffer: Buffer, asked: BufferRequest) -> JsonObject:
     return buffer.policy.model_dump(mode="json")
 
 
-async def _pass_on(operation: str, buffer: Buffer, asked: Asked) -> JsonObject:
+async def _pass_on(operation: str, buffer: Buffer, asked: BufferRequest) -> JsonObject:
     fields, reply = PASSED_ON[operation]
     given = {name: getattr(asked, name) for name in fields.split()}
-    method = buffer._refuse if operation == "refuse" else getattr(buffer, operation)
+    own = "_refuse" if operation == "refuse" else operation
+    method: Callable[..., Awaitable[Any]] = getattr(buffer, own)
     found = await method(**given)
     return {reply: found} if reply else found
 
@@ -123,7 +124,7 @@ in the reply; without a name, that is the reply."""
 ROUTES = {"list_settled": "settled"}
 """Operations whose message has another name."""
 
-OPERATIONS: dict[str, Callable[[Buffer, Asked], Awaitable[Any]]] = {
+OPERATIONS: dict[str, Callable[[Buffer, BufferRequest], Awaitable[Any]]] = {
     **{ROUTES.get(name, name): partial(_pass_on, name) for name in PASSED_ON},
     "put": _put,
     "get": _get,

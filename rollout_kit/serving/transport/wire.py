@@ -79,6 +79,8 @@ class Answers(Protocol):
     """A server as a transport sees it."""
 
     name: str
+    takes_pieces: bool
+    """Whether a request of this process may be `Asked`, in place of bytes."""
 
     async def answer(self, path: str, raw: bytes) -> Any:
         """The reply to one request; RolloutError if it fails."""
@@ -151,14 +153,15 @@ def canonical_request(request: JsonObject) -> bytes:
     agents generate at random."""
     items = request.get("input")
     if isinstance(items, list):
-        bare = [
-            {name: value for name, value in item.items() if name != "id"}
-            if isinstance(item, dict)
-            else item
-            for item in items
-        ]
-        request = {**request, "input": bare}
+        request = {**request, "input": [orjson.Fragment(canonical_item(item)) for item in items]}
     return orjson.dumps(request, option=orjson.OPT_SORT_KEYS)
+
+
+def canonical_item(item: Any) -> bytes:
+    """The same bytes for equal items of a request."""
+    if isinstance(item, dict) and "id" in item:
+        item = {name: value for name, value in item.items() if name != "id"}
+    return orjson.dumps(item, option=orjson.OPT_SORT_KEYS)
 
 
 def request_parser(annotation: Any) -> Callable[[bytes], Any]:
