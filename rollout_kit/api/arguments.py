@@ -47,7 +47,7 @@ OF_REQUESTS = ("rollout_timeout_s", "verify_timeout_s", "verify_group_timeout_s"
 
 # fmt: off
 OF_COMMANDS = frozenset({
-    "json", "json_output", "dry_run", "confirm", "num_canary", "canary_seed", "throughput_log",
+    "json", "json_output", "dry_run", "confirm", "num_canary", "throughput_log",
     "dashboard", "dashboard_port", *TrackersConfig.model_fields,
 })
 # fmt: on

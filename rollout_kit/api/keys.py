@@ -38,7 +38,6 @@ class WorkersKeys(TypedDict, total=False):
 
     executor: Literal["local", "processes", "ray"]
     num_workers: int | None
-    ray_worker_cpus: float
     worker_lease_s: float
 
 
@@ -64,7 +63,6 @@ class RunKeys(ServersKeys, total=False):
     mlflow: MlflowConfig | JsonObject
     otel: OtelConfig | JsonObject
     metrics_port: int | None
-    tracker_wait_s: float
     output_jsonl_fpath: str | Path | None
     input_jsonl_fpath: str | None
     limit: int | None
@@ -113,10 +111,8 @@ class CollectKeys(RunKeys, WorkersKeys, total=False):
     save_turns: Literal["auto"] | bool
     skip_verification: bool
     audit_fraction: float
-    audit_seed: int
     confirm: bool
     num_canary: int
-    canary_seed: int
     upload_rollouts: bool
 
 

@@ -12,7 +12,7 @@ from .plan import CommandLines, output_paths
 OF_SERVERS = frozenset({"config_paths", "head_server"})
 """Keys that choose the servers of a command, beside the keys of the servers themselves."""
 
-ONCE = frozenset({"only", "dry_run", "confirm", "num_canary", "canary_seed"})
+ONCE = frozenset({"only", "dry_run", "confirm", "num_canary"})
 """Keys that belong to one call: the command that continues a run does without them."""
 
 

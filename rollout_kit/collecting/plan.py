@@ -122,6 +122,9 @@ class Parts:
         return {} if self.retry is None else {"retry": self.retry}
 
 
+AUDIT_SEED = 0
+"""Draws the verdicts that are made a second time."""
+
 AnyConfig = TypeVar("AnyConfig", bound=RolloutsCommand, covariant=True, default=RolloutsCommand)
 AnySource = TypeVar("AnySource", bound=RunSource, covariant=True, default=RunSource)
 
@@ -250,7 +253,7 @@ async def open_collection(
         notes=notes,
         warmup=Warmup(command.warmup, command.responses_create_params),
         replaced=_mask_values(config),
-        audit=(command.audit_fraction, command.audit_seed),
+        audit=(command.audit_fraction, AUDIT_SEED),
         limiter=parts.limiter,
         budget=parts.budget,
     )

@@ -32,6 +32,9 @@ Planned = Collection[CollectConfig, TaskSource]
 
 PACES = ("requests_per_minute", "tokens_per_minute")
 
+SEED = 0
+"""Draws the canary, so that an estimate that is repeated draws the same one."""
+
 LARGE = 2
 """A run of fewer rollouts than this many canaries runs without a question."""
 
@@ -74,7 +77,7 @@ async def run_canary(collection: Planned, ends: Ends, progress: Progress) -> Sta
     source, command = collection.source, collection.command
     if source.is_open_ended:
         await source.count_rest()
-    attempts = await draw(source, command.num_canary, command.canary_seed)
+    attempts = await draw(source, command.num_canary, SEED)
     if not attempts:
         progress.say("Nothing is owed: there is nothing to estimate.")
         return Status.FINISHED
@@ -97,7 +100,7 @@ async def run_canary(collection: Planned, ends: Ends, progress: Progress) -> Sta
     owed = source.counts.to_collect
     what = f"{number_of(len(attempts), 'rollout')} of {owed:,}, drawn at random"
     kept = f"; kept in {collection.paths.main}" if collection.paths else ""
-    progress.say(f"Canary: {what} (canary_seed={command.canary_seed}){kept}")
+    progress.say(f"Canary: {what}{kept}")
     say_reasons(run, progress.say)
     found = canary.estimate(owed, run.limiter(), await _read_paces(run))
     text = "\n".join([f"Estimate for all {owed:,}, with 95 % intervals:", *found.lines()])

@@ -289,6 +289,10 @@ COMMANDS = {
 
 
 OLD_KEYS = {
+    "audit_seed": "leave it out, the draw is fixed",
+    "canary_seed": "leave it out, the draw is fixed",
+    "ray_worker_cpus": "leave it out, Ray reserves one CPU for each worker",
+    "tracker_wait_s": "leave it out, a run waits for its trackers for up to a minute",
     "rows": "the driver writes every rollout. To share the work between drivers, give each its"
     " +shard=1/2, and join the parts with ng_merge",
 }

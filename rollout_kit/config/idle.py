@@ -34,12 +34,6 @@ class Need(NamedTuple):
     """Why they have none otherwise, as the end of a sentence."""
 
 
-def _has_tracker(given: Situation) -> bool:
-    command = given.command
-    switches = (command.wandb.project, command.mlflow.experiment, command.otel.endpoint)
-    return any(each is not None for each in switches)
-
-
 OF_PROCESSES = (
     "global_aiohttp_connector_limit",
     "global_aiohttp_connector_limit_per_host",
@@ -61,7 +55,7 @@ NEEDS = (
         "no server here has NeMo Gym's code",
     ),
     Need(
-        ("num_canary", "canary_seed"),
+        ("num_canary",),
         lambda it: it.command.confirm or isinstance(it.command, EstimateConfig),
         "it needs +confirm=true, or ng_estimate",
     ),
@@ -71,7 +65,6 @@ NEEDS = (
         "ng_estimate asks no question",
     ),
     Need(("arms_seed",), lambda it: it.has_arms, "it needs +arms=…"),
-    Need(("audit_seed",), lambda it: it.command.audit_fraction, "it needs +audit_fraction=…"),
     Need(
         ("audit_fraction", "park_after_s", "verify_timeout_s"),
         lambda it: not it.command.skip_verification,
@@ -88,9 +81,7 @@ NEEDS = (
         lambda it: it.command.executor != "local",
         "it needs +executor=processes or ray",
     ),
-    Need(("ray_worker_cpus",), lambda it: it.command.executor == "ray", "it needs +executor=ray"),
     Need(("ray_address",), lambda it: it.uses_ray, "nothing here runs on Ray"),
-    Need(("tracker_wait_s",), _has_tracker, "no tracker follows this run"),
     Need(("wandb",), lambda it: it.command.wandb.project, "it needs wandb.project"),
     Need(("mlflow",), lambda it: it.command.mlflow.experiment, "it needs mlflow.experiment"),
     Need(("otel",), lambda it: it.command.otel.endpoint, "it needs otel.endpoint"),

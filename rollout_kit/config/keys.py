@@ -264,11 +264,6 @@ class TrackersConfig(CommandKeys):
         le=65535,
         description="Serve /metrics for Prometheus on this port of this machine; 0 = a free one.",
     )
-    tracker_wait_s: float = Field(
-        60.0,
-        ge=0,
-        description="At the end, wait at most this many seconds until trackers have everything.",
-    )
 
 
 class GroupsConfig(CommandKeys):
@@ -363,9 +358,6 @@ class ClusterConfig(CommandKeys):
     )
     num_workers: int | None = Field(
         None, ge=1, description="Workers of the executor; null = one for each CPU core."
-    )
-    ray_worker_cpus: float = Field(
-        1.0, ge=0, description="CPUs that Ray reserves for a worker; 0 = none."
     )
 
     worker_lease_s: float = Field(
@@ -871,14 +863,12 @@ class CollectConfig(RolloutsCommand, ClusterConfig, ProducingConfig):
         description="Share of rollouts to verify twice, to check that the verdicts agree; only for"
         " verifiers that need nothing but the response.",
     )
-    audit_seed: int = Field(0, description="Seed for drawing the rollouts to verify twice.")
     confirm: bool = Field(
         False, description="Collect a canary first, show the estimated cost of the run, and ask."
     )
     num_canary: int = Field(
         50, ge=5, description="Size of the canary: rollouts drawn at random for an estimate."
     )
-    canary_seed: int = Field(0, description="Seed for drawing the canary.")
     upload_rollouts: bool = Field(False, description="Accepted for NeMo Gym; nothing is uploaded.")
 
     @field_validator("resume_from_cache")

@@ -95,7 +95,7 @@ def estimate_of(bench: Bench) -> dict[str, Any]:
     ("num_runs", "num_covered"), [(10, 9), pytest.param(NUM_RUNS, COVERED, marks=pytest.mark.slow)]
 )
 def test_runs_through_the_whole_pipeline_are_covered(
-    tmp_path: Path, num_runs: int, num_covered: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_runs: int, num_covered: int
 ) -> None:
     """Answers log-normal in length; the canary is drawn, collected, priced and added up."""
     chance, covered = random.Random(7), 0
@@ -105,12 +105,12 @@ def test_runs_through_the_whole_pipeline_are_covered(
         folder.mkdir()
         bench = Bench(folder)
         bench.model = Spender()
+        monkeypatch.setattr("rollout_kit.commands.canary.SEED", number)
         run_virtual(
             bench.collect(
                 tasks(lengths),
                 through=estimate_through,
                 num_canary=30,
-                canary_seed=number,
                 json=True,
             )
         )
@@ -127,24 +127,23 @@ def test_the_canary_stays_in_the_output_and_the_collection_goes_on_behind_it(ben
     assert len(drawn) == len(set(drawn)) == 12 == len(bench.model.calls)
     assert bench.metrics()["counts"]["rollouts"] == 12
     said = bench.out.getvalue()
-    assert "Canary: 12 rollouts of 80, drawn at random (canary_seed=0); kept in" in said
+    assert "Canary: 12 rollouts of 80, drawn at random; kept in" in said
     assert "cost          $400.00    $400.00 … $400.00" in said
     assert "This collects the rest:\n  ng_collect_rollouts" in said
     assert run_virtual(bench.collect(**keys)) == 0
     assert len(bench.model.calls) == 80 and len(set(bench.keys())) == 80
 
 
-def test_the_same_seed_draws_the_same_rollouts_and_all_are_as_likely(tmp_path: Path) -> None:
+def test_the_same_seed_draws_the_same_rollouts_and_all_are_as_likely(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     drawn: dict[int, list[Any]] = {}
     for attempt, seed in enumerate([3, 3, 4]):
         folder = tmp_path / str(attempt)
         folder.mkdir()
         bench = Bench(folder)
-        run_virtual(
-            bench.collect(
-                tasks([1] * 200), through=estimate_through, num_canary=20, canary_seed=seed
-            )
-        )
+        monkeypatch.setattr("rollout_kit.commands.canary.SEED", seed)
+        run_virtual(bench.collect(tasks([1] * 200), through=estimate_through, num_canary=20))
         drawn.setdefault(seed, []).append(bench.keys())
     assert drawn[3][0] == drawn[3][1] != drawn[4][0]
     positions = [int(question.split()[1]) for question, _ in drawn[3][0]]

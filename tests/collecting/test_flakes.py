@@ -65,7 +65,7 @@ def test_verdicts_that_come_out_otherwise_are_counted_and_named(bench: Bench) ->
 
 
 def test_the_sample_is_the_same_whatever_the_order_and_another_under_another_seed(
-    bench: Bench,
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def sampled(rows: list[Any], **keys: Any) -> set[str]:
         SEEN.clear()
@@ -78,7 +78,8 @@ def test_the_sample_is_the_same_whatever_the_order_and_another_under_another_see
     first = sampled(rows)
     assert 5 < len(first) < 35
     assert sampled(random.Random(0).sample(rows, 60)) == first
-    assert sampled(rows, audit_seed=1) != first
+    monkeypatch.setattr("rollout_kit.collecting.plan.AUDIT_SEED", 1)
+    assert sampled(rows) != first
 
 
 def test_nothing_is_made_again_unless_it_is_asked_for(bench: Bench) -> None:

@@ -322,7 +322,7 @@ async def test_what_a_tracker_says_is_masked(
     monkeypatch.setattr(Link, "start", start_other)
     headers = {"x-key": "tr0ub4dor-and-3"}
     keys = {"otel": {"endpoint": "http://me:hunter2-hunter2@x", "headers": headers}}
-    assert await bench.collect([row("a")], tracker_wait_s=HANG_S, **keys) == 0
+    assert await bench.collect([row("a")], **keys) == 0
     said = bench.out.getvalue()
     assert "warning: OpenTelemetry: OSError" in said and "not sent: 1 rollout" in said
     assert "hunter2" not in said and "tr0ub4dor" not in said
@@ -331,7 +331,7 @@ async def test_what_a_tracker_says_is_masked(
 def test_keys_of_trackers_have_no_effect_in_python() -> None:
     from rollout_kit.api.arguments import OF_COMMANDS
 
-    assert {"wandb", "mlflow", "otel", "metrics_port", "tracker_wait_s"} <= OF_COMMANDS
+    assert {"wandb", "mlflow", "otel", "metrics_port"} <= OF_COMMANDS
 
 
 def test_long_rollouts_are_sent_in_small_messages(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -356,7 +356,7 @@ def test_an_error_of_the_system_is_a_warning_too(
 
     monkeypatch.setattr("rollout_kit.collecting.trackers.link.WorkerPool.call", fail)
     keys = {"otel": {"endpoint": "http://x"}}
-    assert asyncio.run(bench.collect([row("a")], tracker_wait_s=HANG_S, **keys)) == 0
+    assert asyncio.run(bench.collect([row("a")], **keys)) == 0
     assert "warning: OpenTelemetry: Resource temporarily" in bench.out.getvalue()
 
 
@@ -385,7 +385,7 @@ def test_the_configuration_reaches_a_tracker_without_its_secrets(
         return await collect_through(servers, known, argv, *given[1:])
 
     monkeypatch.setattr(Link, "start", start_other)
-    keys = {"mlflow": {"experiment": "x"}, "tracker_wait_s": HANG_S}
+    keys = {"mlflow": {"experiment": "x"}}
     assert asyncio.run(bench.collect([row("a")], through=with_secrets, **keys)) == 0
     sent = worker.with_suffix(".json").read_text()
     for secret in ("tr0ub4dor", "hunter2", "battery-staple", "correct-horse"):

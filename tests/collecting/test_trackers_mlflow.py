@@ -127,7 +127,7 @@ def test_killing_the_server_does_not_hold_the_collection_up(bench: Bench, server
         server.kill()
 
     keys = {"experiment": "tests", "tracking_uri": server.url}
-    said = collect_held(bench, ROWS, kill, mlflow=keys, tracker_wait_s=1)
+    said = collect_held(bench, ROWS, kill, mlflow=keys, wait_s=1)
     assert len(bench.lines()) == len(ROWS)
     assert said.count("warning: MLflow: ") == 2, said
     assert "the collection goes on without it" in said
@@ -136,7 +136,7 @@ def test_killing_the_server_does_not_hold_the_collection_up(bench: Bench, server
 
 def test_a_server_that_is_not_there_costs_a_warning(bench: Bench) -> None:
     keys = {"experiment": "tests", "tracking_uri": "http://127.0.0.1:9"}
-    said = collect_held(bench, ROWS, lambda: None, mlflow=keys, tracker_wait_s=1)
+    said = collect_held(bench, ROWS, lambda: None, mlflow=keys, wait_s=1)
     assert len(bench.lines()) == len(ROWS) and "warning: MLflow: " in said
 
 

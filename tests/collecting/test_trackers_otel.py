@@ -248,7 +248,7 @@ def test_a_receiver_that_hangs_does_not_hold_the_collection_up(bench: Bench) -> 
     with receiving() as receiver:
         receiver.gate.clear()
         keys = {"endpoint": receiver.url}
-        said = collect_held(bench, rows, receiver.asked.wait, otel=keys, tracker_wait_s=0.1)
+        said = collect_held(bench, rows, receiver.asked.wait, otel=keys, wait_s=0.1)
     assert len(bench.lines()) == len(rows)
     assert f"warning: OpenTelemetry: not sent: {len(rows)} rollouts" in said
 

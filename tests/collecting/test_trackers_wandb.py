@@ -96,7 +96,7 @@ def test_nothing_of_the_machine_or_of_secrets_is_kept(
 ) -> None:
     monkeypatch.setenv("SOME_API_KEY", "tr0ub4dor-and-3")
     given = {"endpoint": "http://me:hunter2-hunter2@localhost:1", "headers": {"k": "correct-horse"}}
-    collect_held(bench, ROWS, lambda: None, wandb=keys, otel=given, tracker_wait_s=20)
+    collect_held(bench, ROWS, lambda: None, wandb=keys, otel=given, wait_s=20)
     kept = [path for path in (bench.folder / "wandb").rglob("*") if path.is_file()]
     for secret in ("tr0ub4dor", "hunter2-hunter2", "correct-horse"):
         assert not [path for path in kept if secret.encode() in path.read_bytes()]

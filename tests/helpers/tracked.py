@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 from support import HANG_S, Bench, eventually
 
 from rollout_kit.api.testing import ScriptedModel
+from rollout_kit.collecting.trackers import tracking
 from rollout_kit.types import JsonObject
 
 NUM_FREE = 6
@@ -51,10 +53,14 @@ def meanwhile(model: HeldModel, act: Callable[[], Any]) -> Iterator[None]:
         raise failed[0]
 
 
-def collect_held(bench: Bench, rows: list[Any], act: Callable[[], Any], **keys: Any) -> str:
-    """Collect every row; `act` runs after the first ones. Returns what people were told."""
+def collect_held(
+    bench: Bench, rows: list[Any], act: Callable[[], Any], *, wait_s: float = HANG_S, **keys: Any
+) -> str:
+    """Collect every row; `act` runs after the first ones. Returns what people were told. The run
+    waits for its trackers for up to `wait_s`."""
     model = bench.model = HeldModel()
-    with meanwhile(model, act):
+    with pytest.MonkeyPatch.context() as patched, meanwhile(model, act):
+        patched.setattr(tracking, "WAIT_S", wait_s)
         status = asyncio.run(bench.collect(rows, num_samples_in_parallel=1, **keys))
     said = bench.out.getvalue()
     assert status == 0, said

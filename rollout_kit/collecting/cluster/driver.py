@@ -45,6 +45,9 @@ from .places import Crew, WorkerPlace
 from .ray_cluster import RayCluster
 from .worker import JOIN
 
+WORKER_CPUS = 1.0
+"""CPUs that Ray reserves for a worker."""
+
 LOOK_S = 1.0
 """Interval between looks for silent workers."""
 
@@ -165,7 +168,7 @@ async def cluster(config: Config[CollectConfig], say: Say) -> AsyncIterator[Serv
 def _place_of(command: CollectConfig) -> WorkerPlace:
     if command.executor == "processes":
         return ThisMachine()
-    return RayCluster(command.ray_address, command.ray_worker_cpus, command.num_workers)
+    return RayCluster(command.ray_address, WORKER_CPUS, command.num_workers)
 
 
 async def _watch(leases: Leases) -> None:

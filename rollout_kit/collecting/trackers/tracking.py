@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 CURVE_EVERY_S = 5.0
 """Seconds between two points of a curve."""
 
+WAIT_S = 60.0
+"""At the end a run waits for at most this long until trackers have everything."""
+
 TRACES_EVERY_S = 0.5
 """Seconds between two batches of traces."""
 
@@ -34,7 +37,7 @@ TRACES_EVERY_S = 0.5
 async def track(run: Run, say: Say) -> AsyncIterator["Tracking"]:
     """Context around a run, up to where its files are complete."""
     tracking = Tracking(run, say)
-    is_done, wait_s = False, run.command.tracker_wait_s
+    is_done, wait_s = False, WAIT_S
     async with tracking.served_page():
         tracking.start()
         try:
