@@ -110,6 +110,8 @@ class Endpoint(asyncio.Protocol):
                 self.loop.call_later(book.setting.latency_s, self.finish, book, answer)
             else:
                 self.finish(book, answer)
+        elif path in work.TOOLS:
+            self.transport.write(work.reply(work.TOOL_OUTPUT.encode()))
         elif path == b"/config":
             Endpoint.book = Book(Setting(**json.loads(body)))
             self.transport.write(work.reply(b"{}"))

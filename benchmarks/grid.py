@@ -13,16 +13,17 @@ from . import sides, work
 from .endpoint import Setting
 from .measure import Measured, Unmeasured, cpu_s, measure, memory_mb
 
-EXPECTED_REWARD = {"short": 0.25, "long": 0.25, "tools": 1.0}
+EXPECTED_REWARD = {"short": 0.25, "long": 0.25, "tools": 1.0, "turns": 1.0}
 """Expected mean reward; another one means that the work was not done."""
 
-LEAST_BARE = {"short": 6_000, "long": 600, "tools": 1_200}
+LEAST_BARE = {"short": 6_000, "long": 600, "tools": 1_200, "turns": 0}
 """Rows that take the bare loop about a second."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One cell: `kind` is the work (short, long, tools), `placement` where the servers run."""
+    """One cell: `kind` is the work (short, long, tools, turns-40), `placement` where the servers
+    run. Long conversations are compared with a loop that uses orjson: encoding is most of it."""
 
     kind: str
     placement: str
@@ -37,10 +38,16 @@ class Case:
     @property
     def bare_rows(self) -> int:
         """Rows of the bare loop: more than for rollout_kit if it would finish too soon."""
-        return self.rows if self.latency_s else max(self.rows, LEAST_BARE[self.kind])
+        return self.rows if self.latency_s else max(self.rows, LEAST_BARE[self.work])
+
+    @property
+    def work(self) -> str:
+        return self.kind.partition("-")[0]
 
     @property
     def name(self) -> str:
+        if self.work == "turns":
+            return f"{self.placement}-{self.kind}"
         latency = f"-{self.latency_s:g}s" if self.latency_s else ""
         return f"{self.placement}-{self.kind}{latency}-{self.parallel}"
 
@@ -77,6 +84,11 @@ class Compared:
     def cpu_ratio(self) -> float:
         return self._ratio(lambda side: side.cpu_ms)
 
+    @property
+    def whole_cpu_ratio(self) -> float:
+        """That of all processes: the client and the servers or hops behind it."""
+        return self._ratio(lambda side: side.cpu_ms + side.servers_cpu_ms)
+
     def _ratio(self, of: Callable[[Side], float]) -> float:
         """Median ratio of adjacent runs, because the load of the machine varies."""
         pairs = zip(self.runs["ours"], self.runs["bare"], strict=True)
@@ -84,6 +96,7 @@ class Compared:
 
     def as_json(self) -> dict[str, object]:
         ratios = {"rate_ratio": self.rate_ratio, "cpu_ratio": self.cpu_ratio}
+        ratios["whole_cpu_ratio"] = self.whole_cpu_ratio
         return {"name": self.case.name, **asdict(self), **ratios}
 
 
@@ -114,6 +127,10 @@ CASES = [
     Case("short", "local", 4_096, 16_384, 4.0),
     Case("tools", "local", 1_024, 2_048, 1.0, when="full"),
     Case("short", "process", 1_024, 4_096, 1.0, when="full"),
+    *(Case("turns-40", "local", 16, 40, when="quick"), Case("turns-160", "local", 16, 40)),
+    Case("turns-320", "local", 16, 40),
+    *(Case("turns-40", "process", 16, 40), Case("turns-160", "process", 16, 40)),
+    Case("turns-320", "process", 16, 40),
 ]
 
 
@@ -152,23 +169,34 @@ class Grid:
         found: dict[str, list[Side]] = {"bare": [], "ours": []}
         for number in range(self.runs * case.repeats):
             for label in ("bare", "ours") if number % 2 == 0 else ("ours", "bare"):
-                pids = family(servers.pid) if servers and label == "ours" else []
-                before_s = sum(map(cpu_s, pids))
-                run = self._run(label, case, rows[label], servers)
-                servers_s = sum(map(cpu_s, pids)) - before_s
-                side = _side(rows_of[label], run, servers_s, sum(map(memory_mb, pids)))
+                with ExitStack() as stack:
+                    argv, pids = self._argv(label, case, rows[label], servers, stack)
+                    before_s = sum(map(cpu_s, pids))
+                    run = self._run(label, case, argv)
+                    servers_s = sum(map(cpu_s, pids)) - before_s
+                    side = _side(rows_of[label], run, servers_s, sum(map(memory_mb, pids)))
                 found[label].append(side)
         compared = Compared(case, median(found["bare"]), median(found["ours"]), found)
         self.say(row_of_text(compared))
         return compared
 
-    def _run(self, label: str, case: Case, rows: Path, servers: sides.Servers | None) -> Measured:
-        if label == "bare":
-            argv = sides.bare(self.port, rows, case.parallel)
-        elif servers:
-            argv = sides.through(servers, rows, case.parallel)
-        else:
-            argv = sides.local(self.port, case.kind, rows, case.parallel)
+    def _argv(
+        self, label: str, case: Case, rows: Path, servers: sides.Servers | None, stack: ExitStack
+    ) -> tuple[list[str], list[int]]:
+        """A command, and the processes whose CPU counts besides its own."""
+        if label == "ours" and servers:
+            return sides.through(servers, rows, case.parallel), family(servers.pid)
+        if label == "ours":
+            return sides.local(self.port, case.kind, rows, case.parallel), []
+        if case.work != "turns":
+            return sides.bare(self.port, rows, case.parallel), []
+        if not servers:
+            return sides.bare(self.port, rows, case.parallel, "--json", "orjson"), []
+        model, tools = (stack.enter_context(sides.hop(self.port)) for _ in range(2))
+        more = ("--json", "orjson", "--tools", f"http://127.0.0.1:{tools[0]}")
+        return sides.bare(model[0], rows, case.parallel, *more), [model[1], tools[1]]
+
+    def _run(self, label: str, case: Case, argv: list[str]) -> Measured:
         setting = Setting(case.kind, case.latency_s, case.parallel)
         run = measure(argv, self.folder, self.port, setting)
         if label == "ours":
@@ -183,10 +211,10 @@ class Grid:
         written = stem.with_suffix(".jsonl")
         with written.open("rb") as stream:
             lines = sum(1 for _ in stream)
-        turns = work.NUM_TURNS if case.kind == "tools" else 1
+        turns = work.num_turns(case.kind)
         written.unlink()
         reward = told["metrics"]["reward"]
-        is_off = abs(reward - EXPECTED_REWARD[case.kind]) > 0.01
+        is_off = abs(reward - EXPECTED_REWARD[case.work]) > 0.01
         if lines != case.rows or run.seen.requests != lines * turns or is_off:
             raise Unmeasured(f"{lines} rollouts, mean reward {reward}, {run.seen}")
 
@@ -216,11 +244,13 @@ def median(found: Sequence[Side]) -> Side:
 
 def row_of_text(compared: Compared) -> str:
     case, bare, ours = compared.case, compared.bare, compared.ours
+    both = bare.servers_cpu_ms and ours.servers_cpu_ms
     return (
         f"{case.name:<24} {bare.per_s:>8.0f} {ours.per_s:>8.0f} {compared.rate_ratio:>6.2f}"
         f" {bare.cpu_ms:>8.3f} {ours.cpu_ms:>8.3f} {compared.cpu_ratio:>6.2f}"
         f" {bare.peak_mb:>7.0f} {ours.peak_mb:>7.0f}"
         f" {bare.lag_p99_ms:>7.1f} {ours.lag_p99_ms:>7.1f}"
+        f"{f'  all processes: {compared.whole_cpu_ratio:.2f}' if both else ''}"
     )
 
 

@@ -85,6 +85,14 @@ def _of_cases(cases: Mapping[str, Compared]) -> Iterator[Line]:
         found = cases.get(f"local-long-{parallel}")
         what = f"one process, {parallel:,} in flight, 200 KB responses: CPU a rollout"
         yield Line(what, found and found.cpu_ratio, "<=", 2.0, "× bare")
+    for turns, most in ((40, 1.5), (160, 1.3), (320, 1.0)):
+        found = cases.get(f"local-turns-{turns}")
+        what = f"one process, {turns} turns: CPU a rollout"
+        yield Line(what, found and found.cpu_ratio, "<=", most, "× bare, orjson")
+    for turns in (40, 160, 320):
+        found = cases.get(f"process-turns-{turns}")
+        what = f"three server processes, {turns} turns: CPU of all"
+        yield Line(what, found and found.whole_cpu_ratio, "<=", 1.5, "× bare, hops")
     found = cases.get("process-short-64")
     what = "three server processes, 64 in flight: rate"
     yield Line(what, found and found.rate_ratio, ">=", 0.06, "of bare")

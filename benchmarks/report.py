@@ -23,6 +23,7 @@ KINDS = {
     "short": "one turn",
     "long": "one turn, 200 KB",
     "tools": "five turns with tools",
+    **{f"turns-{number}": f"{number} turns of 1.5 KB" for number in (40, 160, 320)},
 }
 PLACES = {"local": "in the collector", "process": "3 processes"}
 

@@ -17,7 +17,11 @@ ENVIRONMENTS = {
     "short": "resources_servers/mcqa/configs/mcqa.yaml",
     "long": "resources_servers/mcqa/configs/mcqa.yaml",
     "tools": "resources_servers/example_multi_step/configs/example_multi_step.yaml",
+    "turns": "resources_servers/example_session_state_mgmt/configs/example_session_state_mgmt.yaml",
 }
+MOST_TURNS = (
+    "+example_session_state_mgmt_simple_agent.responses_api_agents.simple_agent.max_steps=1000"
+)
 
 PROBED = [sys.executable, "-m", "benchmarks.probe", "{report}", "collect_rollouts"]
 """Our command with a probe; see `probe`."""
@@ -34,12 +38,24 @@ class Servers:
     ready_s: float
 
 
-def bare(port: int, rows: Path, parallel: int) -> list[str]:
+def bare(port: int, rows: Path, parallel: int, *more: str) -> list[str]:
     url = f"http://127.0.0.1:{port}/v1"
     return [
         *(sys.executable, "-m", "benchmarks.bare_loop"),
-        *("{report}", url, str(rows), str(parallel)),
+        *("{report}", url, str(rows), str(parallel), *more),
     ]
+
+
+@contextmanager
+def hop(port: int) -> Iterator[tuple[int, int]]:
+    """A process that passes requests on to a port; its own port, and its id."""
+    argv = [sys.executable, "-m", "benchmarks.hop", f"http://127.0.0.1:{port}"]
+    with subprocess.Popen(argv, env=environment(), stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield int(process.stdout.readline()), process.pid
+        finally:
+            process.kill()
 
 
 def local(port: int, kind: str, rows: Path, parallel: int, output: str = "") -> list[str]:
@@ -61,8 +77,10 @@ def collector_keys(rows: Path, parallel: int, output: str = "") -> list[str]:
 
 
 def server_keys(port: int, kind: str) -> list[str]:
+    which = kind.partition("-")[0]
     return [
-        f"+config_paths=[{MODEL},{ENVIRONMENTS[kind]}]",
+        f"+config_paths=[{MODEL},{ENVIRONMENTS[which]}]",
+        *([MOST_TURNS] if which == "turns" else []),
         f"+policy_base_url=http://127.0.0.1:{port}/v1",
         "+policy_api_key=none",
         "+policy_model_name=fake",

@@ -4,7 +4,7 @@ import json
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,12 @@ SYNONYMS = ("Blazing", "Warm", "Scorching")
 VALUES = [sum(map(ord, word)) for word in SYNONYMS]
 NUM_TURNS = len(SYNONYMS) + 2
 """Two look-ups, a submission and a final message."""
+
+TURNS = "turns-"
+"""Start of a kind of work with so many turns: the number follows."""
+
+TOOL_OUTPUT = '{"synonym_value":711}'
+TOOLS = frozenset({b"/get_synonym_value", b"/extract_synonym_values", b"/increment_counter"})
 
 Json = dict[str, Any]
 
@@ -31,7 +37,8 @@ class Answers:
 
 @cache
 def answers(kind: str) -> Answers:
-    """`short`: 2 KB · `long`: 200 KB with token ids and log-probs · `tools`: five turns."""
+    """`short`: 2 KB · `long`: 200 KB with token ids and log-probs · `tools`: five turns ·
+    `turns-40`: forty turns, each of 1.5 KB of text and a tool call but for the last."""
     text = "Let me consider each of the options in turn. " * 32 + "\\boxed{B}"
     items: list[Json] = [message(text)]
     if kind == "long":
@@ -49,10 +56,23 @@ def answers(kind: str) -> Answers:
     if kind == "tools":
         calls = [call("get_synonym_value", {"synonym": word}) for word in SYNONYMS]
         items = [*calls, call("extract_synonym_values", {"synonym_values": VALUES}), message(text)]
-    turns = [
-        reply(json.dumps(response(item, number)).encode()) for number, item in enumerate(items)
-    ]
+    outputs = [[item] for item in items]
+    if kind.startswith(TURNS):
+        outputs = [
+            [message(text), call("increment_counter", {"count": 1}, number)]
+            for number in range(num_turns(kind) - 1)
+        ]
+        outputs.append([message(text)])
+    said = [json.dumps(response(output, number)) for number, output in enumerate(outputs)]
+    turns = [reply(each.encode()) for each in said]
     return Answers(turns, reply(json.dumps(completion(text)).encode()))
+
+
+def num_turns(kind: str) -> int:
+    """Model calls of one rollout."""
+    if kind.startswith(TURNS):
+        return int(kind.removeprefix(TURNS))
+    return NUM_TURNS if kind == "tools" else 1
 
 
 def reply(body: bytes) -> bytes:
@@ -71,18 +91,18 @@ def message(text: str) -> Json:
     }
 
 
-def call(name: str, arguments: Json) -> Json:
+def call(name: str, arguments: Json, number: int = 0) -> Json:
     return {
-        "id": f"fc_{name}",
+        "id": f"fc_{name}_{number}",
         "type": "function_call",
-        "call_id": f"call_{name}_{len(json.dumps(arguments))}",
+        "call_id": f"call_{name}_{len(json.dumps(arguments))}_{number}",
         "name": name,
         "arguments": json.dumps(arguments),
         "status": "completed",
     }
 
 
-def response(item: Json, number: int) -> Json:
+def response(output: list[Json], number: int) -> Json:
     return {
         "id": f"resp_{number}",
         "object": "response",
@@ -98,7 +118,7 @@ def response(item: Json, number: int) -> Json:
         "top_p": 1.0,
         "tool_choice": "auto",
         "tools": [],
-        "output": [item],
+        "output": output,
         "usage": {
             "input_tokens": 128,
             "input_tokens_details": {"cached_tokens": 0},
@@ -136,11 +156,24 @@ def choice_row(index: int) -> Json:
     }
 
 
-def tool_row(index: int) -> Json:
-    def tool(name: str, argument: str, schema: Json) -> Json:
-        parameters = {"type": "object", "properties": {argument: schema}, "required": [argument]}
-        return {"type": "function", "name": name, "parameters": parameters, "strict": False}
+def tool(name: str, argument: str, schema: Json) -> Json:
+    parameters = {"type": "object", "properties": {argument: schema}, "required": [argument]}
+    return {"type": "function", "name": name, "parameters": parameters, "strict": False}
 
+
+def turns_row(index: int, turns: int) -> Json:
+    return {
+        "id": index,
+        "responses_create_params": {
+            "input": [{"role": "user", "content": f"Question {index}: raise the counter."}],
+            "tools": [tool("increment_counter", "count", {"type": "integer"})],
+        },
+        "initial_count": 1,
+        "expected_count": turns,
+    }
+
+
+def tool_row(index: int) -> Json:
     values = {"type": "array", "items": {"type": "integer"}}
     return {
         "id": index,
@@ -160,6 +193,8 @@ def tool_row(index: int) -> Json:
 
 def rows(kind: str, number: int) -> Iterator[str]:
     make = tool_row if kind == "tools" else choice_row
+    if kind.startswith(TURNS):
+        make = partial(turns_row, turns=num_turns(kind))
     return (json.dumps(make(index)) + "\n" for index in range(number))
 
 
