@@ -15,6 +15,8 @@ from uuid import uuid4
 
 import orjson
 
+from .items import tracked
+
 JsonObject = dict[str, Any]
 """A JSON object that is passed on unread."""
 
@@ -379,13 +381,14 @@ def function_call_output(call_id: str, output: str) -> Item:
         call = rk.function_call_item("add", '{"a": 2, "b": 2}')
         print(rk.function_call_output(call["call_id"], "4"))
     """
-    return {
+    item = {
         "type": "function_call_output",
         "id": new_id("fco"),
         "call_id": call_id,
         "output": output,
         "status": "completed",
     }
+    return tracked(item)
 
 
 def reasoning_item(text: str) -> Item:

@@ -76,7 +76,7 @@ class SimpleAgent(Agent):
         for _ in range(self._turn_limit):
             response = await turns.ask({**request, "input": asked + output})
             answered = time.perf_counter()
-            output = output + response["output"]
+            output += response["output"]
             calls = function_calls(response["output"])
             if incomplete := response.get("incomplete_details"):
                 finish_reason = incomplete.get("reason") or "incomplete"
@@ -84,8 +84,8 @@ class SimpleAgent(Agent):
             if not calls:
                 finish_reason = "stop"
                 break
-            said = (self._call(call, names, mcp) for call in calls)
-            output = output + await asyncio.gather(*said)
+            said = [self._call(call, names, mcp) for call in calls]
+            output += [await said[0]] if len(said) == 1 else await asyncio.gather(*said)
             turns.num_calls += len(calls)
             turns.tool_s += time.perf_counter() - answered
         return turns.finish(response, output, finish_reason)

@@ -7,7 +7,6 @@ that it can store a response before it is verified; `/run` takes all of them for
 import time
 from contextlib import suppress
 from functools import cached_property, partial
-from hashlib import blake2b
 from statistics import fmean, median, stdev
 from types import CoroutineType
 from typing import Any, ClassVar
@@ -15,6 +14,7 @@ from typing import Any, ClassVar
 import orjson
 
 from ..errors import THROTTLED, PeerError, RolloutError, TaskError
+from ..items import tracked
 from ..responses import function_calls, sum_usage, without_provider_data
 from ..session import LOST_TIMES, Session, current_session, entered
 from ..time_limit import running_loop, within
@@ -22,9 +22,10 @@ from ..trajectory import ModelCall, pack_turns, versions_of
 from ..types import JsonObject
 from .endpoints.events import response_events
 from .service import ServerConfig, ServerRef, Service, post
+from .transport.conversation import LENGTH_OF_OLD, Asked, Digests, Sender, old_digest
 from .transport.peers import Peers
 from .transport.retry import TURN, retry
-from .transport.wire import EventStream, canonical_request, parse_object
+from .transport.wire import EventStream, parse_object
 
 CLOSE_TIMEOUT_S = 5.0
 """Time limit of close_session: the rollout does not need its result."""
@@ -226,17 +227,20 @@ class Turns:
         self._log = None if peers.is_taped else self._session.turn_log
         self._session.turn_log = None
         self._began = time.perf_counter()
+        self._digests = Digests()
         self._stored: dict[str, list[JsonObject]] = {}
         for turn in self._log.stored if self._log else ():
             self._stored.setdefault(turn["request"], []).append(turn["response"])
-        self._unstored: list[JsonObject] = []
+        self._unstored: list[tuple[Asked | bytes, JsonObject]] = []
+        """Requests, and their turns."""
+        self._sender = Sender()
         self._num_resumed = 0
 
     async def ask(self, request: JsonObject) -> JsonObject:
         """Return the response of the next turn; retry as TURN says."""
-        asked = request.get("input")
-        self._starts.append((len(asked) if isinstance(asked, list) else None, self.tool_s))
-        if self._stored and (known := self._stored.get(_digest(request))):
+        items, asked = request.get("input"), self._sender.write(request)
+        self._starts.append((len(items) if isinstance(items, list) else None, self.tool_s))
+        if self._stored and (known := self._find_stored(asked)):
             self._num_resumed += 1
             self._usages.append(known[0].get("usage"))
             self._calls.append(_call_of(known[0]))
@@ -245,14 +249,23 @@ class Turns:
             await self._store()
         spent = self._session.spent
         usd, unpriced = spent.usd, spent.unpriced
-        response = await self._ask_model(request)
+        response = await self._ask_model(asked)
         cost = None if spent.unpriced > unpriced else spent.usd - usd
         self._calls[-1] = self._calls[-1]._replace(cost_usd=cost)
+        if len(self._usages) > 1:  # a short rollout encodes its items again
+            response = {**response, "output": list(map(tracked, response["output"]))}
         if self._log is not None:
-            self._unstored.append({"request": request, "response": response, "cost_usd": cost})
+            self._unstored.append((asked, {"response": response, "cost_usd": cost}))
             if function_calls(response["output"]):
                 await self._store()  # the tools may take long
         return response
+
+    def _find_stored(self, asked: Asked | bytes) -> list[JsonObject] | None:
+        """The stored responses to a request."""
+        known = self._stored.get(self._digests.of(asked))
+        if known is None and any(len(name) == LENGTH_OF_OLD for name in self._stored):
+            known = self._stored.get(old_digest(bytes(asked)))
+        return known
 
     async def _store(self) -> None:
         """Store the turns that are not stored yet, unless the rollout may be a short one."""
@@ -260,12 +273,12 @@ class Turns:
         if self._log is None or is_short:
             return
         while self._unstored:
-            turn = self._unstored.pop(0)
-            reported = self._log.report({**turn, "request": _digest(turn["request"])})
+            asked, turn = self._unstored.pop(0)
+            reported = self._log.report({"request": self._digests.of(asked), **turn})
             if reported is not None:
                 await reported
 
-    async def _ask_model(self, request: JsonObject) -> JsonObject:
+    async def _ask_model(self, request: Asked | bytes) -> JsonObject:
         began, began_at = time.perf_counter(), running_loop().time()
         lost_before = self._session.lost_s
         self._lost_before, self._tries = sum(lost_before), 1
@@ -303,7 +316,7 @@ class Turns:
         self._session.lose(name, max(0.0, seconds - (lost - self._lost_before)))
         self._lost_before = sum(self._session.lost_s)
 
-    async def _ask_once(self, request: JsonObject) -> JsonObject:
+    async def _ask_once(self, request: Asked | bytes) -> JsonObject:
         response = await self._peers.call(self._model, "/v1/responses", request, dict)
         if not isinstance(response.get("output"), list):
             raise PeerError("answered without an 'output' list", server=self._model, retryable=True)
@@ -365,7 +378,3 @@ def _call_of(response: JsonObject) -> ModelCall:
         version=versions.last if versions else None,
         chain=0,
     )
-
-
-def _digest(request: JsonObject) -> str:
-    return blake2b(canonical_request(request), digest_size=16).hexdigest()

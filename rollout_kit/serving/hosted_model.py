@@ -8,7 +8,7 @@ endpoint's own status and message. An infrastructure failure is never returned a
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import orjson
@@ -48,12 +48,14 @@ from .endpoints.refusals import (
 )
 from .endpoints.replies import UnknownFinishes, from_chat
 from .endpoints.requests import RequestForm, read_row
-from .model import Model, ModelConfig
+from .model import RESPONSES, Model, ModelConfig
 from .service import OPERATIONAL
 from .transport.connection import Headers
+from .transport.conversation import PLACE, Asked, Piece, Receiver
 from .transport.http import MAX_REPLY_MB, HttpClient, Reply
 from .transport.loop import step
 from .transport.retry import MODEL_REQUEST, retry
+from .transport.wire import Route
 
 PATHS = {"responses": "/responses", "chat_completions": "/chat/completions"}
 
@@ -128,13 +130,13 @@ class HostedModelConfig(EndpointConfig):
 
 @dataclass(slots=True)
 class Request:
-    """One request: the row's params, and the bytes that are sent."""
+    """One request: the row's params, and the bytes that are sent, or pieces of them."""
 
     params: Mapping[str, Any]
     model: str
     origin: str
     """What names the endpoint for `provider_data`."""
-    raw: bytes
+    raw: bytes | list[Piece]
     is_completion: bool
     """Whether the model continues one text; such answers are never streamed."""
 
@@ -142,7 +144,9 @@ class Request:
     def row(self) -> Hashable:
         """The row that it serves, or the request itself."""
         session = current_session()
-        return session.rollout[0] if session and session.rollout else self.raw
+        if session and session.rollout:
+            return session.rollout[0]
+        return self.raw if isinstance(self.raw, bytes) else b"".join(self.raw)
 
     def place(self, url: str) -> str:
         """What errors call the endpoint that was asked at this URL."""
@@ -244,6 +248,27 @@ class HostedModel(Model):
             **({"endpoints_down": 1} if self._outage.is_on else {}),
         }
 
+    @cached_property
+    def takes_pieces(self) -> bool:
+        """Whether requests are read in pieces. Subclasses may look at all items."""
+        own, base = type(self), HostedModel
+        looks = own.responses, own.handle, own.request
+        return looks == (base.responses, base.handle, base.request)
+
+    def _parse(self, route: Route, raw: bytes | Asked) -> Any:
+        """A request; if it continues the last one of its session, with new items only."""
+        session = current_session()
+        if session is None or route.path != RESPONSES or not self.takes_pieces:
+            return super()._parse(route, bytes(raw))
+        return session.conversations.setdefault(self.name, Receiver()).read(raw)
+
+    def _conversation_of(self, params: JsonObject) -> Receiver | None:
+        """What has read these params, if it has kept all of their items."""
+        session = current_session()
+        found = session.conversations.get(self.name) if session else None
+        has_read = found and found.asked and found.asked.request is params
+        return found if has_read else None
+
     async def responses(self, params: JsonObject) -> JsonObject:
         return await self.in_slot(lambda: self.send(self.request(params)))
 
@@ -305,8 +330,17 @@ class HostedModel(Model):
         row, extra = read_row(params)
         model = self.form.model(row, extra)
         origin, is_completion = origin_of(self.url(model), model), bool(row.get(RAW))
+        items: list[Piece] = []
+        if (sent := self._conversation_of(params)) is not None:
+            if self.form.api == "responses" and not is_completion:
+                items = sent.make(partial(self.form.change, origin=origin), origin)
+                row["input"] = orjson.Fragment(PLACE)
+            else:
+                row["input"] = sent.read_whole()["input"]
         raw = orjson.dumps(self.form.body(row, extra, origin))
-        return Request(params, model, origin, raw, is_completion)
+        before, has_items, after = raw.partition(PLACE)
+        sent_as: bytes | list[Piece] = [before, *items, after] if has_items else raw
+        return Request(params, model, origin, sent_as, is_completion)
 
     async def ask(self, asked: Request, timeout_s: float, clock: Waited) -> JsonObject:
         """Send a request once; its response, or a ModelError."""
@@ -343,7 +377,7 @@ class HostedModel(Model):
     async def post(
         self,
         url: str,
-        raw: bytes,
+        raw: bytes | list[Piece],
         headers: Mapping[str, str],
         timeout_s: float,
         arrived: Callable[[bytes], None] | None = None,

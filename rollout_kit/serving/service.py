@@ -132,6 +132,9 @@ class Service:
     needs: ClassVar[Mapping[str, str]] = {}
     """Package that the server imports only when it starts → the `pip install` argument for it."""
 
+    takes_pieces = False
+    """Whether `handle` takes a request of this process as `Asked`, in place of bytes."""
+
     is_restarted = False
     """Whether an earlier process of this run was this server, and may have described itself."""
 
@@ -248,8 +251,11 @@ class Service:
         with self._boundary:
             handler = getattr(self, route.handler)
             if route.takes_body:
-                return await invoke(handler, route.parse(raw))
+                return await invoke(handler, self._parse(route, raw))
             return await invoke(handler)
+
+    def _parse(self, route: Route, raw: bytes) -> Any:
+        return route.parse(raw)
 
     def reply_headers(self, reply: Any) -> Mapping[str, str]:
         """Headers of a reply over HTTP, besides those of its session."""

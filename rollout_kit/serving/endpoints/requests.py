@@ -37,9 +37,7 @@ class RequestForm:
         """The body for what `read_row` returned. `origin` names the endpoint for provider data."""
         delivery = self.delivery
         if isinstance(items := row.get("input"), list):
-            if self.drops_reasoning:
-                items = [item for item in items if item.get("type") != "reasoning"]
-            row["input"] = sound_calls(items)
+            row["input"] = self._prepare(items)
         if (text := raw_text(row)) is not None:
             row, delivery = to_completion(row, text), {}
         elif self.api == "chat_completions":
@@ -54,6 +52,15 @@ class RequestForm:
         for key in self.not_sent:
             row.pop(key, None)
         return {**self.lowest, **row, **extra, **delivery}
+
+    def change(self, items: list[Any], origin: str) -> list[Any]:
+        """Items as a Responses endpoint may see them; each is changed by itself."""
+        return list(untag(self._prepare(items), origin))
+
+    def _prepare(self, items: list[Any]) -> list[Any]:
+        if self.drops_reasoning:
+            items = [item for item in items if item.get("type") != "reasoning"]
+        return sound_calls(items)
 
 
 def read_row(params: Mapping[str, Any]) -> tuple[JsonObject, JsonObject]:

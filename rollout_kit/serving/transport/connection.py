@@ -165,7 +165,7 @@ class Connection(asyncio.Protocol):
 
     def ask(
         self,
-        request: Sequence[bytes],
+        request: Sequence[bytes | memoryview],
         arrived: Arrived | None = None,
         max_bytes: int = UNLIMITED,
         limits: Sequence[Extendable] | None = None,

@@ -77,15 +77,16 @@ class HttpClient:
     def post(
         self,
         url: str,
-        raw: bytes,
+        raw: bytes | list[bytes | memoryview],
         *,
         headers: Mapping[str, str] | None = None,
         timeout_s: float = 600,
         arrived: Arrived | None = None,
         limits: list[Extendable] | None = None,
     ) -> Coroutine[Any, Any, Reply]:
-        """Send a POST. `arrived` receives the pieces of an event stream as they arrive; `timeout_s`
-        then limits the time before each of them. `limits` are extended when the server says so."""
+        """Send a POST; `raw` may be in pieces. `arrived` receives the pieces of an event stream as
+        they arrive; `timeout_s` then limits the time before each of them. `limits` are extended
+        when the server says so."""
         return self._send("POST", url, raw, headers, timeout_s, arrived, limits)
 
     def get(
@@ -97,7 +98,7 @@ class HttpClient:
         self,
         method: str,
         url: str,
-        raw: bytes | None,
+        raw: bytes | list[bytes | memoryview] | None,
         headers: Mapping[str, str] | None,
         timeout_s: float,
         arrived: Arrived | None = None,
@@ -164,7 +165,7 @@ class _Host:
 
     async def ask(
         self,
-        request: list[bytes],
+        request: list[bytes | memoryview],
         arrived: Arrived | None = None,
         limits: list[Extendable] | None = None,
     ) -> Reply:
@@ -299,7 +300,9 @@ def _parts(method: str, url: str) -> tuple[Origin, str]:
     return origin, head
 
 
-def _request(head: str, headers: Mapping[str, str] | None, raw: bytes | None) -> list[bytes]:
+def _request(
+    head: str, headers: Mapping[str, str] | None, raw: bytes | list[bytes | memoryview] | None
+) -> list[bytes | memoryview]:
     """The request in pieces; ValueError if a header cannot be sent."""
     for name, value in (headers or {}).items():
         if not (value.isprintable() and value.isascii()) and not _is_sendable(value):
@@ -307,8 +310,10 @@ def _request(head: str, headers: Mapping[str, str] | None, raw: bytes | None) ->
         head += f"{name}: {value}\r\n"
     if raw is None:
         return [f"{head}\r\n".encode("latin-1")]
-    length = f"content-type: application/json\r\ncontent-length: {len(raw)}\r\n\r\n"
-    return [(head + length).encode("latin-1"), raw]
+    pieces = raw if isinstance(raw, list) else [raw]
+    size = sum(map(len, pieces))
+    length = f"content-type: application/json\r\ncontent-length: {size}\r\n\r\n"
+    return [(head + length).encode("latin-1"), *pieces]
 
 
 def _renew_at_each(limit: within, arrived: Arrived) -> Arrived:

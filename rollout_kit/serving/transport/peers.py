@@ -30,6 +30,7 @@ from .access import bearer
 from .caller import HEADER as DEADLINE_HEADER
 from .caller import deadline_header
 from .cassette import Cassette
+from .conversation import Asked
 from .encoding import NotJson, encode_reply
 from .http import HttpClient, Reply
 from .retry import RECONNECT, retry
@@ -45,7 +46,9 @@ LONG_AGO = "Thu, 01 Jan 1970"
 
 
 class Transport(Protocol):
-    def send(self, path: str, raw: bytes | None, turn_log: TurnLog | None = None) -> Awaitable[Any]:
+    def send(
+        self, path: str, raw: bytes | Asked | None, turn_log: TurnLog | None = None
+    ) -> Awaitable[Any]:
         """The reply to one request: an object, or bytes of JSON or text. With None, a GET."""
         ...
 
@@ -84,13 +87,15 @@ class Peers:
         PeerError if there is no usable reply.
         """
         transport = self._transports.get(server) or self.transport(server)
-        raw, cassette = None if body is None else encode(body), self._cassette
+        raw, cassette = None if body is None else body, self._cassette
+        if raw is not None and type(raw) is not Asked:
+            raw = encode(raw)
         if turn_log is not None:
             reply = await transport.send(path, raw, turn_log)
         elif cassette is None or raw is None or not await self._is_taped(server, path):
             reply = await transport.send(path, raw)
         else:
-            reply = await cassette.send(server, path, raw, transport.send)
+            reply = await cassette.send(server, path, bytes(raw), transport.send)
         if reply.__class__ is returns or (isinstance(returns, type) and isinstance(reply, returns)):
             return reply
         try:
@@ -203,15 +208,17 @@ class Local:
         return find() if find else None
 
     def send(
-        self, path: str, raw: bytes | None, turn_log: TurnLog | None = None
+        self, path: str, raw: bytes | Asked | None, turn_log: TurnLog | None = None
     ) -> Coroutine[Any, Any, Any]:
+        if type(raw) is Asked and not getattr(self.service, "takes_pieces", False):
+            raw = bytes(raw)
         if turn_log is not None and (session := current_session()) is not None:
             session.turn_log = turn_log
         if self._timeout_s is None and not self._round_trip:
             return self.service.answer(path, raw or b"")
         return self._send(path, raw)
 
-    async def _send(self, path: str, raw: bytes | None) -> Any:
+    async def _send(self, path: str, raw: bytes | Asked | None) -> Any:
         session = current_session()
         try:
             with within(self._timeout_s, session and session.limits):
@@ -259,14 +266,16 @@ class Http:
         self._timeout_s = timeout_s
         self._headers = dict(headers or {})
 
-    async def send(self, path: str, raw: bytes | None, turn_log: TurnLog | None = None) -> bytes:
+    async def send(
+        self, path: str, raw: bytes | Asked | None, turn_log: TurnLog | None = None
+    ) -> bytes:
         session = current_session()
         headers = {**self._headers, **_headers(session)}
         turns = None
         if turn_log is not None:
             turns = TurnReader(turn_log.report, session.limits if session else ())
             stored = orjson.dumps(turn_log.stored)
-            headers[TURNS_HEADER], raw = str(len(stored)), stored + (raw or b"")
+            headers[TURNS_HEADER], raw = str(len(stored)), stored + bytes(raw or b"")
         try:
             reply = await self._reach(path, session, raw, headers, turns)
         except PeerError as error:
@@ -304,7 +313,7 @@ class Http:
         self,
         path: str,
         session: Session | None,
-        raw: bytes | None,
+        raw: bytes | Asked | None,
         headers: dict[str, str],
         turns: TurnReader | None,
     ) -> Reply:
@@ -320,7 +329,7 @@ class Http:
                 return self._client.get(url, headers=headers, timeout_s=self._timeout_s)
             return self._client.post(
                 url,
-                raw,
+                raw.pieces if isinstance(raw, Asked) else raw,
                 headers=headers,
                 timeout_s=self._timeout_s,
                 arrived=arrived,
