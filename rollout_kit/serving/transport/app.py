@@ -8,7 +8,7 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
 from typing import Any
@@ -46,6 +46,9 @@ GONE = 499
 
 CONNECTION = "rollout_kit.connection"
 """Key of the ASGI scope: the connection of the request."""
+
+KEPT_BYTES = 128 << 20
+"""Two hundred conversations of 320 turns."""
 
 STOP_S = 2
 """Time for requests in flight when a server stops."""
@@ -99,6 +102,29 @@ def build_app(
 @dataclass(slots=True)
 class _Traffic:
     in_flight: int = 0
+    known: "_KnownSessions" = field(default_factory=lambda: _KnownSessions())
+
+
+class _KnownSessions:
+    """What servers of this process keep of the requests of a session, for its next request. At
+    most KEPT_BYTES in all: what was not used for longest goes first, and costs only time."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, tuple[int, dict[str, Any]]] = {}  # least recently used first
+        self._size = 0
+
+    def take(self, session: Session) -> None:
+        size, session.conversations = self._kept.pop(session.id, (0, session.conversations))
+        self._size -= size
+
+    def keep(self, session: Session) -> None:
+        if not session.conversations:
+            return
+        size = sum(each.size for each in session.conversations.values())
+        self._size += size - self._kept.pop(session.id, (0, {}))[0]
+        self._kept[session.id] = size, session.conversations
+        while self._size > KEPT_BYTES:
+            self._size -= self._kept.pop(next(iter(self._kept)))[0]
 
 
 class TurnWriter:
@@ -150,10 +176,13 @@ class _Endpoint:
         before = dict(session.cookies) if session else {}
         self.traffic.in_flight += 1
         try:
+            if session:
+                self.traffic.known.take(session)
             response = await self._answer(request, session, turns)
         finally:
             self.traffic.in_flight -= 1
         if session:
+            self.traffic.known.keep(session)
             # some callers keep only the cookies of the latest reply
             if response.status_code < 400 if is_new else COOKIE in request.cookies:
                 response.set_cookie(COOKIE, session.id, httponly=True)

@@ -208,21 +208,22 @@ class Local:
         return find() if find else None
 
     def send(
-        self, path: str, raw: bytes | Asked | None, turn_log: TurnLog | None = None
+        self, path: str, raw: Any, turn_log: TurnLog | None = None
     ) -> Coroutine[Any, Any, Any]:
-        if type(raw) is Asked and not getattr(self.service, "takes_pieces", False):
-            raw = bytes(raw)
-        if turn_log is not None and (session := current_session()) is not None:
+        session, body = current_session(), raw
+        if type(raw) is Asked and (session is None or not self.service.takes_pieces):
+            body = bytes(raw)
+        if turn_log is not None and session is not None:
             session.turn_log = turn_log
         if self._timeout_s is None and not self._round_trip:
-            return self.service.answer(path, raw or b"")
-        return self._send(path, raw)
+            return self.service.answer(path, b"" if body is None else body)
+        return self._send(path, body)
 
-    async def _send(self, path: str, raw: bytes | Asked | None) -> Any:
+    async def _send(self, path: str, raw: Any) -> Any:
         session = current_session()
         try:
             with within(self._timeout_s, session and session.limits):
-                reply = await self.service.answer(path, raw or b"")
+                reply = await self.service.answer(path, b"" if raw is None else raw)
         except TimeoutError:
             message = f"{path} did not answer within {self._timeout_s:g} s"
             raise PeerTimeout(message, server=self.service.name) from None

@@ -79,6 +79,8 @@ class Answers(Protocol):
     """A server as a transport sees it."""
 
     name: str
+    takes_pieces: bool
+    """Whether a request of this process may be `Asked`, in place of bytes."""
 
     async def answer(self, path: str, raw: bytes) -> Any:
         """The reply to one request; RolloutError if it fails."""
