@@ -130,14 +130,13 @@ class HostedModelConfig(EndpointConfig):
 
 @dataclass(slots=True)
 class Request:
-    """One request: the row's params, and the bytes that are sent."""
+    """One request: the row's params, and the bytes that are sent, or pieces of them."""
 
     params: Mapping[str, Any]
     model: str
     origin: str
     """What names the endpoint for `provider_data`."""
     raw: bytes | list[Piece]
-    """What is sent, in one or more pieces."""
     is_completion: bool
     """Whether the model continues one text; such answers are never streamed."""
 
@@ -145,7 +144,9 @@ class Request:
     def row(self) -> Hashable:
         """The row that it serves, or the request itself."""
         session = current_session()
-        return session.rollout[0] if session and session.rollout else id(self)
+        if session and session.rollout:
+            return session.rollout[0]
+        return self.raw if isinstance(self.raw, bytes) else b"".join(self.raw)
 
     def place(self, url: str) -> str:
         """What errors call the endpoint that was asked at this URL."""
@@ -250,11 +251,9 @@ class HostedModel(Model):
     @cached_property
     def takes_pieces(self) -> bool:
         """Whether requests are read in pieces. Subclasses may look at all items."""
-        own = type(self)
-        return all(
-            getattr(own, name) is getattr(HostedModel, name)
-            for name in ("responses", "handle", "request")
-        )
+        own, base = type(self), HostedModel
+        looks = own.responses, own.handle, own.request
+        return looks == (base.responses, base.handle, base.request)
 
     def _parse(self, route: Route, raw: bytes | Asked) -> Any:
         """A request; if it continues the last one of its session, with new items only."""
@@ -262,6 +261,13 @@ class HostedModel(Model):
         if session is None or route.path != RESPONSES or not self.takes_pieces:
             return super()._parse(route, bytes(raw))
         return session.conversations.setdefault(self.name, Receiver()).read(raw)
+
+    def _conversation_of(self, params: JsonObject) -> Receiver | None:
+        """What has read these params, if it has kept all of their items."""
+        session = current_session()
+        found = session.conversations.get(self.name) if session else None
+        has_read = found and found.asked and found.asked.request is params
+        return found if has_read else None
 
     async def responses(self, params: JsonObject) -> JsonObject:
         return await self.in_slot(lambda: self.send(self.request(params)))
@@ -325,25 +331,16 @@ class HostedModel(Model):
         model = self.form.model(row, extra)
         origin, is_completion = origin_of(self.url(model), model), bool(row.get(RAW))
         items: list[Piece] = []
-        if (sent := self._conversation(params)) and isinstance(row.get("input"), list):
-            if self._is_chat or is_completion:
-                row["input"] = sent.read_whole()["input"]
-            else:
-                items = sent.make(partial(self.form.items, origin=origin), origin)
+        if (sent := self._conversation_of(params)) is not None:
+            if self.form.api == "responses" and not is_completion:
+                items = sent.make(partial(self.form.change, origin=origin), origin)
                 row["input"] = orjson.Fragment(PLACE)
+            else:
+                row["input"] = sent.read_whole()["input"]
         raw = orjson.dumps(self.form.body(row, extra, origin))
-        if items:
-            before, _, after = raw.partition(PLACE)
-            return Request(params, model, origin, [before, *items, after], is_completion)
-        return Request(params, model, origin, raw, is_completion)
-
-    def _conversation(self, params: JsonObject) -> Receiver | None:
-        """What is known of a request that was read in pieces."""
-        session = current_session()
-        sent = session.conversations.get(self.name) if session else None
-        if sent is None or sent.asked is None or sent.asked.request is not params:
-            return None
-        return sent
+        before, has_items, after = raw.partition(PLACE)
+        sent_as: bytes | list[Piece] = [before, *items, after] if has_items else raw
+        return Request(params, model, origin, sent_as, is_completion)
 
     async def ask(self, asked: Request, timeout_s: float, clock: Waited) -> JsonObject:
         """Send a request once; its response, or a ModelError."""

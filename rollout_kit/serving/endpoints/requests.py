@@ -53,12 +53,11 @@ class RequestForm:
             row.pop(key, None)
         return {**self.lowest, **row, **extra, **delivery}
 
-    def items(self, items: list[Any], origin: str) -> list[Any]:
-        """The items of a conversation as a Responses endpoint may see them."""
+    def change(self, items: list[Any], origin: str) -> list[Any]:
+        """Items as a Responses endpoint may see them; each is changed by itself."""
         return list(untag(self._prepare(items), origin))
 
     def _prepare(self, items: list[Any]) -> list[Any]:
-        """The items as an endpoint may see them, but for provider data."""
         if self.drops_reasoning:
             items = [item for item in items if item.get("type") != "reasoning"]
         return sound_calls(items)
