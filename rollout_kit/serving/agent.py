@@ -87,7 +87,7 @@ class open_session(entered):
 
 class Agent(Service):
     """Subclasses write `respond`. A subclass that overrides `run` is opaque: the collector calls
-    `/run` instead of taking the steps.
+    `/run` instead of taking the steps, because a foreign harness brings its own verdict.
 
     Example:
 

@@ -190,7 +190,8 @@ class Service:
         self, sock: socket.socket, run_id: str = "", token: Accepted = ""
     ) -> AbstractAsyncContextManager[None]:
         """Context in which this server listens on `sock`. An override with an HTTP server of its
-        own must check each request with `Access`."""
+        own must check each request with `Access`. It may need one to simulate faults of a network,
+        which takes a raw socket, or to cost less than the client that it tests."""
         from .transport.app import served
 
         return served(self.build_app(run_id), sock, token)

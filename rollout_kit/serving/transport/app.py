@@ -278,7 +278,8 @@ def _refusal(error: RolloutError) -> Response:
 
 
 class _Connection(HttpToolsProtocol):
-    """A connection that tells the request in work when it ends."""
+    """A connection that tells the request in work when it ends. A task that waits for the end would
+    cost each request some time; this costs nothing."""
 
     caller: Caller | None = None
 

@@ -97,7 +97,8 @@ def begin_work_for(caller: Caller) -> None:
 
 
 def deadline_header(timeout_s: float) -> str:
-    """The deadline of a request sent now; it is not after that of the own caller."""
+    """The deadline of a request sent now; it is not after that of the own caller. It is a time of
+    the monotonic clock, because wall clocks differ and jump."""
     deadline, caller = time.monotonic() + timeout_s, _current.get()
     if caller is not None and caller.deadline < deadline:
         deadline = caller.deadline
