@@ -13,7 +13,6 @@ If they differ and the engine tells which token has which, `policy_version_spans
 
 Token ids travel on the items, not in a model server's memory. So they survive restarts and work
 with replicas, and an agent that edits the conversation cannot get the tokens of another one.
-@@
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

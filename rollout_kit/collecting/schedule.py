@@ -194,7 +194,7 @@ LATER, END = Later(), End()
 
 
 class Source(Protocol):
-    """Where attempts come from."""
+    """Where attempts come from: in nothing else do collection and re-verification differ."""
 
     def next(self) -> Attempt | Later | End: ...
 

@@ -22,7 +22,7 @@ HEADER = "x-rollout-deadline"
 
 HELD_HEADER = "x-rollout-held"
 """Name of the header of an interim reply (102): wait so many seconds longer, as the weights of a
-model change."""
+model change. So a caller need not know which server pauses, nor ask it."""
 
 HUNG_UP = getattr(select, "POLLRDHUP", 0)
 """Poll event of a connection that the other side has ended; only Linux has it."""
